@@ -1,0 +1,33 @@
+"""Forming batches: a queue, what is learned about its traffic, and the decision when to dispatch.
+
+Everything is told the time, nothing asks for it. Times are seconds on one monotonic clock of the
+caller's; sizes are rows, or requests under `SizeUnit.REQUESTS`.
+"""
+
+from batchedapi_core.batching.actions import Action, Dispatch, Idle, WaitUntil
+from batchedapi_core.batching.admission import Admission, Backlog, retry_after
+from batchedapi_core.batching.batcher import Batcher
+from batchedapi_core.batching.decision import View, next_action
+from batchedapi_core.batching.entry import Client, Entry, Taken
+from batchedapi_core.batching.policy import BatchPolicy, SizeUnit, Strategy
+from batchedapi_core.batching.splitting import split_rows
+
+__all__ = [
+    "Action",
+    "Admission",
+    "Backlog",
+    "BatchPolicy",
+    "Batcher",
+    "Client",
+    "Dispatch",
+    "Entry",
+    "Idle",
+    "SizeUnit",
+    "Strategy",
+    "Taken",
+    "View",
+    "WaitUntil",
+    "next_action",
+    "retry_after",
+    "split_rows",
+]

@@ -1,0 +1,162 @@
+"""Closed-loop clients: who was just answered, and is expected to ask again when.
+
+A connection pool, a worker, a load test: each sends its next request soon after the last answer.
+Connections with similar gaps (within a factor of four) are learned as one `ThinkTime`; those of
+them that one batch answered form an `AnsweredGroup`, and the group is awaited. All of it is O(1)
+a request and bounded: a few dozen think times, at most MAX_GROUPS groups, nothing held per client
+except by the client itself.
+"""
+
+from collections.abc import Iterable
+
+from batchedapi_core.batching.entry import Client, Entry, P
+
+SPREADS = 3.0  # mean deviations before the mean gap at which the first of a group is expected
+MOST_SPREADS = 2.0  # mean deviations after the mean gap at which most of a group are back
+LAST_SPREADS = 8.0  # mean deviations after the usual last return that are still waited for
+GAP_GAIN = 1 / 32  # smoothing of the mean gap and of its deviation, per returning client
+GROUP_GAIN = 1 / 8  # smoothing of what is learned once a group: share, last return
+CLIENT_GAIN = 1 / 4  # smoothing of one client's own gap
+OUTLIER = 4.0  # times the mean: a longer gap counts for this much
+DOUBT = 0.02  # least share of clients taken to have left for good
+TICK = 50e-6  # seconds between two requests as an event loop reads them: no spread is less
+MAX_GROUPS = 8  # answered groups awaited at a time, the newest
+
+
+class ThinkTime:
+    """Gaps from answer to next request of clients that are alike; times in seconds."""
+
+    __slots__ = ("last", "last_spread", "mean", "share", "spread")
+
+    def __init__(self, gap: float) -> None:
+        self.mean = gap
+        self.spread = gap / 2  # mean deviation
+        self.share = 1.0  # of the size awaited, what came in time; 0..1
+        # From the answer to the return of the last of a group. Not a multiple of `spread`: clients
+        # that return in order make the running mean follow the late ones.
+        self.last = 2 * gap
+        self.last_spread = gap / 2
+
+    def learn_gap(self, gap: float) -> None:
+        """A client came back."""
+        gap = min(gap, OUTLIER * self.mean + TICK)
+        self.spread += (abs(gap - self.mean) - self.spread) * GAP_GAIN
+        self.mean += (gap - self.mean) * GAP_GAIN
+
+    def learn_group(self, last_gap: float, share: float) -> None:
+        """The time of a group is over; `last_gap` is 0 if none of it came back at all."""
+        if last_gap:
+            last = min(last_gap, OUTLIER * self.last + TICK)
+            self.last_spread += (abs(last - self.last) - self.last_spread) * GROUP_GAIN
+            self.last += (last - self.last) * GROUP_GAIN
+        self.share += (share - self.share) * GROUP_GAIN
+
+
+class AnsweredGroup:
+    """Clients with one think time that one batch answered."""
+
+    __slots__ = ("away", "end", "last_gap", "mostly_back", "size", "start", "think_time")
+
+    def __init__(self, think_time: ThinkTime, now: float) -> None:
+        self.think_time = think_time
+        self.size = self.away = 0  # answered, and not yet back
+        self.last_gap = 0.0  # seconds, of the latest to return so far
+        mean, spread = think_time.mean, think_time.spread
+        # Not `end`: most are back long before nobody is awaited any more.
+        self.mostly_back = now + mean + MOST_SPREADS * spread
+        # Seconds between which they are expected back; after `end` nobody waits for them.
+        self.end = now + max(think_time.last + LAST_SPREADS * think_time.last_spread, mean + TICK)
+        self.start = min(now + mean - max(SPREADS * spread, TICK), self.end - TICK)
+
+    def expected(self, now: float) -> float:
+        """Size still to come, `start <= end`, `now < end`.
+
+        Those away either left for good or are late: the later it is in the window the fewer of
+        the returners are left in it (a smooth step), the more of those away have left.
+        """
+        think_time = self.think_time
+        left = min(1.0, (self.end - now) / (self.end - self.start))
+        left *= left * (3.0 - 2.0 * left) * think_time.share
+        return self.away * left / (left + max(DOUBT, 1.0 - think_time.share))
+
+
+class ReturningClients:
+    """Who is expected back, soonest last return first in `groups`."""
+
+    __slots__ = ("_think_times", "groups", "horizon")
+
+    def __init__(self) -> None:
+        self.groups: list[AnsweredGroup] = []
+        self.horizon = 0.0  # seconds; a client away for longer is a stranger when it returns
+        self._think_times: dict[int, ThinkTime] = {}  # by logarithm of the gap, base 4
+
+    def returned(self, client: Client, now: float) -> bool:
+        """A request of `client` arrived; whether it had been awaited. Learns its gap."""
+        answers = client.answers
+        while answers:
+            answered_at, size, group = answers.popleft()
+            gap = now - answered_at
+            if gap > self.horizon:
+                continue
+            old = client.gap
+            client.gap = max(old + (gap - old) * CLIENT_GAIN if old else gap, TICK)
+            if group is None:
+                self._think_time(gap).learn_gap(gap)
+                return False
+            group.think_time.learn_gap(gap)
+            group.last_gap = gap
+            if now <= group.end:
+                group.away -= size
+            return True
+        client.gap = 0.0
+        return False
+
+    def answered(self, entries: Iterable[Entry[P]], now: float) -> None:
+        """The clients of a batch are about to be answered; the cancelled are gone."""
+        groups = self._still_awaited(now)
+        fresh: dict[ThinkTime, AnsweredGroup] = {}
+        for entry in entries:
+            size = entry.returning
+            if entry.cancelled or not size:
+                continue
+            client = entry.client
+            group = None
+            if client.gap:
+                think_time = self._think_time(client.gap)
+                group = fresh.get(think_time)
+                if group is None:
+                    group = fresh[think_time] = AnsweredGroup(think_time, now)
+                group.size += size
+                group.away += size
+            client.answers.append((now, size, group))
+        groups.extend(fresh.values())
+        self.groups = groups[-MAX_GROUPS:]
+        self.groups.sort(key=_end)
+
+    def gone(self, client: Client) -> None:
+        """The connection closed: nobody waits for it."""
+        for _, size, group in client.answers:
+            if group is not None:
+                group.away -= size
+        client.answers.clear()
+
+    def _still_awaited(self, now: float) -> list[AnsweredGroup]:
+        """Groups whose time is not over; the others are learned from and dropped."""
+        groups = []
+        for group in self.groups:
+            if now <= group.end:
+                groups.append(group)
+            else:
+                group.think_time.learn_group(group.last_gap, 1.0 - group.away / group.size)
+        return groups
+
+    def _think_time(self, gap: float) -> ThinkTime:
+        key = int(gap / TICK).bit_length() >> 1
+        think_time = self._think_times.get(key)
+        if think_time is None:
+            think_time = self._think_times[key] = ThinkTime(max(gap, TICK))
+        return think_time
+
+
+def _end(group: AnsweredGroup) -> float:
+    return group.end

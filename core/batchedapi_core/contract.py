@@ -1,0 +1,124 @@
+"""Every name that two parts of the product, or a user and the product, agree on.
+
+Ports, paths, labels, metric names and bucket edges are written here once; nothing else spells them.
+"""
+
+from typing import Final
+
+# ---------------------------------------------------------------- the custom resource
+GROUP: Final = "batchedapi.dev"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+KIND: Final = "BatchedAPI"
+PLURAL: Final = "batchedapis"
+SINGULAR: Final = "batchedapi"
+SHORT_NAME: Final = "bapi"
+
+# ---------------------------------------------------------------- labels and annotations
+LABEL_API: Final = f"{GROUP}/api"
+"""On every child and pod: the name of the BatchedAPI it belongs to."""
+LABEL_REVISION: Final = f"{GROUP}/revision"
+LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+MANAGED_BY: Final = "batchedapi-operator"
+
+FIELD_MANAGER: Final = "batchedapi-operator"
+"""Server-side apply of children and of the reconciler's part of the status."""
+AUTOSCALER_FIELD_MANAGER: Final = "batchedapi-autoscaler"
+"""Writes /scale of Deployments and the autoscaler's part of the status."""
+
+# ---------------------------------------------------------------- ports and paths of a replica
+HTTP_PORT: Final = 8080
+ADMIN_PORT: Final = 8081
+SERVICE_PORT: Final = 80
+HTTP_PORT_NAME: Final = "http"
+ADMIN_PORT_NAME: Final = "admin"
+
+PATH_PREDICT: Final = "/predict"
+PATH_METRICS: Final = "/metrics"
+PATH_LIVE: Final = "/livez"
+PATH_READY: Final = "/readyz"
+PATH_STARTUP: Final = "/startupz"
+
+MANIFEST_DIRECTORY: Final = "/etc/batchedapi"
+"""Where the revision ConfigMap is mounted in a pod: the serving slice and the user's source files."""
+MANIFEST_FILE: Final = "batchedapi.yaml"
+"""The serving slice inside it: what `batchedapi serve -f` is given."""
+USER_DIRECTORY: Final = "/app"
+"""Working directory of the image; `FROM batchedapi-serving` images put the user's code here."""
+TERMINATION_LOG: Final = "/dev/termination-log"
+"""Where a failed start says why, as one JSON object {"reason", "message"}."""
+
+# ---------------------------------------------------------------- content types
+JSON: Final = "application/json"
+NPY: Final = "application/x-npy"
+
+# ---------------------------------------------------------------- metrics of a replica
+# Label `method` unless stated. The names are public: renaming one breaks users' dashboards.
+METRIC_BATCH_ROWS: Final = "batchedapi_batch_rows"
+METRIC_BATCH_REQUESTS: Final = "batchedapi_batch_requests"
+METRIC_BATCH_SECONDS: Final = "batchedapi_batch_seconds"
+METRIC_QUEUE_WAIT_SECONDS: Final = "batchedapi_queue_wait_seconds"
+METRIC_REQUEST_SECONDS: Final = "batchedapi_request_seconds"
+METRIC_BATCHES: Final = "batchedapi_batches_total"
+METRIC_REQUESTS: Final = "batchedapi_requests_total"
+METRIC_ROWS_RECEIVED: Final = "batchedapi_rows_received_total"
+METRIC_ROWS_REJECTED: Final = "batchedapi_rows_rejected_total"
+METRIC_BATCH_ROWS_SQUARED: Final = "batchedapi_batch_rows_squared_total"
+METRIC_BATCH_ROW_SECONDS: Final = "batchedapi_batch_row_seconds_total"
+METRIC_LANE_BUSY_SECONDS: Final = "batchedapi_lane_busy_seconds_total"
+METRIC_QUEUE_ROWS: Final = "batchedapi_queue_rows"
+METRIC_IN_FLIGHT_REQUESTS: Final = "batchedapi_in_flight_requests"
+METRIC_LANES: Final = "batchedapi_lanes"
+METRIC_MAX_BATCH_SIZE: Final = "batchedapi_max_batch_size"
+METRIC_BATCH_INTERVAL_SECONDS: Final = "batchedapi_batch_interval_seconds"
+METRIC_PROCESS_RESTARTS: Final = "batchedapi_process_restarts_total"
+"""Label `role`: `web` or `model`."""
+METRIC_PROCESS_START_TIME: Final = "process_start_time_seconds"
+"""No label. Unix time at which the replica's supervisor started: its counters count from here."""
+
+RELEASE_REASONS: Final = ("full", "interval", "early", "shape", "deadline", "retry", "drain")
+"""Why a batch was dispatched; every batch carries exactly one (`batchedapi_batches_total{reason}`)."""
+REJECTION_REASONS: Final = ("latency", "queue_full", "draining", "expired", "disconnected")
+STATUS_CODES: Final = (200, 400, 404, 405, 408, 413, 415, 422, 429, 431, 499, 500, 503, 504)
+"""Codes a request can end with; 499 is a client that left before its answer and is never sent."""
+
+# ---------------------------------------------------------------- metrics of the operator
+# Labels `namespace`, `name` unless stated.
+OPERATOR_DESIRED_REPLICAS: Final = "batchedapi_operator_desired_replicas"
+OPERATOR_READY_REPLICAS: Final = "batchedapi_operator_ready_replicas"
+OPERATOR_DEMAND: Final = "batchedapi_operator_demand_rows_per_second"
+OPERATOR_CAPACITY: Final = "batchedapi_operator_capacity_rows_per_second"
+OPERATOR_DECISIONS: Final = "batchedapi_operator_decisions_total"
+OPERATOR_SCRAPES: Final = "batchedapi_operator_scrapes_total"
+OPERATOR_RECONCILES: Final = "batchedapi_operator_reconciles_total"
+OPERATOR_RECONCILE_SECONDS: Final = "batchedapi_operator_reconcile_seconds"
+OPERATOR_LEADER: Final = "batchedapi_operator_leader"
+
+LATENCY_BUCKETS: Final = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0,
+)  # fmt: skip
+"""Upper edges in seconds of every duration histogram, without +Inf."""
+
+MAX_BATCH_SIZE_LIMIT: Final = 65536
+MAX_NESTING: Final = 64
+"""Levels of arrays and objects in a JSON body."""
+MAX_HEADER_BYTES: Final = 65536
+HEADER_ARRIVAL_SECONDS: Final = 10.0
+BODY_ARRIVAL_SECONDS: Final = 30.0
+TERMINATION_MARGIN_SECONDS: Final = 10.0
+"""terminationGracePeriodSeconds = drainDelay + timeout + this."""
+DEFAULT_BATCHED_MAX_BATCH_SIZE: Final = 32
+"""For a method with @batched when nothing says otherwise; 1 for a method without."""
+
+
+def batch_size_buckets(max_batch_size: int) -> tuple[int, ...]:
+    """Upper edges of the batch-size histograms: 1, 2, 4, ... below the maximum, then the maximum.
+
+    The last edge is the maximum itself, so that full batches are visible in a histogram.
+    """
+    edges = []
+    edge = 1
+    while edge < max_batch_size:
+        edges.append(edge)
+        edge *= 2
+    return (*edges, max_batch_size)

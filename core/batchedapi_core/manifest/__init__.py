@@ -1,0 +1,67 @@
+"""The BatchedAPI resource: what may be written in a manifest, its rules, its status, its schema.
+
+The models are the single source: the CRD is generated from them, the operator and
+`batchedapi serve -f` parse with them.
+"""
+
+from batchedapi_core.manifest.document import (
+    ManifestError,
+    UnknownFields,
+    parse_api,
+    serving_slice,
+)
+from batchedapi_core.manifest.rules import Rule
+from batchedapi_core.manifest.spec import (
+    Autoscaling,
+    BatchedAPI,
+    BatchedAPISpec,
+    Compute,
+    EnvVar,
+    LogLevel,
+    Metadata,
+    Networking,
+    Overload,
+    Predictor,
+    ScalingMode,
+    ServerSideBatching,
+    Source,
+    UpdateStrategy,
+)
+from batchedapi_core.manifest.status import BatchedAPIStatus, ConditionType, Phase
+from batchedapi_core.manifest.units import (
+    UnitError,
+    format_duration,
+    format_quantity,
+    parse_duration,
+    parse_quantity,
+)
+
+__all__ = [
+    "Autoscaling",
+    "BatchedAPI",
+    "BatchedAPISpec",
+    "BatchedAPIStatus",
+    "Compute",
+    "ConditionType",
+    "EnvVar",
+    "LogLevel",
+    "ManifestError",
+    "Metadata",
+    "Networking",
+    "Overload",
+    "Phase",
+    "Predictor",
+    "Rule",
+    "ScalingMode",
+    "ServerSideBatching",
+    "Source",
+    "UnitError",
+    "UnknownFields",
+    "UpdateStrategy",
+    "format_duration",
+    "format_quantity",
+    "parse_api",
+    "parse_duration",
+    "parse_quantity",
+    "serving_slice",
+]

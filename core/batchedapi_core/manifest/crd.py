@@ -1,0 +1,148 @@
+"""The CustomResourceDefinition, generated from the models (structural schema, CEL rules included)."""
+
+from typing import Any, Final, cast
+
+from pydantic import BaseModel
+
+from batchedapi_core import contract
+from batchedapi_core.manifest.spec import BatchedAPI, BatchedAPISpec, JsonObject
+from batchedapi_core.manifest.status import BatchedAPIStatus
+
+_KEPT: Final = (
+    "type", "format", "pattern", "enum", "minimum", "maximum", "minLength", "maxLength",
+    "minItems", "maxItems", "required", "default", "description",
+    "x-kubernetes-validations", "x-kubernetes-int-or-string",
+    "x-kubernetes-preserve-unknown-fields", "x-kubernetes-list-type",
+    "x-kubernetes-list-map-keys",
+)  # fmt: skip
+
+PRINTER_COLUMNS: Final = (
+    ("Status", "string", ".status.phase", 0, "The state in one word"),
+    ("Ready", "integer", ".status.readyReplicas", 0, "Replicas that answer"),
+    ("Desired", "integer", ".status.desiredReplicas", 0, "Replicas asked for"),
+    ("Batch", "string", ".status.batching.meanRows", 0, "Mean rows of a batch, last minute"),
+    ("Max", "integer", ".status.batching.maxBatchSize", 0, "Rows of a full batch"),
+    ("Fill%", "integer", ".status.batching.fillPercent", 0, "Mean batch / full batch"),
+    ("Rows/s", "string", ".status.batching.rowsPerSecond", 0, "Rows arriving per second"),
+    ("Age", "date", ".metadata.creationTimestamp", 0, ""),
+    ("Reason", "string", ".status.autoscaling.lastDecision.reason", 1, "Of the replica count"),
+    ("Revision", "string", ".status.revision.current", 1, ""),
+    ("URL", "string", ".status.url", 1, ""),
+)
+
+
+def crd() -> JsonObject:
+    """The CRD as a JSON object, the same on every call."""
+    names = {
+        "plural": contract.PLURAL,
+        "singular": contract.SINGULAR,
+        "kind": contract.KIND,
+        "listKind": f"{contract.KIND}List",
+        "shortNames": [contract.SHORT_NAME],
+        "categories": ["all"],
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{contract.PLURAL}.{contract.GROUP}"},
+        "spec": {
+            "group": contract.GROUP,
+            "names": names,
+            "scope": "Namespaced",
+            "versions": [_version()],
+        },
+    }
+
+
+def _version() -> JsonObject:
+    return {
+        "name": contract.VERSION,
+        "served": True,
+        "storage": True,
+        "subresources": {
+            "status": {},
+            "scale": {
+                "specReplicasPath": ".spec.replicas",
+                "statusReplicasPath": ".status.replicas",
+                "labelSelectorPath": ".status.selector",
+            },
+        },
+        "additionalPrinterColumns": [
+            {"name": name, "type": kind, "jsonPath": path, "priority": priority}
+            | ({"description": description} if description else {})
+            for name, kind, path, priority, description in PRINTER_COLUMNS
+        ],
+        "schema": {
+            "openAPIV3Schema": {
+                "type": "object",
+                "description": (BatchedAPI.__doc__ or "").strip(),
+                "required": ["spec"],
+                "properties": {
+                    "apiVersion": {"type": "string"},
+                    "kind": {"type": "string"},
+                    "metadata": {"type": "object"},
+                    "spec": structural_schema(BatchedAPISpec),
+                    "status": structural_schema(BatchedAPIStatus),
+                },
+                "x-kubernetes-validations": [rule.as_validation() for rule in BatchedAPI.rules],
+            }
+        },
+    }
+
+
+def structural_schema(model: type[BaseModel]) -> JsonObject:
+    """The model as Kubernetes' structural schema: references inlined, no null, no titles."""
+    schema = model.model_json_schema(by_alias=True, mode="validation")
+    return _structural(schema, schema.get("$defs", {}))
+
+
+def _structural(schema: JsonObject, definitions: JsonObject) -> JsonObject:
+    merged = dict(schema)
+    if "$ref" in schema:
+        merged = definitions[schema["$ref"].rpartition("/")[2]] | merged
+    merged = _without_null(merged, definitions)
+    kept = {key: merged[key] for key in _KEPT if merged.get(key) is not None}
+    if merged.get("x-kubernetes-int-or-string"):
+        kept.pop("type", None)
+        kept["anyOf"] = merged["anyOf"]
+    if "const" in merged:
+        kept["enum"] = [merged["const"]]
+    if "properties" in merged:
+        kept["properties"] = {
+            name: _structural(member, definitions) for name, member in merged["properties"].items()
+        }
+    if "items" in merged:
+        kept["items"] = _structural(merged["items"], definitions)
+    if kept.get("format") == "duration":
+        # bounds of durations are CEL rules: minimum and maximum would be of a number
+        kept = {key: value for key, value in kept.items() if key not in {"minimum", "maximum"}}
+    return kept
+
+
+def _without_null(schema: JsonObject, definitions: JsonObject) -> JsonObject:
+    """`X | None` as X: an absent field, never a null, says that there is nothing."""
+    if schema.get("x-kubernetes-int-or-string"):
+        return schema
+    options = [option for option in schema.get("anyOf", ()) if option.get("type") != "null"]
+    if not options:
+        return schema
+    (option,) = options
+    if "$ref" in option:
+        option = definitions[option["$ref"].rpartition("/")[2]]
+    outer = {key: value for key, value in schema.items() if key != "anyOf"}
+    return cast(JsonObject, _without_null(option, definitions) | outer)
+
+
+def field_rows(
+    model: type[BaseModel] = BatchedAPISpec, path: str = "spec"
+) -> list[tuple[str, Any]]:
+    """(path, structural schema) of every leaf field, for the reference page."""
+    return list(_leaves(structural_schema(model), path))
+
+
+def _leaves(schema: JsonObject, path: str) -> Any:
+    for name, member in schema.get("properties", {}).items():
+        if member.get("properties"):
+            yield from _leaves(member, f"{path}.{name}")
+        else:
+            yield f"{path}.{name}", member

@@ -1,0 +1,65 @@
+"""Rules between fields, written once for the apiserver (CEL) and once, beside it, for Python.
+
+The error text of a CEL rule names only the object the rule sits on, so each message carries the
+full path of the field it is about.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
+from pydantic.alias_generators import to_camel
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A condition that several fields of one object must meet together."""
+
+    cel: str
+    check: Callable[[Any], bool]
+    """The same condition over the parsed model; True when it is met."""
+    message: str
+    """Full path, expectation and remedy, as the user reads it from kubectl and from the laptop."""
+    field_path: str
+    """JSON path below the object the rule sits on, e.g. `.minReplicas`."""
+    reason: str = "FieldValueInvalid"
+
+    def as_validation(self) -> dict[str, str]:
+        """The entry of `x-kubernetes-validations`."""
+        return {
+            "rule": self.cel,
+            "message": self.message,
+            "fieldPath": self.field_path,
+            "reason": self.reason,
+        }
+
+
+class ManifestModel(BaseModel):
+    """Base of every object in a manifest: camelCase outside, unknown fields refused, frozen."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, validate_by_name=True, validate_by_alias=True, extra="forbid",
+        frozen=True,
+    )  # fmt: skip
+
+    rules: ClassVar[tuple[Rule, ...]] = ()
+
+    @model_validator(mode="after")
+    def _check_rules(self) -> Self:
+        for rule in self.rules:
+            if not rule.check(self):
+                raise PydanticCustomError("rule", "{message}", {"message": rule.message})
+        return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """The schema with the CEL rules of this object."""
+        schema = handler.resolve_ref_schema(handler(core_schema))
+        if cls.rules:
+            schema["x-kubernetes-validations"] = [rule.as_validation() for rule in cls.rules]
+        return schema

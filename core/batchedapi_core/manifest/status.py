@@ -1,0 +1,116 @@
+"""`status` of a BatchedAPI. Two writers: the reconciler, and the autoscaler (`autoscaling`, `batching`)."""
+
+import enum
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue, StringConstraints
+
+from batchedapi_core.manifest.rules import ManifestModel
+
+Text = Annotated[str, StringConstraints(max_length=1024)]
+LongText = Annotated[str, StringConstraints(max_length=32768)]
+
+
+class Phase(enum.StrEnum):
+    """The state in one word, for the printer column."""
+
+    PENDING = "Pending"
+    UPDATING = "Updating"
+    LIVE = "Live"
+    DEGRADED = "Degraded"
+    ERROR = "Error"
+
+
+class ConditionType(enum.StrEnum):
+    """The conditions a BatchedAPI has."""
+
+    READY = "Ready"
+    PROGRESSING = "Progressing"
+    SPEC_VALID = "SpecValid"
+    MODEL_LOADED = "ModelLoaded"
+    SCHEDULED = "Scheduled"
+    METRICS_AVAILABLE = "MetricsAvailable"
+    AUTOSCALING_ACTIVE = "AutoscalingActive"
+    SCALING_LIMITED = "ScalingLimited"
+
+
+class Condition(ManifestModel):
+    """A `metav1.Condition`."""
+
+    type: Text
+    status: Literal["True", "False", "Unknown"]
+    reason: Text
+    message: LongText = ""
+    last_transition_time: Annotated[
+        str, Field(json_schema_extra={"format": "date-time", "maxLength": 64})
+    ]
+    observed_generation: int | None = Field(None, ge=0)
+
+
+class RevisionStatus(ManifestModel):
+    """Which source, slice and image the replicas run."""
+
+    current: Text = Field("", description="Name of the revision ConfigMap in use.")
+    image: Text = Field("", description="Serving image pinned for this revision.")
+
+
+class BatchingStatus(ManifestModel):
+    """What the batch-size histogram said over the last window."""
+
+    mean_rows: Text = Field("", description="Mean rows of a batch.")
+    fill_percent: int | None = Field(None, description="Mean rows / maxBatchSize.")
+    full_percent: int | None = Field(None, description="Share of batches released full.")
+    max_batch_size: int | None = Field(None, description="In effect in the pods.")
+    rows_per_second: Text = ""
+    batches_per_second: Text = ""
+    busy_percent: int | None = Field(None, description="Share of time that lanes ran batches.")
+    service_time: Text = Field("", description="Learned t(n), e.g. `10.0ms + 0.20ms/row`.")
+
+
+class DecisionStatus(ManifestModel):
+    """The last scaling decision with everything needed to repeat it."""
+
+    time: Annotated[str, Field(json_schema_extra={"format": "date-time", "maxLength": 64})]
+    desired: int
+    reason: Text
+    text: LongText = Field("", description="Why this many replicas, in one sentence.")
+    record: dict[str, JsonValue] = Field(
+        default_factory=dict,
+        description="Inputs, every term, and each clamp in the order applied.",
+        json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
+    )
+
+
+class AutoscalingStatus(ManifestModel):
+    """What the autoscaler decided and what it must remember over a restart."""
+
+    last_decision: DecisionStatus | None = None
+    last_scale_time: Annotated[
+        str | None, Field(json_schema_extra={"format": "date-time", "maxLength": 64})
+    ] = None
+    learned: dict[str, JsonValue] = Field(
+        default_factory=dict,
+        description="The service model and recent recommendations, compact.",
+        json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
+    )
+
+
+class BatchedAPIStatus(ManifestModel):
+    """What the operator sees."""
+
+    observed_generation: int | None = Field(None, ge=0)
+    phase: Phase | None = None
+    replicas: int | None = Field(None, ge=0, description="Pods that exist.")
+    ready_replicas: int | None = Field(None, ge=0)
+    updated_replicas: int | None = Field(None, ge=0, description="Pods of the current revision.")
+    desired_replicas: int | None = Field(None, ge=0)
+    selector: Text | None = Field(None, description="Label selector of the pods, for /scale.")
+    url: Text | None = Field(None, description="Address of the prediction route in the cluster.")
+    revision: RevisionStatus | None = None
+    batching: BatchingStatus | None = None
+    autoscaling: AutoscalingStatus | None = None
+    conditions: list[Condition] = Field(
+        default_factory=list,
+        max_length=32,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )

@@ -1,0 +1,85 @@
+"""Learns t(n) from finished batches, in constant time and memory.
+
+One running mean per power of two of the batch size, then a weighted straight line through them.
+A size not seen lately keeps its mean: an hour of constant batches must not erase what is known
+about the fixed cost, because the fixed cost is what a decision to wait is about.
+"""
+
+from collections.abc import Collection
+
+from batchedapi_core.service_model.line import ServiceTime
+
+MEMORY = 16.0  # batches: a mean forgets with this time constant
+SETTLED = 4.0  # batches of one size class after which an outlier is recognised as one
+OUTLIER = 3.0  # times the mean: a pause of the machine counts for at most this much
+FLAT = 0.01  # squared relative spread of the sizes seen below which a slope would be noise
+UNKNOWN_SLOPE = 0.5  # share of the time taken as per row while only one size was seen
+
+
+class ServiceTimeSamples:
+    """What finished batches say about t(n); owned by one batcher.
+
+    Sizes are in the unit of the batch policy (rows, or requests), times in seconds.
+    """
+
+    __slots__ = ("_classes", "line")
+
+    def __init__(self) -> None:
+        self.line = ServiceTime(fixed=0.0, per_row=0.0)
+        self._classes: dict[int, _SizeClass] = {}  # by bit length of the size: a few dozen at most
+
+    @property
+    def known(self) -> bool:
+        """Whether a batch was seen; until then `seconds` is 0."""
+        return bool(self._classes)
+
+    def seconds(self, size: float) -> float:
+        """Expected seconds of a batch of `size`; 0 while nothing is known."""
+        line = self.line
+        return line.fixed + line.per_row * size
+
+    def observe(self, size: int, seconds: float) -> None:
+        """Learn from a batch of `size` >= 1 that took `seconds` >= 0; costs a few microseconds."""
+        key = size.bit_length()
+        size_class = self._classes.get(key)
+        if size_class is None:
+            size_class = self._classes[key] = _SizeClass()
+        size_class.observe(size, seconds)
+        self.line = _line_through(self._classes.values())
+
+
+class _SizeClass:
+    """Mean size and mean seconds of batches with sizes in one power of two."""
+
+    __slots__ = ("count", "seconds", "size")
+
+    def __init__(self) -> None:
+        self.count = self.size = self.seconds = 0.0
+
+    def observe(self, size: int, seconds: float) -> None:
+        if self.count >= SETTLED:
+            seconds = min(seconds, OUTLIER * self.seconds)
+        self.count = min(self.count + 1.0, MEMORY)
+        self.size += (size - self.size) / self.count
+        self.seconds += (seconds - self.seconds) / self.count
+
+
+def _line_through(classes: Collection[_SizeClass]) -> ServiceTime:
+    """Weighted least squares, with neither slope nor intercept negative."""
+    weight = sum_n = sum_t = 0.0
+    for c in classes:
+        weight += c.count
+        sum_n += c.count * c.size
+        sum_t += c.count * c.seconds
+    mean_n, mean_t = sum_n / weight, sum_t / weight
+    squares = products = 0.0
+    for c in classes:
+        off = c.count * (c.size - mean_n)
+        squares += off * (c.size - mean_n)
+        products += off * (c.seconds - mean_t)
+    steepest = mean_t / mean_n  # a line through the origin
+    if squares > FLAT * weight * mean_n * mean_n:
+        slope = min(max(products / squares, 0.0), steepest)
+    else:
+        slope = UNKNOWN_SLOPE * steepest
+    return ServiceTime(fixed=max(0.0, mean_t - slope * mean_n), per_row=slope)

@@ -1,0 +1,5 @@
+"""The command line: `batchedapi serve`."""
+
+from batchedapi_serving.cli.main import main
+
+__all__ = ["main"]

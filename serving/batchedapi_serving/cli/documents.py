@@ -1,0 +1,132 @@
+"""Reads the file that is also given to kubectl: BatchedAPIs and the ConfigMaps beside them."""
+
+import base64
+import binascii
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from batchedapi_core import contract
+from batchedapi_core.manifest import BatchedAPI, UnknownFields, parse_api
+
+log = logging.getLogger(__name__)
+
+
+class DocumentError(ValueError):
+    """A file that is not what `serve -f` takes."""
+
+
+class Documents(NamedTuple):
+    """One API and where its code comes from."""
+
+    api: BatchedAPI
+    source: Mapping[str, bytes]
+    """Files of the ConfigMap in the same file; empty: the code is in `folder`, or importable."""
+    folder: Path
+
+
+def manifest_of(predictor: str) -> BatchedAPI:
+    """The manifest of a class served without one; its name is the class's.
+
+    Raises:
+        ManifestError: `predictor` is not `module:Class`.
+    """
+    name = predictor.rpartition(":")[2].lower().replace("_", "-").strip("-") or "model"
+    return parse_api(
+        {
+            "apiVersion": contract.API_VERSION,
+            "kind": contract.KIND,
+            "metadata": {"name": name},
+            "spec": {"predictor": {"path": predictor}},
+        }
+    )
+
+
+def load_documents(file: Path, name: str | None, unknown: UnknownFields) -> Documents:
+    """The API to serve out of `file`.
+
+    Args:
+        file: YAML, one or several documents.
+        name: Which BatchedAPI, if there are several.
+        unknown: What to do with unknown fields.
+
+    Raises:
+        DocumentError: not YAML, or not exactly one BatchedAPI to choose.
+        ManifestError: the BatchedAPI is not valid.
+    """
+    try:
+        documents = [d for d in yaml.safe_load_all(file.read_text("utf-8")) if d is not None]
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise DocumentError(f"expected YAML, got an error: {error}") from error
+    api = parse_api(_chosen(documents, name), unknown, lambda text: log.warning("%s", text))
+    folder = file.resolve().parent
+    source = api.spec.predictor.source
+    if source is None or source.config_map is None:
+        return Documents(api, {}, folder)
+    config_map = _config_map(documents, source.config_map)
+    if config_map is None:
+        log.info(
+            "ConfigMap not in the file; using the file's folder", extra={"folder": str(folder)}
+        )
+        return Documents(api, {}, folder)
+    return Documents(api, _files_of(config_map), folder)
+
+
+def _chosen(documents: list[Any], name: str | None) -> Any:
+    apis = [d for d in documents if isinstance(d, dict) and d.get("kind") == contract.KIND]
+    names = [_name_of(api) for api in apis]
+    if name is not None:
+        if name not in names:
+            raise DocumentError(f"no {contract.KIND} named {name!r}; the file has {_list(names)}")
+        return apis[names.index(name)]
+    if not apis:
+        kinds = [str(d.get("kind")) if isinstance(d, dict) else type(d).__name__ for d in documents]
+        raise DocumentError(f"expected a {contract.KIND} document, got {_list(kinds)}")
+    if len(apis) > 1:
+        raise DocumentError(f"several {contract.KIND}s: choose one with --name: {_list(names)}")
+    return apis[0]
+
+
+def _config_map(documents: list[Any], name: str) -> dict[str, Any] | None:
+    for document in documents:
+        if (
+            isinstance(document, dict)
+            and document.get("kind") == "ConfigMap"
+            and _name_of(document) == name
+        ):
+            return document
+    return None
+
+
+def _files_of(config_map: dict[str, Any]) -> dict[str, bytes]:
+    files: dict[str, bytes] = {}
+    for key, text in (config_map.get("data") or {}).items():
+        files[_plain(key)] = str(text).encode()
+    for key, text in (config_map.get("binaryData") or {}).items():
+        try:
+            files[_plain(key)] = base64.b64decode(text, validate=True)
+        except (binascii.Error, TypeError, ValueError) as error:
+            raise DocumentError(f"ConfigMap binaryData.{key}: expected base64") from error
+    return files
+
+
+def _plain(key: object) -> str:
+    """A ConfigMap key; anything else could name a file outside the folder."""
+    text = str(key)
+    if text in {"", ".", ".."} or not all(
+        c.isascii() and (c.isalnum() or c in "-_.") for c in text
+    ):
+        raise DocumentError(f"ConfigMap key {text!r}: expected letters, digits, '-', '_' and '.'")
+    return text
+
+
+def _name_of(document: dict[str, Any]) -> str:
+    metadata = document.get("metadata")
+    return str(metadata.get("name")) if isinstance(metadata, dict) else ""
+
+
+def _list(names: list[str]) -> str:
+    return ", ".join(names) or "nothing"

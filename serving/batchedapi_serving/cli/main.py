@@ -1,0 +1,87 @@
+"""Commands and their options; what they do is elsewhere."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from batchedapi_core import contract
+from batchedapi_core.manifest import ManifestError, UnitError, UnknownFields, parse_duration
+from batchedapi_serving.cli.documents import DocumentError, Documents, load_documents, manifest_of
+from batchedapi_serving.cli.serve import ServeOptions, serve
+from batchedapi_serving.errors import LoadError
+
+
+class _DurationType(click.ParamType[float]):
+    name = "duration"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Seconds of a text such as 5s."""
+        if isinstance(value, float):
+            return value
+        try:
+            return parse_duration(str(value))
+        except UnitError as error:
+            self.fail(str(error), param, ctx)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="batchedapi")
+def main() -> None:
+    """Serve a model over HTTP in batches."""
+
+
+@main.command("serve")
+@click.argument("predictor", required=False, metavar="[MODULE:CLASS]")
+@click.option(
+    "-f", "--file", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A manifest: the file you would kubectl apply, ConfigMaps in it included.",
+)  # fmt: skip
+@click.option("--name", help="Which BatchedAPI of the file, if it holds several.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=contract.HTTP_PORT, show_default=True, help="Of predictions.")
+@click.option(
+    "--admin-port", default=contract.ADMIN_PORT, show_default=True, help="Of metrics and health."
+)
+@click.option(
+    "--drain-delay", type=_DurationType(), default=0.0, metavar="DURATION",
+    help="Go on accepting for this long after SIGTERM. [default: 0s]",
+)  # fmt: skip
+@click.option(
+    "--fast-lane/--no-fast-lane", default=True, show_default=True,
+    help="Answer predictions from the HTTP parser, or let FastAPI answer them too (slower).",
+)  # fmt: skip
+@click.option(
+    "--tolerate-unknown-fields", is_flag=True,
+    help="Ignore fields of the manifest that this version does not know, with a warning.",
+)  # fmt: skip
+def serve_command(
+    predictor: str | None,
+    file: Path | None,
+    name: str | None,
+    tolerate_unknown_fields: bool,  # noqa: FBT001 - click passes options by name
+    **options: object,
+) -> None:
+    """Serve the manifest FILE, or the class MODULE:CLASS with every default."""
+    if (predictor is None) == (file is None):
+        raise click.UsageError("give either -f FILE or MODULE:CLASS")
+    unknown = UnknownFields.IGNORE if tolerate_unknown_fields else UnknownFields.REFUSE
+    try:
+        if file is not None:
+            documents = load_documents(file, name, unknown)
+        else:
+            documents = Documents(manifest_of(predictor or ""), {}, Path.cwd())
+        serve(documents, ServeOptions(**options))  # type: ignore[arg-type]  # click checked the types
+    except (DocumentError, ManifestError) as error:
+        problems = error.problems if isinstance(error, ManifestError) else (str(error),)
+        for problem in problems:
+            click.echo(f"batchedapi: {file or predictor}: {problem}", err=True)
+        sys.exit(2)
+    except LoadError as error:
+        click.echo(f"batchedapi: {error.reason}: {error}", err=True)
+        sys.exit(1)
+    except OSError as error:
+        click.echo(f"batchedapi: {error}", err=True)
+        sys.exit(1)

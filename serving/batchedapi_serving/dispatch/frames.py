@@ -1,0 +1,79 @@
+"""The wire between the dispatcher and a model process: length-prefixed frames, no pickle.
+
+    uint32  length of meta      little endian
+    uint64  length of payload
+    meta    one JSON object
+    payload raw bytes: packed rows, or JSON text
+
+Frames to a model process: {"rows"} with the batch. Frames from it: first a hello
+{"hello": {...}}, then one result a batch: {"kind": tensor | items | error, ...}.
+"""
+
+import socket
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+Meta = dict[str, Any]
+_HEADER: Final = struct.Struct("<IQ")
+MAX_META_BYTES: Final = 64 * 1024 * 1024
+MAX_PAYLOAD_BYTES: Final = 1 << 40
+_READ_BYTES: Final = 1 << 18
+
+
+class Frame(NamedTuple):
+    """One message."""
+
+    meta: Meta
+    payload: bytes
+
+
+class BrokenFrameError(ConnectionError):
+    """The other side sent something that is no frame; the connection is of no further use."""
+
+
+def encode_frame(meta: Meta, payload: Sequence[bytes] = ()) -> bytes:
+    """The bytes of one frame; `payload` is sent in one piece."""
+    text = orjson.dumps(meta)
+    size = sum(map(len, payload))
+    return b"".join((_HEADER.pack(len(text), size), text, *payload))
+
+
+class FrameReader:
+    """Takes bytes as they come and gives frames as they are complete."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Frames that are complete now that `data` has come.
+
+        Raises:
+            BrokenFrameError: lengths beyond the limits, or meta that is not a JSON object.
+        """
+        buffer = self._buffer
+        buffer += data
+        while len(buffer) >= _HEADER.size:
+            meta_length, payload_length = _HEADER.unpack_from(buffer)
+            if meta_length > MAX_META_BYTES or payload_length > MAX_PAYLOAD_BYTES:
+                raise BrokenFrameError(f"frame of {meta_length} + {payload_length} bytes")
+            middle = _HEADER.size + meta_length
+            end = middle + payload_length
+            if len(buffer) < end:
+                return
+            try:
+                meta = orjson.loads(memoryview(buffer)[_HEADER.size : middle])
+            except orjson.JSONDecodeError as error:
+                raise BrokenFrameError("frame whose meta is not JSON") from error
+            payload = bytes(memoryview(buffer)[middle:end])
+            del buffer[:end]
+            yield Frame(meta, payload)
+
+
+def read_frames(connection: socket.socket) -> Iterator[Frame]:
+    """Frames from a blocking socket, until the other side closes it."""
+    reader = FrameReader()
+    while data := connection.recv(_READ_BYTES):
+        yield from reader.feed(data)

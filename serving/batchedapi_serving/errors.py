@@ -1,0 +1,151 @@
+"""Every error a client or an operator of the server can meet.
+
+ServingError
+├── ClientError            the request is wrong
+│   ├── MalformedError            400
+│   ├── NoSuchRouteError          404
+│   ├── MethodNotAllowedError     405
+│   ├── TooSlowError              408
+│   ├── TooLargeError             413
+│   ├── UnsupportedTypeError      415
+│   ├── InvalidInputError         422
+│   └── HeadersTooLargeError      431
+├── OverloadedError        the request is right, the moment is not
+│   ├── LateError                 429
+│   ├── QueueFullError            503
+│   ├── DrainingError             503
+│   └── NotReadyError             503
+├── DeadlineExceededError         504
+└── PredictorError                500
+    └── LoadError          the predictor cannot be started
+"""
+
+import math
+from typing import ClassVar
+
+
+class ServingError(Exception):
+    """Base of all; `status` is the HTTP status, `code` the machine-readable word beside it."""
+
+    status: ClassVar[int] = 500
+    code: ClassVar[str] = "internal"
+
+
+class ClientError(ServingError):
+    """The request cannot be answered, now or later."""
+
+    status = 400
+    code = "bad_request"
+
+
+class MalformedError(ClientError):
+    """The body or the HTTP message cannot be parsed."""
+
+    code = "malformed"
+
+
+class NoSuchRouteError(ClientError):
+    """Nothing is served under this path."""
+
+    status = 404
+    code = "not_found"
+
+
+class MethodNotAllowedError(ClientError):
+    """The path exists, but not for this HTTP method."""
+
+    status = 405
+    code = "method_not_allowed"
+
+
+class TooSlowError(ClientError):
+    """The request was not sent in time."""
+
+    status = 408
+    code = "request_timeout"
+
+
+class TooLargeError(ClientError):
+    """The body is above `overload.maxBodySize`."""
+
+    status = 413
+    code = "too_large"
+
+
+class UnsupportedTypeError(ClientError):
+    """The content type is none of those this method takes."""
+
+    status = 415
+    code = "unsupported_type"
+
+
+class InvalidInputError(ClientError):
+    """Shape, type or range of a value is not what the predictor declared."""
+
+    status = 422
+    code = "invalid_input"
+
+
+class HeadersTooLargeError(ClientError):
+    """Request line and headers are above the limit."""
+
+    status = 431
+    code = "headers_too_large"
+
+
+class OverloadedError(ServingError):
+    """Try again after `retry_after` seconds."""
+
+    status = 503
+    code = "overloaded"
+
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = max(1, math.ceil(retry_after))
+        """Whole seconds, at least 1, as the header wants them."""
+
+
+class LateError(OverloadedError):
+    """The answer is expected to miss `serverSideBatching.maxLatency`."""
+
+    status = 429
+    code = "late"
+
+
+class QueueFullError(OverloadedError):
+    """`overload.maxReplicaConcurrency` requests are in this replica."""
+
+    code = "queue_full"
+
+
+class DrainingError(OverloadedError):
+    """The replica is stopping."""
+
+    code = "draining"
+
+
+class NotReadyError(OverloadedError):
+    """The model is still being loaded."""
+
+    code = "not_ready"
+
+
+class DeadlineExceededError(ServingError):
+    """No answer within `overload.timeout`."""
+
+    status = 504
+    code = "deadline_exceeded"
+
+
+class PredictorError(ServingError):
+    """The user's code raised, died or answered something else than it declared."""
+
+    code = "predictor_failed"
+
+
+class LoadError(PredictorError):
+    """The predictor cannot be started; `reason` is the word for the ModelLoaded condition."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason

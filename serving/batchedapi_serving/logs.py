@@ -1,0 +1,66 @@
+"""Log lines of every process of a replica: a constant event with facts, as JSON or as text."""
+
+import logging
+import os
+import sys
+from typing import Final
+
+from pythonjsonlogger.json import JsonFormatter
+
+LOG_FORMAT: Final = "BATCHEDAPI_LOG_FORMAT"
+"""Environment variable: `json` or `text`; absent: text on a terminal, else JSON."""
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "role"}
+
+
+class TextFormatter(logging.Formatter):
+    """`12:00:01 info  web  ready lanes=1 max_batch_size=32`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, facts behind the event; a traceback below it."""
+        facts = " ".join(f"{k}={v}" for k, v in vars(record).items() if k not in _STANDARD)
+        role = getattr(record, "role", "")
+        line = (
+            f"{self.formatTime(record, '%H:%M:%S')} {record.levelname.lower():7} {role:10}"
+            f" {record.getMessage()} {facts}"
+        )
+        return (
+            f"{line.rstrip()}\n{self.formatException(record.exc_info)}"
+            if record.exc_info
+            else line.rstrip()
+        )
+
+
+def configure_logging(level: str, role: str) -> None:
+    """Log to standard error from now on.
+
+    Args:
+        level: debug, info, warning or error.
+        role: Which process writes, e.g. `web` or `model-0`.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    default = "text" if sys.stderr.isatty() else "json"
+    if os.environ.get(LOG_FORMAT, default) == "json":
+        handler.setFormatter(
+            JsonFormatter(
+                "{asctime}{levelname}{name}{message}",
+                style="{",
+                rename_fields={"asctime": "time", "levelname": "level", "name": "logger"},
+                static_fields={"role": role},
+            )
+        )
+    else:
+        handler.setFormatter(TextFormatter())
+        handler.addFilter(_role_filter(role))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+
+
+def _role_filter(role: str) -> logging.Filter:
+    class RoleFilter(logging.Filter):
+        def filter(self, record: logging.LogRecord) -> bool:
+            record.role = role
+            return True
+
+    return RoleFilter()

@@ -1,0 +1,1 @@
+"""The model process: user code runs here and nowhere else."""

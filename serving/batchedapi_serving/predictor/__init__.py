@@ -1,0 +1,1 @@
+"""The user's class: how it is declared, found, started and warmed up."""

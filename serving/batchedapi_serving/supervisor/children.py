@@ -1,0 +1,69 @@
+"""One child process of the supervisor and when to start it again."""
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+
+class Backoff:
+    """Seconds to wait before the next start: doubled each time, until something good happens."""
+
+    FIRST: Final = 0.1
+    LAST: Final = 5.0
+
+    def __init__(self) -> None:
+        self._next = self.FIRST
+
+    def reset(self) -> None:
+        """The process did its work; its next death is the first again."""
+        self._next = self.FIRST
+
+    def take(self) -> float:
+        """The wait before the next start."""
+        wait, self._next = self._next, min(2 * self._next, self.LAST)
+        return wait
+
+
+class Child:
+    """A program of ours in a process of its own."""
+
+    def __init__(self, role: str, module: str) -> None:
+        self.role = role
+        self._module = module
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the running process."""
+        process = self._process
+        return process.pid if process is not None and process.returncode is None else None
+
+    async def run(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        descriptors: Sequence[int] = (),
+    ) -> int:
+        """Start, wait for the end, and return the exit code (negative: the signal)."""
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            self._module,
+            *arguments,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **(environment or {})},
+            pass_fds=descriptors,
+            start_new_session=True,  # Ctrl+C in a terminal is for the supervisor alone
+        )
+        return await self._process.wait()
+
+    def signal(self, number: int) -> None:
+        """Send a signal, if it runs."""
+        if self.pid is not None and self._process is not None:
+            self._process.send_signal(number)

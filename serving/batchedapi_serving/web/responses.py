@@ -1,0 +1,30 @@
+"""Response heads written by hand, for the answers that do not go through ASGI."""
+
+import http
+from typing import Final
+
+from batchedapi_serving.codecs import Answer
+
+_STATUS_LINES: Final = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode()
+    for status in http.HTTPStatus
+}
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+def render(answer: Answer, date: bytes, *, keep_alive: bool) -> bytes:
+    """One whole HTTP/1.1 response.
+
+    Args:
+        answer: Status, type and body.
+        date: A complete `date: ...` header line, or nothing.
+        keep_alive: False adds `connection: close`.
+    """
+    status, content_type, body, retry_after = answer
+    line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
+    extra = b"" if keep_alive else b"connection: close\r\n"
+    if retry_after:
+        extra += b"retry-after: %d\r\n" % retry_after
+    return b"%bcontent-type: %b\r\ncontent-length: %d\r\n%b%b\r\n%b" % (
+        line, content_type, len(body), date, extra, body,
+    )  # fmt: skip

@@ -1,0 +1,77 @@
+"""The dashboard over a real deployment under load: no panel may be empty."""
+
+import math
+import time
+from typing import Final
+
+import dashboards
+import pytest
+from prometheus import Prometheus, Sample
+
+pytestmark = pytest.mark.cluster
+
+RATE_INTERVAL: Final = "30s"
+"""Many scrapes of the test's one-second interval, as Grafana's own choice is at least four."""
+FILL_SECONDS: Final = 60.0
+"""The operator decides every few seconds and exposes a decision only then."""
+POLL_SECONDS: Final = 1.0
+
+
+@pytest.fixture
+def variables(deployed_sleepy: tuple[str, str]) -> dict[str, str]:
+    """What a user chooses at the top of the dashboard."""
+    namespace, name = deployed_sleepy
+    return {
+        "namespace": namespace,
+        "name": name,
+        "method": ".*",
+        "__rate_interval": RATE_INTERVAL,
+    }
+
+
+def drawn(samples: list[Sample]) -> bool:
+    """Whether Grafana would draw anything: a quantile of no observations is not a number."""
+    return any(not math.isnan(sample.value) for sample in samples)
+
+
+def test_no_panel_is_empty_under_load(prometheus: Prometheus, variables: dict[str, str]) -> None:
+    """Names, labels and relabelling fit together: chart, replica, operator and dashboard."""
+    waiting = {
+        query: dashboards.substitute(query.expr, variables)
+        for query in dashboards.queries(dashboards.load())
+    }
+    deadline = time.monotonic() + FILL_SECONDS
+
+    while waiting and time.monotonic() < deadline:
+        waiting = {
+            query: expr for query, expr in waiting.items() if not drawn(prometheus.query(expr))
+        }
+        time.sleep(POLL_SECONDS if waiting else 0)
+
+    assert {str(query): expr for query, expr in waiting.items()} == {}, prometheus.scrape_errors()
+
+
+def test_a_replica_is_found_by_the_name_of_its_api(
+    prometheus: Prometheus, deployed_sleepy: tuple[str, str]
+) -> None:
+    """The documented relabelling, on real pods: namespace, pod and api on every series."""
+    namespace, name = deployed_sleepy
+
+    samples = prometheus.wait_for(
+        f'batchedapi_lanes{{namespace="{namespace}",api="{name}"}}', FILL_SECONDS
+    )
+
+    assert samples, prometheus.scrape_errors()
+    assert all(sample.labels["pod"].startswith(f"{name}-") for sample in samples)
+
+
+def test_fill_is_a_share_of_the_full_batch(
+    prometheus: Prometheus, variables: dict[str, str]
+) -> None:
+    """More than 100 % would mean that rows and maxBatchSize do not count the same thing."""
+    (query,) = [one for one in dashboards.queries(dashboards.load()) if one.panel == "Fill"]
+
+    samples = prometheus.wait_for(dashboards.substitute(query.expr, variables), FILL_SECONDS)
+
+    assert samples
+    assert all(0 < sample.value <= 1 for sample in samples if not math.isnan(sample.value))

@@ -1,0 +1,57 @@
+"""Runs helm on the chart and reads what it renders."""
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+CHART: Final = ROOT / "charts" / "batchedapi"
+TOOLS: Final = ROOT / ".cache" / "bin"
+KUBERNETES: Final = "1.34.0"
+"""Helm outside a cluster has to be told a version to check the chart's kubeVersion against."""
+
+Objects = list[dict[str, Any]]
+
+
+def tool(name: str) -> str:
+    """Path of a program on PATH or among the fetched tools; skips the test without it."""
+    found = shutil.which(name) or shutil.which(name, path=TOOLS)
+    if found is None:
+        pytest.skip(f"{name} is neither on PATH nor in {TOOLS}")
+    return found
+
+
+def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run helm; the caller looks at the exit code."""
+    return subprocess.run(
+        [tool("helm"), *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def template(settings: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """`helm template` of the chart in namespace `system` with `--set` for each setting."""
+    flags = [flag for setting in settings for flag in ("--set", setting)]
+    where = ("-n", "system", "--kube-version", KUBERNETES)
+    return helm("template", "batchedapi", str(CHART), *where, *flags)
+
+
+def render(*settings: str) -> Objects:
+    """The objects that the chart renders with some settings."""
+    result = template(settings)
+    assert not result.returncode, result.stderr
+    return [document for document in yaml.safe_load_all(result.stdout) if document]
+
+
+def only(objects: Objects, kind: str, suffix: str = "") -> dict[str, Any]:
+    """The one object of a kind whose name ends so."""
+    (found,) = [
+        item
+        for item in objects
+        if item["kind"] == kind and item["metadata"]["name"].endswith(suffix)
+    ]
+    return found
