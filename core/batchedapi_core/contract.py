@@ -40,7 +40,7 @@ PATH_READY: Final = "/readyz"
 PATH_STARTUP: Final = "/startupz"
 
 MANIFEST_DIRECTORY: Final = "/etc/batchedapi"
-"""Where the revision ConfigMap is mounted in a pod: the serving slice and the user's source files."""
+"""Where the revision ConfigMap is mounted in a pod: the serving slice and the user's files."""
 MANIFEST_FILE: Final = "batchedapi.yaml"
 """The serving slice inside it: what `batchedapi serve -f` is given."""
 USER_DIRECTORY: Final = "/app"
@@ -77,7 +77,7 @@ METRIC_PROCESS_START_TIME: Final = "process_start_time_seconds"
 """No label. Unix time at which the replica's supervisor started: its counters count from here."""
 
 RELEASE_REASONS: Final = ("full", "interval", "early", "shape", "deadline", "retry", "drain")
-"""Why a batch was dispatched; every batch carries exactly one (`batchedapi_batches_total{reason}`)."""
+"""Why a batch was dispatched, exactly one a batch: `batchedapi_batches_total{reason}`."""
 REJECTION_REASONS: Final = ("latency", "queue_full", "draining", "expired", "disconnected")
 STATUS_CODES: Final = (200, 400, 404, 405, 408, 413, 415, 422, 429, 431, 499, 500, 503, 504)
 """Codes a request can end with; 499 is a client that left before its answer and is never sent."""

@@ -1,4 +1,4 @@
-"""The CustomResourceDefinition, generated from the models (structural schema, CEL rules included)."""
+"""The CustomResourceDefinition, generated from the models: structural schema and CEL rules."""
 
 from typing import Any, Final, cast
 

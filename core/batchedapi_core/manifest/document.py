@@ -47,11 +47,8 @@ def parse_api(
         raise ManifestError((f"expected a {contract.KIND} object, got {type(document).__name__}",))
     kind, version = document.get("kind"), document.get("apiVersion")
     if (kind, version) != (contract.KIND, contract.API_VERSION):
-        raise ManifestError(
-            (
-                f"expected kind {contract.KIND} of {contract.API_VERSION}, got {kind!r} of {version!r}",
-            )
-        )
+        expected = f"kind {contract.KIND} of {contract.API_VERSION}"
+        raise ManifestError((f"expected {expected}, got {kind!r} of {version!r}",))
     metadata, spec = document.get("metadata"), document.get("spec")
     known = {field.alias or name for name, field in Metadata.model_fields.items()}
     if isinstance(metadata, Mapping):

@@ -1,4 +1,4 @@
-"""`spec` of a BatchedAPI. A field exists only if it works; its description is the reference page."""
+"""`spec` of a BatchedAPI. A field exists only if it works; its description is the reference."""
 
 import enum
 from typing import Annotated, Any, ClassVar, Final
@@ -241,7 +241,8 @@ class UpdateStrategy(ManifestModel):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            cel="!(string(self.maxSurge) in ['0', '0%'] && string(self.maxUnavailable) in ['0', '0%'])",
+            cel="!(string(self.maxSurge) in ['0', '0%']"
+            " && string(self.maxUnavailable) in ['0', '0%'])",
             check=lambda u: not {str(u.max_surge), str(u.max_unavailable)} <= {"0", "0%"},
             message="spec.updateStrategy.maxSurge and spec.updateStrategy.maxUnavailable must not"
             " both be 0: an update could never begin",
@@ -311,8 +312,8 @@ class BatchedAPISpec(ManifestModel):
         Rule(
             cel="self.autoscaling.mode != 'Native' || !has(self.replicas)",
             check=lambda s: s.autoscaling.mode is not ScalingMode.NATIVE or s.replicas is None,
-            message="spec.replicas cannot be set while spec.autoscaling.mode is Native (the operator"
-            " decides): set mode External or Off, or minReplicas and maxReplicas instead",
+            message="spec.replicas cannot be set while spec.autoscaling.mode is Native (the"
+            " operator decides): set mode External or Off, or minReplicas and maxReplicas instead",
             field_path=".replicas",
         ),
         Rule(
@@ -374,8 +375,8 @@ class BatchedAPI(ManifestModel):
         Rule(
             cel=f"self.metadata.name.size() <= {MAX_NAME_LENGTH}",
             check=lambda api: len(api.metadata.name) <= MAX_NAME_LENGTH,
-            message=f"metadata.name must have {MAX_NAME_LENGTH} characters at most, so that the names"
-            " of its children fit",
+            message=f"metadata.name must have {MAX_NAME_LENGTH} characters at most, so that the"
+            " names of its children fit",
             field_path=".metadata.name",
         ),
         Rule(

@@ -1,4 +1,4 @@
-"""`status` of a BatchedAPI. Two writers: the reconciler, and the autoscaler (`autoscaling`, `batching`)."""
+"""`status` of a BatchedAPI: the reconciler's, and the autoscaler's `autoscaling` and `batching`."""
 
 import enum
 from typing import Annotated, Literal

@@ -1,0 +1,48 @@
+"""How many replicas: rows that arrive / (80 % of what one replica serves within the target).
+
+What one replica serves is learned from the batch histogram: the sums of batch sizes and durations
+that every replica exports. `step` is the whole of it, a function of values; docs/decisions/0003
+has the formulas.
+
+    scrapes -> observe -> LoadWindow -> decide -> ScalingDecision -> explain, record
+"""
+
+from batchedapi_core.scaling.decide import decide, step
+from batchedapi_core.scaling.decision import (
+    Clamp,
+    ClampName,
+    Evidence,
+    Reason,
+    ScalingDecision,
+    Terms,
+)
+from batchedapi_core.scaling.explain import explain
+from batchedapi_core.scaling.observe import Demand, LoadWindow, observe
+from batchedapi_core.scaling.policy import ScalingPolicy
+from batchedapi_core.scaling.record import record, replay
+from batchedapi_core.scaling.samples import Observation, PodSample
+from batchedapi_core.scaling.state import ScalingState
+from batchedapi_core.scaling.window import BatchingWindow, batch_rows_quantile
+
+__all__ = [
+    "BatchingWindow",
+    "Clamp",
+    "ClampName",
+    "Demand",
+    "Evidence",
+    "LoadWindow",
+    "Observation",
+    "PodSample",
+    "Reason",
+    "ScalingDecision",
+    "ScalingPolicy",
+    "ScalingState",
+    "Terms",
+    "batch_rows_quantile",
+    "decide",
+    "explain",
+    "observe",
+    "record",
+    "replay",
+    "step",
+]

@@ -1,0 +1,148 @@
+"""From evidence to a decision: hold for want of knowledge, else the formula and then the limits.
+
+A function of frozen values and nothing else, which is what makes a recorded decision repeatable.
+"""
+
+from dataclasses import fields
+
+from batchedapi_core.scaling.decision import (
+    Clamp,
+    ClampName,
+    Evidence,
+    Reason,
+    ScalingDecision,
+    Terms,
+    percent,
+)
+from batchedapi_core.scaling.limits import STEP_LIMITS, bounds, within_tolerance
+from batchedapi_core.scaling.need import Need, idle, needed
+from batchedapi_core.scaling.policy import ScalingPolicy
+
+
+def conclude(policy: ScalingPolicy, evidence: Evidence) -> ScalingDecision:
+    """Choose a replica count within the policy's bounds, and say why."""
+    need = needed(policy, evidence)
+    hold = _hold(policy, evidence)
+    if hold is not None:
+        return _held(policy, evidence, need, hold)
+    recommended, before = _recommended(policy, evidence, need, need.raw)
+    steady, _ = _recommended(policy, evidence, need, need.steady)
+    desired, after = _step(policy, evidence, need, recommended)
+    clamps = (*before, *after)
+    return ScalingDecision(
+        desired=desired,
+        reason=_reason(evidence, need, desired, clamps),
+        terms=_terms(policy, evidence, need, recommended, steady),
+        clamps=clamps,
+        bound=clamps[-1].name.value if clamps else "",
+    )
+
+
+def _hold(policy: ScalingPolicy, evidence: Evidence) -> Clamp | None:
+    """What is not known forbids every move."""
+    current = evidence.current
+    if evidence.ready <= 0:
+        detail = "no pod is ready"
+        return Clamp(ClampName.NO_READY_PODS, current, current, detail)
+    if evidence.arrival_now is None or evidence.coverage < policy.hold_coverage:
+        detail = (
+            f"counters of {percent(evidence.coverage)} of {evidence.ready} ready pods could be "
+            f"compared, {percent(policy.hold_coverage)} are needed"
+        )
+        return Clamp(ClampName.NO_METRICS, current, current, detail)
+    if evidence.service is None and not idle(evidence):
+        detail = "too few batches were seen to know what one replica serves"
+        return Clamp(ClampName.MODEL_UNKNOWN, current, current, detail)
+    return None
+
+
+_HOLD_REASONS = {
+    ClampName.NO_READY_PODS: Reason.NO_READY_PODS,
+    ClampName.NO_METRICS: Reason.NO_METRICS,
+    ClampName.MODEL_UNKNOWN: Reason.MODEL_UNKNOWN,
+}
+
+
+def _held(policy: ScalingPolicy, evidence: Evidence, need: Need, hold: Clamp) -> ScalingDecision:
+    """Stay, unless the user's bounds say otherwise: those need no measurement."""
+    limit = bounds(policy, evidence.current)
+    desired = evidence.current if limit is None else limit.after
+    clamps = (hold,) if limit is None else (hold, limit)
+    return ScalingDecision(
+        desired=desired,
+        reason=_HOLD_REASONS[hold.name],
+        terms=_terms(policy, evidence, need, desired, desired),
+        clamps=clamps,
+        bound=clamps[-1].name.value,
+    )
+
+
+def _recommended(
+    policy: ScalingPolicy, evidence: Evidence, need: Need, wanted: int
+) -> tuple[int, tuple[Clamp, ...]]:
+    """What the demand calls for, within the user's bounds."""
+    tolerated = within_tolerance(policy, evidence, need, wanted)
+    wanted = wanted if tolerated is None else tolerated.after
+    limit = bounds(policy, wanted)
+    wanted = wanted if limit is None else limit.after
+    return wanted, tuple(clamp for clamp in (tolerated, limit) if clamp is not None)
+
+
+def _step(
+    policy: ScalingPolicy, evidence: Evidence, need: Need, recommended: int
+) -> tuple[int, tuple[Clamp, ...]]:
+    """How far to go towards it now."""
+    desired = recommended
+    clamps = []
+    for limit in STEP_LIMITS:
+        clamp = limit(policy, evidence, need, desired)
+        if clamp is not None:
+            clamps.append(clamp)
+            desired = clamp.after
+    outside = bounds(policy, desired)
+    if outside is not None:
+        clamps.append(outside)
+        desired = outside.after
+    return desired, tuple(clamps)
+
+
+def _reason(evidence: Evidence, need: Need, desired: int, clamps: tuple[Clamp, ...]) -> Reason:
+    """The one thing a user should know first; the clamps have the rest."""
+    if desired < evidence.current:
+        return Reason.SCALE_DOWN
+    reason = _STEP_REASONS[clamps[-1].name] if clamps else need.reason
+    passing = (Reason.PARTIAL_METRICS, Reason.SCALE_DOWN_STABILIZING, Reason.SURGE_LIMITED)
+    if not need.feasible and reason not in passing:
+        return Reason.LATENCY_TARGET_INFEASIBLE
+    return reason
+
+
+_STEP_REASONS = {
+    ClampName.WITHIN_TOLERANCE: Reason.WITHIN_TOLERANCE,
+    ClampName.MIN_REPLICAS: Reason.MIN_REPLICAS,
+    ClampName.MAX_REPLICAS: Reason.MAX_REPLICAS,
+    ClampName.SURGE_LIMITED: Reason.SURGE_LIMITED,
+    ClampName.PARTIAL_METRICS: Reason.PARTIAL_METRICS,
+    ClampName.SCALE_DOWN_STABILIZING: Reason.SCALE_DOWN_STABILIZING,
+    ClampName.SCALE_DOWN_RATE: Reason.SCALE_DOWN_STABILIZING,
+}
+
+
+def _terms(
+    policy: ScalingPolicy, evidence: Evidence, need: Need, recommended: int, steady: int
+) -> Terms:
+    known = {field.name: getattr(evidence, field.name) for field in fields(Evidence)}
+    return Terms(
+        **known,
+        base=need.base,
+        largest_batch=need.largest_batch,
+        capacity=need.capacity,
+        capacity_batch=need.capacity_batch,
+        feasible=need.feasible,
+        target=policy.target_utilization,
+        boost=need.boost,
+        need=need.need,
+        raw=need.raw,
+        recommended=recommended,
+        steady=steady,
+    )

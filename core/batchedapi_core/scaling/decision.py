@@ -1,0 +1,106 @@
+"""A decision and everything it was made from."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from batchedapi_core.service_model.line import ServiceTime
+
+
+class Reason(StrEnum):
+    """Why there are as many replicas as there are; part of the API's status."""
+
+    DEMAND = "Demand"
+    OVERLOAD = "Overload"
+    SATURATED = "Saturated"
+    WITHIN_TOLERANCE = "WithinTolerance"
+    SCALE_DOWN = "ScaleDown"
+    SCALE_DOWN_STABILIZING = "ScaleDownStabilizing"
+    SURGE_LIMITED = "SurgeLimited"
+    MIN_REPLICAS = "MinReplicas"
+    MAX_REPLICAS = "MaxReplicas"
+    NO_READY_PODS = "NoReadyPods"
+    NO_METRICS = "NoMetrics"
+    PARTIAL_METRICS = "PartialMetrics"
+    MODEL_UNKNOWN = "ModelUnknown"
+    LATENCY_TARGET_INFEASIBLE = "LatencyTargetInfeasible"
+
+
+class ClampName(StrEnum):
+    """A rule that can change or hold the number that the formula gave."""
+
+    WITHIN_TOLERANCE = "WithinTolerance"
+    MIN_REPLICAS = "MinReplicas"
+    MAX_REPLICAS = "MaxReplicas"
+    SURGE_LIMITED = "SurgeLimited"
+    PARTIAL_METRICS = "PartialMetrics"
+    SCALE_DOWN_STABILIZING = "ScaleDownStabilizing"
+    SCALE_DOWN_RATE = "ScaleDownRate"
+    NO_READY_PODS = "NoReadyPods"
+    NO_METRICS = "NoMetrics"
+    MODEL_UNKNOWN = "ModelUnknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Clamp:
+    """One rule that bound; a hold for want of knowledge has `before` equal to `after`."""
+
+    name: ClampName
+    before: int  # replicas
+    after: int
+    detail: str  # the numbers that it compared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """All that a decision depends on beside the policy; a replay starts from it."""
+
+    ready: int  # pods
+    current: int  # replicas asked for so far
+    coverage: float  # of the ready pods, seen; 0..1
+    arrival_now: float | None  # rows/s over the last interval; None: too few pods seen
+    arrival_window: float | None  # rows/s over the window
+    interval: float | None  # seconds
+    queue_rows: float  # in all pods
+    service: ServiceTime | None  # None: too few batches seen
+    largest_mean_batch: float  # rows
+    mean_batch: float | None  # rows, over the window, as the next three
+    fill: float | None  # mean_batch / max_batch_size
+    full_share: float | None  # of the batches, released because full; 0..1
+    busy: float | None  # of the lanes' time; 0..1
+    saturated_ticks: int
+    held: int  # highest recommendation still held; 0: none
+    largest_recent: int  # most replicas there were within the last scale-down period
+    settled: bool  # observed for one stabilization window since the operator started
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms(Evidence):
+    """Evidence and every intermediate result: need = base * boost / (target * capacity)."""
+
+    base: float  # rows/s to plan for
+    largest_batch: int  # rows, that the model is trusted with
+    capacity: float  # rows/s of one replica within the latency target; 0: unknown
+    capacity_batch: int  # rows of a batch at which it does that; 0: unknown
+    feasible: bool  # some batch size meets the latency target
+    target: float  # share of the capacity to use
+    boost: float  # overload factor, 1 without overload
+    need: float  # replicas, a fraction
+    raw: int  # replicas, before clamps
+    recommended: int  # after tolerance, min and max: what stabilization remembers
+    steady: int  # the same without boost
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingDecision:
+    """How many replicas, and why."""
+
+    desired: int
+    reason: Reason
+    terms: Terms
+    clamps: tuple[Clamp, ...]  # that bound, in order applied
+    bound: str  # name of the last of them, or ""
+
+
+def percent(share: float) -> str:
+    """A share of 0..1 as the sentences write it."""
+    return f"{100 * share:.0f} %"

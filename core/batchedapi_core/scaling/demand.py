@@ -1,0 +1,38 @@
+"""Rows that arrive, not rows that were served: the latter end at capacity."""
+
+import math
+from collections.abc import Sequence
+
+from batchedapi_core.scaling.samples import PodChange
+from batchedapi_core.scaling.window import Interval
+
+
+def arrival_rate(changes: Sequence[PodChange], interval: float, coverage: float) -> float:
+    """Rows per second that reach all ready pods, those unseen taken to be like those seen.
+
+    Args:
+        changes: Of the pods that answered.
+        interval: Seconds since the last look. A pod younger than that is averaged over all of it;
+            else load that moved to it would count twice.
+        coverage: Share of the ready pods that `changes` is of, in (0, 1].
+    """
+    return sum(_arrived(one) / max(one.seconds, interval) for one in changes) / coverage
+
+
+def _arrived(change: PodChange) -> float:
+    """Rows that came. What was dispatched, queued and rejected covers a `received` left out."""
+    return max(change.received, change.sums.rows + change.queue_growth + change.rejected)
+
+
+def mean_arrival(intervals: Sequence[Interval]) -> float:
+    """Rows per second over all of `intervals`, which are not empty."""
+    seconds = sum(interval.seconds for interval in intervals)
+    return sum(interval.arrival * interval.seconds for interval in intervals) / seconds
+
+
+def base_demand(arrival_now: float, arrival_window: float, interval: float) -> float:
+    """Demand to plan for: steady, yet quick to follow a jump that is no accident.
+
+    The last interval counts less one standard error of a Poisson count over it.
+    """
+    return max(arrival_window, arrival_now - math.sqrt(arrival_now / interval))

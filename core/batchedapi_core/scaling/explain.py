@@ -1,0 +1,96 @@
+"""Say in one sentence why there are as many replicas as there are."""
+
+from typing import assert_never
+
+from batchedapi_core.scaling.decision import (
+    Clamp,
+    Reason,
+    ScalingDecision,
+    Terms,
+    percent,
+)
+from batchedapi_core.scaling.policy import ScalingPolicy
+
+_SMALL_RATE = 10.0  # rows/s
+
+
+def explain(policy: ScalingPolicy, decision: ScalingDecision) -> str:
+    """One sentence for users: count, reason, the formula with its numbers, the limit that bound."""
+    head = f"{decision.desired} {_plural(decision.desired)} ({decision.reason.value}): "
+    match decision.reason:
+        case Reason.NO_READY_PODS | Reason.NO_METRICS | Reason.MODEL_UNKNOWN:
+            return head + _and_limits("nothing moves", decision.clamps)
+        case (
+            Reason.DEMAND
+            | Reason.OVERLOAD
+            | Reason.SATURATED
+            | Reason.WITHIN_TOLERANCE
+            | Reason.SCALE_DOWN
+            | Reason.SCALE_DOWN_STABILIZING
+            | Reason.SURGE_LIMITED
+            | Reason.MIN_REPLICAS
+            | Reason.MAX_REPLICAS
+            | Reason.PARTIAL_METRICS
+            | Reason.LATENCY_TARGET_INFEASIBLE
+        ):
+            return head + _and_limits(_formula(policy, decision), decision.clamps)
+        case _:
+            assert_never(decision.reason)
+
+
+def _formula(policy: ScalingPolicy, decision: ScalingDecision) -> str:
+    terms = decision.terms
+    if terms.service is None:
+        return "no rows arrive and none wait"
+    line = f"{1e3 * terms.service.fixed:.1f} ms + {1e3 * terms.service.per_row:.2f} ms/row"
+    capacity = f"{_rate(terms.capacity)}/s {_condition(policy, terms)}"
+    used = f"{percent(terms.target)} of it is used{_boost(terms)} => {terms.need:.2f}"
+    parts = [
+        f"{_rate(terms.base)} rows/s arrive",
+        f"one replica sustains {capacity} (batch {terms.capacity_batch}, {line}), {used}",
+        *_batching(policy, terms),
+    ]
+    if decision.reason is Reason.SATURATED:
+        parts.append("every lane is busy with full batches and more demand may wait upstream")
+    return "; ".join(parts)
+
+
+def _condition(policy: ScalingPolicy, terms: Terms) -> str:
+    if policy.latency_target is None:
+        return "in full batches"
+    target = f"p{100 * policy.quantile:g} <= {1e3 * policy.latency_target:g} ms"
+    if terms.feasible:
+        return f"at {target}"
+    return f"at best effort, as no batch size meets {target}"
+
+
+def _boost(terms: Terms) -> str:
+    if terms.boost <= 1.0:
+        return ""
+    return f", times {terms.boost:g} because {terms.ready} ready cannot keep up"
+
+
+def _batching(policy: ScalingPolicy, terms: Terms) -> tuple[str, ...]:
+    if terms.mean_batch is None or terms.full_share is None:
+        return ()
+    mean = f"mean batch {terms.mean_batch:.1f} of {policy.max_batch_size}"
+    return (f"{mean}, {percent(terms.full_share)} released full",)
+
+
+def _and_limits(sentence: str, clamps: tuple[Clamp, ...]) -> str:
+    return "; ".join((sentence, *(_limit(clamp) for clamp in clamps)))
+
+
+def _limit(clamp: Clamp) -> str:
+    if clamp.before == clamp.after:
+        return clamp.detail
+    return f"{clamp.name.value} {clamp.before} -> {clamp.after}: {clamp.detail}"
+
+
+def _rate(rows_per_second: float) -> str:
+    """A small rate keeps one decimal, so that little is not shown as nothing."""
+    return f"{rows_per_second:.{0 if rows_per_second >= _SMALL_RATE else 1}f}"
+
+
+def _plural(count: int) -> str:
+    return "replica" if count == 1 else "replicas"

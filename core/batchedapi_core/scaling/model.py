@@ -1,0 +1,42 @@
+"""What was learned about batches: decayed sums, and the largest batches seen."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from batchedapi_core.scaling.policy import ScalingPolicy
+from batchedapi_core.scaling.samples import PodChange
+from batchedapi_core.service_model.fit import BatchSums, fit
+from batchedapi_core.service_model.line import ServiceTime
+
+ENOUGH_BATCHES = 5.0
+"""Fewer in one interval say little about how large batches become."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedModel:
+    """Service time of one revision, learned while it serves."""
+
+    sums: BatchSums = BatchSums()  # noqa: RUF009 - a frozen value without fields to share
+    largest_mean_batch: float = 1.0  # rows: the largest row-weighted mean of any interval
+    updated: float | None = None  # seconds; None: not yet by this process
+
+    def learned(
+        self, policy: ScalingPolicy, changes: Iterable[PodChange], now: float
+    ) -> "LearnedModel":
+        """Forget a little, add what warm pods did."""
+        sums = self.sums
+        largest = self.largest_mean_batch
+        if self.updated is not None:
+            sums = sums.scaled(0.5 ** (max(0.0, now - self.updated) / policy.model_half_life))
+        for change in changes:
+            if change.warming_up or change.sums.batches < 1 or not change.sums.possible():
+                continue
+            sums = sums.plus(change.sums)
+            if change.sums.batches >= ENOUGH_BATCHES:
+                mean = min(change.sums.row_weighted_mean(), float(policy.max_batch_size))
+                largest = max(largest, mean)
+        return LearnedModel(sums, largest, now)
+
+    def service(self, policy: ScalingPolicy) -> ServiceTime | None:
+        """t(n), or None while too little was seen."""
+        return fit(self.sums, policy.ridge)

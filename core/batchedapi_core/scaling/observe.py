@@ -1,0 +1,172 @@
+"""From scrapes to load: what rose, what was learned, how much arrives.
+
+Nothing here chooses a replica count; `decide` does, from the `LoadWindow` that comes out.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from batchedapi_core.scaling.demand import arrival_rate, mean_arrival
+from batchedapi_core.scaling.model import LearnedModel
+from batchedapi_core.scaling.policy import ScalingPolicy
+from batchedapi_core.scaling.samples import (
+    RETENTION,
+    Observation,
+    PodChange,
+    PodSample,
+    change,
+    usable,
+)
+from batchedapi_core.scaling.state import ScalingState
+from batchedapi_core.scaling.window import (
+    BatchingWindow,
+    Interval,
+    batching_window,
+    ratio,
+    recent,
+    totals_of,
+)
+from batchedapi_core.service_model.line import ServiceTime
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Rows per second that arrive at all ready pods."""
+
+    arrival_now: float  # over the last interval
+    arrival_window: float  # over the window
+    interval: float  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class LoadWindow:
+    """The load of an API as seen at one look."""
+
+    ready: int  # pods
+    current: int  # replicas asked for so far
+    seen: int  # ready pods whose counters could be compared
+    coverage: float  # seen / ready, 0..1
+    demand: Demand | None  # None: too few pods seen
+    queue_rows: float  # in all ready pods, estimated from those seen
+    service: ServiceTime | None  # None: too few batches seen
+    largest_mean_batch: float  # rows
+    saturated_ticks: int  # looks in a row with every lane busy and every batch full
+    batching: BatchingWindow
+
+
+def observe(
+    policy: ScalingPolicy, state: ScalingState, observation: Observation, now: float
+) -> tuple[LoadWindow, ScalingState]:
+    """Compare a look with the last one.
+
+    Args:
+        policy: Windows and effective batching of the API.
+        state: As returned by the previous step.
+        observation: The scrapes; pods that did not answer are simply not among them.
+        now: Monotonic seconds, later than at the previous look.
+
+    Returns:
+        The load, and the state with the look taken in.
+    """
+    state = _of_revision(state, observation.revision)
+    ready, current = max(0, observation.ready), max(0, observation.current)
+    samples = usable(observation.samples)
+    changes = _changes(policy, state, samples, now)
+    coverage = min(1.0, len(changes) / ready) if ready else 0.0
+    model = state.model.learned(policy, changes, now)
+    intervals = recent(state.intervals, now, policy.window)
+    latest = None
+    if changes and coverage >= policy.hold_coverage:
+        latest = _interval(policy, state, changes, coverage, now)
+        intervals = (*intervals, latest)
+    ticks = _saturated_ticks(policy, state.saturated_ticks, latest)
+    load = LoadWindow(
+        ready=ready,
+        current=current,
+        seen=len(changes),
+        coverage=coverage,
+        demand=_demand(intervals, latest),
+        queue_rows=sum(one.queue_rows for one in changes) / coverage if coverage else 0.0,
+        service=model.service(policy),
+        largest_mean_batch=model.largest_mean_batch,
+        saturated_ticks=ticks,
+        batching=batching_window(intervals, policy.max_batch_size),
+    )
+    return load, replace(
+        state,
+        model=model,
+        samples=_remembered(state.samples, samples, now),
+        intervals=intervals,
+        started=now if state.started is None else state.started,
+        looked=None if latest is None else now,
+        complete=bool(ready) and len(samples) >= ready,
+        saturated_ticks=ticks,
+    )
+
+
+def _of_revision(state: ScalingState, revision: str) -> ScalingState:
+    """Another image, model or batching: what was learned about service times holds no more."""
+    if state.revision == revision:
+        return state
+    return replace(state, revision=revision, model=LearnedModel())
+
+
+def _changes(
+    policy: ScalingPolicy, state: ScalingState, samples: Sequence[PodSample], now: float
+) -> list[PodChange]:
+    before = {sample.pod: sample for sample in state.samples}
+    full_look = state.looked if state.complete else None
+    since = None if full_look is None else max(1e-3, now - full_look)
+    changes = (
+        change(
+            before.get(sample.pod),
+            sample,
+            window=policy.window,
+            since_full_look=since,
+            warm_up_batches=policy.warm_up_batches,
+        )
+        for sample in samples
+    )
+    return [one for one in changes if one is not None]
+
+
+def _interval(
+    policy: ScalingPolicy,
+    state: ScalingState,
+    changes: Sequence[PodChange],
+    coverage: float,
+    now: float,
+) -> Interval:
+    """After a look that saw too little, the longest rise says how far back this one reaches."""
+    if state.looked is None:
+        seconds = max(one.seconds for one in changes)
+    else:
+        seconds = max(1e-3, now - state.looked)
+    totals = totals_of(changes, policy.lanes)
+    return Interval(now, seconds, arrival_rate(changes, seconds, coverage), totals)
+
+
+def _demand(intervals: Sequence[Interval], latest: Interval | None) -> Demand | None:
+    if latest is None:
+        return None
+    return Demand(latest.arrival, mean_arrival(intervals), latest.seconds)
+
+
+def _saturated_ticks(policy: ScalingPolicy, before: int, latest: Interval | None) -> int:
+    """Unseen is neither saturated nor not."""
+    if latest is None:
+        return before
+    totals = latest.totals
+    busy = ratio(totals.batch_seconds, totals.lane_seconds) or 0.0
+    full = ratio(totals.full_batches, totals.batches) or 0.0
+    saturated = min(busy, full) > policy.saturation_share
+    return min(before + 1, policy.saturation_ticks) if saturated else 0
+
+
+def _remembered(
+    before: Sequence[PodSample], latest: Sequence[PodSample], now: float
+) -> tuple[PodSample, ...]:
+    """The last sample of every pod, for as long as a comparison with it makes sense."""
+    answered = {sample.pod for sample in latest}
+    silent = (one for one in before if one.pod not in answered and now - one.time < RETENTION)
+    return (*silent, *latest)

@@ -1,0 +1,190 @@
+"""What a pod's counters did between two looks.
+
+A counter says nothing by itself: it counts from the start of its process, restarts with it, and
+its pod may be seen for the first time or not at all. `change` answers how much it rose, or None
+when that cannot be known; unknown is never taken for zero.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from batchedapi_core.service_model.fit import BatchSums
+
+LARGEST_COUNT = 1e24
+"""No replica counts this far, not even squared rows; above, sums of products would overflow."""
+CLOCK_SLACK = 5.0
+"""Seconds by which a node's clock and the operator's may disagree about a restart."""
+RETENTION = 600.0
+"""Seconds for which the last sample of a pod that no longer answers is worth comparing with."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodSample:
+    """One scrape of one pod, summed over its methods."""
+
+    pod: str  # uid
+    time: float  # seconds, the operator's monotonic clock at the scrape
+    process_start: float  # unix seconds
+    uptime: float  # seconds since process_start at the scrape, >= 0
+    # Counters since the start of the process.
+    rows_received: float  # accepted or not
+    rows_rejected: float
+    batches: float
+    rows: float  # in batches
+    full_batches: float  # released because full
+    batch_seconds: float
+    rows_squared: float  # sum over batches; 0 where not exported
+    row_seconds: float  # sum over batches of rows * seconds; 0 where not exported
+    batch_rows_buckets: tuple[tuple[float, float], ...]  # cumulative: (upper edge, batches)
+    # Gauges.
+    queue_rows: float
+    lanes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One look at all pods of an API."""
+
+    samples: tuple[PodSample, ...]  # of the ready pods that answered
+    ready: int  # pods
+    current: int  # replicas asked for so far, ready or starting
+    revision: str  # what the replicas run; a new one makes the service model be learned anew
+
+
+@dataclass(frozen=True, slots=True)
+class PodChange:
+    """How much the counters of one pod rose within `seconds`."""
+
+    pod: str
+    seconds: float
+    received: float
+    rejected: float
+    full_batches: float
+    sums: BatchSums
+    batches_by_edge: tuple[tuple[float, float], ...]  # (upper edge, batches in that bucket)
+    queue_rows: float
+    queue_growth: float
+    lanes: float
+    warming_up: bool  # its batches are slower than those to come
+
+
+def usable(samples: Iterable[PodSample]) -> tuple[PodSample, ...]:
+    """The latest sample of each pod; one with an impossible number is as good as none."""
+    latest: dict[str, PodSample] = {}
+    for sample in samples:
+        known = latest.get(sample.pod)
+        if _possible(sample) and (known is None or known.time <= sample.time):
+            latest[sample.pod] = sample
+    return tuple(latest.values())
+
+
+def change(
+    before: PodSample | None,
+    after: PodSample,
+    *,
+    window: float,
+    since_full_look: float | None,
+    warm_up_batches: float,
+) -> PodChange | None:
+    """What happened in a pod since it was last seen, or None if that cannot be known.
+
+    Args:
+        before: The pod's previous sample.
+        after: Its sample now.
+        window: Seconds; an unknown pod no older than this is taken at its whole life.
+        since_full_look: Seconds since a look at which every ready pod answered, if the last one
+            was such: a pod unknown then was not ready, so all it counted came afterwards.
+        warm_up_batches: A process that had run fewer at the last look is warming up.
+
+    Returns:
+        None for a pod that is old and unknown (the operator restarted), for a counter that fell
+        without a restart (taking the whole value as the increase would show a demand of many
+        times the real one), and for clocks that contradict each other.
+    """
+    if before is None:
+        return _since_start_unknown(after, window, since_full_look)
+    gap = after.time - before.time
+    if gap <= 0 or after.process_start < before.process_start:
+        return None
+    if after.process_start > before.process_start:
+        if not 0 < after.uptime <= gap + CLOCK_SLACK:
+            return None
+        return _rise(None, after, min(after.uptime, gap), warming_up=True)
+    if any(new < old for old, new in zip(_counters(before), _counters(after), strict=True)):
+        return None
+    return _rise(before, after, gap, warming_up=before.batches < warm_up_batches)
+
+
+def _since_start_unknown(
+    after: PodSample, window: float, since_full_look: float | None
+) -> PodChange | None:
+    oldest = window if since_full_look is None else max(window, RETENTION)
+    if not 0 < after.uptime <= oldest:
+        return None
+    seconds = after.uptime if since_full_look is None else min(after.uptime, since_full_look)
+    return _rise(None, after, seconds, warming_up=True)
+
+
+def _rise(
+    before: PodSample | None, after: PodSample, seconds: float, *, warming_up: bool
+) -> PodChange:
+    start = (0.0,) * len(_counters(after)) if before is None else _counters(before)
+    received, rejected, full, batches, rows, squared, busy, row_seconds = (
+        new - old for old, new in zip(start, _counters(after), strict=True)
+    )
+    return PodChange(
+        pod=after.pod,
+        seconds=max(seconds, 1e-3),  # scrapes closer than a millisecond carry no rate
+        received=received,
+        rejected=rejected,
+        full_batches=full,
+        sums=BatchSums(batches, rows, squared, busy, row_seconds).with_moments(),
+        batches_by_edge=_bucket_rises(before, after),
+        queue_rows=after.queue_rows,
+        queue_growth=after.queue_rows - (before.queue_rows if before is not None else 0.0),
+        lanes=after.lanes,
+        warming_up=warming_up,
+    )
+
+
+def _counters(sample: PodSample) -> tuple[float, ...]:
+    return (
+        sample.rows_received,
+        sample.rows_rejected,
+        sample.full_batches,
+        sample.batches,
+        sample.rows,
+        sample.rows_squared,
+        sample.batch_seconds,
+        sample.row_seconds,
+    )
+
+
+def _bucket_rises(before: PodSample | None, after: PodSample) -> tuple[tuple[float, float], ...]:
+    """Rise of each bucket alone; +Inf is left out, the count of batches says the same."""
+    known = dict(before.batch_rows_buckets) if before is not None else {}
+    rises = []
+    below = 0.0
+    for edge, count in sorted(after.batch_rows_buckets):
+        if edge < math.inf:
+            rise = count - known.get(edge, 0.0)
+            rises.append((edge, max(0.0, rise - below)))
+            below = max(below, rise)
+    return tuple(rises)
+
+
+def _possible(sample: PodSample) -> bool:
+    amounts = (
+        *_counters(sample),
+        sample.uptime,
+        sample.queue_rows,
+        sample.lanes,
+        *(count for _, count in sample.batch_rows_buckets),
+    )
+    return (
+        math.isfinite(sample.time)
+        and math.isfinite(sample.process_start)
+        and all(0.0 <= amount <= LARGEST_COUNT for amount in amounts)
+        and not any(math.isnan(edge) for edge, _ in sample.batch_rows_buckets)
+    )

@@ -1,0 +1,130 @@
+"""Batching of an API over the last window: sums over pods and time first, ratios last.
+
+A mean of per-pod means gives an idle pod the weight of a busy one and is wrong by as much as the
+load is uneven; so counts are pooled, and only the pooled counts are divided.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from batchedapi_core.scaling.samples import PodChange
+
+_NOTHING = 1e-6
+"""Of batches or seconds: less is rounding, or an exporter that counts in fractions."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTotals:
+    """Counts over pods, for any span of time."""
+
+    batches: float = 0.0
+    rows: float = 0.0
+    full_batches: float = 0.0
+    batch_seconds: float = 0.0
+    lane_seconds: float = 0.0  # the lanes that could have run batches, times how long
+    batches_by_edge: tuple[tuple[float, float], ...] = ()  # (upper edge, batches in that bucket)
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """What happened between two looks."""
+
+    time: float  # seconds, its end
+    seconds: float
+    arrival: float  # rows/s, of all ready pods
+    totals: BatchTotals  # of the pods that answered
+
+
+@dataclass(frozen=True, slots=True)
+class BatchingWindow:
+    """Pooled batching over the last window; None where there was nothing to divide by."""
+
+    seconds: float  # covered
+    rows: float
+    batches: float
+    mean_rows: float | None  # a batch
+    fill_percent: float | None  # mean_rows of max_batch_size
+    rows_per_second: float | None  # in batches, of the pods that answered
+    batches_per_second: float | None
+    full_share: float | None  # of the batches, released because full; 0..1
+    busy: float | None  # of the lanes' time; over 1 if batches outlast the time between looks
+    batch_rows_buckets: tuple[tuple[float, float], ...]  # cumulative: (upper edge, batches)
+
+
+def totals_of(changes: Iterable[PodChange], lanes: int) -> BatchTotals:
+    """Pool what pods did; `lanes` stands in where a pod does not say how many it has."""
+    parts = [
+        BatchTotals(
+            change.sums.batches,
+            change.sums.rows,
+            change.full_batches,
+            change.sums.seconds,
+            change.seconds * (change.lanes or lanes),
+            change.batches_by_edge,
+        )
+        for change in changes
+    ]
+    return pooled(parts)
+
+
+def pooled(parts: Sequence[BatchTotals]) -> BatchTotals:
+    """Add up counts; buckets by their edge, so that pods may differ in their edges."""
+    by_edge: dict[float, float] = {}
+    for part in parts:
+        for edge, batches in part.batches_by_edge:
+            by_edge[edge] = by_edge.get(edge, 0.0) + batches
+    return BatchTotals(
+        batches=sum(part.batches for part in parts),
+        rows=sum(part.rows for part in parts),
+        full_batches=sum(part.full_batches for part in parts),
+        batch_seconds=sum(part.batch_seconds for part in parts),
+        lane_seconds=sum(part.lane_seconds for part in parts),
+        batches_by_edge=tuple(sorted(by_edge.items())),
+    )
+
+
+def recent(intervals: Sequence[Interval], now: float, window: float) -> tuple[Interval, ...]:
+    """The intervals that ended within the last `window` seconds."""
+    return tuple(one for one in intervals if now - one.time < window - 1e-6)
+
+
+def batching_window(intervals: Sequence[Interval], max_batch_size: int) -> BatchingWindow:
+    """Ratios over all of `intervals`."""
+    totals = pooled([interval.totals for interval in intervals])
+    seconds = sum(interval.seconds for interval in intervals)
+    mean_rows = ratio(totals.rows, totals.batches)
+    return BatchingWindow(
+        seconds=seconds,
+        rows=totals.rows,
+        batches=totals.batches,
+        mean_rows=mean_rows,
+        fill_percent=None if mean_rows is None else 100.0 * mean_rows / max_batch_size,
+        rows_per_second=ratio(totals.rows, seconds),
+        batches_per_second=ratio(totals.batches, seconds),
+        full_share=ratio(totals.full_batches, totals.batches),
+        busy=ratio(totals.batch_seconds, totals.lane_seconds),
+        batch_rows_buckets=_cumulative(totals.batches_by_edge),
+    )
+
+
+def batch_rows_quantile(batching: BatchingWindow, quantile: float) -> float | None:
+    """Upper edge of the bucket that holds the `quantile` largest batch; None without batches."""
+    buckets = batching.batch_rows_buckets
+    if not buckets or buckets[-1][1] <= 0:
+        return None
+    rank = quantile * buckets[-1][1]
+    return next((edge for edge, count in buckets if count >= rank), buckets[-1][0])
+
+
+def ratio(part: float, whole: float) -> float | None:
+    """Part / whole, or None where there is no whole."""
+    return part / whole if whole > _NOTHING else None
+
+
+def _cumulative(by_edge: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
+    below = 0.0
+    buckets = []
+    for edge, batches in by_edge:
+        below += batches
+        buckets.append((edge, below))
+    return tuple(buckets)

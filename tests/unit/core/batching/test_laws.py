@@ -1,0 +1,237 @@
+"""What holds for any traffic: random histories, checked after every step."""
+
+from dataclasses import dataclass, field
+from math import inf
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchedapi_core.batching import (
+    Batcher,
+    BatchPolicy,
+    Client,
+    Dispatch,
+    Entry,
+    Idle,
+    Strategy,
+    WaitUntil,
+)
+
+SETTINGS = settings(derandomize=True, database=None, deadline=None, max_examples=250)
+MAX_SIZE = 8
+TIMEOUT = 0.3  # seconds
+
+POLICIES = st.builds(
+    BatchPolicy,
+    max_batch_size=st.just(MAX_SIZE),
+    batch_interval=st.sampled_from([0.0, 0.004, 0.05]),
+    strategy=st.sampled_from(Strategy),
+    latency_target=st.sampled_from([None, 0.02, 0.2]),
+)
+CLIENT = st.integers(0, 5)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("arrive"), CLIENT, st.integers(1, MAX_SIZE)),
+        st.tuples(st.just("arrive"), CLIENT, st.just(1)),
+        st.tuples(st.just("oversize"), CLIENT, st.integers(1, MAX_SIZE)),
+        st.tuples(st.just("cancel"), st.integers(0, 30), st.just(0)),
+        st.tuples(st.just("disconnect"), CLIENT, st.just(0)),
+        st.tuples(st.just("pass"), st.sampled_from([0, 1, 1, 3, 10, 100]), st.just(0)),  # ms
+        st.tuples(st.just("finish"), st.integers(0, 3), st.just(0)),
+        st.tuples(st.just("finish"), st.integers(0, 3), st.just(0)),
+        st.tuples(st.just("fail"), st.integers(0, 3), st.just(0)),
+        st.tuples(st.just("lane"), st.just(0), st.just(0)),
+        st.tuples(st.just("lane dies"), st.just(0), st.just(0)),
+    ),
+    max_size=120,
+)
+
+
+@dataclass
+class History:
+    """Plays steps against a batcher as a dispatcher would, and keeps its own books."""
+
+    policy: BatchPolicy
+    batcher: Batcher[int] = field(init=False)
+    clients: list[Client] = field(default_factory=lambda: [Client() for _ in range(6)])
+    live: list[Entry[int]] = field(default_factory=list)
+    arrived: int = 0
+    cancelled: set[int] = field(default_factory=set)
+    expired: list[int] = field(default_factory=list)
+    dispatched: list[int] = field(default_factory=list)
+    running: list[tuple[float, list[Entry[int]]]] = field(default_factory=list)
+    free_since: float = 0.0
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.batcher = Batcher(self.policy)
+        self.batcher.lane_added(0.0)
+
+    def play(self, kind: str, which: int, size: int) -> None:
+        """One step and, as after everything that happens, a decision."""
+        match kind:
+            case "arrive":
+                self.batcher.arrive(self.entry(which, size), self.now)
+            case "oversize":
+                parts = [self.entry(which, MAX_SIZE), self.entry(which, size)]
+                self.batcher.arrive_parts(parts, self.now)
+            case "cancel" if self.live:
+                entry = self.live.pop(which % len(self.live))
+                self.cancelled.add(entry.payload)
+                self.batcher.cancel(entry)
+            case "disconnect":
+                self.batcher.disconnected(self.clients[which])
+                self.clients[which] = Client()
+            case "pass":
+                self.pass_time(self.now + which / 1000)
+            case "finish" | "fail" if self.running:
+                self.finish(which % len(self.running), failed=kind == "fail")
+            case "lane" if self.batcher.lanes < 3:
+                self.freed()
+                self.batcher.lane_added(self.now)
+            case "lane dies" if self.batcher.free_lanes:
+                self.batcher.lane_removed(was_free=True, now=self.now)
+        self.act()
+        self.check_sizes()
+
+    def entry(self, client: int, size: int) -> Entry[int]:
+        """The next request; its payload is its number."""
+        entry = Entry(
+            self.arrived, 2 * size, size, self.clients[client], self.now, self.now + TIMEOUT
+        )
+        self.arrived += 1
+        self.live.append(entry)
+        return entry
+
+    def freed(self) -> None:
+        """A lane is about to be free."""
+        if not self.batcher.free_lanes:
+            self.free_since = self.now
+
+    def finish(self, which: int, *, failed: bool = False) -> None:
+        """One of the running batches ends."""
+        started, entries = self.running.pop(which)
+        self.freed()
+        self.batcher.finished(entries, None if failed else self.now - started, self.now)
+
+    def pass_time(self, until: float) -> None:
+        """Move the clock, stopping wherever a decision asked for it."""
+        while True:
+            action = self.act()
+            if not isinstance(action, WaitUntil) or action.at > until:
+                break
+            self.now = action.at
+        self.now = until
+
+    def act(self) -> Idle | WaitUntil:
+        """Follow the decisions until one is to wait."""
+        while True:
+            action = self.batcher.next_action(self.now)
+            assert action == self.batcher.next_action(self.now)
+            match action:
+                case Dispatch(size, reason):
+                    self.dispatch(size, reason)
+                case WaitUntil():
+                    self.check_wait(action)
+                    return action
+                case Idle():
+                    assert not self.batcher.queued_size or not self.batcher.free_lanes
+                    return action
+
+    def dispatch(self, size: int, reason: str) -> None:
+        """Take a batch, and run it if anything is left of it."""
+        oldest, queued = self.live[0].arrived, sum(entry.size for entry in self.live)
+        if self.policy.strategy is Strategy.FIXED and reason != "drain":
+            full = queued >= MAX_SIZE
+            assert ("full" if full else "interval") == reason
+            assert full or self.now >= oldest + self.policy.batch_interval
+        entries, expired = self.batcher.take(size, self.now)
+        taken = sum(entry.size for entry in entries)
+        assert 1 <= size <= MAX_SIZE
+        assert taken <= size
+        assert all(entry.deadline > self.now and not entry.cancelled for entry in entries)
+        assert all(entry.deadline <= self.now for entry in expired)
+        self.live = [entry for entry in self.live if entry not in {*entries, *expired}]
+        self.dispatched += [entry.payload for entry in entries]
+        self.expired += [entry.payload for entry in expired]
+        assert entries or expired
+        if entries:
+            self.batcher.started(taken, self.now)
+            self.running.append((self.now, entries))
+
+    def check_wait(self, wait: WaitUntil) -> None:
+        """Later than now, never beyond the interval, and not for what is already here."""
+        oldest = self.live[0].arrived
+        begun = oldest if self.policy.strategy is Strategy.FIXED else max(oldest, self.free_since)
+        assert self.now < wait.at <= begun + self.policy.batch_interval
+        assert wait.size == 0 or self.batcher.queued_size < wait.size <= MAX_SIZE
+
+    def check_sizes(self) -> None:
+        """The batcher's counts are those of the live entries."""
+        live = self.live
+        assert sum(entry.size for entry in live) == self.batcher.queued_size
+        assert sum(entry.rows for entry in live) == self.batcher.queued_rows
+        assert (live[0].arrived if live else inf) == self.batcher.oldest_arrival
+        assert (live[0].deadline if live else inf) == self.batcher.next_deadline()
+        assert len(self.running) == self.batcher.lanes - self.batcher.free_lanes
+        running = sum(entry.size for _, entries in self.running for entry in entries)
+        assert running == self.batcher.running_size
+        assert (self.batcher.next_free < inf) == bool(self.running)
+
+    def drain(self) -> None:
+        """Stop: nothing waits, everything ends."""
+        self.batcher.draining = True
+        if not self.batcher.lanes:
+            self.batcher.lane_added(self.now)
+        self.act()
+        while self.running:
+            self.now += 0.01
+            self.finish(0)
+            self.act()
+
+
+@SETTINGS
+@given(policy=POLICIES, steps=STEPS)
+def test_any_history_keeps_every_promise(
+    policy: BatchPolicy, steps: list[tuple[str, int, int]]
+) -> None:
+    """No entry is lost, run twice, overtaken, run late or for nobody.
+
+    No batch is too large, no wait outlasts the interval, sizes are those of the live entries.
+    """
+    history = History(policy)
+
+    for step in steps:
+        history.play(*step)
+    history.drain()
+
+    left = history.dispatched + history.expired
+    assert sorted(history.dispatched) == history.dispatched
+    assert sorted(left) == sorted(set(range(history.arrived)) - history.cancelled)
+
+
+@SETTINGS
+@given(
+    gaps=st.lists(st.floats(0.0, 0.05), min_size=2, max_size=40),
+    interval=st.floats(0.0, 0.02),
+)
+def test_no_traffic_makes_window_hold_a_request_beyond_the_interval(
+    gaps: list[float], interval: float
+) -> None:
+    """Held time is measured here, from arrival or free lane to dispatch, in virtual time."""
+    history = History(BatchPolicy(MAX_SIZE, interval))
+    held = []
+
+    for i, gap in enumerate(gaps * 3):
+        history.pass_time(history.now + gap)
+        history.play("arrive", i % 6, 1)
+        if history.running:
+            history.now += 0.001
+            history.finish(0)
+        waiting = history.act()
+        if isinstance(waiting, WaitUntil):
+            oldest = max(history.live[0].arrived, history.free_since)
+            history.pass_time(waiting.at)
+            held.append(history.now - oldest)
+
+    assert all(time <= interval + 1e-12 for time in held)

@@ -1,0 +1,423 @@
+"""A decision from its evidence: formula, holds, limits, sentence, record."""
+
+import json
+import math
+import random
+from dataclasses import asdict, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchedapi_core.scaling import (
+    Clamp,
+    ClampName,
+    Evidence,
+    Reason,
+    ScalingPolicy,
+    explain,
+    record,
+    replay,
+)
+from batchedapi_core.scaling.conclude import conclude
+from batchedapi_core.service_model.line import ServiceTime
+
+POLICY = ScalingPolicy(min_replicas=1, max_replicas=10, max_batch_size=8, batch_interval=0.010)
+FULL = 8 / 0.0116  # rows/s of one replica in full batches
+
+
+def evidence_of(
+    rate: float | None = 0.0,
+    *,
+    ready: int = 3,
+    current: int = 3,
+    coverage: float = 1.0,
+    service: ServiceTime | None = ServiceTime(0.010, 0.0002),  # noqa: B008 - a frozen value
+    saturated_ticks: int = 0,
+    held: int = 0,
+    largest_recent: int | None = None,
+    settled: bool = True,
+    queue_rows: float = 0.0,
+) -> Evidence:
+    """A steady load of `rate` rows/s on a service whose full batches were seen."""
+    return Evidence(
+        ready=ready,
+        current=current,
+        coverage=coverage,
+        arrival_now=rate,
+        arrival_window=rate,
+        interval=None if rate is None else 5.0,
+        queue_rows=queue_rows,
+        service=service,
+        largest_mean_batch=7.5,
+        mean_batch=None if rate is None else 7.1,
+        fill=None if rate is None else 7.1 / 8,
+        full_share=None if rate is None else 0.62,
+        busy=None if rate is None else 0.7,
+        saturated_ticks=saturated_ticks,
+        held=held,
+        largest_recent=current if largest_recent is None else largest_recent,
+        settled=settled,
+    )
+
+
+def worth(replicas: float) -> float:
+    """Rows per second that need exactly `replicas` at 80 %."""
+    return replicas * 0.8 * FULL
+
+
+@pytest.mark.parametrize(
+    ("evidence", "desired", "reason", "bound"),
+    [
+        (evidence_of(worth(3.0)), 3, Reason.DEMAND, ""),
+        (evidence_of(worth(3.0), current=2, ready=2, held=3), 3, Reason.DEMAND, ""),
+        (evidence_of(worth(3.5), ready=2, held=3), 6, Reason.OVERLOAD, ""),
+        (evidence_of(worth(2.0), saturated_ticks=2), 5, Reason.SATURATED, ""),
+        (evidence_of(worth(2.9), saturated_ticks=2, ready=2), 3, Reason.DEMAND, ""),
+        (evidence_of(worth(3.1)), 3, Reason.WITHIN_TOLERANCE, "WithinTolerance"),
+        (evidence_of(worth(3.2)), 4, Reason.DEMAND, ""),
+        (evidence_of(worth(11.0), ready=9, current=9), 10, Reason.MAX_REPLICAS, "MaxReplicas"),
+        (evidence_of(worth(7.0), ready=1, current=0), 4, Reason.SURGE_LIMITED, "SurgeLimited"),
+        (evidence_of(worth(1.0)), 2, Reason.SCALE_DOWN, "ScaleDownRate"),
+        (evidence_of(worth(2.0)), 2, Reason.SCALE_DOWN, ""),
+        (
+            evidence_of(worth(1.0), held=3),
+            3,
+            Reason.SCALE_DOWN_STABILIZING,
+            "ScaleDownStabilizing",
+        ),
+        (
+            evidence_of(worth(1.0), current=5, held=4),
+            4,
+            Reason.SCALE_DOWN,
+            "ScaleDownStabilizing",
+        ),
+        (
+            evidence_of(worth(1.0), settled=False),
+            3,
+            Reason.SCALE_DOWN_STABILIZING,
+            "ScaleDownStabilizing",
+        ),
+        (
+            evidence_of(worth(1.0), largest_recent=6),
+            3,
+            Reason.SCALE_DOWN_STABILIZING,
+            "ScaleDownRate",
+        ),
+        (evidence_of(worth(1.0), coverage=0.79), 3, Reason.PARTIAL_METRICS, "PartialMetrics"),
+        (evidence_of(worth(9.0), coverage=0.49), 3, Reason.NO_METRICS, "NoMetrics"),
+        (evidence_of(None), 3, Reason.NO_METRICS, "NoMetrics"),
+        (evidence_of(worth(9.0), ready=0), 3, Reason.NO_READY_PODS, "NoReadyPods"),
+        (evidence_of(1.0, service=None), 3, Reason.MODEL_UNKNOWN, "ModelUnknown"),
+        (evidence_of(0.0, service=None, queue_rows=9.0), 3, Reason.MODEL_UNKNOWN, "ModelUnknown"),
+        (evidence_of(0.0, service=None), 2, Reason.SCALE_DOWN, "ScaleDownRate"),
+        (evidence_of(None, current=12), 10, Reason.NO_METRICS, "MaxReplicas"),
+        (evidence_of(None, ready=0, current=0), 1, Reason.NO_READY_PODS, "MinReplicas"),
+    ],
+)
+def test_each_situation_has_its_count_its_reason_and_its_clamp(
+    evidence: Evidence, desired: int, reason: Reason, bound: str
+) -> None:
+    """The reasons are public: dashboards and `kubectl wait` depend on them."""
+    decision = conclude(POLICY, evidence)
+
+    assert (desired, reason, bound) == (decision.desired, decision.reason, decision.bound)
+
+
+def test_a_minimum_above_the_need_is_said_to_be_what_binds() -> None:
+    """Else an idle API with three replicas looks like a fault."""
+    policy = replace(POLICY, min_replicas=3)
+
+    decision = conclude(policy, evidence_of(worth(1.0)))
+
+    assert (3, Reason.MIN_REPLICAS) == (decision.desired, decision.reason)
+    assert (Clamp(ClampName.MIN_REPLICAS, 1, 3, "minReplicas is 3"),) == decision.clamps
+
+
+def test_a_minimum_beats_the_surge_limit() -> None:
+    """It is the user's own word, not a guess from measurements."""
+    policy = replace(POLICY, min_replicas=9)
+
+    decision = conclude(policy, evidence_of(worth(1.0), ready=1, current=1))
+    jump = conclude(replace(policy, surge_factor=1.0), evidence_of(0.0, ready=1, current=1))
+
+    assert 9 == decision.desired
+    assert (9, "MinReplicas") == (jump.desired, jump.bound)
+    assert [ClampName.MIN_REPLICAS, ClampName.SURGE_LIMITED, ClampName.MIN_REPLICAS] == [
+        clamp.name for clamp in jump.clamps
+    ]
+
+
+def test_a_latency_target_that_cannot_be_met_is_named_and_planned_for_at_half() -> None:
+    """More replicas do not make a batch faster; the user has to change something."""
+    policy = replace(POLICY, latency_target=0.015)
+
+    decision = conclude(policy, evidence_of(worth(1.5)))
+
+    assert (3, Reason.LATENCY_TARGET_INFEASIBLE) == (decision.desired, decision.reason)
+    assert FULL / 2 == pytest.approx(decision.terms.capacity)
+    assert "at best effort, as no batch size meets p99 <= 15 ms" in explain(policy, decision)
+
+
+def test_batches_are_counted_on_only_up_to_twice_what_was_seen() -> None:
+    """A line through batches of 2 says little about batches of 32."""
+    seen_small = replace(evidence_of(100.0), largest_mean_batch=1.6)
+
+    decision = conclude(replace(POLICY, max_batch_size=32), seen_small)
+
+    assert (4, 4) == (decision.terms.largest_batch, decision.terms.capacity_batch)
+
+
+def test_overload_is_told_apart_from_what_the_demand_needs_for_good() -> None:
+    """Stabilization holds the one for less long than the other."""
+    terms = conclude(POLICY, evidence_of(worth(3.5), ready=2)).terms
+
+    assert (4, 6) == (terms.steady, terms.recommended)
+
+
+def test_however_small_the_share_one_replica_may_go() -> None:
+    """A tenth of five rounds to none, and five would stay for ever."""
+    decision = conclude(replace(POLICY, down_share=0.1), evidence_of(worth(1.0), current=5))
+
+    assert (4, "ScaleDownRate") == (decision.desired, decision.bound)
+
+
+def test_every_lane_of_a_replica_counts() -> None:
+    """Capacity is per replica, the model per lane."""
+    decision = conclude(replace(POLICY, lanes=4), evidence_of(worth(3.0)))
+
+    assert 4 * FULL == pytest.approx(decision.terms.capacity)
+    assert 0.75 == pytest.approx(decision.terms.need)
+
+
+LINE = (
+    "one replica sustains 690/s in full batches (batch 8, 10.0 ms + 0.20 ms/row), "
+    "80 % of it is used"
+)
+MIX = "mean batch 7.1 of 8, 62 % released full"
+
+
+@pytest.mark.parametrize(
+    ("evidence", "sentence"),
+    [
+        (
+            evidence_of(worth(3.0)),
+            f"3 replicas (Demand): 1655 rows/s arrive; {LINE} => 3.00; {MIX}",
+        ),
+        (
+            evidence_of(worth(3.5), ready=2),
+            (
+                f"6 replicas (Overload): 1931 rows/s arrive; {LINE}, times 1.5 because 2 ready "
+                f"cannot keep up => 5.25; {MIX}"
+            ),
+        ),
+        (
+            evidence_of(worth(2.0), saturated_ticks=2),
+            (
+                f"5 replicas (Saturated): 1103 rows/s arrive; {LINE} => 2.00; {MIX}; every lane is "
+                "busy with full batches and more demand may wait upstream"
+            ),
+        ),
+        (
+            replace(evidence_of(5.0, ready=1, current=1), mean_batch=None, full_share=None),
+            f"1 replica (Demand): 5.0 rows/s arrive; {LINE} => 0.01",
+        ),
+        (
+            evidence_of(worth(3.1)),
+            (
+                f"3 replicas (WithinTolerance): 1710 rows/s arrive; {LINE} => 3.10; {MIX}; "
+                "WithinTolerance 4 -> 3: a need of 3.10 is within 5 % of 3"
+            ),
+        ),
+        (
+            evidence_of(worth(11.0), ready=9, current=9),
+            (
+                f"10 replicas (MaxReplicas): 6069 rows/s arrive; {LINE} => 11.00; {MIX}; "
+                "MaxReplicas 11 -> 10: maxReplicas is 10"
+            ),
+        ),
+        (
+            evidence_of(worth(7.0), ready=1, current=0),
+            (
+                f"4 replicas (SurgeLimited): 3862 rows/s arrive; {LINE}, times 1.5 because 1 ready "
+                f"cannot keep up => 10.50; {MIX}; MaxReplicas 11 -> 10: maxReplicas is 10; "
+                "SurgeLimited 10 -> 4: one step from 0 reaches at most 4"
+            ),
+        ),
+        (
+            evidence_of(worth(1.0), held=3),
+            (
+                f"3 replicas (ScaleDownStabilizing): 552 rows/s arrive; {LINE} => 1.00; {MIX}; "
+                "ScaleDownStabilizing 1 -> 3: 3 were recommended within the last 180 s"
+            ),
+        ),
+        (
+            evidence_of(worth(1.0), settled=False),
+            (
+                f"3 replicas (ScaleDownStabilizing): 552 rows/s arrive; {LINE} => 1.00; {MIX}; "
+                "ScaleDownStabilizing 1 -> 3: the operator has watched for less than 180 s"
+            ),
+        ),
+        (
+            evidence_of(worth(1.0)),
+            (
+                f"2 replicas (ScaleDown): 552 rows/s arrive; {LINE} => 1.00; {MIX}; "
+                "ScaleDownRate 1 -> 2: at most 50 % of 3 are removed in 60 s"
+            ),
+        ),
+        (
+            evidence_of(worth(1.0), coverage=0.75, ready=4),
+            (
+                f"3 replicas (PartialMetrics): 552 rows/s arrive; {LINE} => 1.00; {MIX}; "
+                "PartialMetrics 1 -> 3: 75 % of 4 ready pods were seen, "
+                "80 % are needed to remove any"
+            ),
+        ),
+        (
+            evidence_of(None, coverage=0.25, ready=4),
+            (
+                "3 replicas (NoMetrics): nothing moves; counters of 25 % of 4 ready pods could be "
+                "compared, 50 % are needed"
+            ),
+        ),
+        (
+            evidence_of(1.0, ready=0),
+            "3 replicas (NoReadyPods): nothing moves; no pod is ready",
+        ),
+        (
+            evidence_of(1.0, service=None),
+            (
+                "3 replicas (ModelUnknown): nothing moves; too few batches were seen to know what "
+                "one replica serves"
+            ),
+        ),
+        (
+            evidence_of(0.0, service=None, ready=1, current=1),
+            "1 replica (Demand): no rows arrive and none wait",
+        ),
+    ],
+    ids=[
+        "demand",
+        "overload",
+        "saturated",
+        "one",
+        "tolerance",
+        "maximum",
+        "surge",
+        "stabilizing",
+        "new-operator",
+        "rate",
+        "partial",
+        "no-metrics",
+        "not-ready",
+        "unknown",
+        "idle",
+    ],
+)
+def test_the_sentence_has_the_numbers(evidence: Evidence, sentence: str) -> None:
+    """Word for word: users paste it into their tickets."""
+    assert sentence == explain(POLICY, conclude(POLICY, evidence))
+
+
+def test_a_record_is_plain_json_of_moderate_size() -> None:
+    """It lives in a status, beside everything else there."""
+    decision = conclude(POLICY, evidence_of(worth(1.0), held=3))
+
+    recorded = record(POLICY, decision)
+
+    text = json.dumps(recorded, allow_nan=False)
+    assert recorded == json.loads(text)
+    assert 3000 > len(text)
+    assert ("ScaleDownStabilizing", 1, 3) == tuple(
+        recorded["clamps"][0][key] for key in ("name", "before", "after")
+    )
+
+
+def test_ten_thousand_random_decisions_replay_to_themselves() -> None:
+    """F3: a record holds all that its decision was made from, also after a trip as JSON."""
+    chance = random.Random(3)
+    for number in range(10_000):
+        policy = replace(
+            POLICY,
+            min_replicas=chance.randint(1, 3),
+            max_replicas=chance.randint(3, 40),
+            latency_target=chance.choice((None, 0.015, 0.05, 0.5)),
+            lanes=chance.randint(1, 3),
+        )
+        evidence = _random_evidence(chance)
+
+        decision = conclude(policy, evidence)
+
+        assert policy.min_replicas <= decision.desired <= policy.max_replicas
+        recorded = record(policy, decision)
+        if number % 10 == 0:
+            recorded = json.loads(json.dumps(recorded))
+        assert decision.desired == replay(recorded)
+
+
+def _random_evidence(chance: random.Random) -> Evidence:
+    current = chance.randint(0, 30)
+    return evidence_of(
+        chance.choice((None, 0.0, chance.expovariate(1 / 3000))),
+        ready=chance.randint(0, 30),
+        current=current,
+        coverage=chance.random() ** 0.2,
+        service=chance.choice((None, ServiceTime(chance.random() / 50, chance.random() / 1000))),
+        saturated_ticks=chance.choice((0, 0, 1, 2)),
+        held=chance.randint(0, 30),
+        largest_recent=current + chance.choice((0, 0, 5)),
+        settled=chance.random() < 0.8,
+        queue_rows=chance.choice((0.0, 50.0)),
+    )
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [{}, {"version": 2}, {"version": 1}, {"version": 1, "terms": {}, "policy": {}}],
+    ids=["empty", "of another version", "without terms", "without evidence"],
+)
+def test_what_is_no_record_is_refused(broken: dict[str, object]) -> None:
+    """A guess would look like an answer."""
+    with pytest.raises(ValueError, match="decision record"):
+        replay(broken)
+
+
+@settings(derandomize=True, max_examples=400, deadline=None)
+@given(seed=st.integers(0, 2**32), more=st.floats(1.0, 20.0))
+def test_more_demand_never_means_fewer_replicas(seed: int, more: float) -> None:
+    """All else equal; an autoscaler that is not monotone oscillates."""
+    evidence = _random_evidence(random.Random(seed))
+    if evidence.arrival_now is None:
+        evidence = replace(evidence, arrival_now=1.0, arrival_window=1.0, interval=5.0)
+    assert evidence.arrival_now is not None
+    assert evidence.arrival_window is not None
+    grown = replace(
+        evidence,
+        arrival_now=evidence.arrival_now * more,
+        arrival_window=evidence.arrival_window * more,
+    )
+
+    assert conclude(POLICY, evidence).desired <= conclude(POLICY, grown).desired
+
+
+@settings(derandomize=True, max_examples=200, deadline=None)
+@given(rate=st.floats(0, 1e30), ready=st.integers(0, 1000), current=st.integers(0, 10**6))
+def test_no_rate_moves_the_count_out_of_bounds(rate: float, ready: int, current: int) -> None:
+    """And no number in the record is too large for the Kubernetes API."""
+    decision = conclude(POLICY, evidence_of(rate, ready=ready, current=current))
+
+    assert 1 <= decision.desired <= 10
+    assert decision.terms.raw <= 2 * 10**9
+    assert all(
+        math.isfinite(value)
+        for value in asdict(decision.terms).values()
+        if isinstance(value, int | float)
+    )
+
+
+def test_an_impossible_policy_is_refused_with_what_was_expected() -> None:
+    """Better at construction than as a strange count later."""
+    with pytest.raises(ValueError, match="1 <= min_replicas <= max_replicas"):
+        replace(POLICY, min_replicas=11)
+    with pytest.raises(ValueError, match="finite batch_interval"):
+        replace(POLICY, batch_interval=math.nan)

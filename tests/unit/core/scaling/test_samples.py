@@ -1,0 +1,192 @@
+"""How counters become changes: restarts, first sights, falls and impossible numbers."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from batchedapi_core.scaling import PodSample
+from batchedapi_core.scaling.demand import arrival_rate, base_demand
+from batchedapi_core.scaling.samples import PodChange, change, usable
+
+SEEN = PodSample(
+    pod="a",
+    time=1000.0,
+    process_start=0.0,
+    uptime=1000.0,
+    rows_received=5000,
+    rows_rejected=0,
+    batches=1000,
+    rows=5000,
+    full_batches=100,
+    batch_seconds=20.0,
+    rows_squared=30000,
+    row_seconds=110.0,
+    batch_rows_buckets=((4.0, 400.0), (8.0, 1000.0)),
+    queue_rows=10,
+    lanes=1,
+)
+LATER = replace(
+    SEEN, time=1005.0, uptime=1005.0, rows_received=5100, batches=1020, rows=5095, queue_rows=15
+)
+RESTARTED = replace(
+    SEEN, time=1005.0, process_start=1003.0, uptime=2.0, rows_received=7, batches=3, rows=7,
+    full_batches=0, batch_seconds=0.1, rows_squared=17, row_seconds=0.3,
+    batch_rows_buckets=((4.0, 3.0), (8.0, 3.0)), queue_rows=0,
+)  # fmt: skip
+
+
+def change_of(
+    before: PodSample | None, after: PodSample, since_full_look: float | None = None
+) -> PodChange | None:
+    """With a window of a minute."""
+    return change(before, after, window=60.0, since_full_look=since_full_look, warm_up_batches=20)
+
+
+def test_a_running_pod_changes_by_the_difference() -> None:
+    """The plain case."""
+    rise = change_of(SEEN, LATER)
+
+    assert rise is not None
+    assert (5.0, 100.0, 20.0, 95.0) == (
+        rise.seconds,
+        rise.received,
+        rise.sums.batches,
+        rise.sums.rows,
+    )
+    assert (5.0, False) == (rise.queue_growth, rise.warming_up)
+
+
+def test_a_restarted_pod_changes_by_all_it_did_since() -> None:
+    """Its counters are smaller, its work is not negative."""
+    rise = change_of(SEEN, RESTARTED)
+
+    assert rise is not None
+    assert (2.0, 7.0, 3.0) == (rise.seconds, rise.received, rise.sums.batches)
+    assert ((4.0, 3.0), (8.0, 0.0)) == rise.batches_by_edge
+    assert rise.warming_up
+
+
+def test_a_counter_that_falls_without_a_restart_skips_the_pod() -> None:
+    """Taking the whole value for the increase gave eighty times the demand."""
+    assert change_of(SEEN, replace(LATER, batches=900)) is None
+    assert change_of(SEEN, replace(LATER, batch_seconds=19.0)) is None
+
+
+def test_the_look_after_a_fall_counts_again() -> None:
+    """One interval is lost, not the pod."""
+    fallen = replace(LATER, rows_received=10)
+
+    rise = change_of(fallen, replace(fallen, time=1010.0, rows_received=60))
+
+    assert rise is not None
+    assert 50.0 == rise.received
+
+
+@pytest.mark.parametrize(
+    "contradiction",
+    [
+        replace(LATER, time=1000.0),
+        replace(LATER, process_start=-100.0),
+        replace(RESTARTED, uptime=900.0),
+        replace(RESTARTED, uptime=0.0),
+    ],
+    ids=["no time passed", "started earlier", "restarted before it was seen", "no age"],
+)
+def test_clocks_that_contradict_each_other_skip_the_pod(contradiction: PodSample) -> None:
+    """A node whose clock jumps must not look like a burst."""
+    assert change_of(SEEN, contradiction) is None
+
+
+def test_a_young_pod_is_taken_at_its_whole_life() -> None:
+    """All it counted lies within the window."""
+    rise = change_of(None, RESTARTED)
+
+    assert rise is not None
+    assert (2.0, 7.0, 0.0) == (rise.seconds, rise.received, rise.queue_growth)
+
+
+def test_an_old_pod_at_first_sight_says_nothing() -> None:
+    """The operator restarted: when its rows came is not known."""
+    assert change_of(None, SEEN) is None
+
+
+def test_an_old_pod_that_was_not_ready_a_moment_ago_started_serving_since() -> None:
+    """Models take minutes to load; the last look saw every ready pod and not this one."""
+    loaded = replace(RESTARTED, uptime=300.0)
+
+    rise = change_of(None, loaded, since_full_look=5.0)
+
+    assert change_of(None, loaded) is None
+    assert rise is not None
+    assert (5.0, 7.0) == (rise.seconds, rise.received)
+
+
+def test_a_pod_that_was_forgotten_is_not_taken_for_a_new_one() -> None:
+    """Older than samples are kept, it may have served long before."""
+    assert change_of(None, SEEN, since_full_look=5.0) is None
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -1.0, 1e25])
+@pytest.mark.parametrize(
+    "field",
+    ["rows_received", "batches", "batch_seconds", "row_seconds", "queue_rows", "lanes", "uptime"],
+)
+def test_a_sample_with_an_impossible_number_is_as_good_as_none(field: str, number: float) -> None:
+    """A pod whose numbers cannot be trusted is a pod that was not seen."""
+    impossible: dict[str, Any] = {field: number}
+
+    assert () == usable([replace(SEEN, **impossible)])
+    assert (SEEN,) == usable([SEEN])
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        replace(SEEN, time=float("nan")),
+        replace(SEEN, process_start=float("inf")),
+        replace(SEEN, batch_rows_buckets=((float("nan"), 1.0),)),
+        replace(SEEN, batch_rows_buckets=((4.0, float("nan")),)),
+    ],
+)
+def test_a_broken_clock_or_histogram_is_as_good_as_none(broken: PodSample) -> None:
+    """As above, for what is no counter."""
+    assert () == usable([broken])
+
+
+def test_a_pod_scraped_twice_counts_once() -> None:
+    """The latest sample is the one; else its demand would double."""
+    assert (LATER,) == usable([SEEN, LATER])
+    assert (LATER,) == usable([LATER, SEEN])
+
+
+def test_unseen_pods_are_taken_to_be_like_those_seen() -> None:
+    """A replica misses scrapes exactly when it is loaded; zero would remove it."""
+    rise = change_of(SEEN, LATER)
+    assert rise is not None
+
+    assert 20.0 == arrival_rate([rise], interval=5.0, coverage=1.0)
+    assert 40.0 == arrival_rate([rise], interval=5.0, coverage=0.5)
+
+
+def test_load_that_moved_to_a_young_pod_counts_once() -> None:
+    """Its seven rows came within two seconds, of five in which the others lost them."""
+    rise = change_of(None, RESTARTED)
+    assert rise is not None
+
+    assert 7 / 5 == arrival_rate([rise], interval=5.0, coverage=1.0)
+
+
+def test_rows_dispatched_queued_and_rejected_stand_in_for_rows_received() -> None:
+    """A server of another make may not count what it turned away."""
+    rise = change_of(SEEN, replace(LATER, rows_received=5000, rows_rejected=50))
+    assert rise is not None
+
+    assert (95 + 5 + 50) / 5 == arrival_rate([rise], interval=5.0, coverage=1.0)
+
+
+def test_base_demand_follows_a_jump_less_one_standard_error() -> None:
+    """A jump of 100 to 400 rows/s is followed at once; noise around 100 is not."""
+    assert 400 - (400 / 5) ** 0.5 == base_demand(400.0, 100.0, 5.0)
+    assert 100.0 == base_demand(104.0, 100.0, 5.0)
+    assert 0.0 == base_demand(0.0, 0.0, 5.0)
