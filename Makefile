@@ -1,0 +1,101 @@
+# `make help` says what there is. Two commands do everything on a fresh machine: `make demo`, `make test`.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+STEP := @tests/support/step
+
+export CLUSTER
+# Where the cluster's kubeconfig is; with CLUSTER=current, wherever kubectl looks.
+ifneq ($(CLUSTER),current)
+export KUBECONFIG := $(CURDIR)/.run/cluster/kubeconfig
+endif
+export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/.cache/bin:$(PATH)
+
+##@ Getting started
+.PHONY: help install serve demo
+help: ## Show this text
+	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
+	  /^[a-z-]+:.*##/ {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(INSTALLED) ## Make .venv with everything, at the versions of constraints.txt
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python >= 3.11 is needed")'
+	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+# Installs only what serving needs: the first answer is seconds away.
+.venv/.serving:
+	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
+	@test -e $(INSTALLED) || $(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[serving]'
+	@touch $@
+
+serve: .venv/.serving ## Serve examples/01-iris on this machine (needs nothing but Python)
+	$(BIN)/batchedapi serve -f examples/01-iris/batchedapi.yaml
+
+demo: $(INSTALLED) ## The whole product on a cluster: install, apply, predict, load, scale up and why
+	$(BIN)/python examples/demo.py
+
+##@ Checks
+.PHONY: test lint type arch verify unit contract e2e chart-lint fmt
+test: ## Every check below, in this order
+	$(STEP) install $(MAKE) --no-print-directory install
+	$(STEP) lint $(MAKE) --no-print-directory lint
+	$(STEP) type $(MAKE) --no-print-directory type
+	$(STEP) arch $(MAKE) --no-print-directory arch
+	$(STEP) verify $(MAKE) --no-print-directory verify
+	$(STEP) unit $(MAKE) --no-print-directory unit
+	$(STEP) contract $(MAKE) --no-print-directory contract
+	$(STEP) e2e $(MAKE) --no-print-directory e2e
+
+fmt: $(INSTALLED) ## Format the code
+	$(BIN)/ruff check --fix-only -q . && $(BIN)/ruff format .
+
+lint: $(INSTALLED) ## ruff: every rule but those ignored with a reason
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+type: $(INSTALLED) ## mypy --strict
+	$(BIN)/mypy core serving operator crds tests/support tests/cluster
+
+arch: $(INSTALLED) ## import-linter: who may know whom
+	$(BIN)/lint-imports
+
+generate: $(INSTALLED) ## Write everything generated: CRD, chart template, schema, reference
+	$(BIN)/python crds/generate.py
+
+verify: $(INSTALLED) ## Regenerate and fail on a difference
+	$(BIN)/python crds/generate.py --check
+
+unit: $(INSTALLED) ## Fast tests; the pure modules have 100 % branch coverage
+	$(BIN)/python -m pytest tests/unit --cov --cov-fail-under=100 --cov-report=term:skip-covered
+
+contract: $(INSTALLED) ## The serving half: real processes and sockets
+	$(BIN)/python -m pytest tests/contract/serving
+
+e2e: $(INSTALLED) ## The operator and the whole on a real cluster with real pods
+	tests/support/with-cluster $(BIN)/python -m pytest tests/contract/operator tests/cluster tests/e2e
+
+##@ Cluster
+.PHONY: cluster-up cluster-down images
+cluster-up: ## Start a cluster (CLUSTER=kind | local | current)
+	tests/cluster/up
+
+cluster-down: ## Stop it, and everything it started
+	tests/cluster/down
+
+images: ## Build both images and load them into the cluster
+	tests/cluster/images
+
+##@ Measuring
+.PHONY: bench
+bench: $(INSTALLED) ## Interleaved ratios against mosec; wants a quiet machine
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(BIN)/python tests/bench/run_all.py
+
+.PHONY: clean
+clean: ## Remove what was made here (not a running cluster: make cluster-down)
+	rm -rf .venv .cache dist build .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
