@@ -1,4 +1,4 @@
-"""What a predictor imports: `from batchedapi_serving import Context, ItemError, Tensor, batched`."""
+"""What a predictor imports: Context, ItemError, Tensor and batched."""
 
 from batchedapi_serving.predictor.api import Context, ItemError, Tensor, batched
 

@@ -1,4 +1,4 @@
-"""What every child process of a replica does: ends with its supervisor, keeps the GC off the heap."""
+"""What every child process of a replica does: end with its supervisor, spare the GC the heap."""
 
 import asyncio
 import ctypes

@@ -101,8 +101,8 @@ class ItemResults:
     def answer(self, form: Form, start: int, stop: int) -> Answer:
         """See Results.answer.
 
-        Of many rows, the status is the first failed row's, and every other row's answer is still in
-        `predictions`: a client that looks only at the status knows, one that reads on loses nothing.
+        Of many rows, the status is the first failed row's, and every other answer is still in
+        `predictions`: who looks only at the status knows, and who reads on loses nothing.
         """
         if form is not Form.INSTANCES:
             status, body = self._statuses[start], self._bodies[start]

@@ -41,6 +41,9 @@ from batchedapi_serving.predictor.api import MethodSpec
 from batchedapi_serving.settings import ReplicaSettings
 
 log = logging.getLogger(__name__)
+_TIMER_ROUNDING = 0.0005
+"""Seconds. uvloop rounds timers to whole milliseconds; half of one more makes that rounding up, so
+that a wait is over when its timer fires and is not asked for again and again."""
 _NOT_READY = "the model is still being loaded; try again in a moment"
 
 
@@ -384,7 +387,7 @@ class Dispatcher:
                 continue
             if isinstance(action, WaitUntil):
                 self._awaited = action.size
-                self._timer = self._loop.call_at(action.at, self._waited)
+                self._timer = self._loop.call_at(action.at + _TIMER_ROUNDING, self._waited)
             return
 
     def _waited(self) -> None:

@@ -39,7 +39,7 @@ class BatchRunner:
         except PredictorError as error:
             log.error("wrong answer", extra={"rows": rows, "error": str(error)})  # noqa: TRY400 - the stack is ours
             return {"kind": "error", "error": f"failed: {error}"}, ()
-        except Exception as error:  # user code: anything may be raised
+        except Exception as error:  # noqa: BLE001 - user code: anything may be raised
             log.error("predict raised", extra={"rows": rows, "traceback": traceback.format_exc()})  # noqa: TRY400 - one event with facts
             return {"kind": "error", "error": f"raised {type(error).__name__}"}, ()
 

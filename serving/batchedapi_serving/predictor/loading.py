@@ -67,7 +67,7 @@ def served_method(predictor_class: type, manifest_max: int | None) -> MethodSpec
     if spec is None:
         raise LoadError(
             "ImportFailed",
-            f"{name}: expected a method {METHOD!r}; write `@batched` above `def {METHOD}(self, ...)`",
+            f"{name}: expected a method {METHOD!r}; write @batched above def {METHOD}(self, ...)",
         )
     others = [other for other in batched_methods(predictor_class) if other != METHOD]
     if others:

@@ -25,7 +25,7 @@ class AdminApp:
         self._started = started
         self._ready = ready
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG002 - ASGI's signature
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG002, D102 - ASGI
         status, content_type, body = self._answer(scope["method"], scope["path"])
         headers = [(b"content-type", content_type.encode()), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": status, "headers": headers})

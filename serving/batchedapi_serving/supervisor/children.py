@@ -44,13 +44,13 @@ class Child:
         process = self._process
         return process.pid if process is not None and process.returncode is None else None
 
-    async def run(
+    async def start(
         self,
         arguments: Sequence[str],
         environment: Mapping[str, str] | None = None,
         descriptors: Sequence[int] = (),
-    ) -> int:
-        """Start, wait for the end, and return the exit code (negative: the signal)."""
+    ) -> None:
+        """Start the program, with `environment` on top of ours and the `descriptors` kept open."""
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -61,6 +61,11 @@ class Child:
             pass_fds=descriptors,
             start_new_session=True,  # Ctrl+C in a terminal is for the supervisor alone
         )
+
+    async def ended(self) -> int:
+        """Wait for its end; the exit code, or minus the signal."""
+        if self._process is None:
+            raise AssertionError(f"{self.role} was never started")
         return await self._process.wait()
 
     def signal(self, number: int) -> None:

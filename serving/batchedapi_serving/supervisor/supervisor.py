@@ -34,7 +34,7 @@ class Supervisor:
         environment: Mapping[str, str],
         announce: Callable[[Any], None],
     ) -> None:
-        """Args: environment: of the model processes; announce: called with an example when ready."""
+        """`environment` is the model processes'; `announce` gets an example when ready."""
         self._settings = settings
         self._listener = listener
         self._admin_listener = admin_listener
@@ -48,7 +48,7 @@ class Supervisor:
         self._memory = slots.map_memory(settings.metrics_path)
         self._memory[slots.START_TIME] = time.time()
         self._draining = asyncio.Event()
-        self._stopping = False
+        self._stopping = asyncio.Event()
         self._failure: LoadError | None = None
 
     async def run(self) -> None:
@@ -65,7 +65,7 @@ class Supervisor:
         admin, admin_task = self._start_admin()
         await self._draining.wait()
         await self._drain(web)
-        self._stopping = True
+        self._stopping.set()
         for child in self._models:
             child.signal(
                 signal.SIGKILL
@@ -114,26 +114,16 @@ class Supervisor:
             control = asyncio.create_task(self._listen(ours))
             arguments = [self._settings.runtime, str(self._listener.fileno()), str(theirs.fileno())]
             descriptors = (self._listener.fileno(), theirs.fileno())
-            running = asyncio.create_task(self._web.run(arguments, descriptors=descriptors))
-            code = await self._closing_after_start(running, theirs)
+            await self._web.start(arguments, descriptors=descriptors)
+            theirs.close()  # the child has its own copy, and its end is to be seen here
+            code = await self._web.ended()
             control.cancel()
-            ours.close()
             if self._draining.is_set():
                 return
             log.error("web process ended", extra={"code": code})
             self._memory[slots.WEB_RESTARTS] += 1
-            await self._pause(backoff.take())
-            if self._draining.is_set():
+            if await _came(self._draining, within=backoff.take()):
                 return
-
-    async def _closing_after_start(
-        self, running: "asyncio.Task[int]", theirs: socket.socket
-    ) -> int:
-        """Drop our copy of the child's socket once it has it, so that its end is seen here."""
-        while self._web.pid is None and not running.done():
-            await asyncio.sleep(0)
-        theirs.close()
-        return await running
 
     async def _listen(self, control: socket.socket) -> None:
         """Messages of the web process: {"ready": example} and {"replace": pid}."""
@@ -161,8 +151,9 @@ class Supervisor:
         environment = {**self._environment, "BATCHEDAPI_WORKER_INDEX": str(index)}
         while True:
             answered = memory[slots.ANSWERED + index]
-            code = await child.run([self._settings.runtime, str(index)], environment)
-            if self._stopping:
+            await child.start([self._settings.runtime, str(index)], environment)
+            code = await child.ended()
+            if self._stopping.is_set():
                 return
             failure = self._failure_of(index, code)
             if not memory[slots.READY]:
@@ -173,8 +164,7 @@ class Supervisor:
             memory[slots.MODEL_RESTARTS] += 1
             if memory[slots.ANSWERED + index] > answered:
                 backoff.reset()
-            await asyncio.sleep(backoff.take())
-            if self._stopping:
+            if await _came(self._stopping, within=backoff.take()):
                 return
 
     def _failure_of(self, index: int, code: int) -> LoadError:
@@ -187,9 +177,10 @@ class Supervisor:
         reason = "OutOfMemory" if code == -signal.SIGKILL else "CrashLooping"
         return LoadError(reason, f"model process {index} was ended {how}")
 
-    async def _pause(self, seconds: float) -> None:
-        """Sleep, but not into a stop."""
-        try:
-            await asyncio.wait_for(self._draining.wait(), seconds)
-        except TimeoutError:
-            return
+
+async def _came(event: asyncio.Event, *, within: float) -> bool:
+    """Whether `event` was set within so many seconds."""
+    try:
+        return await asyncio.wait_for(event.wait(), within)
+    except TimeoutError:
+        return False

@@ -1,1 +1,1 @@
-"""HTTP: the fast lane that answers predictions from the parser's callbacks, FastAPI for the rest."""
+"""HTTP: the fast lane answers predictions from the parser's callbacks, FastAPI the rest."""

@@ -1,4 +1,4 @@
-"""Every route, as FastAPI serves it: /docs and the schema, and predictions when the fast lane is off.
+"""Every route as FastAPI serves it: /docs, the schema, and predictions if the fast lane is off.
 
 The one place where errors become HTTP responses on this path; the fast lane has the same answers.
 """

@@ -86,7 +86,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why makes no difference
         """The client left, or was sent away: nobody waits for what it asked."""
-        self._state.connections.discard(self)  # type: ignore[arg-type]  # a protocol of our own
+        self._state.connections.discard(self)
         self._pending.clear()
         self._flow.resume_writing()
         if self._job is not None:
@@ -271,7 +271,7 @@ class Connection(asyncio.Protocol):
             self._expires = self._loop.time() + self._gateway.limits.idle
 
     def _begin_later(self, request: _Request) -> None:
-        """Not from within the answer before: a thousand pipelined requests must not recurse."""
+        """Not from within the answer before: a thousand pipelined requests do not recurse."""
         if not self._transport.is_closing():
             self._begin(request)
 

@@ -52,7 +52,7 @@ class Gateway:
         return self._date
 
     async def watch(self, state: ServerState) -> None:
-        """Close connections that are over a limit in time; keep the gauges fresh. Runs until cancelled."""
+        """Close connections that are over a time limit, keep the gauges fresh; until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(SWEEP_SECONDS / 2)

@@ -11,7 +11,7 @@ class Limits(NamedTuple):
     body: int
     headers: int = contract.MAX_HEADER_BYTES
     header_arrival: float = contract.HEADER_ARRIVAL_SECONDS
-    """From the first byte of a request, or from the start of the connection, to its headers' end."""
+    """From the first byte of a request, or the start of the connection, to its headers' end."""
     body_arrival: float = contract.BODY_ARRIVAL_SECONDS
     """From the end of the headers to the last byte of the body."""
     idle: float = 75.0
