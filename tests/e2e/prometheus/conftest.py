@@ -5,8 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import prometheus as support
 import pytest
+
+import cluster
+import prometheus as support
+from pod_discovery import pod_discovery
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 LOCAL_KUBECONFIG: Final = ROOT / ".run" / "cluster" / "kubeconfig"
@@ -18,5 +21,15 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[support.Pro
     """Scrapes replicas and operator of the cluster that KUBECONFIG or `make cluster-up` names."""
     kubeconfig = Path(os.environ.get("KUBECONFIG") or LOCAL_KUBECONFIG)
     folder = tmp_path_factory.mktemp("prometheus")
-    with support.running_prometheus(support.cluster_config(kubeconfig), folder) as running:
-        yield running
+    with pod_discovery(kubeconfig) as url:
+        config = support.cluster_config(url)
+        with support.running_prometheus(config, folder) as running:
+            yield running
+
+
+@pytest.fixture(scope="module", autouse=True)
+def load(deployed_sleepy: tuple[str, str]) -> Iterator[None]:
+    """Enough requests for every panel to have something to show; too few for a second replica."""
+    load = cluster.Load(cluster.service_url("sleepy", deployed_sleepy[0]), rate=300, seconds=240)
+    yield
+    load.stop()

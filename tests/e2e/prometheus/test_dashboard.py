@@ -2,10 +2,13 @@
 
 import math
 import time
+from collections.abc import Iterator
 from typing import Final
 
-import dashboards
 import pytest
+
+import cluster
+import dashboards
 from prometheus import Prometheus, Sample
 
 pytestmark = pytest.mark.cluster
@@ -15,12 +18,24 @@ RATE_INTERVAL: Final = "30s"
 FILL_SECONDS: Final = 60.0
 """The operator decides every few seconds and exposes a decision only then."""
 POLL_SECONDS: Final = 1.0
+REQUESTS_PER_SECOND: Final = 200.0
+LOAD_SECONDS: Final = 180.0
+"""An upper bound: the load ends with the tests."""
+
+
+@pytest.fixture(scope="module")
+def loaded_sleepy(deployed_sleepy: tuple[str, str]) -> Iterator[tuple[str, str]]:
+    """(namespace, name) of 02-sleepy with a third of a replica's worth of requests."""
+    namespace, name = deployed_sleepy
+    load = cluster.Load(cluster.service_url(name, namespace), REQUESTS_PER_SECOND, LOAD_SECONDS)
+    yield deployed_sleepy
+    load.stop()
 
 
 @pytest.fixture
-def variables(deployed_sleepy: tuple[str, str]) -> dict[str, str]:
+def variables(loaded_sleepy: tuple[str, str]) -> dict[str, str]:
     """What a user chooses at the top of the dashboard."""
-    namespace, name = deployed_sleepy
+    namespace, name = loaded_sleepy
     return {
         "namespace": namespace,
         "name": name,
@@ -48,7 +63,7 @@ def test_no_panel_is_empty_under_load(prometheus: Prometheus, variables: dict[st
         }
         time.sleep(POLL_SECONDS if waiting else 0)
 
-    assert {str(query): expr for query, expr in waiting.items()} == {}, prometheus.scrape_errors()
+    assert {} == {str(query): expr for query, expr in waiting.items()}, prometheus.scrape_errors()
 
 
 def test_a_replica_is_found_by_the_name_of_its_api(

@@ -1,0 +1,223 @@
+"""The whole product on a real cluster, step by step: `make demo`.
+
+Cluster, images, helm install, two APIs, predictions through their Services, load until replicas are
+added, and why. Can be run again; leaves the cluster running for you to look at.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+NAMESPACE = "demo"
+SYSTEM = "batchedapi-system"
+IMAGE = "batchedapi-serving:dev"
+RATE = 1650
+"""Requests a second: three replicas at 80 % of 690 items a second each."""
+LOAD_SECONDS = 90
+SCALE_DOWN_AFTER = 180
+"""Seconds of low load before the first replica goes; the default of the autoscaler."""
+
+
+def sh(*command, stdin=None, quiet=False):
+    """Run a command; its output, or the reason why the demo cannot go on."""
+    result = subprocess.run(
+        [str(part) for part in command], input=stdin, capture_output=True, text=True, check=False
+    )
+    if result.returncode and not quiet:
+        sys.exit(f"\n{' '.join(map(str, command))} failed:\n{result.stdout}{result.stderr}")
+    return result.stdout
+
+
+def kubectl(*arguments, stdin=None, quiet=False):
+    return sh("kubectl", "--namespace", NAMESPACE, *arguments, stdin=stdin, quiet=quiet)
+
+
+class Step:
+    """Says what is done, and how long it took."""
+
+    count = 0
+
+    def __init__(self, text):
+        Step.count += 1
+        self.text, self.began = f"{Step.count}. {text}", time.monotonic()
+
+    def __enter__(self):
+        print(f"\n\033[1m{self.text}\033[0m", flush=True)
+
+    def __exit__(self, *failure):
+        if not any(failure):
+            print(f"   done in {time.monotonic() - self.began:.1f} s", flush=True)
+
+
+def show(text):
+    for line in text.rstrip("\n").split("\n"):
+        print(f"   {line}", flush=True)
+
+
+def until(condition, seconds, what):
+    """Wait for `condition()` to be true; its value."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if value := condition():
+            return value
+        time.sleep(0.5)
+    show(kubectl("get", "bapi,pods", quiet=True))
+    sys.exit(f"\nnot within {seconds} s: {what}")
+
+
+def client_pod():
+    """A pod to ask from: Services are reached the same way on every kind of cluster."""
+    source = (ROOT / "examples/load.py").read_text()
+    container = {
+        "name": "client",
+        "image": IMAGE,
+        "command": ["sleep", "3600"],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
+        "volumeMounts": [{"name": "load", "mountPath": "/load"}],
+    }
+    spec = {
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": 0,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": 65532,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+        "volumes": [{"name": "load", "configMap": {"name": "load"}}],
+    }
+    items = [
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "load"},
+            "data": {"load.py": source},
+        },
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "client"}, "spec": spec},
+    ]
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+
+
+def address_of(service):
+    return kubectl("get", "service", service, "-o", "jsonpath={.spec.clusterIP}").strip()
+
+
+def ask(service, body):
+    """One prediction, asked from the client pod; the body of the answer."""
+    code = (
+        "import sys, urllib.request as u\n"
+        f"r = u.Request('http://{address_of(service)}/{service}',"
+        f" data={json.dumps(body).encode()!r}, headers={{'content-type': 'application/json'}})\n"
+        "print(u.urlopen(r, timeout=10).read().decode())"
+    )
+    return kubectl("exec", "client", "--", "python", "-c", code, quiet=True)
+
+
+def replicas():
+    """(desired, ready) of sleepy."""
+    text = kubectl("get", "bapi", "sleepy", "-o", "json")
+    status = json.loads(text).get("status", {})
+    return status.get("desiredReplicas", 0), status.get("readyReplicas", 0)
+
+
+def install():
+    with Step("A cluster (CLUSTER=kind | local | current chooses; the first time takes minutes)"):
+        subprocess.run([ROOT / "tests/cluster/up"], check=True)
+    with Step("The images, from serving/Dockerfile and operator/Dockerfile"):
+        subprocess.run([ROOT / "tests/cluster/images"], check=True)
+    with Step("helm install: the resource definition and the operator"):
+        show(
+            sh("helm", "upgrade", "--install", "batchedapi", ROOT / "charts/batchedapi",
+               "--namespace", SYSTEM, "--create-namespace", "--wait", "--timeout", "120s",
+               "--set", "image.tag=dev,servingImage.tag=dev")
+            .split("NOTES:")[0]
+        )  # fmt: skip
+
+
+def apply():
+    with Step("kubectl apply: 01-iris and 02-sleepy, one manifest each"):
+        labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+        metadata = {"name": NAMESPACE, "labels": labels}
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+        sh("kubectl", "apply", "-f", "-", stdin=json.dumps(namespace))
+        kubectl("apply", "-f", "-", stdin=client_pod())
+        show(kubectl("apply", "-f", ROOT / "examples/01-iris/batchedapi.yaml"))
+        show(kubectl("apply", "-f", ROOT / "examples/02-sleepy/batchedapi.yaml"))
+        kubectl("wait", "--for=condition=Ready", "pod/client", "--timeout=60s")
+        kubectl("wait", "--for=condition=Ready", "bapi/iris", "bapi/sleepy", "--timeout=60s")
+
+
+def predict():
+    with Step("Predictions through the Services"):
+        iris = until(lambda: ask("iris", [5.1, 3.5, 1.4, 0.2]), 30, "an answer from iris")
+        show(f"iris   [5.1, 3.5, 1.4, 0.2] -> {iris}")
+        many = ask("iris", {"instances": [[5.1, 3.5, 1.4, 0.2], [6.7, 3.0, 5.2, 2.3]]})
+        show(f"iris   two instances        -> {many}")
+        show(f'sleepy {{"hello": "world"}}     -> {ask("sleepy", {"hello": "world"})}')
+
+
+def load():
+    with Step(f"{RATE} requests/s on sleepy for {LOAD_SECONDS} s, until replicas are added"):
+        url = f"http://{address_of('sleepy')}/sleepy"
+        generator = subprocess.Popen(
+            ["kubectl", "--namespace", NAMESPACE, "exec", "client", "--", "python",
+             "/load/load.py", url, "--rate", str(RATE), "--seconds", str(LOAD_SECONDS)],
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        seen, began = None, time.monotonic()
+        while generator.poll() is None:
+            now = replicas()
+            if now != seen:
+                show(f"{time.monotonic() - began:5.1f} s  desired {now[0]}  ready {now[1]}")
+                seen = now
+                if now[0] > 1:
+                    show(kubectl("get", "bapi", "sleepy"))
+            time.sleep(1)
+        report = json.loads(generator.stdout.read())
+        show(kubectl("get", "bapi"))
+        show(
+            f"{report['ok']} of {report['requests']} answered, {report['wrong']} wrong;"
+            f" p50 {report['p50_ms']} ms, p99 {report['p99_ms']} ms (while scaling up)"
+        )
+    if seen is None or seen[0] < 2:
+        sys.exit("\nsleepy was not scaled up")
+    with Step("kubectl batchedapi why sleepy"):
+        show(sh("kubectl", "batchedapi", "why", "sleepy", "--namespace", NAMESPACE))
+
+
+def farewell():
+    way_down = time.strftime("%H:%M:%S", time.localtime(time.time() + SCALE_DOWN_AFTER))
+    config = os.environ.get("KUBECONFIG", "")
+    print(f"""
+The load is over. The way down begins at about {way_down}: {SCALE_DOWN_AFTER} s after the need
+was last this high, and then at most half of the replicas a minute.
+
+To look at it yourself:
+   export KUBECONFIG={config} PATH={ROOT}/.venv/bin:{ROOT}/.cache/bin:$PATH
+   kubectl -n {NAMESPACE} get bapi -w
+   kubectl batchedapi why sleepy -n {NAMESPACE}
+   kubectl -n {NAMESPACE} describe bapi sleepy
+   kubectl -n {NAMESPACE} port-forward service/iris 8080:80    and open http://127.0.0.1:8080/docs
+   make demo                                 again, in less time
+   make cluster-down                         when you are done
+""")
+
+
+def main():
+    install()
+    apply()
+    predict()
+    load()
+    farewell()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""The product as a user has it: chart installed, both examples, a restricted namespace."""
+
+import time
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+import cluster
+
+NAMESPACE: Final = "e2e"
+FIRST_ANSWER: Final = pytest.StashKey[float]()
+
+
+@pytest.fixture(scope="session")
+def namespace() -> Iterator[str]:
+    """A namespace that admits only `restricted` pods, with the operator running."""
+    cluster.install_chart()
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    metadata = {"name": NAMESPACE, "labels": labels}
+    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}, NAMESPACE)
+    yield NAMESPACE
+    cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=true")
+
+
+@pytest.fixture(scope="session")
+def iris(namespace: str, request: pytest.FixtureRequest) -> tuple[str, str]:
+    """(namespace, name) of 01-iris, answering; how long that took is in the session's stash."""
+    began = time.monotonic()
+    cluster.apply(cluster.ROOT / "examples/01-iris/batchedapi.yaml", namespace)
+
+    def answered() -> bool:
+        services = cluster.get_all("service", namespace, "batchedapi.dev/api=iris")
+        if not services:
+            return False
+        url = f"http://{services[0]['spec']['clusterIP']}/iris"
+        return cluster.post(url, [5.1, 3.5, 1.4, 0.2], timeout=1.0)[0] == 200
+
+    cluster.wait_for(answered, 60, "an answer from iris")
+    request.session.stash[FIRST_ANSWER] = time.monotonic() - began
+    return namespace, "iris"
+
+
+@pytest.fixture(scope="session")
+def deployed_sleepy(namespace: str) -> tuple[str, str]:
+    """(namespace, name) of 02-sleepy, answering."""
+    cluster.apply(cluster.ROOT / "examples/02-sleepy/batchedapi.yaml", namespace)
+    cluster.kubectl(
+        "wait", "-n", namespace, "--for=condition=Ready", "bapi/sleepy", "--timeout=60s"
+    )
+    url = cluster.service_url("sleepy", namespace)
+    cluster.wait_for(lambda: cluster.post(url, 1)[0] == 200, 30, "an answer from sleepy")
+    return namespace, "sleepy"
+
+
+@pytest.fixture(scope="session")
+def first_answer_seconds(iris: tuple[str, str], request: pytest.FixtureRequest) -> float:
+    """From kubectl apply to the first 200 through the Service."""
+    assert iris
+    return request.session.stash[FIRST_ANSWER]

@@ -1,0 +1,164 @@
+"""Load on 02-sleepy, up and down again. The way down takes minutes: other tests run beside it."""
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+
+import cluster
+
+pytestmark = pytest.mark.cluster
+
+Api = tuple[str, str]
+RATE: Final = 1650.0
+"""Three replicas' worth: 80 % of 8 rows / 11.6 ms each."""
+IDLE_SECONDS: Final = 120.0
+
+
+class Watch:
+    """Every change of the desired replicas, with its reason."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._ended = threading.Event()
+        self._began = time.monotonic()
+        self.changes: list[tuple[float, int, str]] = []
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ended.wait(1.0):
+            status = cluster.get("bapi", self._api[1], self._api[0]).get("status", {})
+            desired = status.get("desiredReplicas", 0)
+            if not self.changes or self.changes[-1][1] != desired:
+                decision = status.get("autoscaling", {}).get("lastDecision", {})
+                at = time.monotonic() - self._began
+                self.changes.append((at, desired, decision.get("text", "")))
+
+    def desired(self) -> int:
+        """As last seen."""
+        return self.changes[-1][1] if self.changes else 0
+
+    def stop(self) -> None:
+        """End the watch."""
+        self._ended.set()
+        self._thread.join()
+
+
+@pytest.fixture(scope="module")
+def watch(deployed_sleepy: Api) -> Iterator[Watch]:
+    """From before the load until after the way down."""
+    watch = Watch(deployed_sleepy)
+    yield watch
+    watch.stop()
+
+
+@pytest.fixture(scope="module")
+def load(deployed_sleepy: Api, watch: Watch) -> Iterator[cluster.Load]:
+    """Three replicas' worth of requests, until stopped."""
+    assert watch
+    load = cluster.Load(cluster.service_url("sleepy", deployed_sleepy[0]), RATE, 400)
+    yield load
+    load.stop()
+
+
+@pytest.fixture(scope="module")
+def scaled_up(deployed_sleepy: Api, load: cluster.Load, watch: Watch) -> int:
+    """The replicas, once they are at least three and all ready."""
+    assert load
+    namespace, name = deployed_sleepy
+
+    def settled() -> int | None:
+        status = cluster.get("bapi", name, namespace)["status"]
+        desired, ready = status.get("desiredReplicas", 0), status.get("readyReplicas", 0)
+        return int(ready) if ready >= 3 and ready == desired == watch.desired() else None
+
+    return cluster.wait_for(settled, 90, "three or more replicas ready")
+
+
+def test_load_of_three_replicas_worth_scales_to_three_to_six(scaled_up: int, watch: Watch) -> None:
+    """Demand over learned capacity: no replica count was ever written down."""
+    report_changes("way up", watch)
+
+    assert 3 <= scaled_up <= 6
+
+
+def test_why_tells_the_reason_in_a_sentence(deployed_sleepy: Api, scaled_up: int) -> None:
+    """The question every autoscaler's users ask."""
+    namespace, name = deployed_sleepy
+
+    text = cluster.kubectl("batchedapi", "why", name, "-n", namespace)
+
+    print("\n" + text)
+    assert scaled_up
+    assert "rows/s" in text
+    assert "replicas (" in text
+
+
+def test_a_rolling_update_under_load_loses_nothing(
+    deployed_sleepy: Api, load: cluster.Load, scaled_up: int
+) -> None:
+    """Surge, readiness after warm-up, drain before stop; the load goes on all the while."""
+    namespace, name = deployed_sleepy
+    old = cluster.get("bapi", name, namespace)["status"]["revision"]["current"]
+    patch = '{"spec": {"predictor": {"config": {"fixed_ms": 10, "per_row_ms": 0.2, "v": 2}}}}'
+
+    cluster.kubectl("patch", "bapi", name, "-n", namespace, "--type=merge", "-p", patch)
+
+    def rolled_out() -> bool:
+        deployment = cluster.get("deployment", name, namespace)
+        status, wanted = deployment["status"], deployment["spec"]["replicas"]
+        current = cluster.get("bapi", name, namespace)["status"]["revision"]["current"]
+        pods = cluster.get_all("pod", namespace, f"batchedapi.dev/api={name}")
+        return (
+            current != old
+            and status["observedGeneration"] == deployment["metadata"]["generation"]
+            and status.get("updatedReplicas", 0) == status.get("availableReplicas", 0) == wanted
+            and len(pods) == wanted
+        )
+
+    cluster.wait_for(rolled_out, 150, "every pod of the new revision")
+    time.sleep(3)
+    report = load.stop()
+    print(f"\nrolling update of {scaled_up} replicas at {RATE:.0f} requests/s: {report}")
+
+    assert 0 == report["wrong"]
+    assert 0 == report["lost"]
+
+
+def test_an_idle_api_is_not_written_to(iris: Api) -> None:
+    """No write in two minutes: neither the object nor a child changes its resourceVersion."""
+    namespace, name = iris
+    before = resource_versions(namespace, name)
+
+    time.sleep(IDLE_SECONDS)
+
+    assert before == resource_versions(namespace, name)
+
+
+def test_the_way_down_ends_at_one_replica(watch: Watch, scaled_up: int) -> None:
+    """After the stabilization window, at most half a minute."""
+    assert scaled_up
+    cluster.wait_for(lambda: watch.desired() == 1, 420, "one replica again")
+    report_changes("way down", watch)
+
+    steps = [desired for _, desired, _ in watch.changes]
+    peak = steps.index(max(steps))
+    assert sorted(steps[peak:], reverse=True) == steps[peak:]
+
+
+def resource_versions(namespace: str, name: str) -> dict[str, str]:
+    """Of an API and its children."""
+    found = {"bapi": cluster.get("bapi", name, namespace)["metadata"]["resourceVersion"]}
+    for kind in ("deployment", "service", "configmap"):
+        for child in cluster.get_all(kind, namespace, f"batchedapi.dev/api={name}"):
+            found[f"{kind}/{child['metadata']['name']}"] = child["metadata"]["resourceVersion"]
+    return found
+
+
+def report_changes(title: str, watch: Watch) -> None:
+    """Print what the figures in the README are made of."""
+    lines: list[Any] = [f"{at:6.1f} s  {desired}  {text}" for at, desired, text in watch.changes]
+    print(f"\n{title}:", *lines, sep="\n  ")

@@ -1,0 +1,151 @@
+"""Talks to the cluster that KUBECONFIG names, the way a user does: kubectl, helm, HTTP."""
+
+import json
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+SYSTEM_NAMESPACE: Final = "batchedapi-system"
+T = TypeVar("T")
+
+
+def run(*command: object, stdin: str | None = None) -> str:
+    """Output of a command.
+
+    Raises:
+        AssertionError: it failed; with what it printed.
+    """
+    words = [str(word) for word in command]
+    done = subprocess.run(
+        words, input=stdin, capture_output=True, text=True, check=False, timeout=180
+    )
+    assert done.returncode == 0, f"{' '.join(words)}:\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def kubectl(*arguments: object, stdin: str | None = None) -> str:
+    """What kubectl prints."""
+    return run("kubectl", *arguments, stdin=stdin)
+
+
+def get(kind: str, name: str, namespace: str) -> dict[str, Any]:
+    """One object."""
+    found: dict[str, Any] = json.loads(kubectl("get", kind, name, "-n", namespace, "-o", "json"))
+    return found
+
+
+def get_all(kind: str, namespace: str, selector: str = "") -> list[dict[str, Any]]:
+    """Objects of a namespace, by label."""
+    listed = kubectl("get", kind, "-n", namespace, "-l", selector, "-o", "json")
+    items: list[dict[str, Any]] = json.loads(listed)["items"]
+    return items
+
+
+def apply(manifest: dict[str, Any] | Path, namespace: str) -> None:
+    """Apply a file or an object."""
+    if isinstance(manifest, Path):
+        kubectl("apply", "-n", namespace, "-f", manifest)
+    else:
+        kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(manifest))
+
+
+def wait_for(condition: Callable[[], T | None], seconds: float, what: str) -> T:
+    """The first true value of `condition`, asked twice a second.
+
+    Raises:
+        AssertionError: none within `seconds`.
+    """
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if value := condition():
+            return value
+        time.sleep(0.5)
+    raise AssertionError(f"not within {seconds} s: {what}")
+
+
+def condition_of(api: dict[str, Any], kind: str) -> dict[str, Any]:
+    """A condition of a BatchedAPI; empty if it has none of that type."""
+    for condition in api.get("status", {}).get("conditions", ()):
+        if condition["type"] == kind:
+            found: dict[str, Any] = condition
+            return found
+    return {}
+
+
+def service_url(name: str, namespace: str, path: str | None = None) -> str:
+    """Address of a Service as this machine reaches it: the one-node cluster routes it here."""
+    address = get("service", name, namespace)["spec"]["clusterIP"]
+    return f"http://{address}{path or '/' + name}"
+
+
+def post(url: str, body: object, timeout: float = 5.0) -> tuple[int, Any]:
+    """(status, JSON answer); (0, reason) if there is no answer at all."""
+    request = urllib.request.Request(  # noqa: S310 - an address of the cluster under test
+        url, json.dumps(body).encode(), {"content-type": "application/json"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=timeout) as response:  # noqa: S310
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+    except OSError as error:
+        return 0, str(error)
+
+
+class Load:
+    """The open-loop generator of the examples, in the background."""
+
+    def __init__(self, url: str, rate: float, seconds: float) -> None:
+        script = ROOT / "examples" / "load.py"
+        self._process = subprocess.Popen(
+            [sys.executable, str(script), url, "--rate", str(rate), "--seconds", str(seconds)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+        self._report: dict[str, Any] | None = None
+
+    def stop(self) -> dict[str, Any]:
+        """End it, if it still runs, and wait for the last answers; its report."""
+        if self._report is None:
+            self._process.terminate()
+            output, _ = self._process.communicate(timeout=60)
+            self._report = json.loads(output)
+        return self._report or {}
+
+
+def install_chart() -> None:
+    """The operator with the images of this checkout, restarted so that it runs just those."""
+    run(
+        "helm", "upgrade", "--install", "batchedapi", ROOT / "charts/batchedapi",
+        "--namespace", SYSTEM_NAMESPACE, "--create-namespace",
+        "--set", "image.tag=dev,servingImage.tag=dev,dashboards.enabled=true",
+    )  # fmt: skip
+    kubectl("rollout", "restart", "deployment", "-n", SYSTEM_NAMESPACE)
+    kubectl("rollout", "status", "deployment", "-n", SYSTEM_NAMESPACE, "--timeout=90s")
+
+
+def operator_pod() -> dict[str, Any]:
+    """The running pod of the operator."""
+
+    def running() -> dict[str, Any] | None:
+        pods = [
+            pod
+            for pod in get_all("pod", SYSTEM_NAMESPACE)
+            if "deletionTimestamp" not in pod["metadata"] and is_ready(pod)
+        ]
+        return pods[0] if len(pods) == 1 else None
+
+    return wait_for(running, 60, "one operator pod ready")
+
+
+def is_ready(pod: dict[str, Any]) -> bool:
+    """Whether a pod's Ready condition is True."""
+    conditions = pod.get("status", {}).get("conditions", ())
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
