@@ -131,6 +131,7 @@ def replicas():
 def install():
     with Step("A cluster (CLUSTER=kind | local | current chooses; the first time takes minutes)"):
         subprocess.run([ROOT / "tests/cluster/up"], check=True)
+        subprocess.run([ROOT / "tests/cluster/tools"], check=True)
     with Step("The images, from serving/Dockerfile and operator/Dockerfile"):
         subprocess.run([ROOT / "tests/cluster/images"], check=True)
     with Step("helm install: the resource definition and the operator"):

@@ -20,6 +20,7 @@ SCRAPE_FILE: Final = ROOT / "docs" / "reference" / "prometheus.yaml"
 PORT: Final = 9391
 INTERVAL: Final = "1s"
 """Short, so that a rate over a few seconds has its two samples soon."""
+DISCOVERY_INTERVAL: Final = "3s"
 START_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 10.0
 POLL_SECONDS: Final = 0.2
@@ -136,12 +137,12 @@ def static_config(jobs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Config:
     )
 
 
-def cluster_config(kubeconfig: Path) -> Config:
-    """The documented jobs, for a Prometheus that runs outside the cluster."""
+def cluster_config(discovery_url: str) -> Config:
+    """The documented jobs with their relabelling, on pods that `pod_discovery` lists."""
     jobs = yaml.safe_load(SCRAPE_FILE.read_text(encoding="utf-8"))["scrape_configs"]
     for job in jobs:
-        for discovery in job["kubernetes_sd_configs"]:
-            discovery["kubeconfig_file"] = str(kubeconfig)
+        del job["kubernetes_sd_configs"]
+        job["http_sd_configs"] = [{"url": discovery_url, "refresh_interval": DISCOVERY_INTERVAL}]
     return _config(jobs)
 
 

@@ -1,0 +1,117 @@
+"""Builds the product's images, when their inputs changed, and loads them into the cluster."""
+
+import tomllib
+from pathlib import Path
+from typing import Final, assert_never
+
+from . import inputs, kind, local, paths, state, tools
+from .choice import Flavour
+from .engines import Buildah, Docker, Recipe
+from .inputs import Image
+from .steps import ClusterError, run, step
+
+SUITE: Final = "bookworm"
+BASE_PACKAGES: Final = "python3,python3-venv,ca-certificates"
+BASE: Final = f"localhost/batchedapi-base:{SUITE}"
+"""Stands in for python:3.12-slim where no registry can be reached; Python 3.11."""
+BASE_DOCKERFILE: Final = """\
+FROM scratch
+ADD {archive} /
+ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8
+CMD ["python3"]
+"""
+LEFT_OUT: Final = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
+
+
+def labels(fingerprint: str) -> dict[str, str]:
+    """Give the labels that change from build to build; the others stand in the Dockerfiles."""
+    project = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["project"]
+    found = {
+        "org.opencontainers.image.version": project["version"],
+        "dev.batchedapi.inputs": fingerprint,
+    }
+    try:
+        revision = run("git", "rev-parse", "HEAD", cwd=paths.ROOT).strip()
+    except ClusterError:  # sources without their history: an archive, or nothing committed yet
+        return found
+    return found | {"org.opencontainers.image.revision": revision}
+
+
+def build_and_load(flavour: Flavour, image: Image, *, force: bool) -> None:
+    """Bring an image up to date in a cluster.
+
+    Args:
+        flavour: Of the cluster.
+        image: Which image.
+        force: Build and load even if the inputs are those of the last time.
+    """
+    match flavour:
+        case Flavour.LOCAL:
+            for_local(image, force=force)
+        case Flavour.KIND:
+            for_kind(image, force=force)
+        case Flavour.CURRENT:
+            with step(f"{image.tag}: docker build"):
+                Docker().build(Recipe(image, base="", labels=labels(inputs.fingerprint(image, ""))))
+            print(f"{image.tag} is in this machine's Docker engine only: push it for the cluster")
+        case _:
+            assert_never(flavour)
+
+
+def for_local(image: Image, *, force: bool) -> None:
+    """Build with buildah and import into the node's containerd."""
+    if not local.ready():
+        raise ClusterError("no local cluster answers; run tests/cluster/up first")
+    fingerprint = inputs.fingerprint(image, BASE)
+    archive = paths.CACHE / "images" / f"{image.name}-{fingerprint}.tar"
+    if state.loaded(image.name) == fingerprint and not force:
+        print(f"{image.tag} is up to date ({fingerprint})")
+        return
+    buildah = Buildah()
+    if force or not archive.exists():
+        make_base(buildah)
+        with step(f"{image.tag}: build"):
+            buildah.build(Recipe(image, base=BASE, labels=labels(fingerprint)))
+        with step(f"{image.tag}: write archive"):
+            archive.parent.mkdir(parents=True, exist_ok=True)
+            for old in archive.parent.glob(f"{image.name}-*"):
+                old.unlink()
+            buildah.archive(image.tag, archive)
+    with step(f"{image.tag}: load ({archive.stat().st_size / 1e6:.0f} MB)"):
+        local.load(archive)
+    state.note_loaded(image.name, fingerprint)
+
+
+def for_kind(image: Image, *, force: bool) -> None:
+    """Build with docker, which knows by itself what changed, and copy into the kind node."""
+    fingerprint = inputs.fingerprint(image, "")
+    if state.loaded(image.name) == fingerprint and not force:
+        print(f"{image.tag} is up to date ({fingerprint})")
+        return
+    with step(f"{image.tag}: docker build"):
+        Docker().build(Recipe(image, base="", labels=labels(fingerprint)))
+    with step(f"{image.tag}: kind load"):
+        kind.load(image.tag)
+    state.note_loaded(image.name, fingerprint)
+
+
+def make_base(buildah: Buildah) -> None:
+    """Make the base image out of Debian packages, unless it is there."""
+    if buildah.has(BASE):
+        return
+    tools.debian_packages()
+    archive = paths.CACHE / f"base-{SUITE}.tar"
+    with step(f"base image: mmdebstrap {SUITE}"):
+        if not archive.exists():
+            bootstrap(archive)
+        dockerfile = BASE_DOCKERFILE.format(archive=archive.name)
+        buildah.build_from_text(BASE, dockerfile, context=archive.parent)
+
+
+def bootstrap(archive: Path) -> None:
+    """Make the archive of a small Debian with Python; it appears when it is whole."""
+    partial = archive.with_name(f"partial-{archive.name}")
+    excludes = [f"--dpkgopt=path-exclude={pattern}" for pattern in LEFT_OUT]
+    include = f"--include={BASE_PACKAGES}"
+    run("mmdebstrap", "--variant=minbase", include, *excludes, SUITE, partial)
+    partial.rename(archive)

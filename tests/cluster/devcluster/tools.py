@@ -1,0 +1,128 @@
+"""Gets what the commands need: Debian packages, Go programs, the Kubernetes binary."""
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+from typing import Final
+
+from . import paths
+from .steps import ClusterError, run, step
+
+PACKAGES: Final = (
+    "buildah",
+    "ca-certificates",
+    "containerd",
+    "containernetworking-plugins",
+    "iproute2",
+    "iptables",
+    "mmdebstrap",
+    "openssl",
+    "runc",
+)
+GO_PROGRAMS: Final = {
+    "helm": "helm.sh/helm/v3/cmd/helm@v3.22.0",
+    "kind": "sigs.k8s.io/kind@v0.30.0",  # its node image is Kubernetes 1.34
+    "kubeconform": "github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0",
+}
+KUBE_SOURCES: Final = paths.SOURCES / "kube"
+
+
+def require(*programs: str) -> None:
+    """Check that programs are on PATH.
+
+    Raises:
+        ClusterError: Naming all that are missing.
+    """
+    missing = [program for program in programs if shutil.which(program) is None]
+    if missing:
+        raise ClusterError(f"missing on PATH: {', '.join(missing)}; install and try again")
+
+
+def debian_packages() -> None:
+    """Install what is missing of ``PACKAGES``; nothing is fetched when nothing is.
+
+    Raises:
+        ClusterError: This is not a Debian, or apt failed.
+    """
+    if shutil.which("dpkg-query") is None:
+        names = ", ".join(PACKAGES)
+        raise ClusterError(f"no dpkg here: install what Debian calls {names}, or use CLUSTER=kind")
+    listed = run("dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n").splitlines()
+    missing = [name for name in PACKAGES if f"{name} installed" not in listed]
+    if not missing:
+        return
+    with step(f"apt-get install {' '.join(missing)}"):
+        run("apt-get", "update", "-q")
+        apt = ("apt-get", "install", "-y", "-q", "--no-install-recommends")
+        run(*apt, *missing, env={"DEBIAN_FRONTEND": "noninteractive"})
+
+
+def go_program(name: str) -> Path:
+    """Install a pinned Go program under .cache and link it into .cache/bin, unless it is there."""
+    package = GO_PROGRAMS[name]
+    version = package.rpartition("@")[2]
+    program = paths.CACHE / "go" / f"{name}-{version}" / name
+    link = paths.BIN / name
+    if not program.exists():
+        require("go")
+        with step(f"go install {package}"):
+            run("go", "install", package, env={"GOBIN": str(program.parent), "CGO_ENABLED": "0"})
+    if not link.exists() or link.resolve() != program:
+        paths.BIN.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(os.path.relpath(program, link.parent))
+    return link
+
+
+def content_hash(*files: Path) -> str:
+    """Hash names and contents of files, 12 hexadecimal digits."""
+    digest = hashlib.sha256()
+    for file in files:
+        content = file.read_bytes()
+        digest.update(f"{file.name} {len(content)}\n".encode() + content)
+    return digest.hexdigest()[:12]
+
+
+def kubernetes_version() -> str:
+    """Read the version of Kubernetes, such as v1.34.4, out of go.mod."""
+    for line in (KUBE_SOURCES / "go.mod").read_text().splitlines():
+        words = line.removeprefix("require").split()
+        if words[:1] == ["k8s.io/kubernetes"]:
+            return words[1]
+    raise ClusterError(f"{KUBE_SOURCES / 'go.mod'}: expected a line 'k8s.io/kubernetes vX.Y.Z'")
+
+
+def kubernetes() -> Path:
+    """Build the binary that holds etcd and all of Kubernetes, unless these sources were built.
+
+    Takes about five minutes with an empty Go build cache on two cores.
+    """
+    sources = [KUBE_SOURCES / name for name in ("go.mod", "go.sum", "main.go")]
+    binary = paths.CACHE / f"kube-{content_hash(*sources)}"
+    if not binary.exists():
+        version = kubernetes_version()
+        major, minor, _ = version.removeprefix("v").split(".")
+        stamp = "-X k8s.io/component-base/version.git"
+        flags = f"-s -w {stamp}Version={version} {stamp}Major={major} {stamp}Minor={minor}"
+        with step(f"go build: Kubernetes {version} and etcd"):
+            go_build(binary, ".", flags)
+    return binary
+
+
+def pause() -> Path:
+    """Build the program that holds a pod's namespaces."""
+    binary = paths.CACHE / f"pause-{content_hash(KUBE_SOURCES / 'pause' / 'main.go')}"
+    if not binary.exists():
+        with step("go build: pause"):
+            go_build(binary, "./pause", "-s -w")
+    return binary
+
+
+def go_build(binary: Path, package: str, flags: str) -> None:
+    """Build a static binary; it appears under its name only when it is whole."""
+    binary.parent.mkdir(parents=True, exist_ok=True)
+    partial = binary.with_suffix(".partial")
+    build = ("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", flags, "-o", partial)
+    run(*build, package, cwd=KUBE_SOURCES, env={"CGO_ENABLED": "0"})
+    partial.rename(binary)
