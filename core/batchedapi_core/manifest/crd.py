@@ -80,7 +80,8 @@ def _version() -> JsonObject:
                 "properties": {
                     "apiVersion": {"type": "string"},
                     "kind": {"type": "string"},
-                    "metadata": {"type": "object"},
+                    # the name, so that the paths of rules on it exist
+                    "metadata": {"type": "object", "properties": {"name": {"type": "string"}}},
                     "spec": structural_schema(BatchedAPISpec),
                     "status": structural_schema(BatchedAPIStatus),
                 },
@@ -111,11 +112,15 @@ def _structural(schema: JsonObject, definitions: JsonObject) -> JsonObject:
         kept["properties"] = {
             name: _structural(member, definitions) for name, member in merged["properties"].items()
         }
+        if kept.get("default") == {}:
+            # the apiserver checks rules against a default as it stands, before it fills it
+            kept["default"] = {
+                name: member["default"]
+                for name, member in kept["properties"].items()
+                if "default" in member
+            }
     if "items" in merged:
         kept["items"] = _structural(merged["items"], definitions)
-    if kept.get("format") == "duration":
-        # bounds of durations are CEL rules: minimum and maximum would be of a number
-        kept = {key: value for key, value in kept.items() if key not in {"minimum", "maximum"}}
     return kept
 
 

@@ -108,6 +108,33 @@ Duration = Annotated[
 ]
 """Text such as `5ms` in a manifest, float seconds in Python."""
 
+
+def duration_field(default: str | None, *, at_least: str, at_most: str, description: str) -> Any:
+    """A pydantic field of type Duration with bounds that hold in Python and in the apiserver.
+
+    `minimum` and `maximum` would be of a number, and a duration is text: the apiserver's bound is
+    a CEL rule.
+    """
+    schema: dict[str, Any] = {
+        "x-kubernetes-validations": [
+            {
+                "rule": f"self >= duration('{at_least}') && self <= duration('{at_most}')",
+                "message": f"expected {at_least} to {at_most}",
+            }
+        ]
+    }
+    if default is not None:
+        schema["default"] = default
+
+    return Field(
+        None if default is None else parse_duration(default),
+        ge=parse_duration(at_least),
+        le=parse_duration(at_most),
+        description=description,
+        json_schema_extra=schema,
+    )
+
+
 Quantity = Annotated[
     str,
     BeforeValidator(_checked_quantity, json_schema_input_type=str),

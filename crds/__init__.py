@@ -1,0 +1,1 @@
+"""Writes every generated file from its one source: the models, the contract, the chart's values."""

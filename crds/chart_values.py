@@ -1,0 +1,200 @@
+"""Values of the chart: one model, from which values.yaml, its schema and its page are written."""
+
+import json
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Any, Final
+
+import yaml
+from pydantic import BaseModel, Field
+
+from batchedapi_core.manifest.rules import ManifestModel
+from batchedapi_core.manifest.spec import LogLevel
+from crds.markdown import HEADER, code, table
+
+_INDENT: Final = "  "
+_WIDTH: Final = 96
+_NAMESPACE: Final = r"^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$"
+
+Amount = str | int | float
+"""A quantity as YAML reads it: `500m` is text, `1` and `0.5` are numbers."""
+
+
+class PullPolicy(StrEnum):
+    """When the kubelet asks the registry."""
+
+    ALWAYS = "Always"
+    IF_NOT_PRESENT = "IfNotPresent"
+    NEVER = "Never"
+
+
+class LogFormat(StrEnum):
+    """How the operator writes a log line."""
+
+    JSON = "json"
+    TEXT = "text"
+
+
+class Image(ManifestModel):
+    """The operator's image."""
+
+    repository: str = Field("batchedapi-operator", min_length=1, description="Name without a tag.")
+    tag: str = Field("", description="Empty: the chart's appVersion.")
+    pull_policy: PullPolicy = Field(
+        PullPolicy.IF_NOT_PRESENT, description="When the kubelet asks the registry."
+    )
+
+
+class ServingImage(ManifestModel):
+    """The image of replicas whose BatchedAPI does not name one (`spec.predictor.image`).
+
+    A changed default starts no pod: each revision keeps the image it was made with.
+    """
+
+    repository: str = Field("batchedapi-serving", min_length=1, description="Name without a tag.")
+    tag: str = Field("", description="Empty: the chart's appVersion.")
+
+
+class Resources(ManifestModel):
+    """Resources of the operator's container."""
+
+    requests: dict[str, Amount] = Field(
+        default={"cpu": "50m", "memory": "128Mi"}, description="What the scheduler sets aside."
+    )
+    limits: dict[str, Amount] = Field(
+        default={"memory": "256Mi"},
+        description="No CPU limit: a throttled operator scales late.",
+    )
+
+
+class Crds(ManifestModel):
+    """The CustomResourceDefinition of BatchedAPI."""
+
+    install: bool = Field(
+        True,
+        description="Install and upgrade it with the chart. One that was applied by hand is taken"
+        " over with `helm install --take-ownership`.",
+    )
+    keep: bool = Field(
+        True,
+        description="Leave it on `helm uninstall`. Without it every BatchedAPI, and all that it"
+        " runs, is deleted with the release.",
+    )
+
+
+class ServiceMonitor(ManifestModel):
+    """A ServiceMonitor of the operator and a PodMonitor of all replicas, for prometheus-operator.
+
+    The operator itself needs no Prometheus: it reads the replicas' metrics directly.
+    """
+
+    enabled: bool = Field(False, description="Create both.")
+    interval: str = Field("15s", pattern=r"^[0-9]+(ms|s|m)$", description="Scrape interval.")
+    labels: dict[str, str] = Field(
+        default={}, description="Labels that your Prometheus selects monitors by."
+    )
+
+
+class Dashboards(ManifestModel):
+    """The Grafana dashboard, as a ConfigMap that Grafana's sidecar finds by label."""
+
+    enabled: bool = Field(False, description='Create it, labelled `grafana_dashboard: "1"`.')
+
+
+class Values(ManifestModel):
+    """Everything that can be set on the chart."""
+
+    image: Image = Field(default_factory=Image, description=Image.__doc__)
+    serving_image: ServingImage = Field(
+        default_factory=ServingImage, description=ServingImage.__doc__
+    )
+    image_pull_secrets: list[str] = Field(
+        default=[], description="Names of Secrets that the operator's image is pulled with."
+    )
+    watch_namespace: str = Field(
+        "",
+        pattern=_NAMESPACE,
+        description="The one namespace whose BatchedAPIs are served. Empty: all. When it is set,"
+        " the operator has no rights outside it.",
+    )
+    log_level: LogLevel = Field(LogLevel.INFO, description="Least severe log lines written.")
+    log_format: LogFormat = Field(LogFormat.JSON, description="One JSON object, or text, a line.")
+    resources: Resources = Field(default_factory=Resources, description=Resources.__doc__)
+    crds: Crds = Field(default_factory=Crds, description=Crds.__doc__)
+    service_monitor: ServiceMonitor = Field(
+        default_factory=ServiceMonitor, description=ServiceMonitor.__doc__
+    )
+    dashboards: Dashboards = Field(default_factory=Dashboards, description=Dashboards.__doc__)
+
+
+def values_schema() -> str:
+    """JSON schema that helm checks every install, upgrade, lint and template against."""
+    schema = Values.model_json_schema(by_alias=True)
+    # Helm hands `global` to a chart that is used as a dependency; this chart does not read it.
+    schema["properties"]["global"] = {"type": "object"}
+    header = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "$comment": "Generated by crds/generate.py (make generate); do not edit.",
+    }
+    return json.dumps(header | schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def values_yaml() -> str:
+    """The defaults, each under its description."""
+    header = (
+        "# Generated by crds/generate.py from crds/chart_values.py (make generate); do not edit.\n"
+    )
+    return header + "\n".join(["", *_yaml_lines(Values(), "")]) + "\n"
+
+
+def _yaml_lines(model: BaseModel, indent: str) -> Iterator[str]:
+    for name, field in type(model).model_fields.items():
+        for paragraph in (field.description or "").strip().splitlines():
+            yield from _comment(paragraph.strip(), indent)
+        value = getattr(model, name)
+        if isinstance(value, BaseModel):
+            yield f"{indent}{field.alias}:"
+            yield from _yaml_lines(value, indent + _INDENT)
+        else:
+            yield f"{indent}{field.alias}: {_flow(value)}"
+        if not indent:
+            yield ""
+
+
+def _comment(text: str, indent: str) -> Iterator[str]:
+    line = f"{indent}#"
+    for word in text.split():
+        if len(line) + 1 + len(word) > _WIDTH:
+            yield line
+            line = f"{indent}#"
+        line += f" {word}"
+    yield line
+
+
+def _flow(value: Any) -> str:
+    """A default on one line: `""`, `{cpu: 50m}`, `true`."""
+    if isinstance(value, str):
+        return json.dumps(str(value)) if value in {"", "1"} else str(value)
+    return yaml.safe_dump(value, default_flow_style=True, width=_WIDTH).splitlines()[0]
+
+
+def page() -> str:
+    """The reference page of the values."""
+    rows = [
+        (code(path), code(_flow(value) if value != "" else '""'), description)
+        for path, value, description in _leaves(Values(), "")
+    ]
+    return (
+        f"{HEADER}# Values of the chart\n\n"
+        "`helm show values charts/batchedapi` prints the same. Unknown keys are refused.\n\n"
+        f"{table(('value', 'default', 'meaning'), rows)}"
+    )
+
+
+def _leaves(model: BaseModel, prefix: str) -> Iterator[tuple[str, Any, str]]:
+    for name, field in type(model).model_fields.items():
+        value, path = getattr(model, name), f"{prefix}{field.alias}"
+        if isinstance(value, BaseModel):
+            yield from _leaves(value, f"{path}.")
+        else:
+            yield path, value, field.description or ""

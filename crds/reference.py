@@ -1,0 +1,180 @@
+"""docs/reference/batchedapi.md: every field, rule, status field and printer column."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final, get_args
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from batchedapi_core import contract
+from batchedapi_core.manifest.crd import PRINTER_COLUMNS, field_rows
+from batchedapi_core.manifest.rules import ManifestModel
+from batchedapi_core.manifest.spec import BatchedAPI, BatchedAPISpec
+from batchedapi_core.manifest.status import BatchedAPIStatus
+from batchedapi_core.manifest.units import (
+    DURATION_PATTERN,
+    QUANTITY_PATTERN,
+    format_duration,
+)
+from crds.markdown import HEADER, code, table
+
+_KNOWN_PATTERNS: Final = (DURATION_PATTERN, QUANTITY_PATTERN)
+"""Said by the type already."""
+_INTRODUCTION: Final = (
+    f"`{contract.API_VERSION}`, kind `{contract.KIND}`, short name `{contract.SHORT_NAME}`,"
+    " namespaced, with subresources `status` and `scale`.\n\n"
+    "Durations are written `5ms`, `2s`, `1m30s`; quantities `500m`, `2`, `1Gi`. Every object below"
+    " `spec` except `predictor` may be left out; an unknown field is refused.\n"
+)
+_ABOUT_RULES: Final = (
+    "Checked by the API server on every write, and by `batchedapi serve -f` on a laptop, with the"
+    " same words.\n"
+)
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join(
+        (
+            f"{HEADER}# The BatchedAPI resource\n",
+            _INTRODUCTION,
+            "## spec\n",
+            table(("field", "type", "default", "limits", "meaning"), _spec_rows()),
+            "## Rules\n",
+            _ABOUT_RULES,
+            table(("object", "rule"), _rule_rows()),
+            "## status\n",
+            "Written by the operator.\n",
+            table(("field", "type", "meaning"), _status_rows()),
+            "## kubectl get\n",
+            "`kubectl get bapi`; those marked wide with `-o wide`.\n",
+            table(("column", "source", "meaning"), _column_rows()),
+        )
+    )
+
+
+def _spec_rows() -> Iterator[tuple[str, ...]]:
+    required = set(_required(BatchedAPISpec, "spec"))
+    for path, schema in _expanded(BatchedAPISpec, "spec"):
+        default = json.dumps(schema["default"]).strip('"') if "default" in schema else ""
+        shown = "required" if path in required else code(default or ('""' * ("default" in schema)))
+        limits = ", ".join(_limits(schema, path))
+        yield code(path), _type(schema), shown, limits, schema.get("description", "")
+
+
+def _status_rows() -> Iterator[tuple[str, ...]]:
+    for path, schema in _expanded(BatchedAPIStatus, "status"):
+        yield code(path), _type(schema), schema.get("description", "")
+
+
+def _column_rows() -> Iterator[tuple[str, ...]]:
+    for name, _, json_path, priority, description in PRINTER_COLUMNS:
+        yield name.upper() + (" (wide)" if priority else ""), code(json_path), description
+
+
+def _rule_rows() -> Iterator[tuple[str, ...]]:
+    for rule in BatchedAPI.rules:
+        yield "the object", rule.message
+    for path, model in _objects(BatchedAPISpec, "spec"):
+        for rule in model.rules:
+            yield code(path), rule.message
+
+
+def _expanded(model: type[BaseModel], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The leaves, and below a list of objects the fields of one element."""
+    for leaf, schema in field_rows(model, path):
+        yield leaf, schema
+        for name, member in schema.get("items", {}).get("properties", {}).items():
+            yield f"{leaf}[].{name}", member
+
+
+def _type(schema: dict[str, Any]) -> str:
+    if schema.get("pattern") == QUANTITY_PATTERN:
+        return "quantity"
+    if schema.get("x-kubernetes-int-or-string"):
+        return "integer or percentage"
+    if schema.get("format"):
+        return str(schema["format"])
+    if "items" in schema:
+        return f"list of {_type(schema['items'])}"
+    return str(schema["type"])
+
+
+def _limits(schema: dict[str, Any], path: str) -> Iterator[str]:
+    if "enum" in schema:
+        yield " ".join(code(member) for member in schema["enum"])
+    bounds = _bounds(schema, path)
+    if bounds:
+        yield bounds
+    if "pattern" in schema and schema["pattern"] not in _KNOWN_PATTERNS:
+        yield code(schema["pattern"])
+    if "maxLength" in schema and schema.get("format") != "duration":
+        yield f"{schema['maxLength']} characters"
+    if "maxItems" in schema:
+        yield f"{schema['maxItems']} elements"
+
+
+def _bounds(schema: dict[str, Any], path: str) -> str:
+    """`1 to 64`; bounds of durations are not in the schema but on the model's field."""
+    if schema.get("format") != "duration":
+        if "minimum" in schema and "maximum" in schema:
+            return f"{schema['minimum']} to {schema['maximum']}"
+        return f"at least {schema['minimum']}" if "minimum" in schema else ""
+    words = []
+    for constraint in _field_at(path).metadata:
+        match constraint:
+            case Ge(ge=float() | int() as bound):
+                words.append(f"at least {format_duration(bound)}")
+            case Gt(gt=float() | int() as bound):
+                words.append(f"above {format_duration(bound)}")
+            case Le(le=float() | int() as bound):
+                words.append(f"at most {format_duration(bound)}")
+            case Lt(lt=float() | int() as bound):
+                words.append(f"below {format_duration(bound)}")
+            case _:
+                continue
+    return ", ".join(words)
+
+
+def _field_at(path: str) -> FieldInfo:
+    """The model's field at `spec.a.b`."""
+    model: type[ManifestModel] = BatchedAPISpec
+    _, *names = path.split(".")
+    for name in names[:-1]:
+        model = _model(_by_alias(model)[name].annotation) or model
+    return _by_alias(model)[names[-1]]
+
+
+def _by_alias(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    return {field.alias or name: field for name, field in model.model_fields.items()}
+
+
+def _objects(model: type[ManifestModel], path: str) -> Iterator[tuple[str, type[ManifestModel]]]:
+    """The object at `path` and every object below it."""
+    yield path, model
+    for alias, field in _by_alias(model).items():
+        below = _model(field.annotation)
+        if below is not None:
+            yield from _objects(below, f"{path}.{alias}")
+
+
+def _required(model: type[ManifestModel], path: str) -> Iterator[str]:
+    for below, owner in _objects(model, path):
+        for alias, field in _by_alias(owner).items():
+            if field.is_required():
+                yield f"{below}.{alias}"
+            for element in get_args(field.annotation):
+                if isinstance(element, type) and issubclass(element, ManifestModel):
+                    for name, member in _by_alias(element).items():
+                        if member.is_required():
+                            yield f"{below}.{alias}[].{name}"
+
+
+def _model(annotation: Any) -> type[ManifestModel] | None:
+    """The object type that a field holds, directly or as `X | None`."""
+    for candidate in (annotation, *get_args(annotation)):
+        if isinstance(candidate, type) and issubclass(candidate, ManifestModel):
+            return None if getattr(annotation, "__origin__", None) is list else candidate
+    return None

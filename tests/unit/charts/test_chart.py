@@ -1,0 +1,273 @@
+"""What the chart renders: valid objects, no more rights than needed, a pod without privileges."""
+
+import json
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+from crds.metrics import API_RELABELLING, OPERATOR_NAME
+
+from batchedapi_core import contract
+from batchedapi_operator.settings import LogFormat
+from chart import CHART, KUBERNETES, ROOT, Objects, helm, only, render, template, tool
+from kubernetes_schemas import LOCATION, api_description, write_schemas
+
+EVERYTHING: Final = (
+    "watchNamespace=team-a", "serviceMonitor.enabled=true", "serviceMonitor.labels.release=kps",
+    "dashboards.enabled=true", "imagePullSecrets={pull}", "resources.limits.cpu=1",
+)  # fmt: skip
+NOT_KUBERNETES: Final = "ServiceMonitor,PodMonitor,CustomResourceDefinition"
+"""prometheus-operator's kinds have no schema in Kubernetes; the CRD is checked by the apiserver."""
+
+
+def operator_container(objects: Objects) -> dict[str, Any]:
+    """The one container of the operator's pod."""
+    (container,) = only(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+    return dict(container)
+
+
+def environment(objects: Objects) -> dict[str, str]:
+    """The operator's environment variables."""
+    return {entry["name"]: entry["value"] for entry in operator_container(objects)["env"]}
+
+
+@pytest.mark.parametrize("settings", [(), EVERYTHING], ids=["defaults", "everything"])
+def test_the_chart_is_free_of_lint_warnings(settings: tuple[str, ...]) -> None:
+    """`--strict` turns warnings into failures."""
+    flags = [flag for setting in settings for flag in ("--set", setting)]
+
+    result = helm("lint", "--strict", str(CHART), "--kube-version", KUBERNETES, *flags)
+
+    assert "0 chart(s) failed" in result.stdout, result.stdout + result.stderr
+
+
+def conformity(manifests: str, folder: Path) -> Any:
+    """Kubeconform's report on some manifests; only what is wrong is listed in it."""
+    description = api_description()
+    if description is None:
+        pytest.skip("the Go module of Kubernetes is not in the module cache: no schemas offline")
+    write_schemas(description, folder)
+    location = ("-schema-location", f"{folder}/{LOCATION}")
+    flags = ("-strict", *location, "-skip", NOT_KUBERNETES, "-output", "json", "-summary")
+    result = subprocess.run(
+        [tool("kubeconform"), *flags, "-"],
+        input=manifests,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize("settings", [(), EVERYTHING], ids=["defaults", "everything"])
+def test_rendered_objects_match_the_schemas_of_kubernetes(
+    settings: tuple[str, ...], tmp_path: Path
+) -> None:
+    """A field in the wrong place is dropped in silence by helm install without validation."""
+    report = conformity(template(settings).stdout, tmp_path)
+
+    assert [] == report.get("resources", [])
+    assert report["summary"]["valid"] >= 7
+    assert 0 == report["summary"]["invalid"] + report["summary"]["errors"]
+
+
+def test_a_field_in_the_wrong_place_is_found(tmp_path: Path) -> None:
+    """The schemas are made here: they must be able to refuse something."""
+    manifests = template(()).stdout.replace("  replicas: 1", "  replica: 1")
+
+    (found,) = conformity(manifests, tmp_path)["resources"]
+
+    assert ("Deployment", "statusInvalid") == (found["kind"], found["status"])
+    assert "replica" in found["msg"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "complaint"),
+    [
+        ("imagee.tag=1", "additional properties 'imagee' not allowed"),
+        ("image.pullPolicy=Sometimes", "'Always', 'IfNotPresent', 'Never'"),
+        ("logLevel=loud", "'debug', 'info', 'warning', 'error'"),
+        ("crds.install=maybe", "got string, want boolean"),
+        ("watchNamespace=Team_A", "does not match pattern"),
+    ],
+)
+def test_a_value_that_cannot_work_is_refused_before_anything_is_written(
+    setting: str, complaint: str
+) -> None:
+    """A typing error in a value would otherwise be an option that does nothing."""
+    result = template([setting])
+
+    assert result.returncode
+    assert complaint in result.stderr
+
+
+def test_a_chart_that_depends_on_this_one_may_set_global_values() -> None:
+    """Helm hands `global` to every dependency, also to one that does not read it."""
+    assert render("global.domain=example.org")
+
+
+def test_the_crd_of_the_chart_is_the_crd_of_the_folder() -> None:
+    """Braces and quotes in descriptions and rules survive helm's templating."""
+    shipped = only(render(), "CustomResourceDefinition")
+    plain = yaml.safe_load((ROOT / "crds/batchedapis.yaml").read_text(encoding="utf-8"))
+
+    annotations = shipped["metadata"].pop("annotations")
+
+    assert plain == shipped
+    assert "keep" == annotations["helm.sh/resource-policy"]
+
+
+def test_the_crd_can_be_left_to_somebody_else() -> None:
+    """Where a cluster's owner installs CRDs, the release must not claim them."""
+    kinds = {item["kind"] for item in render("crds.install=false")}
+
+    assert "CustomResourceDefinition" not in kinds
+
+
+def test_the_crd_goes_with_the_release_only_when_asked_to() -> None:
+    """Deleting the CRD deletes every BatchedAPI in the cluster."""
+    annotations = only(render("crds.keep=false"), "CustomResourceDefinition")["metadata"][
+        "annotations"
+    ]
+
+    assert "helm.sh/resource-policy" not in annotations
+
+
+def test_the_operator_runs_under_the_restricted_pod_security_standard() -> None:
+    """Clusters that enforce it would refuse the pod."""
+    pod = only(render(), "Deployment")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert {"type": "RuntimeDefault"} == pod["securityContext"]["seccompProfile"]
+    assert {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    } == container["securityContext"]
+
+
+def test_there_is_never_a_second_operator_during_an_upgrade() -> None:
+    """Two would undo each other's decisions."""
+    spec = only(render(), "Deployment")["spec"]
+
+    assert (1, {"type": "Recreate"}) == (spec["replicas"], spec["strategy"])
+
+
+def test_ports_and_probes_are_those_of_the_contract() -> None:
+    """Helm templates cannot import the contract, so a test compares them."""
+    container = operator_container(render())
+
+    (port,) = container["ports"]
+    assert (contract.ADMIN_PORT_NAME, contract.ADMIN_PORT) == (port["name"], port["containerPort"])
+    assert contract.PATH_LIVE == container["livenessProbe"]["httpGet"]["path"]
+    assert contract.PATH_READY == container["readinessProbe"]["httpGet"]["path"]
+    assert str(contract.ADMIN_PORT) == environment(render())["BATCHEDAPI_ADMIN_PORT"]
+
+
+def test_both_images_have_the_version_of_the_release_unless_set() -> None:
+    """Operator and replicas of one release were tested together."""
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+    assert project["version"] == chart["version"] == chart["appVersion"]
+    assert f"batchedapi-operator:{project['version']}" == operator_container(render())["image"]
+    assert (
+        f"batchedapi-serving:{project['version']}"
+        == environment(render())["BATCHEDAPI_SERVING_IMAGE"]
+    )
+    assert (
+        environment(render("servingImage.repository=r/serving", "servingImage.tag=dev"))[
+            "BATCHEDAPI_SERVING_IMAGE"
+        ]
+        == "r/serving:dev"
+    )
+
+
+def test_the_values_reach_the_operator() -> None:
+    """A value that nothing reads would be an option that does nothing."""
+    seen = environment(render("watchNamespace=team-a", "logLevel=debug", "logFormat=text"))
+
+    assert (
+        seen["BATCHEDAPI_WATCH_NAMESPACE"],
+        seen["BATCHEDAPI_LOG_LEVEL"],
+        seen["BATCHEDAPI_LOG_FORMAT"],
+    ) == ("team-a", "debug", "text")
+
+
+def test_the_chart_offers_the_log_formats_that_the_operator_has() -> None:
+    """The chart cannot know the operator's code: a format of one alone would fail at start."""
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+
+    assert list(LogFormat) == schema["$defs"]["LogFormat"]["enum"]
+
+
+def test_nothing_of_prometheus_or_grafana_is_needed_by_default() -> None:
+    """Their kinds do not exist in a plain cluster, and the install would fail on them."""
+    kinds = {item["kind"] for item in render()}
+
+    assert not kinds & {"ServiceMonitor", "PodMonitor", "ConfigMap"}
+
+
+def test_the_pod_monitor_relabels_as_documented() -> None:
+    """The dashboard finds a BatchedAPI by this label, however the pods are scraped."""
+    monitor = only(render("serviceMonitor.enabled=true"), "PodMonitor")
+
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert [
+        {
+            "sourceLabels": API_RELABELLING["source_labels"],
+            "targetLabel": API_RELABELLING["target_label"],
+        }
+    ] == endpoint["relabelings"]
+    assert (contract.ADMIN_PORT_NAME, contract.PATH_METRICS) == (endpoint["port"], endpoint["path"])
+    (selected,) = monitor["spec"]["selector"]["matchExpressions"]
+    assert contract.LABEL_API == selected["key"]
+
+
+def test_the_service_monitor_keeps_the_labels_of_the_operator() -> None:
+    """Without honorLabels every figure would be filed under the operator's own namespace."""
+    objects = render("serviceMonitor.enabled=true", "serviceMonitor.labels.release=kps")
+    monitor = only(objects, "ServiceMonitor")
+
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["honorLabels"]
+    assert "kps" == monitor["metadata"]["labels"]["release"]
+    service = only(objects, "Service")
+    assert (
+        monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    )
+    assert endpoint["port"] == service["spec"]["ports"][0]["name"]
+
+
+def test_the_documented_scrape_job_finds_the_operators_pod() -> None:
+    """It selects by this label."""
+    labels = only(render(), "Deployment")["spec"]["template"]["metadata"]["labels"]
+
+    assert OPERATOR_NAME == labels["app.kubernetes.io/name"]
+
+
+def test_the_dashboard_arrives_unchanged() -> None:
+    """Legends are written `{{label}}`, which helm would interpret in a template."""
+    dashboard = only(render("dashboards.enabled=true"), "ConfigMap")
+
+    shipped = (CHART / "dashboards/batchedapi.json").read_text(encoding="utf-8")
+    assert json.loads(shipped) == json.loads(dashboard["data"]["batchedapi.json"])
+    assert "1" == dashboard["metadata"]["labels"]["grafana_dashboard"]
+
+
+def test_two_releases_can_be_installed_side_by_side() -> None:
+    """Each with its namespace to watch; cluster-wide names must differ."""
+
+    def names(release: str) -> set[str]:
+        flags = ("--set", "watchNamespace=team", "--set", "crds.install=false")
+        result = helm("template", release, str(CHART), "--kube-version", KUBERNETES, *flags)
+        documents = yaml.safe_load_all(result.stdout)
+        return {f"{item['kind']}/{item['metadata']['name']}" for item in documents if item}
+
+    assert names("one")
+    assert set() == names("one") & names("two")

@@ -1,0 +1,123 @@
+"""The dashboard's queries on a real Prometheus that scrapes a page with every published metric."""
+
+import math
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import pytest
+from crds.metrics import LABEL_API, OPERATOR, SERVING, Metric
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+import dashboards
+import prometheus
+from batchedapi_core import contract
+
+VALUES: Final = {"namespace": "team", "name": "iris", "method": ".*", "__rate_interval": "10s"}
+FILL_SECONDS: Final = 10.0
+"""Longest wait for the two scrapes that a rate needs."""
+LABEL_VALUES: Final = {
+    "method": "predict", "reason": "full", "code": "200", "role": "model", "result": "success",
+    "namespace": "team", "name": "iris",
+}  # fmt: skip
+
+Made = Counter | Gauge | Histogram
+
+
+class Page:
+    """Metrics as the contract publishes them, counting up while it is open."""
+
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        self.registry = CollectorRegistry()
+        self._made = [self._make(metric) for metric in metrics]
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._count_up)
+        server, thread = start_http_server(0, addr="127.0.0.1", registry=self.registry)
+        self._server, self._server_thread = server, thread
+        self.address = f"127.0.0.1:{server.server_port}"
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop counting and answering."""
+        self._closing.set()
+        self._thread.join()
+        self._server.shutdown()
+        self._server.server_close()
+        self._server_thread.join()
+
+    def _make(self, metric: Metric) -> Made:
+        kinds: dict[str, type[Made]] = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}
+        made: Made = kinds[metric.kind](
+            metric.name.removesuffix("_total"), "test", metric.labels, registry=self.registry
+        )
+        values = [LABEL_VALUES[label] for label in metric.labels]
+        child: Made = made.labels(*values) if values else made
+        return child
+
+    def _count_up(self) -> None:
+        while not self._closing.wait(0.05):
+            for metric in self._made:
+                match metric:
+                    case Counter() | Gauge():
+                        metric.inc()
+                    case Histogram():
+                        metric.observe(0.01)
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[prometheus.Prometheus]:
+    """A Prometheus with two scrapes of a replica's and of the operator's page."""
+    replica, operator = Page(SERVING), Page(OPERATOR)
+    labels = {"namespace": "team", "pod": "iris-0", LABEL_API: "iris"}
+    config = prometheus.static_config(
+        {
+            "batchedapi-serving": [{"targets": [replica.address], "labels": labels}],
+            "batchedapi-operator": [{"targets": [operator.address]}],
+        }
+    )
+    try:
+        folder = tmp_path_factory.mktemp("prometheus")
+        with prometheus.running_prometheus(config, folder, free_port()) as running:
+            for name in (contract.METRIC_ROWS_RECEIVED, contract.OPERATOR_DECISIONS):
+                assert running.wait_for(f"rate({name}[10s])", FILL_SECONDS), running.scrape_errors()
+            yield running
+    except prometheus.PrometheusUnavailableError as error:
+        pytest.skip(str(error))
+    finally:
+        replica.close()
+        operator.close()
+
+
+@pytest.mark.parametrize("query", dashboards.queries(dashboards.load()), ids=str)
+def test_a_query_finds_the_published_metrics_by_the_documented_labels(
+    scraped: prometheus.Prometheus, query: dashboards.PanelQuery
+) -> None:
+    """A label that no series carries leaves a panel empty although the metric is there."""
+    samples = scraped.query(dashboards.substitute(query.expr, VALUES))
+
+    assert [sample for sample in samples if not math.isnan(sample.value)]
+
+
+def test_another_api_of_the_same_metrics_is_not_mixed_in(scraped: prometheus.Prometheus) -> None:
+    """Every query selects one BatchedAPI: figures of two in one line would mean nothing."""
+    other = VALUES | {"name": "other"}
+
+    answers = [
+        scraped.query(dashboards.substitute(query.expr, other))
+        for query in dashboards.queries(dashboards.load())
+    ]
+
+    assert [] == [answer for answer in answers if answer]
+
+
+def test_an_expression_that_cannot_be_parsed_is_an_error(scraped: prometheus.Prometheus) -> None:
+    """An empty answer to a wrong query would let every test above pass."""
+    with pytest.raises(prometheus.QueryError, match="parse error"):
+        scraped.query("sum(")

@@ -1,0 +1,121 @@
+"""Generated files on disk are those that their sources give today."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+from crds.generate import generated_files
+from crds.resource import escape_template
+
+from batchedapi_core import contract
+
+ROOT: Final = Path(__file__).resolve().parents[3]
+
+
+def generate(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the generator as `make generate` and `make verify` do."""
+    return subprocess.run(
+        [sys.executable, "crds/generate.py", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def crd_schema() -> dict[str, Any]:
+    """The schema of the one version in the CRD on disk."""
+    crd = yaml.safe_load((ROOT / "crds/batchedapis.yaml").read_text(encoding="utf-8"))
+    (version,) = crd["spec"]["versions"]
+    schema: dict[str, Any] = version["schema"]["openAPIV3Schema"]
+    return schema
+
+
+def objects(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every schema that lists properties, with its path."""
+    if "properties" in schema:
+        yield path or ".", schema
+    for name, member in schema.get("properties", {}).items():
+        yield from objects(member, f"{path}.{name}")
+
+
+def copy_of_generated_files(folder: Path) -> None:
+    """Put what is on disk now below `folder`."""
+    for name in generated_files():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+
+
+def test_nothing_generated_is_out_of_date() -> None:
+    """A changed model, value or metric must arrive in the CRD, the chart and the reference."""
+    result = generate("--check")
+
+    assert (0, "") == (result.returncode, result.stderr)
+
+
+def test_check_fails_and_names_the_file_that_was_edited_by_hand(tmp_path: Path) -> None:
+    """An edit of a generated file would be lost on the next run: the check must find it."""
+    copy_of_generated_files(tmp_path)
+    values = tmp_path / "charts/batchedapi/values.yaml"
+    values.write_text(values.read_text(encoding="utf-8").replace("info", "debug"), encoding="utf-8")
+
+    result = generate("--check", "--root", str(tmp_path))
+
+    assert 1 == result.returncode
+    assert "+++ charts/batchedapi/values.yaml (generated)" in result.stderr
+    assert "1 generated files are out of date" in result.stderr
+
+
+def test_generating_brings_an_edited_file_back(tmp_path: Path) -> None:
+    """What check finds, generate repairs."""
+    copy_of_generated_files(tmp_path)
+    (tmp_path / "crds/batchedapis.yaml").write_text("edited", encoding="utf-8")
+
+    generate("--root", str(tmp_path))
+
+    assert 0 == generate("--check", "--root", str(tmp_path)).returncode
+
+
+def test_braces_in_a_description_reach_the_cluster_as_they_are_written() -> None:
+    """Helm would take `{{` in the CRD for the begin of an action, and fail or drop the text."""
+    assert 'legend {{ "{{" }}method}}' == escape_template("legend {{method}}")
+
+
+def test_the_crd_on_disk_is_of_the_kind_that_the_operator_watches() -> None:
+    """Group, version and plural are published names."""
+    crd = yaml.safe_load((ROOT / "crds/batchedapis.yaml").read_text(encoding="utf-8"))
+
+    assert f"{contract.PLURAL}.{contract.GROUP}" == crd["metadata"]["name"]
+    assert [contract.VERSION] == [version["name"] for version in crd["spec"]["versions"]]
+
+
+@pytest.mark.parametrize(
+    "schema", [pytest.param(found, id=path) for path, found in objects(crd_schema())]
+)
+def test_a_default_object_names_the_defaults_inside_it(schema: dict[str, Any]) -> None:
+    """The apiserver evaluates rules on a default as it stands, and refuses the CRD if they fail."""
+    inside = {
+        name: member["default"]
+        for name, member in schema["properties"].items()
+        if "default" in member
+    }
+
+    assert inside == schema.get("default", inside)
+
+
+@pytest.mark.parametrize(
+    "schema", [pytest.param(found, id=path) for path, found in objects(crd_schema())]
+)
+def test_a_rule_points_at_a_field_that_exists(schema: dict[str, Any]) -> None:
+    """The apiserver refuses the CRD if it does not."""
+    for rule in schema.get("x-kubernetes-validations", ()):
+        found = schema
+        for name in rule["fieldPath"].removeprefix(".").split("."):
+            assert name in found.get("properties", {}), rule["fieldPath"]
+            found = found["properties"][name]
