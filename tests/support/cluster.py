@@ -93,7 +93,7 @@ def post(url: str, body: object, timeout: float = 5.0) -> tuple[int, Any]:
         with urllib.request.urlopen(request, timeout=timeout) as response:  # noqa: S310
             return response.status, json.load(response)
     except urllib.error.HTTPError as error:
-        return error.code, json.loads(error.read())
+        return error.code, json.loads(error.read() or b"null")
     except OSError as error:
         return 0, str(error)
 

@@ -28,6 +28,8 @@ def set_up() -> None:
     run("ip", "link", "add", BRIDGE, "type", "bridge")
     run("ip", "address", "add", f"{ADDRESS}/24", "dev", BRIDGE)
     run("ip", "link", "set", BRIDGE, "up")
+    # A Service's address that kube-proxy does not know yet must not leave by the default route.
+    run("ip", "route", "add", SERVICE_CIDR, "dev", BRIDGE)
     files = {name: Path("/proc/sys") / name for name in SYSCTLS}
     SAVED.write_text(json.dumps({name: file.read_text().strip() for name, file in files.items()}))
     for name, file in files.items():

@@ -1,0 +1,1 @@
+"""Acts on the cluster: reconciles BatchedAPIs, scales them from their batch histograms."""

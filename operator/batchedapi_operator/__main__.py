@@ -1,0 +1,73 @@
+"""`python -m batchedapi_operator`: the command line of the operator."""
+
+import asyncio
+
+import click
+
+from batchedapi_operator import logs
+from batchedapi_operator.errors import OperatorError
+from batchedapi_operator.process import run
+from batchedapi_operator.settings import (
+    DEFAULT_ADMIN_PORT,
+    LogFormat,
+    Settings,
+    default_serving_image,
+)
+
+ENVIRONMENT_PREFIX = "BATCHEDAPI"
+_LEVELS = ("debug", "info", "warning", "error")
+
+
+@click.command(context_settings={"auto_envvar_prefix": ENVIRONMENT_PREFIX, "show_default": True})
+@click.option(
+    "--serving-image",
+    default=default_serving_image,
+    show_default="batchedapi-serving:<version>",
+    show_envvar=True,
+    help="Image of replicas whose manifest names none; running revisions keep theirs.",
+)
+@click.option(
+    "--watch-namespace", default=None, show_envvar=True, help="Only this one. Absent: all."
+)
+@click.option("--log-level", type=click.Choice(_LEVELS), default="info", show_envvar=True)
+@click.option(
+    "--log-format",
+    type=click.Choice([style.value for style in LogFormat]),
+    default="json",
+    show_envvar=True,
+)
+@click.option("--admin-host", default="", show_envvar=True, help="Empty: every interface.")
+@click.option(
+    "--admin-port",
+    type=click.IntRange(1, 65535),
+    default=DEFAULT_ADMIN_PORT,
+    show_envvar=True,
+    help="Of /livez, /readyz and /metrics.",
+)
+def main(
+    *,
+    serving_image: str,
+    watch_namespace: str | None,
+    log_level: str,
+    log_format: str,
+    admin_host: str,
+    admin_port: int,
+) -> None:
+    """Run the batchedapi operator until it is sent SIGTERM."""
+    settings = Settings(
+        serving_image=serving_image,
+        watch_namespace=watch_namespace or None,
+        log_level=log_level,
+        log_format=LogFormat(log_format),
+        admin_host=admin_host,
+        admin_port=admin_port,
+    )
+    logs.set_up(settings.log_level, settings.log_format)
+    try:
+        asyncio.run(run(settings))
+    except OperatorError as error:
+        raise click.ClickException(str(error)) from error
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m batchedapi_operator")

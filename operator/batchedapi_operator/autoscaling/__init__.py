@@ -1,0 +1,1 @@
+"""Reads what the replicas counted, lets core decide, and writes the answer."""

@@ -1,0 +1,207 @@
+"""The autoscaler's part of `status`, out of a decision; and whether it is news. Pure."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, assert_never
+
+from batchedapi_core.manifest import ConditionType
+from batchedapi_core.scaling import (
+    ClampName,
+    LoadWindow,
+    Reason,
+    ScalingDecision,
+    ScalingPolicy,
+    record,
+)
+from batchedapi_operator.keys import JsonObject
+from batchedapi_operator.reconcile.conditions import Condition, dated
+
+FIGURE_CHANGE: Final = 0.05
+"""Share by which a figure must change to be worth a write."""
+OUR_CONDITIONS: Final = (
+    ConditionType.METRICS_AVAILABLE,
+    ConditionType.AUTOSCALING_ACTIVE,
+    ConditionType.SCALING_LIMITED,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Everything that came of one look at an API."""
+
+    policy: ScalingPolicy
+    load: LoadWindow
+    decision: ScalingDecision
+    learned: Mapping[str, object]
+    ready: int
+    answered: int
+
+
+def holding(reason: Reason) -> bool:
+    """Whether the decision is one for want of knowledge."""
+    match reason:
+        case Reason.NO_METRICS | Reason.NO_READY_PODS | Reason.MODEL_UNKNOWN:
+            return True
+        case (
+            Reason.DEMAND
+            | Reason.OVERLOAD
+            | Reason.SATURATED
+            | Reason.WITHIN_TOLERANCE
+            | Reason.SCALE_DOWN
+            | Reason.SCALE_DOWN_STABILIZING
+            | Reason.SURGE_LIMITED
+            | Reason.MIN_REPLICAS
+            | Reason.MAX_REPLICAS
+            | Reason.PARTIAL_METRICS
+            | Reason.LATENCY_TARGET_INFEASIBLE
+        ):
+            return False
+        case _:
+            assert_never(reason)
+
+
+def build_report(
+    look: Look, before: Mapping[str, Any], generation: int, now: str, *, scaled: bool
+) -> JsonObject:
+    """Every field of the status that the autoscaler owns.
+
+    Args:
+        look: What was seen and decided.
+        before: The API's status as it is.
+        generation: Of the API.
+        now: RFC 3339.
+        scaled: Whether this look changed the replicas.
+    """
+    recorded = record(look.policy, look.decision)
+    last_scale = now if scaled else (before.get("autoscaling") or {}).get("lastScaleTime")
+    found = (_metrics_available(look), _active(look), _limited(look.decision))
+    return {
+        "batching": _batching(look),
+        "autoscaling": {
+            "lastDecision": {
+                "time": now,
+                "desired": look.decision.desired,
+                "reason": look.decision.reason.value,
+                "text": recorded["text"],
+                "record": recorded,
+            },
+            **({"lastScaleTime": last_scale} if last_scale else {}),
+            "learned": dict(look.learned),
+        },
+        "conditions": dated(found, before.get("conditions") or (), generation, now),
+    }
+
+
+def inactive_report(mode: str, before: Mapping[str, Any], generation: int, now: str) -> JsonObject:
+    """In modes External and Off: the autoscaler says that it does nothing."""
+    idle = Condition(ConditionType.AUTOSCALING_ACTIVE, "False", mode, "spec.replicas decides")
+    return {"conditions": dated((idle,), before.get("conditions") or (), generation, now)}
+
+
+def _batching(look: Look) -> JsonObject:
+    batching, service = look.load.batching, look.load.service
+    figures: JsonObject = {"maxBatchSize": look.policy.max_batch_size}
+    if batching.mean_rows is not None:
+        figures["meanRows"] = f"{batching.mean_rows:.1f}"
+    if batching.fill_percent is not None:
+        figures["fillPercent"] = round(batching.fill_percent)
+    if batching.full_share is not None:
+        figures["fullPercent"] = round(100 * batching.full_share)
+    if look.load.demand is not None:
+        figures["rowsPerSecond"] = f"{look.load.demand.arrival_window:.1f}"
+    if batching.batches_per_second is not None:
+        figures["batchesPerSecond"] = f"{batching.batches_per_second:.1f}"
+    if batching.busy is not None:
+        figures["busyPercent"] = round(100 * batching.busy)
+    if service is not None:
+        line = f"{1e3 * service.fixed:.1f}ms + {1e3 * service.per_row:.2f}ms/row"
+        figures["serviceTime"] = line
+    return figures
+
+
+def _metrics_available(look: Look) -> Condition:
+    kind = ConditionType.METRICS_AVAILABLE
+    told = f"{look.answered} of {look.ready} ready pods answered"
+    if look.answered == 0:
+        return Condition(kind, "False", "None", told)
+    if look.answered < look.ready:
+        return Condition(kind, "True", "Partial", told)
+    return Condition(kind, "True", "AllPods", told)
+
+
+def _active(look: Look) -> Condition:
+    kind, reason = ConditionType.AUTOSCALING_ACTIVE, look.decision.reason
+    if not holding(reason):
+        return Condition(kind, "True", "Active")
+    why = "ModelUnknown" if reason is Reason.MODEL_UNKNOWN else "MetricsMissing"
+    return Condition(kind, "False", why, record(look.policy, look.decision)["text"])
+
+
+def _limited(decision: ScalingDecision) -> Condition:
+    kind = ConditionType.SCALING_LIMITED
+    if not decision.clamps:
+        return Condition(kind, "False", "NotLimited")
+    clamp = decision.clamps[-1]
+    reason = _limit_reason(clamp.name)
+    return Condition(kind, "False" if reason == "NotLimited" else "True", reason, clamp.detail)
+
+
+def _limit_reason(name: ClampName) -> str:
+    match name:
+        case ClampName.MAX_REPLICAS:
+            return "AtMax"
+        case ClampName.MIN_REPLICAS:
+            return "AtMin"
+        case ClampName.SCALE_DOWN_STABILIZING | ClampName.PARTIAL_METRICS:
+            return "Stabilizing"
+        case ClampName.SURGE_LIMITED | ClampName.SCALE_DOWN_RATE:
+            return "RateLimited"
+        case (
+            ClampName.WITHIN_TOLERANCE
+            | ClampName.NO_READY_PODS
+            | ClampName.NO_METRICS
+            | ClampName.MODEL_UNKNOWN
+        ):
+            return "NotLimited"
+        case _:
+            assert_never(name)
+
+
+def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether `after` says something that the status does not: a state, or a figure by 5 %.
+
+    Times, sentences and the learned numbers are no news by themselves; they go along.
+    """
+    return (
+        _states(before) != _states(after)
+        or ("autoscaling" in before) != ("autoscaling" in after)
+        or _figures_differ(before.get("batching") or {}, after.get("batching") or {})
+    )
+
+
+def _states(status: Mapping[str, Any]) -> tuple[object, ...]:
+    last = (status.get("autoscaling") or {}).get("lastDecision") or {}
+    kinds = {kind.value for kind in OUR_CONDITIONS}
+    found: Sequence[JsonObject] = status.get("conditions") or ()
+    return (
+        last.get("desired"),
+        last.get("reason"),
+        {one["type"]: (one["status"], one["reason"]) for one in found if one["type"] in kinds},
+    )
+
+
+def _figures_differ(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    numeric = (before.keys() | after.keys()) - {"serviceTime"}
+    return any(_differ(before.get(name), after.get(name)) for name in numeric)
+
+
+def _differ(before: object, after: object) -> bool:
+    if before in (None, "") or after in (None, ""):  # the CRD's default for a text is empty
+        return (before or None) != (after or None)
+    try:
+        old, new = float(str(before)), float(str(after))
+    except ValueError:
+        return True
+    # abs_tol: the last digit that is shown
+    return not math.isclose(old, new, rel_tol=FIGURE_CHANGE, abs_tol=0.1)

@@ -1,0 +1,64 @@
+"""What can go wrong in the operator.
+
+OperatorError
+├── InvalidSpecError     the user has to change something; a condition says what
+├── NotOwnedError        an object of that name exists and belongs to somebody else
+├── ApplyError           the apiserver refused or did not answer; tried again with back-off
+│   ├── ConflictError    somebody else wrote in between, or owns a field
+│   ├── RefusedError     the object itself was refused (400, 403, 413, 422)
+│   └── NamespaceGoingError  nothing can be made in a namespace that is being deleted
+└── MetricsUnavailableError  a pod's metrics could not be read or are not to be believed
+"""
+
+
+class OperatorError(Exception):
+    """Base of every error that the operator raises itself."""
+
+
+class InvalidSpecError(OperatorError):
+    """A manifest that cannot become pods; `reason` is the reason of the condition SpecValid."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+class NotOwnedError(InvalidSpecError):
+    """A child's name is taken by an object that this BatchedAPI does not control."""
+
+    def __init__(self, kind: str, name: str, api: str) -> None:
+        super().__init__(
+            "NotOwned",
+            f"{kind} {name} exists and is not controlled by BatchedAPI {api};"
+            " it is left as it is: rename or delete one of them",
+        )
+
+
+class ApplyError(OperatorError):
+    """A request to the apiserver that failed; `status` is the HTTP code, 0 without an answer."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+
+
+class ConflictError(ApplyError):
+    """409: the object changed in between, or another manager owns a field with another value."""
+
+
+class RefusedError(ApplyError):
+    """The apiserver will not have this object however often it is sent."""
+
+
+class NamespaceGoingError(ApplyError):
+    """The namespace is being deleted: everything in it goes, nothing is to be brought about."""
+
+
+class MetricsUnavailableError(OperatorError):
+    """A metrics page that could not be read whole; `result` is the label of the scrape counter."""
+
+    def __init__(self, result: str, message: str) -> None:
+        super().__init__(message)
+        self.result = result

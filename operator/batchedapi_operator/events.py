@@ -1,0 +1,70 @@
+"""Kubernetes events: what a user who runs `kubectl describe` should read about an API."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from batchedapi_core import contract
+from batchedapi_core.manifest import ConditionType
+from batchedapi_operator.keys import EVENTS, JsonObject, ObjectKey
+
+NOTE_LENGTH: Final = 1024
+"""The apiserver refuses longer notes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """An event before it is given a name and a time."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    action: str
+    text: str
+
+
+def notes_of(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Note, ...]:
+    """What is new in a status and worth an event."""
+    notes = []
+    old = (before.get("revision") or {}).get("current")
+    new = (after.get("revision") or {}).get("current")
+    if new and new != old:
+        image = after["revision"]["image"]
+        notes.append(Note("Normal", "NewRevision", "RollOut", f"revision {new}, image {image}"))
+    for kind, reason in (
+        (ConditionType.SPEC_VALID, "SpecRefused"),
+        (ConditionType.MODEL_LOADED, "ModelFailed"),
+    ):
+        was, found = _condition(before, kind), _condition(after, kind)
+        failed = found.get("status") == "False"
+        if failed and (was.get("status"), was.get("reason")) != ("False", found["reason"]):
+            text = f"{found['reason']}: {found['message']}"
+            notes.append(Note("Warning", reason, "Reconcile", text))
+    return tuple(notes)
+
+
+def _condition(status: Mapping[str, Any], kind: ConditionType) -> Mapping[str, Any]:
+    found = [one for one in status.get("conditions") or () if one["type"] == kind]
+    return found[0] if found else {}
+
+
+def build_event(note: Note, key: ObjectKey, uid: str, now: str, suffix: str) -> JsonObject:
+    """The Event object; `now` is RFC 3339 with microseconds, `suffix` makes its name unique."""
+    return {
+        "apiVersion": EVENTS.api_version,
+        "kind": EVENTS.kind,
+        "metadata": {"name": f"{key.name}.{suffix}", "namespace": key.namespace},
+        "eventTime": now,
+        "reportingController": f"{contract.GROUP}/operator",
+        "reportingInstance": contract.MANAGED_BY,
+        "action": note.action,
+        "reason": note.reason,
+        "type": note.type,
+        "note": note.text[:NOTE_LENGTH],
+        "regarding": {
+            "apiVersion": contract.API_VERSION,
+            "kind": contract.KIND,
+            "name": key.name,
+            "namespace": key.namespace,
+            "uid": uid,
+        },
+    }

@@ -1,0 +1,187 @@
+"""kopf, and nothing but translation: a watch event becomes a stored object and a queued key.
+
+Only `on.event` is used: kopf's other handlers write annotations or finalizers to the objects.
+kopf has a thread and an event loop of its own, since it takes every task of its loop for one of
+its own when it ends, waits for them and cancels them; it takes over the signals, too.
+"""
+
+import asyncio
+import dataclasses
+import os
+import random
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, Final
+
+import kopf
+
+from batchedapi_core import contract
+from batchedapi_operator.keys import JsonObject, ObjectKey
+from batchedapi_operator.queue import WorkQueue
+from batchedapi_operator.store import Store
+
+LARGEST_BACKOFF: Final = 15.0
+_Put = Callable[[ObjectKey, JsonObject], None]
+_Remove = Callable[[ObjectKey, str], None]
+_CHILDREN: Final = (
+    ("apps", "deployments"),
+    ("apps", "replicasets"),
+    ("", "pods"),
+    ("", "services"),
+)
+
+
+class EndlessBackoff:
+    """Seconds between tries of a watch: doubling, capped, jittered, never giving up.
+
+    kopf iterates it anew for each request; its default ends after a minute and with it the watch.
+    """
+
+    def __iter__(self) -> Iterator[float]:
+        wait = 0.5
+        while True:
+            yield wait * random.uniform(0.75, 1.0)  # noqa: S311 - jitter
+            wait = min(LARGEST_BACKOFF, wait * 2)
+
+
+def kopf_settings() -> kopf.OperatorSettings:
+    """No posting of events, no scanning of namespaces and CRDs, watches that never give up."""
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    settings.scanning.disabled = True
+    settings.networking.error_backoffs = EndlessBackoff()
+    settings.networking.connect_timeout = 10
+    settings.networking.request_timeout = 30
+    for group, plural in _CHILDREN:
+        settings.watching.label_selectors[group, plural] = contract.LABEL_API
+    return settings
+
+
+class Relay:
+    """Takes events from kopf's thread to the loop that owns the store and the queue."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, store: Store, queue: WorkQueue) -> None:
+        self._loop = loop
+        self._store = store
+        self._queue = queue
+
+    def api(self, event: kopf.RawEvent) -> None:
+        """A BatchedAPI was seen, changed or deleted."""
+        self._call(self._on_api, dict(event["object"]), event["type"] == "DELETED")
+
+    def child(self, event: kopf.RawEvent, put: _Put, remove: _Remove) -> None:
+        """A labelled child was seen, changed or deleted."""
+        self._call(self._on_child, dict(event["object"]), event["type"] == "DELETED", put, remove)
+
+    def ready(self, event: asyncio.Event) -> None:
+        """The watches are being opened."""
+        self._call(event.set)
+
+    def _call(self, function: Callable[..., None], *arguments: Any) -> None:
+        with suppress(RuntimeError):  # the loop is closed: the process is stopping
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+    def _on_api(self, body: JsonObject, deleted: bool) -> None:  # noqa: FBT001 - from _call
+        key = ObjectKey.of(body)
+        if deleted:
+            self._store.remove_api(key)
+            self._queue.enqueue(key)
+        elif self._store.put_api(body):  # and not for a status, most of which we wrote ourselves
+            self._queue.enqueue_fresh(key)
+
+    def _on_child(
+        self,
+        body: JsonObject,
+        deleted: bool,  # noqa: FBT001 - from _call
+        put: _Put,
+        remove: _Remove,
+    ) -> None:
+        key = ObjectKey.of_api(body)
+        if key is None:
+            return
+        if deleted:
+            remove(key, body["metadata"]["name"])
+        else:
+            put(key, body)
+        self._queue.enqueue(key)
+
+
+def registry_of(relay: Relay, store: Store) -> kopf.OperatorRegistry:
+    """Handlers that hand every event to `relay`."""
+    registry = kopf.OperatorRegistry()
+    kopf.on.login(registry=registry)(_login)
+
+    @kopf.on.event(contract.GROUP, contract.VERSION, contract.PLURAL, registry=registry)
+    async def on_api(event: kopf.RawEvent, **_: Any) -> None:
+        relay.api(event)
+
+    def watch(group: str, plural: str, put: _Put, remove: _Remove) -> None:
+        @kopf.on.event(group, "v1", plural, registry=registry)
+        async def on_child(event: kopf.RawEvent, **_: Any) -> None:
+            relay.child(event, put, remove)
+
+    watch("apps", "deployments", store.put_deployment, store.remove_deployment)
+    watch("apps", "replicasets", store.put_replica_set, store.remove_replica_set)
+    watch("", "pods", store.put_pod, store.remove_pod)
+    watch("", "services", lambda _key, _body: None, lambda _key, _name: None)
+    return registry
+
+
+def _login(**kwargs: Any) -> kopf.ConnectionInfo | None:
+    in_cluster = kopf.login_with_service_account(**kwargs)
+    if in_cluster is None:
+        return kopf.login_with_kubeconfig(**kwargs)
+    # kopf names the apiserver by its DNS name; the address works without a cluster DNS too.
+    host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
+    server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    return dataclasses.replace(in_cluster, server=server)
+
+
+async def watch_cluster(
+    store: Store, queue: WorkQueue, namespace: str | None, ready: asyncio.Event
+) -> None:
+    """Run kopf until cancelled; sets `ready` once its watches are being opened.
+
+    Raises:
+        Exception: Whatever ended kopf.
+    """
+    loop = asyncio.get_running_loop()
+    relay = Relay(loop, store, queue)
+    stop: Future[None] = Future()
+    opened: Future[None] = Future()
+    ended: Future[None] = Future()
+    opened.add_done_callback(lambda _: relay.ready(ready))
+
+    def serve() -> None:
+        try:
+            asyncio.run(_kopf(registry_of(relay, store), namespace, stop, opened))
+        except BaseException as error:  # noqa: BLE001 - handed on to whoever awaits, not hidden
+            ended.set_exception(error)
+        else:
+            ended.set_result(None)
+
+    threading.Thread(target=serve, name="kopf", daemon=True).start()
+    try:
+        await asyncio.shield(asyncio.wrap_future(ended))
+    finally:
+        if not stop.done():
+            stop.set_result(None)
+
+
+async def _kopf(
+    registry: kopf.OperatorRegistry,
+    namespace: str | None,
+    stop: "Future[None]",
+    opened: "Future[None]",
+) -> None:
+    await kopf.operator(
+        registry=registry,
+        settings=kopf_settings(),
+        standalone=True,
+        clusterwide=namespace is None,
+        namespaces=() if namespace is None else (namespace,),
+        stop_flag=stop,
+        ready_flag=opened,
+    )

@@ -1,0 +1,279 @@
+"""The edge to the apiserver: every request the operator makes, over `kubernetes.aio`.
+
+Requests are made by path rather than through the dynamic client, which ignores `subresource`
+without a word and needs a discovery round trip before the first request.
+"""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final, Self
+
+import aiohttp
+from kubernetes.aio import client, config
+
+from batchedapi_core import contract
+from batchedapi_operator.errors import (
+    ApplyError,
+    ConflictError,
+    NamespaceGoingError,
+    OperatorError,
+    RefusedError,
+)
+from batchedapi_operator.keys import (
+    BATCHED_APIS,
+    DEPLOYMENTS,
+    EVENTS,
+    JsonObject,
+    ObjectKey,
+    Resource,
+)
+
+REQUEST_SECONDS: Final = 15.0
+_APPLY: Final = "application/apply-patch+yaml"
+_JSON: Final = "application/json"
+_METADATA_OF_MANY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+_METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+_NAMESPACE_GOING: Final = "because it is being terminated"
+_REFUSALS: Final = (400, 403, 413, 422)
+
+
+class Kube:
+    """One connection pool to one cluster."""
+
+    def __init__(self, api: client.ApiClient) -> None:
+        self._api = api
+
+    @classmethod
+    @asynccontextmanager
+    async def connected(cls) -> AsyncIterator[Self]:
+        """With the pod's service account, else with the kubeconfig of the environment.
+
+        Raises:
+            OperatorError: There is neither.
+        """
+        try:
+            config.load_incluster_config()  # type: ignore[no-untyped-call] # publishes no types
+        except config.ConfigException:
+            await _kubeconfig()
+        async with client.ApiClient() as api:
+            yield cls(api)
+
+    async def get(self, resource: Resource, key: ObjectKey) -> JsonObject | None:
+        """The object as it is now; None if there is none."""
+        return await self._find(resource.path(key.namespace, key.name), _JSON)
+
+    async def get_metadata(self, resource: Resource, key: ObjectKey) -> JsonObject | None:
+        """The object's metadata alone; None if there is no object."""
+        return await self._find(resource.path(key.namespace, key.name), _METADATA)
+
+    async def find(
+        self, resource: Resource, namespace: str | None, selector: str = ""
+    ) -> list[JsonObject]:
+        """Objects as they are now, whole; items of a list lack `kind` and `apiVersion`."""
+        found = await self._list(resource, namespace, selector, _JSON)
+        return list(found["items"] or ())
+
+    async def list_metadata(
+        self, resource: Resource, namespace: str | None, selector: str = ""
+    ) -> tuple[list[JsonObject], str]:
+        """Metadata of objects, and the resource version to watch from."""
+        found = await self._list(resource, namespace, selector, _METADATA_OF_MANY)
+        return list(found["items"] or ()), found["metadata"]["resourceVersion"]
+
+    async def watch_metadata(
+        self, resource: Resource, namespace: str | None, resource_version: str, seconds: int
+    ) -> AsyncIterator[JsonObject]:
+        """Watch events with nothing but metadata in their objects, for at most `seconds`.
+
+        Raises:
+            ApplyError: The stream could not be had or broke; list and watch again.
+        """
+        query = {
+            "watch": "true",
+            "resourceVersion": resource_version,
+            "timeoutSeconds": str(seconds),
+            "allowWatchBookmarks": "true",
+        }
+        path = resource.path(namespace)
+        response = await self._send("GET", path, query, accept=_METADATA, seconds=seconds + 10)
+        try:
+            _raise_for(response.status, b"", f"watch {path}")
+            async for line in response.content:
+                yield json.loads(line)
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            raise ApplyError(f"watch {path}: {error!r}", 0) from error
+        finally:
+            response.close()
+
+    async def apply(self, resource: Resource, body: JsonObject, *, force: bool) -> JsonObject:
+        """Server-side apply of a child.
+
+        Args:
+            resource: Its kind.
+            body: Every field that the operator has an opinion on, and no other.
+            force: Take fields that others have changed back.
+
+        Raises:
+            ConflictError: Another manager owns a field, or the uid in `body` is not the object's.
+            RefusedError: The apiserver will not have the object.
+            ApplyError: It could not be asked.
+        """
+        key = ObjectKey.of(body)
+        query = {"fieldManager": contract.FIELD_MANAGER, "force": json.dumps(force)}
+        path = resource.path(key.namespace, key.name)
+        return await self._request("PATCH", path, query, body, content_type=_APPLY)
+
+    async def apply_status(
+        self, key: ObjectKey, uid: str, status: JsonObject, manager: str
+    ) -> None:
+        """Server-side apply of one writer's part of an API's status.
+
+        Raises:
+            ApplyError: The apiserver refused, or answered without the status it was sent.
+        """
+        body = {
+            "apiVersion": BATCHED_APIS.api_version,
+            "kind": BATCHED_APIS.kind,
+            "metadata": {"name": key.name, "namespace": key.namespace, "uid": uid},
+            "status": status,
+        }
+        path = BATCHED_APIS.path(key.namespace, key.name, "status")
+        query = {"fieldManager": manager, "force": "true"}
+        answer = await self._request("PATCH", path, query, body, content_type=_APPLY)
+        if status and not answer.get("status"):
+            raise ApplyError(f"status of BatchedAPI {key} was dropped by the apiserver", 200)
+
+    async def scale(self, key: ObjectKey, replicas: int) -> None:
+        """Set the replicas of an API's Deployment, as the autoscaler, through /scale.
+
+        A server-side apply: the apiserver records who set the replicas only for that, as long as
+        they have had no owner.
+        """
+        path = DEPLOYMENTS.path(key.namespace, key.name, "scale")
+        query = {"fieldManager": contract.AUTOSCALER_FIELD_MANAGER, "force": "true"}
+        body = {
+            "apiVersion": "autoscaling/v1",
+            "kind": "Scale",
+            "metadata": {"name": key.name, "namespace": key.namespace},
+            "spec": {"replicas": replicas},
+        }
+        await self._request("PATCH", path, query, body, content_type=_APPLY)
+
+    async def delete(self, resource: Resource, key: ObjectKey, uid: str) -> None:
+        """Delete exactly the object with that uid; one that is gone already is well."""
+        body = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {"uid": uid},
+            "propagationPolicy": "Background",
+        }
+        try:
+            path = resource.path(key.namespace, key.name)
+            await self._request("DELETE", path, {}, body)
+        except ApplyError as error:
+            if error.status != 404:  # noqa: PLR2004 - HTTP: not found
+                raise
+
+    async def create_event(self, body: JsonObject) -> None:
+        """Record an events.k8s.io/v1 Event."""
+        namespace = body["metadata"]["namespace"]
+        await self._request("POST", EVENTS.path(namespace), {}, body)
+
+    async def _find(self, path: str, accept: str) -> JsonObject | None:
+        try:
+            return await self._request("GET", path, accept=accept)
+        except ApplyError as error:
+            if error.status == 404:  # noqa: PLR2004 - HTTP: not found
+                return None
+            raise
+
+    async def _list(
+        self, resource: Resource, namespace: str | None, selector: str, accept: str
+    ) -> JsonObject:
+        query = {"labelSelector": selector} if selector else {}
+        return await self._request("GET", resource.path(namespace), query, accept=accept)
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: JsonObject | None = None,
+        *,
+        content_type: str = _JSON,
+        accept: str = _JSON,
+    ) -> JsonObject:
+        response = await self._send(
+            method, path, query or {}, body=body, content_type=content_type, accept=accept
+        )
+        try:
+            payload = await response.read()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise ApplyError(f"{method} {path}: {error!r}", 0) from error
+        _raise_for(response.status, payload, f"{method} {path}")
+        return dict(json.loads(payload))
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        *,
+        body: JsonObject | None = None,
+        content_type: str = _JSON,
+        accept: str = _JSON,
+        seconds: float = REQUEST_SECONDS,
+    ) -> aiohttp.ClientResponse:
+        request = await self._api.param_serialize(
+            method,
+            path,
+            query_params=list(query.items()),
+            header_params={"Accept": accept, "Content-Type": content_type},
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        timeout = aiohttp.ClientTimeout(total=seconds)
+        try:
+            answer = await self._api.call_api(*request, _request_timeout=timeout)
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise ApplyError(f"{method} {path}: {error!r}", 0) from error
+        response: aiohttp.ClientResponse = answer.response
+        return response
+
+
+async def _kubeconfig() -> None:
+    try:
+        await config.load_kube_config()  # type: ignore[no-untyped-call] # publishes no types
+    except config.ConfigException as error:
+        raise OperatorError(
+            f"neither in a pod with a service account nor given a kubeconfig: {error};"
+            " set KUBECONFIG"
+        ) from error
+
+
+def _raise_for(status: int, payload: bytes, what: str) -> None:
+    if status < 300:  # noqa: PLR2004 - HTTP: success
+        return
+    message = f"{what}: {status} {_message(payload)}"
+    if status == 409:  # noqa: PLR2004 - HTTP: conflict
+        raise ConflictError(message, status)
+    if _NAMESPACE_GOING in message:
+        raise NamespaceGoingError(message, status)
+    if status in _REFUSALS and not _for_want_of_permission(message):
+        raise RefusedError(message, status)
+    raise ApplyError(message, status)
+
+
+def _for_want_of_permission(message: str) -> bool:
+    """The operator's own: the object is not to blame, and the permission may be granted yet."""
+    return "cannot" in message.partition("is forbidden: User")[2]
+
+
+def _message(payload: bytes) -> str:
+    """What a `Status` object says; the apiserver's front may answer with something else."""
+    try:
+        answer: Any = json.loads(payload)
+        return str(answer["message"])
+    except (ValueError, KeyError, TypeError):
+        return payload[:500].decode(errors="replace")

@@ -1,0 +1,1 @@
+"""`kubectl batchedapi`: found by kubectl as `kubectl-batchedapi` on the PATH."""

@@ -1,0 +1,123 @@
+"""The operator's process: its parts, brought up together and stopped together."""
+
+import asyncio
+import logging
+import random
+import signal
+import time
+from contextlib import suppress
+from typing import Final
+
+from batchedapi_core import contract
+from batchedapi_operator.admin import admin_server
+from batchedapi_operator.autoscaling.loop import Autoscaler
+from batchedapi_operator.autoscaling.scrape import Scraper
+from batchedapi_operator.errors import ApplyError
+from batchedapi_operator.handlers import watch_cluster
+from batchedapi_operator.keys import BATCHED_APIS, ObjectKey
+from batchedapi_operator.kube import Kube
+from batchedapi_operator.metrics import Metrics
+from batchedapi_operator.queue import WorkQueue, backoff
+from batchedapi_operator.reconcile.reconciler import Reconciler
+from batchedapi_operator.settings import Settings
+from batchedapi_operator.sources import SourceWatch
+from batchedapi_operator.store import Store
+
+log = logging.getLogger(__name__)
+
+RESYNC_SECONDS: Final = 600.0
+"""Every API is looked at that often, whatever the watches missed."""
+STUCK_SECONDS: Final = 60.0
+"""Without a round of the autoscaler, after which liveness fails."""
+
+
+async def run(settings: Settings) -> None:
+    """Run until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with Kube.connected() as kube, Scraper.opened() as scraper:
+        work = asyncio.create_task(_work(kube, scraper, settings), name="operator")
+        stopped = asyncio.create_task(stop.wait(), name="stop signal")
+        await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (work, stopped):
+            task.cancel()
+        with suppress(asyncio.CancelledError):
+            await work
+    log.info("operator stopped")
+
+
+async def _work(kube: Kube, scraper: Scraper, settings: Settings) -> None:
+    store, metrics, watching = Store(), Metrics(), asyncio.Event()
+    namespace = settings.watch_namespace
+    autoscaler = Autoscaler(kube, store, scraper, metrics)
+    reconciler = Reconciler(kube, store, settings.serving_image, forget=autoscaler.forget)
+    queue = WorkQueue(reconciler.reconcile, metrics.reconciled)
+    sources = SourceWatch(kube, store, queue, namespace)
+    async with admin_server(
+        settings.admin_host,
+        settings.admin_port,
+        live=lambda: time.monotonic() - autoscaler.last_round < STUCK_SECONDS,
+        ready=lambda: watching.is_set() and sources.connected,
+        registry=metrics.registry,
+    ):
+        log.info(
+            "operator started",
+            extra={"image": settings.serving_image, "namespace": namespace or "(all)"},
+        )
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(autoscaler.run())
+                tasks.create_task(_watch(kube, store, queue, namespace, watching))
+                tasks.create_task(sources.run())
+                tasks.create_task(_resync(kube, store, queue, namespace))
+        finally:
+            await queue.close()
+
+
+async def _watch(
+    kube: Kube, store: Store, queue: WorkQueue, namespace: str | None, watching: asyncio.Event
+) -> None:
+    """kopf, started again whenever a watch of its ends it."""
+    failures = 0
+    while True:
+        await _resource_known(kube, namespace)
+        started = time.monotonic()
+        try:
+            await watch_cluster(store, queue, namespace, watching)
+        except Exception:  # the boundary to kopf: a broken watch must not end the other parts
+            log.exception("watches failed")
+        failures = 1 if time.monotonic() - started > STUCK_SECONDS else failures + 1
+        watching.clear()
+        await asyncio.sleep(backoff(failures))
+
+
+async def _resource_known(kube: Kube, namespace: str | None) -> None:
+    """Wait until the CRD is there: kopf looks for it once, when it starts."""
+    failures = 0
+    while True:
+        try:
+            await kube.list_metadata(BATCHED_APIS, namespace)
+        except ApplyError as error:
+            failures += 1
+            log.warning(
+                "waiting for the custom resource",
+                extra={"resource": f"{contract.PLURAL}.{contract.GROUP}", "error": error.message},
+            )
+            await asyncio.sleep(min(5.0, backoff(failures)))
+        else:
+            return
+
+
+async def _resync(kube: Kube, store: Store, queue: WorkQueue, namespace: str | None) -> None:
+    """Queue every API now and then, and those that were deleted unseen."""
+    while True:
+        await asyncio.sleep(RESYNC_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311 - jitter
+        try:
+            found, _ = await kube.list_metadata(BATCHED_APIS, namespace)
+        except ApplyError as error:
+            log.warning("resync failed", extra={"error": error.message})
+            continue
+        for key in {*store.apis(), *map(ObjectKey.of, found)}:
+            queue.enqueue(key)

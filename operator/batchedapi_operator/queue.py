@@ -1,0 +1,124 @@
+"""The work queue: one task a key, tried again for ever with capped back-off.
+
+kopf does not retry what an `on.event` handler failed to do, so the handlers only put keys in here.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from batchedapi_operator.errors import ApplyError
+from batchedapi_operator.keys import ObjectKey
+
+log = logging.getLogger(__name__)
+
+FIRST_BACKOFF: Final = 0.5
+LARGEST_BACKOFF: Final = 60.0
+SPACING: Final = 0.2
+"""Seconds between two runs of one key: a rollout's burst of pod events is worth one look."""
+CONCURRENCY: Final = 8
+"""Keys worked on at once: an operator that starts must not flood the apiserver."""
+
+Work = Callable[[ObjectKey], Awaitable[float | None]]
+"""Brings one key up to date; returns after how many seconds to look again, None for never."""
+Result = Callable[[str, float], None]
+"""Told `success` or `error` and the seconds that a run took."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A key and its task. Owned by the task; others set the events."""
+
+    wanted: asyncio.Event = field(default_factory=asyncio.Event)
+    fresh: asyncio.Event = field(default_factory=asyncio.Event)
+    failures: int = 0
+    task: asyncio.Task[None] | None = None
+
+
+class WorkQueue:
+    """Runs `work` for each key that was enqueued, never twice at once for the same key."""
+
+    def __init__(self, work: Work, result: Result = lambda _result, _seconds: None) -> None:
+        self._work = work
+        self._result = result
+        self._entries: dict[ObjectKey, _Entry] = {}
+        self._slots = asyncio.Semaphore(CONCURRENCY)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def enqueue(self, key: ObjectKey) -> None:
+        """See to `key` soon; during back-off when the back-off is over."""
+        self._entry(key).wanted.set()
+
+    def enqueue_fresh(self, key: ObjectKey) -> None:
+        """See to `key` now, back-off or not: its user has changed it."""
+        entry = self._entry(key)
+        entry.wanted.set()
+        entry.fresh.set()
+
+    async def close(self) -> None:
+        """Cancel what runs; a cancelled run is taken up by the next start of the operator."""
+        tasks = [entry.task for entry in self._entries.values() if entry.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _entry(self, key: ObjectKey) -> _Entry:
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = self._entries[key] = _Entry()
+            entry.task = asyncio.create_task(self._serve(key, entry), name=f"reconcile {key}")
+        return entry
+
+    async def _serve(self, key: ObjectKey, entry: _Entry) -> None:
+        """Work until nothing is wanted any more; then the entry is forgotten."""
+        again: float | None = None
+        while entry.wanted.is_set() or again is not None:
+            if not entry.wanted.is_set():
+                await _first_of(entry.wanted, seconds=again)
+            entry.wanted.clear()
+            entry.fresh.clear()
+            async with self._slots:
+                again = await self._run(key, entry)
+            if entry.failures:
+                entry.wanted.set()
+                await _first_of(entry.fresh, seconds=backoff(entry.failures))
+            else:
+                await asyncio.sleep(SPACING)
+        del self._entries[key]
+
+    async def _run(self, key: ObjectKey, entry: _Entry) -> float | None:
+        started = time.monotonic()
+        try:
+            again = await self._work(key)
+        except ApplyError as error:
+            entry.failures += 1
+            log.warning("reconcile failed", extra={"api": str(key), "error": error.message})
+        except Exception:  # the boundary behind kopf's handlers: one bad API must not stop others
+            entry.failures += 1
+            log.exception("reconcile failed unexpectedly", extra={"api": str(key)})
+        else:
+            entry.failures = 0
+            self._result("success", time.monotonic() - started)
+            return again
+        self._result("error", time.monotonic() - started)
+        return None
+
+
+def backoff(failures: int, jitter: Callable[[], float] = random.random) -> float:
+    """Seconds to wait after `failures` >= 1 in a row: doubling, capped, at most a quarter off."""
+    doubled = FIRST_BACKOFF * 2.0 ** min(failures - 1, 16)  # 16: beyond the cap, below overflow
+    return min(LARGEST_BACKOFF, doubled) * (1.0 - 0.25 * jitter())
+
+
+async def _first_of(event: asyncio.Event, *, seconds: float | None) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return

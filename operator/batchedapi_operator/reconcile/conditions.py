@@ -1,0 +1,167 @@
+"""Conditions of a BatchedAPI: pure functions of what was observed."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from batchedapi_core.manifest import ConditionType
+from batchedapi_operator.errors import InvalidSpecError
+from batchedapi_operator.keys import JsonObject
+from batchedapi_operator.reconcile.views import DeploymentView, PodView
+
+MESSAGE_LENGTH: Final = 1024
+_IMAGE_REASONS: Final = (
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "ErrImageNeverPull",
+)
+_START_REASONS: Final = (
+    "DownloadFailed", "DigestMismatch", "ImportFailed", "InitFailed", "ShapeProbeFailed",
+    "WarmUpFailed", "OutOfMemory",
+)  # fmt: skip
+"""What a replica may write into its termination message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition before it is given its times."""
+
+    type: ConditionType
+    status: Literal["True", "False", "Unknown"]
+    reason: str
+    message: str = ""
+
+
+def dated(
+    conditions: Iterable[Condition], before: Sequence[JsonObject], generation: int, now: str
+) -> list[JsonObject]:
+    """As JSON; the time of the last transition moves only when the status changes."""
+    known = {one["type"]: one for one in before}
+    answer = []
+    for condition in conditions:
+        old = known.get(condition.type)
+        unchanged = old is not None and old["status"] == condition.status
+        answer.append(
+            {
+                "type": condition.type.value,
+                "status": condition.status,
+                "reason": condition.reason,
+                "message": condition.message[:MESSAGE_LENGTH],
+                "lastTransitionTime": old["lastTransitionTime"] if old and unchanged else now,
+                "observedGeneration": generation,
+            }
+        )
+    return answer
+
+
+def spec_valid(problem: InvalidSpecError | None, deployment: DeploymentView | None) -> Condition:
+    """Whether what the user wrote can become pods."""
+    if problem is not None:
+        return Condition(ConditionType.SPEC_VALID, "False", problem.reason, problem.message)
+    failure = deployment.conditions.get("ReplicaFailure") if deployment is not None else None
+    if failure is not None and failure.status == "True":
+        reason = refusal_reason(failure.message)
+        return Condition(ConditionType.SPEC_VALID, "False", reason, failure.message)
+    return Condition(ConditionType.SPEC_VALID, "True", "Accepted")
+
+
+def refusal_reason(message: str) -> str:
+    """Which reason of SpecValid an apiserver's refusal of a child or a pod is."""
+    if "exceeded quota" in message:
+        return "QuotaExceeded"
+    if "violates PodSecurity" in message:
+        return "PodSecurityDenied"
+    return "PodTemplateRefused"
+
+
+def ready(deployment: DeploymentView | None) -> Condition:
+    """Whether anybody answers."""
+    kind = ConditionType.READY
+    if deployment is None or deployment.replicas == 0:
+        return Condition(kind, "False", "NoReplicas", "no replicas are asked for")
+    answering = f"{deployment.ready} of {deployment.replicas} replicas ready"
+    if deployment.ready == 0:
+        return Condition(kind, "False", "ModelLoading", answering)
+    if deployment.ready < deployment.replicas:
+        return Condition(kind, "True", "MinimumReady", answering)
+    return Condition(kind, "True", "AllReplicasReady", answering)
+
+
+def progressing(deployment: DeploymentView | None) -> Condition:
+    """Whether pods of another revision are on their way."""
+    kind = ConditionType.PROGRESSING
+    if deployment is None:
+        return Condition(kind, "True", "NewRevision", "the Deployment is yet to be created")
+    verdict = deployment.conditions.get("Progressing")
+    if verdict is not None and verdict.reason == "ProgressDeadlineExceeded":
+        return Condition(kind, "False", "ProgressDeadlineExceeded", verdict.message)
+    if not rolled_out(deployment):
+        updated = f"{deployment.updated} of {deployment.replicas} replicas updated"
+        return Condition(kind, "True", "NewRevision", updated)
+    return Condition(kind, "False", "RolloutComplete")
+
+
+def rolled_out(deployment: DeploymentView) -> bool:
+    """Only pods of the current revision are left, and the Deployment once had enough of them."""
+    verdict = deployment.conditions.get("Progressing")
+    arrived = deployment.replicas == 0 or (
+        verdict is not None and verdict.reason == "NewReplicaSetAvailable"
+    )
+    return deployment.settled and arrived and deployment.existing <= deployment.updated
+
+
+def model_loaded(pods: Sequence[PodView], revision: str) -> Condition:
+    """Whether the current revision's model loads; a failure is told in the replica's own words."""
+    kind = ConditionType.MODEL_LOADED
+    current = [pod for pod in pods if pod.revision == revision and not pod.deleting]
+    failures = [failure for pod in current if (failure := load_failure(pod)) is not None]
+    if failures:
+        reason, message = failures[0]
+        return Condition(kind, "False", reason, message)
+    if any(pod.ready for pod in current):
+        return Condition(kind, "True", "Loaded")
+    return Condition(kind, "Unknown", "ModelLoading", "no replica has loaded it yet")
+
+
+def load_failure(pod: PodView) -> tuple[str, str] | None:
+    """(reason, message) of a pod that cannot start; None for one that runs or is starting."""
+    if pod.ready:
+        return None
+    if pod.waiting_reason in _IMAGE_REASONS:
+        return "ImagePullFailed", f"pod {pod.name}: {pod.waiting_message or pod.waiting_reason}"
+    if pod.waiting_reason in {
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "RunContainerError",
+    }:
+        return "CrashLooping", f"pod {pod.name}: {pod.waiting_reason}: {pod.waiting_message}"
+    if pod.exit_reason == "OOMKilled":
+        remedy = "raise it, or lower processesPerReplica or maxBatchSize"
+        return "OutOfMemory", f"pod {pod.name}: used more than spec.compute.mem; {remedy}"
+    if pod.exit_code == 0:
+        return None
+    return _told(pod)
+
+
+def _told(pod: PodView) -> tuple[str, str]:
+    """The reason a replica gave; the tail of its log where it could not give one."""
+    try:
+        said = json.loads(pod.exit_message)
+        reason, message = str(said["reason"]), str(said["message"])
+    except (ValueError, KeyError, TypeError):
+        reason, message = "", f"exit code {pod.exit_code}: {pod.exit_message[-500:].strip()}"
+    return reason if reason in _START_REASONS else "CrashLooping", f"pod {pod.name}: {message}"
+
+
+def scheduled(pods: Sequence[PodView]) -> Condition:
+    """Whether every replica has a node."""
+    kind = ConditionType.SCHEDULED
+    if not pods:
+        return Condition(kind, "Unknown", "NoReplicas", "there are no pods")
+    waiting = [pod for pod in pods if pod.unschedulable]
+    if waiting:
+        told = f"{len(waiting)} of {len(pods)} pods: {waiting[0].unschedulable}"
+        return Condition(kind, "False", "Unschedulable", told)
+    return Condition(kind, "True", "Scheduled")

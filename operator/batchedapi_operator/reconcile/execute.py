@@ -1,0 +1,84 @@
+"""Writes: carries out a plan, and leaves out what the cluster already has."""
+
+import hashlib
+import json
+import uuid
+from collections.abc import Callable
+from datetime import datetime
+
+from batchedapi_core import contract
+from batchedapi_operator.cluster import Cluster, micro_time
+from batchedapi_operator.errors import NotOwnedError
+from batchedapi_operator.events import build_event
+from batchedapi_operator.keys import CONFIG_MAPS, JsonObject, ObjectKey, Resource
+from batchedapi_operator.reconcile.plan import Apply, Plan
+from batchedapi_operator.reconcile.views import ChildView
+
+
+class Executor:
+    """Carries out plans. It remembers what it last applied, so that nothing is sent twice."""
+
+    def __init__(self, cluster: Cluster, wall: Callable[[], datetime]) -> None:
+        self._cluster = cluster
+        self._wall = wall
+        self._applied: dict[tuple[Resource, ObjectKey], tuple[str, str]] = {}
+
+    async def write_children(self, key: ObjectKey, plan: Plan) -> None:
+        """Apply, scale and delete, in the plan's order.
+
+        Raises:
+            RefusedError: The apiserver will not have one of the children.
+            NotOwnedError: A revision's name is taken.
+            ApplyError: A write failed; the plan is to be made anew.
+        """
+        for apply in plan.apply:
+            await self._apply(apply)
+        if plan.replicas is not None:
+            await self._cluster.scale(key, plan.replicas)
+        for child in plan.delete:
+            name = ObjectKey(key.namespace, child.name)
+            await self._cluster.delete(CONFIG_MAPS, name, child.uid)
+            self._applied.pop((CONFIG_MAPS, name), None)
+
+    async def write_status(self, key: ObjectKey, uid: str, plan: Plan) -> None:
+        """The reconciler's part of the status, then the events that tell of it."""
+        await self._cluster.apply_status(key, uid, plan.status, contract.FIELD_MANAGER)
+        for note in plan.notes:
+            now = micro_time(self._wall())
+            await self._cluster.create_event(
+                build_event(note, key, uid, now, uuid.uuid4().hex[:16])
+            )
+
+    def forget(self, key: ObjectKey) -> None:
+        """The API `key` is gone, and its children with it."""
+        prefix = f"{key.name}-"
+        for resource, child in tuple(self._applied):
+            same = child == key or (resource is CONFIG_MAPS and child.name.startswith(prefix))
+            if same and child.namespace == key.namespace:
+                del self._applied[resource, child]
+
+    async def _apply(self, apply: Apply) -> None:
+        key = ObjectKey.of(apply.body)
+        digest = hashlib.sha256(json.dumps(apply.body, sort_keys=True).encode()).hexdigest()
+        if apply.existing is not None:
+            if self._applied.get((apply.resource, key)) == (digest, apply.existing.fingerprint):
+                return
+            # with the uid, an object that was replaced in between is not written to
+            metadata = {**apply.body["metadata"], "uid": apply.existing.uid}
+            answer = await self._cluster.apply(
+                apply.resource, {**apply.body, "metadata": metadata}, force=True
+            )
+        else:
+            if apply.resource is CONFIG_MAPS:
+                await self._refuse_taken(key, apply.body)
+            # without force: against somebody who was quicker to take the name
+            answer = await self._cluster.apply(apply.resource, apply.body, force=False)
+        fingerprint = ChildView.of(answer).fingerprint
+        self._applied[apply.resource, key] = (digest, fingerprint)
+
+    async def _refuse_taken(self, key: ObjectKey, body: JsonObject) -> None:
+        """A revision is found by its label; one without it may be there under the same name."""
+        found = await self._cluster.get_metadata(CONFIG_MAPS, key)
+        (owner,) = body["metadata"]["ownerReferences"]
+        if found is not None and ChildView.of(found).owner_uid not in {"", owner["uid"]}:
+            raise NotOwnedError("ConfigMap", str(key), f"{key.namespace}/{owner['name']}")

@@ -1,0 +1,75 @@
+"""Reads: the children of one API as they are now."""
+
+import asyncio
+
+from batchedapi_operator.cluster import Cluster
+from batchedapi_operator.errors import InvalidSpecError
+from batchedapi_operator.keys import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    PODS,
+    REPLICA_SETS,
+    SERVICES,
+    JsonObject,
+    ObjectKey,
+)
+from batchedapi_operator.reconcile.plan import REVISIONS_KEPT, parsed
+from batchedapi_operator.reconcile.views import (
+    ChildView,
+    DeploymentView,
+    Observed,
+    PodView,
+    SourceView,
+)
+from batchedapi_operator.resources import names
+
+
+async def observe(cluster: Cluster, document: JsonObject) -> Observed:
+    """Ask the apiserver, not a cache: children are deleted on the strength of this.
+
+    Raises:
+        ApplyError: One of the reads failed.
+    """
+    key = ObjectKey.of(document)
+    selector = names.selector_text(key.name)
+    deployment, service, (revisions, _), pods, source = await asyncio.gather(
+        cluster.get(DEPLOYMENTS, key),
+        cluster.get_metadata(SERVICES, key),
+        cluster.list_metadata(CONFIG_MAPS, key.namespace, selector),
+        cluster.find(PODS, key.namespace, selector),
+        _source(cluster, document, key),
+    )
+    uid = document["metadata"]["uid"]
+    ours = tuple(child for child in map(ChildView.of, revisions) if child.owner_uid == uid)
+    return Observed(
+        status=document.get("status") or {},
+        deployment=DeploymentView.of(deployment) if deployment else None,
+        service=ChildView.of(service) if service else None,
+        revisions=ours,
+        source=source,
+        pods=tuple(map(PodView.of, pods)),
+        revisions_in_use=await _in_use(cluster, key, ours, pods),
+    )
+
+
+async def _source(cluster: Cluster, document: JsonObject, key: ObjectKey) -> SourceView | None:
+    try:
+        source = parsed(document).spec.predictor.source
+    except InvalidSpecError:
+        return None  # the plan will say what is wrong
+    if source is None or source.config_map is None:
+        return None
+    body = await cluster.get(CONFIG_MAPS, ObjectKey(key.namespace, source.config_map))
+    return SourceView.of(body) if body is not None else None
+
+
+async def _in_use(
+    cluster: Cluster, key: ObjectKey, revisions: tuple[ChildView, ...], pods: list[JsonObject]
+) -> frozenset[str]:
+    """Digests in ReplicaSets and pods; asked for only once there is something to delete."""
+    if len(revisions) <= REVISIONS_KEPT:
+        return frozenset()
+    sets, _ = await cluster.list_metadata(
+        REPLICA_SETS, key.namespace, names.selector_text(key.name)
+    )
+    return frozenset(ChildView.of(body).revision for body in (*sets, *pods))

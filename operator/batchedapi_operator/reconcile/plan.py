@@ -1,0 +1,219 @@
+"""The plan for one API: every write that would bring the cluster to what its user asked for.
+
+Pure: the same world gives the same plan, and a plan that was carried out gives an empty one.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from batchedapi_core.manifest import (
+    BatchedAPI,
+    ManifestError,
+    ScalingMode,
+    UnknownFields,
+    parse_api,
+)
+from batchedapi_operator.errors import InvalidSpecError, NotOwnedError
+from batchedapi_operator.events import Note, notes_of
+from batchedapi_operator.keys import CONFIG_MAPS, DEPLOYMENTS, SERVICES, JsonObject, Resource
+from batchedapi_operator.reconcile.status import Subject, build_status
+from batchedapi_operator.reconcile.views import ChildView, DeploymentView, Observed
+from batchedapi_operator.resources import (
+    Revision,
+    build_config_map,
+    build_deployment,
+    build_service,
+    revision_of,
+)
+
+REVISIONS_KEPT: Final = 5
+"""Besides those in use: what `kubectl rollout undo` may want to go back to."""
+GONE_SOON_SECONDS: Final = 2.0
+"""Until the children of a deleted API of the same name have been collected."""
+REFUSED_AGAIN_SECONDS: Final = 60.0
+"""A quota may be raised, a webhook mended: refused children are tried again at this pace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """One child to be applied; `existing` is what it replaces."""
+
+    resource: Resource
+    body: JsonObject
+    existing: ChildView | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to write, in this order."""
+
+    apply: tuple[Apply, ...]
+    replicas: int | None
+    """For the Deployment's /scale; None leaves it alone."""
+    delete: tuple[ChildView, ...]
+    """Revision ConfigMaps."""
+    status: JsonObject
+    """The reconciler's part, whole; whether it has changed is for the writer to see."""
+    notes: tuple[Note, ...]
+    """Events, to be recorded once the status that they tell of has been written."""
+    retry_after: float | None
+    """Seconds; None: the next change will bring the API up again."""
+
+
+def parsed(document: JsonObject) -> BatchedAPI:
+    """The manifest as a model.
+
+    Fields of a newer version are ignored: an operator that was rolled back must go on.
+
+    Raises:
+        InvalidSpecError: The manifest got past the apiserver, and still cannot be used.
+    """
+    try:
+        return parse_api(document, UnknownFields.IGNORE)
+    except ManifestError as error:
+        raise InvalidSpecError("Invalid", str(error)) from error
+
+
+def plan(
+    document: JsonObject,
+    observed: Observed,
+    default_image: str,
+    now: str,
+    refusal: InvalidSpecError | None = None,
+) -> Plan:
+    """Decide what to write.
+
+    Args:
+        document: The BatchedAPI as it is in the cluster.
+        observed: Its children.
+        default_image: For a new revision whose manifest names no image.
+        now: RFC 3339, dates what changes in the status.
+        refusal: What the apiserver said to the last try; its plan writes nothing but the status.
+    """
+    metadata = document["metadata"]
+    api: BatchedAPI | None = None
+    revision: Revision | None = None
+    image = ""
+    problem = refusal
+    try:
+        api = parsed(document)
+        revision = _revision(api, observed)
+        image = image_for(api, revision, observed.status, default_image)
+        _refuse_foreign(api, observed)
+    except InvalidSpecError as error:
+        problem = problem or error
+    subject = Subject(
+        metadata["name"], metadata.get("generation", 0), api, revision, image, problem
+    )
+    status = build_status(subject, observed, now)
+    notes = notes_of(observed.status, status)
+    if problem is not None or api is None or revision is None:
+        again = REFUSED_AGAIN_SECONDS if refusal is not None else None
+        return Plan((), None, (), status, notes, again)
+    if _predecessors(api, observed):
+        return Plan((), None, (), status, (), GONE_SOON_SECONDS)
+    return Plan(
+        apply=_children(api, revision, image, observed),
+        replicas=first_or_copied_count(api, observed.deployment),
+        delete=surplus_revisions(revision, observed),
+        status=status,
+        notes=notes,
+        retry_after=None,
+    )
+
+
+def _revision(api: BatchedAPI, observed: Observed) -> Revision:
+    source = api.spec.predictor.source
+    if source is None or source.config_map is None:
+        return revision_of(api, {}, {})
+    if observed.source is None:
+        raise InvalidSpecError(
+            "SourceMissing",
+            f"spec.predictor.source.configMap: there is no ConfigMap {source.config_map!r} in"
+            f" namespace {api.metadata.namespace!r}; create it, or name another",
+        )
+    return revision_of(api, observed.source.data, observed.source.binary_data)
+
+
+def image_for(api: BatchedAPI, revision: Revision, status: JsonObject, default_image: str) -> str:
+    """The manifest's image, else the one this revision was pinned to, else the operator's."""
+    if api.spec.predictor.image is not None:
+        return api.spec.predictor.image
+    pinned = status.get("revision") or {}
+    if pinned.get("current") == revision.name and pinned.get("image"):
+        return str(pinned["image"])
+    return default_image
+
+
+def owned(api: BatchedAPI, child: ChildView) -> bool:
+    """Controlled by this very API, or applied by us and robbed of its owner since."""
+    if child.owner_uid:
+        return child.owner_uid == api.metadata.uid
+    return child.applied_by_us
+
+
+def _predecessor(api: BatchedAPI, child: ChildView) -> bool:
+    """Left by a deleted API of the same name: never adopted, and gone soon."""
+    return child.deleting or (
+        child.owner_api == api.metadata.name and child.owner_uid != api.metadata.uid
+    )
+
+
+def _named(observed: Observed) -> tuple[tuple[Resource, ChildView], ...]:
+    children = []
+    if observed.deployment is not None:
+        children.append((DEPLOYMENTS, observed.deployment.child))
+    if observed.service is not None:
+        children.append((SERVICES, observed.service))
+    return tuple(children)
+
+
+def _predecessors(api: BatchedAPI, observed: Observed) -> bool:
+    return any(_predecessor(api, child) for _, child in _named(observed))
+
+
+def _refuse_foreign(api: BatchedAPI, observed: Observed) -> None:
+    for resource, child in _named(observed):
+        if not owned(api, child) and not _predecessor(api, child):
+            raise NotOwnedError(
+                resource.kind,
+                f"{api.metadata.namespace}/{child.name}",
+                f"{api.metadata.namespace}/{api.metadata.name}",
+            )
+
+
+def _children(
+    api: BatchedAPI, revision: Revision, image: str, observed: Observed
+) -> tuple[Apply, ...]:
+    """The revision first: pods that name it must find it."""
+    known = {child.name: child for child in observed.revisions}
+    deployment = observed.deployment.child if observed.deployment is not None else None
+    return (
+        Apply(CONFIG_MAPS, build_config_map(api, revision), known.get(revision.name)),
+        Apply(SERVICES, build_service(api), observed.service),
+        Apply(DEPLOYMENTS, build_deployment(api, revision, image), deployment),
+    )
+
+
+def first_or_copied_count(api: BatchedAPI, deployment: DeploymentView | None) -> int | None:
+    """Replicas to be written now; None where they are the autoscaler's, or right already.
+
+    In mode Native that is the first count alone: afterwards only the autoscaler moves them.
+    """
+    owned_already = deployment is not None and deployment.replicas_owned
+    scaling = api.spec.autoscaling
+    if scaling.mode is ScalingMode.NATIVE:
+        return None if owned_already else scaling.min_replicas
+    wanted = api.spec.replicas if api.spec.replicas is not None else 1
+    if owned_already and deployment is not None and deployment.replicas == wanted:
+        return None
+    return wanted
+
+
+def surplus_revisions(revision: Revision, observed: Observed) -> tuple[ChildView, ...]:
+    """Revisions that nothing refers to any more, but for the youngest."""
+    running = observed.deployment.revision if observed.deployment is not None else ""
+    used = {revision.digest, running, *observed.revisions_in_use}
+    unused = [child for child in observed.revisions if child.revision not in used]
+    unused.sort(key=lambda child: (child.created, child.name), reverse=True)
+    return tuple(unused[max(0, REVISIONS_KEPT - 1) :])

@@ -1,0 +1,94 @@
+"""One API: observe, plan, execute."""
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import datetime
+
+from batchedapi_operator.cluster import Cluster, rfc3339, utc_now
+from batchedapi_operator.errors import (
+    InvalidSpecError,
+    NamespaceGoingError,
+    NotOwnedError,
+    RefusedError,
+)
+from batchedapi_operator.keys import BATCHED_APIS, JsonObject, ObjectKey
+from batchedapi_operator.pace import Pace
+from batchedapi_operator.reconcile.conditions import refusal_reason
+from batchedapi_operator.reconcile.execute import Executor
+from batchedapi_operator.reconcile.observe import observe
+from batchedapi_operator.reconcile.plan import Plan, plan
+from batchedapi_operator.reconcile.status import same
+from batchedapi_operator.reconcile.views import Observed
+from batchedapi_operator.store import Store
+
+log = logging.getLogger(__name__)
+
+
+class Reconciler:
+    """The work of the queue: brings one API up to date."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        store: Store,
+        serving_image: str,
+        *,
+        forget: Callable[[ObjectKey], None] = lambda _: None,
+        wall: Callable[[], datetime] = utc_now,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster = cluster
+        self._store = store
+        self._serving_image = serving_image
+        self._forget = forget
+        self._wall = wall
+        self._monotonic = monotonic
+        self._executor = Executor(cluster, wall)
+        self._pace = Pace()
+
+    async def reconcile(self, key: ObjectKey) -> float | None:
+        """Bring `key` up to date; returns after how many seconds to look again, if so.
+
+        Raises:
+            ApplyError: The queue is to try again.
+        """
+        document = await self._cluster.get(BATCHED_APIS, key)
+        if document is None or "deletionTimestamp" in document["metadata"]:
+            self._gone(key)
+            return None
+        try:
+            return await self._bring_up_to_date(key, document)
+        except NamespaceGoingError:
+            return None
+
+    async def _bring_up_to_date(self, key: ObjectKey, document: JsonObject) -> float | None:
+        observed = await observe(self._cluster, document)
+        self._store.replace_pods(key, observed.pods)
+        made = plan(document, observed, self._serving_image, rfc3339(self._wall()))
+        try:
+            await self._executor.write_children(key, made)
+        except NotOwnedError as error:
+            made = self._refused(document, observed, error)
+        except RefusedError as error:
+            problem = InvalidSpecError(refusal_reason(error.message), error.message)
+            made = self._refused(document, observed, problem)
+        if same(observed.status, made.status):
+            return made.retry_after
+        wait = self._pace.delay(key, self._monotonic())
+        if wait > 0.0:
+            return wait
+        await self._executor.write_status(key, document["metadata"]["uid"], made)
+        for note in made.notes:
+            log.info("event", extra={"api": str(key), "reason": note.reason, "note": note.text})
+        return made.retry_after
+
+    def _refused(self, document: JsonObject, observed: Observed, problem: InvalidSpecError) -> Plan:
+        now = rfc3339(self._wall())
+        return plan(document, observed, self._serving_image, now, refusal=problem)
+
+    def _gone(self, key: ObjectKey) -> None:
+        self._executor.forget(key)
+        self._pace.forget(key)
+        self._store.remove_api(key)
+        self._forget(key)

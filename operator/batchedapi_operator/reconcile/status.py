@@ -1,0 +1,122 @@
+"""The reconciler's part of `status`, out of what was observed; and when to write it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from batchedapi_core.manifest import BatchedAPI, ConditionType, Phase
+from batchedapi_operator.errors import InvalidSpecError
+from batchedapi_operator.keys import JsonObject
+from batchedapi_operator.reconcile import conditions
+from batchedapi_operator.reconcile.conditions import Condition
+from batchedapi_operator.reconcile.views import Observed
+from batchedapi_operator.resources import Revision, names, url
+
+OUR_CONDITIONS: Final = (
+    ConditionType.READY,
+    ConditionType.PROGRESSING,
+    ConditionType.SPEC_VALID,
+    ConditionType.MODEL_LOADED,
+    ConditionType.SCHEDULED,
+)
+"""The others are the autoscaler's: an apply that named them would take them from it."""
+OUR_FIELDS: Final = (
+    "observedGeneration", "phase", "replicas", "readyReplicas", "updatedReplicas",
+    "desiredReplicas", "selector", "url", "revision",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Whose status it is, as far as that can be told."""
+
+    name: str
+    generation: int
+    api: BatchedAPI | None
+    """None: the manifest cannot be parsed."""
+    revision: Revision | None
+    """None: none can be made; the one in the status is what runs."""
+    image: str
+    problem: InvalidSpecError | None
+
+
+def build_status(subject: Subject, observed: Observed, now: str) -> JsonObject:
+    """Every field the reconciler owns; `now` is RFC 3339 and dates what has changed."""
+    deployment = observed.deployment
+    before = observed.status
+    digest = deployment.revision if deployment is not None else ""
+    found = (
+        conditions.ready(deployment),
+        conditions.progressing(deployment),
+        conditions.spec_valid(subject.problem, deployment),
+        conditions.model_loaded(observed.pods, digest),
+        conditions.scheduled(observed.pods),
+    )
+    return {
+        "observedGeneration": subject.generation,
+        "phase": phase_of(found, observed).value,
+        "replicas": deployment.existing if deployment else 0,
+        "readyReplicas": deployment.ready if deployment else 0,
+        "updatedReplicas": deployment.updated if deployment else 0,
+        "desiredReplicas": deployment.replicas if deployment else 0,
+        "selector": names.selector_text(subject.name),
+        **_address(subject, before),
+        **_revision(subject, before),
+        "conditions": conditions.dated(
+            found, before.get("conditions") or (), subject.generation, now
+        ),
+    }
+
+
+def _address(subject: Subject, before: Mapping[str, object]) -> JsonObject:
+    if subject.api is not None:
+        return {"url": url(subject.api)}
+    return {"url": before["url"]} if "url" in before else {}
+
+
+def _revision(subject: Subject, before: Mapping[str, object]) -> JsonObject:
+    if subject.revision is not None and subject.problem is None:
+        return {"revision": {"current": subject.revision.name, "image": subject.image}}
+    return {"revision": before["revision"]} if "revision" in before else {}
+
+
+def phase_of(found: Iterable[Condition], observed: Observed) -> Phase:
+    """The state in one word: what is broken first, then what is under way."""
+    state = {one.type: one for one in found}
+    deployment = observed.deployment
+    answering = deployment is not None and deployment.ready > 0
+    broken = any(
+        state[kind].status == "False"
+        for kind in (ConditionType.SPEC_VALID, ConditionType.MODEL_LOADED)
+    )
+    if broken or state[ConditionType.PROGRESSING].reason == "ProgressDeadlineExceeded":
+        return Phase.DEGRADED if answering else Phase.ERROR
+    if not answering:
+        return Phase.PENDING
+    if state[ConditionType.SCHEDULED].status == "False":
+        return Phase.DEGRADED
+    if state[ConditionType.PROGRESSING].status == "True":
+        return Phase.UPDATING
+    return Phase.LIVE
+
+
+def same(before: JsonObject, after: JsonObject) -> bool:
+    """Whether `before`, the whole status, already says what `after`, our part of it, would."""
+    if any(before.get(name) != after.get(name) for name in OUR_FIELDS):
+        return False
+    ours = _ours(before.get("conditions") or ())
+    return ours == _ours(after["conditions"])
+
+
+def _ours(found: Sequence[JsonObject]) -> dict[str, JsonObject]:
+    """Without messages that only tell details: the kubelet words a failure anew every time."""
+    kinds = {kind.value for kind in OUR_CONDITIONS}
+    return {
+        one["type"]: {
+            name: value
+            for name, value in one.items()
+            if name != "message" or one["type"] == ConditionType.SPEC_VALID
+        }
+        for one in found
+        if one["type"] in kinds
+    }

@@ -1,0 +1,211 @@
+"""What the operator needs of the objects it reads; parsed once, at the edge."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from batchedapi_core import contract
+from batchedapi_operator.keys import JsonObject
+from batchedapi_operator.resources.deployment import CONTAINER
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionView:
+    """A condition of a Deployment or a pod."""
+
+    status: str
+    reason: str
+    message: str
+
+
+def _conditions(status: Mapping[str, Any]) -> dict[str, ConditionView]:
+    return {
+        one["type"]: ConditionView(one["status"], one.get("reason", ""), one.get("message", ""))
+        for one in status.get("conditions") or ()
+    }
+
+
+def controller_uid(metadata: Mapping[str, Any]) -> str:
+    """Uid of the owner that controls the object; empty without one."""
+    for owner in metadata.get("ownerReferences") or ():
+        if owner.get("controller"):
+            return str(owner["uid"])
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildView:
+    """A child's identity."""
+
+    name: str
+    uid: str
+    owner_uid: str
+    """Of its controller; empty without one."""
+    owner_api: str
+    """Name of the controller if that is a BatchedAPI; empty otherwise."""
+    applied_by_us: bool
+    """Our manager owns fields of it: a child that lost its owner reference is still ours."""
+    deleting: bool
+    created: str
+    revision: str
+    """Its revision label."""
+    fingerprint: str
+    """Changes when anything that an apply could put right has changed."""
+
+    @classmethod
+    def of(cls, body: JsonObject) -> Self:
+        """From a child's body, or from its metadata alone."""
+        metadata = body["metadata"]
+        owners = metadata.get("ownerReferences") or ()
+        api = [o["name"] for o in owners if o.get("controller") and o["kind"] == contract.KIND]
+        return cls(
+            name=metadata["name"],
+            uid=metadata["uid"],
+            owner_uid=controller_uid(metadata),
+            owner_api=api[0] if api else "",
+            applied_by_us=any(
+                entry.get("manager") == contract.FIELD_MANAGER
+                for entry in metadata.get("managedFields") or ()
+            ),
+            deleting="deletionTimestamp" in metadata,
+            created=metadata.get("creationTimestamp", ""),
+            revision=(metadata.get("labels") or {}).get(contract.LABEL_REVISION, ""),
+            fingerprint=_fingerprint(metadata),
+        )
+
+
+def _fingerprint(metadata: Mapping[str, Any]) -> str:
+    """Generation and own metadata where the kind counts generations, else the version itself."""
+    if "generation" not in metadata:
+        return str(metadata["resourceVersion"])
+    labels = sorted((metadata.get("labels") or {}).items())
+    owners = sorted(owner["uid"] for owner in metadata.get("ownerReferences") or ())
+    return f"{metadata['uid']}/{metadata['generation']}/{labels}/{owners}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentView:
+    """The Deployment of an API: what it is asked for and how far it has come."""
+
+    child: ChildView
+    replicas: int
+    """Asked for."""
+    replicas_owned: bool
+    """Somebody has set them; False right after the Deployment was created."""
+    settled: bool
+    """Its controller has seen its latest generation."""
+    existing: int
+    ready: int
+    updated: int
+    image: str
+    revision: str
+    """Digest that its pod template carries."""
+    conditions: Mapping[str, ConditionView] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, body: JsonObject) -> Self:
+        """From a Deployment's body."""
+        metadata, spec, status = body["metadata"], body["spec"], body.get("status") or {}
+        template = spec["template"]
+        images = [c["image"] for c in template["spec"]["containers"] if c["name"] == CONTAINER]
+        return cls(
+            child=ChildView.of(body),
+            replicas=spec.get("replicas", 1),
+            replicas_owned=any(
+                "f:replicas" in entry.get("fieldsV1", {}).get("f:spec", {})
+                for entry in metadata.get("managedFields") or ()
+            ),
+            settled=status.get("observedGeneration", 0) >= metadata.get("generation", 0),
+            existing=status.get("replicas", 0),
+            ready=status.get("readyReplicas", 0),
+            updated=status.get("updatedReplicas", 0),
+            image=images[0] if images else "",
+            revision=(template["metadata"].get("labels") or {}).get(contract.LABEL_REVISION, ""),
+            conditions=_conditions(status),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """A replica."""
+
+    name: str
+    uid: str
+    ip: str
+    owner_uid: str
+    """Of its ReplicaSet."""
+    revision: str
+    ready: bool
+    deleting: bool
+    unschedulable: str
+    """The scheduler's words; empty when the pod has a node."""
+    waiting_reason: str
+    waiting_message: str
+    exit_reason: str
+    """Why the container last ended, e.g. OOMKilled; empty if it never did."""
+    exit_message: str
+    exit_code: int
+
+    @classmethod
+    def of(cls, body: JsonObject) -> Self:
+        """From a pod's body."""
+        metadata, status = body["metadata"], body.get("status") or {}
+        conditions = _conditions(status)
+        scheduled = conditions.get("PodScheduled", ConditionView("True", "", ""))
+        ready = conditions.get("Ready", ConditionView("False", "", ""))
+        containers = status.get("containerStatuses") or ()
+        container: JsonObject = next((c for c in containers if c["name"] == CONTAINER), {})
+        state = container.get("state") or {}
+        waiting = state.get("waiting") or {}
+        ended = (
+            state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
+        )
+        return cls(
+            name=metadata["name"],
+            uid=metadata["uid"],
+            ip=status.get("podIP", ""),
+            owner_uid=controller_uid(metadata),
+            revision=(metadata.get("labels") or {}).get(contract.LABEL_REVISION, ""),
+            ready=ready.status == "True",
+            deleting="deletionTimestamp" in metadata,
+            unschedulable=(
+                scheduled.message
+                if scheduled.status == "False" and scheduled.reason == "Unschedulable"
+                else ""
+            ),
+            waiting_reason=waiting.get("reason", ""),
+            waiting_message=waiting.get("message", ""),
+            exit_reason=ended.get("reason", ""),
+            exit_message=ended.get("message", ""),
+            exit_code=ended.get("exitCode", 0),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SourceView:
+    """The user's ConfigMap."""
+
+    data: Mapping[str, str]
+    binary_data: Mapping[str, str]
+
+    @classmethod
+    def of(cls, body: JsonObject) -> Self:
+        """From a ConfigMap's body."""
+        return cls(body.get("data") or {}, body.get("binaryData") or {})
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The world of one API as it was just read."""
+
+    status: JsonObject
+    """The API's own status, as last written."""
+    deployment: DeploymentView | None = None
+    service: ChildView | None = None
+    revisions: tuple[ChildView, ...] = ()
+    """Revision ConfigMaps that carry the API's label."""
+    source: SourceView | None = None
+    """None: the manifest names no ConfigMap, or there is none of that name."""
+    pods: tuple[PodView, ...] = ()
+    revisions_in_use: frozenset[str] = frozenset()
+    """Digests that a ReplicaSet or pod of the API still refers to."""

@@ -1,0 +1,14 @@
+"""The objects that the operator makes of a BatchedAPI; one kind a file, every builder pure."""
+
+from batchedapi_operator.resources.configmap import Revision, build_config_map, revision_of
+from batchedapi_operator.resources.deployment import build_deployment
+from batchedapi_operator.resources.service import build_service, url
+
+__all__ = [
+    "Revision",
+    "build_config_map",
+    "build_deployment",
+    "build_service",
+    "revision_of",
+    "url",
+]

@@ -1,0 +1,68 @@
+"""A revision: the serving slice and a copy of the user's source in one immutable ConfigMap.
+
+The last good revision goes on serving whatever is edited or deleted elsewhere.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import yaml
+
+from batchedapi_core import contract
+from batchedapi_core.manifest import BatchedAPI, serving_slice
+from batchedapi_operator.errors import InvalidSpecError
+from batchedapi_operator.keys import CONFIG_MAPS, JsonObject
+from batchedapi_operator.resources.names import REVISION_DIGITS, head, revision_name
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """What a replica is given; another content is another revision, and rolls the pods."""
+
+    name: str
+    """Of its ConfigMap."""
+    digest: str
+    data: Mapping[str, str]
+    binary_data: Mapping[str, str] = field(default_factory=dict)
+    """Base64, as in the user's ConfigMap."""
+
+
+def revision_of(
+    api: BatchedAPI, data: Mapping[str, str], binary_data: Mapping[str, str]
+) -> Revision:
+    """The revision that `api` asks for with the source it has now.
+
+    The manifest's image takes part in the hash: leaving it out later must give a revision of its
+    own, else the image pinned for the old one would stay.
+
+    Raises:
+        InvalidSpecError: The source has a key that the manifest of the replica needs.
+    """
+    if contract.MANIFEST_FILE in data or contract.MANIFEST_FILE in binary_data:
+        raise InvalidSpecError(
+            "Invalid",
+            f"spec.predictor.source.configMap: the key {contract.MANIFEST_FILE} is reserved for the"
+            " manifest of the replica; rename that file",
+        )
+    manifest = serving_slice(api)
+    hashed = [manifest, api.spec.predictor.image, dict(data), dict(binary_data)]
+    digest = hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
+    digest = digest[:REVISION_DIGITS]
+    return Revision(
+        name=revision_name(api.metadata.name, digest),
+        digest=digest,
+        data={contract.MANIFEST_FILE: yaml.safe_dump(manifest, sort_keys=True), **data},
+        binary_data=binary_data,
+    )
+
+
+def build_config_map(api: BatchedAPI, revision: Revision) -> JsonObject:
+    """The ConfigMap of `revision`, to be mounted at contract.MANIFEST_DIRECTORY."""
+    body = head(api, CONFIG_MAPS, revision.name)
+    body["metadata"]["labels"][contract.LABEL_REVISION] = revision.digest
+    body |= {"immutable": True, "data": dict(revision.data)}
+    if revision.binary_data:
+        body["binaryData"] = dict(revision.binary_data)
+    return body

@@ -1,0 +1,138 @@
+"""The Deployment that runs the replicas of an API."""
+
+import math
+from typing import Final
+
+from batchedapi_core import contract
+from batchedapi_core.manifest import BatchedAPI, Compute, format_duration
+from batchedapi_operator.keys import DEPLOYMENTS, JsonObject
+from batchedapi_operator.resources.configmap import Revision
+from batchedapi_operator.resources.names import head, labels, selector_labels
+
+CONTAINER: Final = "serving"
+USER_ID: Final = 65532
+"""The `nonroot` user of the image; pods are admitted under Pod Security `restricted`."""
+STARTUP_SECONDS: Final = 600
+"""For import, load and warm-up of a model."""
+PROGRESS_DEADLINE_SECONDS: Final = STARTUP_SECONDS + 300
+"""A rollout is not called stuck while a model may still be loading."""
+UNLIMITED_REQUEST_SECONDS: Final = 600
+"""How long a stopping replica is given where `spec.overload.timeout` sets no limit."""
+GPU: Final = "nvidia.com/gpu"
+_MANIFEST_VOLUME: Final = "revision"
+_SCRATCH_VOLUME: Final = "tmp"
+
+
+def build_deployment(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
+    """The Deployment without `replicas`: those are written through /scale alone."""
+    update = api.spec.update_strategy
+    body = head(api, DEPLOYMENTS, api.metadata.name)
+    body["spec"] = {
+        "selector": {"matchLabels": selector_labels(api.metadata.name)},
+        "revisionHistoryLimit": 5,
+        "progressDeadlineSeconds": PROGRESS_DEADLINE_SECONDS,
+        "strategy": {
+            "type": "RollingUpdate",
+            "rollingUpdate": {
+                "maxSurge": update.max_surge,
+                "maxUnavailable": update.max_unavailable,
+            },
+        },
+        "template": {
+            "metadata": {
+                "labels": {
+                    **labels(api.metadata.name),
+                    contract.LABEL_REVISION: revision.digest,
+                },
+                "annotations": {
+                    "prometheus.io/scrape": "true",
+                    "prometheus.io/port": str(contract.ADMIN_PORT),
+                    "prometheus.io/path": contract.PATH_METRICS,
+                },
+            },
+            "spec": _pod(api, revision, image),
+        },
+    }
+    return body
+
+
+def _pod(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
+    timeout = api.spec.overload.timeout or UNLIMITED_REQUEST_SECONDS
+    grace = api.spec.update_strategy.drain_delay + timeout + contract.TERMINATION_MARGIN_SECONDS
+    return {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": math.ceil(grace),
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER_ID,
+            "runAsGroup": USER_ID,
+            "fsGroup": USER_ID,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_container(api, image)],
+        "volumes": [
+            {"name": _MANIFEST_VOLUME, "configMap": {"name": revision.name}},
+            {"name": _SCRATCH_VOLUME, "emptyDir": {}},
+        ],
+    }
+
+
+def _container(api: BatchedAPI, image: str) -> JsonObject:
+    env = [{"name": entry.name, "value": entry.value} for entry in api.spec.predictor.env]
+    return {
+        "name": CONTAINER,
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "args": [
+            "serve",
+            *("-f", f"{contract.MANIFEST_DIRECTORY}/{contract.MANIFEST_FILE}"),
+            *("--host", "0.0.0.0"),  # noqa: S104 - a pod is reached by its address
+            *("--drain-delay", format_duration(api.spec.update_strategy.drain_delay)),
+            "--tolerate-unknown-fields",
+        ],
+        **({"env": env} if env else {}),
+        "ports": [
+            {"name": contract.HTTP_PORT_NAME, "containerPort": contract.HTTP_PORT},
+            {"name": contract.ADMIN_PORT_NAME, "containerPort": contract.ADMIN_PORT},
+        ],
+        "resources": _resources(api.spec.compute),
+        "startupProbe": _probe(contract.PATH_STARTUP, period=1, failures=STARTUP_SECONDS),
+        "readinessProbe": _probe(contract.PATH_READY, period=1, timeout=3, failures=3),
+        "livenessProbe": _probe(contract.PATH_LIVE, period=10, timeout=5, failures=6),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
+        "terminationMessagePath": contract.TERMINATION_LOG,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [
+            {
+                "name": _MANIFEST_VOLUME,
+                "mountPath": contract.MANIFEST_DIRECTORY,
+                "readOnly": True,
+            },
+            {"name": _SCRATCH_VOLUME, "mountPath": "/tmp"},  # noqa: S108 - inside the pod
+        ],
+    }
+
+
+def _resources(compute: Compute) -> JsonObject:
+    """No CPU limit: a throttled batch makes every request in it late."""
+    requests: JsonObject = {"cpu": compute.cpu}
+    limits: JsonObject = {}
+    if compute.mem is not None:
+        requests["memory"] = limits["memory"] = compute.mem
+    if compute.gpu:
+        limits[GPU] = str(compute.gpu)
+    return {"requests": requests, **({"limits": limits} if limits else {})}
+
+
+def _probe(path: str, *, period: int, failures: int, timeout: int = 1) -> JsonObject:
+    return {
+        "httpGet": {"path": path, "port": contract.ADMIN_PORT_NAME},
+        "periodSeconds": period,
+        "timeoutSeconds": timeout,
+        "failureThreshold": failures,
+    }

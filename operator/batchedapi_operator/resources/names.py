@@ -1,0 +1,58 @@
+"""Names, labels and owner references of children, computed in one place."""
+
+from typing import Final
+
+from batchedapi_core import contract
+from batchedapi_core.manifest import BatchedAPI
+from batchedapi_operator.keys import JsonObject, Resource
+
+REVISION_DIGITS: Final = 8
+"""Of the hash in a revision's name: among the few revisions kept, a clash is one in 10^9."""
+
+
+def revision_name(api_name: str, digest: str) -> str:
+    """Name of a revision's ConfigMap."""
+    return f"{api_name}-{digest}"
+
+
+def selector_labels(api_name: str) -> dict[str, str]:
+    """What selects the pods of an API; a Deployment's selector can never be changed."""
+    return {contract.LABEL_API: api_name}
+
+
+def selector_text(api_name: str) -> str:
+    """The same as a label selector, for /scale and for lists."""
+    return f"{contract.LABEL_API}={api_name}"
+
+
+def labels(api_name: str) -> dict[str, str]:
+    """On every child."""
+    return {
+        **selector_labels(api_name),
+        "app.kubernetes.io/name": "batchedapi-serving",
+        "app.kubernetes.io/instance": api_name,
+        contract.LABEL_MANAGED_BY: contract.MANAGED_BY,
+    }
+
+
+def head(api: BatchedAPI, resource: Resource, name: str) -> JsonObject:
+    """The common part of a child; being owned, it goes with its API and needs no finalizer."""
+    return {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "metadata": {
+            "name": name,
+            "namespace": api.metadata.namespace,
+            "labels": labels(api.metadata.name),
+            "ownerReferences": [
+                {
+                    "apiVersion": contract.API_VERSION,
+                    "kind": contract.KIND,
+                    "name": api.metadata.name,
+                    "uid": api.metadata.uid,
+                    "controller": True,
+                    "blockOwnerDeletion": True,
+                }
+            ],
+        },
+    }

@@ -1,0 +1,74 @@
+"""Watches ConfigMaps by their metadata alone: revisions of ours, and users' sources.
+
+Users' ConfigMaps carry no label of ours, so the apiserver cannot filter for them. One stream of
+metadata (no data is sent) costs less than a watch for every source, and an edit becomes a new
+revision at once rather than at the next poll.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+from batchedapi_operator.errors import ApplyError
+from batchedapi_operator.keys import CONFIG_MAPS, JsonObject, ObjectKey
+from batchedapi_operator.kube import Kube
+from batchedapi_operator.queue import WorkQueue, backoff
+from batchedapi_operator.store import Store
+
+log = logging.getLogger(__name__)
+
+WATCH_SECONDS: Final = 290
+"""Of one stream; a new one goes on from where it ended."""
+
+
+class SourceWatch:
+    """Queues the APIs that a changed ConfigMap concerns."""
+
+    def __init__(self, kube: Kube, store: Store, queue: WorkQueue, namespace: str | None) -> None:
+        self._kube = kube
+        self._store = store
+        self._queue = queue
+        self._namespace = namespace
+        self.connected = False
+        """Whether the apiserver answers; also what the operator's readiness goes by."""
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        failures = 0
+        while True:
+            try:
+                await self._list_and_watch()
+                failures = 0
+            except ApplyError as error:
+                failures = 1 if self.connected else failures + 1
+                self.connected = False
+                log.warning("configmap watch interrupted", extra={"error": error.message})
+                await asyncio.sleep(min(15.0, backoff(failures)))
+
+    async def _list_and_watch(self) -> None:
+        """List, then follow; ends when the apiserver wants a fresh list."""
+        found, version = await self._kube.list_metadata(CONFIG_MAPS, self._namespace)
+        self.connected = True
+        for body in found:
+            self._concerned(body)
+        while version:
+            version = await self._follow(version)
+
+    async def _follow(self, version: str) -> str:
+        """One stream; the version to go on from, empty when that is too old."""
+        stream = self._kube.watch_metadata(CONFIG_MAPS, self._namespace, version, WATCH_SECONDS)
+        async for event in stream:
+            if event["type"] == "ERROR":
+                return ""
+            body = event["object"]
+            version = body["metadata"]["resourceVersion"]
+            if event["type"] != "BOOKMARK":
+                self._concerned(body)
+        return version
+
+    def _concerned(self, body: JsonObject) -> None:
+        owner = ObjectKey.of_api(body)
+        if owner is not None:
+            self._queue.enqueue(owner)
+        for key in self._store.users_of_config_map(ObjectKey.of(body)):
+            self._queue.enqueue(key)

@@ -1,0 +1,115 @@
+"""What the watches brought, for whoever must not ask the apiserver every few seconds.
+
+The autoscaler looks at every API every five seconds and reads from here. The reconciler reads
+the apiserver itself: a deletion or a first write must not be decided on what may be stale.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from batchedapi_operator.keys import JsonObject, ObjectKey
+from batchedapi_operator.reconcile.views import ChildView, DeploymentView, PodView
+
+
+class Store:
+    """The latest version of each watched object. One writer: the watches' handlers."""
+
+    def __init__(self) -> None:
+        self._apis: dict[ObjectKey, JsonObject] = {}
+        self._deployments: dict[ObjectKey, DeploymentView] = {}
+        self._pods: defaultdict[ObjectKey, dict[str, PodView]] = defaultdict(dict)
+        self._replica_sets: defaultdict[ObjectKey, dict[str, ChildView]] = defaultdict(dict)
+
+    def put_api(self, body: JsonObject) -> bool:
+        """Remember an API; True if its user has changed it (its generation is new)."""
+        key = ObjectKey.of(body)
+        metadata = {name: v for name, v in body["metadata"].items() if name != "managedFields"}
+        before = self._apis.get(key)
+        self._apis[key] = {**body, "metadata": metadata}
+        return before is None or _version(before) != _version(body)
+
+    def remove_api(self, key: ObjectKey) -> None:
+        """Forget an API and its children."""
+        self._apis.pop(key, None)
+        self._deployments.pop(key, None)
+        self._pods.pop(key, None)
+        self._replica_sets.pop(key, None)
+
+    def put_deployment(self, key: ObjectKey, body: JsonObject) -> None:
+        """Remember the Deployment of the API `key`; one of another name is not it."""
+        if body["metadata"]["name"] == key.name:
+            self._deployments[key] = DeploymentView.of(body)
+
+    def put_pod(self, key: ObjectKey, body: JsonObject) -> None:
+        """Remember a pod that carries the label of the API `key`."""
+        pod = PodView.of(body)
+        self._pods[key][pod.name] = pod
+
+    def put_replica_set(self, key: ObjectKey, body: JsonObject) -> None:
+        """Remember a ReplicaSet that carries the label of the API `key`."""
+        child = ChildView.of(body)
+        self._replica_sets[key][child.name] = child
+
+    def remove_deployment(self, key: ObjectKey, name: str) -> None:
+        """Forget a Deployment."""
+        if name == key.name:
+            self._deployments.pop(key, None)
+
+    def remove_pod(self, key: ObjectKey, name: str) -> None:
+        """Forget a pod."""
+        self._pods[key].pop(name, None)
+
+    def remove_replica_set(self, key: ObjectKey, name: str) -> None:
+        """Forget a ReplicaSet."""
+        self._replica_sets[key].pop(name, None)
+
+    def replace_pods(self, key: ObjectKey, pods: Iterable[PodView]) -> None:
+        """Take a fresh list: a watch that was cut off never tells of what was deleted meanwhile."""
+        self._pods[key] = {pod.name: pod for pod in pods}
+
+    def apis(self) -> tuple[ObjectKey, ...]:
+        """Every API known."""
+        return tuple(self._apis)
+
+    def api(self, key: ObjectKey) -> JsonObject | None:
+        """The API's body, its status included."""
+        return self._apis.get(key)
+
+    def deployment(self, key: ObjectKey) -> DeploymentView | None:
+        """The API's Deployment."""
+        return self._deployments.get(key)
+
+    def owned_pods(self, key: ObjectKey) -> tuple[PodView, ...]:
+        """Pods of ReplicaSets of the API's Deployment.
+
+        The label alone does not make a pod one of ours: anybody may put it on theirs.
+        """
+        deployment = self._deployments.get(key)
+        if deployment is None:
+            return ()
+        sets = {
+            one.uid
+            for one in self._replica_sets[key].values()
+            if one.owner_uid == deployment.child.uid
+        }
+        return tuple(pod for pod in self._pods[key].values() if pod.owner_uid in sets)
+
+    def users_of_config_map(self, source: ObjectKey) -> tuple[ObjectKey, ...]:
+        """APIs whose source is that ConfigMap."""
+        return tuple(
+            key
+            for key, body in self._apis.items()
+            if key.namespace == source.namespace and _source_name(body) == source.name
+        )
+
+
+def _version(body: JsonObject) -> tuple[str, int]:
+    return body["metadata"]["uid"], body["metadata"].get("generation", 0)
+
+
+def _source_name(body: JsonObject) -> str | None:
+    """Of an object that may be invalid: whatever stands where the name should."""
+    found: object = body
+    for part in ("spec", "predictor", "source", "configMap"):
+        found = found.get(part) if isinstance(found, dict) else None
+    return found if isinstance(found, str) else None
