@@ -76,6 +76,8 @@ def client_pod():
         "name": "client",
         "image": IMAGE,
         "command": ["sleep", "3600"],
+        # Without a request it would get what the replicas leave, and be no open loop any more.
+        "resources": {"requests": {"cpu": "400m"}},
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},

@@ -110,7 +110,7 @@ class Load:
                 f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
             ).encode() + body
             status, answer = await asyncio.wait_for(connection.ask(request), self.timeout)
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, RuntimeError) as error:  # RuntimeError: uvloop, closed
             self.broken[type(error).__name__] += 1
             if connection is not None:
                 connection.transport.abort()
@@ -144,7 +144,8 @@ class Load:
         except BaseException:
             self.open -= 1
             raise
-        connection.expires = loop.time() + self.lifetime * self.random.uniform(0.5, 1.5)
+        if connection.expires >= 0.0:  # else it was closed before we came to use it
+            connection.expires = loop.time() + self.lifetime * self.random.uniform(0.5, 1.5)
         return connection
 
     def report(self, seconds):

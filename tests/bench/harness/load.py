@@ -1,0 +1,103 @@
+"""A load of distinct ids whose answers are all checked, while something is done to the server."""
+
+import asyncio
+import collections
+import itertools
+import time
+
+from batchedapi_core import contract
+from harness.connections import Ask, Fate, run_client
+from harness.http_answers import request
+
+
+class IdLoad:
+    """An exchange without end: every request carries one id that no other carries."""
+
+    def __init__(self) -> None:
+        self._ids = itertools.count(1)
+        self._stopped = False
+        self.right = 0
+        self.wrong = 0
+        """Answers with status 200 that are not the id asked, and bytes nobody asked for."""
+        self.statuses: collections.Counter[int] = collections.Counter()
+        """Of answers other than 200."""
+        self.fates: collections.Counter[Fate] = collections.Counter()
+        self.latest = 0.0
+        """Latest time at which a request was sent that has been answered rightly since."""
+        self.slowest = 0.0
+        """Seconds from a request to its right answer, at most."""
+
+    @property
+    def running(self) -> bool:
+        """See Exchange."""
+        return not self._stopped
+
+    @property
+    def failed(self) -> int:
+        """Requests that were accepted and did not get a 200."""
+        return sum(self.statuses.values()) + self.fates[Fate.LOST]
+
+    def stop(self) -> None:
+        """Ask nothing more."""
+        self._stopped = True
+
+    def ask(self) -> Ask | None:
+        """See Exchange."""
+        if self._stopped:
+            return None
+        number = next(self._ids)
+        data = request(contract.PATH_PREDICT, contract.JSON, b"%d" % number)
+        return Ask(data, range(number, number + 1), time.monotonic())
+
+    def answered(self, ask: Ask, status: int, body: bytes) -> None:
+        """See Exchange."""
+        if status != 200:
+            self.statuses[status] += 1
+        elif body != b"%d" % ask.ids[0]:
+            self.wrong += 1
+        else:
+            self.right += 1
+            self.latest = max(self.latest, ask.sent)
+            self.slowest = max(self.slowest, time.monotonic() - ask.sent)
+
+    def unanswered(self, ask: Ask, fate: Fate) -> None:  # noqa: ARG002 - whose it was makes no difference
+        """See Exchange."""
+        self.fates[fate] += 1
+
+    def surplus(self, data: bytes) -> None:  # noqa: ARG002 - that it came is the finding
+        """See Exchange."""
+        self.wrong += 1
+
+
+class RunningLoad:
+    """Clients of an `IdLoad` while the `async with` block runs."""
+
+    def __init__(self, port: int, connections: int) -> None:
+        self.load = IdLoad()
+        self._port = port
+        self._connections = connections
+        self._clients: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> IdLoad:
+        self._clients = [
+            asyncio.create_task(run_client(self._port, self.load)) for _ in range(self._connections)
+        ]
+        return self.load
+
+    async def __aexit__(self, *_: object) -> None:
+        self.load.stop()
+        await finish(self._clients, 10.0)
+
+
+async def finish(clients: list["asyncio.Task[None]"], seconds: float) -> int:
+    """Wait for clients to end by themselves; the number of those that had to be cancelled.
+
+    Raises:
+        Exception: whatever ended a client.
+    """
+    done, late = await asyncio.wait(clients, timeout=seconds)
+    for client in late:
+        client.cancel()
+    for client in done:
+        client.result()
+    return len(late)

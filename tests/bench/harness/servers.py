@@ -1,0 +1,220 @@
+"""Starting and stopping the servers under test, always by process id."""
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import workloads
+
+from batchedapi_core import contract
+
+HOST: Final = "127.0.0.1"
+BENCH: Final = Path(__file__).resolve().parents[1]
+PORT: Final = 25000
+"""First of the ports that are used when `--port` says nothing else."""
+MOSEC_OFFSET: Final = 10
+PROGRAM: Final = str(Path(sys.executable).with_name("batchedapi"))
+_START_SECONDS: Final = 60
+_STOP_SECONDS: Final = 45
+"""Above the request timeout (30 s) and the margin that a drain may take."""
+_POLL_SECONDS: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that answers."""
+
+    name: str
+    pid: int
+    port: int
+    path: str
+    admin_port: int
+    """Metrics and health of ours; 0 for others."""
+    process: "subprocess.Popen[bytes]"
+
+
+def manifest(
+    predictor: str,
+    *,
+    max_batch_size: int = workloads.MAX_BATCH,
+    config: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """A manifest for a class of `workloads.py`, with the settings that every server gets."""
+    return {
+        "apiVersion": contract.API_VERSION,
+        "kind": contract.KIND,
+        "metadata": {"name": predictor.lower()},
+        "spec": {
+            "predictor": {"path": f"workloads:{predictor}", "config": dict(config or {})},
+            "serverSideBatching": {
+                "maxBatchSize": max_batch_size,
+                "batchInterval": f"{workloads.BATCH_INTERVAL_MS}ms",
+            },
+        },
+    }
+
+
+@contextlib.contextmanager
+def manifest_file(content: Mapping[str, Any]) -> Iterator[Path]:
+    """A file for `serve -f`; the predictor is found in the working directory, which is ours."""
+    with tempfile.TemporaryDirectory(prefix="bench-manifest-") as folder:
+        file = Path(folder) / contract.MANIFEST_FILE
+        file.write_text(json.dumps(content))  # JSON is YAML
+        yield file
+
+
+def serve_command(file: Path, port: int) -> list[str]:
+    """The command line of ours; the admin port is the next one."""
+    return [
+        PROGRAM, "serve", "-f", str(file), "--host", HOST,
+        "--port", str(port), "--admin-port", str(port + 1),
+    ]  # fmt: skip
+
+
+@contextlib.contextmanager
+def serving(file: Path, port: int) -> Iterator[Server]:
+    """Our server with that manifest, ready."""
+    with running(serve_command(file, port), {}) as (process, log):
+        wait_until(lambda: is_ready(port + 1), process, log)
+        yield Server("batchedapi", process.pid, port, contract.PATH_PREDICT, port + 1, process)
+
+
+@contextlib.contextmanager
+def serving_workload(
+    predictor: str, port: int, config: Mapping[str, Any] | None = None
+) -> Iterator[Server]:
+    """Our server with a class of `workloads.py`."""
+    with manifest_file(manifest(predictor, config=config)) as file, serving(file, port) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def serving_mosec(workload: str, port: int) -> Iterator[Server]:
+    """The peer, mosec with orjson, and the same predictor."""
+    command = [
+        sys.executable, str(BENCH / "mosec_app.py"),
+        "--address", HOST, "--port", str(port), "--log-level", "warning",
+    ]  # fmt: skip
+    body = workloads.bodies_of(workloads.rows_of(workloads.WORKLOADS[workload].width, 1))[0]
+    with running(command, {"BENCH_WORKLOAD": workload}) as (process, log):
+        wait_until(lambda: status_of(port, "/inference", body) == http.HTTPStatus.OK, process, log)
+        yield Server("mosec + orjson", process.pid, port, "/inference", 0, process)
+
+
+@contextlib.contextmanager
+def running(
+    command: Sequence[str], environment: Mapping[str, str]
+) -> Iterator[tuple["subprocess.Popen[bytes]", Path]]:
+    """A process in a session of its own and the file it logs to; stopped by SIGTERM at the end."""
+    with tempfile.TemporaryDirectory(prefix="bench-log-") as folder, _ending_on_sigterm():
+        log = Path(folder) / "log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command,
+                cwd=BENCH,
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            yield process, log
+        finally:
+            stop(process)
+
+
+@contextlib.contextmanager
+def _ending_on_sigterm() -> Iterator[None]:
+    """SIGTERM unwinds the program, so that it stops what it started."""
+    previous = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def stop(process: "subprocess.Popen[bytes]") -> None:
+    """SIGTERM, and SIGKILL for its whole session if it has not ended after 45 s."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # it leads its session: the id is the one we started
+        process.wait()
+
+
+def wait_until(
+    condition: Callable[[], bool], process: "subprocess.Popen[bytes]", log: Path
+) -> None:
+    """Wait for a server to answer.
+
+    Raises:
+        RuntimeError: it ended, or took too long; the message holds the end of its log.
+    """
+    deadline = time.monotonic() + _START_SECONDS
+    while not condition():
+        if process.poll() is not None or time.monotonic() > deadline:
+            how = "ended" if process.poll() is not None else f"not ready in {_START_SECONDS} s"
+            raise RuntimeError(
+                f"{process.args!r} {how}:\n{log.read_text(errors='replace')[-3000:]}"
+            )
+        time.sleep(_POLL_SECONDS)
+
+
+def is_ready(admin_port: int) -> bool:
+    """Whether /readyz says so."""
+    return status_of(admin_port, contract.PATH_READY, None) == http.HTTPStatus.OK
+
+
+def status_of(port: int, path: str, body: bytes | None) -> int:
+    """Status of one GET, or of a POST if there is a body; 0: not even a connection."""
+    try:
+        return ask(port, path, body)[0]
+    except OSError:
+        return 0
+
+
+def ask(port: int, path: str, body: bytes | None) -> tuple[int, bytes]:
+    """Status and body of one request on a connection of its own.
+
+    Raises:
+        OSError: no connection, or none that lasted.
+    """
+    connection = http.client.HTTPConnection(HOST, port, timeout=10)
+    try:
+        if body is None:
+            connection.request("GET", path)
+        else:
+            connection.request("POST", path, body, {"Content-Type": contract.JSON})
+        response = connection.getresponse()
+        return response.status, response.read()
+    except http.client.HTTPException as error:
+        raise ConnectionError(f"{path}: expected an HTTP answer, got {error!r}") from error
+    finally:
+        connection.close()
+
+
+def model_pid(supervisor: int) -> int:
+    """Process id of the one model process.
+
+    Raises:
+        RuntimeError: there is none at the moment.
+    """
+    children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
+    for child in map(int, children):
+        with contextlib.suppress(OSError):
+            if b"batchedapi_serving.model" in Path(f"/proc/{child}/cmdline").read_bytes():
+                return child
+    raise RuntimeError(f"process {supervisor}: expected a model process as its child, got none")

@@ -1,0 +1,199 @@
+"""What clients notice when processes are killed under load.
+
+    python tests/bench/kills.py --kills 100
+    python tests/bench/kills.py --mode term --rounds 20
+
+kill: SIGKILL of the only model process, at least 2 s apart and only once a request sent after the
+last kill has been answered. term: SIGTERM of the whole replica, a fresh one each round. Accepted is
+a request of which the server read a byte; `harness/connections.py` says how that is told from
+outside.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import click
+import uvloop
+from harness import metrics, servers
+from harness.connections import Fate
+from harness.load import IdLoad, RunningLoad
+from harness.report import Table, environment, help_of, out_option, report
+from harness.rounds import Spread
+
+_BATCH_MS: Final = 5
+_POLL_SECONDS: Final = 0.005
+_RECOVERY_SECONDS: Final = 30.0
+_EXIT_SECONDS: Final = 45.0
+
+
+class Stop(NamedTuple):
+    """One round of mode term."""
+
+    right: int
+    wrong: int
+    failed: int
+    """Accepted and not answered with 200."""
+    statuses: dict[int, int]
+    unread: int
+    seconds: float
+    """From SIGTERM to the end of the process."""
+    code: int
+
+
+async def wait_for_recovery(load: IdLoad, since: float) -> float:
+    """Seconds from `since` until a request sent after it has been answered.
+
+    Raises:
+        TimeoutError: that took more than 30 s.
+    """
+    while load.latest <= since:
+        if time.monotonic() > since + _RECOVERY_SECONDS:
+            raise TimeoutError(f"no answer for {_RECOVERY_SECONDS:g} s after a kill")
+        await asyncio.sleep(_POLL_SECONDS)
+    return time.monotonic() - since
+
+
+async def kill_repeatedly(
+    server: servers.Server, load: IdLoad, kills: int, spacing: float
+) -> list[float]:
+    """SIGKILL the model process `kills` times; seconds to recovery of each."""
+    recoveries = []
+    await wait_for_recovery(load, time.monotonic())
+    for number in range(kills):
+        pid = servers.model_pid(server.pid)
+        os.kill(pid, signal.SIGKILL)
+        killed = time.monotonic()
+        recoveries.append(await wait_for_recovery(load, killed))
+        if (number + 1) % 10 == 0:
+            click.echo(f"{number + 1} kills, {load.right} right, {load.failed} failed")
+        await asyncio.sleep(max(0.0, killed + spacing - time.monotonic()))
+    return recoveries
+
+
+async def run_kills(
+    server: servers.Server, connections: int, kills: int, spacing: float
+) -> dict[str, Any]:
+    """Load, kills, and what came of both."""
+    before = metrics.read(server.admin_port)
+    async with RunningLoad(server.port, connections) as load:
+        recoveries = await kill_repeatedly(server, load, kills, spacing)
+    after = metrics.read(server.admin_port)
+    return {
+        "kills": kills,
+        "restarts": metrics.model_restarts(after) - metrics.model_restarts(before),
+        "right": load.right,
+        "failed": load.failed + load.fates[Fate.UNREAD],
+        "statuses": dict(load.statuses),
+        "wrong": load.wrong,
+        "slowest_answer": load.slowest,
+        "recoveries": recoveries,
+    }
+
+
+async def run_stop(port: int, connections: int, seconds: float) -> Stop:
+    """A fresh replica, load, SIGTERM in the middle of it."""
+    with servers.serving_workload("Echo", port, {"milliseconds": _BATCH_MS}) as server:
+        async with RunningLoad(port, connections) as load:
+            await asyncio.sleep(seconds)
+            os.kill(server.pid, signal.SIGTERM)
+            began = time.monotonic()
+            code = await asyncio.to_thread(server.process.wait, _EXIT_SECONDS)
+            took = time.monotonic() - began
+    return Stop(
+        load.right,
+        load.wrong,
+        load.failed,
+        dict(load.statuses),
+        load.fates[Fate.UNREAD],
+        took,
+        code,
+    )
+
+
+async def run_stops(port: int, connections: int, rounds: int, seconds: float) -> list[Stop]:
+    """One replica after the other."""
+    stops = []
+    for number in range(rounds):
+        stops.append(await run_stop(port, connections, seconds))
+        click.echo(f"round {number + 1}: {stops[-1]}")
+    return stops
+
+
+def kills_table(found: dict[str, Any]) -> Table:
+    """One row."""
+    return Table(
+        "SIGKILL of the model process under load",
+        ["kills", "restarts", "right", "failed", "statuses", "wrong", "recovery s", "slowest s"],
+        [[
+            str(found["kills"]), str(found["restarts"]), f"{found['right']:,}",
+            str(found["failed"]), str(found["statuses"] or "none"), str(found["wrong"]),
+            Spread.of(found["recoveries"]).text(2), f"{found['slowest_answer']:.2f}",
+        ]],
+    )  # fmt: skip
+
+
+def stops_table(stops: Sequence[Stop]) -> Table:
+    """Sums over the rounds."""
+    return Table(
+        "SIGTERM of the replica under load",
+        ["rounds", "right", "accepted and lost", "wrong", "closed unread", "stop s", "exit codes"],
+        [[
+            str(len(stops)), f"{sum(s.right for s in stops):,}", str(sum(s.failed for s in stops)),
+            str(sum(s.wrong for s in stops)), str(sum(s.unread for s in stops)),
+            Spread.of([s.seconds for s in stops]).text(2),
+            " ".join(map(str, sorted({s.code for s in stops}))),
+        ]],
+    )  # fmt: skip
+
+
+@click.command(help=help_of(__doc__))
+@click.option("--mode", type=click.Choice(["kill", "term"]), default="kill", show_default=True)
+@click.option("--kills", type=click.IntRange(1, 1000), default=100, show_default=True)
+@click.option("--spacing", type=click.FloatRange(2, 60), default=2, show_default=True,
+              help="Seconds from kill to kill, at least.")  # fmt: skip
+@click.option("--rounds", type=click.IntRange(1, 100), default=20, show_default=True)
+@click.option("--seconds", type=click.FloatRange(0.1, 60), default=1, show_default=True,
+              help="Mode term: load before SIGTERM.")  # fmt: skip
+@click.option("--connections", type=click.IntRange(1, 500), default=64, show_default=True)
+@click.option("--port", default=servers.PORT + 300, show_default=True, help="First of two.")
+@out_option
+def main(
+    *,
+    mode: str,
+    kills: int,
+    spacing: float,
+    rounds: int,
+    seconds: float,
+    connections: int,
+    port: int,
+    out: Path | None,
+) -> None:
+    """See the module's docstring."""
+    began = environment()
+    if mode == "kill":
+        with servers.serving_workload("Echo", port, {"milliseconds": _BATCH_MS}) as server:
+            found = uvloop.run(run_kills(server, connections, kills, spacing))
+        note = f"{connections} clients, {_BATCH_MS} ms a batch, kills at least {spacing:g} s apart."
+        report("kills", began, [kills_table(found)], notes=[note], measured=found, out=out)
+        bad = found["failed"] or found["wrong"] or found["restarts"] != kills
+    else:
+        stops = uvloop.run(run_stops(port, connections, rounds, seconds))
+        note = (
+            f"{connections} clients, {_BATCH_MS} ms a batch, SIGTERM after {seconds:g} s, no drain"
+            " delay. Closed unread: the server closed the connection before it read the request."
+        )
+        measured = {"rounds": [stop._asdict() for stop in stops]}
+        report("stops", began, [stops_table(stops)], notes=[note], measured=measured, out=out)
+        bad = any(stop.failed or stop.wrong or stop.code for stop in stops)
+    if bad:
+        sys.exit("requests were lost, or restarts and kills differ: see the table")
+
+
+if __name__ == "__main__":
+    main()

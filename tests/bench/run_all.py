@@ -1,0 +1,75 @@
+"""Every benchmark one after the other, in about twelve minutes; writes the results files.
+
+python tests/bench/run_all.py                 # a quiet machine, please
+python tests/bench/run_all.py --quick --out /tmp/bench
+"""
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+from harness.report import help_of
+from harness.servers import BENCH
+
+FULL: Final = (
+    "throughput.py --workload W1",
+    "throughput.py --workload W3 --baseline bare",
+    "batches.py",
+    "identity.py",
+    "start.py",
+    "kills.py --mode term",
+    "kills.py",
+)
+QUICK: Final = (
+    "throughput.py --workload W1 --connections 1,64 --rounds 1 --seconds 1",
+    "throughput.py --workload W3 --connections 1,64 --rounds 1 --seconds 1 --baseline bare",
+    "batches.py --seconds 1 --rounds 1",
+    "identity.py --ids 20000",
+    "start.py --runs 2",
+    "kills.py --mode term --rounds 2",
+    "kills.py --kills 2",
+)
+"""The same programs, only to see that they work: their figures mean nothing."""
+_LIMIT_SECONDS: Final = 900
+
+
+def _run(command: Sequence[str]) -> int:
+    """Exit code of a program, which is asked to end when it takes too long."""
+    with subprocess.Popen(command) as process:
+        try:
+            return process.wait(_LIMIT_SECONDS)
+        except BaseException:
+            process.terminate()  # it stops the servers it started
+            raise
+
+
+@click.command(help=help_of(__doc__))
+@click.option("--quick", is_flag=True, help="A minute, to see that everything works.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=BENCH / "results",
+    help="Folder for the results files.  [default: results, beside this program]",
+)
+def main(quick: bool, out: Path) -> None:  # noqa: FBT001 - click passes a flag
+    """See the module's docstring."""
+    failed = []
+    for line in QUICK if quick else FULL:
+        program, *arguments = line.split()
+        began = time.monotonic()
+        click.echo(f"\n=== {line}")
+        command = [sys.executable, str(BENCH / program), *arguments, "--out", str(out)]
+        code = _run(command)
+        click.echo(f"=== {line}: exit {code} after {time.monotonic() - began:.0f} s")
+        if code:
+            failed.append(line)
+    if failed:
+        sys.exit("failed: " + "; ".join(failed))
+
+
+if __name__ == "__main__":
+    main()

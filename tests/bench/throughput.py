@@ -1,0 +1,197 @@
+"""Requests/s beside mosec with orjson: the same predictor, body and answer, rounds A B A B ...
+
+    python tests/bench/throughput.py --workload W1 --connections 1,64 --rounds 3 --seconds 3
+
+Timed rounds send one body and count answers; before them each cell is checked once with a body for
+each client, every answer compared with the right one.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import workloads
+from harness import servers, wrk
+from harness.report import Table, environment, help_of, out_option, report
+from harness.rounds import Spread, ratio
+from harness.servers import Server
+from harness.wrk import WrkResult
+
+_WARM_UP_SECONDS = 1
+_BARE_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One server with one number of connections."""
+
+    server: str
+    connections: int
+    rounds: Sequence[WrkResult]
+    check: WrkResult
+
+    @property
+    def rates(self) -> list[float]:
+        """Requests/s of each round."""
+        return [result.rate for result in self.rounds]
+
+    @property
+    def errors(self) -> int:
+        """Of all timed rounds and the check."""
+        return sum(result.errors for result in (*self.rounds, self.check))
+
+    def latency(self) -> str:
+        """Medians over the rounds of p50 and p99, in ms."""
+        p50 = Spread.of([result.p50 for result in self.rounds]).median
+        p99 = Spread.of([result.p99 for result in self.rounds]).median
+        return f"{p50 * 1e3:.1f} / {p99 * 1e3:.1f}"
+
+
+def measure(
+    pair: Sequence[Server], workload: str, connections: int, rounds: int, seconds: float
+) -> list[Cell]:
+    """A cell for each server, their rounds interleaved."""
+    chosen = workloads.WORKLOADS[workload]
+    rows = workloads.rows_of(chosen.width, min(connections, wrk.MAX_THREADS))
+    bodies, answers = workloads.bodies_of(rows), workloads.answers_to(chosen, rows)
+    checks = [wrk.checked(server, bodies, answers, connections, 1) for server in pair]
+    timed: list[list[WrkResult]] = [[] for _ in pair]
+    for number in range(rounds):
+        for results, server in zip(timed, pair, strict=True):
+            results.append(wrk.timed(server, bodies[0], connections, seconds))
+            rate = results[-1].rate
+            click.echo(
+                f"{workload} c={connections} round {number + 1} {server.name}: {rate:,.0f}/s"
+            )
+    return [
+        Cell(server.name, connections, results, check)
+        for server, results, check in zip(pair, timed, checks, strict=True)
+    ]
+
+
+def rates_table(workload: str, cells: Sequence[Sequence[Cell]], bare: Mapping[int, float]) -> Table:
+    """Ratios first; every figure beside them belongs to this run only.
+
+    Args:
+        workload: For the title.
+        cells: Ours and the peer's, for each number of connections.
+        bare: Requests/s of the predictor called alone, by connections; empty: not compared.
+    """
+    columns = ["connections", "ours / peer", "ours req/s", "peer req/s"]
+    rows = []
+    for ours, peer in cells:
+        row = [
+            str(ours.connections),
+            ratio(ours.rates, peer.rates).text(2),
+            Spread.of(ours.rates).text(),
+            Spread.of(peer.rates).text(),
+        ]
+        if bare:
+            bound = workloads.bare_bound(ours.connections)
+            share = Spread.of([rate / bound * 100 for rate in ours.rates])
+            row += [f"{bound:,.0f}", f"{bare[ours.connections]:,.0f}", share.text(0, " %")]
+        rows.append(row)
+    if bare:
+        columns += ["bare predictor", "bare, called", "ours of bare"]
+    return Table(f"{workload}: median (range) of the rounds", columns, rows)
+
+
+def checks_table(workload: str, cells: Sequence[Sequence[Cell]]) -> Table:
+    """Errors, checked answers and latencies."""
+    columns = ["connections", "server", "errors", "right", "wrong", "p50 / p99 ms"]
+    rows = [
+        [
+            str(c.connections), c.server, str(c.errors),
+            str(c.check.right), str(c.check.wrong), c.latency(),
+        ]
+        for pair in cells
+        for c in pair
+    ]  # fmt: skip
+    return Table(f"{workload}: answers and latencies", columns, rows)
+
+
+def measured(cells: Sequence[Sequence[Cell]]) -> list[dict[str, Any]]:
+    """Everything, for programs."""
+    return [
+        {
+            "server": cell.server,
+            "connections": cell.connections,
+            "requests_per_second": cell.rates,
+            "rounds": [result._asdict() for result in cell.rounds],
+            "check": cell.check._asdict(),
+        }
+        for pair in cells
+        for cell in pair
+    ]
+
+
+def _numbers(_: click.Context, __: click.Parameter, value: str) -> list[int]:
+    try:
+        numbers = [int(part) for part in value.split(",")]
+    except ValueError as error:
+        raise click.BadParameter(f"expected numbers like 1,16,64, got {value!r}") from error
+    if min(numbers) < 1:
+        raise click.BadParameter(f"expected numbers >= 1, got {value!r}")
+    return numbers
+
+
+@click.command(help=help_of(__doc__))
+@click.option("--workload", type=click.Choice(list(workloads.WORKLOADS)), default="W1")
+@click.option("--connections", callback=_numbers, default="1,2,16,63,64,65,256", show_default=True)
+@click.option("--rounds", type=click.IntRange(1, 20), default=3, show_default=True)
+@click.option("--seconds", type=click.IntRange(1, 60), default=3, show_default=True)
+@click.option(
+    "--baseline", type=click.Choice(["bare"]), help="W3: compare with the predictor alone."
+)
+@click.option("--port", default=servers.PORT, show_default=True, help="First of eleven.")
+@out_option
+def main(
+    *,
+    workload: str,
+    connections: list[int],
+    rounds: int,
+    seconds: int,
+    baseline: str | None,
+    port: int,
+    out: Path | None,
+) -> None:
+    """See the module's docstring."""
+    if baseline and workload != "W3":
+        raise click.UsageError("--baseline bare is known for W3 only, whose cost is a formula")
+    wrk.require_wrk()
+    began = environment()
+    bare = {c: workloads.bare_called(c, _BARE_SECONDS) for c in connections if baseline}
+    with (
+        servers.serving_workload(workload, port) as ours,
+        servers.serving_mosec(workload, port + servers.MOSEC_OFFSET) as peer,
+    ):
+        body = workloads.bodies_of(workloads.rows_of(workloads.WORKLOADS[workload].width, 1))[0]
+        for server in (ours, peer):
+            wrk.timed(server, body, wrk.MAX_THREADS, _WARM_UP_SECONDS)
+        cells = [measure((ours, peer), workload, c, rounds, seconds) for c in connections]
+    tables = [
+        rates_table(workload, cells, bare),
+        checks_table(workload, cells),
+    ]
+    note = (
+        f"{rounds} interleaved rounds of {seconds} s a cell; peer: mosec + orjson."
+        " The ratio is that of the medians, its range that of neighbouring rounds."
+        " Absolute figures do not travel."
+    )
+    report(
+        f"throughput-{workload.lower()}",
+        began,
+        tables,
+        notes=[note],
+        measured={"cells": measured(cells), "bare_called": bare},
+        out=out,
+    )
+    if any(cell.errors or cell.check.wrong for pair in cells for cell in pair[:1]):
+        sys.exit("ours answered with errors or wrongly: see the table")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""The predictors that are measured, written once for every server.
+
+Each workload is a batchedapi predictor; `mosec_app.py` calls the same objects. Rows are exact in
+FP32 (multiples of 1/64), so an answer has one right value whatever batch it was computed in.
+"""
+
+import itertools
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+import orjson
+
+from batchedapi_serving import Tensor, batched
+
+MAX_BATCH: Final = 64
+BATCH_INTERVAL_MS: Final = 5
+"""The longest wait for a batch, for every server."""
+FIXED_SECONDS: Final = 0.010
+ROW_SECONDS: Final = 0.0002
+"""W3: what one batch and one row of it cost."""
+WIDTH: Final = 64
+MLP_WIDTH: Final = 256
+
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+
+
+class Predictor(Protocol):
+    """What every workload offers."""
+
+    def predict(self, rows: Any) -> Any:
+        """Answer each row of an array, (n, ...)."""
+
+
+class W1:
+    """Overhead: the sum of 64 numbers, so that everything but the model is measured."""
+
+    def __init__(self, *_: object) -> None:
+        """Takes no config."""
+
+    @batched(inputs=Tensor("FP32", [WIDTH]), outputs=Tensor("FP32", []), max_batch_size=MAX_BATCH)
+    def predict(self, rows: Floats) -> Floats:
+        """float32 (n, 64) -> float32 (n,)."""
+        return np.asarray(rows.sum(axis=1))
+
+
+class W2:
+    """A CPU model: an MLP 256-1024-1024-10 in numpy; start it with one BLAS thread."""
+
+    def __init__(self, *_: object) -> None:
+        """Takes no config."""
+        random = np.random.default_rng(0)
+        sizes = (MLP_WIDTH, 1024, 1024, 10)
+        self._weights = [
+            (random.standard_normal((n, m)) / n**0.5).astype(np.float32)
+            for n, m in itertools.pairwise(sizes)
+        ]
+
+    @batched(
+        inputs=Tensor("FP32", [MLP_WIDTH]), outputs=Tensor("FP32", [10]), max_batch_size=MAX_BATCH
+    )
+    def predict(self, rows: Floats) -> Floats:
+        """float32 (n, 256) -> float32 (n, 10)."""
+        first, second, last = self._weights
+        hidden = np.maximum(np.maximum(rows @ first, 0) @ second, 0)
+        return np.asarray(hidden @ last, dtype=np.float32)
+
+
+class W3:
+    """A device with a large fixed cost: 10 ms a batch and 0.2 ms a row, one batch at a time."""
+
+    def __init__(self, *_: object) -> None:
+        """Takes no config."""
+        self._device = threading.Lock()
+
+    @batched(inputs=Tensor("FP32", [WIDTH]), outputs=Tensor("FP32", []), max_batch_size=MAX_BATCH)
+    def predict(self, rows: Floats) -> Floats:
+        """float32 (n, 64) -> float32 (n,)."""
+        with self._device:
+            time.sleep(FIXED_SECONDS + ROW_SECONDS * len(rows))
+        return np.asarray(rows.sum(axis=1))
+
+
+class Echo:
+    """Answers each id with itself, after `config.milliseconds` (0) a batch."""
+
+    def __init__(self, config: Mapping[str, Any], *_: object) -> None:
+        """Takes `milliseconds`."""
+        self._seconds = float(config.get("milliseconds", 0)) / 1000
+
+    @batched(inputs=Tensor("INT64", []), outputs=Tensor("INT64", []), max_batch_size=MAX_BATCH)
+    def predict(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """int64 (n,) -> int64 (n,)."""
+        if self._seconds:
+            time.sleep(self._seconds)
+        return ids
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A predictor class and the length of its rows."""
+
+    predictor: type[W1] | type[W2] | type[W3]
+    width: int
+
+
+WORKLOADS: Final[Mapping[str, Workload]] = {
+    "W1": Workload(W1, WIDTH),
+    "W2": Workload(W2, MLP_WIDTH),
+    "W3": Workload(W3, WIDTH),
+}
+
+
+def rows_of(width: int, clients: int) -> Floats:
+    """A different row for each client, float32 (clients, width), all multiples of 1/64."""
+    steps = np.arange(width, dtype=np.float32) / 64
+    return np.asarray(np.arange(clients, dtype=np.float32)[:, None] + steps, dtype=np.float32)
+
+
+def bodies_of(rows: Floats) -> list[bytes]:
+    """The request body of each row: a bare JSON array."""
+    return [orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY) for row in rows]
+
+
+def answers_to(workload: Workload, rows: Floats) -> list[bytes]:
+    """The right answer to each row, as JSON."""
+    answers = workload.predictor({}, None).predict(rows)
+    return [orjson.dumps(answer) for answer in answers.tolist()]
+
+
+def bare_bound(clients: int) -> float:
+    """Requests/s of W3 with nothing around it and full batches: n / t(n), n = min(clients, 64)."""
+    rows = min(clients, MAX_BATCH)
+    return rows / (FIXED_SECONDS + ROW_SECONDS * rows)
+
+
+def bare_called(clients: int, seconds: float) -> float:
+    """Requests/s of W3 called in a loop for that long; below the bound, as sleeps end late."""
+    predictor, rows = W3({}, None), rows_of(WIDTH, min(clients, MAX_BATCH))
+    began, calls, took = time.perf_counter(), 0, 0.0
+    while took < seconds:
+        predictor.predict(rows)
+        calls += 1
+        took = time.perf_counter() - began
+    return calls * len(rows) / took
+
+
+def batch_of(rows: Sequence[Sequence[float]]) -> Floats:
+    """Decoded JSON rows as the array that `predict` takes."""
+    return np.asarray(rows, dtype=np.float32)
