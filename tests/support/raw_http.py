@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final, NamedTuple
 
 HOST: Final = "127.0.0.1"
-PATIENCE: Final = 30.0
+PATIENCE: Final = 20.0
 """Seconds for one response; longer than any that a test waits for on purpose."""
 
 
@@ -41,14 +41,14 @@ class Connection:
         self.writer.write(data)
         await self.writer.drain()
 
-    async def receive(self, *, has_body: bool = True) -> Response:
-        """The next final response (100 Continue is skipped).
+    async def receive(self, *, has_body: bool = True, patience: float = PATIENCE) -> Response:
+        """The next final response (100 Continue is skipped), within `patience` seconds.
 
         Raises:
             ConnectionError: the server closed the connection instead.
         """
         while True:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(patience):
                 response = await self._receive(has_body=has_body)
             if response.status != 100:
                 return response

@@ -157,10 +157,23 @@ class Replica:
 
 
 def start_replica(
-    folder: Path, arguments: Sequence[str], environment: Mapping[str, str] | None = None
+    folder: Path,
+    arguments: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    *,
+    ports: Mapping[str, int] | None = None,
 ) -> Replica:
-    """Start `batchedapi serve ARGUMENTS` in `folder`; the caller stops it."""
+    """Start `batchedapi serve ARGUMENTS` in `folder`; the caller stops it.
+
+    Args:
+        folder: Working directory, and where the log is written.
+        arguments: Without host and ports.
+        environment: Added to ours.
+        ports: `--port` and `--admin-port`, where they are not to be free ones.
+    """
     port, admin_port = free_ports(2)
+    port = (ports or {}).get("--port", port)
+    admin_port = (ports or {}).get("--admin-port", admin_port)
     log = folder / f"serve-{port}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(

@@ -4,9 +4,11 @@ import logging
 import time
 from collections.abc import Callable
 from datetime import datetime
+from typing import Final
 
 from batchedapi_operator.cluster import Cluster, rfc3339, utc_now
 from batchedapi_operator.errors import (
+    ApplyError,
     InvalidSpecError,
     NamespaceGoingError,
     NotOwnedError,
@@ -23,6 +25,8 @@ from batchedapi_operator.reconcile.views import Observed
 from batchedapi_operator.store import Store
 
 log = logging.getLogger(__name__)
+
+NOT_FOUND: Final = 404
 
 
 class Reconciler:
@@ -61,6 +65,10 @@ class Reconciler:
             return await self._bring_up_to_date(key, document)
         except NamespaceGoingError:
             return None
+        except ApplyError as error:
+            if error.status == NOT_FOUND:
+                return 1.0  # deleted in between: the next look will find it gone
+            raise
 
     async def _bring_up_to_date(self, key: ObjectKey, document: JsonObject) -> float | None:
         observed = await observe(self._cluster, document)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import shutil
 import socket
 import sys
@@ -119,7 +120,8 @@ def _listen(host: str, port: int, option: str) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
         raise OSError(
-            f"cannot listen on {host}:{port} ({error.strerror}); choose another with {option}"
+            f"cannot listen on {host}:{port} ({os.strerror(error.errno or 0)});"
+            f" choose another with {option}"
         ) from error
 
 

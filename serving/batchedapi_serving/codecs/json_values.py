@@ -30,7 +30,7 @@ def parse_json(body: bytes) -> Any:
 
 def _check_depth(value: Any) -> None:
     level = [value]
-    for _ in range(contract.MAX_NESTING + 1):
+    for _ in range(contract.MAX_NESTING):
         level = [
             member
             for container in level

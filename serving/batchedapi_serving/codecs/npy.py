@@ -2,6 +2,7 @@
 
 import io
 import math
+import tokenize
 from typing import Any, Final
 
 import numpy as np
@@ -11,6 +12,11 @@ from batchedapi_serving.errors import InvalidInputError, MalformedError
 from batchedapi_serving.predictor.api import Tensor
 
 _MAX_HEADER: Final = 10_000  # bytes; numpy's own limit for headers it evaluates
+_BAD_HEADER: Final = (
+    ValueError, KeyError, EOFError,
+    # numpy tokenizes and parses a header as Python; each of these was seen with hostile ones
+    tokenize.TokenError, SyntaxError, RecursionError, MemoryError, TypeError, OverflowError,
+)  # fmt: skip
 
 
 def decode_npy(body: bytes, tensor: Tensor) -> tuple[int, bytes]:
@@ -27,7 +33,7 @@ def decode_npy(body: bytes, tensor: Tensor) -> tuple[int, bytes]:
             version
         ]
         shape, fortran_order, dtype = read(stream, max_header_size=_MAX_HEADER)
-    except (ValueError, KeyError, EOFError) as error:
+    except _BAD_HEADER as error:
         raise MalformedError(
             "body: expected a file written by numpy.save (.npy 1.0 or 2.0)"
         ) from error

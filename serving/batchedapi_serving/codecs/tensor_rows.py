@@ -123,6 +123,8 @@ def json_rows(array: np.ndarray[Any, Any]) -> list[bytes]:
     depth = array.ndim - 1
     if depth == 0:
         return text[1:-1].split(b",")
+    if not array.size:  # no numbers, no closing brackets to cut at
+        return [orjson.dumps(row.tolist()) for row in array]
     opening, closing = b"[" * depth, b"]" * depth
     inner = text[1 + depth : -1 - depth].split(closing + b"," + opening)
     return [b"%b%b%b" % (opening, row, closing) for row in inner]

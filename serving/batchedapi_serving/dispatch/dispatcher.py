@@ -9,7 +9,9 @@ import asyncio
 import logging
 import math
 import random
+import time
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from batchedapi_core.batching import (
@@ -19,6 +21,7 @@ from batchedapi_core.batching import (
     Client,
     Dispatch,
     Entry,
+    SizeUnit,
     WaitUntil,
     retry_after,
     split_rows,
@@ -66,11 +69,15 @@ class Dispatcher:
         recorder: Recorder,
         loop: asyncio.AbstractEventLoop,
         supervision: Supervision,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        # Not the loop's clock: uvloop's stands still within an iteration and counts whole
+        # milliseconds, and clients that come back within one are what batches are formed of.
         self._settings = settings
         self._recorder = recorder
         self._loop = loop
-        self._now = loop.time
+        self._now = clock
+        self._counts_rows = settings.size_unit is SizeUnit.ROWS
         self._supervision = supervision
         self._timeout = settings.timeout or math.inf
         self._max_size = 1
@@ -100,12 +107,12 @@ class Dispatcher:
         now = self._now()
         batcher = self._ready_batcher()
         self._recorder.received(decoded.rows)
-        size = self._settings.size_unit.size_of(decoded.rows)
+        size = decoded.rows if self._counts_rows else 1
         self._admit(batcher, decoded.rows, size, now)
         job = Job(decoded, client, asker, now, now + self._timeout)
         self._jobs[job] = None
         if self._expiry is None and job.deadline < math.inf:
-            self._expiry = self._loop.call_at(job.deadline, self._expire)
+            self._expiry = self._call_at(job.deadline, now, self._expire)
         if size <= self._max_size:
             entry: PartEntry = Entry(
                 Part(job, decoded.payload), decoded.rows, size, client, now, job.deadline
@@ -218,7 +225,7 @@ class Dispatcher:
         expired = []
         for job in self._jobs:
             if job.deadline > now:
-                self._expiry = self._loop.call_at(job.deadline, self._expire)
+                self._expiry = self._call_at(job.deadline, now, self._expire)
                 break
             expired.append(job)
         for job in expired:
@@ -231,6 +238,17 @@ class Dispatcher:
         for pid in {lane.pid for lane in self._lanes if self._hangs(lane, now)}:
             log.warning("model process hangs", extra={"pid": pid, "timeout": self._timeout})
             self._supervision.replace(pid)
+        self._expect_hangs(now)
+
+    def _expect_hangs(self, now: float) -> None:
+        """Look again at batches whose clients have all left: their process may hang as well."""
+        ends = [max(e.deadline for e in lane.batch.entries) for lane in self._lanes if lane.batch]
+        ends = [end for end in ends if now < end < math.inf]
+        if ends and self._expiry is None:
+            self._expiry = self._call_at(min(ends), now, self._expire)
+
+    def _call_at(self, at: float, now: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        return self._loop.call_later(max(0.0, at - now) + _TIMER_ROUNDING, call)
 
     def _hangs(self, lane: Lane, now: float) -> bool:
         batch = lane.batch
@@ -387,7 +405,7 @@ class Dispatcher:
                 continue
             if isinstance(action, WaitUntil):
                 self._awaited = action.size
-                self._timer = self._loop.call_at(action.at + _TIMER_ROUNDING, self._waited)
+                self._timer = self._call_at(action.at, now, self._waited)
             return
 
     def _waited(self) -> None:

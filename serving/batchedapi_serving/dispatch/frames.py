@@ -67,6 +67,8 @@ class FrameReader:
                 meta = orjson.loads(memoryview(buffer)[_HEADER.size : middle])
             except orjson.JSONDecodeError as error:
                 raise BrokenFrameError("frame whose meta is not JSON") from error
+            if type(meta) is not dict:
+                raise BrokenFrameError(f"frame whose meta is {type(meta).__name__}")
             payload = bytes(memoryview(buffer)[middle:end])
             del buffer[:end]
             yield Frame(meta, payload)

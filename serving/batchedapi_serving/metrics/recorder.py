@@ -46,7 +46,7 @@ class Recorder:
     def answered(self, code: int, seconds: float | None = None) -> None:
         """A request ended; `seconds` from its last byte to its answer."""
         memory = self._slots
-        memory[slots.CODE_SLOT.get(code, slots.CODE_SLOT[500])] += 1.0
+        memory[slots.CODE_SLOT.get(code) or _class_slot(code)] += 1.0
         if seconds is not None:
             memory[slots.REQUEST_SECONDS + bisect_left(_EDGES, seconds)] += 1.0
             memory[slots.REQUEST_SECONDS + slots.LATENCY_SUM] += seconds
@@ -74,3 +74,8 @@ class Recorder:
         memory[slots.ROW_SECONDS] += rows * seconds
         memory[slots.LANE_BUSY] += seconds
         memory[slots.ANSWERED + worker_index] += 1.0
+
+
+def _class_slot(code: int) -> int:
+    """Where a code without a series counts (a redirect, an ItemError's own): with its class."""
+    return slots.CODE_SLOT[200 if code < 400 else 400 if code < 500 else 500]  # noqa: PLR2004 - HTTP's classes

@@ -39,7 +39,7 @@ class BatchRunner:
         except PredictorError as error:
             log.error("wrong answer", extra={"rows": rows, "error": str(error)})  # noqa: TRY400 - the stack is ours
             return {"kind": "error", "error": f"failed: {error}"}, ()
-        except Exception as error:  # noqa: BLE001 - user code: anything may be raised
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - user code: anything may be raised
             log.error("predict raised", extra={"rows": rows, "traceback": traceback.format_exc()})  # noqa: TRY400 - one event with facts
             return {"kind": "error", "error": f"raised {type(error).__name__}"}, ()
 
@@ -101,6 +101,7 @@ def split_tensor(answer: Any, rows: int, outputs: Tensor | None) -> Result:
         )
     if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:  # noqa: PLR2004 - longdouble
         raise PredictorError(f"expected numbers, got an array of {array.dtype}")
+    array = array.astype(array.dtype.newbyteorder("<"), copy=False)  # as the wire says
     not_finite: list[int] = []
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         finite = np.isfinite(array).reshape(rows, -1).all(axis=1)
@@ -150,13 +151,20 @@ def _item(value: Any) -> Item:
     if isinstance(value, ItemError):
         return _error_item(value)
     try:
-        text = orjson.dumps(value, option=_WRITE)
+        text = orjson.dumps(value, default=_strided, option=_WRITE)
     except (TypeError, ValueError) as error:
         return _failed(f"the predictor answered something that is not JSON: {error}")
     # NaN and Infinity are written as null: only then is the answer looked through.
     if b"null" in text and not _is_finite(value):
         return _failed("the predictor answered NaN or Infinity")
     return 200, "json", text
+
+
+def _strided(value: Any) -> Any:
+    """A transposed or sliced array, which orjson does not read."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        return value.tolist()
+    raise TypeError(type(value).__name__)
 
 
 def _is_finite(value: Any) -> bool:

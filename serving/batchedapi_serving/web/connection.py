@@ -43,8 +43,8 @@ class _Request(NamedTuple):
     method: bytes
     url: bytes
     headers: list[tuple[bytes, bytes]]
+    content_type: bytes
     body: bytes
-    version: str
     keep_alive: bool
 
 
@@ -69,11 +69,13 @@ class Connection(asyncio.Protocol):
         self._message = False  # a request has begun and is not complete
         self._in_headers = False
         self._raw_bytes = 0  # of the headers so far, when they come in pieces
+        self._chunk = 0  # bytes of the piece that is being parsed
         self._expires = 0.0  # seconds; when `check_time` closes the connection
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
         self._body_bytes = 0
+        self._content_type = b""
 
     # ------------------------------------------------------------ asyncio.Protocol
 
@@ -84,7 +86,7 @@ class Connection(asyncio.Protocol):
         self._flow = FlowControl(transport)
         self._expires = self._loop.time() + self._gateway.limits.header_arrival
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why makes no difference
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - whatever the reason
         """The client left, or was sent away: nobody waits for what it asked."""
         self._state.connections.discard(self)
         self._pending.clear()
@@ -103,6 +105,7 @@ class Connection(asyncio.Protocol):
         """Bytes of requests."""
         if self._refused:
             return
+        self._chunk = len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -123,8 +126,8 @@ class Connection(asyncio.Protocol):
         self._flow.resume_writing()
 
     def eof_received(self) -> bool:
-        """The client sends no more; it may still want its answer."""
-        return self._busy
+        """The client closed: a close and a half-close look the same, and the first is the rule."""
+        return False
 
     def _incomplete(self, size: int) -> None:
         """The request has begun and not ended with these bytes: its limits start to count."""
@@ -162,6 +165,7 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         """First byte of a request."""
         self._url, self._headers, self._body, self._body_bytes = b"", [], [], 0
+        self._content_type = b""
         self._message = self._in_headers = True
         self._raw_bytes = 0
 
@@ -178,14 +182,17 @@ class Connection(asyncio.Protocol):
         self._in_headers = False
         self._expires = 0.0
         limits = self._gateway.limits
-        if len(self._headers) > 100 or len(self._url) > limits.headers:  # noqa: PLR2004 - nginx's count
+        if self._raw_bytes + self._chunk > limits.headers:  # at most so long; now exactly
             size = len(self._url) + sum(len(k) + len(v) + 4 for k, v in self._headers)
             if size > limits.headers:
                 raise self._headers_too_large()
         for name, value in self._headers:
-            if name == b"content-length" and int(value) > limits.body:
-                raise self._too_large()
-            if name == b"expect" and value.lower() == b"100-continue" and not self._busy:
+            if name == b"content-type":
+                self._content_type = value
+            elif name == b"content-length":
+                if int(value) > limits.body:
+                    raise self._too_large()
+            elif name == b"expect" and value.lower() == b"100-continue" and not self._busy:
                 self._transport.write(CONTINUE)
 
     def _too_large(self) -> TooLargeError:
@@ -209,8 +216,8 @@ class Connection(asyncio.Protocol):
             self._parser.get_method(),
             self._url,
             self._headers,
+            self._content_type,
             parts[0] if len(parts) == 1 else b"".join(parts),
-            self._parser.get_http_version(),
             self._parser.should_keep_alive(),
         )
         if self._busy:
@@ -223,7 +230,8 @@ class Connection(asyncio.Protocol):
 
     def _begin(self, request: _Request) -> None:
         self._busy = True
-        self._expires = 0.0
+        if not self._message:  # else the limit of what is still coming goes on
+            self._expires = 0.0
         self._keep_alive = request.keep_alive
         path, _, query = request.url.partition(b"?")
         if request.method == b"POST" and path in self._gateway.hot:
@@ -232,14 +240,10 @@ class Connection(asyncio.Protocol):
             self._run_app(request, path, query)
 
     def _predict(self, request: _Request, query: bytes) -> None:
-        content_type = b""
-        for name, value in request.headers:
-            if name == b"content-type":
-                content_type = value
         dispatcher = self._gateway.dispatcher
         try:
             decoded = dispatcher.ready_codec().decode(
-                RequestHead(content_type, query, request.headers), request.body
+                RequestHead(request.content_type, query, request.headers), request.body
             )
             self._job = dispatcher.submit(decoded, self._client, self)
         except ServingError as error:
@@ -289,7 +293,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(
             render(answer, self._gateway.date_line(self._state), keep_alive=False)
         )
-        # Closing with unread bytes would reset the connection, and the answer could be lost with it.
+        # Closing with unread bytes would reset the connection, and with it maybe the answer.
         self._transport.write_eof()
 
     # ------------------------------------------------------------ everything that is not hot
@@ -310,6 +314,7 @@ class Connection(asyncio.Protocol):
         )
         cycle.body += request.body
         cycle.more_body = False
+        cycle.message_event.set()  # the whole body is there: nothing to wait for
         task = self._loop.create_task(cycle.run_asgi(self._config.loaded_app))
         task.add_done_callback(self._state.tasks.discard)
         self._state.tasks.add(task)
@@ -319,7 +324,7 @@ class Connection(asyncio.Protocol):
         return {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": request.version,
+            "http_version": self._parser.get_http_version(),
             "method": request.method.decode("ascii"),
             "scheme": "http",
             "path": urllib.parse.unquote(text) if "%" in text else text,

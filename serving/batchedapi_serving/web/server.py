@@ -13,6 +13,7 @@ import uvloop
 
 from batchedapi_serving.dispatch.dispatcher import Dispatcher
 from batchedapi_serving.dispatch.lanes import Lane
+from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.recorder import Recorder
 from batchedapi_serving.metrics.slots import map_memory
 from batchedapi_serving.predictor.api import MethodSpec
@@ -24,6 +25,8 @@ from batchedapi_serving.web.openapi import example_of
 
 log = logging.getLogger(__name__)
 _BACKLOG = 4096
+_MODELS_BACK_SECONDS = 5.0
+"""For loaded models to connect to a new web process; mostly it takes 0.05."""
 
 
 class _Server(uvicorn.Server):
@@ -39,6 +42,8 @@ class _ControlLine:
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
+        self.known = asyncio.Event()
+        """A model process has been ready."""
 
     def replace(self, pid: int) -> None:
         """See Supervision."""
@@ -46,6 +51,7 @@ class _ControlLine:
 
     def ready(self, method: MethodSpec) -> None:
         """See Supervision."""
+        self.known.set()
         self._say({"ready": example_of(method)})
 
     def _say(self, message: dict[str, object]) -> None:
@@ -67,9 +73,9 @@ async def _serve(
     settings: ReplicaSettings, listener: socket.socket, control: socket.socket
 ) -> None:
     loop = asyncio.get_running_loop()
-    recorder = Recorder(map_memory(settings.metrics_path))
-
-    dispatcher = Dispatcher(settings, recorder, loop, _ControlLine(control))
+    memory = map_memory(settings.metrics_path)
+    recorder, line = Recorder(memory), _ControlLine(control)
+    dispatcher = Dispatcher(settings, recorder, loop, line)
     gateway = Gateway(settings, dispatcher, recorder)
     config = uvicorn.Config(
         create_app(settings, dispatcher, recorder),
@@ -89,6 +95,9 @@ async def _serve(
         loop.add_signal_handler(number, _begin_drain, settings, gateway, server)
     watch = asyncio.create_task(gateway.watch(server.server_state))
     freeze_heap()
+    if memory[slots.READY]:  # it replaces another: who asks meanwhile waits in the backlog
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(line.known.wait(), _MODELS_BACK_SECONDS)
     await server.serve(sockets=[listener])
     watch.cancel()
     lanes.close()

@@ -1,0 +1,136 @@
+"""A real kube-apiserver (KUBECONFIG), the CRD in it, and the operator as a process."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.contract.operator.world import CUSTOM_RESOURCES, NAMESPACES, World, until
+
+from batchedapi_core.manifest.crd import crd
+from batchedapi_operator.kube import Kube
+
+SERVING_IMAGE = "batchedapi-serving:dev"
+
+
+@pytest.fixture(scope="session")
+def cluster() -> None:
+    """A cluster to talk to."""
+    if not os.environ.get("KUBECONFIG"):
+        pytest.skip("KUBECONFIG names no cluster; make cluster-up brings one up")
+
+
+@pytest.fixture(scope="session")
+def installed_crd(cluster: None) -> None:  # noqa: ARG001 - needed, not used
+    """The CRD as generated; what the apiserver refuses fails here."""
+    asyncio.run(_install())
+
+
+async def _install() -> None:
+    definition = crd()
+    name = definition["metadata"]["name"]
+    async with Kube.connected() as kube:
+        path = f"{CUSTOM_RESOURCES}/{name}"
+        query = {"fieldManager": "contract-tests", "force": "true"}
+        await kube._request(
+            "PATCH", path, query, definition, content_type="application/apply-patch+yaml"
+        )
+
+        async def established() -> bool:
+            found = await kube._request("GET", path)
+            conditions = found.get("status", {}).get("conditions", ())
+            return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
+
+        await until(established, "the CRD to be established")
+        await asyncio.sleep(0.5)  # the apiserver serves it a moment after it says so
+
+
+@pytest.fixture(scope="session")
+def namespace(installed_crd: None) -> Iterator[str]:  # noqa: ARG001 - needed, not used
+    """One for all tests of a run, deleted at its end."""
+    name = f"operator-contract-{uuid.uuid4().hex[:8]}"
+    asyncio.run(_namespace(name, create=True))
+    yield name
+    asyncio.run(_namespace(name, create=False))
+
+
+async def _namespace(name: str, *, create: bool) -> None:
+    async with Kube.connected() as kube:
+        if create:
+            body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+            await kube._request("POST", NAMESPACES, {}, body)
+        else:
+            await kube._request("DELETE", f"{NAMESPACES}/{name}", {})
+
+
+@pytest.fixture
+async def world(namespace: str) -> AsyncIterator[World]:
+    """The namespace, through the operator's own client."""
+    async with Kube.connected() as kube:
+        yield World(kube, namespace)
+
+
+@dataclass(frozen=True)
+class OperatorProcess:
+    """The operator as it runs for users."""
+
+    process: subprocess.Popen[bytes]
+    admin_port: int
+    log: Path
+
+    def admin(self, path: str) -> tuple[int, str]:
+        """Status and text of an answer of the admin port; 0 while nobody listens."""
+        try:
+            url = f"http://127.0.0.1:{self.admin_port}{path}"
+            with urllib.request.urlopen(url, timeout=2) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, ""
+        except OSError:
+            return 0, ""
+
+
+def start_operator(namespace: str, log: Path) -> OperatorProcess:
+    """`python -m batchedapi_operator`, for one namespace."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {
+        **os.environ,
+        "BATCHEDAPI_WATCH_NAMESPACE": namespace,
+        "BATCHEDAPI_SERVING_IMAGE": SERVING_IMAGE,
+        "BATCHEDAPI_ADMIN_PORT": str(port),
+        "BATCHEDAPI_ADMIN_HOST": "127.0.0.1",
+    }
+    with log.open("ab") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "batchedapi_operator"], env=environment, stderr=stream
+        )
+    return OperatorProcess(process, port, log)
+
+
+@pytest.fixture(scope="session")
+def operator(namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
+    """One operator for all tests of a run."""
+    running = start_operator(namespace, tmp_path_factory.mktemp("operator") / "operator.log")
+    asyncio.run(until_ready(running))
+    yield running
+    running.process.terminate()
+    running.process.wait(timeout=10)
+
+
+async def until_ready(running: OperatorProcess) -> None:
+    """Wait for /readyz."""
+
+    async def ready() -> bool:
+        return running.admin("/readyz")[0] == 200
+
+    await until(ready, f"the operator to be ready; log: {running.log.read_text()[-2000:]}")

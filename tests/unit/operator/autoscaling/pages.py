@@ -1,0 +1,36 @@
+"""Metrics pages as replicas write them."""
+
+
+def page(
+    *,
+    received: float = 100,
+    batches: float = 10,
+    rows: float = 100,
+    full: float = 2,
+    seconds: float = 1.0,
+    start: float = 1000.0,
+    extra: str = "",
+) -> str:
+    """One method's page."""
+    return f"""# HELP process_start_time_seconds Start.
+# TYPE process_start_time_seconds gauge
+process_start_time_seconds {start}
+# TYPE batchedapi_rows_received_total counter
+batchedapi_rows_received_total{{method="predict"}} {received}
+batchedapi_rows_rejected_total{{method="predict",reason="latency"}} 1
+batchedapi_rows_rejected_total{{method="predict",reason="queue_full"}} 2
+# TYPE batchedapi_batch_rows histogram
+batchedapi_batch_rows_bucket{{method="predict",le="8"}} {batches / 2}
+batchedapi_batch_rows_bucket{{method="predict",le="16"}} {batches}
+batchedapi_batch_rows_bucket{{method="predict",le="+Inf"}} {batches}
+batchedapi_batch_rows_sum{{method="predict"}} {rows}
+batchedapi_batch_rows_count{{method="predict"}} {batches}
+batchedapi_batch_seconds_sum{{method="predict"}} {seconds}
+batchedapi_batch_seconds_count{{method="predict"}} {batches}
+batchedapi_batches_total{{method="predict",reason="full"}} {full}
+batchedapi_batches_total{{method="predict",reason="interval"}} {batches - full}
+batchedapi_queue_rows{{method="predict"}} 3
+batchedapi_lanes{{method="predict"}} 2
+batchedapi_max_batch_size{{method="predict"}} 16
+batchedapi_batch_interval_seconds{{method="predict"}} 0.005
+{extra}"""

@@ -1,0 +1,206 @@
+"""The autoscaler's loop: what it observes, writes and leaves alone."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from tests.unit.operator.autoscaling.pages import page
+from tests.unit.operator.worlds import (
+    KEY,
+    WALL,
+    MemoryCluster,
+    api_body,
+    deployment_body,
+    pod_body,
+    replica_set_body,
+)
+
+from batchedapi_operator.autoscaling.loop import Autoscaler
+from batchedapi_operator.autoscaling.metrics_page import parse_page
+from batchedapi_operator.autoscaling.scrape import Outcome
+from batchedapi_operator.errors import MetricsUnavailableError
+from batchedapi_operator.keys import BATCHED_APIS, DEPLOYMENTS
+from batchedapi_operator.metrics import Metrics
+from batchedapi_operator.reconcile.views import PodView
+from batchedapi_operator.store import Store
+
+
+class Situation:
+    """One API with pods whose load the test sets, and a clock it moves."""
+
+    def __init__(self, *, replicas: int = 1, spec_replicas: int | None = None, **spec: Any) -> None:
+        self.cluster = MemoryCluster()
+        self.store = Store()
+        self.now = 0.0
+        self.rate = 0.0
+        self.rows = 0.0
+        self.answering = True
+        if spec_replicas is not None:
+            spec["replicas"] = spec_replicas
+        self.cluster.put(BATCHED_APIS, api_body(**spec))
+        self.cluster.put(DEPLOYMENTS, deployment_body(replicas=replicas, ready=replicas))
+        self.pods = replicas
+        self.refresh()
+        self.autoscaler = self.restarted()
+
+    def restarted(self) -> Autoscaler:
+        """An operator that knows nothing but what is in the cluster."""
+        self.autoscaler = Autoscaler(
+            self.cluster, self.store, self, Metrics(), wall=lambda: WALL, monotonic=lambda: self.now
+        )
+        return self.autoscaler
+
+    def refresh(self) -> None:
+        """What the watches would bring."""
+        self.store.put_api(self.cluster.objects[BATCHED_APIS, KEY])
+        self.store.put_deployment(KEY, self.cluster.objects[DEPLOYMENTS, KEY])
+        self.store.put_replica_set(KEY, replica_set_body())
+        for number in range(self.pods):
+            self.store.put_pod(KEY, pod_body(f"iris-{number}"))
+
+    async def scrape(self, pods: Sequence[PodView]) -> list[Outcome]:
+        """As Scraper: pods that have been up for an hour, in batches of 10 rows and 20 ms."""
+        if not self.answering:
+            return [MetricsUnavailableError("unreachable", "down") for _ in pods]
+        rows = self.rows / max(1, len(pods))
+        text = page(received=rows, rows=rows, batches=rows / 10, seconds=rows * 0.002, full=0)
+        return [
+            parse_page(text, pod.uid, time=self.now, unix_time=4600.0 + self.now) for pod in pods
+        ]
+
+    async def run(self, seconds: float) -> None:
+        """Rounds every 5 s."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now += 5.0
+            self.rows += 5.0 * self.rate
+            await self.autoscaler.round()
+            self.refresh()
+
+    @property
+    def replicas(self) -> int:
+        """Of the Deployment."""
+        count: int = self.cluster.objects[DEPLOYMENTS, KEY]["spec"]["replicas"]
+        return count
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """Of the API."""
+        found: dict[str, Any] = self.cluster.objects[BATCHED_APIS, KEY].get("status", {})
+        return found
+
+    def reason(self, kind: str) -> str:
+        """Of a condition."""
+        return str(next(c["reason"] for c in self.status["conditions"] if c["type"] == kind))
+
+
+async def test_load_above_capacity_adds_replicas_and_says_why() -> None:
+    """Through /scale, with the sentence in the status and in an event."""
+    busy = Situation(autoscaling={"maxReplicas": 5})
+    busy.rate = 900.0  # one replica with two lanes and batches of 10 in 20 ms serves 1000 rows/s
+
+    await busy.run(60)
+
+    assert busy.replicas > 1
+    assert ("scale", str(busy.replicas)) in busy.cluster.writes
+    assert "replicas" in busy.status["autoscaling"]["lastDecision"]["text"]
+    assert busy.cluster.events[0]["reason"] == "ScaledUp"
+    assert busy.reason("AutoscalingActive") == "Active"
+    assert {"batchedapi-autoscaler"} == {manager for manager, _ in busy.cluster.statuses}
+
+
+async def test_an_idle_api_is_not_written_to() -> None:
+    """After the first report there is nothing to say for as long as nothing happens (2 minutes)."""
+    idle = Situation()
+    await idle.run(60)
+    idle.cluster.writes.clear()
+
+    await idle.run(120)
+
+    assert [] == idle.cluster.writes
+
+
+async def test_a_report_that_scales_nothing_comes_at_most_every_ten_seconds() -> None:
+    """Load that changes all the time must not become a stream of writes."""
+    wild = Situation(autoscaling={"maxReplicas": 1})
+    for number in range(24):
+        wild.rate = 100.0 if number % 2 else 400.0
+        await wild.run(5)
+
+    assert len(wild.cluster.statuses) <= 12
+
+
+async def test_pods_that_do_not_answer_move_nothing() -> None:
+    """No metrics are not no load."""
+    silent = Situation(replicas=4)
+    silent.answering = False
+
+    await silent.run(600)
+
+    assert silent.replicas == 4
+    assert silent.reason("MetricsAvailable") == "None"
+    assert silent.reason("AutoscalingActive") == "MetricsMissing"
+
+
+async def test_a_restart_moves_nothing_and_keeps_what_was_learned() -> None:
+    """The service model took minutes to learn; replicas do not wait for it again (F10)."""
+    busy = Situation(replicas=3, autoscaling={"maxReplicas": 5})
+    busy.rate = 1500.0
+    await busy.run(120)
+    before = busy.replicas
+    learned = busy.status["autoscaling"]["learned"]
+    busy.restarted()
+
+    await busy.run(60)
+
+    assert learned["sums"][0] > 0
+    assert before == busy.replicas
+    assert busy.status["autoscaling"]["learned"]["sums"][0] > 0
+    assert busy.reason("AutoscalingActive") == "Active"
+
+
+async def test_a_decision_on_a_stale_count_is_not_carried_out() -> None:
+    """The watch may be behind: never shrink on cached data alone (O8)."""
+    busy = Situation(autoscaling={"maxReplicas": 5})
+    busy.rate = 900.0
+    busy.cluster.objects[DEPLOYMENTS, KEY] = deployment_body(replicas=5)
+    end = busy.now + 60
+    while busy.now < end:  # without the watch's refresh
+        busy.now += 5
+        busy.rows += 5 * busy.rate
+        await busy.autoscaler.round()
+
+    assert busy.replicas == 5
+
+
+async def test_pods_of_others_with_our_label_are_not_scraped() -> None:
+    """Anybody may put a label on a pod; its numbers must not count."""
+    alone = Situation()
+    alone.store.put_pod(KEY, pod_body("stranger", owner="somebody"))
+
+    assert ["iris-0"] == [pod.name for pod in alone.store.owned_pods(KEY)]
+
+
+@pytest.mark.parametrize("mode", ["External", "Off"])
+async def test_in_other_modes_it_stands_aside_and_says_so_once(mode: str) -> None:
+    """Nothing of ours ever writes replicas there."""
+    aside = Situation(autoscaling={"mode": mode}, spec_replicas=1)
+    aside.rate = 5000.0
+
+    await aside.run(60)
+
+    assert aside.reason("AutoscalingActive") == mode
+    assert len(aside.cluster.writes) == 1
+
+
+async def test_one_bad_api_does_not_stop_the_others() -> None:
+    """The loop is one for all (O31)."""
+    good = Situation(autoscaling={"maxReplicas": 5})
+    good.rate = 900.0
+    bad = api_body()
+    bad["metadata"] |= {"name": "bad", "uid": "bad"}
+    good.store.put_api(bad | {"spec": 3})
+
+    await good.run(60)
+
+    assert good.replicas > 1

@@ -1,0 +1,162 @@
+"""Reading pages of pods that run somebody else's code."""
+
+import math
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.operator.autoscaling.pages import page
+
+from batchedapi_operator.autoscaling.metrics_page import MAX_BYTES, MetricsPage, parse_page
+from batchedapi_operator.errors import MetricsUnavailableError
+
+
+def parsed(text: str) -> MetricsPage:
+    """Read at a fixed time."""
+    return parse_page(text, "uid", time=50.0, unix_time=1060.0)
+
+
+def test_every_figure_is_read_from_its_metric() -> None:
+    """A wrong one here would be a wrong replica count."""
+    found = parsed(page())
+
+    sample = found.sample
+    assert ("uid", 50.0, 1000.0, 60.0) == (
+        sample.pod,
+        sample.time,
+        sample.process_start,
+        sample.uptime,
+    )
+    assert (100, 3) == (sample.rows_received, sample.rows_rejected)
+    assert (10, 100, 2, 1.0) == (
+        sample.batches,
+        sample.rows,
+        sample.full_batches,
+        sample.batch_seconds,
+    )
+    assert [(8, 5), (16, 10), (math.inf, 10)] == list(sample.batch_rows_buckets)
+    assert (3, 2) == (sample.queue_rows, sample.lanes)
+    assert (16, 0.005) == (found.max_batch_size, found.batch_interval)
+
+
+def test_methods_with_different_edges_are_added_bucket_by_bucket() -> None:
+    """Adding cumulative counts would show 13 batches up to 8 rows and then only 10 up to 12."""
+    other = """batchedapi_batch_rows_bucket{method="b",le="12"} 3
+batchedapi_batch_rows_bucket{method="b",le="+Inf"} 3"""
+
+    buckets = parsed(page(extra=other)).sample.batch_rows_buckets
+
+    assert [(8, 5), (12, 8), (16, 13), (math.inf, 13)] == list(buckets)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "process_start_time_seconds",
+        "batchedapi_rows_received_total",
+        "batchedapi_batch_rows_sum",
+        "batchedapi_batch_rows_count",
+        "batchedapi_batch_seconds_sum",
+        "batchedapi_batches_total",
+        "batchedapi_queue_rows",
+        "batchedapi_lanes",
+    ],
+)
+def test_a_missing_metric_is_not_a_zero(name: str) -> None:
+    """Zero rows received would be a reason to remove replicas."""
+    text = "\n".join(line for line in page().split("\n") if not line.startswith(name))
+
+    with pytest.raises(MetricsUnavailableError, match=name) as refused:
+        parsed(text)
+    assert refused.value.result == "incomplete"
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "-1", "-0.001"])
+def test_impossible_values_void_the_page(value: str) -> None:
+    """One of them in a sum would spread to every figure."""
+    line = f'batchedapi_queue_rows{{method="b"}} {value}'
+
+    with pytest.raises(MetricsUnavailableError) as refused:
+        parsed(page(extra=line))
+    assert refused.value.result == "invalid"
+
+
+@pytest.mark.parametrize(
+    ("extra", "result"),
+    [
+        pytest.param("x" * (MAX_BYTES + 1), "too_large", id="page"),
+        pytest.param(
+            "\n".join(f'batchedapi_lanes{{method="{n}"}} 1' for n in range(6000)),
+            "too_large",
+            id="series",
+        ),
+        pytest.param('batchedapi_lanes{method="' + "x" * 2000 + '"} 1', "too_large", id="one line"),
+        pytest.param('batchedapi_lanes{method="predict"} 2', "invalid", id="series twice"),
+        pytest.param('batchedapi_batch_rows_bucket{method="b"} 2', "invalid", id="no edge"),
+        pytest.param('batchedapi_batch_rows_bucket{le="NaN"} 2', "invalid", id="edge NaN"),
+        pytest.param(
+            'batchedapi_batch_rows_bucket{le="1"} 2\nbatchedapi_batch_rows_bucket{le="2"} 1',
+            "invalid",
+            id="falling buckets",
+        ),
+        pytest.param('batchedapi_lanes{method="b} 1', "malformed", id="open quote"),
+        pytest.param('batchedapi_lanes{method="b"} many', "malformed", id="no number"),
+        pytest.param('batchedapi_max_batch_size{method="b"} 1e9', "invalid", id="batch size"),
+    ],
+)
+def test_hostile_pages_are_refused_by_kind(extra: str, result: str) -> None:
+    """The scrape counter's label tells an operator which defence held (O24)."""
+    with pytest.raises(MetricsUnavailableError) as refused:
+        parsed(page(extra=extra))
+    assert result == refused.value.result
+
+
+def test_other_metrics_cost_nothing() -> None:
+    """Users may export their own; a page of a megabyte of them is read in well under 2 s."""
+    noise = "\n".join(f'mine{{n="{number}"}} {number}' for number in range(40000))
+    begun = time.process_time()
+
+    assert parsed(page(extra=noise)).sample.lanes == 2
+    assert time.process_time() - begun < 1.0
+
+
+LINES = st.lists(
+    st.one_of(
+        st.text(max_size=60),
+        st.builds(
+            "{}{}{} {}".format,
+            st.sampled_from(
+                [
+                    "batchedapi_lanes",
+                    "batchedapi_batch_rows_bucket",
+                    "batchedapi_batches_total",
+                    "# TYPE batchedapi_lanes",
+                    "process_start_time_seconds",
+                ]
+            ),
+            st.sampled_from(["", "{", "{}", '{le="', '{le="1"}', '{a="\\"}', "{a=b}", "{,}", '"']),
+            st.text(max_size=8),
+            st.one_of(st.floats().map(str), st.text(max_size=12)),
+        ),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(lines=LINES, first=st.booleans())
+def test_any_page_is_either_possible_or_refused(lines: list[str], *, first: bool) -> None:
+    """Whatever a pod answers, the loop sees a sample that could be true, or an error of ours."""
+    noise = "\n".join(lines)
+    text = f"{noise}\n{page()}" if first else page(extra=noise)
+
+    try:
+        found = parsed(text)
+    except MetricsUnavailableError:
+        return
+
+    counts = [count for _, count in found.sample.batch_rows_buckets]
+    figures = (found.sample.rows, found.sample.lanes, found.sample.rows_received, *counts)
+    assert all(math.isfinite(figure) and figure >= 0 for figure in figures)
+    assert sorted(counts) == counts

@@ -1,0 +1,127 @@
+"""The scraper against servers that misbehave, over real sockets."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from tests.unit.operator.autoscaling.pages import page
+from tests.unit.operator.worlds import pod_body
+
+from batchedapi_operator.autoscaling.metrics_page import MetricsPage
+from batchedapi_operator.autoscaling.scrape import SCRAPE_SECONDS, Outcome, Scraper
+from batchedapi_operator.errors import MetricsUnavailableError
+from batchedapi_operator.reconcile.views import PodView
+
+Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
+
+
+def whole(body: str, status: str = "200 OK", extra: str = "") -> Answer:
+    """An ordinary answer."""
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{extra}\r\n"
+        writer.write((head + body).encode())
+        await writer.drain()
+
+    return answer
+
+
+async def endless(writer: asyncio.StreamWriter) -> None:
+    """A gigabyte, if one takes it."""
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n")
+    for _ in range(1000):
+        writer.write(b"x" * 1_000_000)
+        await writer.drain()
+
+
+async def dripping(writer: asyncio.StreamWriter) -> None:
+    """One byte at a time, each well within any timeout between bytes."""
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+    for _ in range(1000):
+        writer.write(b"x")
+        await writer.drain()
+        await asyncio.sleep(0.1)
+
+
+@asynccontextmanager
+async def pod_that_answers(answer: Answer) -> AsyncIterator[int]:
+    """A server on loopback; yields its port."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            await answer(writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            return
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+async def scraped(port: int, ip: str = "127.0.0.1") -> Outcome:
+    """The outcome for one pod at that address."""
+    async with Scraper.opened(port) as scraper:
+        (outcome,) = await scraper.scrape([PodView.of(pod_body(ip=ip))])
+    return outcome
+
+
+async def test_a_page_becomes_a_sample_of_its_pod() -> None:
+    """The sample carries the uid that we know, not one that the pod claims."""
+    async with pod_that_answers(whole(page())) as port:
+        outcome = await scraped(port)
+
+    assert isinstance(outcome, MetricsPage)
+    assert outcome.sample.pod == "iris-1-uid"
+
+
+@pytest.mark.parametrize(
+    ("answer", "result"),
+    [
+        pytest.param(whole("", "500 Oops"), "refused", id="error"),
+        pytest.param(
+            whole("", "302 Found", "Location: http://127.0.0.1:1/\r\n"), "refused", id="redirect"
+        ),
+        pytest.param(
+            whole("xx", extra="Content-Encoding: gzip\r\n"), "malformed", id="compressed unasked"
+        ),
+        pytest.param(endless, "too_large", id="a gigabyte"),
+        pytest.param(dripping, "unreachable", id="drip"),
+        pytest.param(whole("no exposition"), "incomplete", id="another page"),
+    ],
+)
+async def test_a_pod_that_misbehaves_is_a_pod_not_seen(answer: Answer, result: str) -> None:
+    """Within the time of a scrape and in bounded memory (O24)."""
+    loop = asyncio.get_running_loop()
+    async with pod_that_answers(answer) as port:
+        begun = loop.time()
+        outcome = await scraped(port)
+
+    assert isinstance(outcome, MetricsUnavailableError)
+    assert result == outcome.result
+    assert loop.time() - begun < SCRAPE_SECONDS + 1.0
+
+
+async def test_a_pod_that_does_not_listen_is_not_seen() -> None:
+    """It may just have been deleted."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        outcome = await scraped(closed.getsockname()[1])
+
+    assert isinstance(outcome, MetricsUnavailableError)
+    assert outcome.result == "unreachable"
+
+
+@pytest.mark.parametrize("ip", ["", "evil.example/x?", "127.0.0.1@evil.example"])
+async def test_only_addresses_are_scraped(ip: str) -> None:
+    """A pod's status is written by its kubelet; still nothing but an address gets into a URL."""
+    outcome = await scraped(1, ip)
+
+    assert isinstance(outcome, MetricsUnavailableError)
+    assert outcome.result == "no_address"

@@ -1,0 +1,66 @@
+"""`kubectl batchedapi why`."""
+
+import pytest
+
+from batchedapi_core.scaling import (
+    Observation,
+    ScalingPolicy,
+    ScalingState,
+    explain,
+    record,
+    step,
+)
+from batchedapi_operator.plugin.why import TERMS, NoDecisionError, explain_status
+
+
+def test_it_prints_the_sentence_the_terms_and_the_clamps() -> None:
+    """All that is needed to check the number by hand, from a record as core writes it."""
+    policy = ScalingPolicy(min_replicas=3, max_replicas=5, max_batch_size=8, batch_interval=0.01)
+    nothing = Observation(samples=(), ready=0, current=1, revision="r")
+    decision, _ = step(policy, ScalingState.empty(), nothing, 0.0)
+    recorded = record(policy, decision)
+    last = {"time": "2026-01-02T03:04:05Z", "text": recorded["text"], "record": recorded}
+
+    told = explain_status("iris", {"autoscaling": {"lastDecision": last}})
+
+    assert explain(policy, decision) == told.split("\n")[0]
+    assert "MinReplicas" in told
+    assert "1 -> 3" in told
+    assert all(label in told for label, _ in TERMS)
+
+
+def test_every_term_it_names_is_one_of_core() -> None:
+    """A renamed term would vanish from the table without a word."""
+    policy = ScalingPolicy(min_replicas=1, max_replicas=5, max_batch_size=8, batch_interval=0.01)
+    nothing = Observation(samples=(), ready=0, current=1, revision="r")
+    decision, _ = step(policy, ScalingState.empty(), nothing, 0.0)
+
+    assert {label for label, _ in TERMS} <= set(record(policy, decision)["terms"])
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        ({}, "once a replica is ready"),
+        (
+            {
+                "conditions": [
+                    {
+                        "type": "AutoscalingActive",
+                        "status": "False",
+                        "reason": "External",
+                        "message": "spec.replicas decides",
+                    }
+                ]
+            },
+            "External, spec.replicas decides",
+        ),
+    ],
+)
+def test_without_a_decision_it_says_why_there_is_none(
+    status: dict[str, object], words: str
+) -> None:
+    """Nothing to explain is an answer, too."""
+    with pytest.raises(NoDecisionError) as refused:
+        explain_status("iris", status)
+    assert words in refused.value.message

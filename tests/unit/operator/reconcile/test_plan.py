@@ -1,0 +1,233 @@
+"""`plan`: what is written in which world."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.unit.operator.worlds import (
+    IMAGE,
+    NOW,
+    api,
+    api_body,
+    child_body,
+    deployment_body,
+    owned_by_api,
+)
+
+from batchedapi_operator.errors import InvalidSpecError
+from batchedapi_operator.reconcile.plan import Plan, plan
+from batchedapi_operator.reconcile.views import ChildView, DeploymentView, Observed, SourceView
+from batchedapi_operator.resources import revision_of
+
+
+def planned(observed: Observed | None = None, **spec: Any) -> Plan:
+    """The plan for an API with `spec`."""
+    return plan(api_body(**spec), observed or Observed(status={}), IMAGE, NOW)
+
+
+def kinds(made: Plan) -> list[str]:
+    """Kinds that are applied, in order."""
+    return [apply.resource.kind for apply in made.apply]
+
+
+def valid(made: Plan) -> tuple[str, str]:
+    """Reason and message of SpecValid."""
+    (found,) = [c for c in made.status["conditions"] if c["type"] == "SpecValid"]
+    return found["reason"], found["message"]
+
+
+def existing(**deployment: Any) -> Observed:
+    """A world in which the children are there."""
+    view = DeploymentView.of(deployment_body(**deployment))
+    return Observed(status={}, deployment=view, service=ChildView.of(child_body("iris")))
+
+
+def test_a_new_api_gets_its_children_in_the_order_they_need_each_other() -> None:
+    """Pods that name a ConfigMap which is not there yet would fail to start."""
+    made = planned(autoscaling={"minReplicas": 3})
+
+    assert ["ConfigMap", "Service", "Deployment"] == kinds(made)
+    assert made.replicas == 3
+    assert ("Accepted", "") == valid(made)
+
+
+def test_the_first_count_is_written_even_if_it_is_what_there_is() -> None:
+    """Only then is it somebody's, and later looks can tell a first count from a chosen one."""
+    assert planned(existing(replicas=1, replicas_owned=False)).replicas == 1
+
+
+def test_later_counts_are_the_autoscalers() -> None:
+    """In mode Native nothing but the autoscaler moves replicas."""
+    assert planned(existing(replicas=9)).replicas is None
+
+
+@pytest.mark.parametrize("mode", ["External", "Off"])
+@pytest.mark.parametrize(("there", "expected"), [(2, 5), (5, None)])
+def test_other_modes_copy_spec_replicas(mode: str, there: int, expected: int | None) -> None:
+    """An HPA writes spec.replicas through /scale of our resource."""
+    made = planned(existing(replicas=there), autoscaling={"mode": mode}, replicas=5)
+
+    assert expected == made.replicas
+
+
+def test_an_invalid_spec_leaves_the_children_untouched() -> None:
+    """The last good ones go on serving, and the condition says what to change."""
+    made = planned(existing(), serverSideBatching={"maxBatchSize": 0})
+
+    assert ((), None, ()) == (made.apply, made.replicas, made.delete)
+    assert valid(made)[0] == "Invalid"
+    assert "spec.serverSideBatching.maxBatchSize" in valid(made)[1]
+    assert made.status["phase"] == "Degraded"
+
+
+@pytest.mark.parametrize("spec", [None, 7, [], {"predictor": 3}, {"predictor": {"path": {}}}])
+def test_any_garbage_becomes_a_condition(spec: object) -> None:
+    """A stored object may be older than the schema; one must not stop the others (O17)."""
+    made = plan({**api_body(), "spec": spec}, Observed(status={}), IMAGE, NOW)
+
+    assert valid(made)[0] == "Invalid"
+    assert made.status["phase"] == "Error"
+
+
+def test_fields_of_a_newer_version_are_ignored() -> None:
+    """An operator that was rolled back must go on."""
+    assert valid(planned(tomorrow={"x": 1}))[0] == "Accepted"
+
+
+def test_a_missing_source_is_named() -> None:
+    """The remedy stands in the condition."""
+    made = planned(predictor={"path": "model:Iris", "source": {"configMap": "gone"}})
+
+    assert () == made.apply
+    assert valid(made)[0] == "SourceMissing"
+    assert "no ConfigMap 'gone' in namespace 'demo'" in valid(made)[1]
+
+
+@pytest.mark.parametrize(
+    "owners",
+    [
+        pytest.param([], id="nobody's"),
+        pytest.param(
+            [{"kind": "Helm", "name": "x", "uid": "other", "controller": True}], id="other's"
+        ),
+    ],
+)
+def test_a_foreign_deployment_is_refused(owners: list[dict[str, Any]]) -> None:
+    """It is never overwritten, and the condition names it."""
+    made = planned(existing(ownerReferences=owners, managedFields=[]))
+
+    # deployment_body writes managedFields for /scale only, none of ours
+    assert () == made.apply
+    assert valid(made)[0] == "NotOwned"
+    assert "Deployment demo/iris exists" in valid(made)[1]
+
+
+def test_a_child_that_lost_its_owner_is_taken_back() -> None:
+    """Our manager still owns its fields: nobody else made it (O14)."""
+    body = deployment_body(ownerReferences=[])
+    body["metadata"]["managedFields"].append({"manager": "batchedapi-operator"})
+    observed = replace(existing(), deployment=DeploymentView.of(body))
+
+    assert "Deployment" in kinds(planned(observed))
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        pytest.param({"ownerReferences": owned_by_api("former")}, id="of the former API"),
+        pytest.param({"deletionTimestamp": NOW}, id="being deleted"),
+    ],
+)
+def test_children_of_a_former_api_of_that_name_are_waited_for(metadata: dict[str, Any]) -> None:
+    """They are about to be collected; adopting them would see them vanish (O12)."""
+    made = planned(existing(**metadata))
+
+    assert () == made.apply
+    assert made.retry_after == 2.0
+    assert valid(made)[0] == "Accepted"
+
+
+def test_a_refusal_of_the_apiserver_becomes_a_condition_and_is_tried_again() -> None:
+    """A quota may be raised; until then the user reads what the apiserver said."""
+    refusal = InvalidSpecError("QuotaExceeded", "exceeded quota: pods")
+
+    made = plan(api_body(), existing(), IMAGE, NOW, refusal)
+
+    assert () == made.apply
+    assert ("QuotaExceeded", "exceeded quota: pods") == valid(made)
+    assert made.retry_after == 60.0
+
+
+@pytest.mark.parametrize(
+    ("pinned", "expected"),
+    [
+        pytest.param("same", "old-image", id="unchanged revision keeps its image"),
+        pytest.param("another", IMAGE, id="new revision takes the operator's"),
+    ],
+)
+def test_an_operator_upgrade_restarts_no_pod(pinned: str, expected: str) -> None:
+    """The image is pinned with the revision, in the status."""
+    current = revision_of(api(), {}, {}).name if pinned == "same" else "iris-0"
+    status = {"revision": {"current": current, "image": "old-image"}}
+
+    made = planned(replace(existing(), status=status))
+
+    (container,) = made.apply[-1].body["spec"]["template"]["spec"]["containers"]
+    assert expected == container["image"]
+    assert expected == made.status["revision"]["image"]
+
+
+def test_the_manifests_image_wins() -> None:
+    """The user asked for it by name."""
+    made = planned(predictor={"path": "model:Iris", "image": "mine:1"})
+
+    assert made.status["revision"]["image"] == "mine:1"
+
+
+def revision_children(count: int) -> tuple[ChildView, ...]:
+    """Unused revisions, the first the oldest."""
+    return tuple(
+        ChildView.of(
+            child_body(
+                f"iris-{number}",
+                labels={"batchedapi.dev/revision": str(number)},
+                creationTimestamp=f"2026-01-0{number + 1}T00:00:00Z",
+            )
+        )
+        for number in range(count)
+    )
+
+
+def test_old_revisions_go_but_for_the_youngest_and_those_in_use() -> None:
+    """What a ReplicaSet or pod still mounts must stay: it could not start again."""
+    observed = replace(
+        existing(), revisions=revision_children(8), revisions_in_use=frozenset({"0"})
+    )
+
+    deleted = planned(observed).delete
+
+    assert ["iris-3", "iris-2", "iris-1"] == [child.name for child in deleted]
+
+
+def test_an_edited_source_is_another_revision() -> None:
+    """The copy in the old one goes on serving meanwhile."""
+    spec = {"predictor": {"path": "model:Iris", "source": {"configMap": "iris-model"}}}
+    before, after = (
+        planned(replace(existing(), source=SourceView({"model.py": text}, {})), **spec)
+        for text in ("one", "two")
+    )
+
+    assert before.status["revision"] != after.status["revision"]
+
+
+def test_events_tell_of_a_new_revision_and_a_refusal_once() -> None:
+    """An event for each reconcile would bury those that matter."""
+    first = planned()
+    again = planned(Observed(status=first.status))
+    refused = planned(Observed(status=first.status), autoscaling={"mode": "Off"})
+    still = planned(Observed(status=refused.status), autoscaling={"mode": "Off"})
+
+    assert ["NewRevision"] == [note.reason for note in first.notes]
+    assert () == again.notes
+    assert ["SpecRefused"] == [note.reason for note in refused.notes]
+    assert () == still.notes

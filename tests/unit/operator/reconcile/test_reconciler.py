@@ -1,0 +1,194 @@
+"""Observe, plan and execute together, against a cluster in memory."""
+
+from itertools import count
+
+import pytest
+from tests.unit.operator.worlds import (
+    IMAGE,
+    KEY,
+    WALL,
+    MemoryCluster,
+    api_body,
+    child_body,
+)
+
+from batchedapi_operator.errors import (
+    ApplyError,
+    ConflictError,
+    NamespaceGoingError,
+    RefusedError,
+)
+from batchedapi_operator.keys import BATCHED_APIS, CONFIG_MAPS, DEPLOYMENTS, SERVICES, ObjectKey
+from batchedapi_operator.reconcile.reconciler import Reconciler
+from batchedapi_operator.store import Store
+
+
+def reconciler_of(cluster: MemoryCluster, seconds: float = 100.0) -> Reconciler:
+    """A reconciler whose clock moves `seconds` each time it is looked at."""
+    ticks = count(0.0, seconds)
+    return Reconciler(cluster, Store(), IMAGE, wall=lambda: WALL, monotonic=lambda: next(ticks))
+
+
+@pytest.fixture
+def cluster() -> MemoryCluster:
+    """One API and nothing else."""
+    memory = MemoryCluster()
+    memory.put(BATCHED_APIS, api_body(autoscaling={"minReplicas": 2}))
+    return memory
+
+
+async def test_a_plan_that_was_carried_out_is_not_carried_out_again(cluster: MemoryCluster) -> None:
+    """An idle API is not written to: neither its status nor a child."""
+    reconciler = reconciler_of(cluster)
+    for _ in range(3):
+        await reconciler.reconcile(KEY)
+    cluster.writes.clear()
+
+    again = await reconciler.reconcile(KEY)
+
+    assert again is None
+    assert [] == cluster.writes
+
+
+async def test_an_operator_that_restarts_settles_without_a_status_write(
+    cluster: MemoryCluster,
+) -> None:
+    """It applies once to be sure; the apiserver stores nothing new for that."""
+    for _ in range(3):
+        await reconciler_of(cluster).reconcile(KEY)
+    cluster.writes.clear()
+
+    await reconciler_of(cluster).reconcile(KEY)
+
+    assert {"apply"} == {verb for verb, _ in cluster.writes}
+
+
+async def test_the_children_are_made_in_order_and_then_scaled(cluster: MemoryCluster) -> None:
+    """The status comes last: it tells of what has been done."""
+    await reconciler_of(cluster).reconcile(KEY)
+
+    verbs = [verb for verb, _ in cluster.writes]
+    kinds = [what.partition("/")[0] for _, what in cluster.writes]
+    assert ["create", "create", "create", "scale", "status"] == verbs
+    assert ["ConfigMap", "Service", "Deployment"] == kinds[:3]
+    assert ["NewRevision"] == [event["reason"] for event in cluster.events]
+
+
+@pytest.mark.parametrize("failing", range(5))
+async def test_dying_before_any_write_ends_in_the_same_state(
+    cluster: MemoryCluster, failing: int
+) -> None:
+    """Level-triggered: a new process finds out what is missing (O6)."""
+    calls = count()
+
+    def die(_verb: str, _what: str) -> ApplyError | None:
+        return ApplyError("connection lost", 0) if next(calls) == failing else None
+
+    cluster.fail = die
+    with pytest.raises(ApplyError):
+        await reconciler_of(cluster).reconcile(KEY)
+    cluster.fail = lambda _verb, _what: None
+    for _ in range(2):
+        await reconciler_of(cluster).reconcile(KEY)
+
+    assert 2 == cluster.objects[DEPLOYMENTS, KEY]["spec"]["replicas"]
+    assert (SERVICES, KEY) in cluster.objects
+    assert 1 == len(await cluster.find(CONFIG_MAPS, KEY.namespace))
+    assert "Pending" == cluster.objects[BATCHED_APIS, KEY]["status"]["phase"]
+
+
+async def test_a_refused_child_becomes_a_condition(cluster: MemoryCluster) -> None:
+    """The user reads what the apiserver said, and the queue does not hammer it."""
+
+    def refuse(_verb: str, what: str) -> ApplyError | None:
+        return RefusedError("422 image is wrong", 422) if "Deployment" in what else None
+
+    cluster.fail = refuse
+
+    again = await reconciler_of(cluster).reconcile(KEY)
+
+    (condition,) = [
+        one
+        for one in cluster.objects[BATCHED_APIS, KEY]["status"]["conditions"]
+        if one["type"] == "SpecValid"
+    ]
+    assert again == 60.0
+    assert ("PodTemplateRefused", "422 image is wrong") == (
+        condition["reason"],
+        condition["message"],
+    )
+
+
+async def test_a_name_that_was_taken_in_between_is_left_to_its_owner(
+    cluster: MemoryCluster,
+) -> None:
+    """The first apply is without force, so that it cannot overwrite."""
+
+    def taken(verb: str, what: str) -> ApplyError | None:
+        return ConflictError("409", 409) if (verb, what) == ("create", "Deployment/iris") else None
+
+    cluster.fail = taken
+
+    with pytest.raises(ConflictError):
+        await reconciler_of(cluster).reconcile(KEY)
+
+
+async def test_a_revision_name_that_is_taken_is_refused(cluster: MemoryCluster) -> None:
+    """It carries no label of ours, so no list showed it."""
+    await reconciler_of(cluster).reconcile(KEY)
+    (revision,) = await cluster.find(CONFIG_MAPS, KEY.namespace)
+    name = revision["metadata"]["name"]
+    owners = [{"kind": "Other", "name": "x", "uid": "other", "controller": True}]
+    cluster.put(CONFIG_MAPS, child_body(name, labels={}, ownerReferences=owners))
+
+    await reconciler_of(cluster).reconcile(KEY)
+
+    conditions = cluster.objects[BATCHED_APIS, KEY]["status"]["conditions"]
+    (found,) = [one for one in conditions if one["type"] == "SpecValid"]
+    assert found["reason"] == "NotOwned"
+    assert name in found["message"]
+
+
+async def test_a_namespace_on_its_way_out_is_left_alone(cluster: MemoryCluster) -> None:
+    """Nothing can be made in it, and retrying would only fill the log (O19)."""
+    cluster.fail = lambda _verb, _what: NamespaceGoingError("403", 403)
+
+    assert await reconciler_of(cluster).reconcile(KEY) is None
+
+
+async def test_an_api_that_is_deleted_during_its_reconcile_is_no_failure(
+    cluster: MemoryCluster,
+) -> None:
+    """The status of what is gone cannot be written; the next look finds that out."""
+    cluster.fail = lambda verb, _what: ApplyError("404", 404) if verb == "status" else None
+
+    assert await reconciler_of(cluster).reconcile(KEY) == 1.0
+
+
+async def test_a_deleted_api_is_forgotten(cluster: MemoryCluster) -> None:
+    """Its children go by their owner references; the operator only forgets."""
+    forgotten: list[ObjectKey] = []
+    reconciler = Reconciler(cluster, Store(), IMAGE, forget=forgotten.append)
+    await reconciler.reconcile(KEY)
+    del cluster.objects[BATCHED_APIS, KEY]
+    cluster.writes.clear()
+
+    assert await reconciler.reconcile(KEY) is None
+    assert [KEY] == forgotten
+    assert [] == cluster.writes
+
+
+async def test_a_status_that_flaps_is_written_at_most_every_ten_seconds(
+    cluster: MemoryCluster,
+) -> None:
+    """A crash loop must not become a write loop."""
+    reconciler = reconciler_of(cluster, seconds=1.0)
+    waits = []
+    for number in range(20):
+        cluster.objects[BATCHED_APIS, KEY]["metadata"]["generation"] = number + 2
+        waits.append(await reconciler.reconcile(KEY))
+
+    written = [verb for verb, _ in cluster.writes].count("status")
+    # six saved up, one more in each ten of the twenty seconds
+    assert 7 <= written <= 8
+    assert any(wait for wait in waits)

@@ -1,0 +1,247 @@
+"""Conditions and phase, out of Deployments and pods as Kubernetes reports them."""
+
+import json
+from typing import Any
+
+import pytest
+from tests.unit.operator.worlds import (
+    IMAGE,
+    NOW,
+    api_body,
+    child_body,
+    deployment_body,
+    pod_body,
+)
+
+from batchedapi_operator.reconcile import conditions
+from batchedapi_operator.reconcile.plan import plan
+from batchedapi_operator.reconcile.status import same
+from batchedapi_operator.reconcile.views import ChildView, DeploymentView, Observed, PodView
+
+LATER = "2026-01-02T04:00:00Z"
+
+
+def status_of(
+    deployment: dict[str, Any] | None,
+    pods: list[dict[str, Any]] | None = None,
+    before: dict[str, Any] | None = None,
+    now: str = NOW,
+) -> dict[str, Any]:
+    """The status that the reconciler would write."""
+    observed = Observed(
+        status=before or {},
+        deployment=DeploymentView.of(deployment) if deployment else None,
+        service=ChildView.of(child_body("iris")),
+        pods=tuple(map(PodView.of, pods or [])),
+    )
+    return plan(api_body(), observed, IMAGE, now).status
+
+
+def reasons(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """Type -> (status, reason)."""
+    return {one["type"]: (one["status"], one["reason"]) for one in status["conditions"]}
+
+
+def waiting(reason: str, message: str = "") -> dict[str, Any]:
+    """A container's state."""
+    return {"waiting": {"reason": reason, "message": message}}
+
+
+def ended(code: int, message: str = "", reason: str = "Error") -> dict[str, Any]:
+    """A container's last state."""
+    return {"terminated": {"exitCode": code, "message": message, "reason": reason}}
+
+
+def test_a_rolled_out_api_is_live() -> None:
+    """All figures come from the Deployment; the selector is what /scale needs."""
+    status = status_of(deployment_body(), [pod_body()])
+
+    assert {
+        "Ready": ("True", "AllReplicasReady"),
+        "Progressing": ("False", "RolloutComplete"),
+        "SpecValid": ("True", "Accepted"),
+        "ModelLoaded": ("True", "Loaded"),
+        "Scheduled": ("True", "Scheduled"),
+    } == reasons(status)
+    assert status["phase"] == "Live"
+    assert (2, 2, 2, 2) == tuple(
+        status[name] for name in ("replicas", "readyReplicas", "updatedReplicas", "desiredReplicas")
+    )
+    assert status["selector"] == "batchedapi.dev/api=iris"
+    assert status["url"] == "http://iris.demo.svc/iris"
+
+
+@pytest.mark.parametrize(
+    ("ready", "progress", "expected"),
+    [
+        pytest.param(0, "ReplicaSetUpdated", "Pending", id="first pods are starting"),
+        pytest.param(1, "ReplicaSetUpdated", "Updating", id="some answer"),
+        pytest.param(1, "NewReplicaSetAvailable", "Live", id="scaling up"),
+        pytest.param(1, "ProgressDeadlineExceeded", "Degraded", id="stuck, old pods answer"),
+        pytest.param(0, "ProgressDeadlineExceeded", "Error", id="stuck, nobody answers"),
+    ],
+)
+def test_the_phase_is_what_a_user_should_know_first(
+    ready: int, progress: str, expected: str
+) -> None:
+    """One word for the printer column."""
+    verdict = {"type": "Progressing", "status": "True", "reason": progress}
+
+    body = deployment_body(ready=ready, conditions=[verdict])
+
+    assert expected == status_of(body, [pod_body(ready=ready > 0)])["phase"]
+
+
+@pytest.mark.parametrize(
+    ("pod", "reason", "words"),
+    [
+        pytest.param(
+            {"state": waiting("ImagePullBackOff", "no such image x:1")},
+            "ImagePullFailed",
+            "x:1",
+            id="image",
+        ),
+        pytest.param(
+            {
+                "state": waiting("CrashLoopBackOff"),
+                "last_state": ended(
+                    1, json.dumps({"reason": "ImportFailed", "message": "No module named 'x'"})
+                ),
+            },
+            "ImportFailed",
+            "No module named 'x'",
+            id="told by the replica",
+        ),
+        pytest.param(
+            {"last_state": ended(1, "Traceback: boom")},
+            "CrashLooping",
+            "boom",
+            id="tail of the log",
+        ),
+        pytest.param(
+            {"last_state": ended(1, json.dumps({"reason": "Evil", "message": "m"}))},
+            "CrashLooping",
+            "m",
+            id="a reason that we do not know",
+        ),
+        pytest.param({"last_state": ended(1, "[1, 2]")}, "CrashLooping", "[1, 2]", id="odd JSON"),
+        pytest.param(
+            {"last_state": ended(137, "", "OOMKilled")},
+            "OutOfMemory",
+            "spec.compute.mem",
+            id="memory",
+        ),
+        pytest.param(
+            {"state": waiting("CreateContainerConfigError", "no configmap")},
+            "CrashLooping",
+            "no configmap",
+            id="cannot be created",
+        ),
+    ],
+)
+def test_why_a_model_does_not_load(pod: dict[str, Any], reason: str, words: str) -> None:
+    """The user reads it from `kubectl describe bapi`, without looking for the pod."""
+    status = status_of(deployment_body(ready=0), [pod_body(ready=False, **pod)])
+
+    (found,) = [one for one in status["conditions"] if one["type"] == "ModelLoaded"]
+    assert ("False", reason) == (found["status"], found["reason"])
+    assert words in found["message"]
+    assert status["phase"] == "Error"
+
+
+def test_pods_of_an_old_revision_do_not_vouch_for_the_new_one() -> None:
+    """The old model answers; the new one fails to load; the user must see that."""
+    old = pod_body("iris-old", revision="1")
+    new = pod_body("iris-new", revision="2", ready=False, state=waiting("ErrImagePull"))
+
+    status = status_of(deployment_body(revision="2", ready=1), [old, new])
+
+    assert ("False", "ImagePullFailed") == reasons(status)["ModelLoaded"]
+    assert status["phase"] == "Degraded"
+
+
+def test_an_unschedulable_pod_is_reported_in_the_schedulers_words() -> None:
+    """`0/3 nodes are available` is what tells the user to add one."""
+    words = "0/3 nodes are available"
+    unschedulable = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": words,
+    }
+
+    status = status_of(
+        deployment_body(ready=1),
+        [pod_body(), pod_body("b", ready=False, conditions=[unschedulable])],
+    )
+
+    (found,) = [one for one in status["conditions"] if one["type"] == "Scheduled"]
+    assert ("False", f"1 of 2 pods: {words}") == (found["status"], found["message"])
+    assert status["phase"] == "Degraded"
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ('pods "x" is forbidden: violates PodSecurity "restricted:latest"', "PodSecurityDenied"),
+        ('pods "x" is forbidden: exceeded quota: compute', "QuotaExceeded"),
+        ("admission webhook denied the request", "PodTemplateRefused"),
+    ],
+)
+def test_pods_that_are_refused_are_reported(message: str, reason: str) -> None:
+    """A Deployment accepts what its pods will be refused for; its ReplicaFailure says so."""
+    failure = {
+        "type": "ReplicaFailure",
+        "status": "True",
+        "reason": "FailedCreate",
+        "message": message,
+    }
+
+    status = status_of(deployment_body(ready=0, conditions=[failure]))
+
+    assert ("False", reason) == reasons(status)["SpecValid"]
+
+
+def test_a_transition_time_moves_only_with_its_status() -> None:
+    """`kubectl wait` and alerts count from it."""
+    before = status_of(deployment_body(ready=1), [pod_body()])
+    fuller = status_of(deployment_body(ready=2), [pod_body()], before, LATER)
+    broken = status_of(deployment_body(ready=0), [pod_body()], before, LATER)
+
+    def time_of_ready(status: dict[str, Any]) -> str:
+        (found,) = [one for one in status["conditions"] if one["type"] == "Ready"]
+        return str(found["lastTransitionTime"])
+
+    assert NOW == time_of_ready(fuller)
+    assert LATER == time_of_ready(broken)
+
+
+def test_an_unchanged_status_is_not_written() -> None:
+    """Not even when the autoscaler's conditions stand beside ours."""
+    before = status_of(deployment_body(), [pod_body()])
+    theirs = {"type": "AutoscalingActive", "status": "True", "reason": "Active"}
+    stored = {**before, "conditions": [theirs, *before["conditions"]], "batching": {}}
+
+    assert same(stored, status_of(deployment_body(), [pod_body()], before, LATER))
+    assert not same(stored, status_of(deployment_body(ready=1), [pod_body()], before, LATER))
+
+
+def test_a_message_that_alone_has_changed_is_no_news() -> None:
+    """The kubelet words a failed pull differently every few seconds."""
+    failing = [
+        pod_body(ready=False, state=waiting(reason, words))
+        for reason, words in (("ErrImagePull", "pull failed"), ("ImagePullBackOff", "backing off"))
+    ]
+
+    before, after = (status_of(deployment_body(ready=0), [pod]) for pod in failing)
+
+    assert same(before, after)
+
+
+def test_messages_are_cut_to_what_a_status_should_hold() -> None:
+    """A traceback of a megabyte would not fit in etcd."""
+    pod = pod_body(ready=False, state=waiting("ErrImagePull", "x" * 5000))
+
+    status = status_of(deployment_body(ready=0), [pod])
+
+    assert conditions.MESSAGE_LENGTH == max(len(one["message"]) for one in status["conditions"])

@@ -1,0 +1,111 @@
+"""Command line, logs and admin port."""
+
+import json
+import logging
+import socket
+
+import aiohttp
+import pytest
+from click.testing import CliRunner
+
+from batchedapi_operator import __main__ as program
+from batchedapi_operator import logs
+from batchedapi_operator.admin import admin_server
+from batchedapi_operator.keys import ObjectKey
+from batchedapi_operator.logs import JsonFormatter, TextFormatter
+from batchedapi_operator.metrics import Metrics
+from batchedapi_operator.settings import LogFormat, Settings, default_serving_image
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "expected"),
+    [
+        pytest.param([], {}, Settings(serving_image=default_serving_image()), id="defaults"),
+        pytest.param(
+            [],
+            {
+                "BATCHEDAPI_SERVING_IMAGE": "mine:1",
+                "BATCHEDAPI_WATCH_NAMESPACE": "demo",
+                "BATCHEDAPI_LOG_LEVEL": "debug",
+                "BATCHEDAPI_LOG_FORMAT": "text",
+                "BATCHEDAPI_ADMIN_PORT": "9000",
+            },
+            Settings("mine:1", "demo", "debug", LogFormat.TEXT, "", 9000),
+            id="environment",
+        ),
+        pytest.param(
+            ["--serving-image", "flag:1"],
+            {"BATCHEDAPI_SERVING_IMAGE": "env:1", "BATCHEDAPI_WATCH_NAMESPACE": ""},
+            Settings("flag:1"),
+            id="a flag beats the environment; an empty namespace is all",
+        ),
+    ],
+)
+def test_settings_come_from_flags_then_environment(
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    environment: dict[str, str],
+    expected: Settings,
+) -> None:
+    """The chart sets the environment; a developer sets flags."""
+    seen: list[Settings] = []
+
+    async def run(settings: Settings) -> None:
+        seen.append(settings)
+
+    monkeypatch.setattr(program, "run", run)
+    monkeypatch.setattr(logs, "set_up", lambda _level, _style: None)
+
+    done = CliRunner().invoke(program.main, arguments, env=environment)
+
+    assert (0, [expected]) == (done.exit_code, seen)
+
+
+def test_a_log_line_is_one_json_object_with_its_facts() -> None:
+    """A constant event that can be counted, and facts that can be queried."""
+    made = logging.makeLogRecord(
+        {"msg": "replicas changed", "levelname": "INFO", "api": "demo/iris", "desired": 5}
+    )
+
+    line = json.loads(JsonFormatter().format(made))
+
+    assert ("replicas changed", "demo/iris", 5) == (line["event"], line["api"], line["desired"])
+    assert "api=demo/iris desired=5" in TextFormatter().format(made)
+
+
+async def test_the_admin_port_tells_health_and_metrics() -> None:
+    """Readiness goes when the apiserver does not answer; liveness does not."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    metrics = Metrics()
+    metrics.decided(
+        ObjectKey("demo", "iris"), "Demand", desired=3, ready=2, base=10.0, capacity=5.0
+    )
+    found = {}
+    async with (
+        admin_server(
+            "127.0.0.1", port, live=lambda: True, ready=lambda: False, registry=metrics.registry
+        ),
+        aiohttp.ClientSession() as session,
+    ):
+        for path in ("/livez", "/readyz", "/metrics"):
+            async with session.get(f"http://127.0.0.1:{port}{path}") as answer:
+                found[path] = (answer.status, await answer.text())
+
+    assert (200, 503) == (found["/livez"][0], found["/readyz"][0])
+    wanted = 'batchedapi_operator_desired_replicas{name="iris",namespace="demo"} 3.0'
+    assert wanted in found["/metrics"][1]
+
+
+def test_metrics_of_an_api_that_is_gone_are_gone() -> None:
+    """Else the series of every API there ever was would stay."""
+    metrics = Metrics()
+    key = ObjectKey("demo", "iris")
+    metrics.decided(key, "Demand", desired=3, ready=2, base=10.0, capacity=5.0)
+    metrics.scraped(key, "success")
+
+    metrics.forget(key)
+
+    left = [s for family in metrics.registry.collect() for s in family.samples]
+    assert not [sample for sample in left if sample.labels.get("name") == "iris"]

@@ -1,0 +1,124 @@
+"""The work queue, in virtual time."""
+
+import asyncio
+
+import pytest
+
+from batchedapi_operator.errors import ApplyError
+from batchedapi_operator.keys import ObjectKey
+from batchedapi_operator.queue import LARGEST_BACKOFF, WorkQueue, backoff
+
+KEY = ObjectKey("demo", "iris")
+
+pytestmark = pytest.mark.looptime
+
+
+class Recorder:
+    """Work that notes when it ran, and fails as often as it is told."""
+
+    def __init__(
+        self, *, failures: int = 0, again: float | None = None, takes: float = 0.0
+    ) -> None:
+        self.runs: list[float] = []
+        self.running = 0
+        self.most = 0
+        self._failures = failures
+        self._again = again
+        self._takes = takes
+
+    async def __call__(self, _key: ObjectKey) -> float | None:
+        """As Work."""
+        self.runs.append(asyncio.get_running_loop().time())
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await asyncio.sleep(self._takes)
+        self.running -= 1
+        if len(self.runs) <= self._failures:
+            raise ApplyError("refused", 503)
+        return self._again
+
+
+async def test_a_burst_of_events_is_one_run_and_one_more() -> None:
+    """What arrives during a run may not be in what it has read."""
+    work = Recorder(takes=1.0)
+    queue = WorkQueue(work)
+    for _ in range(50):
+        queue.enqueue(KEY)
+        await asyncio.sleep(0.01)
+
+    await asyncio.sleep(10)
+
+    assert len(work.runs) == 2
+    assert work.most == 1
+    assert len(queue) == 0
+
+
+async def test_failures_are_tried_again_for_ever_ever_more_slowly() -> None:
+    """Kopf would not try again at all; a fixed pace would hammer an apiserver that is down."""
+    work = Recorder(failures=20)
+    queue = WorkQueue(work)
+    queue.enqueue(KEY)
+
+    await asyncio.sleep(3600)
+
+    pauses = [later - earlier for earlier, later in zip(work.runs, work.runs[1:], strict=False)]
+    assert len(work.runs) == 21
+    assert 0.375 <= pauses[0] <= 0.5
+    assert 45.0 <= pauses[-1] <= 60.0
+
+
+async def test_an_event_does_not_cut_a_back_off_short_but_the_user_does() -> None:
+    """Our own writes cause events: cutting short on those would be a hot loop."""
+    work = Recorder(failures=6)
+    queue = WorkQueue(work)
+    queue.enqueue(KEY)
+    await asyncio.sleep(20)
+    runs = len(work.runs)
+    queue.enqueue(KEY)
+    await asyncio.sleep(0.1)
+    after_event = len(work.runs)
+    queue.enqueue_fresh(KEY)
+    await asyncio.sleep(0.1)
+
+    assert runs == after_event
+    assert len(work.runs) == runs + 1
+    await queue.close()
+
+
+async def test_work_that_asks_for_another_look_gets_it() -> None:
+    """A status write that had to wait, a child that will be gone soon."""
+    work = Recorder(again=5.0)
+    queue = WorkQueue(work)
+    queue.enqueue(KEY)
+
+    await asyncio.sleep(11)
+
+    assert len(work.runs) == 3
+    await queue.close()
+
+
+async def test_an_unexpected_error_stops_neither_its_key_nor_others() -> None:
+    """One bad API must not stop the others (O31)."""
+    seen = []
+
+    async def work(key: ObjectKey) -> float | None:
+        seen.append(key.name)
+        if key.name == "bad":
+            raise ZeroDivisionError
+        return None
+
+    results: list[str] = []
+    queue = WorkQueue(work, lambda result, _seconds: results.append(result))
+    for name in ("bad", "good"):
+        queue.enqueue(ObjectKey("demo", name))
+    await asyncio.sleep(1.0)
+
+    assert seen.count("bad") >= 2
+    assert seen.count("good") == 1
+    assert {"success", "error"} == set(results)
+    await queue.close()
+
+
+def test_back_off_is_capped_for_any_number_of_failures() -> None:
+    """An outage of a day must not overflow."""
+    assert backoff(10**9, jitter=lambda: 0.0) == LARGEST_BACKOFF

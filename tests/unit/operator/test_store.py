@@ -1,0 +1,114 @@
+"""The store, and how watch events get into it."""
+
+import asyncio
+from typing import Literal, cast
+
+import kopf
+import pytest
+from tests.unit.operator.worlds import KEY, api_body, deployment_body, pod_body, replica_set_body
+
+from batchedapi_operator.handlers import EndlessBackoff, Relay, kopf_settings
+from batchedapi_operator.keys import JsonObject, ObjectKey
+from batchedapi_operator.queue import WorkQueue
+from batchedapi_operator.store import Store
+
+
+def event(kind: Literal["ADDED", "DELETED"] | None, body: JsonObject) -> kopf.RawEvent:
+    """As kopf hands it to a handler."""
+    return {"type": kind, "object": cast(kopf.RawBody, body)}
+
+
+def with_source(source: object) -> Store:
+    """A store with one API."""
+    store = Store()
+    store.put_api(api_body(predictor={"path": "m:C", "source": source}))
+    return store
+
+
+def test_the_apis_of_a_config_map_are_found() -> None:
+    """An edit of a user's ConfigMap concerns them and nobody else."""
+    store = with_source({"configMap": "iris-model"})
+
+    assert (KEY,) == store.users_of_config_map(ObjectKey(KEY.namespace, "iris-model"))
+    assert () == store.users_of_config_map(ObjectKey("elsewhere", "iris-model"))
+    assert () == store.users_of_config_map(ObjectKey(KEY.namespace, "other"))
+
+
+@pytest.mark.parametrize("source", [None, 3, [], {"configMap": {}}, {"inImage": {}}])
+def test_odd_sources_have_no_config_map(source: object) -> None:
+    """A stored object may be invalid; looking through it must not fail."""
+    assert () == with_source(source).users_of_config_map(ObjectKey(KEY.namespace, "x"))
+
+
+def test_only_a_users_change_is_news() -> None:
+    """Status writes come back as events, and most of them are ours."""
+    store = Store()
+    body = api_body()
+    changed = {**body, "metadata": {**body["metadata"], "generation": 2}}
+
+    assert store.put_api(body) is True
+    assert store.put_api({**body, "status": {"phase": "Live"}}) is False
+    assert store.put_api(changed) is True
+
+
+def test_pods_belong_by_the_chain_of_owners() -> None:
+    """API, Deployment, ReplicaSet, pod: by uid."""
+    store = Store()
+    store.put_pod(KEY, pod_body("ours"))
+    store.put_pod(KEY, pod_body("theirs", owner="other-rs"))
+    assert () == store.owned_pods(KEY)
+
+    store.put_deployment(KEY, deployment_body())
+    store.put_replica_set(KEY, replica_set_body())
+
+    assert ["ours"] == [pod.name for pod in store.owned_pods(KEY)]
+    store.remove_replica_set(KEY, "iris-rs")
+    assert () == store.owned_pods(KEY)
+
+
+async def test_events_are_stored_and_queued_on_the_operators_loop() -> None:
+    """Kopf has a thread of its own; the store has one owner."""
+    worked: list[ObjectKey] = []
+
+    async def work(key: ObjectKey) -> float | None:
+        worked.append(key)
+        return None
+
+    store = Store()
+    queue = WorkQueue(work)
+    relay = Relay(asyncio.get_running_loop(), store, queue)
+    await asyncio.to_thread(relay.api, event(None, api_body()))
+    await asyncio.to_thread(
+        relay.child, event("ADDED", pod_body()), store.put_pod, store.remove_pod
+    )
+    unlabelled = {"metadata": {"name": "x", "namespace": "demo"}}
+    await asyncio.to_thread(
+        relay.child, event("ADDED", unlabelled), store.put_pod, store.remove_pod
+    )
+    await asyncio.sleep(0.05)
+
+    assert (KEY,) == store.apis()
+    assert {KEY} == set(worked)
+    await asyncio.to_thread(relay.api, event("DELETED", api_body()))
+    await asyncio.sleep(0)
+    assert () == store.apis()
+    await queue.close()
+
+
+def test_a_watch_never_gives_up() -> None:
+    """Kopf's default ends after a minute, and the watch with it."""
+    pauses = EndlessBackoff()
+
+    first = [pause for pause, _ in zip(pauses, range(1000), strict=False)]
+
+    assert len(first) == 1000
+    assert 15.0 >= max(first)
+    assert 0.5 >= next(iter(pauses))
+
+
+def test_kopf_writes_nothing_of_its_own() -> None:
+    """No events, no scanning that would need rights on namespaces and CRDs."""
+    settings = kopf_settings()
+
+    assert settings.posting.enabled is False
+    assert settings.scanning.disabled is True

@@ -1,0 +1,235 @@
+"""Bodies of Kubernetes objects as tests need them, and a cluster in memory."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from batchedapi_core.manifest import BatchedAPI, parse_api
+from batchedapi_operator.errors import ApplyError
+from batchedapi_operator.keys import (
+    BATCHED_APIS,
+    DEPLOYMENTS,
+    JsonObject,
+    ObjectKey,
+    Resource,
+)
+
+NOW: Final = "2026-01-02T03:04:05Z"
+WALL: Final = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+UID: Final = "api-uid"
+IMAGE: Final = "batchedapi-serving:test"
+KEY: Final = ObjectKey("demo", "iris")
+
+
+def api_body(**spec: Any) -> JsonObject:
+    """A BatchedAPI as the apiserver keeps it; `spec` is added to the smallest good one."""
+    return {
+        "apiVersion": "batchedapi.dev/v1alpha1",
+        "kind": "BatchedAPI",
+        "metadata": {
+            "name": KEY.name,
+            "namespace": KEY.namespace,
+            "uid": UID,
+            "generation": 1,
+            "resourceVersion": "1",
+        },
+        "spec": {"predictor": {"path": "model:Iris"}, **spec},
+    }
+
+
+def api(**spec: Any) -> BatchedAPI:
+    """The same, parsed."""
+    return parse_api(api_body(**spec))
+
+
+def owned_by_api(uid: str = UID, name: str = KEY.name) -> list[JsonObject]:
+    """Owner references of a child."""
+    return [{"kind": "BatchedAPI", "name": name, "uid": uid, "controller": True}]
+
+
+def child_body(name: str, **metadata: Any) -> JsonObject:
+    """A child of the API."""
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": KEY.namespace,
+            "uid": f"{name}-uid",
+            "resourceVersion": "7",
+            "labels": {"batchedapi.dev/api": KEY.name},
+            "ownerReferences": owned_by_api(),
+            **metadata,
+        }
+    }
+
+
+def deployment_body(
+    *,
+    replicas: int = 2,
+    ready: int = 2,
+    revision: str = "",
+    image: str = IMAGE,
+    replicas_owned: bool = True,
+    conditions: list[JsonObject] | None = None,
+    **metadata: Any,
+) -> JsonObject:
+    """The API's Deployment, rolled out."""
+    rolled_out = {"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable"}
+    body = child_body(KEY.name, generation=3, **metadata)
+    if replicas_owned:
+        body["metadata"]["managedFields"] = [
+            {"manager": "batchedapi-autoscaler", "fieldsV1": {"f:spec": {"f:replicas": {}}}}
+        ]
+    container = {"name": "serving", "image": image}
+    labels = {"batchedapi.dev/revision": revision}
+    return body | {
+        "spec": {
+            "replicas": replicas,
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+        },
+        "status": {
+            "observedGeneration": 3,
+            "replicas": replicas,
+            "updatedReplicas": replicas,
+            "readyReplicas": ready,
+            "conditions": [rolled_out] if conditions is None else conditions,
+        },
+    }
+
+
+def pod_body(
+    name: str = "iris-1",
+    *,
+    ready: bool = True,
+    revision: str = "",
+    state: JsonObject | None = None,
+    last_state: JsonObject | None = None,
+    conditions: list[JsonObject] | None = None,
+    owner: str = "rs-uid",
+    ip: str = "10.0.0.1",
+) -> JsonObject:
+    """A replica."""
+    container = {"name": "serving", "state": state or {}, "lastState": last_state or {}}
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": KEY.namespace,
+            "uid": f"{name}-uid",
+            "labels": {"batchedapi.dev/api": KEY.name, "batchedapi.dev/revision": revision},
+            "ownerReferences": [{"kind": "ReplicaSet", "uid": owner, "controller": True}],
+        },
+        "status": {
+            "podIP": ip,
+            "conditions": [
+                {"type": "Ready", "status": "True" if ready else "False"},
+                *(conditions or []),
+            ],
+            "containerStatuses": [container],
+        },
+    }
+
+
+def replica_set_body(uid: str = "rs-uid", owner: str = f"{KEY.name}-uid") -> JsonObject:
+    """The ReplicaSet between Deployment and pods."""
+    owners = [{"kind": "Deployment", "name": KEY.name, "uid": owner, "controller": True}]
+    return child_body("iris-rs", uid=uid, ownerReferences=owners)
+
+
+@dataclass
+class MemoryCluster:
+    """Keeps what is applied and records every write, in order."""
+
+    objects: dict[tuple[Resource, ObjectKey], JsonObject] = field(default_factory=dict)
+    writes: list[tuple[str, str]] = field(default_factory=list)
+    statuses: list[tuple[str, JsonObject]] = field(default_factory=list)
+    events: list[JsonObject] = field(default_factory=list)
+    fail: Callable[[str, str], ApplyError | None] = lambda _verb, _what: None
+    version: int = 100
+
+    def put(self, resource: Resource, body: JsonObject) -> None:
+        """An object that is there."""
+        self.objects[resource, ObjectKey.of(body)] = body
+
+    def _write(self, verb: str, what: str) -> None:
+        failure = self.fail(verb, what)
+        if failure is not None:
+            raise failure
+        self.writes.append((verb, what))
+
+    async def get(self, resource: Resource, key: ObjectKey) -> JsonObject | None:
+        """As Cluster."""
+        return self.objects.get((resource, key))
+
+    async def get_metadata(self, resource: Resource, key: ObjectKey) -> JsonObject | None:
+        """As Cluster."""
+        return self.objects.get((resource, key))
+
+    async def find(
+        self, resource: Resource, namespace: str | None, selector: str = ""
+    ) -> list[JsonObject]:
+        """As Cluster; `label=value` selectors only."""
+        label, _, value = selector.partition("=")
+        return [
+            body
+            for (kind, key), body in self.objects.items()
+            if kind == resource
+            and namespace in {None, key.namespace}
+            and (not selector or body["metadata"].get("labels", {}).get(label) == value)
+        ]
+
+    async def list_metadata(
+        self, resource: Resource, namespace: str | None, selector: str = ""
+    ) -> tuple[list[JsonObject], str]:
+        """As Cluster."""
+        return await self.find(resource, namespace, selector), str(self.version)
+
+    async def apply(self, resource: Resource, body: JsonObject, *, force: bool) -> JsonObject:
+        """As Cluster: what was there and is not in `body` stays, at the top of `spec`."""
+        key = ObjectKey.of(body)
+        self._write("apply" if force else "create", f"{resource.kind}/{key.name}")
+        self.version += 1
+        old = self.objects.get((resource, key), {"metadata": {}})
+        metadata = {
+            "uid": f"{key.name}-uid",
+            **old["metadata"],
+            **body["metadata"],
+            "resourceVersion": str(self.version),
+        }
+        if resource is DEPLOYMENTS:
+            metadata["generation"] = old["metadata"].get("generation", 0) + 1
+        merged = {**old, **body, "metadata": metadata}
+        if "spec" in body:
+            merged["spec"] = {**old.get("spec", {}), **body["spec"]}
+        self.objects[resource, key] = merged
+        return merged
+
+    async def apply_status(
+        self, key: ObjectKey, uid: str, status: JsonObject, manager: str
+    ) -> None:
+        """As Cluster: conditions are merged by type, other fields by name."""
+        assert uid == UID
+        self._write("status", manager)
+        self.statuses.append((manager, status))
+        body = self.objects[BATCHED_APIS, key]
+        before = body.get("status", {})
+        conditions = {c["type"]: c for c in before.get("conditions", ())}
+        conditions |= {c["type"]: c for c in status.get("conditions", ())}
+        merged = {**before, **status, "conditions": list(conditions.values())}
+        self.objects[BATCHED_APIS, key] = {**body, "status": merged}
+
+    async def scale(self, key: ObjectKey, replicas: int) -> None:
+        """As Cluster."""
+        self._write("scale", str(replicas))
+        body = self.objects[DEPLOYMENTS, key]
+        body["spec"]["replicas"] = replicas
+        body["metadata"]["managedFields"] = [{"fieldsV1": {"f:spec": {"f:replicas": {}}}}]
+
+    async def delete(self, resource: Resource, key: ObjectKey, uid: str) -> None:
+        """As Cluster."""
+        assert self.objects[resource, key]["metadata"]["uid"] == uid
+        self._write("delete", f"{resource.kind}/{key.name}")
+        del self.objects[resource, key]
+
+    async def create_event(self, body: JsonObject) -> None:
+        """As Cluster."""
+        self.events.append(body)
