@@ -140,6 +140,7 @@ def install():
         show(
             sh("helm", "upgrade", "--install", "batchedapi", ROOT / "charts/batchedapi",
                "--namespace", SYSTEM, "--create-namespace", "--wait", "--timeout", "120s",
+               "--take-ownership",
                "--set", "image.tag=dev,servingImage.tag=dev")
             .split("NOTES:")[0]
         )  # fmt: skip

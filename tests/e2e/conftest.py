@@ -21,6 +21,7 @@ def namespace() -> Iterator[str]:
     cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}, NAMESPACE)
     yield NAMESPACE
     cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=true")
+    cluster.uninstall_chart()
 
 
 @pytest.fixture(scope="session")

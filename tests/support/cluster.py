@@ -125,10 +125,16 @@ def install_chart() -> None:
     run(
         "helm", "upgrade", "--install", "batchedapi", ROOT / "charts/batchedapi",
         "--namespace", SYSTEM_NAMESPACE, "--create-namespace",
+        "--take-ownership",  # of a resource definition that other tests installed
         "--set", "image.tag=dev,servingImage.tag=dev,dashboards.enabled=true",
     )  # fmt: skip
     kubectl("rollout", "restart", "deployment", "-n", SYSTEM_NAMESPACE)
     kubectl("rollout", "status", "deployment", "-n", SYSTEM_NAMESPACE, "--timeout=90s")
+
+
+def uninstall_chart() -> None:
+    """Take the operator away; the resource definition stays, as the chart promises."""
+    run("helm", "uninstall", "batchedapi", "--namespace", SYSTEM_NAMESPACE, "--wait")
 
 
 def operator_pod() -> dict[str, Any]:

@@ -9,10 +9,12 @@ import contextlib
 import http.client
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -91,6 +93,8 @@ class Replica:
     admin_port: int
     log: Path
     """Standard output and error of all its processes."""
+    scratch: Path
+    """Its TMPDIR: a short path, as sockets want it; removed at the end."""
 
     @property
     def pid(self) -> int:
@@ -163,7 +167,7 @@ def start_replica(
     *,
     ports: Mapping[str, int] | None = None,
 ) -> Replica:
-    """Start `batchedapi serve ARGUMENTS` in `folder`; the caller stops it.
+    """Start `batchedapi serve ARGUMENTS` in `folder`; the caller ends it with `end_replica`.
 
     Args:
         folder: Working directory, and where the log is written.
@@ -175,6 +179,7 @@ def start_replica(
     port = (ports or {}).get("--port", port)
     admin_port = (ports or {}).get("--admin-port", admin_port)
     log = folder / f"serve-{port}.log"
+    scratch = Path(tempfile.mkdtemp(prefix="replica-"))
     with log.open("wb") as output:
         process = subprocess.Popen(
             [
@@ -182,9 +187,12 @@ def start_replica(
                 "--host", HOST, "--port", str(port), "--admin-port", str(admin_port),
             ],
             cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-            env={**os.environ, "BATCHEDAPI_LOG_FORMAT": "json", **(environment or {})},
+            env={
+                **os.environ, "BATCHEDAPI_LOG_FORMAT": "json", "TMPDIR": str(scratch),
+                **(environment or {}),
+            },
         )  # fmt: skip
-    return Replica(process, port, admin_port, log)
+    return Replica(process, port, admin_port, log, scratch)
 
 
 @contextlib.contextmanager
@@ -209,6 +217,7 @@ def end_replica(replica: Replica) -> None:
         for pid in children:  # they end with their parent; this is for the case that they do not
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(replica.scratch, ignore_errors=True)
 
 
 def is_alive(pid: int) -> bool:

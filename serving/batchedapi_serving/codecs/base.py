@@ -20,8 +20,24 @@ class Form(enum.Enum):
     """Anything, for a method that takes one request at a time."""
 
 
-class RequestHead(NamedTuple):
+class Head(Protocol):
     """What a decoder may look at beside the body; header names in lower case."""
+
+    @property
+    def content_type(self) -> bytes:
+        """As sent; empty if none was."""
+
+    @property
+    def query(self) -> bytes:
+        """What follows `?` in the target."""
+
+    @property
+    def headers(self) -> Sequence[tuple[bytes, bytes]]:
+        """In the order they were sent."""
+
+
+class RequestHead(NamedTuple):
+    """A Head and nothing else; see there."""
 
     content_type: bytes
     query: bytes
@@ -62,7 +78,7 @@ class Results(Protocol):
 class Codec(Protocol):
     """Of one method."""
 
-    def decode(self, head: RequestHead, body: bytes) -> Decoded:
+    def decode(self, head: Head, body: bytes) -> Decoded:
         """Check and take apart one request.
 
         Raises:

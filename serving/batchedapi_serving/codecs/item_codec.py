@@ -10,7 +10,7 @@ from typing import Final
 import orjson
 
 from batchedapi_core import contract
-from batchedapi_serving.codecs.base import Answer, Decoded, Form, RequestHead, Results
+from batchedapi_serving.codecs.base import Answer, Decoded, Form, Head, Results
 from batchedapi_serving.codecs.json_values import instances_of, is_json, parse_json, unsupported
 from batchedapi_serving.codecs.problems import JSON_TYPE, error_object
 from batchedapi_serving.dispatch.frames import Meta
@@ -26,7 +26,7 @@ CONTENT_TYPES: Final = {
 class ItemCodec:
     """Payloads are lists of JSON texts, one a row."""
 
-    def decode(self, head: RequestHead, body: bytes) -> Decoded:
+    def decode(self, head: Head, body: bytes) -> Decoded:
         """See Codec.decode."""
         if not is_json(head.content_type):
             raise unsupported(head.content_type, contract.JSON)
@@ -52,7 +52,7 @@ class ItemCodec:
 class CallCodec:
     """Payloads are (head as JSON, body) of one request; a batch is one call."""
 
-    def decode(self, head: RequestHead, body: bytes) -> Decoded:
+    def decode(self, head: Head, body: bytes) -> Decoded:
         """See Codec.decode."""
         json_body = is_json(head.content_type)
         if json_body:

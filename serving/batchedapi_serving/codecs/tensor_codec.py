@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 
 from batchedapi_core import contract
-from batchedapi_serving.codecs.base import Answer, Decoded, Form, RequestHead, Results
+from batchedapi_serving.codecs.base import Answer, Decoded, Form, Head, Results
 from batchedapi_serving.codecs.json_values import instances_of, is_json, parse_json, unsupported
 from batchedapi_serving.codecs.npy import decode_npy, encode_npy
 from batchedapi_serving.codecs.problems import JSON_TYPE, problem_answer
@@ -26,7 +26,7 @@ class TensorCodec:
         self._row_bytes = inputs.row_bytes
         self._pack = RowPacker(inputs).pack
 
-    def decode(self, head: RequestHead, body: bytes) -> Decoded:
+    def decode(self, head: Head, body: bytes) -> Decoded:
         """See Codec.decode."""
         if is_json(head.content_type):
             return self._decode_json(body)
@@ -36,7 +36,7 @@ class TensorCodec:
 
     def _decode_json(self, body: bytes) -> Decoded:
         value = parse_json(body)
-        may_hold_bool = b"true" in body or b"false" in body
+        may_hold_bool = b"u" in body or b"l" in body  # of true and false; no number has these
         rows = instances_of(value)
         if rows is None:
             packed = self._pack(value, "item", may_hold_bool=may_hold_bool)

@@ -77,6 +77,7 @@ class Dispatcher:
         self._recorder = recorder
         self._loop = loop
         self._now = clock
+        self._max_jobs = settings.max_concurrency
         self._counts_rows = settings.size_unit is SizeUnit.ROWS
         self._supervision = supervision
         self._timeout = settings.timeout or math.inf
@@ -108,7 +109,8 @@ class Dispatcher:
         batcher = self._ready_batcher()
         self._recorder.received(decoded.rows)
         size = decoded.rows if self._counts_rows else 1
-        self._admit(batcher, decoded.rows, size, now)
+        if len(self._jobs) >= self._max_jobs or self._admission is not None:
+            self._admit(batcher, decoded.rows, size, now)
         job = Job(decoded, client, asker, now, now + self._timeout)
         self._jobs[job] = None
         if self._expiry is None and job.deadline < math.inf:
@@ -156,7 +158,7 @@ class Dispatcher:
         return self._batcher
 
     def _admit(self, batcher: Batcher[Part], rows: int, size: int, now: float) -> None:
-        limit = self._settings.max_concurrency
+        limit = self._max_jobs
         if len(self._jobs) >= limit:
             self._recorder.rejected("queue_full", rows)
             raise QueueFullError(

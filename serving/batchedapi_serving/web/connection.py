@@ -20,7 +20,7 @@ from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 from uvicorn.server import ServerState
 
 from batchedapi_core.batching import Client
-from batchedapi_serving.codecs import Answer, RequestHead
+from batchedapi_serving.codecs import Answer
 from batchedapi_serving.codecs.problems import problem_answer
 from batchedapi_serving.dispatch.jobs import Job
 from batchedapi_serving.errors import (
@@ -41,7 +41,8 @@ class _Request(NamedTuple):
     """A complete request."""
 
     method: bytes
-    url: bytes
+    path: bytes
+    query: bytes
     headers: list[tuple[bytes, bytes]]
     content_type: bytes
     body: bytes
@@ -108,8 +109,6 @@ class Connection(asyncio.Protocol):
         self._chunk = len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._refuse(MalformedError("upgrade: this server speaks HTTP/1.1 only"))
         except httptools.HttpParserCallbackError as error:
             self._refuse(_refusal(error.__context__))
         except httptools.HttpParserError as error:
@@ -186,6 +185,8 @@ class Connection(asyncio.Protocol):
             size = len(self._url) + sum(len(k) + len(v) + 4 for k, v in self._headers)
             if size > limits.headers:
                 raise self._headers_too_large()
+        if self._parser.should_upgrade():  # llhttp would take the body for the next request
+            raise MalformedError("upgrade: this server speaks HTTP/1.1 only; leave the header out")
         for name, value in self._headers:
             if name == b"content-type":
                 self._content_type = value
@@ -212,9 +213,11 @@ class Connection(asyncio.Protocol):
         """Last byte of a request."""
         self._message = False
         parts = self._body
+        path, _, query = self._url.partition(b"?")
         request = _Request(
             self._parser.get_method(),
-            self._url,
+            path,
+            query,
             self._headers,
             self._content_type,
             parts[0] if len(parts) == 1 else b"".join(parts),
@@ -233,18 +236,15 @@ class Connection(asyncio.Protocol):
         if not self._message:  # else the limit of what is still coming goes on
             self._expires = 0.0
         self._keep_alive = request.keep_alive
-        path, _, query = request.url.partition(b"?")
-        if request.method == b"POST" and path in self._gateway.hot:
-            self._predict(request, query)
+        if request.path in self._gateway.hot and request.method == b"POST":
+            self._predict(request)
         else:
-            self._run_app(request, path, query)
+            self._run_app(request)
 
-    def _predict(self, request: _Request, query: bytes) -> None:
+    def _predict(self, request: _Request) -> None:
         dispatcher = self._gateway.dispatcher
         try:
-            decoded = dispatcher.ready_codec().decode(
-                RequestHead(request.content_type, query, request.headers), request.body
-            )
+            decoded = dispatcher.ready_codec().decode(request, request.body)
             self._job = dispatcher.submit(decoded, self._client, self)
         except ServingError as error:
             self._gateway.recorder.answered(error.status)
@@ -298,9 +298,9 @@ class Connection(asyncio.Protocol):
 
     # ------------------------------------------------------------ everything that is not hot
 
-    def _run_app(self, request: _Request, path: bytes, query: bytes) -> None:
+    def _run_app(self, request: _Request) -> None:
         self._cycle = cycle = RequestResponseCycle(
-            scope=self._scope(request, path, query),  # type: ignore[arg-type]  # a plain dict
+            scope=self._scope(request),  # type: ignore[arg-type]  # a plain dict
             transport=self._transport,
             flow=self._flow,
             logger=log,
@@ -319,8 +319,8 @@ class Connection(asyncio.Protocol):
         task.add_done_callback(self._state.tasks.discard)
         self._state.tasks.add(task)
 
-    def _scope(self, request: _Request, path: bytes, query: bytes) -> dict[str, Any]:
-        text = path.decode("latin-1")
+    def _scope(self, request: _Request) -> dict[str, Any]:
+        text = request.path.decode("latin-1")
         return {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -328,8 +328,8 @@ class Connection(asyncio.Protocol):
             "method": request.method.decode("ascii"),
             "scheme": "http",
             "path": urllib.parse.unquote(text) if "%" in text else text,
-            "raw_path": path,
-            "query_string": query,
+            "raw_path": request.path,
+            "query_string": request.query,
             "root_path": "",
             "headers": request.headers,
             "server": get_local_addr(self._transport),

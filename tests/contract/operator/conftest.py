@@ -18,6 +18,7 @@ from tests.contract.operator.world import CUSTOM_RESOURCES, NAMESPACES, World, u
 from batchedapi_core.manifest.crd import crd
 from batchedapi_operator.kube import Kube
 
+OPERATOR_LABEL = "app.kubernetes.io/name=batchedapi-operator"
 SERVING_IMAGE = "batchedapi-serving:dev"
 
 
@@ -26,6 +27,12 @@ def cluster() -> None:
     """A cluster to talk to."""
     if not os.environ.get("KUBECONFIG"):
         pytest.skip("KUBECONFIG names no cluster; make cluster-up brings one up")
+    found = subprocess.run(
+        ["kubectl", "get", "deployments", "-A", "-o", "name", "-l", OPERATOR_LABEL],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    if found.strip():
+        pytest.fail("an operator runs in this cluster and would act too; helm uninstall it first")
 
 
 @pytest.fixture(scope="session")

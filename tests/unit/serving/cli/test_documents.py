@@ -1,0 +1,176 @@
+"""The file that is also given to kubectl: which API, and where its code comes from."""
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from batchedapi_core import contract
+from batchedapi_core.manifest import ManifestError, UnknownFields
+from batchedapi_serving.cli.documents import (
+    DocumentError,
+    Documents,
+    load_documents,
+    manifest_of,
+)
+
+
+def api(name: str = "one", **predictor: Any) -> dict[str, Any]:
+    """A BatchedAPI."""
+    return {
+        "apiVersion": contract.API_VERSION,
+        "kind": contract.KIND,
+        "metadata": {"name": name},
+        "spec": {"predictor": {"path": "model:Model", **predictor}},
+    }
+
+
+def config_map(name: str, **members: Any) -> dict[str, Any]:
+    """A ConfigMap."""
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, **members}
+
+
+def load(folder: Path, *documents: Any, name: str | None = None) -> Documents:
+    """What `serve -f` makes of these documents."""
+    file = folder / "api.yaml"
+    file.write_text(yaml.safe_dump_all(documents))
+    return load_documents(file, name, UnknownFields.REFUSE)
+
+
+def test_a_file_with_one_api_is_that_api(tmp_path: Path) -> None:
+    """Its code is looked for in the file's folder."""
+    assert (api(), tmp_path) == (api(), load(tmp_path, api()).folder)
+    assert load(tmp_path, api()).api.metadata.name == "one"
+    assert {} == load(tmp_path, api()).source
+
+
+def test_other_kinds_and_empty_documents_are_no_obstacle(tmp_path: Path) -> None:
+    """A Namespace, a Secret, a trailing `---`."""
+    documents = load(tmp_path, None, {"kind": "Namespace"}, api(), None, ["odd"], "odd")
+
+    assert documents.api.metadata.name == "one"
+
+
+def test_of_several_apis_one_is_chosen_by_name(tmp_path: Path) -> None:
+    """And without a name the choices are listed."""
+    assert load(tmp_path, api("one"), api("two"), name="two").api.metadata.name == "two"
+
+    with pytest.raises(DocumentError, match="choose one with --name: one, two"):
+        load(tmp_path, api("one"), api("two"))
+    with pytest.raises(DocumentError, match="no BatchedAPI named 'three'; the file has one, two"):
+        load(tmp_path, api("one"), api("two"), name="three")
+
+
+def test_a_file_without_an_api_says_what_it_has(tmp_path: Path) -> None:
+    """Giving the wrong file is the usual mistake."""
+    with pytest.raises(DocumentError, match="expected a BatchedAPI document, got ConfigMap, list"):
+        load(tmp_path, config_map("source"), [1])
+    with pytest.raises(DocumentError, match="got nothing"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"a: [", b"\xff\xfe\x00", b"a: b: c"])
+def test_what_is_no_yaml_is_said_to_be_none(tmp_path: Path, content: bytes) -> None:
+    """Not a traceback."""
+    file = tmp_path / "api.yaml"
+    file.write_bytes(content)
+
+    with pytest.raises(DocumentError, match="expected YAML"):
+        load_documents(file, None, UnknownFields.REFUSE)
+
+
+def test_yaml_builds_no_objects(tmp_path: Path) -> None:
+    """A manifest from somebody else must not run anything."""
+    file = tmp_path / "api.yaml"
+    file.write_text("!!python/object/apply:os.abort []")
+
+    with pytest.raises(DocumentError):
+        load_documents(file, None, UnknownFields.REFUSE)
+
+
+def test_code_is_taken_from_the_config_map_beside_the_api(tmp_path: Path) -> None:
+    """Text and binary keys; the one of that name."""
+    weights = bytes(range(256))
+    documents = load(
+        tmp_path,
+        config_map("other", data={"model.py": "wrong"}),
+        config_map(
+            "source",
+            data={"model.py": "x = 1"},
+            binaryData={"weights.bin": base64.b64encode(weights).decode()},
+        ),
+        api(source={"configMap": "source"}),
+    )
+
+    assert {"model.py": b"x = 1", "weights.bin": weights} == documents.source
+
+
+def test_a_config_map_that_is_not_in_the_file_leaves_the_folder(tmp_path: Path) -> None:
+    """It may be in the cluster only; the code beside the file is then the one."""
+    documents = load(tmp_path, api(source={"configMap": "source"}))
+
+    assert ({}, tmp_path) == (documents.source, documents.folder)
+
+
+def test_code_in_the_image_is_not_taken_from_a_config_map(tmp_path: Path) -> None:
+    """Only what the source names counts."""
+    documents = load(tmp_path, config_map("source", data={"a": "b"}), api(source={"inImage": {}}))
+
+    assert {} == documents.source
+
+
+@pytest.mark.parametrize(
+    "key", ["../model.py", "/etc/passwd", "a/b", "..", ".", "", "\u00e9.py", "a\n"]
+)
+def test_a_key_cannot_name_a_file_elsewhere(tmp_path: Path, key: str) -> None:
+    """It becomes a file name; Kubernetes refuses such keys, a file on a laptop has no apiserver."""
+    with pytest.raises(DocumentError, match="ConfigMap key"):
+        load(tmp_path, config_map("source", data={key: "x"}), api(source={"configMap": "source"}))
+
+
+@pytest.mark.parametrize("text", ["not base64!", "YQ", 3, None])
+def test_binary_data_must_be_base64(tmp_path: Path, text: object) -> None:
+    """With the key in the message."""
+    with pytest.raises(DocumentError, match=r"binaryData.w.bin: expected base64"):
+        load(
+            tmp_path,
+            config_map("source", binaryData={"w.bin": text}),
+            api(source={"configMap": "source"}),
+        )
+
+
+def test_an_empty_config_map_has_no_files(tmp_path: Path) -> None:
+    """`data:` without members is null in YAML."""
+    documents = load(tmp_path, config_map("source", data=None), api(source={"configMap": "source"}))
+
+    assert {} == documents.source
+
+
+def test_unknown_fields_are_refused_or_ignored_as_asked(tmp_path: Path) -> None:
+    """A laptop refuses; a replica may be older than its operator."""
+    file = tmp_path / "api.yaml"
+    file.write_text(yaml.safe_dump(api(gpuType="t4")))
+
+    with pytest.raises(ManifestError, match=r"spec.predictor.gpuType: unknown field"):
+        load_documents(file, None, UnknownFields.REFUSE)
+    loaded = load_documents(file, None, UnknownFields.IGNORE)
+
+    assert loaded.api.spec.predictor.path == "model:Model"
+
+
+@pytest.mark.parametrize(
+    ("predictor", "name"),
+    [("model:Iris", "iris"), ("a.b:My_Model", "my-model"), ("m:_", "model")],
+)
+def test_a_class_without_a_manifest_gets_a_name(predictor: str, name: str) -> None:
+    """D06: `serve module:Class`."""
+    assert name == manifest_of(predictor).metadata.name
+
+
+@pytest.mark.parametrize("predictor", ["model", "model:", ":Class", "a b:C", "model.Class"])
+def test_what_is_no_class_path_is_refused(predictor: str) -> None:
+    """With the field's name, as in a manifest."""
+    with pytest.raises(ManifestError, match=r"spec\.predictor\.path"):
+        manifest_of(predictor)

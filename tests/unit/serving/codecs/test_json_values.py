@@ -1,0 +1,93 @@
+"""JSON that comes in is parsed once, bounded, and told apart from other content types."""
+
+import json
+
+import pytest
+
+from batchedapi_core import contract
+from batchedapi_serving.codecs.json_values import instances_of, is_json, parse_json
+from batchedapi_serving.errors import InvalidInputError, MalformedError
+
+
+def nested(levels: int) -> bytes:
+    """An array in an array in an array."""
+    return b"[" * levels + b"]" * levels
+
+
+@pytest.mark.parametrize("body", [b"", b"  \n"])
+def test_an_empty_body_is_named_as_such(body: bytes) -> None:
+    """`curl` without -d sends nothing; a parser's position in nothing would not help."""
+    with pytest.raises(MalformedError, match="expected a JSON value, got nothing"):
+        parse_json(body)
+
+
+@pytest.mark.parametrize(
+    "body", [b"{", b"[1,]", b"NaN", b"[Infinity]", b'"\xff"', b"[1] [2]", b"'a'", b"01"]
+)
+def test_what_is_not_json_is_malformed(body: bytes) -> None:
+    """NaN and Infinity too: Python's own parser would let them in."""
+    with pytest.raises(MalformedError, match="body: expected JSON, got an error"):
+        parse_json(body)
+
+
+def test_nesting_is_allowed_up_to_the_limit_and_refused_beyond() -> None:
+    """Deep values would exhaust the stack of whatever walks them recursively."""
+    parse_json(nested(contract.MAX_NESTING))
+
+    with pytest.raises(MalformedError, match=f"at most {contract.MAX_NESTING} levels"):
+        parse_json(nested(contract.MAX_NESTING + 1))
+
+
+def test_objects_count_as_levels_too() -> None:
+    """A limit on arrays alone is none."""
+    body = b'{"a":[' * 40 + b"]}" * 40
+
+    with pytest.raises(MalformedError, match="levels"):
+        parse_json(body)
+
+
+def test_many_brackets_side_by_side_are_not_deep() -> None:
+    """A thousand flat rows are the ordinary case."""
+    value = [[1, 2]] * 1000
+
+    assert value == parse_json(json.dumps(value).encode())
+
+
+def test_instances_are_rows_only_when_they_stand_alone() -> None:
+    """An item that happens to have a member of that name is an item."""
+    assert [1, 2] == instances_of({"instances": [1, 2]})
+    assert instances_of({"instances": [1], "other": 2}) is None
+    assert instances_of([1]) is None
+    assert instances_of("instances") is None
+
+
+@pytest.mark.parametrize("rows", [{}, "text", 3, None])
+def test_instances_that_are_no_list_are_refused(rows: object) -> None:
+    """They would otherwise be taken for an item and reach the model."""
+    with pytest.raises(InvalidInputError, match="instances: expected a list of rows, got"):
+        instances_of({"instances": rows})
+
+
+def test_no_instances_at_all_are_refused() -> None:
+    """An empty batch has no answer."""
+    with pytest.raises(InvalidInputError, match="at least one row"):
+        instances_of({"instances": []})
+
+
+@pytest.mark.parametrize(
+    ("content_type", "expected"),
+    [
+        (b"", True),
+        (b"application/json", True),
+        (b"application/json; charset=utf-8", True),
+        (b"Application/JSON", True),
+        (b"application/vnd.api+json", True),
+        (b"text/json", False),
+        (b"text/plain", False),
+        (b"application/x-npy", False),
+        (b"application/jsonx", False),
+    ],
+)
+def test_content_types_that_mean_json(content_type: bytes, *, expected: bool) -> None:
+    """Parameters and case do not matter, and no header at all means JSON."""
+    assert expected == is_json(content_type)

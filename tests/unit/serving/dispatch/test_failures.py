@@ -1,0 +1,186 @@
+"""When the model fails, dies or hangs: only the culprit's client notices."""
+
+import asyncio
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchedapi_serving import ItemError
+from batchedapi_serving.metrics import slots
+from dispatching import DiedError, HangsError, World
+
+SETTINGS = settings(derandomize=True, database=None, deadline=None, max_examples=40)
+
+pytestmark = pytest.mark.looptime
+
+
+def raising(poison: set[int]) -> Any:
+    """Raises over any batch with one of these."""
+
+    def predict(items: list[int]) -> list[int]:
+        if poison & set(items):
+            raise ValueError(poison)
+        return items
+
+    return predict
+
+
+def dying(poison: set[int]) -> Any:
+    """Ends its process over any batch with one of these."""
+
+    def predict(items: list[int]) -> list[int]:
+        if poison & set(items):
+            raise DiedError
+        return items
+
+    return predict
+
+
+@pytest.mark.parametrize("culprit", [0, 7, 15, 16, 31])
+async def test_one_poisoned_row_in_32_fails_alone(culprit: int) -> None:
+    """Found by halves: at most 2 ceil(log2 32) + 1 further runs."""
+    world = World(raising({culprit}))
+
+    asked = [world.ask(n) for n in range(32)]
+    await asyncio.sleep(5)
+
+    assert [500 if n == culprit else 200 for n in range(32)] == [one.status for one in asked]
+    assert [n for n in range(32) if n != culprit] == [
+        one.body for one in asked if one.status == 200
+    ]
+    assert len(world.batches) - 1 <= 2 * math.ceil(math.log2(32)) + 1
+    assert {"full": 1, "retry": len(world.batches) - 1} == world.reasons()
+
+
+async def test_the_error_names_the_exception_and_no_more() -> None:
+    """Type only: its text may hold other clients' data."""
+    world = World(raising({1}))
+
+    asked = world.ask(1)
+    await asyncio.sleep(1)
+
+    error = asked.body["error"]
+    assert error["code"] == "predictor_failed"
+    assert "raised ValueError; the server's log" in error["message"]
+
+
+async def test_a_wrong_number_of_answers_reaches_nobody() -> None:
+    """Cortex leaves one client waiting for ever; here each row is tried alone."""
+    world = World(lambda items: items[:-1] if len(items) > 1 else items)
+
+    asked = [world.ask(n) for n in range(8)]
+    await asyncio.sleep(5)
+
+    assert list(range(8)) == [one.body for one in asked]
+
+
+async def test_an_item_error_needs_no_second_run() -> None:
+    """It says itself whose it is."""
+    world = World(lambda items: [ItemError(404, "x") if n == 2 else n for n in items])
+
+    asked = [world.ask(n) for n in range(4)]
+    await asyncio.sleep(1)
+
+    assert [200, 200, 404, 200] == [one.status for one in asked]
+    assert len(world.batches) == 1
+
+
+async def test_an_item_error_that_is_raised_gets_its_status_in_the_end() -> None:
+    """Run alone, it is that row's answer."""
+
+    def predict(items: list[int]) -> list[int]:
+        if 2 in items:
+            raise ItemError(410, "gone")
+        return items
+
+    world = World(predict)
+
+    asked = [world.ask(n) for n in range(4)]
+    await asyncio.sleep(1)
+
+    assert [200, 200, 410, 200] == [one.status for one in asked]
+
+
+async def test_a_killed_process_costs_nobody_an_answer() -> None:
+    """Its batch is run again, whole, by the next process."""
+    world = World(seconds=lambda _: 0.1)
+    asked = [world.ask(n) for n in range(8)]
+    await asyncio.sleep(0.05)
+
+    world.lanes[0].die()
+    await asyncio.sleep(2)
+
+    assert list(range(8)) == [one.body for one in asked]
+    assert [8, 8] == [len(batch) for batch in world.batches]
+    assert {"interval": 1, "retry": 1} == world.reasons()
+
+
+async def test_a_row_that_kills_its_process_fails_alone() -> None:
+    """Whole, then each alone, then 500 for the killer only."""
+    world = World(dying({5}), restart=0.1)
+
+    asked = [world.ask(n) for n in range(8)]
+    await asyncio.sleep(10)
+
+    assert [500 if n == 5 else 200 for n in range(8)] == [one.status for one in asked]
+    assert "died on this input" in asked[5].body["error"]["message"]
+    assert [8, 8, *[1] * 8] == [len(batch) for batch in world.batches]
+
+
+async def test_a_row_that_hangs_costs_those_beside_it_their_deadline_and_nobody_else() -> None:
+    """504 for its batch; whoever came later is answered by the next process."""
+
+    def predict(items: list[int]) -> list[int]:
+        if 0 in items:
+            raise HangsError
+        return items
+
+    world = World(predict, timeout=1.0, restart=0.1)
+    first = [world.ask(n) for n in range(3)]
+    await asyncio.sleep(0.5)
+    later = [world.ask(n) for n in range(1, 4)]
+    await asyncio.sleep(3)
+
+    assert [504] * 3 == [one.status for one in first]
+    assert [200] * 3 == [one.status for one in later]
+    assert [1] == world.replaced
+
+
+@SETTINGS
+@given(
+    poison=st.sets(st.integers(0, 40), max_size=6),
+    killers=st.sets(st.integers(0, 40), max_size=3),
+    lanes=st.integers(1, 3),
+)
+async def test_whoever_is_innocent_is_answered_whatever_the_others_do(
+    poison: set[int], killers: set[int], lanes: int
+) -> None:
+    """3.6: one bad request must not fail the others."""
+
+    def predict(items: list[int]) -> list[int]:
+        dying(killers)(items)
+        return list(raising(poison)(items))
+
+    world = World(predict, lanes=lanes, restart=0.05, max_batch_size=16, timeout=1000.0)
+    asked = [world.ask(n) for n in range(41)]
+    await asyncio.sleep(100)
+
+    expected = [500 if n in poison | killers else 200 for n in range(41)]
+    assert expected == [one.status for one in asked]
+    assert all(one.body == one.value for one in asked if one.status == 200)
+
+
+async def test_what_was_run_is_counted_as_such() -> None:
+    """Every batch has one reason; histograms and reasons agree when nobody died."""
+    world = World(raising({3, 9}))
+    for n in range(40):
+        world.ask(n)
+    await asyncio.sleep(5)
+
+    total = sum(world.reasons().values())
+    buckets = [world.counted(slots.BATCH_ROWS + i) for i in range(slots.SIZE_SUM)]
+    assert len(world.batches) == total == sum(buckets)
+    assert sum(map(len, world.batches)) == world.counted(slots.BATCH_ROWS + slots.SIZE_SUM)

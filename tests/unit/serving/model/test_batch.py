@@ -1,0 +1,309 @@
+"""One batch through the user's method: whatever it does, an answer comes back."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from batchedapi_serving import ItemError, Tensor
+from batchedapi_serving.codecs import RequestHead
+from batchedapi_serving.codecs.item_codec import CallCodec
+from batchedapi_serving.errors import PredictorError
+from batchedapi_serving.model.batch import BatchRunner, Result, split_items, split_tensor
+from batchedapi_serving.predictor.api import MethodSpec
+
+ITEMS = MethodSpec("predict", batched=True, inputs=None, outputs=None, max_batch_size=32)
+CALL = MethodSpec("predict", batched=False, inputs=None, outputs=None, max_batch_size=1)
+TENSOR = MethodSpec(
+    "predict",
+    batched=True,
+    inputs=Tensor("FP32", [2]),
+    outputs=Tensor("FP32", [1]),
+    max_batch_size=32,
+)
+
+
+class Answering:
+    """A predictor that does what it was made with."""
+
+    def __init__(self, behaviour: Any) -> None:
+        self._behaviour = behaviour
+
+    def predict(self, *arguments: Any) -> Any:
+        """Call it."""
+        return self._behaviour(*arguments)
+
+
+def run(method: MethodSpec, behaviour: Any, rows: int = 2, payload: bytes | None = None) -> Result:
+    """One batch of zeros, or of the items 0, 1, ..."""
+    if payload is None:
+        items = orjson.dumps(list(range(rows)))
+        payload = items if method.inputs is None else bytes(8 * rows)
+    return BatchRunner(Answering(behaviour), method).run(rows, payload)
+
+
+def call(behaviour: Any, body: bytes, content_type: bytes = b"", query: bytes = b"") -> Result:
+    """One request for a method that takes requests."""
+    head = RequestHead(content_type, query, [(b"x-user", b"me")])
+    decoded = CallCodec().decode(head, body)
+    return run(CALL, behaviour, 1, b"".join(decoded.payload))
+
+
+def statuses(result: Result) -> list[int]:
+    """Of each item."""
+    return [status for status, _, _ in result[0]["items"]]
+
+
+def bodies(result: Result) -> list[Any]:
+    """Of each item, as JSON."""
+    return [orjson.loads(body) for body in result[1]]
+
+
+def error(result: Result) -> str:
+    """Of a batch that failed as a whole."""
+    meta, parts = result
+    assert ("error", ()) == (meta["kind"], parts)
+    message: str = meta["error"]
+    return message
+
+
+def test_a_tensor_method_gets_an_array_it_may_write_into() -> None:
+    """Models work in place; a view over the wire's bytes would be read-only."""
+
+    def double(x: Any) -> Any:
+        x += 1
+        return x[:, :1]
+
+    meta, (data,) = run(TENSOR, double)
+
+    assert ("tensor", "<f4", [2, 1], []) == tuple(meta.values())
+    assert [1, 1] == np.frombuffer(data, "<f4").tolist()
+
+
+def test_an_item_method_gets_a_list_and_answers_a_list() -> None:
+    """Of the same length, in the same order."""
+    result = run(ITEMS, lambda items: [{"n": n + 1} for n in items], 3)
+
+    assert [{"n": 1}, {"n": 2}, {"n": 3}] == bodies(result)
+    assert [200, 200, 200] == statuses(result)
+
+
+@pytest.mark.parametrize("answer", [[1], [1, 2, 3], []], ids=str)
+def test_a_list_of_another_length_fails_the_batch(answer: list[int]) -> None:
+    """Nobody could know whose answer is whose (Cortex left such clients waiting for ever)."""
+    assert f"failed: expected 2 answers, got {len(answer)}" == error(run(ITEMS, lambda _: answer))
+
+
+@pytest.mark.parametrize("answer", [None, 3, "ab", {"a": 1, "b": 2}], ids=str)
+def test_what_is_no_list_fails_the_batch(answer: object) -> None:
+    """A string of the right length neither."""
+    assert error(run(ITEMS, lambda _: answer)).startswith("failed: expected a list of 2 answers")
+
+
+@pytest.mark.parametrize("shape", [(3, 1), (1, 1), (2,), (2, 2), (), (2, 1, 1)], ids=str)
+def test_an_array_of_another_shape_fails_the_batch(shape: tuple[int, ...]) -> None:
+    """Checked on every batch, because some models drop or add rows only sometimes."""
+    assert error(run(TENSOR, lambda _: np.zeros(shape))).startswith("failed: expected")
+
+
+@pytest.mark.parametrize("answer", [None, "text", [[1], [2, 3]], [["a"], ["b"]], object()], ids=str)
+def test_what_is_no_array_of_numbers_fails_the_batch(answer: object) -> None:
+    """With the type that came."""
+    assert error(run(TENSOR, lambda _: answer)).startswith("failed: expected")
+
+
+@pytest.mark.parametrize("dtype", ["<U3", "O", "<c8", "<M8[s]"])
+def test_an_undeclared_output_must_still_be_numbers(dtype: str) -> None:
+    """Anything else has no JSON that a client could expect."""
+    with pytest.raises(PredictorError, match="expected numbers"):
+        split_tensor(np.zeros((2, 1), dtype=dtype), 2, None)
+
+
+def test_rows_that_are_not_finite_are_listed() -> None:
+    """They fail alone."""
+    array = np.array([[1, 2], [np.nan, 1], [1, 1], [1, -np.inf]])
+
+    meta, _ = split_tensor(array, 4, None)
+
+    assert [1, 3] == meta["not_finite"]
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">i8", "<f2", "<u2", "|b1"])
+def test_numbers_are_sent_little_endian(dtype: str) -> None:
+    """The other side writes them as JSON, which of big-endian arrays it cannot."""
+    array = np.array([[1], [0]], dtype=dtype)
+
+    meta, (data,) = split_tensor(array, 2, None)
+
+    assert not meta["dtype"].startswith(">")
+    assert [[1], [0]] == np.frombuffer(data, meta["dtype"]).reshape(2, 1).tolist()
+
+
+def test_a_transposed_array_is_sent_in_c_order() -> None:
+    """Its memory is not the order of its rows."""
+    _, (data,) = split_tensor(np.arange(6, dtype="<f4").reshape(3, 2).T, 2, None)
+
+    assert [0, 2, 4, 1, 3, 5] == np.frombuffer(data, "<f4").tolist()
+
+
+def test_an_item_error_in_the_list_fails_one_item() -> None:
+    """LitServe fails the whole batch; here the neighbours are answered."""
+    result = run(ITEMS, lambda items: [items[0], ItemError(404, "gone")])
+
+    assert [200, 404] == statuses(result)
+    assert {"code": "item_failed", "message": "gone", "request_id": None} == bodies(result)[1]
+
+
+def test_an_item_error_raised_over_one_row_is_that_rows_answer() -> None:
+    """Over many it fails the batch, which is then run in halves until it is over one."""
+
+    def refuse(_: object) -> None:
+        raise ItemError(409, "no")
+
+    assert [409] == statuses(run(ITEMS, refuse, rows=1))
+    assert error(run(ITEMS, refuse, rows=2)) == "raised ItemError"
+    assert error(run(TENSOR, refuse, rows=1)) == "failed: no"
+
+
+@pytest.mark.parametrize("exception", [KeyError("secret"), SystemExit(3), RecursionError()])
+def test_an_exception_names_its_type_and_not_its_text(exception: BaseException) -> None:
+    """The text may hold other clients' data. exit() in a predictor must not end the lane."""
+
+    def fail(_: object) -> None:
+        raise exception
+
+    assert f"raised {type(exception).__name__}" == error(run(ITEMS, fail))
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, b"bytes", 1j], ids=str)
+def test_an_item_that_is_no_json_fails_alone(value: object) -> None:
+    """The other answers of the batch are fine."""
+    result = run(ITEMS, lambda _: [1, value])
+
+    assert [200, 500] == statuses(result)
+    assert "not JSON" in bodies(result)[1]["message"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        float("nan"),
+        [1.0, float("inf")],
+        {"a": {"b": (float("-inf"),)}},
+        np.float32("nan"),
+        np.array([1.0, np.nan]),
+        [None, float("nan")],
+    ],
+    ids=str,
+)
+def test_an_item_with_nan_fails_alone(value: object) -> None:
+    """Orjson writes null for it, which is another answer."""
+    result = run(ITEMS, lambda _: [value, None])
+
+    assert [500, 200] == statuses(result)
+    assert "NaN or Infinity" in bodies(result)[0]["message"]
+
+
+def test_null_text_and_none_are_fine_answers() -> None:
+    """Only a number that is not finite is not."""
+    values = [None, "null", {"null": [None, 1.5]}, np.array([1, 2])]
+
+    result = split_items(values, 4)
+
+    assert [None, "null", {"null": [None, 1.5]}, [1, 2]] == bodies(result)
+
+
+def test_arrays_as_items_may_have_any_layout() -> None:
+    """Rows of a transposed array, slices, and an array for the whole list."""
+    transposed = np.arange(6).reshape(3, 2).T
+
+    assert [[0, 2, 4], [1, 3, 5]] == bodies(split_items(transposed, 2))
+    assert [[0, 2]] == bodies(split_items([np.arange(4)[::2]], 1))
+    assert [500] == statuses(split_items([np.array([object()])[::1]], 1))
+
+
+def test_a_surrogate_in_a_message_does_not_break_the_answer() -> None:
+    """It is no valid UTF-8; the client gets a question mark."""
+    result = run(ITEMS, lambda _: [ItemError(400, "bad \ud800"), 1])
+
+    assert bodies(result)[0]["message"] == "bad ?"
+
+
+def test_a_plain_method_gets_payload_query_and_headers() -> None:
+    """C17: (payload, query_params, headers), one request at a time."""
+    seen: list[Sequence[object]] = []
+
+    def remember(*arguments: object) -> dict[str, int]:
+        seen.append(arguments)
+        return {"ok": 1}
+
+    result = call(remember, b'{"a": [1]}', query=b"q=1&q=2&empty=")
+
+    assert [({"a": [1]}, {"q": "2", "empty": ""}, {"x-user": "me"})] == seen
+    assert [{"ok": 1}] == bodies(result)
+
+
+@pytest.mark.parametrize(
+    ("content_type", "expected"),
+    [(b"text/plain", "h\xe9"), (b"image/png", "h\xe9".encode()), (b"", "h\xe9")],
+)
+def test_the_payload_is_json_text_or_bytes_by_content_type(
+    content_type: bytes, expected: object
+) -> None:
+    """A picture is not text, and CSV is."""
+    seen: list[object] = []
+    body = "h\xe9".encode() if content_type else '"h\xe9"'.encode()
+
+    call(lambda payload, *_: seen.append(payload), body, content_type)
+
+    assert [expected] == seen
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "body"),
+    [
+        (b"\x00\x01", "bytes", b"\x00\x01"),
+        ("h\xe9", "text", "h\xe9".encode()),
+        ([1], "json", b"[1]"),
+    ],
+    ids=["bytes", "text", "json"],
+)
+def test_the_answer_of_a_plain_method_has_the_kind_of_its_value(
+    value: object, kind: str, body: bytes
+) -> None:
+    """Bytes become octet-stream, str text/plain, anything else JSON."""
+    meta, parts = call(lambda *_: value, b"1")
+
+    assert [[200, kind, len(body)]] == meta["items"]
+    assert [body] == list(parts)
+
+
+def test_an_item_error_is_a_plain_methods_answer_too() -> None:
+    """Returned or raised."""
+
+    def refuse(*_: object) -> None:
+        raise ItemError(403, "no")
+
+    assert (
+        [403] == statuses(call(refuse, b"1")) == statuses(call(lambda *_: ItemError(403, ""), b"1"))
+    )
+
+
+async def test_an_async_method_is_refused_in_words() -> None:
+    """Its coroutine is no answer; what to do instead is in the message."""
+
+    async def later(*_: object) -> int:
+        return 1
+
+    coroutines = []
+
+    def remember(*arguments: object) -> Any:
+        coroutines.append(later(*arguments))
+        return coroutines[-1]
+
+    message = error(call(remember, b"1"))
+
+    assert message == "failed: predict is async, which is not served yet; use def"
+    await coroutines[0]

@@ -1,0 +1,158 @@
+"""From `module:Class` to a running predictor, or to a reason that names the place."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchedapi_serving import Context, batched
+from batchedapi_serving.errors import LoadError
+from batchedapi_serving.predictor.loading import load_class, served_method, start_predictor
+
+CONTEXT = Context("api", 0, 1, 1, "cpu")
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    """Imports of a test are its own."""
+    path, modules = sys.path[:], set(sys.modules)
+    yield
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+
+
+def load(folder: Path, code: str, path: str = "its_model:Model") -> type:
+    """The class out of a module with that code."""
+    (folder / "its_model.py").write_text(code)
+    return load_class(path, [folder])
+
+
+@pytest.mark.parametrize("path", ["its_model:Model", "its_model.py:Model"])
+def test_a_class_is_found_in_the_folder(tmp_path: Path, path: str) -> None:
+    """As a module, and as a file."""
+    assert load(tmp_path, "class Model: ...", path).__name__ == "Model"
+
+
+def test_the_first_folder_wins(tmp_path: Path) -> None:
+    """The manifest's folder, then the working directory."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "its_model.py").write_text(f"class Model: origin = {name!r}")
+
+    found: Any = load_class("its_model:Model", [tmp_path / "a", tmp_path / "b"])
+
+    assert found.origin == "a"
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("import nothing_of_that_name", "ModuleNotFoundError"),
+        ("1/0", "ZeroDivisionError: division by zero"),
+        ("def (", "SyntaxError"),
+        ("class Other: ...", "has no class 'Model'"),
+        ("Model = 3", "has no class 'Model'"),
+    ],
+)
+def test_an_import_that_fails_names_path_and_cause(tmp_path: Path, code: str, message: str) -> None:
+    """The last line of the traceback is what tells; the whole is in the log."""
+    with pytest.raises(LoadError, match=message) as caught:
+        load(tmp_path, code)
+
+    assert caught.value.reason == "ImportFailed"
+    assert "spec.predictor.path 'its_model:Model'" in str(caught.value)
+
+
+def test_a_missing_module_says_where_it_was_looked_for(tmp_path: Path) -> None:
+    """A wrong working directory is the usual cause."""
+    with pytest.raises(LoadError, match=str(tmp_path)):
+        load_class("nowhere_at_all:Model", [tmp_path])
+
+
+class Plain:
+    """Takes requests."""
+
+    def predict(self, payload: Any, query_params: Any, headers: Any) -> Any:
+        """One at a time."""
+
+
+class Batched:
+    """Takes batches."""
+
+    @batched
+    def predict(self, items: list[Any]) -> list[Any]:
+        """Of items."""
+        return items
+
+
+class Two(Batched):
+    """Marks a second method."""
+
+    @batched
+    def embed(self, items: list[Any]) -> list[Any]:
+        """Which is not served."""
+        return items
+
+
+class Without:
+    """Has no predict."""
+
+
+def test_the_method_predict_is_served() -> None:
+    """Batched or not, with a maximum that it can take."""
+    assert served_method(Batched, 64).batched
+    assert not served_method(Plain, None).batched
+    assert not served_method(Plain, 1).batched
+
+
+@pytest.mark.parametrize(
+    ("predictor", "maximum", "message"),
+    [
+        (Without, None, "expected a method 'predict'"),
+        (Two, None, "only 'predict' is served, but embed is marked"),
+        (Plain, 2, "takes one request at a time, but serverSideBatching.maxBatchSize is 2"),
+    ],
+)
+def test_what_cannot_be_served_says_what_to_do(
+    predictor: type, maximum: int | None, message: str
+) -> None:
+    """Before any process says that it is ready."""
+    with pytest.raises(LoadError, match=message):
+        served_method(predictor, maximum)
+
+
+def test_the_constructor_gets_config_and_context() -> None:
+    """C05: and nothing else."""
+
+    class Remembers:
+        def __init__(self, *arguments: Any) -> None:
+            self.arguments = arguments
+
+    predictor = start_predictor(Remembers, {"a": 1}, CONTEXT)
+
+    assert ({"a": 1}, CONTEXT) == predictor.arguments
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "message"),
+    [
+        (ValueError("no such file: w.bin"), "InitFailed", "raised ValueError: no such file: w.bin"),
+        (MemoryError(), "OutOfMemory", "ran out of memory"),
+    ],
+)
+def test_a_constructor_that_fails_has_its_own_reason(
+    error: Exception, reason: str, message: str
+) -> None:
+    """Out of memory asks for another remedy than a mistake."""
+
+    class Fails:
+        def __init__(self, *_: Any) -> None:
+            raise error
+
+    with pytest.raises(LoadError, match=message) as caught:
+        start_predictor(Fails, {}, CONTEXT)
+
+    assert reason == caught.value.reason

@@ -1,0 +1,57 @@
+"""The admin port: health and metrics, whatever the other processes do."""
+
+from typing import Any
+
+import pytest
+
+from batchedapi_serving.metrics import slots
+from batchedapi_serving.supervisor.admin import AdminApp
+
+
+async def get(
+    path: str, *, method: str = "GET", started: bool = True, ready: bool = True
+) -> tuple[int, bytes, dict[bytes, bytes]]:
+    """Status, body and headers."""
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    memory = memoryview(bytearray(slots.BYTES)).cast("d")
+    app = AdminApp(memory, started=lambda: started, ready=lambda: ready)
+    await app({"method": method, "path": path}, None, send)
+    start, body = sent
+    return start["status"], body["body"], dict(start["headers"])
+
+
+@pytest.mark.parametrize(
+    ("path", "started", "ready", "status"),
+    [
+        ("/livez", False, False, 200),
+        ("/startupz", False, False, 503),
+        ("/startupz", True, False, 200),
+        ("/readyz", True, False, 503),
+        ("/readyz", True, True, 200),
+        ("/metrics", False, False, 200),
+        ("/", True, True, 404),
+        ("/metrics/", True, True, 404),
+    ],
+)
+async def test_probes_say_what_is(path: str, *, started: bool, ready: bool, status: int) -> None:
+    """A loading model is alive but not started; a draining replica is started but not ready."""
+    assert status == (await get(path, started=started, ready=ready))[0]
+
+
+@pytest.mark.parametrize(("method", "status"), [("HEAD", 200), ("POST", 405), ("DELETE", 405)])
+async def test_only_reading_is_served(method: str, status: int) -> None:
+    """Nothing here changes anything."""
+    assert status == (await get("/livez", method=method))[0]
+
+
+async def test_the_page_has_its_content_type_and_length() -> None:
+    """Prometheus chooses its parser by it."""
+    _, body, headers = await get("/metrics")
+
+    assert b"process_start_time_seconds" in body
+    assert headers[b"content-type"].startswith(b"text/plain; version=")
+    assert headers[b"content-length"] == b"%d" % len(body)

@@ -1,0 +1,61 @@
+"""When a process is started again, and what becomes of one that ends."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from batchedapi_serving.supervisor.children import Backoff, Child
+
+
+def test_the_wait_doubles_up_to_five_seconds() -> None:
+    """A process that dies at once must not take the machine with it."""
+    backoff = Backoff()
+
+    waits = [backoff.take() for _ in range(8)]
+
+    assert [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0] == waits
+
+
+def test_after_something_good_the_wait_is_short_again() -> None:
+    """One death a day is not a crash loop."""
+    backoff = Backoff()
+    for _ in range(5):
+        backoff.take()
+
+    backoff.reset()
+
+    assert backoff.take() == 0.1
+
+
+async def test_a_child_that_ended_has_no_pid_and_takes_no_signals() -> None:
+    """Its number may belong to somebody else by then."""
+    child = Child("test", "this")
+
+    await child.start([])
+    code = await child.ended()
+    child.signal(9)
+
+    assert code == 0
+    assert child.pid is None
+
+
+async def test_a_child_that_was_killed_ends_with_the_signal() -> None:
+    """Which tells out of memory from a mistake; its environment is ours and what is added."""
+    child = Child("test", "http.server")
+
+    await child.start(["--bind", "127.0.0.1", "0"], {"ADDED": "1"})
+    pid = child.pid
+    assert pid is not None
+    environment = await asyncio.to_thread(Path(f"/proc/{pid}/environ").read_bytes)
+    child.signal(9)
+
+    assert await child.ended() == -9
+    assert b"ADDED=1" in environment
+    assert b"PATH=" in environment
+
+
+async def test_a_child_that_was_never_started_cannot_end() -> None:
+    """That would be waited for, for ever."""
+    with pytest.raises(AssertionError, match="test was never started"):
+        await Child("test", "this").ended()

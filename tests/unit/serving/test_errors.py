@@ -1,0 +1,34 @@
+"""Every error has a status of the contract and a code of its own."""
+
+import pytest
+
+from batchedapi_core import contract
+from batchedapi_serving import errors
+from batchedapi_serving.errors import OverloadedError, ServingError
+
+
+def every_error() -> list[type[ServingError]]:
+    """All classes of the module."""
+    return [
+        value
+        for value in vars(errors).values()
+        if isinstance(value, type) and issubclass(value, ServingError)
+    ]
+
+
+def test_every_status_is_counted_under_its_own_code() -> None:
+    """A status outside the contract would be counted as something else."""
+    assert {error.status for error in every_error()} <= set(contract.STATUS_CODES)
+
+
+def test_every_error_of_the_table_exists() -> None:
+    """The statuses that the documentation promises (B21 and the error table)."""
+    promised = {400, 404, 405, 408, 413, 415, 422, 429, 431, 500, 503, 504}
+
+    assert promised == {error.status for error in every_error()}
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(0, 1), (0.2, 1), (1.01, 2), (30, 30)])
+def test_retry_after_is_whole_seconds_and_never_zero(seconds: float, expected: int) -> None:
+    """Zero would make well-behaved clients retry in a busy loop."""
+    assert expected == OverloadedError("", seconds).retry_after

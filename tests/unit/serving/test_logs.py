@@ -1,0 +1,66 @@
+"""Log lines: a constant event with facts."""
+
+import io
+import json
+import logging
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from batchedapi_serving.logs import LOG_FORMAT, TextFormatter, configure_logging
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    """Leave the root logger as it was."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = handlers, level
+
+
+def logged(monkeypatch: pytest.MonkeyPatch, log_format: str | None) -> str:
+    """What one event looks like."""
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    if log_format is None:
+        monkeypatch.delenv(LOG_FORMAT, raising=False)
+    else:
+        monkeypatch.setenv(LOG_FORMAT, log_format)
+    configure_logging("info", "web")
+    logging.getLogger("x").debug("not written")
+    logging.getLogger("x").info("ready", extra={"lanes": 2})
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("log_format", ["json", None])
+def test_without_a_terminal_lines_are_json(
+    monkeypatch: pytest.MonkeyPatch, log_format: str | None
+) -> None:
+    """One object a line, which is what log collectors read."""
+    line = json.loads(logged(monkeypatch, log_format))
+
+    expected = {"level": "INFO", "logger": "x", "message": "ready", "lanes": 2, "role": "web"}
+    assert expected == {key: line[key] for key in expected}
+    assert "time" in line
+
+
+def test_text_is_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Event first, facts behind it."""
+    line = logged(monkeypatch, "text")
+
+    assert line.split(" ", 1)[1].split() == ["info", "web", "ready", "lanes=2"]
+
+
+def test_a_traceback_stands_below_its_line() -> None:
+    """It is the one thing that needs more than a line."""
+    try:
+        sys.modules["x"]
+    except KeyError:
+        record = logging.LogRecord("x", logging.ERROR, "", 1, "failed", (), sys.exc_info())
+
+    first, *rest = TextFormatter().format(record).splitlines()
+
+    assert first.endswith("failed")
+    assert rest[-1] == "KeyError: 'x'"

@@ -1,0 +1,68 @@
+"""What the processes of a replica are told."""
+
+from pathlib import Path
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from batchedapi_core.batching import SizeUnit, Strategy
+from batchedapi_serving.settings import ReplicaSettings
+
+DURATION = st.floats(0, 1e5)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=8,
+)
+SETTINGS = st.builds(
+    ReplicaSettings,
+    name=st.text(max_size=9),
+    endpoint=st.text(max_size=9),
+    predictor_path=st.text(max_size=9),
+    search=st.lists(st.text(max_size=9), max_size=3).map(tuple),
+    config=st.dictionaries(st.text(max_size=3), JSON, max_size=3),
+    processes=st.integers(1, 64),
+    threads=st.integers(1, 64),
+    log_level=st.sampled_from(["debug", "info"]),
+    max_batch_size=st.none() | st.integers(1, 65536),
+    batch_interval=DURATION,
+    strategy=st.sampled_from(Strategy),
+    size_unit=st.sampled_from(SizeUnit),
+    max_latency=st.none() | DURATION,
+    timeout=st.none() | DURATION,
+    max_body_bytes=st.integers(1, 1 << 40),
+    max_concurrency=st.integers(1, 30000),
+    drain_delay=DURATION,
+    fast_lane=st.booleans(),
+    runtime=st.just(""),
+)
+
+
+@settings(derandomize=True, database=None, deadline=None)
+@given(SETTINGS)
+def test_settings_arrive_as_they_were_sent(value: ReplicaSettings) -> None:
+    """Every process reads them from the file that the supervisor wrote."""
+    assert value == ReplicaSettings.from_json(value.to_json())
+
+
+@given(SETTINGS)
+@settings(
+    derandomize=True,
+    database=None,
+    deadline=None,
+    max_examples=5,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+def test_the_files_of_a_replica_lie_in_its_folder(tmp_path: Path, value: ReplicaSettings) -> None:
+    """So that two replicas on one machine share nothing, and removing the folder removes all."""
+    local = ReplicaSettings.from_json(value.to_json().replace('"runtime": ""', '"runtime": "X"'))
+    local = ReplicaSettings(
+        **{name: getattr(local, name) for name in local.__slots__} | {"runtime": str(tmp_path)}
+    )
+
+    local.write()
+
+    assert local == ReplicaSettings.read(str(tmp_path))
+    files = [local.metrics_path, local.lanes_path, local.failure_path(0), local.failure_path(1)]
+    assert {tmp_path} == {file.parent for file in files}
+    assert len(files) == len(set(files))

@@ -1,0 +1,277 @@
+"""One connection under the clock: who sends too slowly, too much, or leaves."""
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from batchedapi_serving.metrics import slots
+from batchedapi_serving.metrics.recorder import Recorder
+from batchedapi_serving.web.connection import Connection
+from batchedapi_serving.web.gateway import Gateway
+from batchedapi_serving.web.limits import EXPIRY_GRACE, SWEEP_SECONDS, Limits
+from dispatching import World, replica_settings
+
+pytestmark = pytest.mark.looptime
+
+HEAD = b"POST /predict HTTP/1.1\r\nhost: t\r\ncontent-length: 3\r\n"
+GET = b"POST /predict HTTP/1.1\r\nhost: t\r\ncontent-length: 1\r\n\r\n1"
+LIMITS = Limits(body=1000)
+
+
+class Wire(asyncio.Transport):
+    """The other side of a connection: what came, and whether it was closed."""
+
+    def __init__(self, world: World, gateway: Gateway) -> None:
+        super().__init__()
+        self._loop = world.loop
+        self.gateway = gateway
+        self.received = b""
+        self.ended = False
+        self.closed_at: float | None = None
+        self.reading = True
+        self.connection = Connection(gateway, Config(None), state_of(gateway))  # type: ignore[arg-type]  # hot routes only
+        self.connection.connection_made(self)
+
+    def send(self, data: bytes) -> None:
+        """Bytes of the client."""
+        self.connection.data_received(data)
+
+    def write(self, data: Any) -> None:
+        """Bytes of the server."""
+        self.received += data
+
+    def write_eof(self) -> None:
+        """The server sends no more."""
+        self.ended = True
+
+    def close(self) -> None:
+        """The server closes."""
+        if self.closed_at is None:
+            self.closed_at = self._loop.time()
+            self._loop.call_soon(self.connection.connection_lost, None)
+
+    def is_closing(self) -> bool:
+        """See asyncio.Transport."""
+        return self.closed_at is not None
+
+    def pause_reading(self) -> None:
+        """See asyncio.Transport."""
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        """See asyncio.Transport."""
+        self.reading = True
+
+    @property
+    def statuses(self) -> list[int]:
+        """Of the responses so far."""
+        return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", self.received)]
+
+
+STATES: dict[int, ServerState] = {}
+
+
+def state_of(gateway: Gateway) -> ServerState:
+    """One for each gateway."""
+    return STATES.setdefault(id(gateway), ServerState())
+
+
+class Server:
+    """A gateway whose sweep runs."""
+
+    def __init__(self, predict: Any = None, **settings: Any) -> None:
+        STATES.clear()
+        self.world = World(predict, **settings) if predict else World(**settings)
+        self.gateway = Gateway(
+            replica_settings(max_body_bytes=LIMITS.body),
+            self.world.dispatcher,
+            Recorder(self.world.memory),
+        )
+        self.sweep = asyncio.create_task(self.gateway.watch(state_of(self.gateway)))
+
+    def connect(self) -> Wire:
+        """A client more."""
+        return Wire(self.world, self.gateway)
+
+
+async def test_a_silent_connection_is_closed() -> None:
+    """It never asked for anything, so it is told nothing."""
+    wire = Server().connect()
+
+    await asyncio.sleep(LIMITS.header_arrival + SWEEP_SECONDS)
+
+    assert (b"", True) == (wire.received, wire.is_closing())
+
+
+async def test_headers_must_be_there_in_ten_seconds_however_they_trickle() -> None:
+    """Slowloris sends a header now and then."""
+    wire = Server().connect()
+    wire.send(HEAD)
+    for _ in range(9):
+        await asyncio.sleep(1)
+        wire.send(b"x-a: b\r\n")
+    before = wire.statuses
+
+    await asyncio.sleep(1 + SWEEP_SECONDS)
+
+    assert ([], [408]) == (before, wire.statuses)
+    assert wire.ended
+
+
+async def test_a_body_has_thirty_seconds_of_its_own() -> None:
+    """From the end of the headers, not from the first byte."""
+    wire = Server().connect()
+    wire.send(HEAD)
+    await asyncio.sleep(8)
+    wire.send(b"\r\n1")
+    await asyncio.sleep(LIMITS.body_arrival - 1)
+    before = wire.statuses
+
+    await asyncio.sleep(1 + SWEEP_SECONDS)
+
+    assert ([], [408]) == (before, wire.statuses)
+
+
+async def test_a_refused_client_that_does_not_leave_is_closed() -> None:
+    """It has a few seconds to read the answer."""
+    wire = Server().connect()
+    wire.send(b"NONSENSE\r\n\r\n")
+    wire.send(b"more of it")
+
+    await asyncio.sleep(EXPIRY_GRACE + SWEEP_SECONDS)
+
+    assert ([400], True, True) == (wire.statuses, wire.ended, wire.is_closing())
+
+
+async def test_a_kept_connection_is_closed_after_it_was_idle() -> None:
+    """And not while it is used."""
+    wire = Server().connect()
+    for _ in range(3):
+        wire.send(GET)
+        await asyncio.sleep(LIMITS.idle - 1)
+    used = wire.is_closing()
+
+    await asyncio.sleep(1 + SWEEP_SECONDS)
+
+    assert ([200, 200, 200], False, True) == (wire.statuses, used, wire.is_closing())
+
+
+async def test_a_request_that_takes_long_is_not_the_clients_fault() -> None:
+    """Limits in time are for what the client sends."""
+    wire = Server(seconds=lambda _: 300.0, timeout=None).connect()
+    wire.send(GET)
+
+    await asyncio.sleep(299)
+    before = wire.is_closing()
+    await asyncio.sleep(2)
+
+    assert (False, [200]) == (before, wire.statuses)
+
+
+async def test_the_rest_of_a_pipelined_request_has_a_limit_too() -> None:
+    """It began while others were answered."""
+    wire = Server().connect()
+    wire.send(GET + GET + HEAD)
+
+    await asyncio.sleep(LIMITS.header_arrival + SWEEP_SECONDS + 1)
+
+    assert [200, 200, 408] == wire.statuses
+
+
+async def test_what_is_pipelined_is_not_read_without_limit() -> None:
+    """The client is slowed down while its first request is answered."""
+    wire = Server().connect()
+
+    wire.send(GET * 3)
+    paused = not wire.reading
+    await asyncio.sleep(1)
+
+    assert paused
+    assert wire.reading
+    assert [200, 200, 200] == wire.statuses
+
+
+async def test_a_client_that_closes_is_not_computed_for() -> None:
+    """Its row leaves the queue (LitServe computes it)."""
+    server = Server()
+    gone, stays = server.connect(), server.connect()
+    gone.send(GET)
+    stays.send(GET)
+
+    assert not gone.connection.eof_received()
+    gone.close()
+    await asyncio.sleep(1)
+
+    assert [[1]] == server.world.batches
+    assert ([], [200]) == (gone.statuses, stays.statuses)
+    assert server.world.counted(slots.CODE_SLOT[499]) == 1
+
+
+async def test_while_draining_each_answer_closes_its_connection() -> None:
+    """So that clients go elsewhere before the listener is gone."""
+    server = Server()
+    busy, idle, half = server.connect(), server.connect(), server.connect()
+    busy.send(GET)
+    half.send(HEAD)
+
+    server.gateway.draining = True
+    for wire in (busy, idle, half):
+        wire.connection.shutdown()
+    await asyncio.sleep(1)
+    half.send(b"\r\n123")
+    await asyncio.sleep(1)
+
+    assert ([200], [], [200]) == (busy.statuses, idle.statuses, half.statuses)
+    assert b"connection: close" in busy.received
+    assert busy.is_closing()
+    assert idle.is_closing()
+    assert half.is_closing()
+
+
+@pytest.mark.parametrize("method", [b"POST", b"GET", b"CONNECT"])
+async def test_an_upgrade_is_refused_once_and_its_body_is_no_second_request(method: bytes) -> None:
+    """The parser stops at such headers; what follows could be smuggled past a proxy."""
+    server = Server()
+    wire = server.connect()
+
+    wire.send(
+        method + b" /predict HTTP/1.1\r\nhost: t\r\nconnection: Upgrade\r\nupgrade: h2c\r\n"
+        b"content-length: %d\r\n\r\n%b" % (len(GET), GET)
+    )
+    await asyncio.sleep(1)
+
+    assert [400] == wire.statuses
+    assert wire.ended
+    assert [] == server.world.batches
+    assert server.world.counted(slots.CODE_SLOT[400]) == 1
+
+
+@pytest.mark.parametrize("size", [1, 100, 70_000, 200_000])
+async def test_headers_are_bounded_however_they_are_cut(size: int) -> None:
+    """In one piece of 200 kB as well as byte by byte."""
+    wire = Server().connect()
+    data = b"POST /predict HTTP/1.1\r\nhost: t\r\nx: " + b"a" * LIMITS.headers
+
+    for start in range(0, len(data), size):
+        wire.send(data[start : start + size])
+    wire.send(b"\r\n\r\n")
+
+    assert [431] == wire.statuses
+
+
+async def test_a_body_is_bounded_before_it_is_read() -> None:
+    """And a chunked one as soon as it is too large."""
+    server = Server()
+    told, chunked = server.connect(), server.connect()
+
+    told.send(b"POST /predict HTTP/1.1\r\nhost: t\r\ncontent-length: 1001\r\n\r\n")
+    chunked.send(b"POST /predict HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n")
+    chunked.send(b"3e8\r\n" + b" " * 1000 + b"\r\n")
+    before = chunked.statuses
+    chunked.send(b"1\r\n \r\n")
+
+    assert ([413], [], [413]) == (told.statuses, before, chunked.statuses)
