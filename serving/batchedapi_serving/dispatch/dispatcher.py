@@ -8,14 +8,12 @@ at its deadline; a client that left is only counted.
 import asyncio
 import logging
 import math
-import random
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
 from batchedapi_core.batching import (
-    Admission,
     Batcher,
     BatchPolicy,
     Client,
@@ -23,20 +21,25 @@ from batchedapi_core.batching import (
     Entry,
     SizeUnit,
     WaitUntil,
-    retry_after,
-    split_rows,
 )
-from batchedapi_serving.codecs import Answer, Codec, Decoded, codec_for
-from batchedapi_serving.codecs.problems import problem_answer
+from batchedapi_serving.codecs import Codec, Decoded, codec_for
+from batchedapi_serving.dispatch.door import Door
 from batchedapi_serving.dispatch.frames import Meta
-from batchedapi_serving.dispatch.jobs import AnswerTo, Batch, Job, Part, PartEntry, predictor_failed
-from batchedapi_serving.dispatch.lanes import Lane
+from batchedapi_serving.dispatch.in_flight import InFlight
+from batchedapi_serving.dispatch.jobs import (
+    AnswerTo,
+    Batch,
+    Job,
+    Part,
+    PartEntry,
+    predictor_failed,
+    split_job,
+)
+from batchedapi_serving.dispatch.lanes import Lane, LanePool
 from batchedapi_serving.errors import (
     DeadlineExceededError,
     DrainingError,
-    LateError,
     NotReadyError,
-    QueueFullError,
     ServingError,
 )
 from batchedapi_serving.metrics.recorder import Recorder
@@ -77,19 +80,17 @@ class Dispatcher:
         self._recorder = recorder
         self._loop = loop
         self._now = clock
-        self._max_jobs = settings.max_concurrency
+        self._door = Door(settings, recorder)
         self._counts_rows = settings.size_unit is SizeUnit.ROWS
         self._supervision = supervision
         self._timeout = settings.timeout or math.inf
         self._max_size = 1
-        self._admission = Admission(settings.max_latency) if settings.max_latency else None
         self._batcher: Batcher[Part] | None = None
         self.method: MethodSpec | None = None
         self.codec: Codec | None = None
-        self._lanes: set[Lane] = set()
-        self._free: list[Lane] = []
+        self._lanes = LanePool()
         self._retries: deque[Batch] = deque()
-        self._jobs: dict[Job, None] = {}  # in order of arrival, which is that of deadlines
+        self._jobs = InFlight(recorder, self._cancel_entry)
         self._timer: asyncio.TimerHandle | None = None
         self._awaited = 0  # size; while the timer runs, ask again only when so much is queued
         self._expiry: asyncio.TimerHandle | None = None
@@ -109,10 +110,9 @@ class Dispatcher:
         batcher = self._ready_batcher()
         self._recorder.received(decoded.rows)
         size = decoded.rows if self._counts_rows else 1
-        if len(self._jobs) >= self._max_jobs or self._admission is not None:
-            self._admit(batcher, decoded.rows, size, now)
+        self._door.check(batcher, len(self._jobs), decoded.rows, size, now)
         job = Job(decoded, client, asker, now, now + self._timeout)
-        self._jobs[job] = None
+        self._jobs.add(job)
         if self._expiry is None and job.deadline < math.inf:
             self._expiry = self._call_at(job.deadline, now, self._expire)
         if size <= self._max_size:
@@ -122,25 +122,26 @@ class Dispatcher:
             job.entries = (entry,)
             batcher.arrive(entry, now)
         else:
-            self._queue_parts(batcher, job, decoded)
+            split_job(job, decoded.payload, self.ready_codec(), self._max_size)
+            batcher.arrive_parts(job.entries, now)
         if batcher.free_lanes and (self._timer is None or batcher.queued_size >= self._awaited):
             self._decide(batcher, now)
         return job
 
     def cancel(self, job: Job) -> None:
         """The client left: what is queued is not run, and nobody is told."""
-        if job.done:
-            return
-        self._recorder.rejected("disconnected", self._drop(job))
-        self._recorder.answered(499)
-        batcher = self._batcher
-        if batcher is not None:
-            batcher.disconnected(job.client)
+        if not job.done:
+            self._jobs.left(job)
+            self.disconnected(job.client)
 
     def disconnected(self, client: Client) -> None:
         """A connection without a request in flight closed: its next request is not awaited."""
         if self._batcher is not None:
             self._batcher.disconnected(client)
+
+    def _cancel_entry(self, entry: PartEntry) -> None:
+        if self._batcher is not None:
+            self._batcher.cancel(entry)
 
     def ready_codec(self) -> Codec:
         """The method's codec.
@@ -157,104 +158,30 @@ class Dispatcher:
             raise NotReadyError(_NOT_READY)
         return self._batcher
 
-    def _admit(self, batcher: Batcher[Part], rows: int, size: int, now: float) -> None:
-        limit = self._max_jobs
-        if len(self._jobs) >= limit:
-            self._recorder.rejected("queue_full", rows)
-            raise QueueFullError(
-                f"{limit} requests are in this replica (overload.maxReplicaConcurrency)",
-                retry_after(batcher),
-            )
-        if self._admission is not None and not self._admission.accepts(batcher, size, now):
-            self._recorder.rejected("latency", rows)
-            raise LateError(
-                "the answer is expected to take longer than serverSideBatching.maxLatency;"
-                " relax it, or add replicas",
-                retry_after(batcher),
-            )
-
-    def _queue_parts(self, batcher: Batcher[Part], job: Job, decoded: Decoded) -> None:
-        codec = self.ready_codec()
-        spans = split_rows(decoded.rows, self._max_size)
-        job.missing = len(spans)
-        job.slices = [None] * len(spans)
-        job.entries = [
-            Entry(
-                Part(job, codec.part(decoded.payload, start, stop), index),
-                stop - start,
-                stop - start,
-                job.client,
-                job.arrived,
-                job.deadline,
-            )
-            for index, (start, stop) in enumerate(spans)
-        ]
-        batcher.arrive_parts(job.entries, job.arrived)
-
-    def _drop(self, job: Job) -> int:
-        """Take a job out before it is answered; the rows of it that were still queued."""
-        job.done = True
-        self._jobs.pop(job, None)
-        queued = 0
-        for entry in job.entries:
-            queued += entry.rows if entry.queued else 0
-            if self._batcher is not None:
-                self._batcher.cancel(entry)
-        job.entries = ()  # breaks the cycle job -> entry -> part -> job: nothing is left to the GC
-        return queued
-
-    def _answer(self, job: Job, answer: Answer, now: float) -> None:
-        if job.done:
-            return
-        job.done = True
-        job.entries = ()
-        del self._jobs[job]
-        self._recorder.answered(answer.status, now - job.arrived)
-        job.asker.deliver(answer)
-
-    def _fail(self, job: Job, error: ServingError, now: float) -> None:
-        if not job.done:
-            self._drop(job)
-            self._recorder.answered(error.status, now - job.arrived)
-            job.asker.deliver(problem_answer(error))
-
     # ------------------------------------------------------------ deadlines and the end
 
     def _expire(self) -> None:
         """Answer 504 to whoever is over the timeout; have processes replaced that hang."""
         self._expiry = None
         now = self._now()
-        expired = []
-        for job in self._jobs:
-            if job.deadline > now:
-                self._expiry = self._call_at(job.deadline, now, self._expire)
-                break
-            expired.append(job)
-        for job in expired:
-            self._recorder.rejected("expired", sum(e.rows for e in job.entries if e.queued))
-            self._fail(
-                job,
-                DeadlineExceededError(f"no answer within {self._timeout:g} s (overload.timeout)"),
-                now,
-            )
-        for pid in {lane.pid for lane in self._lanes if self._hangs(lane, now)}:
+        late, next_deadline = self._jobs.overdue(now)
+        if next_deadline is not None:
+            self._expiry = self._call_at(next_deadline, now, self._expire)
+        for job in late:
+            self._jobs.fail(job, self._late(), now, "expired")
+        for pid in self._lanes.hanging(now):
             log.warning("model process hangs", extra={"pid": pid, "timeout": self._timeout})
             self._supervision.replace(pid)
-        self._expect_hangs(now)
+        # Batches whose clients have all left: their process may hang as well.
+        end = self._lanes.next_deadline(now)
+        if end is not None and self._expiry is None:
+            self._expiry = self._call_at(end, now, self._expire)
 
-    def _expect_hangs(self, now: float) -> None:
-        """Look again at batches whose clients have all left: their process may hang as well."""
-        ends = [max(e.deadline for e in lane.batch.entries) for lane in self._lanes if lane.batch]
-        ends = [end for end in ends if now < end < math.inf]
-        if ends and self._expiry is None:
-            self._expiry = self._call_at(min(ends), now, self._expire)
+    def _late(self) -> DeadlineExceededError:
+        return DeadlineExceededError(f"no answer within {self._timeout:g} s (overload.timeout)")
 
     def _call_at(self, at: float, now: float, call: Callable[[], None]) -> asyncio.TimerHandle:
         return self._loop.call_later(max(0.0, at - now) + _TIMER_ROUNDING, call)
-
-    def _hangs(self, lane: Lane, now: float) -> bool:
-        batch = lane.batch
-        return batch is not None and all(entry.deadline <= now for entry in batch.entries)
 
     def drain(self) -> None:
         """The replica is stopping: from now on nothing waits for a fuller batch."""
@@ -265,11 +192,9 @@ class Dispatcher:
 
     def abandon(self) -> None:
         """The time to stop is over: answer 503 to whoever is still waiting."""
-        for job in list(self._jobs):
-            self._recorder.rejected("draining", sum(e.rows for e in job.entries if e.queued))
-            self._fail(
-                job, DrainingError("the replica stopped before an answer was there"), self._now()
-            )
+        error = DrainingError("the replica stopped before an answer was there")
+        for job in self._jobs.jobs():
+            self._jobs.fail(job, error, self._now(), "draining")
 
     def update_gauges(self) -> None:
         """Write the state into the metrics memory; called a few times a second."""
@@ -287,7 +212,6 @@ class Dispatcher:
         now = self._now()
         batcher = self._batcher or self._become_ready(MethodSpec.from_json(hello["method"]))
         self._lanes.add(lane)
-        self._free.append(lane)
         batcher.lane_added(now)
         self.update_gauges()
         self._decide(batcher, now)
@@ -320,9 +244,7 @@ class Dispatcher:
     def lane_lost(self, lane: Lane) -> None:
         """See LaneOwner. The lane's batch is run again: whole, then each item alone."""
         batcher, batch, now = self._ready_batcher(), lane.batch, self._now()
-        self._lanes.discard(lane)
-        if lane in self._free:
-            self._free.remove(lane)
+        self._lanes.remove(lane)
         batcher.lane_removed(was_free=batch is None, now=now)
         self.update_gauges()
         if batch is None:
@@ -334,7 +256,7 @@ class Dispatcher:
         self._retries.extend(again)
         if not again:
             for entry in batch.entries:
-                self._fail(entry.payload.job, predictor_failed("died on this input"), now)
+                self._jobs.fail(entry.payload.job, predictor_failed("died on this input"), now)
         self._decide(batcher, now)
 
     def lane_finished(self, lane: Lane, meta: Meta, payload: bytes) -> None:
@@ -344,7 +266,7 @@ class Dispatcher:
         if batch is None or batcher is None or codec is None:
             raise AssertionError("a result without a batch")
         lane.batch = None
-        self._free.append(lane)
+        self._lanes.release(lane)
         seconds = now - lane.started
         self._recorder.executed(batch.rows, batch.requests, seconds, lane.worker_index)
         if meta["kind"] == "error":
@@ -362,7 +284,7 @@ class Dispatcher:
         self._retries.extendleft(reversed(halves))
         if not halves:
             for entry in batch.entries:
-                self._fail(entry.payload.job, predictor_failed(what), now)
+                self._jobs.fail(entry.payload.job, predictor_failed(what), now)
 
     def _hand_out(self, batch: Batch, codec: Codec, meta: Meta, payload: bytes, now: float) -> None:
         results = codec.results(meta, payload)
@@ -373,15 +295,15 @@ class Dispatcher:
             job = part.job
             if not job.done:
                 if not job.missing:
-                    self._answer(job, results.answer(job.form, start, stop), now)
+                    self._jobs.answer(job, results.answer(job.form, start, stop), now)
                 else:
                     try:
                         answer = job.part_answered(part.index, results, start, stop)
                     except ServingError as error:
-                        self._fail(job, error, now)
+                        self._jobs.fail(job, error, now)
                     else:
                         if answer is not None:
-                            self._answer(job, answer, now)
+                            self._jobs.answer(job, answer, now)
             start = stop
 
     # ------------------------------------------------------------ batches
@@ -401,7 +323,8 @@ class Dispatcher:
             if isinstance(action, Dispatch):
                 taken = batcher.take(action.size, now)
                 for late in taken.expired:
-                    self._fail_late(late, now)
+                    self._recorder.rejected("expired", late.rows)
+                    self._jobs.fail(late.payload.job, self._late(), now, "expired")
                 if taken.entries:
                     self._start(batcher, Batch(taken.entries, action.reason), now)
                 continue
@@ -415,21 +338,9 @@ class Dispatcher:
         if self._batcher is not None:
             self._decide(self._batcher, self._now())
 
-    def _fail_late(self, entry: PartEntry, now: float) -> None:
-        self._recorder.rejected("expired", entry.rows)
-        self._fail(
-            entry.payload.job,
-            DeadlineExceededError(f"no answer within {self._timeout:g} s (overload.timeout)"),
-            now,
-        )
-
     def _start(self, batcher: Batcher[Part], batch: Batch, now: float) -> None:
         codec = self.ready_codec()
-        free = self._free
-        if len(free) > 1:  # a random lane, as BentoML does: batches get slightly larger
-            chosen = random.randrange(len(free))  # noqa: S311 - no cryptography
-            free[chosen], free[-1] = free[-1], free[chosen]
-        lane = free.pop()
+        lane = self._lanes.take()
         batcher.started(batch.size, now)
         lane.batch = batch
         lane.started = now

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
-from batchedapi_core.batching import Client, Entry
-from batchedapi_serving.codecs import Answer, Decoded, Results
+from batchedapi_core.batching import Client, Entry, split_rows
+from batchedapi_serving.codecs import Answer, Codec, Decoded, Results
 from batchedapi_serving.errors import PredictorError
 
 
@@ -65,6 +65,24 @@ class Part:
 
 
 PartEntry: TypeAlias = Entry[Part]
+
+
+def split_job(job: Job, payload: Any, codec: Codec, max_size: int) -> None:
+    """Make a request of more rows than a batch holds into parts that fit; see `part_answered`."""
+    spans = split_rows(job.rows, max_size)
+    job.missing = len(spans)
+    job.slices = [None] * len(spans)
+    job.entries = [
+        Entry(
+            Part(job, codec.part(payload, start, stop), index),
+            stop - start,
+            stop - start,
+            job.client,
+            job.arrived,
+            job.deadline,
+        )
+        for index, (start, stop) in enumerate(spans)
+    ]
 
 
 class Batch:

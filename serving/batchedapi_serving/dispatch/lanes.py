@@ -1,7 +1,9 @@
-"""One connection from a model process: a lane, on which one batch runs at a time."""
+"""Lanes: connections from model processes, on each of which one batch runs at a time."""
 
 import asyncio
 import logging
+import math
+import random
 from typing import Any, Protocol
 
 from batchedapi_serving.dispatch.frames import BrokenFrameError, FrameReader, Meta, encode_frame
@@ -74,3 +76,50 @@ class Lane(asyncio.Protocol):
         """Give the connection up; `lane_lost` follows."""
         if self._transport is not None:
             self._transport.abort()
+
+
+class LanePool:
+    """The lanes of a replica, and which of them are free."""
+
+    def __init__(self) -> None:
+        self._all: set[Lane] = set()
+        self._free: list[Lane] = []
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def add(self, lane: Lane) -> None:
+        """A free lane more."""
+        self._all.add(lane)
+        self._free.append(lane)
+
+    def remove(self, lane: Lane) -> None:
+        """A lane less, free or busy."""
+        self._all.discard(lane)
+        if lane in self._free:
+            self._free.remove(lane)
+
+    def release(self, lane: Lane) -> None:
+        """Its batch is done."""
+        self._free.append(lane)
+
+    def take(self) -> Lane:
+        """A random free lane, as BentoML does it: batches get slightly larger than in turn."""
+        free = self._free
+        if len(free) > 1:
+            chosen = random.randrange(len(free))  # noqa: S311 - no cryptography
+            free[chosen], free[-1] = free[-1], free[chosen]
+        return free.pop()
+
+    def hanging(self, now: float) -> set[int]:
+        """Pids of the processes whose batch is past every deadline in it."""
+        return {
+            lane.pid
+            for lane in self._all
+            if lane.batch is not None and all(e.deadline <= now for e in lane.batch.entries)
+        }
+
+    def next_deadline(self, now: float) -> float | None:
+        """When the first running batch will be past every deadline in it."""
+        ends = [max(e.deadline for e in lane.batch.entries) for lane in self._all if lane.batch]
+        return min((end for end in ends if now < end < math.inf), default=None)

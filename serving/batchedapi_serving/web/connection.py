@@ -8,15 +8,13 @@ pipelines beyond that waits here, unread beyond what has come already.
 
 import asyncio
 import logging
-import urllib.parse
 from collections import deque
-from typing import Any, NamedTuple
+from typing import Any
 
 import httptools
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
-from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 from uvicorn.server import ServerState
 
 from batchedapi_core.batching import Client
@@ -30,23 +28,13 @@ from batchedapi_serving.errors import (
     TooLargeError,
     TooSlowError,
 )
+from batchedapi_serving.web.asgi import start_cycle
 from batchedapi_serving.web.gateway import Gateway
-from batchedapi_serving.web.limits import EXPIRY_GRACE
+from batchedapi_serving.web.limits import EXPIRY_GRACE, FRESH_GRACE
+from batchedapi_serving.web.request import Repeat, Request, request_id
 from batchedapi_serving.web.responses import CONTINUE, render
 
 log = logging.getLogger("uvicorn.error")
-
-
-class _Request(NamedTuple):
-    """A complete request."""
-
-    method: bytes
-    path: bytes
-    query: bytes
-    headers: list[tuple[bytes, bytes]]
-    content_type: bytes
-    body: bytes
-    keep_alive: bool
 
 
 class Connection(asyncio.Protocol):
@@ -61,12 +49,13 @@ class Connection(asyncio.Protocol):
         self._client = Client()
         self._transport: Any = None
         self._flow: Any = None
-        self._pending: deque[_Request] = deque()
+        self._pending: deque[Request] = deque()
         self._busy = False  # a request is being answered
         self._keep_alive = True
         self._refused = False  # answered with an error before its end; nothing more is read
         self._job: Job | None = None
         self._cycle: RequestResponseCycle | None = None
+        self._fresh = True  # no request has come yet
         self._message = False  # a request has begun and is not complete
         self._in_headers = False
         self._raw_bytes = 0  # of the headers so far, when they come in pieces
@@ -77,6 +66,10 @@ class Connection(asyncio.Protocol):
         self._body: list[bytes] = []
         self._body_bytes = 0
         self._content_type = b""
+        self._length = -1  # as the content-length says; -1: there is none
+        self._expected_continue = False
+        self._seen: list[Request] = []  # complete in the piece that is being parsed
+        self._repeat: Repeat | None = None
 
     # ------------------------------------------------------------ asyncio.Protocol
 
@@ -104,6 +97,10 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of requests."""
+        between = not (self._busy or self._message or self._refused)
+        if between and self._repeat is not None and self._repeat.matches(data):
+            self._begin(self._repeat.with_body_of(data))
+            return
         if self._refused:
             return
         self._chunk = len(data)
@@ -115,6 +112,15 @@ class Connection(asyncio.Protocol):
             self._refuse(MalformedError(f"expected an HTTP/1.1 request, got {error}"))
         if self._message and not self._refused:
             self._incomplete(len(data))
+        elif between and len(self._seen) == 1:
+            self._remember(data, self._seen[0])
+        self._seen.clear()
+
+    def _remember(self, data: bytes, request: Request) -> None:
+        """`data` was one request and nothing else."""
+        plain = self._length == len(request.body) and not self._expected_continue
+        hot = request.path in self._gateway.hot
+        self._repeat = Repeat(data, request) if plain and hot else None
 
     def pause_writing(self) -> None:
         """The client reads too slowly."""
@@ -156,7 +162,11 @@ class Connection(asyncio.Protocol):
 
     def shutdown(self) -> None:
         """The server stops: answer what was begun, then close."""
-        if not self._busy and not self._message:
+        if self._busy or self._message:
+            return
+        if self._fresh:  # accepted a moment ago: its request is mostly on its way
+            self._expires = min(self._expires, self._loop.time() + FRESH_GRACE)
+        else:
             self._transport.close()
 
     # ------------------------------------------------------------ parser callbacks
@@ -165,7 +175,10 @@ class Connection(asyncio.Protocol):
         """First byte of a request."""
         self._url, self._headers, self._body, self._body_bytes = b"", [], [], 0
         self._content_type = b""
+        self._length = -1
+        self._expected_continue = False
         self._message = self._in_headers = True
+        self._fresh = False
         self._raw_bytes = 0
 
     def on_url(self, url: bytes) -> None:
@@ -191,10 +204,13 @@ class Connection(asyncio.Protocol):
             if name == b"content-type":
                 self._content_type = value
             elif name == b"content-length":
-                if int(value) > limits.body:
+                self._length = int(value)
+                if self._length > limits.body:
                     raise self._too_large()
-            elif name == b"expect" and value.lower() == b"100-continue" and not self._busy:
-                self._transport.write(CONTINUE)
+            elif name == b"expect" and value.lower() == b"100-continue":
+                self._expected_continue = True
+                if not self._busy:
+                    self._transport.write(CONTINUE)
 
     def _too_large(self) -> TooLargeError:
         limit = self._gateway.limits.body
@@ -214,7 +230,7 @@ class Connection(asyncio.Protocol):
         self._message = False
         parts = self._body
         path, _, query = self._url.partition(b"?")
-        request = _Request(
+        request = Request(
             self._parser.get_method(),
             path,
             query,
@@ -223,6 +239,7 @@ class Connection(asyncio.Protocol):
             parts[0] if len(parts) == 1 else b"".join(parts),
             self._parser.should_keep_alive(),
         )
+        self._seen.append(request)
         if self._busy:
             self._pending.append(request)
             self._flow.pause_reading()
@@ -231,7 +248,7 @@ class Connection(asyncio.Protocol):
 
     # ------------------------------------------------------------ one request
 
-    def _begin(self, request: _Request) -> None:
+    def _begin(self, request: Request) -> None:
         self._busy = True
         if not self._message:  # else the limit of what is still coming goes on
             self._expires = 0.0
@@ -241,14 +258,14 @@ class Connection(asyncio.Protocol):
         else:
             self._run_app(request)
 
-    def _predict(self, request: _Request) -> None:
+    def _predict(self, request: Request) -> None:
         dispatcher = self._gateway.dispatcher
         try:
             decoded = dispatcher.ready_codec().decode(request, request.body)
             self._job = dispatcher.submit(decoded, self._client, self)
         except ServingError as error:
             self._gateway.recorder.answered(error.status)
-            self.deliver(problem_answer(error, _request_id(request.headers)))
+            self.deliver(problem_answer(error, request_id(request.headers)))
 
     def deliver(self, answer: Answer) -> None:
         """See AnswerTo: write the answer, then go on with what was pipelined."""
@@ -274,7 +291,7 @@ class Connection(asyncio.Protocol):
         elif not self._message:
             self._expires = self._loop.time() + self._gateway.limits.idle
 
-    def _begin_later(self, request: _Request) -> None:
+    def _begin_later(self, request: Request) -> None:
         """Not from within the answer before: a thousand pipelined requests do not recurse."""
         if not self._transport.is_closing():
             self._begin(request)
@@ -288,8 +305,7 @@ class Connection(asyncio.Protocol):
         if self._busy:  # the answer before comes first; then the connection is closed
             self._keep_alive = False
             return
-        request_id = _request_id(self._headers)
-        answer = problem_answer(error, request_id)
+        answer = problem_answer(error, request_id(self._headers))
         self._transport.write(
             render(answer, self._gateway.date_line(self._state), keep_alive=False)
         )
@@ -298,44 +314,17 @@ class Connection(asyncio.Protocol):
 
     # ------------------------------------------------------------ everything that is not hot
 
-    def _run_app(self, request: _Request) -> None:
-        self._cycle = cycle = RequestResponseCycle(
-            scope=self._scope(request),  # type: ignore[arg-type]  # a plain dict
+    def _run_app(self, request: Request) -> None:
+        self._cycle = start_cycle(
+            request,
+            self._client,
+            config=self._config,
+            state=self._state,
             transport=self._transport,
             flow=self._flow,
-            logger=log,
-            access_logger=log,
-            access_log=False,
-            default_headers=self._state.default_headers,
-            message_event=asyncio.Event(),
-            expect_100_continue=False,
             keep_alive=request.keep_alive and not self._gateway.draining,
             on_response=self._app_answered,
         )
-        cycle.body += request.body
-        cycle.more_body = False
-        cycle.message_event.set()  # the whole body is there: nothing to wait for
-        task = self._loop.create_task(cycle.run_asgi(self._config.loaded_app))
-        task.add_done_callback(self._state.tasks.discard)
-        self._state.tasks.add(task)
-
-    def _scope(self, request: _Request) -> dict[str, Any]:
-        text = request.path.decode("latin-1")
-        return {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": self._parser.get_http_version(),
-            "method": request.method.decode("ascii"),
-            "scheme": "http",
-            "path": urllib.parse.unquote(text) if "%" in text else text,
-            "raw_path": request.path,
-            "query_string": request.query,
-            "root_path": "",
-            "headers": request.headers,
-            "server": get_local_addr(self._transport),
-            "client": get_remote_addr(self._transport),
-            "state": {"client": self._client},
-        }
 
     def _app_answered(self) -> None:
         cycle, self._cycle = self._cycle, None
@@ -348,10 +337,3 @@ def _refusal(cause: BaseException | None) -> ServingError:
         return cause
     log.error("request failed", exc_info=cause)
     return ServingError("internal error; the server's log has the details")
-
-
-def _request_id(headers: list[tuple[bytes, bytes]]) -> str | None:
-    for name, value in headers:
-        if name == b"x-request-id":
-            return value.decode("latin-1")[:200]
-    return None
