@@ -53,6 +53,10 @@ class Asked:
         """Virtual seconds of the last answer."""
         self.job: Job | None = None
 
+    def request_id(self) -> str | None:
+        """See AnswerTo."""
+        return "id"
+
     def deliver(self, answer: Answer) -> None:
         """See AnswerTo."""
         self.answers.append(answer)

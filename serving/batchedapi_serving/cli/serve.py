@@ -24,6 +24,8 @@ from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.supervisor.supervisor import Supervisor
 
 _BACKLOG = 4096
+_LONGEST_FOLDER = 90
+"""Characters; the address of a Unix socket has 108 at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,9 @@ def replica_settings(documents: Documents, options: ServeOptions, runtime: Path)
 @contextmanager
 def _runtime_folder() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="batchedapi-"))
+    if len(str(folder)) > _LONGEST_FOLDER:
+        folder.rmdir()
+        raise OSError(f"TMPDIR is too long for a socket's address: {folder.parent}; set a shorter")
     try:
         yield folder
     finally:

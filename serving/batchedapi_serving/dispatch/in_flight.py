@@ -56,7 +56,7 @@ class InFlight:
         if rejected is not None:
             self._recorder.rejected(rejected, queued)
         self._recorder.answered(error.status, now - job.arrived)
-        job.asker.deliver(problem_answer(error))
+        job.asker.deliver(problem_answer(error, job.asker.request_id()))
 
     def left(self, job: Job) -> None:
         """The client is gone: what is queued is not run, and nobody is told."""

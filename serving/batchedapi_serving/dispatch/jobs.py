@@ -14,6 +14,9 @@ class AnswerTo(Protocol):
     def deliver(self, answer: Answer) -> None:
         """Take the answer to the current request."""
 
+    def request_id(self) -> str | None:
+        """What the client calls the current request, if it says."""
+
 
 class Job:
     """One request from admission to answer."""

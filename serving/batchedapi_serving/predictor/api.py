@@ -4,6 +4,7 @@ Imported by the supervisor too, which is why numpy is not.
 """
 
 import inspect
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -192,7 +193,8 @@ def batched(
         example: A JSON item to warm up with and to show in /docs, where `inputs` cannot tell.
 
     Raises:
-        ValueError: `outputs` without `inputs`, or max_batch_size out of range.
+        ValueError: `outputs` without `inputs`, max_batch_size out of range, or an example that is
+            not JSON.
     """
     if outputs is not None and inputs is None:
         raise ValueError("batched: outputs=Tensor(...) needs inputs=Tensor(...) as well")
@@ -201,6 +203,10 @@ def batched(
             f"batched: expected max_batch_size of 1 to {contract.MAX_BATCH_SIZE_LIMIT},"
             f" got {max_batch_size}"
         )
+    try:
+        json.dumps(example, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"batched: expected example to be a JSON value, got {error}") from error
     declared = _Declared(inputs, outputs, max_batch_size, example)
 
     def mark(function: F) -> F:

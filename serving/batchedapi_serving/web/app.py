@@ -32,8 +32,13 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 class _FutureAsker:
     """Turns the dispatcher's call-back into something to await."""
 
-    def __init__(self) -> None:
+    def __init__(self, request: Request) -> None:
+        self._request = request
         self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+    def request_id(self) -> str | None:
+        """See AnswerTo."""
+        return _request_id(self._request)
 
     def deliver(self, answer: Answer) -> None:
         """See AnswerTo."""
@@ -68,7 +73,7 @@ async def _predict(dispatcher: Dispatcher, request: Request) -> Answer:
     headers = request.scope["headers"]
     content_type = request.headers.get("content-type", "").encode("latin-1")
     head = RequestHead(content_type, request.scope["query_string"], headers)
-    asker = _FutureAsker()
+    asker = _FutureAsker(request)
     try:
         decoded = dispatcher.ready_codec().decode(head, body)
         job = dispatcher.submit(decoded, _client(request), asker)

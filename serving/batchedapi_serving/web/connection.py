@@ -68,6 +68,7 @@ class Connection(asyncio.Protocol):
         self._content_type = b""
         self._length = -1  # as the content-length says; -1: there is none
         self._expected_continue = False
+        self._asked: list[tuple[bytes, bytes]] = []  # headers of the request being answered
         self._seen: list[Request] = []  # complete in the piece that is being parsed
         self._repeat: Repeat | None = None
 
@@ -253,6 +254,7 @@ class Connection(asyncio.Protocol):
         if not self._message:  # else the limit of what is still coming goes on
             self._expires = 0.0
         self._keep_alive = request.keep_alive
+        self._asked = request.headers
         if request.path in self._gateway.hot and request.method == b"POST":
             self._predict(request)
         else:
@@ -265,7 +267,11 @@ class Connection(asyncio.Protocol):
             self._job = dispatcher.submit(decoded, self._client, self)
         except ServingError as error:
             self._gateway.recorder.answered(error.status)
-            self.deliver(problem_answer(error, request_id(request.headers)))
+            self.deliver(problem_answer(error, self.request_id()))
+
+    def request_id(self) -> str | None:
+        """See AnswerTo."""
+        return request_id(self._asked)
 
     def deliver(self, answer: Answer) -> None:
         """See AnswerTo: write the answer, then go on with what was pipelined."""
@@ -302,7 +308,8 @@ class Connection(asyncio.Protocol):
         self._message = False
         self._gateway.recorder.answered(error.status)
         self._expires = self._loop.time() + EXPIRY_GRACE
-        if self._busy:  # the answer before comes first; then the connection is closed
+        answering = self._job is not None or self._cycle is not None
+        if self._busy and answering:  # that answer comes first; then the connection is closed
             self._keep_alive = False
             return
         answer = problem_answer(error, request_id(self._headers))

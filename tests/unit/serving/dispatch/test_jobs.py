@@ -16,6 +16,10 @@ from batchedapi_serving.errors import PredictorError
 class Nobody:
     """Asks, and does not listen."""
 
+    def request_id(self) -> str | None:
+        """See AnswerTo."""
+        return "id"
+
     def deliver(self, answer: Answer) -> None:
         """See AnswerTo."""
 

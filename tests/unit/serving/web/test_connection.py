@@ -1,101 +1,17 @@
 """One connection under the clock: who sends too slowly, too much, or leaves."""
 
 import asyncio
-import re
-from typing import Any
 
 import pytest
-from uvicorn.config import Config
-from uvicorn.server import ServerState
 
 from batchedapi_serving.metrics import slots
-from batchedapi_serving.metrics.recorder import Recorder
-from batchedapi_serving.web.connection import Connection
-from batchedapi_serving.web.gateway import Gateway
-from batchedapi_serving.web.limits import EXPIRY_GRACE, SWEEP_SECONDS, Limits
-from dispatching import World, replica_settings
+from batchedapi_serving.web.limits import EXPIRY_GRACE, FRESH_GRACE, SWEEP_SECONDS
+from connections import LIMITS, Server
 
 pytestmark = pytest.mark.looptime
 
 HEAD = b"POST /predict HTTP/1.1\r\nhost: t\r\ncontent-length: 3\r\n"
 GET = b"POST /predict HTTP/1.1\r\nhost: t\r\ncontent-length: 1\r\n\r\n1"
-LIMITS = Limits(body=1000)
-
-
-class Wire(asyncio.Transport):
-    """The other side of a connection: what came, and whether it was closed."""
-
-    def __init__(self, world: World, gateway: Gateway) -> None:
-        super().__init__()
-        self._loop = world.loop
-        self.gateway = gateway
-        self.received = b""
-        self.ended = False
-        self.closed_at: float | None = None
-        self.reading = True
-        self.connection = Connection(gateway, Config(None), state_of(gateway))  # type: ignore[arg-type]  # hot routes only
-        self.connection.connection_made(self)
-
-    def send(self, data: bytes) -> None:
-        """Bytes of the client."""
-        self.connection.data_received(data)
-
-    def write(self, data: Any) -> None:
-        """Bytes of the server."""
-        self.received += data
-
-    def write_eof(self) -> None:
-        """The server sends no more."""
-        self.ended = True
-
-    def close(self) -> None:
-        """The server closes."""
-        if self.closed_at is None:
-            self.closed_at = self._loop.time()
-            self._loop.call_soon(self.connection.connection_lost, None)
-
-    def is_closing(self) -> bool:
-        """See asyncio.Transport."""
-        return self.closed_at is not None
-
-    def pause_reading(self) -> None:
-        """See asyncio.Transport."""
-        self.reading = False
-
-    def resume_reading(self) -> None:
-        """See asyncio.Transport."""
-        self.reading = True
-
-    @property
-    def statuses(self) -> list[int]:
-        """Of the responses so far."""
-        return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", self.received)]
-
-
-STATES: dict[int, ServerState] = {}
-
-
-def state_of(gateway: Gateway) -> ServerState:
-    """One for each gateway."""
-    return STATES.setdefault(id(gateway), ServerState())
-
-
-class Server:
-    """A gateway whose sweep runs."""
-
-    def __init__(self, predict: Any = None, **settings: Any) -> None:
-        STATES.clear()
-        self.world = World(predict, **settings) if predict else World(**settings)
-        self.gateway = Gateway(
-            replica_settings(max_body_bytes=LIMITS.body),
-            self.world.dispatcher,
-            Recorder(self.world.memory),
-        )
-        self.sweep = asyncio.create_task(self.gateway.watch(state_of(self.gateway)))
-
-    def connect(self) -> Wire:
-        """A client more."""
-        return Wire(self.world, self.gateway)
 
 
 async def test_a_silent_connection_is_closed() -> None:
@@ -214,22 +130,42 @@ async def test_a_client_that_closes_is_not_computed_for() -> None:
 async def test_while_draining_each_answer_closes_its_connection() -> None:
     """So that clients go elsewhere before the listener is gone."""
     server = Server()
-    busy, idle, half = server.connect(), server.connect(), server.connect()
+    used, busy, half = server.connect(), server.connect(), server.connect()
+    used.send(GET)
+    await asyncio.sleep(1)
     busy.send(GET)
     half.send(HEAD)
 
     server.gateway.draining = True
-    for wire in (busy, idle, half):
+    for wire in (used, busy, half):
         wire.connection.shutdown()
+    closed_at_once = [wire.is_closing() for wire in (used, busy, half)]
     await asyncio.sleep(1)
     half.send(b"\r\n123")
     await asyncio.sleep(1)
 
-    assert ([200], [], [200]) == (busy.statuses, idle.statuses, half.statuses)
+    assert [True, False, False] == closed_at_once
+    assert [[200]] * 3 == [used.statuses, busy.statuses, half.statuses]
     assert b"connection: close" in busy.received
     assert busy.is_closing()
-    assert idle.is_closing()
     assert half.is_closing()
+
+
+async def test_a_connection_accepted_just_before_the_stop_has_its_request_answered() -> None:
+    """Its client could connect, so it expects an answer; one that stays silent is closed soon."""
+    server = Server()
+    asks, silent = server.connect(), server.connect()
+
+    server.gateway.draining = True
+    asks.connection.shutdown()
+    silent.connection.shutdown()
+    await asyncio.sleep(0.1)
+    asks.send(GET)
+    await asyncio.sleep(FRESH_GRACE + SWEEP_SECONDS)
+
+    assert [200] == asks.statuses
+    assert asks.is_closing()
+    assert silent.is_closing()
 
 
 @pytest.mark.parametrize("method", [b"POST", b"GET", b"CONNECT"])
@@ -275,3 +211,35 @@ async def test_a_body_is_bounded_before_it_is_read() -> None:
     chunked.send(b"1\r\n \r\n")
 
     assert ([413], [], [413]) == (told.statuses, before, chunked.statuses)
+
+
+async def test_an_error_after_the_queue_carries_the_clients_request_id() -> None:
+    """The id is how a client finds its request in a log; a repeated head has it too."""
+
+    def raising(items: list[int]) -> list[int]:
+        raise ValueError(items)
+
+    wire = Server(raising).connect()
+    request = HEAD.replace(b"content-length: 3", b"x-request-id: mine\r\ncontent-length: 1")
+    for _ in range(2):
+        wire.send(request + b"\r\n1")
+        await asyncio.sleep(1)
+
+    assert [500, 500] == wire.statuses
+    assert 2 == wire.received.count(b'"request_id":"mine"')
+
+
+async def test_an_unexpected_error_is_answered_not_left_hanging(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A bug of ours must not cost a client its time-out."""
+    server = Server()
+    wire = server.connect()
+
+    def broken(*_: object) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(type(server.world.dispatcher.codec), "decode", broken)
+    wire.send(GET)
+
+    assert [500] == wire.statuses

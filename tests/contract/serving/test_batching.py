@@ -1,0 +1,178 @@
+"""How requests become batches, seen from outside: sizes, waits, concurrency, and who left."""
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from raw_http import ask, connected, request_bytes
+from serving import Replica, running_replica, write_manifest
+
+CODE = """
+    import json, threading, time
+    from batchedapi_serving import batched
+
+    class Model:
+        def __init__(self, config, context):
+            self.config = config
+            self.index = context.worker_index
+            self.inside = 0
+            self.lock = threading.Lock()
+
+        @batched(example=-1)
+        def predict(self, items):
+            with self.lock:
+                self.inside += 1
+                inside = self.inside
+            began = time.time()
+            time.sleep(0 if items[0] == -1 else self.config.get("seconds", 0))
+            with self.lock:
+                self.inside -= 1
+            if "journal" in self.config and items[0] != -1:
+                with open(self.config["journal"], "a") as journal:
+                    journal.write(json.dumps(items) + chr(10))
+            fact = {"worker": self.index, "inside": inside, "began": began, "rows": len(items)}
+            return [{"id": item, **fact} for item in items]
+"""
+
+
+def manifest(folder: Path, *, config: dict[str, Any], batching: dict[str, Any], **more: Any) -> str:
+    """The predictor above with that config and batching."""
+    spec = {"predictor": {"config": config, **more}, "serverSideBatching": batching}
+    return str(write_manifest(folder, CODE, spec))
+
+
+async def ask_all(replica: Replica, values: range) -> list[dict[str, Any]]:
+    """All at once, each over a connection of its own; answers in order."""
+    responses = await asyncio.gather(*(ask(replica.port, value) for value in values))
+    assert {200} == {response.status for response in responses}
+    assert list(values) == [response.json()["id"] for response in responses]
+    return [response.json() for response in responses]
+
+
+async def test_a_hundred_requests_are_a_full_batch_and_the_rest_at_the_time_limit(
+    tmp_path: Path,
+) -> None:
+    """D15: batches of 64 and 36; the interval is half a second instead of two."""
+    file = manifest(
+        tmp_path,
+        config={"seconds": 0.02},
+        batching={"maxBatchSize": 64, "batchInterval": "500ms", "strategy": "Fixed"},
+    )
+    with running_replica(tmp_path, ["-f", file]) as replica:
+        began = time.monotonic()
+        answers = await ask_all(replica, range(100))
+        seconds = time.monotonic() - began
+        metrics = replica.metrics()
+
+    assert [36] * 36 + [64] * 64 == sorted(answer["rows"] for answer in answers)
+    assert (1, 1) == tuple(
+        metrics[f"batchedapi_batches_total{{reason={r}}}"] for r in ("full", "interval")
+    )
+    assert 0.5 <= seconds < 3
+    assert metrics["batchedapi_batch_rows_sum"] == 100
+    assert metrics["batchedapi_batch_rows_count"] == 2
+
+
+async def test_processes_times_threads_batches_run_at_once_and_the_fifth_waits(
+    tmp_path: Path,
+) -> None:
+    """C08, C09, W02, W09: two processes of two threads; every process has its own index."""
+    file = manifest(
+        tmp_path,
+        config={"seconds": 0.6},
+        batching={"maxBatchSize": 1},
+        processesPerReplica=2,
+        threadsPerProcess=2,
+    )
+    with running_replica(tmp_path, ["-f", file]) as replica:
+        replica.wait_for(lambda: replica.metrics()["batchedapi_lanes"] == 4, "no four lanes")
+        answers = await ask_all(replica, range(5))
+
+    began = sorted(answer["began"] for answer in answers)
+    assert began[3] - began[0] < 0.5
+    assert began[4] - began[0] >= 0.55
+    assert {0, 1} == {answer["worker"] for answer in answers}
+    assert max(answer["inside"] for answer in answers) == 2
+
+
+async def test_one_thread_is_never_entered_twice(tmp_path: Path) -> None:
+    """C07, D01, W03: the default is safe for models that are not."""
+    file = manifest(tmp_path, config={"seconds": 0.02}, batching={"maxBatchSize": 2})
+    with running_replica(tmp_path, ["-f", file]) as replica:
+        answers = await ask_all(replica, range(60))
+
+    assert {1} == {answer["inside"] for answer in answers}
+    assert max(answer["rows"] for answer in answers) == 2
+
+
+async def test_rows_of_a_client_that_left_are_not_run(tmp_path: Path) -> None:
+    """A cancelled request in the queue costs nothing; it is counted as 499."""
+    journal = tmp_path / "journal"
+    file = manifest(
+        tmp_path,
+        config={"seconds": 0.5, "journal": str(journal)},
+        batching={"maxBatchSize": 4, "batchInterval": "0s"},
+    )
+    with running_replica(tmp_path, ["-f", file]) as replica:
+        running = asyncio.create_task(ask(replica.port, 1))
+        await asyncio.sleep(0.2)
+        async with connected(replica.port) as leaving:
+            await leaving.send(request_bytes("/predict", b"2"))
+            await asyncio.sleep(0.1)
+        stays = await ask(replica.port, 3)
+        await running
+        metrics = replica.metrics()
+
+    assert stays.status == 200
+    assert [[1], [3]] == [json.loads(line) for line in journal.read_text().splitlines()]
+    assert metrics["batchedapi_requests_total{code=499}"] == 1
+    assert metrics["batchedapi_rows_rejected_total{reason=disconnected}"] == 1
+
+
+async def test_above_the_limit_requests_get_503_with_retry_after(tmp_path: Path) -> None:
+    """Bounded, so that a replica under too much load stays alive and says when to come back."""
+    spec = {
+        "predictor": {"config": {"seconds": 0.5}},
+        "serverSideBatching": {"maxBatchSize": 1},
+        "overload": {"maxReplicaConcurrency": 3},
+    }
+    with running_replica(tmp_path, ["-f", str(write_manifest(tmp_path, CODE, spec))]) as replica:
+        responses = await asyncio.gather(*(ask(replica.port, n) for n in range(6)))
+
+    refused = [response for response in responses if response.status != 200]
+    assert [503] * 3 == [response.status for response in refused]
+    assert {"queue_full"} == {response.error["code"] for response in refused}
+    assert all(int(response.headers["retry-after"]) >= 1 for response in refused)
+
+
+async def test_what_would_be_late_gets_429_with_retry_after(tmp_path: Path) -> None:
+    """B21, B22: refused at once, with the remedies in the message."""
+    file = manifest(
+        tmp_path,
+        config={"seconds": 0.1},
+        batching={"maxBatchSize": 2, "batchInterval": "5ms", "maxLatency": "250ms"},
+    )
+    with running_replica(tmp_path, ["-f", file]) as replica:
+        for n in range(6):
+            await ask(replica.port, n)
+        responses = await asyncio.gather(*(ask(replica.port, n) for n in range(40)))
+        metrics = replica.metrics()
+
+    late = [response for response in responses if response.status == 429]
+    assert 20 < len(late) < 40
+    assert {200, 429} == {response.status for response in responses}
+    assert "relax it, or add replicas" in late[0].error["message"]
+    assert int(late[0].headers["retry-after"]) >= 1
+    assert len(late) == metrics["batchedapi_rows_rejected_total{reason=latency}"]
+
+
+async def test_an_oversize_request_is_answered_whole(tmp_path: Path) -> None:
+    """N14: more rows than one batch holds."""
+    file = manifest(tmp_path, config={}, batching={"maxBatchSize": 4}, processesPerReplica=2)
+    with running_replica(tmp_path, ["-f", file]) as replica:
+        response = await ask(replica.port, {"instances": list(range(50))})
+
+    assert list(range(50)) == [row["id"] for row in response.json()["predictions"]]
+    assert max(row["rows"] for row in response.json()["predictions"]) <= 4

@@ -1,0 +1,218 @@
+"""Where the code may come from, and what a start that fails says and leaves behind."""
+
+import json
+import os
+import signal
+import socket
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raw_http import ask
+from serving import HOST, end_replica, is_alive, running_replica, start_replica, write_manifest
+
+GOOD = """
+    import os, threading
+    from batchedapi_serving import batched
+
+    class Model:
+        def __init__(self, config, context):
+            self.facts = {
+                "config": config,
+                "env": os.environ.get("GREETING"),
+                "index": context.worker_index,
+                "device": context.device,
+                "threads": context.threads,
+                "file": os.path.basename(__file__),
+            }
+
+        @batched
+        def predict(self, items):
+            return [self.facts] * len(items)
+"""
+
+
+async def test_code_config_and_environment_come_from_the_manifest(tmp_path: Path) -> None:
+    """C05: the file that is given to kubectl, ConfigMap included."""
+    spec = {
+        "predictor": {
+            "config": {"a": [1, {"b": None}]},
+            "env": [{"name": "GREETING", "value": "hello"}],
+            "threadsPerProcess": 3,
+        }
+    }
+    with running_replica(tmp_path, ["-f", str(write_manifest(tmp_path, GOOD, spec))]) as replica:
+        facts = (await ask(replica.port, 1)).json()
+
+    expected = {
+        "config": {"a": [1, {"b": None}]},
+        "env": "hello",
+        "index": 0,
+        "threads": 3,
+        "file": "model.py",
+    }
+    assert expected == {key: facts[key] for key in expected}
+
+
+async def test_a_class_is_served_without_a_manifest(tmp_path: Path) -> None:
+    """D06: `batchedapi serve module:Class`, with every default."""
+    (tmp_path / "my_module.py").write_text(textwrap.dedent(GOOD))
+    with running_replica(tmp_path, ["my_module:Model"]) as replica:
+        facts = (await ask(replica.port, 1, "/model")).json()
+
+        assert ({}, "my_module.py") == (facts["config"], facts["file"])
+        assert replica.metrics()["batchedapi_max_batch_size"] == 32
+
+
+async def test_code_may_lie_beside_the_manifest(tmp_path: Path) -> None:
+    """A folder with a manifest and a module is a project."""
+    manifest = write_manifest(tmp_path, "", {"predictor": {"source": {"inImage": {}}}})
+    (tmp_path / "model.py").write_text(textwrap.dedent(GOOD))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with running_replica(elsewhere, ["-f", str(manifest)]) as replica:
+        assert (await ask(replica.port, 1)).json()["file"] == "model.py"
+
+
+async def test_the_start_line_says_what_is_in_effect(tmp_path: Path) -> None:
+    """D13: the three values, once."""
+    spec = {"serverSideBatching": {"maxBatchSize": 7, "batchInterval": "3ms"}}
+    with running_replica(tmp_path, ["-f", str(write_manifest(tmp_path, GOOD, spec))]) as replica:
+        lines = [json.loads(line) for line in replica.text().splitlines()]
+        metrics = replica.metrics()
+
+    (ready,) = [line for line in lines if line["message"] == "ready"]
+    expected = {"max_batch_size": 7, "batch_interval": 0.003, "strategy": "Window", "lanes": 1}
+    assert expected == {key: ready[key] for key in expected}
+    assert (7, 0.003) == (
+        metrics["batchedapi_max_batch_size"],
+        metrics["batchedapi_batch_interval_seconds"],
+    )
+
+
+def failing(code: str) -> str:
+    """A predictor whose constructor or method does that."""
+    return f"""
+    import numpy as np
+    from batchedapi_serving import Tensor, batched
+
+    class Model:
+        def __init__(self, config, context):
+            {code if code.startswith("raise") else "pass"}
+
+        @batched(inputs=Tensor("FP32", [2]), outputs=Tensor("FP32", [1]))
+        def predict(self, x):
+            {code}
+    """
+
+
+@pytest.mark.parametrize(
+    ("code", "spec", "reason"),
+    [
+        ("import not_installed_at_all", {}, "ImportFailed: .*No module named 'not_installed"),
+        ("class Other: ...", {}, "ImportFailed: .*has no class 'Model'"),
+        (failing("raise OSError('no weights')"), {}, "InitFailed: .*OSError: no weights"),
+        (failing("return x"), {}, r"ShapeProbeFailed: .*expected rows of shape \[1\].*got \[2\]"),
+        (failing("return x[:1, :1]"), {}, "ShapeProbeFailed: .*batch of 2 rows.*expected 2 rows"),
+        (failing("return x.no_such_attribute"), {}, "WarmUpFailed: .*raised AttributeError"),
+        (failing("import os; os._exit(4)"), {}, "CrashLooping: .*exit code 4"),
+        (
+            "class Model:\n        def __init__(self, *a): ...\n        def predict(self, *a): ...",
+            {"serverSideBatching": {"maxBatchSize": 3}},
+            "ImportFailed: .*takes one request at a time",
+        ),
+    ],
+    ids=["import", "no class", "init", "shape", "rows", "warm-up", "exit", "not batched"],
+)
+def test_a_start_that_fails_names_the_reason_and_leaves_nothing(
+    tmp_path: Path, code: str, spec: dict[str, Any], reason: str
+) -> None:
+    """C05: exit code 1, one line, no process, no port."""
+    predictor = {"predictor": {"processesPerReplica": 2}}
+    manifest = write_manifest(tmp_path, code, {**predictor, **spec})
+    replica = start_replica(tmp_path, ["-f", str(manifest)])
+    seen: set[int] = set()
+    try:
+        while replica.process.poll() is None:
+            seen |= set(replica.children())
+            assert replica.admin("/readyz")[0] in {0, 503}
+        code_seen = replica.process.returncode
+    finally:
+        end_replica(replica)
+
+    last = replica.text().strip().splitlines()[-1]
+    assert code_seen == 1
+    assert last.startswith("batchedapi: ")
+    assert_matches(reason, last)
+    assert len(seen) >= 2
+    assert [] == [pid for pid in seen if is_alive(pid)]
+    for port in (replica.port, replica.admin_port):
+        socket.create_server((HOST, port)).close()
+
+
+def assert_matches(pattern: str, text: str) -> None:
+    """With both in the failure's message."""
+    with pytest.raises(LookupError, match=pattern):
+        raise LookupError(text)
+
+
+@pytest.mark.parametrize("which", ["--port", "--admin-port"])
+def test_a_taken_port_is_one_clear_line(tmp_path: Path, which: str) -> None:
+    """The remedy is in it."""
+    manifest = write_manifest(tmp_path, GOOD, {})
+    with socket.create_server((HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        replica = start_replica(tmp_path, ["-f", str(manifest)], ports={which: port})
+        code = replica.process.wait(20)
+        end_replica(replica)
+
+    assert code == 1
+    (line,) = replica.text().strip().splitlines()
+    assert f"cannot listen on {HOST}:{port} (Address already in use)" in line
+    assert line.endswith(f"choose another with {which}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give either -f FILE or MODULE:CLASS"),
+        (["-f", "missing.yaml"], "missing.yaml"),
+        (["-f", "bad.yaml"], "spec.predictor.path: required, but missing"),
+        (["no-colon"], "spec.predictor.path"),
+    ],
+)
+def test_a_wrong_command_line_exits_2_and_says_why(
+    tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    """Usage errors are told apart from models that do not start."""
+    (tmp_path / "bad.yaml").write_text(
+        "{apiVersion: batchedapi.dev/v1alpha1, kind: BatchedAPI, metadata: {name: a},"
+        " spec: {predictor: {}}}"
+    )
+    replica = start_replica(tmp_path, arguments)
+
+    code = replica.process.wait(20)
+    end_replica(replica)
+
+    assert code == 2
+    assert message in replica.text()
+    assert "Traceback" not in replica.text()
+
+
+def test_sigterm_while_the_model_is_loading_ends_it(tmp_path: Path) -> None:
+    """A pod may be deleted before it was ever ready."""
+    slow = "import time; time.sleep(60)\nclass Model: ..."
+    replica = start_replica(tmp_path, ["-f", str(write_manifest(tmp_path, slow, {}))])
+    try:
+        replica.wait_for(lambda: len(replica.children()) == 2, "no processes")
+        replica.wait_for(lambda: replica.admin("/livez")[0] == 200, "no admin port")
+        children = replica.children()
+
+        assert replica.admin("/startupz")[0] == replica.admin("/readyz")[0] == 503
+        assert os.getpid() not in children
+        assert replica.stop(signal.SIGTERM, 10) == 0
+        assert [] == [pid for pid in children if is_alive(pid)]
+    finally:
+        end_replica(replica)

@@ -1,0 +1,159 @@
+"""SIGTERM: what was accepted is answered, then everything ends."""
+
+import asyncio
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from raw_http import ask, connected
+from serving import Replica, is_alive, running_replica, write_manifest
+
+CODE = """
+    import time
+    from batchedapi_serving import batched
+
+    class Model:
+        def __init__(self, config, context):
+            pass
+
+        @batched(example=0)
+        def predict(self, items):
+            time.sleep(max(0.01, max(items) if items[0] < 100 else 0))
+            return items
+"""
+
+
+async def client(port: int, number: int, results: list[object]) -> None:
+    """Asks over one connection until the server says that it closes it, or breaks it."""
+    async with connected(port) as connection:
+        while True:
+            number += 1
+            try:
+                response = await connection.post_json("/predict", number)
+            except (OSError, asyncio.IncompleteReadError) as error:
+                results.append(error)
+                return
+            results.append(response.status if response.json() == number else response)
+            if response.headers.get("connection") == "close":
+                return
+
+
+@pytest.mark.parametrize("arguments", [[], ["--drain-delay", "1s"], ["--no-fast-lane"]], ids=str)
+async def test_sigterm_under_load_loses_no_accepted_request(
+    tmp_path: Path, arguments: list[str]
+) -> None:
+    """Every client gets its answer, with `Connection: close`; exit code 0, soon, nothing left."""
+    manifest = write_manifest(tmp_path, CODE, {"serverSideBatching": {"maxBatchSize": 8}})
+    with running_replica(tmp_path, ["-f", str(manifest), *arguments]) as replica:
+        children = replica.children()
+        results: list[object] = []
+        clients = [
+            asyncio.create_task(client(replica.port, 1000 * n, results)) for n in range(1, 33)
+        ]
+        await asyncio.sleep(0.5)
+
+        replica.process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        await asyncio.gather(*clients)
+        code = await asyncio.to_thread(replica.stop)
+
+        assert {200} == set(results)
+        assert len(results) > 100
+        assert code == 0, replica.text()
+        assert time.monotonic() - began < 8
+        assert [] == [pid for pid in children if is_alive(pid)]
+        assert replica.admin("/livez")[0] == 0
+
+
+async def test_readiness_ends_at_once_and_requests_are_taken_for_the_drain_delay(
+    tmp_path: Path,
+) -> None:
+    """Endpoints take seconds to settle: until then somebody still sends requests here."""
+    manifest = write_manifest(tmp_path, CODE, {})
+    with running_replica(tmp_path, ["-f", str(manifest), "--drain-delay", "2s"]) as replica:
+        replica.process.send_signal(signal.SIGTERM)
+        await asyncio.sleep(0.3)
+
+        ready, live = replica.admin("/readyz")[0], replica.admin("/livez")[0]
+        response = await ask(replica.port, 100)
+
+        assert (503, 200) == (ready, live)
+        assert (200, "close") == (response.status, response.headers.get("connection"))
+        assert await asyncio.to_thread(replica.stop) == 0
+
+
+async def test_a_request_that_takes_longer_than_the_stop_is_still_answered(tmp_path: Path) -> None:
+    """The batch that runs is run to its end."""
+    manifest = write_manifest(tmp_path, CODE, {})
+    with running_replica(tmp_path, ["-f", str(manifest)]) as replica:
+        asked = asyncio.create_task(ask(replica.port, 1.5))
+        await asyncio.sleep(0.3)
+
+        replica.process.send_signal(signal.SIGTERM)
+        response = await asked
+
+        assert (200, 1.5) == (response.status, response.json())
+        assert await asyncio.to_thread(replica.stop) == 0
+
+
+async def test_ctrl_c_stops_and_a_second_one_at_once(tmp_path: Path) -> None:
+    """A person in front of a terminal has little patience."""
+    manifest = write_manifest(tmp_path, CODE, {})
+    with running_replica(tmp_path, ["-f", str(manifest)]) as replica:
+        asked = asyncio.create_task(ask(replica.port, 20))
+        await asyncio.sleep(0.3)
+        replica.process.send_signal(signal.SIGINT)
+        await asyncio.sleep(0.3)
+        running: Replica = replica
+
+        began = time.monotonic()
+        await asyncio.to_thread(running.stop, signal.SIGINT)
+        await asyncio.gather(asked, return_exceptions=True)
+
+        assert time.monotonic() - began < 5
+
+
+async def test_idle_connections_do_not_hold_up_the_stop(tmp_path: Path) -> None:
+    """Pools keep them open for minutes."""
+    manifest = write_manifest(tmp_path, CODE, {})
+    with running_replica(tmp_path, ["-f", str(manifest)]) as replica:
+        async with connected(replica.port) as used, connected(replica.port) as unused:
+            assert (await used.post_json("/predict", 100)).status == 200
+
+            began = time.monotonic()
+            code = await asyncio.to_thread(replica.stop)
+
+            assert code == 0
+            assert time.monotonic() - began < 5
+            assert await used.is_closed_by_server()
+            assert await unused.is_closed_by_server()
+
+
+async def test_a_connection_made_just_before_the_stop_gets_its_answer(tmp_path: Path) -> None:
+    """Clients without keep-alive: whoever was accepted is answered, the others cannot connect."""
+    manifest = write_manifest(tmp_path, CODE, {"serverSideBatching": {"maxBatchSize": 8}})
+    statuses: list[int] = []
+    broken: list[ConnectionError] = []
+
+    async def one_by_one(port: int, number: int) -> None:
+        while True:
+            try:
+                statuses.append((await ask(port, number)).status)
+            except (ConnectionRefusedError, ConnectionResetError):
+                return  # not accepted: refused, or still in the kernel's backlog
+            except ConnectionError as error:
+                broken.append(error)
+                return
+
+    with running_replica(tmp_path, ["-f", str(manifest)]) as replica:
+        clients = [asyncio.create_task(one_by_one(replica.port, 100 + n)) for n in range(32)]
+        await asyncio.sleep(0.5)
+
+        code = await asyncio.to_thread(replica.stop)
+        await asyncio.gather(*clients)
+
+    assert code == 0
+    assert [] == broken
+    assert {200} == set(statuses)

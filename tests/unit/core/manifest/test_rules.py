@@ -1,0 +1,173 @@
+"""Every rule between fields: what it accepts, what it refuses, and that both sides carry it."""
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from batchedapi_core import contract
+from batchedapi_core.manifest import BatchedAPI, ManifestError, Rule, parse_api
+from batchedapi_core.manifest.crd import crd
+
+
+def document(spec: dict[str, Any], name: str = "iris") -> dict[str, Any]:
+    """A manifest."""
+    return {
+        "apiVersion": contract.API_VERSION,
+        "kind": contract.KIND,
+        "metadata": {"name": name},
+        "spec": {"predictor": {"path": "model:Iris"}, **spec},
+    }
+
+
+def source(**members: Any) -> dict[str, Any]:
+    """A spec with that source."""
+    return {"predictor": {"path": "model:Iris", "source": members}}
+
+
+CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("needs exactly one of configMap", source(configMap="a"), source(configMap="a", inImage={})),
+    ("needs exactly one of configMap", source(inImage={}), source()),
+    (
+        "batchInterval must be below",
+        {"serverSideBatching": {"batchInterval": "9ms", "maxLatency": "10ms"}},
+        {"serverSideBatching": {"batchInterval": "10ms", "maxLatency": "10ms"}},
+    ),
+    (
+        "minReplicas must be <=",
+        {"autoscaling": {"minReplicas": 3, "maxReplicas": 3}},
+        {"autoscaling": {"minReplicas": 4, "maxReplicas": 3}},
+    ),
+    (
+        "must not both be 0",
+        {"updateStrategy": {"maxSurge": 0, "maxUnavailable": "1%"}},
+        {"updateStrategy": {"maxSurge": 0, "maxUnavailable": "0%"}},
+    ),
+    (
+        "must not both be 0",
+        {"updateStrategy": {"maxSurge": "100%", "maxUnavailable": 0}},
+        {"updateStrategy": {"maxSurge": "0", "maxUnavailable": 0}},
+    ),
+    (
+        "endpoint must not be /predict",
+        {"networking": {"endpoint": "/predictions"}},
+        {"networking": {"endpoint": "/predict"}},
+    ),
+    (
+        "endpoint must not be /predict",
+        {"networking": {"endpoint": "/docs/x"}},
+        {"networking": {"endpoint": "/docs"}},
+    ),
+    (
+        "cannot be set while spec.autoscaling.mode is Native",
+        {"autoscaling": {"mode": "External"}, "replicas": 0},
+        {"replicas": 3},
+    ),
+    (
+        "replicas is required while",
+        {"autoscaling": {"mode": "Off"}, "replicas": 1},
+        {"autoscaling": {"mode": "Off"}},
+    ),
+    (
+        "maxReplicaConcurrency is below",
+        {
+            "serverSideBatching": {"sizeUnit": "Requests", "maxBatchSize": 8},
+            "overload": {"maxReplicaConcurrency": 8},
+        },
+        {
+            "serverSideBatching": {"sizeUnit": "Requests", "maxBatchSize": 9},
+            "overload": {"maxReplicaConcurrency": 8},
+        },
+    ),
+    (
+        "maxReplicaConcurrency is below",
+        {"serverSideBatching": {"maxBatchSize": 9}, "overload": {"maxReplicaConcurrency": 8}},
+        {
+            "serverSideBatching": {"sizeUnit": "Requests", "maxBatchSize": 1000},
+            "overload": {"maxReplicaConcurrency": 1},
+        },
+    ),
+    (
+        "timeout must be 0s",
+        {"overload": {"timeout": "0s"}, "serverSideBatching": {"batchInterval": "60s"}},
+        {"overload": {"timeout": "1s"}, "serverSideBatching": {"batchInterval": "1s"}},
+    ),
+]
+
+
+@pytest.mark.parametrize(("message", "accepted", "refused"), CASES, ids=str)
+def test_a_rule_accepts_its_edge_and_refuses_what_is_beyond(
+    message: str, accepted: dict[str, Any], refused: dict[str, Any]
+) -> None:
+    """The message carries the full path itself, as the apiserver names only the object."""
+    parse_api(document(accepted))
+
+    with pytest.raises(ManifestError) as caught:
+        parse_api(document(refused))
+    assert any(message in problem for problem in caught.value.problems)
+    assert all(problem.startswith("spec.") for problem in caught.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("accepted", "refused", "message"),
+    [("a" * 45, "a" * 46, "45 characters at most"), ("a-b", "a.b", "must not contain a dot")],
+)
+def test_the_name_must_fit_those_of_its_children(accepted: str, refused: str, message: str) -> None:
+    """A Service takes no dot, a pod's label 63 characters."""
+    if message.startswith("must not"):
+        with pytest.raises(ManifestError, match=r"metadata\.name"):
+            parse_api(document({}, refused))
+    else:
+        with pytest.raises(ManifestError, match=message):
+            parse_api(document({}, refused))
+
+    assert accepted == parse_api(document({}, accepted)).metadata.name
+
+
+@pytest.mark.parametrize(
+    ("batching", "path"),
+    [
+        ({"batchInterval": "61s"}, "batchInterval"),
+        ({"maxLatency": "0s"}, "maxLatency"),
+        ({"maxLatency": "2h"}, "maxLatency"),
+    ],
+)
+def test_bounds_of_durations_are_kept_in_python_too(batching: dict[str, str], path: str) -> None:
+    """In the cluster they are CEL rules, on a laptop there is no apiserver."""
+    with pytest.raises(ManifestError, match=f"spec.serverSideBatching.{path}"):
+        parse_api(document({"serverSideBatching": batching}))
+
+
+def rules_of(model: type[BaseModel]) -> list[Rule]:
+    """Of a model and of every model inside it."""
+    found = list(getattr(model, "rules", ()))
+    for field in model.model_fields.values():
+        for inner in (field.annotation, *getattr(field.annotation, "__args__", ())):
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                found += rules_of(inner)
+    return found
+
+
+def validations_in(schema: Any) -> list[dict[str, str]]:
+    """Every CEL rule below."""
+    if isinstance(schema, list):
+        return [found for member in schema for found in validations_in(member)]
+    if not isinstance(schema, dict):
+        return []
+    found: list[dict[str, str]] = list(schema.get("x-kubernetes-validations", ()))
+    for name, member in schema.items():
+        if name != "x-kubernetes-validations":
+            found += validations_in(member)
+    return found
+
+
+def test_every_rule_is_in_the_schema_of_the_apiserver() -> None:
+    """A rule that only the laptop knows would let the cluster take what cannot work."""
+    ours = {rule.message for rule in rules_of(BatchedAPI)}
+
+    theirs = validations_in(crd())
+
+    assert ours <= {validation["message"] for validation in theirs}
+    assert all({"rule", "message"} <= set(validation) for validation in theirs)
+    reasons = {validation.get("reason", "FieldValueInvalid") for validation in theirs}
+    assert reasons <= {"FieldValueInvalid", "FieldValueRequired"}
