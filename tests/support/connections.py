@@ -49,6 +49,10 @@ class Wire(asyncio.Transport):
             self.closed_at = self._loop.time()
             self._loop.call_soon(self.connection.connection_lost, None)
 
+    def abort(self) -> None:
+        """The server closes, whatever was not sent."""
+        self.close()
+
     def is_closing(self) -> bool:
         """See asyncio.Transport."""
         return self.closed_at is not None

@@ -136,7 +136,7 @@ def _how_to_ask(settings: ReplicaSettings, options: ServeOptions, example: Any) 
         f"\n  {settings.name} is ready:  {base}{settings.endpoint}   (try it: {base}/docs)\n"
         f"  metrics and health:  http://{options.host}:{options.admin_port}{contract.PATH_METRICS}\n\n"
         f"  curl {base}{settings.endpoint} -H 'content-type: application/json'"
-        f" -d '{json.dumps(example)}'\n"
+        f" -d '{'...' if example is None else json.dumps(example)}'\n"
     )
 
 

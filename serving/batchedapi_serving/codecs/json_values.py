@@ -5,7 +5,12 @@ from typing import Any, Final
 import orjson
 
 from batchedapi_core import contract
-from batchedapi_serving.errors import InvalidInputError, MalformedError, UnsupportedTypeError
+from batchedapi_serving.errors import (
+    InvalidInputError,
+    MalformedError,
+    TooLargeError,
+    UnsupportedTypeError,
+)
 
 _INSTANCES: Final = "instances"
 
@@ -58,7 +63,20 @@ def instances_of(value: Any) -> list[Any] | None:
         raise InvalidInputError(f"instances: expected a list of rows, got {type(rows).__name__}")
     if not rows:
         raise InvalidInputError("instances: expected at least one row, got an empty list")
+    check_row_count(len(rows))
     return rows
+
+
+def check_row_count(rows: int) -> None:
+    """Bound what one request may queue.
+
+    Raises:
+        TooLargeError: more rows than the largest batch there may be.
+    """
+    if rows > contract.MAX_BATCH_SIZE_LIMIT:
+        raise TooLargeError(
+            f"expected at most {contract.MAX_BATCH_SIZE_LIMIT} rows in one request, got {rows}"
+        )
 
 
 def is_json(content_type: bytes) -> bool:

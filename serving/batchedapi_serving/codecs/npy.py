@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.lib import format as npy_format
 
+from batchedapi_serving.codecs.json_values import check_row_count
 from batchedapi_serving.errors import InvalidInputError, MalformedError
 from batchedapi_serving.predictor.api import Tensor
 
@@ -59,6 +60,7 @@ def _check_header(shape: tuple[int, ...], dtype: np.dtype[Any], tensor: Tensor) 
     expected = f"(rows, {', '.join(map(str, tensor.shape))})" if tensor.shape else "(rows,)"
     if len(shape) != len(tensor.shape) + 1 or shape[1:] != tensor.shape:
         raise InvalidInputError(f"array: expected shape {expected}, got {shape}")
+    check_row_count(shape[0])
     if shape[0] < 1:
         raise InvalidInputError(f"array: expected at least one row, got shape {shape}")
     if dtype.hasobject or not np.can_cast(dtype, tensor.numpy_dtype, casting="same_kind"):

@@ -130,11 +130,6 @@ def json_rows(array: np.ndarray[Any, Any]) -> list[bytes]:
     return [b"%b%b%b" % (opening, row, closing) for row in inner]
 
 
-def rows_in(payload: bytes, tensor: Tensor) -> int:
-    """Rows that a packed payload holds."""
-    return len(payload) // tensor.row_bytes
-
-
 def array_of(payload: bytes, dtype: str, shape: Sequence[int]) -> np.ndarray[Any, Any]:
     """A read-only array over packed bytes; copies nothing."""
     return np.frombuffer(payload, dtype=dtype, count=math.prod(shape)).reshape(shape)

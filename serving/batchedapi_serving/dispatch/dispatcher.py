@@ -165,17 +165,15 @@ class Dispatcher:
         self._expiry = None
         now = self._now()
         late, next_deadline = self._jobs.overdue(now)
-        if next_deadline is not None:
-            self._expiry = self._call_at(next_deadline, now, self._expire)
         for job in late:
             self._jobs.fail(job, self._late(), now, "expired")
-        for pid in self._lanes.hanging(now):
+        for pid in self._lanes.hanging(now, self._timeout):
             log.warning("model process hangs", extra={"pid": pid, "timeout": self._timeout})
             self._supervision.replace(pid)
-        # Batches whose clients have all left: their process may hang as well.
-        end = self._lanes.next_deadline(now)
-        if end is not None and self._expiry is None:
-            self._expiry = self._call_at(end, now, self._expire)
+        # A batch that began late, or whose clients have all left, may hang as well.
+        ends = [at for at in (next_deadline, self._lanes.next_hang(now, self._timeout)) if at]
+        if ends:
+            self._expiry = self._call_at(min(ends), now, self._expire)
 
     def _late(self) -> DeadlineExceededError:
         return DeadlineExceededError(f"no answer within {self._timeout:g} s (overload.timeout)")
@@ -321,7 +319,7 @@ class Dispatcher:
                 continue
             action = batcher.next_action(now)
             if isinstance(action, Dispatch):
-                taken = batcher.take(action.size, now)
+                taken = batcher.take(action.size, now + self._least_seconds(batcher, action.size))
                 for late in taken.expired:
                     self._recorder.rejected("expired", late.rows)
                     self._jobs.fail(late.payload.job, self._late(), now, "expired")
@@ -332,6 +330,15 @@ class Dispatcher:
                 self._awaited = action.size
                 self._timer = self._call_at(action.at, now, self._waited)
             return
+
+    def _least_seconds(self, batcher: Batcher[Part], size: int) -> float:
+        """How long before its deadline a row must be dispatched to be worth running.
+
+        In an overload the oldest rows, whose turn it is, are those about to expire: run too late
+        they would be answered 504, and take the place of rows that could be answered. At most half
+        of the timeout, so that an estimate that is wrong cannot refuse everything for ever.
+        """
+        return min(batcher.service.seconds(size), self._timeout / 2)
 
     def _waited(self) -> None:
         self._timer = None
@@ -346,4 +353,6 @@ class Dispatcher:
         lane.started = now
         entries = batch.entries
         lane.run({"rows": batch.rows}, codec.collate([e.payload.payload for e in entries]))
-        self._recorder.dispatched(batch.reason, [now - e.arrived for e in entries])
+        first_time = batch.reason != "retry"  # a second wait would hold the first execution
+        waits = [now - entry.arrived for entry in entries] if first_time else ()
+        self._recorder.dispatched(batch.reason, waits)

@@ -111,15 +111,19 @@ class LanePool:
             free[chosen], free[-1] = free[-1], free[chosen]
         return free.pop()
 
-    def hanging(self, now: float) -> set[int]:
-        """Pids of the processes whose batch is past every deadline in it."""
+    def hanging(self, now: float, timeout: float) -> set[int]:
+        """Pids of the processes that have had one batch for the whole `timeout`.
+
+        That every row in it is too late is not enough: in an overload rows are late when they are
+        dispatched, and their process is as healthy as can be.
+        """
         return {
             lane.pid
             for lane in self._all
-            if lane.batch is not None and all(e.deadline <= now for e in lane.batch.entries)
+            if lane.batch is not None and lane.started + timeout <= now
         }
 
-    def next_deadline(self, now: float) -> float | None:
-        """When the first running batch will be past every deadline in it."""
-        ends = [max(e.deadline for e in lane.batch.entries) for lane in self._all if lane.batch]
+    def next_hang(self, now: float, timeout: float) -> float | None:
+        """When the first running batch will have had the whole `timeout`."""
+        ends = [lane.started + timeout for lane in self._all if lane.batch]
         return min((end for end in ends if now < end < math.inf), default=None)

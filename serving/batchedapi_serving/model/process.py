@@ -45,7 +45,7 @@ def run_model(settings: ReplicaSettings, worker_index: int) -> int:
     freeze_heap()
     hello = {"worker_index": worker_index, "pid": os.getpid(), "method": method.to_json()}
     lanes = [
-        threading.Thread(target=_serve_lane, args=(settings, runner, hello), name=f"lane-{i}")
+        threading.Thread(target=_run_lane, args=(settings, runner, hello), name=f"lane-{i}")
         for i in range(settings.threads)
     ]
     for lane in lanes:
@@ -74,6 +74,20 @@ def _load(settings: ReplicaSettings, worker_index: int) -> tuple[BatchRunner, Me
 def _sees_gpu() -> bool:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return bool(visible) if visible is not None else Path("/dev/nvidia0").exists()
+
+
+def _run_lane(settings: ReplicaSettings, runner: BatchRunner, hello: dict[str, Any]) -> None:
+    """A lane never ends by itself; if user code ends its thread, the process goes with it.
+
+    The supervisor replaces a process, and nobody would replace a thread.
+    """
+    try:
+        _serve_lane(settings, runner, hello)
+    except BaseException:
+        log.exception("lane ended; the process ends with it")
+        raise
+    finally:
+        os._exit(1)
 
 
 def _serve_lane(settings: ReplicaSettings, runner: BatchRunner, hello: dict[str, Any]) -> None:

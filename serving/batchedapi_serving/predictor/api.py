@@ -99,7 +99,7 @@ class Context:
         worker_index: 0-based index of this model process in its replica.
         processes: Model processes in this replica.
         threads: Batches that this process runs at once.
-        device: `cuda:0` if this process was given a GPU (it sees only its own), else `cpu`.
+        device: `cuda:0` if this process sees a GPU, else `cpu`.
     """
 
     name: str

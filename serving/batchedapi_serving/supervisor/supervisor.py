@@ -115,6 +115,8 @@ class Supervisor:
             arguments = [self._settings.runtime, str(self._listener.fileno()), str(theirs.fileno())]
             descriptors = (self._listener.fileno(), theirs.fileno())
             await self._web.start(arguments, descriptors=descriptors)
+            if self._draining.is_set():  # asked to stop while it was being started
+                self._web.signal(signal.SIGTERM)
             theirs.close()  # the child has its own copy, and its end is to be seen here
             code = await self._web.ended()
             control.cancel()
@@ -159,6 +161,7 @@ class Supervisor:
             if not memory[slots.READY]:
                 self._failure = self._failure or failure
                 self._draining.set()
+                self._web.signal(signal.SIGKILL)  # nothing was ever served: nothing to drain
                 return
             log.error("model process ended", extra={"index": index, "error": str(failure)})
             memory[slots.MODEL_RESTARTS] += 1

@@ -52,6 +52,7 @@ def create_app(settings: ReplicaSettings, dispatcher: Dispatcher, recorder: Reco
         title=settings.name,
         description="Requests of different clients are answered in batches.",
         redoc_url=None,
+        redirect_slashes=False,
     )
 
     async def predict(request: Request) -> Response:
@@ -65,6 +66,7 @@ def create_app(settings: ReplicaSettings, dispatcher: Dispatcher, recorder: Reco
         return _response(_http_problem(request, error))
 
     app.add_exception_handler(HTTPException, http_error)
+    app.add_exception_handler(Exception, http_error)
     return _Counted(app, recorder)
 
 

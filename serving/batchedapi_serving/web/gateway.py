@@ -23,7 +23,6 @@ class Gateway:
         self.recorder = recorder
         self.limits = Limits(body=settings.max_body_bytes)
         self.draining = False
-        self.stopping = False
         paths = prediction_paths(settings.endpoint) if settings.fast_lane else ()
         self.hot = frozenset(path.encode() for path in paths)
         """Paths whose POSTs are answered from the parser's callbacks."""

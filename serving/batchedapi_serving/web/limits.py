@@ -22,5 +22,7 @@ SWEEP_SECONDS: Final = 1.0
 """How often connections are looked over; a limit in time is met this late at most."""
 EXPIRY_GRACE: Final = 5.0
 """How long a connection that was refused may take to read its answer."""
-FRESH_GRACE: Final = 0.5
-"""How long a stopping server waits for the first request of a connection it has accepted."""
+ACTIVE: Final = 1.0
+"""A client that was answered less than this ago is likely to ask again soon."""
+LAST_CALL: Final = 0.5
+"""How long a stopping server waits for the next request of a connection that is new or active."""

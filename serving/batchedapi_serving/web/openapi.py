@@ -21,6 +21,8 @@ _ERRORS = {
     504: "No answer within `timeout`.",
 }
 
+_SHOWN_NUMBERS = 1000
+
 
 def document_predictions(app: FastAPI, dispatcher: Dispatcher, paths: tuple[str, ...]) -> None:
     """Make `app.openapi()` describe the routes; built anew once the method is known."""
@@ -90,9 +92,11 @@ def _tensor_schema(tensor: Tensor) -> dict[str, Any]:
 
 
 def example_of(method: MethodSpec | None) -> Any:
-    """An item that the method takes."""
+    """An item that the method takes; None if it would fill pages."""
     if method is None or method.inputs is None:
         return {} if method is None or method.example is None else method.example
+    if method.inputs.items_per_row > _SHOWN_NUMBERS:
+        return None
     example: Any = False if method.inputs.dtype == "BOOL" else 0
     for length in reversed(method.inputs.shape):
         example = [example] * length

@@ -29,6 +29,10 @@ _MODELS_BACK_SECONDS = 5.0
 """For loaded models to connect to a new web process; mostly it takes 0.05."""
 
 
+_SHOWN_EXAMPLE = 2048
+"""Characters; a longer example is not worth showing on a terminal."""
+
+
 class _Server(uvicorn.Server):
     """uvicorn without its own signal handlers: here SIGTERM begins a drain."""
 
@@ -52,7 +56,9 @@ class _ControlLine:
     def ready(self, method: MethodSpec) -> None:
         """See Supervision."""
         self.known.set()
-        self._say({"ready": example_of(method)})
+        example = example_of(method)
+        small = len(json.dumps(example)) <= _SHOWN_EXAMPLE
+        self._say({"ready": example if small else None})
 
     def _say(self, message: dict[str, object]) -> None:
         self._control.send(json.dumps(message).encode() + b"\n")

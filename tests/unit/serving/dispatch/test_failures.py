@@ -184,3 +184,23 @@ async def test_what_was_run_is_counted_as_such() -> None:
     buckets = [world.counted(slots.BATCH_ROWS + i) for i in range(slots.SIZE_SUM)]
     assert len(world.batches) == total == sum(buckets)
     assert sum(map(len, world.batches)) == world.counted(slots.BATCH_ROWS + slots.SIZE_SUM)
+
+
+async def test_an_overload_kills_no_healthy_process_and_serves_at_capacity() -> None:
+    """Rows are late when they are dispatched; the process that runs them is not to blame for it.
+
+    13.3 rows a second can be served within 2 s; 20 are asked for, for 30 s.
+    """
+    world = World(
+        seconds=lambda rows: 0.1 + 0.05 * rows, max_batch_size=4, timeout=2.0, max_latency=None
+    )
+
+    asked = []
+    for number in range(600):
+        asked.append(world.ask(number))
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(10)
+
+    answered = [one.status for one in asked].count(200)
+    assert [] == world.replaced
+    assert answered > 0.9 * 30 * 4 / 0.3

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from batchedapi_serving.metrics import slots
-from batchedapi_serving.web.limits import EXPIRY_GRACE, FRESH_GRACE, SWEEP_SECONDS
+from batchedapi_serving.web.limits import ACTIVE, EXPIRY_GRACE, LAST_CALL, SWEEP_SECONDS
 from connections import LIMITS, Server
 
 pytestmark = pytest.mark.looptime
@@ -132,7 +132,7 @@ async def test_while_draining_each_answer_closes_its_connection() -> None:
     server = Server()
     used, busy, half = server.connect(), server.connect(), server.connect()
     used.send(GET)
-    await asyncio.sleep(1)
+    await asyncio.sleep(ACTIVE + 1)
     busy.send(GET)
     half.send(HEAD)
 
@@ -161,7 +161,7 @@ async def test_a_connection_accepted_just_before_the_stop_has_its_request_answer
     silent.connection.shutdown()
     await asyncio.sleep(0.1)
     asks.send(GET)
-    await asyncio.sleep(FRESH_GRACE + SWEEP_SECONDS)
+    await asyncio.sleep(LAST_CALL + SWEEP_SECONDS)
 
     assert [200] == asks.statuses
     assert asks.is_closing()
@@ -229,7 +229,7 @@ async def test_an_error_after_the_queue_carries_the_clients_request_id() -> None
     assert 2 == wire.received.count(b'"request_id":"mine"')
 
 
-async def test_an_unexpected_error_is_answered_not_left_hanging(
+async def test_an_unexpected_error_in_a_pipelined_request_ends_the_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A bug of ours must not cost a client its time-out."""
@@ -239,7 +239,11 @@ async def test_an_unexpected_error_is_answered_not_left_hanging(
     def broken(*_: object) -> None:
         raise RuntimeError
 
+    wire.send(GET + GET)
     monkeypatch.setattr(type(server.world.dispatcher.codec), "decode", broken)
-    wire.send(GET)
+    seen: list[object] = []
+    server.world.loop.set_exception_handler(lambda _, context: seen.append(context["exception"]))
+    await asyncio.sleep(1)
 
-    assert [500] == wire.statuses
+    assert ([200], True) == (wire.statuses, wire.is_closing())
+    assert [RuntimeError] == [type(error) for error in seen]

@@ -1,0 +1,179 @@
+"""Bytes of one connection -> complete requests, within the limits of size; no I/O and no clock."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import httptools
+
+from batchedapi_serving.errors import (
+    HeadersTooLargeError,
+    MalformedError,
+    ServingError,
+    TooLargeError,
+)
+from batchedapi_serving.web.limits import Limits
+from batchedapi_serving.web.request import Repeat, Request
+
+HEADERS: Final = "headers"
+BODY: Final = "body"
+
+
+class RequestParser:
+    """httptools with our limits, one for each connection.
+
+    Attributes:
+        awaiting: What of a request that has begun is still to come: HEADERS, BODY or None.
+        error: Why nothing more can be read, once it is so; requests before it are good.
+        wants_continue: The client waits for `100 Continue` before it sends the body.
+        headers: Of the request that has begun.
+    """
+
+    def __init__(self, limits: Limits, hot: frozenset[bytes]) -> None:
+        """`hot`: paths whose requests are worth a shortcut when they come again."""
+        self.awaiting: str | None = None
+        self.error: ServingError | None = None
+        self.wants_continue = False
+        self.headers: list[tuple[bytes, bytes]] = []
+        self._limits = limits
+        self._hot = hot
+        self._parser = httptools.HttpRequestParser(self)
+        self._repeat: Repeat | None = None
+        self._complete: list[Request] = []
+        self._ended = False  # by a request that says `connection: close`
+        self._began_here = False  # the message began in the piece that is being parsed
+        self._piece = 0  # bytes of it
+        self._head_bytes = 0  # of the head in earlier pieces
+        self._url = b""
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+        self._trailer_bytes = 0
+        self._content_type = b""
+        self._length = -1  # as the content-length says; -1: there is none
+
+    def feed(self, data: bytes) -> Sequence[Request]:
+        """The requests that are complete now that `data` has come; look at `error` after them."""
+        between = self.awaiting is None
+        if between and self._repeat is not None and self._repeat.matches(data):
+            return (self._repeat.with_body_of(data),)
+        if self._ended or self.error is not None:
+            return ()
+        self._complete = []
+        self._began_here = False
+        self._piece = len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserCallbackError as error:
+            cause = error.__context__
+            if not isinstance(cause, ServingError):
+                raise
+            self.error = cause
+        except httptools.HttpParserError as error:
+            if not self._ended:  # what follows a request that closes is nobody's
+                self.error = MalformedError(f"expected an HTTP/1.1 request, got {error}")
+        if self.awaiting == HEADERS and self.error is None:
+            self._count_head()
+        elif between and len(self._complete) == 1:
+            self._remember(data, self._complete[0])
+        return self._complete
+
+    def _count_head(self) -> None:
+        """The head goes on in the next piece."""
+        self._head_bytes = (
+            self._parsed_head_bytes() if self._began_here else self._head_bytes + self._piece
+        )
+        if self._head_bytes > self._limits.headers:
+            self.error = self._headers_too_large()
+
+    def _parsed_head_bytes(self) -> int:
+        return len(self._url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+
+    def _remember(self, data: bytes, request: Request) -> None:
+        """`data` was one request; keep its head if it was nothing else, not even a line end."""
+        plain = (
+            self._length == len(request.body)
+            and self.awaiting is None
+            and not self.wants_continue
+            and data.find(b"\r\n\r\n") + 4 == len(data) - self._length
+        )
+        hot = request.path in self._hot and request.keep_alive
+        self._repeat = Repeat(data, request) if plain and hot else None
+
+    # ------------------------------------------------------------ httptools' callbacks
+
+    def on_message_begin(self) -> None:
+        """First byte of a request."""
+        self._url, self.headers, self._body = b"", [], []
+        self._body_bytes = self._trailer_bytes = self._head_bytes = 0
+        self._content_type = b""
+        self._length = -1
+        self.wants_continue = False
+        self._began_here = True
+        self.awaiting = HEADERS
+
+    def on_url(self, url: bytes) -> None:
+        """The target, maybe in pieces."""
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header; a trailer is counted and dropped: it could fake what a proxy strips."""
+        if self.awaiting is HEADERS:
+            self.headers.append((name.lower(), value))
+            return
+        self._trailer_bytes += len(name) + len(value) + 4
+        if self._trailer_bytes > self._limits.headers:
+            raise self._headers_too_large()
+
+    def on_headers_complete(self) -> None:
+        """Everything but the body: what can be refused is refused now."""
+        self.awaiting = BODY
+        limits = self._limits
+        may_be_large = self._head_bytes > 0 or self._piece > limits.headers
+        if may_be_large and self._parsed_head_bytes() > limits.headers:
+            raise self._headers_too_large()
+        if self._parser.should_upgrade():  # llhttp would take the body for the next request
+            raise MalformedError("upgrade: this server speaks HTTP/1.1 only; leave the header out")
+        for name, value in self.headers:
+            if name == b"content-type":
+                self._content_type = value
+            elif name == b"content-length":
+                self._length = int(value)
+                if self._length > limits.body:
+                    raise self._too_large()
+            elif name == b"expect" and value.lower() == b"100-continue":
+                self.wants_continue = True
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        self._body_bytes += len(body)
+        if self._body_bytes > self._limits.body:
+            raise self._too_large()
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        """Last byte of a request."""
+        self.awaiting = None
+        parts = self._body
+        path, _, query = self._url.partition(b"?")
+        keep_alive = self._parser.should_keep_alive()
+        self._ended = not keep_alive
+        self._complete.append(
+            Request(
+                self._parser.get_method(),
+                path,
+                query,
+                self.headers,
+                self._content_type,
+                parts[0] if len(parts) == 1 else b"".join(parts),
+                keep_alive,
+            )
+        )
+
+    def _headers_too_large(self) -> HeadersTooLargeError:
+        return HeadersTooLargeError(
+            f"headers: expected at most {self._limits.headers} bytes, got more"
+        )
+
+    def _too_large(self) -> TooLargeError:
+        return TooLargeError(
+            f"body: expected at most {self._limits.body} bytes (overload.maxBodySize), got more"
+        )
