@@ -19,7 +19,7 @@ export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/.cache/bin:$(PATH)
 .PHONY: help install serve demo
 help: ## Show this text
 	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
-	  /^[a-z-]+:.*##/ {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	  /^[a-z0-9-]+:.*##/ {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(INSTALLED) ## Make .venv with everything, at the versions of constraints.txt
 $(INSTALLED): pyproject.toml constraints.txt
@@ -29,7 +29,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 # Installs only what serving needs: the first answer is seconds away.
-.venv/.serving:
+.venv/.serving: pyproject.toml constraints.txt
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	@test -e $(INSTALLED) || $(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[serving]'
 	@touch $@
@@ -41,7 +41,7 @@ demo: $(INSTALLED) ## The whole product on a cluster: install, apply, predict, l
 	$(BIN)/python examples/demo.py
 
 ##@ Checks
-.PHONY: test lint type arch verify unit contract e2e chart-lint fmt
+.PHONY: test lint type arch verify unit contract e2e fmt
 test: ## Every check below, in this order
 	$(STEP) install $(MAKE) --no-print-directory install
 	$(STEP) lint $(MAKE) --no-print-directory lint
@@ -70,8 +70,12 @@ generate: $(INSTALLED) ## Write everything generated: CRD, chart template, schem
 verify: $(INSTALLED) ## Regenerate and fail on a difference
 	$(BIN)/python crds/generate.py --check
 
-unit: $(INSTALLED) ## Fast tests; the pure modules have 100 % branch coverage
-	$(BIN)/python -m pytest tests/unit --cov --cov-fail-under=100 --cov-report=term:skip-covered
+unit: $(INSTALLED) .cache/bin/helm ## Fast tests; the pure modules have 100 % branch coverage
+	$(BIN)/python -m pytest tests/unit tests/bench --cov --cov-fail-under=100 --cov-report=term:skip-covered
+
+# helm and kubeconform: the chart's tests render and check it with them.
+.cache/bin/helm:
+	tests/cluster/tools
 
 contract: $(INSTALLED) ## The serving half: real processes and sockets
 	$(BIN)/python -m pytest tests/contract/serving
@@ -97,5 +101,6 @@ bench: $(INSTALLED) ## Interleaved ratios against mosec; wants a quiet machine
 	$(BIN)/python tests/bench/run_all.py
 
 .PHONY: clean
-clean: ## Remove what was made here (not a running cluster: make cluster-down)
-	rm -rf .venv .cache dist build .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+clean: ## Remove what was made here, but for .cache, which holds the built Kubernetes
+	rm -rf .venv dist build .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache \
+	  .import_linter_cache

@@ -144,10 +144,15 @@ def install():
                "--set", "image.tag=dev,servingImage.tag=dev")
             .split("NOTES:")[0]
         )  # fmt: skip
+        # Run again after an edit, the images have the same name: only a restart takes the new one.
+        sh("kubectl", "rollout", "restart", "deployment", "--namespace", SYSTEM)
+        sh("kubectl", "rollout", "status", "deployment", "--namespace", SYSTEM, "--timeout=90s")
 
 
 def apply():
     with Step("kubectl apply: 01-iris and 02-sleepy, one manifest each"):
+        if os.environ.get("CLUSTER") == "current":
+            show(f"this needs {IMAGE} on the cluster's nodes: push and retag it for your registry")
         labels = {"pod-security.kubernetes.io/enforce": "restricted"}
         metadata = {"name": NAMESPACE, "labels": labels}
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
