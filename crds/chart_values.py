@@ -8,8 +8,8 @@ from typing import Any, Final
 import yaml
 from pydantic import BaseModel, Field
 
+from batchedapi_core.manifest import LogLevel
 from batchedapi_core.manifest.rules import ManifestModel
-from batchedapi_core.manifest.spec import LogLevel
 from crds.markdown import HEADER, code, table
 
 _INDENT: Final = "  "

@@ -47,7 +47,8 @@ BATCHING: Final = Section("Batching", (
     Panel("Fill",
           "Mean rows of a batch divided by maxBatchSize. Low is no fault while latency is good: at"
           " low traffic small batches answer sooner. Low at high busy time means that rows wait"
-          " for a lane and not for company: add threads, processes or replicas.",
+          " for a lane and not for company: add threads, processes or replicas. With sizeUnit"
+          " Requests compare requests and maxBatchSize in the next panel instead.",
           "percentunit",
           (Query(f"{_mean(c.METRIC_BATCH_ROWS, 'method')}"
                  f" / {_gauge(c.METRIC_MAX_BATCH_SIZE, 'max', 'method')}", "{{method}}"),),

@@ -14,8 +14,14 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-# The path above makes this file runnable as a program from anywhere: imports can only follow it.
-from crds import chart_values, dashboard, metrics, reference, resource  # noqa: E402
+# The path above makes this file runnable as a program from anywhere.
+from crds import (  # noqa: E402 - found only with the path above
+    chart_values,
+    dashboard,
+    metrics,
+    reference,
+    resource,
+)
 
 CHART: Final = "charts/batchedapi"
 _DIFF_LINES: Final = 20

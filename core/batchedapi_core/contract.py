@@ -43,8 +43,6 @@ MANIFEST_DIRECTORY: Final = "/etc/batchedapi"
 """Where the revision ConfigMap is mounted in a pod: the serving slice and the user's files."""
 MANIFEST_FILE: Final = "batchedapi.yaml"
 """The serving slice inside it: what `batchedapi serve -f` is given."""
-USER_DIRECTORY: Final = "/app"
-"""Working directory of the image; `FROM batchedapi-serving` images put the user's code here."""
 TERMINATION_LOG: Final = "/dev/termination-log"
 """Where a failed start says why, as one JSON object {"reason", "message"}."""
 
@@ -76,7 +74,7 @@ METRIC_PROCESS_RESTARTS: Final = "batchedapi_process_restarts_total"
 METRIC_PROCESS_START_TIME: Final = "process_start_time_seconds"
 """No label. Unix time at which the replica's supervisor started: its counters count from here."""
 
-RELEASE_REASONS: Final = ("full", "interval", "early", "shape", "deadline", "retry", "drain")
+RELEASE_REASONS: Final = ("full", "interval", "early", "deadline", "retry", "drain")
 """Why a batch was dispatched, exactly one a batch: `batchedapi_batches_total{reason}`."""
 REJECTION_REASONS: Final = ("latency", "queue_full", "draining", "expired", "disconnected")
 STATUS_CODES: Final = (200, 400, 404, 405, 408, 413, 415, 422, 429, 431, 499, 500, 503, 504)
@@ -92,7 +90,6 @@ OPERATOR_DECISIONS: Final = "batchedapi_operator_decisions_total"
 OPERATOR_SCRAPES: Final = "batchedapi_operator_scrapes_total"
 OPERATOR_RECONCILES: Final = "batchedapi_operator_reconciles_total"
 OPERATOR_RECONCILE_SECONDS: Final = "batchedapi_operator_reconcile_seconds"
-OPERATOR_LEADER: Final = "batchedapi_operator_leader"
 
 LATENCY_BUCKETS: Final = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0,

@@ -81,13 +81,6 @@ class Batcher(Generic[P]):
         """When a busy lane is expected to be free, in seconds; may be past; inf: none is busy."""
         return self._expected_ends[0] if self._expected_ends else inf
 
-    def next_deadline(self) -> float:
-        """Earliest deadline in the queue, inf if none; `take(0, now)` fetches those that passed it.
-
-        Every deadline is taken to be the arrival plus one constant timeout, so the head has it.
-        """
-        return self._queue.next_deadline
-
     def next_action(self, now: float) -> Action:
         """What to do now; changes nothing."""
         return next_action(self, self.policy, now)
@@ -171,11 +164,8 @@ class Batcher(Generic[P]):
         self.lanes += 1
         self._lane_freed(now)
 
-    def lane_removed(self, *, was_free: bool, now: float) -> None:  # noqa: ARG002
-        """A lane less; if it was busy its batch is to be reported `lost`.
-
-        `now` is not needed, and is taken so that every event of a lane reads the same.
-        """
+    def lane_removed(self, *, was_free: bool, now: float) -> None:  # noqa: ARG002 - every event has it
+        """A lane less; if it was busy its batch is to be reported `lost`."""
         self.lanes -= 1
         if was_free:
             self.free_lanes -= 1

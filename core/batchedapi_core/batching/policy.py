@@ -20,10 +20,6 @@ class SizeUnit(enum.StrEnum):
     ROWS = "Rows"
     REQUESTS = "Requests"
 
-    def size_of(self, rows: int) -> int:
-        """Share of `max_batch_size` that a request of `rows` rows takes."""
-        return rows if self is SizeUnit.ROWS else 1
-
 
 @dataclass(frozen=True, slots=True)
 class BatchPolicy:

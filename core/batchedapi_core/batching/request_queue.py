@@ -25,11 +25,6 @@ class RequestQueue(Generic[P]):
         """Arrival of the head in seconds; inf if empty."""
         return self._entries[0].arrived if self._entries else inf
 
-    @property
-    def next_deadline(self) -> float:
-        """Deadline of the head in seconds; the earliest of all where every timeout is the same."""
-        return self._entries[0].deadline if self._entries else inf
-
     def append(self, entry: Entry[P]) -> None:
         """Queue it last."""
         entry.queued = True

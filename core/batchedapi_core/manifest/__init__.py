@@ -10,15 +10,11 @@ from batchedapi_core.manifest.document import (
     parse_api,
     serving_slice,
 )
-from batchedapi_core.manifest.rules import Rule
-from batchedapi_core.manifest.spec import (
+from batchedapi_core.manifest.parts import (
     Autoscaling,
-    BatchedAPI,
-    BatchedAPISpec,
     Compute,
     EnvVar,
     LogLevel,
-    Metadata,
     Networking,
     Overload,
     Predictor,
@@ -27,6 +23,8 @@ from batchedapi_core.manifest.spec import (
     Source,
     UpdateStrategy,
 )
+from batchedapi_core.manifest.rules import Rule
+from batchedapi_core.manifest.spec import BatchedAPI, BatchedAPISpec, Metadata
 from batchedapi_core.manifest.status import BatchedAPIStatus, ConditionType, Phase
 from batchedapi_core.manifest.units import (
     UnitError,

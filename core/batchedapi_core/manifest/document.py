@@ -70,7 +70,10 @@ def _problem(detail: Any) -> str:
     if detail["type"] == "missing":
         return f"{place}: required, but missing"
     message = str(detail["msg"]).removeprefix("Value error, ")
-    if detail["type"] in {"greater_than_equal", "less_than_equal"} and type(detail["input"]) is not int:
+    if (
+        detail["type"] in {"greater_than_equal", "less_than_equal"}
+        and type(detail["input"]) is not int
+    ):
         message += " seconds"  # every bounded number that is no integer is a duration
     return f"{place}: {message}" + ("" if "got" in message else f", got {detail['input']!r:.100}")
 

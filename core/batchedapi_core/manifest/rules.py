@@ -4,6 +4,7 @@ The error text of a CEL rule names only the object the rule sits on, so each mes
 full path of the field it is about.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -12,6 +13,8 @@ from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validato
 from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
+
+from batchedapi_core.manifest.units import parse_quantity
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,43 @@ class Rule:
             "fieldPath": self.field_path,
             "reason": self.reason,
         }
+
+
+def quantity_rule(path: str, written: Callable[[Any], str | None], least: str) -> Rule:
+    """That the quantity at `path` is absent or at least `least`.
+
+    In CEL a quantity is a text or a number, each compared in its own way.
+    """
+    member, smallest = f"self.{path.rpartition('.')[2]}", parse_quantity(least)
+    text = f"quantity({member}).compareTo(quantity('{least}')) >= 0"
+
+    def check(model: Any) -> bool:
+        value = written(model)
+        return value is None or parse_quantity(value) >= smallest
+
+    return Rule(
+        cel=f"!has({member}) || (type({member}) == string ? {text}"
+        f" : {member} >= {math.ceil(smallest)})",
+        check=check,
+        message=f"{path} must be at least {least}",
+        field_path=f".{path.rpartition('.')[2]}",
+    )
+
+
+def not_negative_rule(path: str, written: Callable[[Any], int | str]) -> Rule:
+    """That the number or percentage at `path` is not below 0; a percentage cannot be."""
+    member = f"self.{path.rpartition('.')[2]}"
+
+    def check(model: Any) -> bool:
+        value = written(model)
+        return isinstance(value, str) or value >= 0
+
+    return Rule(
+        cel=f"!has({member}) || type({member}) == string || {member} >= 0",
+        check=check,
+        message=f"{path} must not be negative",
+        field_path=f".{path.rpartition('.')[2]}",
+    )
 
 
 class ManifestModel(BaseModel):

@@ -58,9 +58,13 @@ class BatchingStatus(ManifestModel):
     """What the batch-size histogram said over the last window."""
 
     mean_rows: Text = Field("", description="Mean rows of a batch.")
-    fill_percent: int | None = Field(None, description="Mean rows / maxBatchSize.")
+    fill_percent: int | None = Field(None, description="Mean batch / largest batch.")
     full_percent: int | None = Field(None, description="Share of batches released full.")
-    max_batch_size: int | None = Field(None, description="In effect in the pods.")
+    max_batch_size: int | None = Field(
+        None,
+        description="Rows of a full batch, in effect in the pods; with sizeUnit Requests as many"
+        " as its requests have at present.",
+    )
     rows_per_second: Text = ""
     batches_per_second: Text = ""
     busy_percent: int | None = Field(None, description="Share of time that lanes ran batches.")

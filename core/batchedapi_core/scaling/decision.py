@@ -64,7 +64,7 @@ class Evidence:
     service: ServiceTime | None  # None: too few batches seen
     largest_mean_batch: float  # rows
     mean_batch: float | None  # rows, over the window, as the next three
-    fill: float | None  # mean_batch / max_batch_size
+    fill: float | None  # mean batch / largest batch, in what its size counts
     full_share: float | None  # of the batches, released because full; 0..1
     busy: float | None  # of the lanes' time; 0..1
     saturated_ticks: int

@@ -3,9 +3,11 @@
 Nothing here chooses a replica count; `decide` does, from the `LoadWindow` that comes out.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from batchedapi_core.contract import MAX_BATCH_SIZE_LIMIT
 from batchedapi_core.scaling.demand import arrival_rate, mean_arrival
 from batchedapi_core.scaling.model import LearnedModel
 from batchedapi_core.scaling.policy import ScalingPolicy
@@ -24,6 +26,7 @@ from batchedapi_core.scaling.window import (
     batching_window,
     ratio,
     recent,
+    rows_per_request,
     totals_of,
 )
 from batchedapi_core.service_model.line import ServiceTime
@@ -90,7 +93,7 @@ def observe(
         service=model.service(policy),
         largest_mean_batch=model.largest_mean_batch,
         saturated_ticks=ticks,
-        batching=batching_window(intervals, policy.max_batch_size),
+        batching=batching_window(intervals, policy),
     )
     return load, replace(
         state,
@@ -102,6 +105,26 @@ def observe(
         complete=bool(ready) and len(samples) >= ready,
         saturated_ticks=ticks,
     )
+
+
+def in_requests(
+    policy: ScalingPolicy, state: ScalingState, samples: Sequence[PodSample], now: float
+) -> ScalingPolicy:
+    """The policy for replicas whose `max_batch_size` counts requests.
+
+    Demand, service times and capacity are in rows, so the largest batch is given in rows, too: as
+    many as its requests have at present. While nothing has run they are taken to have one each.
+
+    Args:
+        policy: With `max_batch_size` in requests.
+        state: As returned by the previous step.
+        samples: The scrapes of this look.
+        now: Monotonic seconds.
+    """
+    requests = policy.max_batch_size
+    each = rows_per_request(recent(state.intervals, now, policy.window), usable(samples))
+    rows = requests if each is None else math.ceil(min(requests * each, MAX_BATCH_SIZE_LIMIT))
+    return replace(policy, max_batch_size=max(1, rows), max_batch_requests=requests)
 
 
 def _of_revision(state: ScalingState, revision: str) -> ScalingState:

@@ -40,6 +40,7 @@ class PodSample:
     # Gauges.
     queue_rows: float
     lanes: float
+    requests: float = 0.0  # in batches, a counter like those above; 0 where not exported
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ class PodChange:
     queue_growth: float
     lanes: float
     warming_up: bool  # its batches are slower than those to come
+    requests: float = 0.0  # in batches
 
 
 def usable(samples: Iterable[PodSample]) -> tuple[PodSample, ...]:
@@ -130,7 +132,7 @@ def _rise(
     before: PodSample | None, after: PodSample, seconds: float, *, warming_up: bool
 ) -> PodChange:
     start = (0.0,) * len(_counters(after)) if before is None else _counters(before)
-    received, rejected, full, batches, rows, squared, busy, row_seconds = (
+    received, rejected, full, batches, rows, squared, busy, row_seconds, requests = (
         new - old for old, new in zip(start, _counters(after), strict=True)
     )
     return PodChange(
@@ -145,6 +147,7 @@ def _rise(
         queue_growth=after.queue_rows - (before.queue_rows if before is not None else 0.0),
         lanes=after.lanes,
         warming_up=warming_up,
+        requests=requests,
     )
 
 
@@ -158,6 +161,7 @@ def _counters(sample: PodSample) -> tuple[float, ...]:
         sample.rows_squared,
         sample.batch_seconds,
         sample.row_seconds,
+        sample.requests,
     )
 
 

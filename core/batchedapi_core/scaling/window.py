@@ -7,7 +7,8 @@ load is uneven; so counts are pooled, and only the pooled counts are divided.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from batchedapi_core.scaling.samples import PodChange
+from batchedapi_core.scaling.policy import ScalingPolicy
+from batchedapi_core.scaling.samples import PodChange, PodSample
 
 _NOTHING = 1e-6
 """Of batches or seconds: less is rounding, or an exporter that counts in fractions."""
@@ -23,6 +24,7 @@ class BatchTotals:
     batch_seconds: float = 0.0
     lane_seconds: float = 0.0  # the lanes that could have run batches, times how long
     batches_by_edge: tuple[tuple[float, float], ...] = ()  # (upper edge, batches in that bucket)
+    requests: float = 0.0  # in the batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class BatchingWindow:
     rows: float
     batches: float
     mean_rows: float | None  # a batch
-    fill_percent: float | None  # mean_rows of max_batch_size
+    fill_percent: float | None  # the mean batch of the largest, in rows or in requests
     rows_per_second: float | None  # in batches, of the pods that answered
     batches_per_second: float | None
     full_share: float | None  # of the batches, released because full; 0..1
@@ -61,6 +63,7 @@ def totals_of(changes: Iterable[PodChange], lanes: int) -> BatchTotals:
             change.sums.seconds,
             change.seconds * (change.lanes or lanes),
             change.batches_by_edge,
+            change.requests,
         )
         for change in changes
     ]
@@ -80,6 +83,7 @@ def pooled(parts: Sequence[BatchTotals]) -> BatchTotals:
         batch_seconds=sum(part.batch_seconds for part in parts),
         lane_seconds=sum(part.lane_seconds for part in parts),
         batches_by_edge=tuple(sorted(by_edge.items())),
+        requests=sum(part.requests for part in parts),
     )
 
 
@@ -88,7 +92,20 @@ def recent(intervals: Sequence[Interval], now: float, window: float) -> tuple[In
     return tuple(one for one in intervals if now - one.time < window - 1e-6)
 
 
-def batching_window(intervals: Sequence[Interval], max_batch_size: int) -> BatchingWindow:
+def rows_per_request(intervals: Sequence[Interval], samples: Iterable[PodSample]) -> float | None:
+    """Rows of the mean request over `intervals`; of all that `samples` counted if none ran there.
+
+    Every row of a batch is counted, and every request that has rows in it; None without either.
+    """
+    totals = pooled([interval.totals for interval in intervals])
+    recently = ratio(totals.rows, totals.requests)
+    if recently is not None:
+        return recently
+    counted = list(samples)
+    return ratio(sum(one.rows for one in counted), sum(one.requests for one in counted))
+
+
+def batching_window(intervals: Sequence[Interval], policy: ScalingPolicy) -> BatchingWindow:
     """Ratios over all of `intervals`."""
     totals = pooled([interval.totals for interval in intervals])
     seconds = sum(interval.seconds for interval in intervals)
@@ -98,13 +115,21 @@ def batching_window(intervals: Sequence[Interval], max_batch_size: int) -> Batch
         rows=totals.rows,
         batches=totals.batches,
         mean_rows=mean_rows,
-        fill_percent=None if mean_rows is None else 100.0 * mean_rows / max_batch_size,
+        fill_percent=_fill_percent(totals, policy),
         rows_per_second=ratio(totals.rows, seconds),
         batches_per_second=ratio(totals.batches, seconds),
         full_share=ratio(totals.full_batches, totals.batches),
         busy=ratio(totals.batch_seconds, totals.lane_seconds),
         batch_rows_buckets=_cumulative(totals.batches_by_edge),
     )
+
+
+def _fill_percent(totals: BatchTotals, policy: ScalingPolicy) -> float | None:
+    counted, largest = totals.rows, policy.max_batch_size
+    if policy.max_batch_requests is not None:
+        counted, largest = totals.requests, policy.max_batch_requests
+    mean = ratio(counted, totals.batches)
+    return None if mean is None else 100.0 * mean / largest
 
 
 def batch_rows_quantile(batching: BatchingWindow, quantile: float) -> float | None:

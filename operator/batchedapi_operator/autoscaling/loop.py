@@ -7,9 +7,10 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from batchedapi_core import contract
+from batchedapi_core.batching import SizeUnit
 from batchedapi_core.manifest import BatchedAPI, ScalingMode
 from batchedapi_core.scaling import (
     Observation,
@@ -18,6 +19,7 @@ from batchedapi_core.scaling import (
     ScalingState,
     decide,
     explain,
+    in_requests,
     observe,
 )
 from batchedapi_operator.autoscaling import report
@@ -54,7 +56,9 @@ class _Watched:
     """Looks in a row that ended in a hold."""
 
 
-def policy_of(api: BatchedAPI, pages: list[MetricsPage]) -> ScalingPolicy:
+def policy_of(
+    api: BatchedAPI, pages: list[MetricsPage], state: ScalingState, now: float
+) -> ScalingPolicy:
     """The user's targets, with the batching that is in effect on the replicas where they say so."""
     batching, scaling, predictor = (
         api.spec.server_side_batching,
@@ -64,7 +68,7 @@ def policy_of(api: BatchedAPI, pages: list[MetricsPage]) -> ScalingPolicy:
     sizes = [page.max_batch_size for page in pages if page.max_batch_size is not None]
     intervals = [page.batch_interval for page in pages if page.batch_interval is not None]
     written = batching.max_batch_size or contract.DEFAULT_BATCHED_MAX_BATCH_SIZE
-    return ScalingPolicy(
+    policy = ScalingPolicy(
         min_replicas=scaling.min_replicas,
         max_replicas=scaling.max_replicas,
         max_batch_size=max(sizes, default=written),
@@ -73,6 +77,13 @@ def policy_of(api: BatchedAPI, pages: list[MetricsPage]) -> ScalingPolicy:
         target_utilization=scaling.target_utilization_percent / 100,
         lanes=predictor.processes_per_replica * predictor.threads_per_process,
     )
+    match batching.size_unit:
+        case SizeUnit.ROWS:
+            return policy
+        case SizeUnit.REQUESTS:
+            return in_requests(policy, state, [page.sample for page in pages], now)
+        case _:
+            assert_never(batching.size_unit)
 
 
 class Autoscaler:
@@ -113,8 +124,8 @@ class Autoscaler:
 
     def forget(self, key: ObjectKey) -> None:
         """The API is gone."""
-        if self._watched.pop(key, None) is not None:
-            self._metrics.forget(key)
+        self._watched.pop(key, None)
+        self._metrics.forget(key)
 
     async def _guarded(self, key: ObjectKey) -> None:
         async with self._slots:
@@ -123,7 +134,8 @@ class Autoscaler:
             except ApplyError as error:
                 log.warning("autoscaling failed", extra={"api": str(key), "error": error.message})
             except Exception:  # the autoscaler's loop: one bad API must not stop the others
-                self._metrics.scraped(key, "error")
+                if self._store.api(key) is not None:
+                    self._metrics.scraped(key, "error")
                 log.exception("autoscaling failed unexpectedly", extra={"api": str(key)})
 
     async def _look(self, key: ObjectKey) -> None:
@@ -154,15 +166,17 @@ class Autoscaler:
         watched: _Watched,
     ) -> None:
         pods = [pod for pod in self._store.owned_pods(key) if pod.ready and not pod.deleting]
-        pages = self._counted(key, await self._scrapes.scrape(pods))
-        policy = policy_of(api, pages)
+        outcomes = await self._scrapes.scrape(pods)
+        if self._watched.get(key) is not watched:
+            return  # deleted meanwhile: its series were dropped and must not come back
+        pages, now = self._counted(key, outcomes), self._monotonic()
+        policy = policy_of(api, pages, watched.state, now)
         seen = Observation(
             samples=tuple(page.sample for page in pages),
             ready=len(pods),
             current=deployment.replicas,
             revision=deployment.revision,
         )
-        now = self._monotonic()
         load, state = observe(policy, watched.state, seen, now)
         decision, watched.state = decide(policy, load, state, now)
         self._metrics.decided(
@@ -224,7 +238,10 @@ class Autoscaler:
         note = Note("Normal", "ScaledUp" if up else "ScaledDown", "Scale", text)
         now = micro_time(self._wall())
         event = build_event(note, key, document["metadata"]["uid"], now, uuid.uuid4().hex[:16])
-        await self._cluster.create_event(event)
+        try:
+            await self._cluster.create_event(event)
+        except ApplyError as error:  # the status says the same: it must be written all the same
+            log.warning("event not written", extra={"api": str(key), "error": error.message})
         return True
 
     async def _report(
@@ -249,7 +266,8 @@ class Autoscaler:
             watched.reported = now
 
     async def _stand_aside(self, key: ObjectKey, document: JsonObject, mode: ScalingMode) -> None:
-        self.forget(key)
+        if key in self._watched:
+            self.forget(key)
         before = document.get("status") or {}
         generation = document["metadata"].get("generation", 0)
         after = report.inactive_report(mode.value, before, generation, rfc3339(self._wall()))

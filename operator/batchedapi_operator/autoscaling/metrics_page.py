@@ -35,6 +35,7 @@ _READ: Final = frozenset(
         contract.METRIC_BATCH_INTERVAL_SECONDS,
         contract.METRIC_PROCESS_START_TIME,
         f"{contract.METRIC_BATCH_ROWS}_bucket",
+        f"{contract.METRIC_BATCH_REQUESTS}_sum",
         *(f"{name}_{part}" for name in _HISTOGRAMS for part in ("sum", "count")),
     }
 )
@@ -50,7 +51,7 @@ class MetricsPage:
 
     sample: PodSample
     max_batch_size: int | None
-    """Rows, in effect; the largest of the methods'. None where not exported."""
+    """Rows or requests, in effect; the largest of the methods'. None where not exported."""
     batch_interval: float | None
     """Seconds, in effect; the longest of the methods'."""
 
@@ -108,6 +109,7 @@ def parse_page(text: str, pod: str, *, time: float, unix_time: float) -> Metrics
         batch_rows_buckets=_buckets(series.values.get(f"{contract.METRIC_BATCH_ROWS}_bucket", ())),
         queue_rows=series.required(contract.METRIC_QUEUE_ROWS),
         lanes=series.required(contract.METRIC_LANES),
+        requests=series.optional(f"{contract.METRIC_BATCH_REQUESTS}_sum"),
     )
     size = series.largest(contract.METRIC_MAX_BATCH_SIZE)
     if size is not None and not 1 <= size <= contract.MAX_BATCH_SIZE_LIMIT:

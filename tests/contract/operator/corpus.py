@@ -49,6 +49,8 @@ ACCEPTED: Final[dict[str, Document]] = {
     "off with no replicas running": spec(autoscaling={"mode": "Off"}, replicas=0),
     "quantities": spec(compute={"cpu": "500m", "mem": "1Gi", "gpu": 2}),
     "cpu as a number": spec(compute={"cpu": 2}),
+    "smallest quantities": spec(compute={"cpu": "1m", "mem": 1}, overload={"maxBodySize": "1Ki"}),
+    "body size as a number": spec(overload={"maxBodySize": 1024}),
     "surge as a number": spec(updateStrategy={"maxSurge": 1, "maxUnavailable": 0}),
     "endpoint": spec(networking={"endpoint": "/v1/iris"}),
     "requests fit": spec(
@@ -127,6 +129,18 @@ REFUSED: Final[dict[str, tuple[Document, str]]] = {
     "external without replicas": (spec(autoscaling={"mode": "External"}), "spec.replicas"),
     "off without replicas": (spec(autoscaling={"mode": "Off"}), "spec.replicas"),
     "no quantity": (spec(compute={"cpu": "lots"}), "spec.compute.cpu"),
+    "no cpu": (spec(compute={"cpu": 0}), "spec.compute.cpu"),
+    "less cpu than can be asked for": (spec(compute={"cpu": "0.0005"}), "spec.compute.cpu"),
+    "no memory": (spec(compute={"mem": "0Gi"}), "spec.compute.mem"),
+    "no body fits": (spec(overload={"maxBodySize": "0"}), "spec.overload.maxBodySize"),
+    "a tenth of a byte": (spec(overload={"maxBodySize": "100m"}), "spec.overload.maxBodySize"),
+    "a small body": (spec(overload={"maxBodySize": 1023}), "spec.overload.maxBodySize"),
+    "negative surge": (spec(updateStrategy={"maxSurge": -1}), "spec.updateStrategy.maxSurge"),
+    "negative unavailability": (
+        spec(updateStrategy={"maxUnavailable": -1}),
+        "spec.updateStrategy.maxUnavailable",
+    ),
+    "a number in quotes": (spec(updateStrategy={"maxSurge": "3"}), "spec.updateStrategy.maxSurge"),
     "too many gpus": (spec(compute={"gpu": 17}), "spec.compute.gpu"),
     "an update that cannot begin": (
         spec(updateStrategy={"maxSurge": 0, "maxUnavailable": "0%"}),
@@ -141,5 +155,5 @@ REFUSED: Final[dict[str, tuple[Document, str]]] = {
 }
 """Name of the case -> (spec, path that the message must name)."""
 
-REFUSED_NAMES: Final = ("a" * 46, "a.b")
+REFUSED_NAMES: Final = ("a" * 46, "a.b", "1a")
 """Good for Kubernetes, not for a parent of Services."""

@@ -232,4 +232,7 @@ class MemoryCluster:
 
     async def create_event(self, body: JsonObject) -> None:
         """As Cluster."""
+        failure = self.fail("event", body["reason"])
+        if failure is not None:
+            raise failure
         self.events.append(body)

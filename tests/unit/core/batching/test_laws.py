@@ -172,7 +172,6 @@ class History:
         assert sum(entry.size for entry in live) == self.batcher.queued_size
         assert sum(entry.rows for entry in live) == self.batcher.queued_rows
         assert (live[0].arrived if live else inf) == self.batcher.oldest_arrival
-        assert (live[0].deadline if live else inf) == self.batcher.next_deadline()
         assert len(self.running) == self.batcher.lanes - self.batcher.free_lanes
         running = sum(entry.size for _, entries in self.running for entry in entries)
         assert running == self.batcher.running_size

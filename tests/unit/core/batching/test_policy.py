@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from batchedapi_core.batching import BatchPolicy, SizeUnit, Strategy
+from batchedapi_core.batching import BatchPolicy, Strategy
 
 
 def test_window_is_the_strategy_unless_another_is_chosen() -> None:
@@ -34,9 +34,3 @@ def test_a_latency_target_that_is_no_duration_is_refused(target: float) -> None:
     """No target is written None, not infinity: one way to say it."""
     with pytest.raises(ValueError, match="latency_target: expected finite seconds > 0 or None"):
         BatchPolicy(max_batch_size=1, batch_interval=0.0, latency_target=target)
-
-
-@pytest.mark.parametrize(("unit", "size"), [(SizeUnit.ROWS, 5), (SizeUnit.REQUESTS, 1)])
-def test_a_request_counts_its_rows_or_one(unit: SizeUnit, size: int) -> None:
-    """The unit is applied once, where an entry is made."""
-    assert size == unit.size_of(5)

@@ -18,12 +18,11 @@ def queue_of(*sizes: int, timeout: float = inf) -> tuple[RequestQueue[str], list
     return queue, entries
 
 
-def test_an_empty_queue_has_no_oldest_and_no_deadline() -> None:
-    """Callers take the minimum with other times: infinity needs no special case there."""
+def test_an_empty_queue_has_no_oldest() -> None:
+    """Callers compare it with other times: infinity needs no special case there."""
     queue, _ = queue_of()
 
     assert inf == queue.oldest_arrival
-    assert inf == queue.next_deadline
     assert ([], []) == queue.take(10, 0.0)
 
 
@@ -50,11 +49,10 @@ def test_the_expired_are_handed_out_apart_and_take_no_room() -> None:
 
 def test_taking_nothing_still_fetches_the_expired() -> None:
     """Requests expire while every lane is busy too."""
-    queue, (first, _) = queue_of(1, 1, timeout=5.0)
+    queue, (first, second) = queue_of(1, 1, timeout=5.0)
 
-    assert queue.next_deadline == 5.0
     assert ([], [first]) == queue.take(0, 5.5)
-    assert queue.next_deadline == 6.0
+    assert second.arrived == queue.oldest_arrival
 
 
 def test_a_cancelled_head_stops_counting_at_once() -> None:

@@ -41,7 +41,7 @@ def problems(value: object) -> tuple[str, ...]:
 
 
 def test_what_is_not_written_has_the_decided_defaults() -> None:
-    """C01, C02, C17, W03: one process, one thread, 10 ms, 30 s, 1 to 100 replicas."""
+    """C03, C05, N05, W03: one process, one thread, 10 ms, 30 s, 1 to 100 replicas."""
     api = parse_api(document())
     spec = api.spec
 

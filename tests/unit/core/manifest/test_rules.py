@@ -46,7 +46,37 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (
         "must not both be 0",
         {"updateStrategy": {"maxSurge": "100%", "maxUnavailable": 0}},
-        {"updateStrategy": {"maxSurge": "0", "maxUnavailable": 0}},
+        {"updateStrategy": {"maxSurge": "0%", "maxUnavailable": 0}},
+    ),
+    (
+        "maxSurge must not be negative",
+        {"updateStrategy": {"maxSurge": 0}},
+        {"updateStrategy": {"maxSurge": -1}},
+    ),
+    (
+        "maxUnavailable must not be negative",
+        {"updateStrategy": {"maxUnavailable": 0}},
+        {"updateStrategy": {"maxUnavailable": -1}},
+    ),
+    (
+        "maxBodySize must be at least 1Ki",
+        {"overload": {"maxBodySize": "1024"}},
+        {"overload": {"maxBodySize": "1k"}},
+    ),
+    (
+        "maxBodySize must be at least 1Ki",
+        {"overload": {"maxBodySize": 1024}},
+        {"overload": {"maxBodySize": 1023}},
+    ),
+    (
+        "cpu must be at least 1m",
+        {"compute": {"cpu": "0.001"}},
+        {"compute": {"cpu": "0m"}},
+    ),
+    (
+        "mem must be at least 1",
+        {"compute": {"mem": 1}},
+        {"compute": {"mem": "999m"}},
     ),
     (
         "endpoint must not be /predict",
@@ -110,16 +140,16 @@ def test_a_rule_accepts_its_edge_and_refuses_what_is_beyond(
 
 @pytest.mark.parametrize(
     ("accepted", "refused", "message"),
-    [("a" * 45, "a" * 46, "45 characters at most"), ("a-b", "a.b", "must not contain a dot")],
+    [
+        ("a" * 45, "a" * 46, "45 characters at most"),
+        ("a-b", "a.b", "also the name of a Service"),
+        ("a1", "1a", "must begin with a letter"),
+    ],
 )
 def test_the_name_must_fit_those_of_its_children(accepted: str, refused: str, message: str) -> None:
-    """A Service takes no dot, a pod's label 63 characters."""
-    if message.startswith("must not"):
-        with pytest.raises(ManifestError, match=r"metadata\.name"):
-            parse_api(document({}, refused))
-    else:
-        with pytest.raises(ManifestError, match=message):
-            parse_api(document({}, refused))
+    """A Service takes no dot and no digit in front, a pod's label 63 characters."""
+    with pytest.raises(ManifestError, match=rf"^metadata\.name .*{message}"):
+        parse_api(document({}, refused))
 
     assert accepted == parse_api(document({}, accepted)).metadata.name
 

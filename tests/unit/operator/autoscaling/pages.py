@@ -9,9 +9,11 @@ def page(
     full: float = 2,
     seconds: float = 1.0,
     start: float = 1000.0,
+    requests: float | None = None,
+    max_batch_size: int = 16,
     extra: str = "",
 ) -> str:
-    """One method's page."""
+    """One method's page; a request has one row unless `requests` says otherwise."""
     return f"""# HELP process_start_time_seconds Start.
 # TYPE process_start_time_seconds gauge
 process_start_time_seconds {start}
@@ -25,12 +27,14 @@ batchedapi_batch_rows_bucket{{method="predict",le="16"}} {batches}
 batchedapi_batch_rows_bucket{{method="predict",le="+Inf"}} {batches}
 batchedapi_batch_rows_sum{{method="predict"}} {rows}
 batchedapi_batch_rows_count{{method="predict"}} {batches}
+batchedapi_batch_requests_sum{{method="predict"}} {rows if requests is None else requests}
+batchedapi_batch_requests_count{{method="predict"}} {batches}
 batchedapi_batch_seconds_sum{{method="predict"}} {seconds}
 batchedapi_batch_seconds_count{{method="predict"}} {batches}
 batchedapi_batches_total{{method="predict",reason="full"}} {full}
 batchedapi_batches_total{{method="predict",reason="interval"}} {batches - full}
 batchedapi_queue_rows{{method="predict"}} 3
 batchedapi_lanes{{method="predict"}} 2
-batchedapi_max_batch_size{{method="predict"}} 16
+batchedapi_max_batch_size{{method="predict"}} {max_batch_size}
 batchedapi_batch_interval_seconds{{method="predict"}} 0.005
 {extra}"""

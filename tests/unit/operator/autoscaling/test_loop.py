@@ -1,9 +1,10 @@
 """The autoscaler's loop: what it observes, writes and leaves alone."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 from tests.unit.operator.autoscaling.pages import page
 from tests.unit.operator.worlds import (
     KEY,
@@ -18,7 +19,7 @@ from tests.unit.operator.worlds import (
 from batchedapi_operator.autoscaling.loop import Autoscaler
 from batchedapi_operator.autoscaling.metrics_page import parse_page
 from batchedapi_operator.autoscaling.scrape import Outcome
-from batchedapi_operator.errors import MetricsUnavailableError
+from batchedapi_operator.errors import ApplyError, MetricsUnavailableError
 from batchedapi_operator.keys import BATCHED_APIS, DEPLOYMENTS
 from batchedapi_operator.metrics import Metrics
 from batchedapi_operator.reconcile.views import PodView
@@ -35,6 +36,12 @@ class Situation:
         self.rate = 0.0
         self.rows = 0.0
         self.answering = True
+        self.batch = (10, 10, 0.020)
+        """Rows, requests and seconds of every batch."""
+        self.max_batch_size = 16
+        self.meanwhile: Callable[[], None] = lambda: None
+        """What happens while pods are asked."""
+        self.metrics = Metrics()
         if spec_replicas is not None:
             spec["replicas"] = spec_replicas
         self.cluster.put(BATCHED_APIS, api_body(**spec))
@@ -46,7 +53,12 @@ class Situation:
     def restarted(self) -> Autoscaler:
         """An operator that knows nothing but what is in the cluster."""
         self.autoscaler = Autoscaler(
-            self.cluster, self.store, self, Metrics(), wall=lambda: WALL, monotonic=lambda: self.now
+            self.cluster,
+            self.store,
+            self,
+            self.metrics,
+            wall=lambda: WALL,
+            monotonic=lambda: self.now,
         )
         return self.autoscaler
 
@@ -59,11 +71,22 @@ class Situation:
             self.store.put_pod(KEY, pod_body(f"iris-{number}"))
 
     async def scrape(self, pods: Sequence[PodView]) -> list[Outcome]:
-        """As Scraper: pods that have been up for an hour, in batches of 10 rows and 20 ms."""
+        """As Scraper: pods that have been up for an hour, in batches that are all alike."""
+        self.meanwhile()
         if not self.answering:
             return [MetricsUnavailableError("unreachable", "down") for _ in pods]
         rows = self.rows / max(1, len(pods))
-        text = page(received=rows, rows=rows, batches=rows / 10, seconds=rows * 0.002, full=0)
+        rows_each, requests_each, seconds_each = self.batch
+        batches = rows / rows_each
+        text = page(
+            received=rows,
+            rows=rows,
+            batches=batches,
+            requests=batches * requests_each,
+            seconds=batches * seconds_each,
+            full=0,
+            max_batch_size=self.max_batch_size,
+        )
         return [
             parse_page(text, pod.uid, time=self.now, unix_time=4600.0 + self.now) for pod in pods
         ]
@@ -204,3 +227,71 @@ async def test_one_bad_api_does_not_stop_the_others() -> None:
     await good.run(60)
 
     assert good.replicas > 1
+
+
+@pytest.mark.parametrize(("target", "replicas"), [(100, 2), (80, 3), (40, 5)])
+async def test_the_target_of_the_manifest_decides_how_many_replicas(
+    target: int, replicas: int
+) -> None:
+    """1000 rows/s where one replica serves 500: the share of it to use is the user's."""
+    api = Situation(replicas=6, autoscaling={"targetUtilizationPercent": target})
+    api.rate = 1000.0
+    api.max_batch_size = 10
+
+    await api.run(900)
+
+    assert replicas == api.replicas
+
+
+@pytest.mark.parametrize(("unit", "rows", "fill"), [("Requests", 80, 100), ("Rows", 8, 1000)])
+async def test_a_limit_in_requests_is_planned_with_as_the_rows_they_have(
+    unit: str, rows: int, fill: int
+) -> None:
+    """8 requests of 10 rows: taken for 8 rows, one replica would seem to serve far less."""
+    api = Situation(serverSideBatching={"sizeUnit": unit}, autoscaling={"maxReplicas": 9})
+    api.batch, api.max_batch_size = (80, 8, 0.026), 8
+    api.rate = 2000.0
+
+    await api.run(120)
+
+    terms = api.status["autoscaling"]["lastDecision"]["record"]["terms"]
+    assert rows == terms["capacity_batch"]
+    assert (rows, fill) == tuple(
+        api.status["batching"][figure] for figure in ("maxBatchSize", "fillPercent")
+    )
+
+
+async def test_an_event_that_cannot_be_written_leaves_the_report() -> None:
+    """A quota on events must not hide in the status that and why replicas changed."""
+    busy = Situation(autoscaling={"maxReplicas": 5})
+    busy.rate = 900.0
+    busy.cluster.fail = lambda verb, _what: ApplyError("quota", 403) if verb == "event" else None
+
+    await busy.run(60)
+
+    assert busy.replicas > 1
+    assert not busy.cluster.events
+    assert "lastScaleTime" in busy.status["autoscaling"]
+    assert busy.replicas == busy.status["autoscaling"]["lastDecision"]["desired"]
+
+
+@pytest.mark.parametrize("failing", [False, True], ids=["answering", "failing"])
+async def test_an_api_deleted_while_its_pods_are_asked_leaves_no_series(*, failing: bool) -> None:
+    """Gauges of an API that is gone would stand on dashboards for ever."""
+    going = Situation()
+    going.rate = 100.0
+    await going.run(20)
+    before = generate_latest(going.metrics.registry).decode()
+
+    def delete() -> None:
+        going.store.remove_api(KEY)
+        going.autoscaler.forget(KEY)
+        if failing:
+            raise RuntimeError("in the middle of it")
+
+    going.meanwhile = delete
+    going.now += 5.0
+    await going.autoscaler.round()
+
+    assert 'name="iris"' in before
+    assert 'name="iris"' not in generate_latest(going.metrics.registry).decode()

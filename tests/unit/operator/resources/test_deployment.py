@@ -111,3 +111,13 @@ def test_environment_is_passed_in_order() -> None:
     entries = [{"name": "B", "value": "2"}, {"name": "A", "value": "$(B)"}]
 
     assert entries == container(predictor={"path": "m:C", "env": entries})["env"]
+
+
+def test_the_update_strategy_is_that_of_the_manifest() -> None:
+    """How many replicas more or fewer an update may run with is the user's to say."""
+    spec = built(api(updateStrategy={"maxSurge": 2, "maxUnavailable": "10%"}))["spec"]
+
+    assert {
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxSurge": 2, "maxUnavailable": "10%"},
+    } == spec["strategy"]
