@@ -125,6 +125,9 @@ def test_external_mode_follows_kubectl_scale(namespace: str) -> None:
         "two replicas",
     )
     cluster.kubectl("delete", "bapi", "manual", "-n", namespace)
+    cluster.wait_for(
+        lambda: not cluster.get_all("pod", namespace, "batchedapi.dev/api=manual"), 60, "no pods"
+    )
 
 
 def test_a_restarted_operator_changes_nothing(iris: Api, deployed_sleepy: Api) -> None:

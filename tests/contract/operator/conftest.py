@@ -53,7 +53,7 @@ async def _install() -> None:
 
         async def established() -> bool:
             found = await kube._request("GET", path)
-            conditions = found.get("status", {}).get("conditions", ())
+            conditions = found.get("status", {}).get("conditions") or ()
             return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
 
         await until(established, "the CRD to be established")
