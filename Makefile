@@ -81,8 +81,9 @@ contract: $(INSTALLED) ## The serving half: real processes and sockets
 	$(BIN)/python -m pytest tests/contract/serving
 
 e2e: $(INSTALLED) ## The operator and the whole on a real cluster with real pods
-	tests/support/with-cluster $(BIN)/python -m pytest -s \
-	  tests/unit/charts/test_chart.py tests/contract/operator tests/cluster tests/e2e
+	tests/support/with-cluster bash -ec '\
+	  $(BIN)/python -m pytest tests/unit/charts/test_chart.py tests/contract/operator; \
+	  $(BIN)/python -m pytest -s tests/cluster tests/e2e'
 
 ##@ Cluster
 .PHONY: cluster-up cluster-down images
