@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from batchedapi_serving.cli import main
+from batchedapi_serving.cli.main import main
 
 
 def run(*arguments: str) -> Result:
