@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import assert_never
 
 from batchedapi_core.service_model.line import ServiceTime
 
@@ -23,6 +24,29 @@ class Reason(StrEnum):
     PARTIAL_METRICS = "PartialMetrics"
     MODEL_UNKNOWN = "ModelUnknown"
     LATENCY_TARGET_INFEASIBLE = "LatencyTargetInfeasible"
+
+    @property
+    def is_hold(self) -> bool:
+        """Whether nothing moves for want of knowledge."""
+        match self:
+            case Reason.NO_METRICS | Reason.NO_READY_PODS | Reason.MODEL_UNKNOWN:
+                return True
+            case (
+                Reason.DEMAND
+                | Reason.OVERLOAD
+                | Reason.SATURATED
+                | Reason.WITHIN_TOLERANCE
+                | Reason.SCALE_DOWN
+                | Reason.SCALE_DOWN_STABILIZING
+                | Reason.SURGE_LIMITED
+                | Reason.MIN_REPLICAS
+                | Reason.MAX_REPLICAS
+                | Reason.PARTIAL_METRICS
+                | Reason.LATENCY_TARGET_INFEASIBLE
+            ):
+                return False
+            case _:
+                assert_never(self)
 
 
 class ClampName(StrEnum):

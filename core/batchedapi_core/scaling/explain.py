@@ -1,7 +1,5 @@
 """Say in one sentence why there are as many replicas as there are."""
 
-from typing import assert_never
-
 from batchedapi_core.scaling.decision import (
     Clamp,
     Reason,
@@ -17,25 +15,8 @@ _SMALL_RATE = 10.0  # rows/s
 def explain(policy: ScalingPolicy, decision: ScalingDecision) -> str:
     """One sentence for users: count, reason, the formula with its numbers, the limit that bound."""
     head = f"{decision.desired} {_plural(decision.desired)} ({decision.reason.value}): "
-    match decision.reason:
-        case Reason.NO_READY_PODS | Reason.NO_METRICS | Reason.MODEL_UNKNOWN:
-            return head + _and_limits("nothing moves", decision.clamps)
-        case (
-            Reason.DEMAND
-            | Reason.OVERLOAD
-            | Reason.SATURATED
-            | Reason.WITHIN_TOLERANCE
-            | Reason.SCALE_DOWN
-            | Reason.SCALE_DOWN_STABILIZING
-            | Reason.SURGE_LIMITED
-            | Reason.MIN_REPLICAS
-            | Reason.MAX_REPLICAS
-            | Reason.PARTIAL_METRICS
-            | Reason.LATENCY_TARGET_INFEASIBLE
-        ):
-            return head + _and_limits(_formula(policy, decision), decision.clamps)
-        case _:
-            assert_never(decision.reason)
+    body = "nothing moves" if decision.reason.is_hold else _formula(policy, decision)
+    return head + _and_limits(body, decision.clamps)
 
 
 def _formula(policy: ScalingPolicy, decision: ScalingDecision) -> str:

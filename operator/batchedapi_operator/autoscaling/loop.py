@@ -188,7 +188,7 @@ class Autoscaler:
             capacity=decision.terms.capacity,
         )
         scaled = await self._scale(key, document, deployment, policy, decision)
-        watched.held = watched.held + 1 if report.holding(decision.reason) else 0
+        watched.held = watched.held + 1 if decision.reason.is_hold else 0
         learned = watched.state.to_saved()
         look = report.Look(policy, load, decision, learned, len(pods), len(pages))
         await self._report(key, document, watched, look, scaled=scaled)

@@ -38,29 +38,6 @@ class Look:
     answered: int
 
 
-def holding(reason: Reason) -> bool:
-    """Whether the decision is one for want of knowledge."""
-    match reason:
-        case Reason.NO_METRICS | Reason.NO_READY_PODS | Reason.MODEL_UNKNOWN:
-            return True
-        case (
-            Reason.DEMAND
-            | Reason.OVERLOAD
-            | Reason.SATURATED
-            | Reason.WITHIN_TOLERANCE
-            | Reason.SCALE_DOWN
-            | Reason.SCALE_DOWN_STABILIZING
-            | Reason.SURGE_LIMITED
-            | Reason.MIN_REPLICAS
-            | Reason.MAX_REPLICAS
-            | Reason.PARTIAL_METRICS
-            | Reason.LATENCY_TARGET_INFEASIBLE
-        ):
-            return False
-        case _:
-            assert_never(reason)
-
-
 def build_report(
     look: Look, before: Mapping[str, Any], generation: int, now: str, *, scaled: bool
 ) -> JsonObject:
@@ -132,7 +109,7 @@ def _metrics_available(look: Look) -> Condition:
 
 def _active(look: Look) -> Condition:
     kind, reason = ConditionType.AUTOSCALING_ACTIVE, look.decision.reason
-    if not holding(reason):
+    if not reason.is_hold:
         return Condition(kind, "True", "Active")
     why = "ModelUnknown" if reason is Reason.MODEL_UNKNOWN else "MetricsMissing"
     return Condition(kind, "False", why, record(look.policy, look.decision)["text"])
