@@ -12,11 +12,16 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+# This file's own folder, which Python puts there for a program, would hide the standard `resource`.
+sys.path[:] = [
+    str(ROOT),
+    *(path for path in sys.path if Path(path or ".").resolve() != ROOT / "crds"),
+]
 
 # The path above makes this file runnable as a program from anywhere.
 from crds import (  # noqa: E402 - found only with the path above
     chart_values,
+    command_line,
     dashboard,
     metrics,
     reference,
@@ -37,6 +42,7 @@ def generated_files() -> dict[str, str]:
         f"{CHART}/values.schema.json": chart_values.values_schema(),
         f"{CHART}/dashboards/batchedapi.json": dashboard.dashboard_json(),
         "docs/reference/batchedapi.md": reference.page(),
+        "docs/reference/command-line.md": command_line.page(),
         "docs/reference/metrics.md": metrics.page(),
         "docs/reference/prometheus.yaml": metrics.scrape_yaml(),
         "docs/reference/values.md": chart_values.page(),

@@ -60,11 +60,14 @@ SERVING: Final = (
     Metric(c.METRIC_QUEUE_ROWS, "gauge", METHOD, "Rows waiting now."),
     Metric(c.METRIC_IN_FLIGHT_REQUESTS, "gauge", METHOD, "Requests not answered yet."),
     Metric(c.METRIC_LANES, "gauge", METHOD,
-           "Batches that can run at once: processesPerReplica x threadsPerProcess."),
+           "Batches that can run at once: processesPerReplica x threadsPerProcess, for all methods"
+           " together."),
     Metric(c.METRIC_MAX_BATCH_SIZE, "gauge", METHOD, "maxBatchSize in effect."),
     Metric(c.METRIC_BATCH_INTERVAL_SECONDS, "gauge", METHOD, "batchInterval in effect."),
     Metric(c.METRIC_PROCESS_RESTARTS, "counter", ("role",),
            "Processes that died and were replaced; `role` is `web` or `model`."),
+    Metric(c.METRIC_MODEL_PROCESS_MEMORY_BYTES, "gauge", (),
+           "Memory of the largest model process; each has its own copy of the model."),
     Metric(c.METRIC_PROCESS_START_TIME, "gauge", (),
            "Unix time at which the replica started; its counters count from here."),
 )  # fmt: skip

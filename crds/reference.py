@@ -86,15 +86,24 @@ def _expanded(model: type[BaseModel], path: str) -> Iterator[tuple[str, dict[str
     """The leaves, and below a list of objects the fields of one element."""
     for leaf, schema in field_rows(model, path):
         yield leaf, schema
-        for name, member in schema.get("items", {}).get("properties", {}).items():
-            yield f"{leaf}[].{name}", member
+        yield from _elements(schema, leaf)
+
+
+def _elements(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The leaves of one element of a list of objects."""
+    for name, member in schema.get("items", {}).get("properties", {}).items():
+        if "properties" not in member:
+            yield f"{path}[].{name}", member
+        for inner, leaf in member.get("properties", {}).items():
+            yield f"{path}[].{name}.{inner}", leaf
 
 
 def _type(schema: dict[str, Any]) -> str:
     if schema.get("pattern") == QUANTITY_PATTERN:
         return "quantity"
     if schema.get("x-kubernetes-int-or-string"):
-        return "integer or percentage"
+        word = schema["pattern"].strip("^$")
+        return f"integer or {code(word)}" if word.isidentifier() else "integer or percentage"
     if schema.get("format"):
         return str(schema["format"])
     if "items" in schema:
@@ -103,6 +112,10 @@ def _type(schema: dict[str, Any]) -> str:
 
 
 def _limits(schema: dict[str, Any], path: str) -> Iterator[str]:
+    word = schema.get("pattern", "").strip("^$")
+    if schema.get("x-kubernetes-int-or-string") and word.isidentifier():
+        yield schema["x-kubernetes-validations"][0]["message"].removeprefix("expected ")
+        return
     if "enum" in schema:
         yield " ".join(code(member) for member in schema["enum"])
     bounds = _bounds(schema, path)
@@ -141,7 +154,7 @@ def _bounds(schema: dict[str, Any], path: str) -> str:
 def _field_at(path: str) -> FieldInfo:
     """The model's field at `spec.a.b`."""
     model: type[ManifestModel] = BatchedAPISpec
-    _, *names = path.split(".")
+    _, *names = path.replace("[]", "").split(".")
     for name in names[:-1]:
         model = _model(_by_alias(model)[name].annotation) or model
     return _by_alias(model)[names[-1]]
@@ -157,7 +170,8 @@ def _objects(model: type[ManifestModel], path: str) -> Iterator[tuple[str, type[
     for alias, field in _by_alias(model).items():
         below = _model(field.annotation)
         if below is not None:
-            yield from _objects(below, f"{path}.{alias}")
+            element = "[]" * _is_list(field.annotation)
+            yield from _objects(below, f"{path}.{alias}{element}")
 
 
 def _required(model: type[ManifestModel], path: str) -> Iterator[str]:
@@ -165,16 +179,15 @@ def _required(model: type[ManifestModel], path: str) -> Iterator[str]:
         for alias, field in _by_alias(owner).items():
             if field.is_required():
                 yield f"{below}.{alias}"
-            for element in get_args(field.annotation):
-                if isinstance(element, type) and issubclass(element, ManifestModel):
-                    for name, member in _by_alias(element).items():
-                        if member.is_required():
-                            yield f"{below}.{alias}[].{name}"
 
 
 def _model(annotation: Any) -> type[ManifestModel] | None:
-    """The object type that a field holds, directly or as `X | None`."""
+    """The object type that a field holds: directly, as `X | None`, or in a list."""
     for candidate in (annotation, *get_args(annotation)):
         if isinstance(candidate, type) and issubclass(candidate, ManifestModel):
-            return None if getattr(annotation, "__origin__", None) is list else candidate
+            return candidate
     return None
+
+
+def _is_list(annotation: Any) -> bool:
+    return getattr(annotation, "__origin__", None) is list

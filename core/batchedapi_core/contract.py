@@ -29,9 +29,12 @@ AUTOSCALER_FIELD_MANAGER: Final = "batchedapi-autoscaler"
 # ---------------------------------------------------------------- ports and paths of a replica
 HTTP_PORT: Final = 8080
 ADMIN_PORT: Final = 8081
+GRPC_PORT: Final = 9000
+"""Of the container and of the Service; the one that KServe's runtimes answer gRPC on."""
 SERVICE_PORT: Final = 80
 HTTP_PORT_NAME: Final = "http"
 ADMIN_PORT_NAME: Final = "admin"
+GRPC_PORT_NAME: Final = "grpc"
 
 PATH_PREDICT: Final = "/predict"
 PATH_METRICS: Final = "/metrics"
@@ -43,8 +46,18 @@ MANIFEST_DIRECTORY: Final = "/etc/batchedapi"
 """Where the revision ConfigMap is mounted in a pod: the serving slice and the user's files."""
 MANIFEST_FILE: Final = "batchedapi.yaml"
 """The serving slice inside it: what `batchedapi serve -f` is given."""
+MODEL_DIRECTORY: Final = "/mnt/model"
+"""Where the operator mounts the claim of a `pvc://` model, read-only."""
 TERMINATION_LOG: Final = "/dev/termination-log"
 """Where a failed start says why, as one JSON object {"reason", "message"}."""
+
+# ---------------------------------------------------------------- environment of a replica
+ENV_BATCH_SIZE: Final = "DYNAMIC_BATCHER__BATCH_SIZE"
+"""maxBatchSize where the manifest does not say it."""
+ENV_BATCH_TIME: Final = "DYNAMIC_BATCHER__BATCH_TIME"
+"""batchInterval, in seconds, where the manifest does not say it."""
+ENV_CPU_REQUEST: Final = "BATCHEDAPI_CPU_REQUEST"
+"""spec.compute.cpu, for `processesPerReplica: cpu_count`; a container cannot read its request."""
 
 # ---------------------------------------------------------------- content types
 JSON: Final = "application/json"
@@ -71,10 +84,12 @@ METRIC_MAX_BATCH_SIZE: Final = "batchedapi_max_batch_size"
 METRIC_BATCH_INTERVAL_SECONDS: Final = "batchedapi_batch_interval_seconds"
 METRIC_PROCESS_RESTARTS: Final = "batchedapi_process_restarts_total"
 """Label `role`: `web` or `model`."""
+METRIC_MODEL_PROCESS_MEMORY_BYTES: Final = "batchedapi_model_process_memory_bytes"
+"""No label. Resident memory of the largest model process."""
 METRIC_PROCESS_START_TIME: Final = "process_start_time_seconds"
 """No label. Unix time at which the replica's supervisor started: its counters count from here."""
 
-RELEASE_REASONS: Final = ("full", "interval", "early", "deadline", "retry", "drain")
+RELEASE_REASONS: Final = ("full", "interval", "early", "shape", "deadline", "retry", "drain")
 """Why a batch was dispatched, exactly one a batch: `batchedapi_batches_total{reason}`."""
 REJECTION_REASONS: Final = ("latency", "queue_full", "draining", "expired", "disconnected")
 STATUS_CODES: Final = (200, 400, 404, 405, 408, 413, 415, 422, 429, 431, 499, 500, 503, 504)
@@ -97,6 +112,10 @@ LATENCY_BUCKETS: Final = (
 """Upper edges in seconds of every duration histogram, without +Inf."""
 
 MAX_BATCH_SIZE_LIMIT: Final = 65536
+MAX_PROCESSES: Final = 64
+MAX_WEB_PROCESSES: Final = 16
+MAX_CPU_THREADS: Final = 256
+MAX_METHODS: Final = 32
 MAX_NESTING: Final = 64
 """Levels of arrays and objects in a JSON body."""
 MAX_HEADER_BYTES: Final = 65536

@@ -5,12 +5,24 @@ caller's; sizes are rows, or requests under `SizeUnit.REQUESTS`.
 """
 
 from batchedapi_core.batching.actions import Action, Dispatch, Idle, WaitUntil
+from batchedapi_core.batching.adaptive import Effective
 from batchedapi_core.batching.admission import Admission, Backlog, retry_after
 from batchedapi_core.batching.batcher import Batcher
+from batchedapi_core.batching.choice import Choice, choose, wait_is_over
+from batchedapi_core.batching.choices import (
+    ItemErrorPolicy,
+    LaneChoice,
+    QueueOrder,
+    Receipts,
+    ShapePolicy,
+    SizeUnit,
+    Strategy,
+)
 from batchedapi_core.batching.decision import View, next_action
 from batchedapi_core.batching.entry import Client, Entry, Taken
-from batchedapi_core.batching.policy import BatchPolicy, SizeUnit, Strategy
-from batchedapi_core.batching.splitting import split_rows
+from batchedapi_core.batching.lanes import Lanes
+from batchedapi_core.batching.policy import BatchPolicy
+from batchedapi_core.batching.splitting import Span, split_parts, split_rows
 
 __all__ = [
     "Action",
@@ -18,16 +30,28 @@ __all__ = [
     "Backlog",
     "BatchPolicy",
     "Batcher",
+    "Choice",
     "Client",
     "Dispatch",
+    "Effective",
     "Entry",
     "Idle",
+    "ItemErrorPolicy",
+    "LaneChoice",
+    "Lanes",
+    "QueueOrder",
+    "Receipts",
+    "ShapePolicy",
     "SizeUnit",
+    "Span",
     "Strategy",
     "Taken",
     "View",
     "WaitUntil",
+    "choose",
     "next_action",
     "retry_after",
+    "split_parts",
     "split_rows",
+    "wait_is_over",
 ]

@@ -1,19 +1,22 @@
 """The three answers to "what now?", for the caller to act on."""
 
+from collections.abc import Hashable
 from typing import Final, NamedTuple, TypeAlias
 
 FULL: Final = "full"
 INTERVAL: Final = "interval"
 EARLY: Final = "early"
+SHAPE: Final = "shape"
 DEADLINE: Final = "deadline"
 DRAIN: Final = "drain"
 
 
 class Dispatch(NamedTuple):
-    """Give a free lane a batch of at most `size`."""
+    """Give a free lane a batch of at most `size`: `take(size, now, shape)`."""
 
     size: int
     reason: str  # one of contract.RELEASE_REASONS
+    shape: Hashable = None  # of the entries
 
 
 class WaitUntil(NamedTuple):
@@ -21,6 +24,7 @@ class WaitUntil(NamedTuple):
 
     Do not ask in between: a wait once begun is mostly for everybody who is known, and giving up on
     the last two after waiting for sixty costs the wait and the rows.
+    An arrival of another shape is the exception: it ends the wait.
     """
 
     at: float  # seconds, always later than the time of the question

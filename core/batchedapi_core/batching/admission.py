@@ -7,7 +7,7 @@ dispatch leaves every batch full of rows that are nearly late, and goodput colla
 from math import exp
 from typing import Final, Protocol
 
-from batchedapi_core.batching.policy import BatchPolicy
+from batchedapi_core.batching.adaptive import Effective
 from batchedapi_core.service_model.samples import ServiceTimeSamples
 
 MARGIN: Final = 1.05  # on the expected time to an answer
@@ -16,15 +16,21 @@ MARGIN: Final = 1.05  # on the expected time to an answer
 class Backlog(Protocol):
     """What stands before a new request. Sizes in the policy's unit, times in seconds."""
 
-    policy: BatchPolicy
+    effective: Effective
     running_size: int
-    lanes: int
-    free_lanes: int
     service: ServiceTimeSamples
 
     @property
+    def lanes(self) -> int:
+        """Lanes, free or busy."""
+
+    @property
+    def free_lanes(self) -> int:
+        """Lanes that run no batch."""
+
+    @property
     def queued_size(self) -> int:
-        """Size of the live entries in the queue."""
+        """Size of the live entries in the queue, of all shapes."""
 
     @property
     def next_free(self) -> float:
@@ -48,7 +54,7 @@ class Admission:
         self._offered = self._offered * exp(-elapsed / target) + size / target
         if not service.known or (backlog.free_lanes > 0 and not backlog.queued_size):
             return True  # an idle server always tries, else a bad estimate could never be corrected
-        max_size = backlog.policy.max_batch_size
+        max_size = backlog.effective.max_batch_size
         full, rest = divmod(backlog.queued_size, max_size)
         wait = full * service.seconds(max_size) / max(1, backlog.lanes)
         if backlog.free_lanes <= 0 < backlog.lanes:
@@ -61,6 +67,6 @@ class Admission:
 
 def retry_after(backlog: Backlog) -> float:
     """Seconds in which the lanes can work off what is queued and running: backlog over capacity."""
-    max_size = backlog.policy.max_batch_size
+    max_size = backlog.effective.max_batch_size
     seconds_per_size = backlog.service.seconds(max_size) / max_size / max(1, backlog.lanes)
     return (backlog.queued_size + backlog.running_size) * seconds_per_size

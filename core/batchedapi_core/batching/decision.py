@@ -7,6 +7,7 @@ burst that has just begun. Nobody expected: dispatch at once, which for Poisson 
 1 % of the exact optimum. docs/decisions/0002 has the evidence.
 """
 
+from collections.abc import Hashable
 from math import inf
 from typing import Final, Protocol, assert_never
 
@@ -22,7 +23,10 @@ from batchedapi_core.batching.actions import (
     WaitUntil,
 )
 from batchedapi_core.batching.bursts import Bursts
-from batchedapi_core.batching.policy import BatchPolicy, Strategy
+from batchedapi_core.batching.choices import Strategy
+from batchedapi_core.batching.lanes import Lanes
+from batchedapi_core.batching.policy import BatchPolicy
+from batchedapi_core.batching.preferred import preferred
 from batchedapi_core.batching.returning import ReturningClients
 from batchedapi_core.service_model.samples import ServiceTimeSamples
 
@@ -33,10 +37,9 @@ LATENCY_MARGIN: Final = 1.2  # on t(q) when a wait is cut short for the latency 
 class View(Protocol):
     """What a decision sees and does not change; sizes in the policy's unit, times in seconds."""
 
+    shape: Hashable  # of everything that is queued
+    replica_lanes: Lanes
     running_size: int  # in batches now executing
-    lanes: int
-    free_lanes: int
-    free_since: float  # when the first of the lanes now free became free
     draining: bool
     service: ServiceTimeSamples
     returning: ReturningClients
@@ -52,53 +55,61 @@ class View(Protocol):
 
 
 def next_action(view: View, policy: BatchPolicy, now: float) -> Action:
-    """Decide what to do with the queue; the same question twice gets the same answer.
+    """Decide what to do with a queue of one shape; the same question twice gets the same answer.
 
     Ask when a lane becomes free and, while one is, when an arrival or the clock satisfies the
-    last `WaitUntil`.
+    last `WaitUntil`. `policy` is the one in effect.
     """
     queued = view.queued_size
-    if queued == 0 or view.free_lanes <= 0:
+    if queued == 0 or view.replica_lanes.free <= 0:
         return IDLE
     if queued >= policy.max_batch_size:
-        return Dispatch(policy.max_batch_size, FULL)
+        return Dispatch(policy.max_batch_size, FULL, view.shape)
     if view.draining:
-        return Dispatch(queued, DRAIN)
+        return Dispatch(queued, DRAIN, view.shape)
     match policy.strategy:
-        case Strategy.WINDOW:
-            return _window(view, policy, now)
+        case Strategy.WINDOW | Strategy.ADAPTIVE:
+            return _window(view, policy, queued, now)
         case Strategy.FIXED:
-            return _fixed(view, policy, now)
+            return _fixed(view, policy, queued, now)
+        case Strategy.IMMEDIATE:
+            return _early(view, policy, queued)
         case _:
             assert_never(policy.strategy)
 
 
-def _fixed(view: View, policy: BatchPolicy, now: float) -> Action:
+def _early(view: View, policy: BatchPolicy, queued: int) -> Dispatch:
+    return Dispatch(preferred(policy, queued), EARLY, view.shape)
+
+
+def _fixed(view: View, policy: BatchPolicy, queued: int, now: float) -> Action:
     """The rule of most batching servers: full, or the interval since the oldest request."""
     release = view.oldest_arrival + policy.batch_interval
     if now >= release:
-        return Dispatch(view.queued_size, INTERVAL)
+        return Dispatch(queued, INTERVAL, view.shape)
     return WaitUntil(release, policy.max_batch_size)
 
 
-def _window(view: View, policy: BatchPolicy, now: float) -> Action:
+def _window(view: View, policy: BatchPolicy, queued: int, now: float) -> Action:
     """Wait while it is expected to pay, within the interval and the latency target."""
-    queued, oldest = view.queued_size, view.oldest_arrival
+    oldest = view.oldest_arrival
     # From the free lane on: what queued during a batch has otherwise used the interval up.
-    release, reason = max(oldest, view.free_since) + policy.batch_interval, INTERVAL
+    release, reason = max(oldest, view.replica_lanes.free_since) + policy.batch_interval, INTERVAL
     if policy.latency_target is not None:
         late = oldest + policy.latency_target - LATENCY_MARGIN * view.service.seconds(queued)
         if late < release:
             release, reason = late, DEADLINE
     if now >= release:
-        return Dispatch(queued, reason)
+        return Dispatch(queued, reason, view.shape)
     until = _worth_waiting_for_clients(view, policy, now)
     if until < inf:
         return WaitUntil(min(until, release), _size_to_ask_again(view, policy, now))
     until = _worth_waiting_for_burst(view, now)
     if until < inf:
         return WaitUntil(min(until, release))
-    return Dispatch(queued, EARLY)
+    if policy.preferred_sizes:
+        return _early(view, policy, queued)
+    return Dispatch(queued, EARLY, view.shape)
 
 
 def _worth_waiting_for_clients(view: View, policy: BatchPolicy, now: float) -> float:
@@ -106,7 +117,7 @@ def _worth_waiting_for_clients(view: View, policy: BatchPolicy, now: float) -> f
     groups = view.returning.groups
     if not groups:
         return inf
-    queued, lanes = view.queued_size, view.lanes
+    queued, lanes = view.queued_size, view.replica_lanes.total
     total: float = queued + view.running_size
     back = []
     for group in groups:
@@ -140,7 +151,7 @@ def _size_to_ask_again(view: View, policy: BatchPolicy, now: float) -> int:
     while q < r * fixed: where that is less than everybody, the rest is decided on there.
     With several lanes nobody knows on which of them the others will meet: at every arrival.
     """
-    if view.lanes > 1:
+    if view.replica_lanes.total > 1:
         return 0
     queued, away, duration = view.queued_size, 0, 0.0
     for group in view.returning.groups:

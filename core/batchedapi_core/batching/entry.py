@@ -1,6 +1,7 @@
 """What waits in the queue, and whose it is."""
 
 from collections import deque
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Entry(Generic[P]):
         size: Its share of `max_batch_size`, >= 1, in the policy's unit.
         arrived: Seconds on the caller's monotonic clock.
         deadline: Seconds on the same clock after which nobody wants the answer; inf: none.
+        shape: Entries of different shapes never share a batch; None where all are alike.
         cancelled: Nobody waits for the answer any more; set by `Batcher.cancel`.
         queued: Still in the queue; set by the batcher.
         returning: Size the client is expected to bring again after this answer; set by the batcher
@@ -50,18 +52,21 @@ class Entry(Generic[P]):
         "queued",
         "returning",
         "rows",
+        "shape",
         "size",
     )
 
     def __init__(  # noqa: PLR0917 - one for each request: positional arguments are cheaper
-        self, payload: P, rows: int, size: int, client: Client, arrived: float, deadline: float
-    ) -> None:
+        self, payload: P, rows: int, size: int, client: Client, arrived: float, deadline: float,
+        shape: Hashable = None,
+    ) -> None:  # fmt: skip
         self.payload = payload
         self.rows = rows
         self.size = self.returning = size
         self.client = client
         self.arrived = arrived
         self.deadline = deadline
+        self.shape = shape
         self.cancelled = self.queued = False
 
 

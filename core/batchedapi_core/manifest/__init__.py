@@ -4,24 +4,32 @@ The models are the single source: the CRD is generated from them, the operator a
 `batchedapi serve -f` parse with them.
 """
 
+from batchedapi_core.manifest.batching import MethodBatching, ServerSideBatching
 from batchedapi_core.manifest.document import (
     ManifestError,
     UnknownFields,
     parse_api,
     serving_slice,
+    with_changes,
 )
 from batchedapi_core.manifest.parts import (
     Autoscaling,
     Compute,
-    EnvVar,
-    LogLevel,
     Networking,
     Overload,
-    Predictor,
     ScalingMode,
-    ServerSideBatching,
-    Source,
     UpdateStrategy,
+)
+from batchedapi_core.manifest.predictor import (
+    AUTO,
+    CPU_COUNT,
+    EnvVar,
+    LogLevel,
+    Method,
+    Model,
+    Predictor,
+    Source,
+    WarmUp,
 )
 from batchedapi_core.manifest.rules import Rule
 from batchedapi_core.manifest.spec import BatchedAPI, BatchedAPISpec, Metadata
@@ -35,6 +43,8 @@ from batchedapi_core.manifest.units import (
 )
 
 __all__ = [
+    "AUTO",
+    "CPU_COUNT",
     "Autoscaling",
     "BatchedAPI",
     "BatchedAPISpec",
@@ -45,6 +55,9 @@ __all__ = [
     "LogLevel",
     "ManifestError",
     "Metadata",
+    "Method",
+    "MethodBatching",
+    "Model",
     "Networking",
     "Overload",
     "Phase",
@@ -56,10 +69,12 @@ __all__ = [
     "UnitError",
     "UnknownFields",
     "UpdateStrategy",
+    "WarmUp",
     "format_duration",
     "format_quantity",
     "parse_api",
     "parse_duration",
     "parse_quantity",
     "serving_slice",
+    "with_changes",
 ]

@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Callable, Mapping
-from typing import Any, cast, get_args
+from typing import Any, Final, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -92,6 +92,13 @@ def _known_part(
             warn(f"{path}.{key}: unknown field ignored; this version does not have it")
         elif isinstance(member, Mapping):
             kept[key] = _known_part(fields[key], member, f"{path}.{key}", warn)
+        elif isinstance(member, list):
+            kept[key] = [
+                _known_part(fields[key], one, f"{path}.{key}.{index}", warn)
+                if isinstance(one, Mapping)
+                else one
+                for index, one in enumerate(member)
+            ]
         else:
             kept[key] = member
     return kept
@@ -104,6 +111,25 @@ def _model_of(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
+def with_changes(api: BatchedAPI, changes: Mapping[str, Mapping[str, Any]]) -> BatchedAPI:
+    """`api` with other values, checked like a manifest in which they had been written.
+
+    Args:
+        api: As parsed.
+        changes: Section of `spec` -> field -> value as in a manifest.
+
+    Raises:
+        ManifestError: the values are not possible, or not beside the others.
+    """
+    spec = api.spec.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
+    for section, fields in changes.items():
+        spec[section] = {**spec.get(section, {}), **fields}
+    try:
+        return BatchedAPI.model_validate({"metadata": api.metadata.model_dump(), "spec": spec})
+    except ValidationError as error:
+        raise ManifestError(tuple(_problem(detail) for detail in error.errors())) from error
+
+
 def serving_slice(api: BatchedAPI) -> JsonObject:
     """The manifest that a replica of `api` is given: only what changes how a replica behaves.
 
@@ -111,24 +137,42 @@ def serving_slice(api: BatchedAPI) -> JsonObject:
     say) rolls nothing.
     """
     spec = api.spec
-    predictor = spec.predictor.model_dump(
-        mode="json", by_alias=True, exclude={"source", "image", "env"}, exclude_none=True
-    )
-    return cast(
-        JsonObject,
-        {
-            "apiVersion": contract.API_VERSION,
-            "kind": contract.KIND,
-            "metadata": {"name": api.metadata.name},
-            "spec": {
-                "predictor": predictor,
-                "serverSideBatching": _dump(spec.server_side_batching),
-                "overload": _dump(spec.overload),
-                "networking": {"endpoint": api.endpoint},
-            },
+    predictor = _told(spec.predictor)
+    for name in _NOT_FOR_REPLICAS:
+        predictor.pop(name, None)
+    if spec.predictor.model is not None:
+        predictor["model"]["uri"] = spec.predictor.model.served_uri
+    return {
+        "apiVersion": contract.API_VERSION,
+        "kind": contract.KIND,
+        "metadata": {"name": api.metadata.name},
+        "spec": {
+            "predictor": predictor,
+            "serverSideBatching": _told(spec.server_side_batching),
+            "overload": _told(spec.overload),
+            "networking": {**_told(spec.networking), "endpoint": api.endpoint},
         },
-    )
+    }
 
 
-def _dump(model: BaseModel) -> JsonObject:
-    return model.model_dump(mode="json", by_alias=True, exclude_none=True)
+_NOT_FOR_REPLICAS: Final = ("source", "image", "env")
+_ALWAYS_TOLD: Final = frozenset(
+    {
+        "path", "config", "processesPerReplica", "threadsPerProcess", "logLevel",
+        "maxBatchSize", "batchInterval", "strategy", "sizeUnit", "maxLatency",
+        "timeout", "maxBodySize", "maxReplicaConcurrency",
+    }
+)  # fmt: skip
+"""Fields of the first slices, written whatever they are. Any other is written only when it is not
+its default: one more line would be another hash, and an upgrade of the operator would roll the
+replicas of everybody who does not use the field."""
+
+
+def _told(model: BaseModel) -> JsonObject:
+    written = model.model_dump(mode="json", by_alias=True, exclude_none=True)
+    special = model.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
+    return {
+        name: special.get(name, value)
+        for name, value in written.items()
+        if name in _ALWAYS_TOLD or name in special
+    }

@@ -1,19 +1,22 @@
-"""The sections of `spec`. A field exists only if it works; its description is the reference."""
+"""The smaller sections of `spec`. A field exists only if it works; its text is the reference."""
 
 import enum
 from typing import Annotated, ClassVar, Final
 
-from pydantic import Field, JsonValue, StringConstraints
+from pydantic import Field, StringConstraints
 
 from batchedapi_core import contract
-from batchedapi_core.batching import SizeUnit, Strategy
-from batchedapi_core.manifest.rules import ManifestModel, Rule, not_negative_rule, quantity_rule
+from batchedapi_core.manifest.rules import (
+    Flag,
+    ManifestModel,
+    Rule,
+    not_negative_rule,
+    quantity_rule,
+)
 from batchedapi_core.manifest.units import Duration, Quantity, duration_field
 
 RESERVED_ENDPOINTS: Final = ("/predict", "/docs", "/openapi.json")
 _PERCENT: Final = r"^(0|[1-9][0-9]{0,2})%$"
-
-Name = Annotated[str, StringConstraints(min_length=1, max_length=253)]
 
 
 class ScalingMode(enum.StrEnum):
@@ -22,132 +25,6 @@ class ScalingMode(enum.StrEnum):
     NATIVE = "Native"
     EXTERNAL = "External"
     OFF = "Off"
-
-
-class LogLevel(enum.StrEnum):
-    """Least severe log lines that are written."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-class InImage(ManifestModel):
-    """The predictor's code is in the image: in its working directory or importable."""
-
-
-class Source(ManifestModel):
-    """Where the predictor's code comes from; exactly one member."""
-
-    config_map: Name | None = Field(
-        None, description="ConfigMap in the same namespace whose keys are the source files."
-    )
-    in_image: InImage | None = Field(
-        None, description="The code is in the image (FROM batchedapi-serving)."
-    )
-
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            cel="has(self.configMap) != has(self.inImage)",
-            check=lambda s: (s.config_map is None) != (s.in_image is None),
-            message="spec.predictor.source needs exactly one of configMap and inImage",
-            field_path=".configMap",
-        ),
-    )
-
-
-class EnvVar(ManifestModel):
-    """One environment variable of the model processes."""
-
-    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*$", max_length=253)]
-    value: Annotated[str, StringConstraints(max_length=32768)] = ""
-
-
-class Predictor(ManifestModel):
-    """The user's class and how many copies of it a replica runs."""
-
-    path: Annotated[
-        str,
-        StringConstraints(
-            pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$",
-            max_length=253,
-        ),
-    ] = Field(
-        description="The predictor class as `module:Class`, or `file.py:Class`. Looked for in the"
-        " manifest's folder, then in the working directory."
-    )
-    source: Source | None = Field(
-        None, description="Where the code comes from. Absent: it is in the image."
-    )
-    config: dict[str, JsonValue] = Field(
-        default_factory=dict,
-        description="Handed to the predictor's constructor as it is.",
-        json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
-    )
-    env: list[EnvVar] = Field(
-        default_factory=list,
-        max_length=128,
-        description="Environment variables of the model processes.",
-        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
-    )
-    image: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = Field(
-        None, description="Serving image. Absent: the operator's default."
-    )
-    processes_per_replica: int = Field(
-        1, ge=1, le=64, description="Model processes per replica, each with its own model copy."
-    )
-    threads_per_process: int = Field(
-        1,
-        ge=1,
-        le=1024,
-        description="Batches that one model process runs at once (lanes); 1 for CPU-bound models.",
-    )
-    log_level: LogLevel = Field(LogLevel.INFO, description="Least severe log lines written.")
-
-
-class ServerSideBatching(ManifestModel):
-    """How requests of different clients are put into one call of the model."""
-
-    max_batch_size: int | None = Field(
-        None,
-        ge=1,
-        le=contract.MAX_BATCH_SIZE_LIMIT,
-        description="Rows (or requests, see sizeUnit) of one batch at most; 1 turns batching off."
-        " Absent: what @batched says, else 32 for a @batched method and 1 for one without.",
-    )
-    batch_interval: Duration = duration_field(
-        "10ms",
-        at_least="0s",
-        at_most="60s",
-        description="Window: the longest a request is held back while a lane is free, 0s = never."
-        " Fixed: from the oldest request until a batch that is not full is released.",
-    )
-    strategy: Strategy = Field(
-        Strategy.WINDOW,
-        description="Window waits only while waiting is expected to help; Fixed waits until the"
-        " batch is full or batchInterval is over.",
-    )
-    size_unit: SizeUnit = Field(
-        SizeUnit.ROWS, description="What maxBatchSize counts: Rows or Requests."
-    )
-    max_latency: Duration | None = duration_field(
-        None,
-        at_least="1ms",
-        at_most="1h",
-        description="End-to-end latency target. A request that is expected to miss it is answered"
-        " 429 at once; the autoscaler sizes replicas for it.",
-    )
-
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            cel="!has(self.maxLatency) || self.batchInterval < self.maxLatency",
-            check=lambda b: b.max_latency is None or b.batch_interval < b.max_latency,
-            message="spec.serverSideBatching.batchInterval must be below"
-            " spec.serverSideBatching.maxLatency: waiting would use up the whole target",
-            field_path=".batchInterval",
-        ),
-    )
 
 
 class Overload(ManifestModel):
@@ -258,6 +135,11 @@ class Networking(ManifestModel):
         ]
         | None
     ) = Field(None, description="Path of the prediction route. Absent: /<name>.")
+    grpc: Flag = Field(
+        False,
+        description="Answer the Open Inference Protocol over gRPC too, on port"
+        f" {contract.GRPC_PORT} of the replicas and of the Service.",
+    )
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

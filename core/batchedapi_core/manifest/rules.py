@@ -7,14 +7,25 @@ full path of the field it is about.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    PlainValidator,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from batchedapi_core.manifest.units import parse_quantity
+
+T = TypeVar("T")
+Flag = Annotated[bool, Field(strict=True)]
+"""`"true"` in quotes is a text, for the apiserver too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +86,43 @@ def not_negative_rule(path: str, written: Callable[[Any], int | str]) -> Rule:
         message=f"{path} must not be negative",
         field_path=f".{path.rpartition('.')[2]}",
     )
+
+
+def count_or_word(word: str, most: int) -> PlainValidator:
+    """That a value is 1 to `most` or `word`; `count_or_word_schema` says it to the apiserver."""
+
+    def check(value: object) -> object:
+        if value == word or (type(value) is int and 1 <= value <= most):
+            return value
+        raise ValueError(f"expected 1 to {most} or {word}")
+
+    return PlainValidator(check, json_schema_input_type=int | str)
+
+
+def count_or_word_schema(word: str, most: int) -> Any:
+    """The schema of such a field; numbers are bounded by CEL, as a pattern is for text alone."""
+    return Field(
+        json_schema_extra={
+            "x-kubernetes-int-or-string": True,
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "pattern": f"^{word}$",
+            "maxLength": len(word),
+            "x-kubernetes-validations": [
+                {
+                    "rule": f"type(self) == string || (int(self) >= 1 && int(self) <= {most})",
+                    "message": f"expected 1 to {most} or {word}",
+                }
+            ],
+        }
+    )
+
+
+def no_two_alike(members: list[T]) -> list[T]:
+    """As the apiserver keeps lists of type `set` and `map`."""
+    for index, member in enumerate(members):
+        if member in members[:index]:
+            raise ValueError(f"expected each only once, got {member!r} twice")
+    return members
 
 
 class ManifestModel(BaseModel):

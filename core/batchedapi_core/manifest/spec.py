@@ -5,18 +5,18 @@ from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field, JsonValue, StringConstraints
 
-from batchedapi_core.batching import SizeUnit
+from batchedapi_core.manifest.batching import ServerSideBatching
 from batchedapi_core.manifest.parts import (
     Autoscaling,
     Compute,
     Networking,
     Overload,
-    Predictor,
     ScalingMode,
-    ServerSideBatching,
     UpdateStrategy,
 )
+from batchedapi_core.manifest.predictor import Predictor
 from batchedapi_core.manifest.rules import ManifestModel, Rule
+from batchedapi_core.manifest.spec_rules import ACROSS_METHODS, ACROSS_SECTIONS
 
 _EMPTY: Final[dict[str, JsonValue]] = {"default": {}}
 """Objects below `spec` default to {}, so that the apiserver fills the defaults inside them."""
@@ -72,30 +72,8 @@ class BatchedAPISpec(ManifestModel):
             field_path=".replicas",
             reason="FieldValueRequired",
         ),
-        Rule(
-            cel="self.serverSideBatching.sizeUnit != 'Requests'"
-            " || !has(self.serverSideBatching.maxBatchSize)"
-            " || self.overload.maxReplicaConcurrency >= self.serverSideBatching.maxBatchSize",
-            check=lambda s: (
-                s.server_side_batching.size_unit is not SizeUnit.REQUESTS
-                or s.server_side_batching.max_batch_size is None
-                or s.overload.max_replica_concurrency >= s.server_side_batching.max_batch_size
-            ),
-            message="spec.overload.maxReplicaConcurrency is below"
-            " spec.serverSideBatching.maxBatchSize: a batch of that size can never form",
-            field_path=".overload.maxReplicaConcurrency",
-        ),
-        Rule(
-            cel="self.overload.timeout == duration('0s')"
-            " || self.overload.timeout > self.serverSideBatching.batchInterval",
-            check=lambda s: (
-                s.overload.timeout == 0
-                or s.overload.timeout > s.server_side_batching.batch_interval
-            ),
-            message="spec.overload.timeout must be 0s (no limit) or above"
-            " spec.serverSideBatching.batchInterval: requests would expire while a batch forms",
-            field_path=".overload.timeout",
-        ),
+        *ACROSS_SECTIONS,
+        *ACROSS_METHODS,
     )
 
 

@@ -1,4 +1,4 @@
-"""`status` of a BatchedAPI: the reconciler's, and the autoscaler's `autoscaling` and `batching`."""
+"""`status` of a BatchedAPI: the reconciler's, and `effective`, `batching`, `autoscaling`."""
 
 import enum
 from typing import Annotated, Literal
@@ -32,6 +32,7 @@ class ConditionType(enum.StrEnum):
     METRICS_AVAILABLE = "MetricsAvailable"
     AUTOSCALING_ACTIVE = "AutoscalingActive"
     SCALING_LIMITED = "ScalingLimited"
+    SPEC_ADVICE = "SpecAdvice"
 
 
 class Condition(ManifestModel):
@@ -52,6 +53,17 @@ class RevisionStatus(ManifestModel):
 
     current: Text = Field("", description="Name of the revision ConfigMap in use.")
     image: Text = Field("", description="Serving image pinned for this revision.")
+
+
+class EffectiveStatus(ManifestModel):
+    """What is in effect in the pods, wherever it was said: manifest, environment or decorator."""
+
+    processes_per_replica: int | None = Field(None, description="Model processes of a replica.")
+    lanes: int | None = Field(None, description="Batches that a replica runs at once.")
+    max_batch_size: int | None = Field(
+        None, description="Largest of the methods', in rows or requests as sizeUnit says."
+    )
+    batch_interval: Text = Field("", description="Longest of the methods'.")
 
 
 class BatchingStatus(ManifestModel):
@@ -111,6 +123,7 @@ class BatchedAPIStatus(ManifestModel):
     selector: Text | None = Field(None, description="Label selector of the pods, for /scale.")
     url: Text | None = Field(None, description="Address of the prediction route in the cluster.")
     revision: RevisionStatus | None = None
+    effective: EffectiveStatus | None = None
     batching: BatchingStatus | None = None
     autoscaling: AutoscalingStatus | None = None
     conditions: list[Condition] = Field(

@@ -47,6 +47,14 @@ class ServiceTimeSamples:
         size_class.observe(size, seconds)
         self.line = _line_through(self._classes.values())
 
+    def forget_above(self, size: int) -> None:
+        """Batches of a larger power of two than `size` >= 1 are too long ago to go by.
+
+        `size` is of a batch that was observed; the line changes with the next observation.
+        """
+        for key in [key for key in self._classes if key > size.bit_length()]:
+            del self._classes[key]
+
 
 class _SizeClass:
     """Mean size and mean seconds of batches with sizes in one power of two."""

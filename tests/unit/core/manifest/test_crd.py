@@ -1,5 +1,6 @@
 """The generated CRD: structural, and saying the same as the models."""
 
+import json
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -7,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from batchedapi_core import contract
-from batchedapi_core.manifest import BatchedAPIStatus, parse_api
+from batchedapi_core.manifest import BatchedAPIStatus, parse_api, serving_slice
 from batchedapi_core.manifest.crd import PRINTER_COLUMNS, crd, field_rows, structural_schema
 
 SCHEMA = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
@@ -91,6 +92,15 @@ def test_the_apiservers_defaults_are_the_models_own() -> None:
 
     assert written != MANIFEST
     assert parse_api(MANIFEST) == parse_api(written)
+
+
+def test_defaults_that_a_new_crd_fills_in_change_no_revision() -> None:
+    """Objects that are in the cluster already get them on every read: no pod may roll for it."""
+    by_hand, from_cluster = (
+        serving_slice(parse_api(one)) for one in (MANIFEST, filled(SCHEMA, MANIFEST))
+    )
+
+    assert json.dumps(by_hand) == json.dumps(from_cluster)
 
 
 def test_no_required_field_has_a_default_and_every_required_field_exists() -> None:

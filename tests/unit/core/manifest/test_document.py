@@ -17,6 +17,7 @@ from batchedapi_core.manifest import (
     format_duration,
     parse_api,
     serving_slice,
+    with_changes,
 )
 
 SETTINGS = settings(derandomize=True, database=None, deadline=None, max_examples=200)
@@ -207,6 +208,7 @@ def test_the_serving_slice_serves_the_same(**values: Any) -> None:
     """A replica reads the slice with the same parser and must come to the same settings."""
     batching = {
         "batchInterval": f"{values['interval']}ms",
+        **({"maxLatency": "1h"} if values["strategy"] is Strategy.ADAPTIVE else {}),
         "strategy": values["strategy"].value,
         "sizeUnit": values["unit"].value,
         **({"maxBatchSize": values["size"]} if values["size"] else {}),
@@ -263,12 +265,170 @@ def test_what_does_not_change_a_replica_is_not_in_its_slice(change: dict[str, An
         {"serverSideBatching": {"maxBatchSize": 3}},
         {"overload": {"timeout": "31s"}},
         {"networking": {"endpoint": "/other"}},
+        {"networking": {"grpc": True}},
+        {"predictor": {"path": "model:Iris", "processesPerReplica": "cpu_count"}},
+        {"predictor": {"path": "model:Iris", "threadSafe": False}},
+        {"predictor": {"path": "model:Iris", "gpuAssignment": "All"}},
+        {"predictor": {"path": "model:Iris", "cpuThreads": 2}},
+        {"predictor": {"path": "model:Iris", "webProcesses": 2}},
+        {"predictor": {"path": "model:Iris", "warmup": {"batchSizes": [4]}}},
+        {"predictor": {"path": "model:Iris", "model": {"uri": "file:///a"}}},
+        {"predictor": {"path": "model:Iris", "methods": [{"name": "a", "batchable": False}]}},
+        {"serverSideBatching": {"enabled": False}},
+        {"serverSideBatching": {"preferredBatchSizes": [4]}},
+        {"serverSideBatching": {"shapePolicy": "Pad"}},
+        {"serverSideBatching": {"dispatch": "LeastLoaded"}},
+        {"serverSideBatching": {"queueOrder": "Deadline"}},
+        {"serverSideBatching": {"onItemError": "FailBatch"}},
+        {"serverSideBatching": {"receipt": "All"}},
     ],
     ids=str,
 )
 def test_what_changes_a_replica_is_in_its_slice(change: dict[str, Any]) -> None:
     """Else the change would never reach a pod."""
     assert serving_slice(parse_api(document())) != serving_slice(parse_api(document(change)))
+
+
+EVERYTHING: dict[str, Any] = {
+    "predictor": {
+        "path": "model:Iris",
+        "processesPerReplica": "cpu_count",
+        "gpuAssignment": "None",
+        "cpuThreads": 3,
+        "webProcesses": 2,
+        "warmup": {"enabled": False},
+        "model": {"uri": "s3://bucket/key", "sha256": "0" * 64},
+        "methods": [
+            {
+                "name": "embed",
+                "batchable": True,
+                "batchDim": 1,
+                "outputBatchDim": 0,
+                "serverSideBatching": {
+                    "maxBatchSize": 8,
+                    "batchInterval": "4ms",
+                    "strategy": "Adaptive",
+                    "maxLatency": "50ms",
+                    "preferredBatchSizes": [4],
+                    "shapePolicy": "Pad",
+                    "queueOrder": "Deadline",
+                    "sizeUnit": "Requests",
+                },
+            }
+        ],
+    },
+    "serverSideBatching": {
+        "enabled": False,
+        "preferredBatchSizes": [2, 4],
+        "shapePolicy": "Reject",
+        "dispatch": "LeastLoaded",
+        "queueOrder": "Deadline",
+        "onItemError": "FailBatch",
+        "receipt": "Headers",
+    },
+    "networking": {"grpc": True},
+}
+
+
+def test_every_field_that_a_replica_acts_on_survives_its_slice() -> None:
+    """A field that is left out when it has its default must not be left out otherwise."""
+    api = parse_api(document(EVERYTHING))
+
+    served = parse_api(serving_slice(api))
+
+    assert api.spec.predictor == served.spec.predictor
+    assert api.spec.server_side_batching == served.spec.server_side_batching
+    assert served.spec.networking.grpc is True
+
+
+def test_defaults_of_later_fields_are_not_in_the_slice() -> None:
+    """One more line is another revision: an upgrade of the operator would roll every replica."""
+    written = serving_slice(parse_api(document()))["spec"]
+
+    assert {
+        "predictor": {
+            "path": "model:Iris",
+            "config": {},
+            "processesPerReplica": 1,
+            "threadsPerProcess": 1,
+            "logLevel": "info",
+        },
+        "serverSideBatching": {"batchInterval": "10ms", "strategy": "Window", "sizeUnit": "Rows"},
+        "overload": {"timeout": "30s", "maxBodySize": "32Mi", "maxReplicaConcurrency": 1024},
+        "networking": {"endpoint": "/iris"},
+    } == written
+
+
+@pytest.mark.parametrize(
+    ("uri", "claim", "served"),
+    [
+        ("pvc://weights/iris/1/", "weights", "file:///mnt/model/iris/1"),
+        ("pvc://weights", "weights", "file:///mnt/model"),
+        ("pvc://weights/", "weights", "file:///mnt/model"),
+        ("file:///models/a", None, "file:///models/a"),
+        ("https://host/a.bin", None, "https://host/a.bin"),
+    ],
+)
+def test_a_claim_is_a_folder_to_its_replicas(uri: str, claim: str | None, served: str) -> None:
+    """A container knows no claims: it finds them mounted."""
+    api = parse_api(document({"predictor": {"path": "m:C", "model": {"uri": uri}}}))
+
+    assert api.spec.predictor.model is not None
+    assert claim == api.spec.predictor.model.claim
+    assert served == serving_slice(api)["spec"]["predictor"]["model"]["uri"]
+
+
+def test_a_method_has_the_common_batching_but_for_what_it_writes() -> None:
+    """N25: one default, and differences of single methods."""
+    api = parse_api(
+        document(
+            {
+                "predictor": {
+                    "path": "m:C",
+                    "methods": [{"name": "a", "serverSideBatching": {"maxBatchSize": 4}}],
+                },
+                "serverSideBatching": {"batchInterval": "7ms", "maxBatchSize": 9},
+            }
+        )
+    )
+    (method,) = api.spec.predictor.methods
+    assert method.server_side_batching is not None
+
+    batching = method.server_side_batching.over(api.spec.server_side_batching)
+
+    assert (4, 0.007) == (batching.max_batch_size, batching.batch_interval)
+
+
+def test_unknown_fields_in_elements_of_lists_are_ignored_when_asked() -> None:
+    """A newer operator may say more of a method than this replica knows."""
+    warnings: list[str] = []
+    spec = {"predictor": {"path": "m:C", "methods": [{"name": "a", "route": "/x"}]}}
+
+    api = parse_api(document(spec), UnknownFields.IGNORE, warnings.append)
+
+    assert ["a"] == [method.name for method in api.spec.predictor.methods]
+    assert ["spec.predictor.methods.0.route"] == [text.partition(": ")[0] for text in warnings]
+
+
+def test_an_element_that_is_no_object_is_refused_all_the_same() -> None:
+    """Ignoring what is unknown is not ignoring what is wrong."""
+    spec = {"predictor": {"path": "m:C", "methods": ["a"]}}
+
+    with pytest.raises(ManifestError, match=r"spec\.predictor\.methods\.0"):
+        parse_api(document(spec), UnknownFields.IGNORE)
+
+
+def test_changes_are_judged_like_a_manifest_that_has_them() -> None:
+    """A flag must not get past a rule that the manifest is held to."""
+    api = parse_api(document({"serverSideBatching": {"maxLatency": "1s"}}))
+
+    changed = with_changes(api, {"serverSideBatching": {"batchInterval": "5ms"}})
+
+    assert 0.005 == changed.spec.server_side_batching.batch_interval
+    assert 1.0 == changed.spec.server_side_batching.max_latency
+    assert "max_batch_size" not in changed.spec.server_side_batching.model_fields_set
+    with pytest.raises(ManifestError, match=r"batchInterval must be below"):
+        with_changes(api, {"serverSideBatching": {"batchInterval": "1s"}})
 
 
 def test_a_parsed_api_cannot_be_changed() -> None:

@@ -25,6 +25,17 @@ def source(**members: Any) -> dict[str, Any]:
     return {"predictor": {"path": "model:Iris", "source": members}}
 
 
+def predictor(**members: Any) -> dict[str, Any]:
+    """A spec with that predictor."""
+    return {"predictor": {"path": "model:Iris", **members}}
+
+
+def method(common: dict[str, Any], **batching: Any) -> dict[str, Any]:
+    """A spec with `common` batching, and a method that has `batching` of its own."""
+    own = {"name": "embed", "serverSideBatching": batching}
+    return {**predictor(methods=[{"name": "other"}, own]), "serverSideBatching": common}
+
+
 CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("needs exactly one of configMap", source(configMap="a"), source(configMap="a", inImage={})),
     ("needs exactly one of configMap", source(inImage={}), source()),
@@ -122,6 +133,74 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"overload": {"timeout": "0s"}, "serverSideBatching": {"batchInterval": "60s"}},
         {"overload": {"timeout": "1s"}, "serverSideBatching": {"batchInterval": "1s"}},
     ),
+    (
+        "threadSafe false needs",
+        predictor(threadSafe=False, threadsPerProcess=1),
+        predictor(threadSafe=False, threadsPerProcess=2),
+    ),
+    (
+        "Exclusive needs spec.compute.gpu",
+        {**predictor(gpuAssignment="Exclusive", processesPerReplica=2), "compute": {"gpu": 4}},
+        {**predictor(gpuAssignment="Exclusive", processesPerReplica=2), "compute": {"gpu": 3}},
+    ),
+    (
+        "Exclusive needs spec.compute.gpu",
+        {
+            **predictor(gpuAssignment="Exclusive", processesPerReplica="cpu_count"),
+            "compute": {"gpu": 3},
+        },
+        {**predictor(gpuAssignment="Exclusive", processesPerReplica=4), "compute": {"gpu": 2}},
+    ),
+    (
+        "must not have .. in its path",
+        predictor(model={"uri": "file:///a/..b"}),
+        predictor(model={"uri": "file:///a/../b"}),
+    ),
+    (
+        "outputBatchDim needs batchDim",
+        predictor(methods=[{"name": "a", "batchDim": 7, "outputBatchDim": 0}]),
+        predictor(methods=[{"name": "a", "outputBatchDim": 0}]),
+    ),
+    (
+        "batchable is false",
+        predictor(methods=[{"name": "a", "batchable": False}]),
+        predictor(methods=[{"name": "a", "batchable": False, "batchDim": 0}]),
+    ),
+    (
+        "strategy Adaptive needs",
+        {"serverSideBatching": {"strategy": "Adaptive", "maxLatency": "1s"}},
+        {"serverSideBatching": {"strategy": "Adaptive"}},
+    ),
+    (
+        "preferredBatchSizes must not be above",
+        {"serverSideBatching": {"maxBatchSize": 8, "preferredBatchSizes": [8, 2]}},
+        {"serverSideBatching": {"maxBatchSize": 8, "preferredBatchSizes": [2, 9]}},
+    ),
+    (
+        "methods[].serverSideBatching.batchInterval must be below its maxLatency",
+        method({"maxLatency": "20ms"}, batchInterval="19ms"),
+        method({"maxLatency": "20ms"}, batchInterval="20ms"),
+    ),
+    (
+        "methods[].serverSideBatching.strategy Adaptive needs",
+        method({"maxLatency": "20ms"}, strategy="Adaptive"),
+        method({}, strategy="Adaptive"),
+    ),
+    (
+        "methods[].serverSideBatching.preferredBatchSizes must not be above",
+        method({"maxBatchSize": 8}, preferredBatchSizes=[8]),
+        method({"maxBatchSize": 8}, preferredBatchSizes=[9]),
+    ),
+    (
+        "methods[].serverSideBatching.maxBatchSize is above spec.overload",
+        method({"sizeUnit": "Requests"}, maxBatchSize=1024),
+        method({"sizeUnit": "Requests"}, maxBatchSize=1025),
+    ),
+    (
+        "methods[].serverSideBatching.batchInterval must be below spec.overload.timeout",
+        method({}, batchInterval="29s"),
+        method({}, batchInterval="30s"),
+    ),
 ]
 
 
@@ -166,6 +245,38 @@ def test_bounds_of_durations_are_kept_in_python_too(batching: dict[str, str], pa
     """In the cluster they are CEL rules, on a laptop there is no apiserver."""
     with pytest.raises(ManifestError, match=f"spec.serverSideBatching.{path}"):
         parse_api(document({"serverSideBatching": batching}))
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        (predictor(processesPerReplica=0), "processesPerReplica: expected 1 to 64 or cpu_count"),
+        (predictor(processesPerReplica="2"), "processesPerReplica: expected 1 to 64 or cpu_count"),
+        (predictor(processesPerReplica=True), "processesPerReplica: expected 1 to 64"),
+        (predictor(cpuThreads=257), "cpuThreads: expected 1 to 256 or Auto"),
+        (predictor(webProcesses=17), "webProcesses: "),
+        (predictor(threadSafe="no"), "threadSafe: "),
+        (predictor(model={"uri": "gs://bucket/x"}), "model.uri: "),
+        (predictor(model={"uri": "pvc://Claim/x"}), "model.uri: "),
+        (predictor(model={"uri": "file:///x", "sha256": "A" * 64}), "model.sha256: "),
+        (predictor(methods=[{"name": "__init__"}]), "methods.0.name: "),
+        (predictor(methods=[{"name": "a"}] * 2), "methods: expected each only once, got 'a'"),
+        (predictor(methods=[{"name": f"m{i}"} for i in range(33)]), "methods: "),
+        (predictor(warmup={"batchSizes": [1, 1]}), "batchSizes: expected each only once, got 1"),
+        ({"serverSideBatching": {"preferredBatchSizes": [0]}}, "preferredBatchSizes.0: "),
+        ({"networking": {"grpc": 1}}, "networking.grpc: "),
+    ],
+    ids=str,
+)
+def test_what_the_schema_refuses_is_refused_in_python_too(
+    spec: dict[str, Any], problem: str
+) -> None:
+    """With one problem each, and what was expected."""
+    with pytest.raises(ManifestError) as caught:
+        parse_api(document(spec))
+
+    (only,) = caught.value.problems
+    assert problem in only
 
 
 def rules_of(model: type[BaseModel]) -> list[Rule]:

@@ -114,3 +114,17 @@ def test_whatever_is_observed_the_line_is_finite_and_not_negative(
 
         assert 0.0 <= samples.line.fixed < math.inf
         assert 0.0 <= samples.line.per_row < math.inf
+
+
+def test_larger_sizes_of_long_ago_can_be_forgotten() -> None:
+    """A model that was slow when it last ran 64 rows must not seem so for ever."""
+    samples = ServiceTimeSamples()
+    for _ in range(8):
+        samples.observe(64, 1.0)
+        for size in (4, 16):
+            samples.observe(size, 0.010 + 0.0002 * size)
+
+    samples.forget_above(16)
+    samples.observe(16, 0.0132)
+
+    assert pytest.approx(0.0228) == samples.seconds(64)

@@ -1,0 +1,253 @@
+"""`spec.predictor`: the user's class, its model, its methods, and its processes."""
+
+import enum
+from typing import Annotated, ClassVar, Final
+
+from pydantic import AfterValidator, Field, JsonValue, StringConstraints
+
+from batchedapi_core import contract
+from batchedapi_core.manifest.batching import MethodBatching, Sizes
+from batchedapi_core.manifest.rules import (
+    Flag,
+    ManifestModel,
+    Rule,
+    count_or_word,
+    count_or_word_schema,
+    no_two_alike,
+)
+from batchedapi_core.placement import GpuAssignment
+
+CPU_COUNT: Final = "cpu_count"
+AUTO: Final = "Auto"
+MODEL_URI: Final = (
+    r"^(file:///|https://[^/\s]+/|s3://[a-z0-9][a-z0-9.-]*/|pvc://[a-z0-9]([a-z0-9.-]*[a-z0-9])?(/|$))"
+    r"[^\s]*$"
+)
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=253)]
+
+
+class LogLevel(enum.StrEnum):
+    """Least severe log lines that are written."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class InImage(ManifestModel):
+    """The predictor's code is in the image: in its working directory or importable."""
+
+
+class Source(ManifestModel):
+    """Where the predictor's code comes from; exactly one member."""
+
+    config_map: Name | None = Field(
+        None, description="ConfigMap in the same namespace whose keys are the source files."
+    )
+    in_image: InImage | None = Field(
+        None, description="The code is in the image (FROM batchedapi-serving)."
+    )
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="has(self.configMap) != has(self.inImage)",
+            check=lambda s: (s.config_map is None) != (s.in_image is None),
+            message="spec.predictor.source needs exactly one of configMap and inImage",
+            field_path=".configMap",
+        ),
+    )
+
+
+class EnvVar(ManifestModel):
+    """One environment variable of the model processes."""
+
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*$", max_length=253)]
+    value: Annotated[str, StringConstraints(max_length=32768)] = ""
+
+
+class Model(ManifestModel):
+    """Weights that are there before the predictor is made, at `context.model_path`."""
+
+    uri: Annotated[str, StringConstraints(pattern=MODEL_URI, max_length=2048)] = Field(
+        description="File or folder: file:///path, https://host/path, s3://bucket/key, or"
+        " pvc://CLAIM/path, which is mounted read-only and works in a cluster alone."
+    )
+    sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$", max_length=64)] | None = (
+        Field(None, description="Of the file, in hex; a model with another digest is not loaded.")
+    )
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="!self.uri.split('/').exists(part, part == '..')",
+            check=lambda m: ".." not in m.uri.split("/"),
+            message="spec.predictor.model.uri must not have .. in its path",
+            field_path=".uri",
+        ),
+    )
+
+    @property
+    def claim(self) -> str | None:
+        """PersistentVolumeClaim that a `pvc://` model is in."""
+        return self.uri.split("/")[2] if self.uri.startswith("pvc://") else None
+
+    @property
+    def served_uri(self) -> str:
+        """What a replica is told: a claim is a folder of its own."""
+        if self.claim is None:
+            return self.uri
+        path = self.uri.removeprefix(f"pvc://{self.claim}").strip("/")
+        return f"file://{contract.MODEL_DIRECTORY}/{path}".rstrip("/")
+
+
+class WarmUp(ManifestModel):
+    """Batches that are run before a replica is ready."""
+
+    enabled: Flag = Field(True, description="false: the first requests pay for what loads lazily.")
+    batch_sizes: Sizes = Field(
+        default_factory=list, description="Sizes to run. Empty: 1, 2, 4, ... and maxBatchSize."
+    )
+
+
+class Method(ManifestModel):
+    """One method of the class. What is absent is what its decorator says."""
+
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]*$", max_length=63)] = (
+        Field(description="The method's name in the class.")
+    )
+    batchable: Flag | None = Field(
+        None, description="Whether requests are put together. Absent: whether it has @batched."
+    )
+    batch_dim: Annotated[int, Field(strict=True, ge=0, le=7)] | None = Field(
+        None, description="Dimension along which rows are put together."
+    )
+    output_batch_dim: Annotated[int, Field(strict=True, ge=0, le=7)] | None = Field(
+        None, description="Dimension along which answers are taken apart. Absent: batchDim."
+    )
+    server_side_batching: MethodBatching | None = Field(
+        None, description=MethodBatching.__doc__ or ""
+    )
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="!has(self.outputBatchDim) || has(self.batchDim)",
+            check=lambda m: m.output_batch_dim is None or m.batch_dim is not None,
+            message="spec.predictor.methods[].outputBatchDim needs batchDim beside it",
+            field_path=".outputBatchDim",
+            reason="FieldValueRequired",
+        ),
+        Rule(
+            cel="!has(self.batchable) || self.batchable"
+            " || (!has(self.serverSideBatching) && !has(self.batchDim))",
+            check=lambda m: (
+                m.batchable is not False or (m.server_side_batching is None and m.batch_dim is None)
+            ),
+            message="spec.predictor.methods[].batchable is false: serverSideBatching and batchDim"
+            " beside it would do nothing; leave them out, or set it to true",
+            field_path=".batchable",
+        ),
+    )
+
+
+def _unique_names(methods: list[Method]) -> list[Method]:
+    no_two_alike([method.name for method in methods])
+    return methods
+
+
+_Processes = Annotated[
+    int | str,
+    count_or_word(CPU_COUNT, contract.MAX_PROCESSES),
+    count_or_word_schema(CPU_COUNT, contract.MAX_PROCESSES),
+]
+_CpuThreads = Annotated[
+    int | str,
+    count_or_word(AUTO, contract.MAX_CPU_THREADS),
+    count_or_word_schema(AUTO, contract.MAX_CPU_THREADS),
+]
+
+
+class Predictor(ManifestModel):
+    """The user's class and how many copies of it a replica runs."""
+
+    path: Annotated[
+        str,
+        StringConstraints(
+            pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$",
+            max_length=253,
+        ),
+    ] = Field(
+        description="The predictor class as `module:Class`, or `file.py:Class`. Looked for in the"
+        " manifest's folder, then in the working directory."
+    )
+    source: Source | None = Field(
+        None, description="Where the code comes from. Absent: it is in the image."
+    )
+    model: Model | None = Field(None, description=Model.__doc__ or "")
+    config: dict[str, JsonValue] = Field(
+        default_factory=dict,
+        description="Handed to the predictor's constructor as it is.",
+        json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
+    )
+    env: list[EnvVar] = Field(
+        default_factory=list,
+        max_length=128,
+        description="Environment variables of the model processes.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+    )
+    image: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = Field(
+        None, description="Serving image. Absent: the operator's default."
+    )
+    methods: Annotated[list[Method], AfterValidator(_unique_names)] = Field(
+        default_factory=list,
+        max_length=contract.MAX_METHODS,
+        description="What the manifest says of single methods; it beats their decorators.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+    )
+    processes_per_replica: _Processes = Field(
+        1,
+        description="Model processes per replica, each with its own model copy; cpu_count: as many"
+        " as the CPUs that its container is limited to, else those it requests.",
+    )
+    threads_per_process: int = Field(
+        1,
+        ge=1,
+        le=1024,
+        description="Batches that one model process runs at once (lanes); 1 for CPU-bound models.",
+    )
+    thread_safe: Flag = Field(
+        True, description="false: the class must never be called twice at once in a process."
+    )
+    gpu_assignment: GpuAssignment = Field(
+        GpuAssignment.AUTO,
+        description="GPUs that each process sees: Exclusive ones, one in turn (RoundRobin), All or"
+        " None. Auto: Exclusive where GPUs are a multiple of processes, else RoundRobin.",
+    )
+    cpu_threads: _CpuThreads = Field(
+        AUTO,
+        description="Threads of numerical libraries (OMP_NUM_THREADS and its like) in each process."
+        " Auto: the CPUs divided by the processes, where no such variable is set. env beats both.",
+    )
+    web_processes: int = Field(
+        1,
+        ge=1,
+        le=contract.MAX_WEB_PROCESSES,
+        description="Processes that read requests and write answers, for bodies that are costly to"
+        " decode; their rows meet in one queue.",
+    )
+    warmup: WarmUp = Field(
+        default_factory=WarmUp,
+        description=WarmUp.__doc__ or "",
+        json_schema_extra={"default": {}},
+    )
+    log_level: LogLevel = Field(LogLevel.INFO, description="Least severe log lines written.")
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="self.threadSafe || self.threadsPerProcess == 1",
+            check=lambda p: p.thread_safe or p.threads_per_process == 1,
+            message="spec.predictor.threadSafe false needs spec.predictor.threadsPerProcess 1:"
+            " use more processes instead",
+            field_path=".threadsPerProcess",
+        ),
+    )

@@ -1,0 +1,30 @@
+"""Which CPUs and devices the processes of a replica get, and advice about what was asked for."""
+
+from batchedapi_core.placement.advice import Advice, AdviceReason, Situation, advise
+from batchedapi_core.placement.cpus import (
+    THREAD_VARIABLES,
+    cpu_count,
+    cpu_threads,
+    quota_cpus,
+)
+from batchedapi_core.placement.devices import (
+    GpuAssignment,
+    PlacementError,
+    assign_devices,
+    visible_devices,
+)
+
+__all__ = [
+    "THREAD_VARIABLES",
+    "Advice",
+    "AdviceReason",
+    "GpuAssignment",
+    "PlacementError",
+    "Situation",
+    "advise",
+    "assign_devices",
+    "cpu_count",
+    "cpu_threads",
+    "quota_cpus",
+    "visible_devices",
+]

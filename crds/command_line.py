@@ -1,0 +1,66 @@
+"""docs/reference/command-line.md: every command of `batchedapi`, its options, its environment."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import click
+
+from batchedapi_core import contract
+from batchedapi_serving.cli.main import main
+from batchedapi_serving.logs import LOG_FORMAT
+from crds.markdown import HEADER, code, table
+
+_ORDER: Final = (
+    "A flag beats the manifest, and the manifest beats the decorators in the code. The environment"
+    " fills what the manifest does not say; in a cluster the API server has then written defaults"
+    f" into it, so that {code(contract.ENV_BATCH_TIME)} does nothing there.\n"
+)
+_ENVIRONMENT: Final = (
+    (contract.ENV_BATCH_SIZE, "maxBatchSize: rows, or requests, of one batch at most."),
+    (contract.ENV_BATCH_TIME, "batchInterval, in seconds: `0.01`."),
+    (
+        contract.ENV_CPU_REQUEST,
+        "CPUs for `processesPerReplica: cpu_count` without a CPU limit; set by the operator.",
+    ),
+    (LOG_FORMAT, "`json` or `text`; without it text on a terminal, else JSON."),
+    (
+        "CUDA_VISIBLE_DEVICES",
+        "GPUs of the replica, which are then shared out among its model processes.",
+    ),
+)
+
+
+def page() -> str:
+    """The whole page."""
+    commands = [part for name in sorted(main.commands) for part in _command(name)]
+    rows = ((code(name), meaning) for name, meaning in _ENVIRONMENT)
+    return "\n".join(
+        (
+            f"{HEADER}# The command line\n",
+            *commands,
+            "## Environment of `batchedapi serve`\n",
+            _ORDER,
+            table(("variable", "meaning"), rows),
+        )
+    )
+
+
+def _command(name: str) -> Iterator[str]:
+    command = main.commands[name]
+    yield f"## `batchedapi {name}`\n"
+    yield f"{' '.join((command.help or '').split())}\n"
+    yield table(("option", "meaning"), _options(command))
+
+
+def _options(command: click.Command) -> Iterator[tuple[str, str]]:
+    context = click.Context(command)
+    for parameter in command.params:
+        if isinstance(parameter, click.Argument):
+            yield (
+                code(parameter.make_metavar(context).strip("[]")),
+                "The class, where there is no manifest: everything has its default.",
+            )
+        else:
+            record = parameter.get_help_record(context)
+            if record is not None:
+                yield code(record[0]), record[1]

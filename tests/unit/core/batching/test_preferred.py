@@ -1,0 +1,63 @@
+"""Sizes that a model is best at, and strategies that release early."""
+
+from math import inf
+
+import pytest
+
+from batchedapi_core.batching import Batcher, BatchPolicy, Client, Dispatch, Entry, Strategy
+
+
+def batcher_of(strategy: Strategy, queued: int, *sizes: int) -> Batcher[None]:
+    """32 rows a batch, one free lane, 2 ms; so many rows queued at 0 s."""
+    batcher: Batcher[None] = Batcher(BatchPolicy(32, 0.002, strategy, preferred_sizes=sizes))
+    batcher.lane_added(0.0)
+    for _ in range(queued):
+        batcher.arrive(Entry(None, 1, 1, Client(), 0.0, inf), 0.0)
+    return batcher
+
+
+@pytest.mark.parametrize(
+    ("queued", "size"), [(3, 3), (4, 4), (7, 4), (8, 8), (31, 16), (32, 32), (40, 32)]
+)
+@pytest.mark.parametrize("strategy", [Strategy.WINDOW, Strategy.IMMEDIATE])
+def test_an_early_batch_has_the_largest_preferred_size(
+    strategy: Strategy, queued: int, size: int
+) -> None:
+    """With fewer than the smallest, what waits goes: holding it back would help nobody."""
+    batcher = batcher_of(strategy, queued, 4, 8, 16)
+
+    assert Dispatch(size, "full" if size == 32 else "early") == batcher.next_action(0.0)
+
+
+def test_at_the_interval_everything_goes() -> None:
+    """As in Triton: the delay is a promise to whoever waits, a preferred size is none."""
+    batcher = batcher_of(Strategy.FIXED, 7, 4)
+
+    assert Dispatch(7, "interval") == batcher.next_action(0.002)
+
+
+def test_a_drain_takes_everything() -> None:
+    """The process is about to end."""
+    batcher = batcher_of(Strategy.WINDOW, 7, 4)
+    batcher.draining = True
+
+    assert Dispatch(7, "drain") == batcher.next_action(0.0)
+
+
+def test_a_request_larger_than_the_preferred_size_goes_alone() -> None:
+    """It cannot be cut here, and must not block the queue."""
+    batcher: Batcher[None] = Batcher(
+        BatchPolicy(32, 0.0, Strategy.IMMEDIATE, preferred_sizes=(4, 16))
+    )
+    batcher.lane_added(0.0)
+    large = Entry(None, 10, 10, Client(), 0.0, inf)
+    for entry in (large, Entry(None, 1, 1, Client(), 0.0, inf)):
+        batcher.arrive(entry, 0.0)
+
+    assert Dispatch(4, "early") == batcher.next_action(0.0)
+    assert ([large], []) == batcher.take(4, 0.0)
+
+
+def test_immediate_releases_whatever_waits() -> None:
+    """No rule, no learning: a lane is free."""
+    assert Dispatch(1, "early") == batcher_of(Strategy.IMMEDIATE, 1).next_action(0.0)
