@@ -7,11 +7,11 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, assert_never
+from typing import Any, Final
 
 from batchedapi_core import contract
-from batchedapi_core.batching import SizeUnit
 from batchedapi_core.manifest import BatchedAPI, ScalingMode
+from batchedapi_core.placement import Advice, AdviceReason
 from batchedapi_core.scaling import (
     Observation,
     ScalingDecision,
@@ -19,10 +19,16 @@ from batchedapi_core.scaling import (
     ScalingState,
     decide,
     explain,
-    in_requests,
     observe,
 )
 from batchedapi_operator.autoscaling import report
+from batchedapi_operator.autoscaling.advice import (
+    advice_seen,
+    advice_unseen,
+    notes_of_advice,
+    standing_in,
+)
+from batchedapi_operator.autoscaling.in_effect import effective_of, policy_of, processes_of
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
 from batchedapi_operator.autoscaling.scrape import Outcome, Scrapes
 from batchedapi_operator.cluster import Cluster, micro_time, rfc3339, utc_now
@@ -54,36 +60,8 @@ class _Watched:
     reported: float = float("-inf")
     held: int = 0
     """Looks in a row that ended in a hold."""
-
-
-def policy_of(
-    api: BatchedAPI, pages: list[MetricsPage], state: ScalingState, now: float
-) -> ScalingPolicy:
-    """The user's targets, with the batching that is in effect on the replicas where they say so."""
-    batching, scaling, predictor = (
-        api.spec.server_side_batching,
-        api.spec.autoscaling,
-        api.spec.predictor,
-    )
-    sizes = [page.max_batch_size for page in pages if page.max_batch_size is not None]
-    intervals = [page.batch_interval for page in pages if page.batch_interval is not None]
-    written = batching.max_batch_size or contract.DEFAULT_BATCHED_MAX_BATCH_SIZE
-    policy = ScalingPolicy(
-        min_replicas=scaling.min_replicas,
-        max_replicas=scaling.max_replicas,
-        max_batch_size=max(sizes, default=written),
-        batch_interval=max(intervals, default=batching.batch_interval),
-        latency_target=batching.max_latency,
-        target_utilization=scaling.target_utilization_percent / 100,
-        lanes=predictor.processes_per_replica * predictor.threads_per_process,
-    )
-    match batching.size_unit:
-        case SizeUnit.ROWS:
-            return policy
-        case SizeUnit.REQUESTS:
-            return in_requests(policy, state, [page.sample for page in pages], now)
-        case _:
-            assert_never(batching.size_unit)
+    advised: frozenset[AdviceReason] = frozenset()
+    """What the status says at present."""
 
 
 class Autoscaler:
@@ -150,11 +128,12 @@ class Autoscaler:
         except InvalidSpecError:
             return  # the reconciler has said so; the replicas stay as they are
         if api.spec.autoscaling.mode is not ScalingMode.NATIVE:
-            await self._stand_aside(key, document, api.spec.autoscaling.mode)
+            await self._stand_aside(key, document, api)
             return
         watched = self._watched.get(key)
         if watched is None or watched.uid != uid:
-            watched = self._watched[key] = _Watched(uid, _restored(document))
+            said = standing_in(document.get("status") or {})
+            watched = self._watched[key] = _Watched(uid, _restored(document), advised=said)
         await self._decide(key, document, api, deployment, watched)
 
     async def _decide(
@@ -190,7 +169,13 @@ class Autoscaler:
         scaled = await self._scale(key, document, deployment, policy, decision)
         watched.held = watched.held + 1 if decision.reason.is_hold else 0
         learned = watched.state.to_saved()
-        look = report.Look(policy, load, decision, learned, len(pods), len(pages))
+        advice = advice_seen(
+            api, processes_of(api, pages), pages, policy, load, standing=watched.advised
+        )
+        effective = effective_of(api, pages)
+        look = report.Look(
+            policy, load, decision, learned, len(pods), len(pages), effective, advice
+        )
         await self._report(key, document, watched, look, scaled=scaled)
 
     def _counted(self, key: ObjectKey, outcomes: list[Outcome]) -> list[MetricsPage]:
@@ -236,12 +221,7 @@ class Autoscaler:
         )
         up = decision.desired > deployment.replicas
         note = Note("Normal", "ScaledUp" if up else "ScaledDown", "Scale", text)
-        now = micro_time(self._wall())
-        event = build_event(note, key, document["metadata"]["uid"], now, uuid.uuid4().hex[:16])
-        try:
-            await self._cluster.create_event(event)
-        except ApplyError as error:  # the status says the same: it must be written all the same
-            log.warning("event not written", extra={"api": str(key), "error": error.message})
+        await self._record(key, document["metadata"]["uid"], note)
         return True
 
     async def _report(
@@ -264,15 +244,38 @@ class Autoscaler:
         if scaled or report.news(before, after):
             await self._write(key, watched.uid, after)
             watched.reported = now
+            await self._tell(key, watched.uid, look.advice, watched.advised)
+            watched.advised = frozenset(one.reason for one in look.advice)
 
-    async def _stand_aside(self, key: ObjectKey, document: JsonObject, mode: ScalingMode) -> None:
+    async def _stand_aside(self, key: ObjectKey, document: JsonObject, api: BatchedAPI) -> None:
+        mode = api.spec.autoscaling.mode
         if key in self._watched:
             self.forget(key)
         before = document.get("status") or {}
         generation = document["metadata"].get("generation", 0)
-        after = report.inactive_report(mode.value, before, generation, rfc3339(self._wall()))
+        advice, now = advice_unseen(api, processes_of(api)), rfc3339(self._wall())
+        after = report.inactive_report(mode.value, advice, before, generation, now)
         if report.news(before, after):
-            await self._write(key, document["metadata"]["uid"], after)
+            uid = document["metadata"]["uid"]
+            await self._write(key, uid, after)
+            await self._tell(key, uid, advice, standing_in(before))
+
+    async def _tell(
+        self,
+        key: ObjectKey,
+        uid: str,
+        advice: tuple[Advice, ...],
+        standing: frozenset[AdviceReason],
+    ) -> None:
+        for note in notes_of_advice(advice, standing):
+            await self._record(key, uid, note)
+
+    async def _record(self, key: ObjectKey, uid: str, note: Note) -> None:
+        event = build_event(note, key, uid, micro_time(self._wall()), uuid.uuid4().hex[:16])
+        try:
+            await self._cluster.create_event(event)
+        except ApplyError as error:  # the status says the same: it must be written all the same
+            log.warning("event not written", extra={"api": str(key), "error": error.message})
 
     async def _write(self, key: ObjectKey, uid: str, status: JsonObject) -> None:
         await self._cluster.apply_status(key, uid, status, contract.AUTOSCALER_FIELD_MANAGER)

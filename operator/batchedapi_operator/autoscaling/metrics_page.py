@@ -34,6 +34,7 @@ _READ: Final = frozenset(
         contract.METRIC_MAX_BATCH_SIZE,
         contract.METRIC_BATCH_INTERVAL_SECONDS,
         contract.METRIC_PROCESS_START_TIME,
+        contract.METRIC_MODEL_PROCESS_MEMORY_BYTES,
         f"{contract.METRIC_BATCH_ROWS}_bucket",
         f"{contract.METRIC_BATCH_REQUESTS}_sum",
         *(f"{name}_{part}" for name in _HISTOGRAMS for part in ("sum", "count")),
@@ -54,6 +55,8 @@ class MetricsPage:
     """Rows or requests, in effect; the largest of the methods'. None where not exported."""
     batch_interval: float | None
     """Seconds, in effect; the longest of the methods'."""
+    process_memory: float | None = None
+    """Bytes of the largest model process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,11 @@ class _Series:
         if name not in self.values:
             raise MetricsUnavailableError("incomplete", f"expected {name}, which is not exported")
         return sum(sample.value for sample in self.values[name])
+
+    def shared(self, name: str) -> float:
+        """Of what all methods have together, and each says whole."""
+        self.required(name)
+        return max(sample.value for sample in self.values[name])
 
     def optional(self, name: str) -> float:
         return sum(sample.value for sample in self.values.get(name, ()))
@@ -108,7 +116,7 @@ def parse_page(text: str, pod: str, *, time: float, unix_time: float) -> Metrics
         row_seconds=series.optional(contract.METRIC_BATCH_ROW_SECONDS),
         batch_rows_buckets=_buckets(series.values.get(f"{contract.METRIC_BATCH_ROWS}_bucket", ())),
         queue_rows=series.required(contract.METRIC_QUEUE_ROWS),
-        lanes=series.required(contract.METRIC_LANES),
+        lanes=series.shared(contract.METRIC_LANES),
         requests=series.optional(f"{contract.METRIC_BATCH_REQUESTS}_sum"),
     )
     size = series.largest(contract.METRIC_MAX_BATCH_SIZE)
@@ -118,6 +126,7 @@ def parse_page(text: str, pod: str, *, time: float, unix_time: float) -> Metrics
         sample=sample,
         max_batch_size=None if size is None else int(size),
         batch_interval=series.largest(contract.METRIC_BATCH_INTERVAL_SECONDS),
+        process_memory=series.largest(contract.METRIC_MODEL_PROCESS_MEMORY_BYTES),
     )
 
 

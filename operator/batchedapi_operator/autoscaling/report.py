@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, assert_never
 
-from batchedapi_core.manifest import ConditionType
+from batchedapi_core.manifest import ConditionType, UnitError, format_duration, parse_duration
+from batchedapi_core.placement import Advice
 from batchedapi_core.scaling import (
     ClampName,
     LoadWindow,
@@ -14,6 +15,7 @@ from batchedapi_core.scaling import (
     ScalingPolicy,
     record,
 )
+from batchedapi_operator.autoscaling.advice import spec_advice
 from batchedapi_operator.keys import JsonObject
 from batchedapi_operator.reconcile.conditions import Condition, dated
 
@@ -23,7 +25,18 @@ OUR_CONDITIONS: Final = (
     ConditionType.METRICS_AVAILABLE,
     ConditionType.AUTOSCALING_ACTIVE,
     ConditionType.SCALING_LIMITED,
+    ConditionType.SPEC_ADVICE,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """What pods say is in effect; the size in rows or requests, the interval in seconds."""
+
+    processes: int
+    lanes: int
+    max_batch_size: int | None
+    batch_interval: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +49,9 @@ class Look:
     learned: Mapping[str, object]
     ready: int
     answered: int
+    effective: Effective | None = None
+    """None: no pod has said it."""
+    advice: tuple[Advice, ...] = ()
 
 
 def build_report(
@@ -52,8 +68,15 @@ def build_report(
     """
     recorded = record(look.policy, look.decision)
     last_scale = now if scaled else (before.get("autoscaling") or {}).get("lastScaleTime")
-    found = (_metrics_available(look), _active(look), _limited(look.decision))
+    found = (
+        _metrics_available(look),
+        _active(look),
+        _limited(look.decision),
+        spec_advice(look.advice),
+    )
+    effective = _effective(look.effective) if look.effective else before.get("effective")
     return {
+        **({"effective": effective} if effective else {}),
         "batching": _batching(look),
         "autoscaling": {
             "lastDecision": {
@@ -70,10 +93,26 @@ def build_report(
     }
 
 
-def inactive_report(mode: str, before: Mapping[str, Any], generation: int, now: str) -> JsonObject:
+def inactive_report(
+    mode: str, advice: Sequence[Advice], before: Mapping[str, Any], generation: int, now: str
+) -> JsonObject:
     """In modes External and Off: the autoscaler says that it does nothing."""
     idle = Condition(ConditionType.AUTOSCALING_ACTIVE, "False", mode, "spec.replicas decides")
-    return {"conditions": dated((idle,), before.get("conditions") or (), generation, now)}
+    found = (idle, spec_advice(advice))
+    return {"conditions": dated(found, before.get("conditions") or (), generation, now)}
+
+
+def _effective(effective: Effective) -> JsonObject:
+    figures: JsonObject = {
+        "processesPerReplica": effective.processes,
+        "lanes": effective.lanes,
+    }
+    if effective.max_batch_size is not None:
+        figures["maxBatchSize"] = effective.max_batch_size
+    if effective.batch_interval is not None:
+        # to the microsecond: Adaptive comes to any number
+        figures["batchInterval"] = format_duration(round(effective.batch_interval, 6))
+    return figures
 
 
 def _batching(look: Look) -> JsonObject:
@@ -154,6 +193,7 @@ def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
         _states(before) != _states(after)
         or ("autoscaling" in before) != ("autoscaling" in after)
         or _figures_differ(before.get("batching") or {}, after.get("batching") or {})
+        or _figures_differ(before.get("effective") or {}, after.get("effective") or {})
     )
 
 
@@ -176,9 +216,12 @@ def _figures_differ(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool
 def _differ(before: object, after: object) -> bool:
     if before in (None, "") or after in (None, ""):  # the CRD's default for a text is empty
         return (before or None) != (after or None)
-    try:
-        old, new = float(str(before)), float(str(after))
-    except ValueError:
-        return True
+    try:  # a duration first: in milliseconds, so that the tolerance below is of what is shown
+        old, new = 1e3 * parse_duration(str(before)), 1e3 * parse_duration(str(after))
+    except UnitError:
+        try:
+            old, new = float(str(before)), float(str(after))
+        except ValueError:
+            return True
     # abs_tol: the last digit that is shown
     return not math.isclose(old, new, rel_tol=FIGURE_CHANGE, abs_tol=0.1)

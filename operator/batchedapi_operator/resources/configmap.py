@@ -48,6 +48,9 @@ def revision_of(
         )
     manifest = serving_slice(api)
     hashed = [manifest, api.spec.predictor.image, dict(data), dict(binary_data)]
+    model = api.spec.predictor.model
+    if model is not None and model.claim is not None:
+        hashed.append(model.claim)  # the slice names the folder that it is mounted at alone
     digest = hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
     digest = digest[:REVISION_DIGITS]
     return Revision(

@@ -4,7 +4,7 @@ import math
 from typing import Final
 
 from batchedapi_core import contract
-from batchedapi_core.manifest import BatchedAPI, Compute, format_duration
+from batchedapi_core.manifest import CPU_COUNT, BatchedAPI, Compute, format_duration
 from batchedapi_operator.keys import DEPLOYMENTS, JsonObject
 from batchedapi_operator.resources.configmap import Revision
 from batchedapi_operator.resources.names import head, labels, selector_labels
@@ -21,6 +21,7 @@ UNLIMITED_REQUEST_SECONDS: Final = 600
 GPU: Final = "nvidia.com/gpu"
 _MANIFEST_VOLUME: Final = "revision"
 _SCRATCH_VOLUME: Final = "tmp"
+_MODEL_VOLUME: Final = "model"
 
 
 def build_deployment(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
@@ -74,12 +75,15 @@ def _pod(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
         "volumes": [
             {"name": _MANIFEST_VOLUME, "configMap": {"name": revision.name}},
             {"name": _SCRATCH_VOLUME, "emptyDir": {}},
+            *_claim_volumes(api),
         ],
     }
 
 
 def _container(api: BatchedAPI, image: str) -> JsonObject:
     env = [{"name": entry.name, "value": entry.value} for entry in api.spec.predictor.env]
+    if api.spec.predictor.processes_per_replica == CPU_COUNT:
+        env.append({"name": contract.ENV_CPU_REQUEST, "value": api.spec.compute.cpu})
     return {
         "name": CONTAINER,
         "image": image,
@@ -92,10 +96,7 @@ def _container(api: BatchedAPI, image: str) -> JsonObject:
             "--tolerate-unknown-fields",
         ],
         **({"env": env} if env else {}),
-        "ports": [
-            {"name": contract.HTTP_PORT_NAME, "containerPort": contract.HTTP_PORT},
-            {"name": contract.ADMIN_PORT_NAME, "containerPort": contract.ADMIN_PORT},
-        ],
+        "ports": _ports(api),
         "resources": _resources(api.spec.compute),
         "startupProbe": _probe(contract.PATH_STARTUP, period=1, failures=STARTUP_SECONDS),
         "readinessProbe": _probe(contract.PATH_READY, period=1, timeout=3, failures=3),
@@ -107,15 +108,38 @@ def _container(api: BatchedAPI, image: str) -> JsonObject:
         },
         "terminationMessagePath": contract.TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [
-            {
-                "name": _MANIFEST_VOLUME,
-                "mountPath": contract.MANIFEST_DIRECTORY,
-                "readOnly": True,
-            },
-            {"name": _SCRATCH_VOLUME, "mountPath": "/tmp"},  # noqa: S108 - inside the pod
-        ],
+        "volumeMounts": _mounts(api),
     }
+
+
+def _ports(api: BatchedAPI) -> list[JsonObject]:
+    ports: list[JsonObject] = [
+        {"name": contract.HTTP_PORT_NAME, "containerPort": contract.HTTP_PORT},
+        {"name": contract.ADMIN_PORT_NAME, "containerPort": contract.ADMIN_PORT},
+    ]
+    if api.spec.networking.grpc:
+        ports.append({"name": contract.GRPC_PORT_NAME, "containerPort": contract.GRPC_PORT})
+    return ports
+
+
+def _mounts(api: BatchedAPI) -> list[JsonObject]:
+    mounts: list[JsonObject] = [
+        {"name": _MANIFEST_VOLUME, "mountPath": contract.MANIFEST_DIRECTORY, "readOnly": True},
+        {"name": _SCRATCH_VOLUME, "mountPath": "/tmp"},  # noqa: S108 - inside the pod
+    ]
+    if _claim_volumes(api):
+        model = {"name": _MODEL_VOLUME, "mountPath": contract.MODEL_DIRECTORY, "readOnly": True}
+        mounts.append(model)
+    return mounts
+
+
+def _claim_volumes(api: BatchedAPI) -> list[JsonObject]:
+    """The claim of a `pvc://` model; the slice names the folder that it is mounted at."""
+    model = api.spec.predictor.model
+    if model is None or model.claim is None:
+        return []
+    claim = {"claimName": model.claim, "readOnly": True}
+    return [{"name": _MODEL_VOLUME, "persistentVolumeClaim": claim}]
 
 
 def _resources(compute: Compute) -> JsonObject:

@@ -28,7 +28,16 @@ def predictor(**parts: Any) -> Document:
     return {"predictor": {"path": "model:Iris", **parts}}
 
 
+def method(common: Document | None = None, **parts: Any) -> Document:
+    """A method `a` with `parts`, beside batching that is common to all."""
+    return {
+        "predictor": {"path": "model:Iris", "methods": [{"name": "a", **parts}]},
+        "serverSideBatching": common or {},
+    }
+
+
 BATCHING: Final = "serverSideBatching"
+LARGEST: Final = list(range(1, 33))
 
 ACCEPTED: Final[dict[str, Document]] = {
     "smallest": spec(),
@@ -56,6 +65,61 @@ ACCEPTED: Final[dict[str, Document]] = {
     "requests fit": spec(
         **{BATCHING: {"sizeUnit": "Requests", "maxBatchSize": 32}},
         overload={"maxReplicaConcurrency": 32},
+    ),
+    "a process for each cpu": predictor(processesPerReplica="cpu_count", cpuThreads="Auto"),
+    "most processes": predictor(processesPerReplica=64, cpuThreads=256, webProcesses=16),
+    "not thread-safe": predictor(threadSafe=False),
+    "exclusive gpus": predictor(gpuAssignment="Exclusive", processesPerReplica=2)
+    | {"compute": {"gpu": 4}},
+    "exclusive gpus for each cpu": predictor(
+        gpuAssignment="Exclusive", processesPerReplica="cpu_count"
+    )
+    | {"compute": {"gpu": 3}},
+    "model in a claim": predictor(model={"uri": "pvc://weights/iris/1"}),
+    "model in a whole claim": predictor(model={"uri": "pvc://weights"}),
+    "model with a digest": predictor(model={"uri": "s3://models/a.bin", "sha256": "0" * 64}),
+    "model of a file": predictor(model={"uri": "file:///models/a..b/x"}),
+    "no warm-up": predictor(warmup={"enabled": False}),
+    "warm-up sizes": predictor(warmup={"batchSizes": [1, 8]}),
+    "batching off": spec(**{BATCHING: {"enabled": False, "maxBatchSize": 8}}),
+    "adaptive": spec(**{BATCHING: {"strategy": "Adaptive", "maxLatency": "50ms"}}),
+    "immediate": spec(**{BATCHING: {"strategy": "Immediate"}}),
+    "preferred sizes": spec(**{BATCHING: {"maxBatchSize": 8, "preferredBatchSizes": [4, 8]}}),
+    "preferred sizes of whatever": spec(**{BATCHING: {"preferredBatchSizes": LARGEST}}),
+    "every choice": spec(
+        **{
+            BATCHING: {
+                "shapePolicy": "Pad",
+                "dispatch": "LeastLoaded",
+                "queueOrder": "Deadline",
+                "onItemError": "FailBatch",
+                "receipt": "All",
+            }
+        }
+    ),
+    "grpc": spec(networking={"grpc": True}),
+    "methods": predictor(
+        methods=[
+            {"name": "predict"},
+            {"name": "embed", "batchable": True, "batchDim": 1, "outputBatchDim": 0},
+            {"name": "describe", "batchable": False},
+        ]
+    ),
+    "a method of its own": method(
+        {"maxLatency": "20ms"},
+        serverSideBatching={
+            "maxBatchSize": 64,
+            "batchInterval": "30ms",
+            "strategy": "Adaptive",
+            "maxLatency": "90ms",
+            "sizeUnit": "Requests",
+            "preferredBatchSizes": [32],
+            "shapePolicy": "Reject",
+            "queueOrder": "Deadline",
+        },
+    ),
+    "a method with the common latency": method(
+        {"maxLatency": "90ms"}, serverSideBatching={"strategy": "Adaptive"}
     ),
 }
 """Name of the case -> spec."""
@@ -152,6 +216,113 @@ REFUSED: Final[dict[str, tuple[Document, str]]] = {
     ),
     "relative endpoint": (spec(networking={"endpoint": "iris"}), "spec.networking.endpoint"),
     "unknown field": (spec(autoscalling={}), "spec.autoscalling"),
+    "unknown count": (predictor(processesPerReplica="all"), "spec.predictor.processesPerReplica"),
+    "65 processes": (predictor(processesPerReplica=65), "spec.predictor.processesPerReplica"),
+    "count in quotes": (predictor(processesPerReplica="2"), "spec.predictor.processesPerReplica"),
+    "no cpu threads": (predictor(cpuThreads=0), "spec.predictor.cpuThreads"),
+    "cpu threads in lower case": (predictor(cpuThreads="auto"), "spec.predictor.cpuThreads"),
+    "no web process": (predictor(webProcesses=0), "spec.predictor.webProcesses"),
+    "threads in what is not thread-safe": (
+        predictor(threadSafe=False, threadsPerProcess=2),
+        "spec.predictor.threadSafe",
+    ),
+    "gpus that cannot be shared out": (
+        predictor(gpuAssignment="Exclusive", processesPerReplica=2) | {"compute": {"gpu": 3}},
+        "spec.predictor.gpuAssignment",
+    ),
+    "fewer gpus than processes": (
+        predictor(gpuAssignment="Exclusive", processesPerReplica=2) | {"compute": {"gpu": 1}},
+        "spec.predictor.gpuAssignment",
+    ),
+    "unknown assignment": (predictor(gpuAssignment="Mine"), "spec.predictor.gpuAssignment"),
+    "model without a scheme": (predictor(model={"uri": "model.bin"}), "spec.predictor.model.uri"),
+    "model over plain http": (
+        predictor(model={"uri": "http://host/model.bin"}),
+        "spec.predictor.model.uri",
+    ),
+    "model beside its claim": (
+        predictor(model={"uri": "pvc://weights/../../etc"}),
+        "spec.predictor.model.uri",
+    ),
+    "claim with a bad name": (predictor(model={"uri": "pvc://-a/b"}), "spec.predictor.model.uri"),
+    "short digest": (
+        predictor(model={"uri": "file:///a", "sha256": "00"}),
+        "spec.predictor.model.sha256",
+    ),
+    "warm-up of nothing": (
+        predictor(warmup={"batchSizes": [0]}),
+        "spec.predictor.warmup.batchSizes",
+    ),
+    "adaptive to nothing": (
+        spec(**{BATCHING: {"strategy": "Adaptive"}}),
+        "spec.serverSideBatching.strategy",
+    ),
+    "preferred above the largest": (
+        spec(**{BATCHING: {"maxBatchSize": 8, "preferredBatchSizes": [4, 9]}}),
+        "spec.serverSideBatching.preferredBatchSizes",
+    ),
+    "33 preferred sizes": (
+        spec(**{BATCHING: {"preferredBatchSizes": [*LARGEST, 33]}}),
+        "spec.serverSideBatching.preferredBatchSizes",
+    ),
+    "the same preferred size twice": (
+        spec(**{BATCHING: {"preferredBatchSizes": [4, 4]}}),
+        "spec.serverSideBatching.preferredBatchSizes",
+    ),
+    "unknown shape policy": (
+        spec(**{BATCHING: {"shapePolicy": "Ignore"}}),
+        "spec.serverSideBatching.shapePolicy",
+    ),
+    "unknown receipt": (spec(**{BATCHING: {"receipt": "on"}}), "spec.serverSideBatching.receipt"),
+    "grpc as text": (spec(networking={"grpc": "maybe"}), "spec.networking.grpc"),
+    "a private method": (predictor(methods=[{"name": "_a"}]), "spec.predictor.methods"),
+    "a method without a name": (predictor(methods=[{}]), "spec.predictor.methods"),
+    "a method twice": (
+        predictor(methods=[{"name": "a"}, {"name": "b"}, {"name": "a"}]),
+        "spec.predictor.methods",
+    ),
+    "eighth dimension": (method(batchDim=8), "spec.predictor.methods"),
+    "only the output's dimension": (
+        method(outputBatchDim=1),
+        "spec.predictor.methods[].outputBatchDim",
+    ),
+    "batching of what is not batched": (
+        method(batchable=False, serverSideBatching={"maxBatchSize": 2}),
+        "spec.predictor.methods[].batchable",
+    ),
+    "dimension of what is not batched": (
+        method(batchable=False, batchDim=1),
+        "spec.predictor.methods[].batchable",
+    ),
+    "method's interval above the common latency": (
+        method({"maxLatency": "20ms"}, serverSideBatching={"batchInterval": "20ms"}),
+        "spec.predictor.methods[].serverSideBatching.batchInterval",
+    ),
+    "common interval above the method's latency": (
+        method(serverSideBatching={"maxLatency": "10ms"}),
+        "spec.predictor.methods[].serverSideBatching.batchInterval",
+    ),
+    "method adaptive to nothing": (
+        method(serverSideBatching={"strategy": "Adaptive"}),
+        "spec.predictor.methods[].serverSideBatching.strategy",
+    ),
+    "method's preferred above the common largest": (
+        method({"maxBatchSize": 8}, serverSideBatching={"preferredBatchSizes": [9]}),
+        "spec.predictor.methods[].serverSideBatching.preferredBatchSizes",
+    ),
+    "common preferred above the method's largest": (
+        method({"preferredBatchSizes": [9]}, serverSideBatching={"maxBatchSize": 8}),
+        "spec.predictor.methods[].serverSideBatching.preferredBatchSizes",
+    ),
+    "method's requests do not fit": (
+        method({"sizeUnit": "Requests"}, serverSideBatching={"maxBatchSize": 33})
+        | {"overload": {"maxReplicaConcurrency": 32}},
+        "spec.predictor.methods[].serverSideBatching.maxBatchSize",
+    ),
+    "timeout within the method's interval": (
+        method(serverSideBatching={"batchInterval": "2s"}) | {"overload": {"timeout": "1s"}},
+        "spec.predictor.methods[].serverSideBatching.batchInterval",
+    ),
 }
 """Name of the case -> (spec, path that the message must name)."""
 

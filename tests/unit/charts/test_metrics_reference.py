@@ -40,9 +40,8 @@ def test_the_page_of_a_replica_is_documented_metric_by_metric(tmp_path: Path) ->
     """A metric with other labels than documented leaves users' queries empty."""
     slots.create_memory(tmp_path / "metrics")
     memory = slots.map_memory(tmp_path / "metrics")
-    memory[slots.READY], memory[slots.MAX_BATCH_SIZE] = 1, 8
 
-    text = page(memory).decode()
+    text = page(memory, [("predict", 8)]).decode()
 
     assert documented(SERVING) == exposed(text)
 

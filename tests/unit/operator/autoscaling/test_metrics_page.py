@@ -160,3 +160,20 @@ def test_any_page_is_either_possible_or_refused(lines: list[str], *, first: bool
     figures = (found.sample.rows, found.sample.lanes, found.sample.rows_received, *counts)
     assert all(math.isfinite(figure) and figure >= 0 for figure in figures)
     assert sorted(counts) == counts
+
+
+def test_lanes_that_methods_share_are_counted_once() -> None:
+    """Each method says all of them: a sum would plan with twice the replica."""
+    text = page(extra='batchedapi_lanes{method="embed"} 2\n')
+
+    assert 2.0 == parse_page(text, "pod", time=0.0, unix_time=2000.0).sample.lanes
+
+
+@pytest.mark.parametrize(
+    ("extra", "expected"), [("", None), ("batchedapi_model_process_memory_bytes 5e8\n", 5e8)]
+)
+def test_the_memory_of_a_model_process_is_read_where_it_is_exported(
+    extra: str, expected: float | None
+) -> None:
+    """Replicas of an earlier version do not."""
+    assert expected == parse_page(page(extra=extra), "p", time=0.0, unix_time=2e3).process_memory

@@ -149,6 +149,22 @@ def test_why_a_model_does_not_load(pod: dict[str, Any], reason: str, words: str)
     assert status["phase"] == "Error"
 
 
+@pytest.mark.parametrize(
+    "reason",
+    ["DownloadFailed", "DigestMismatch", "ImportFailed", "InitFailed", "ShapeProbeFailed",
+     "WarmUpFailed", "OutOfMemory", "CrashLooping"],
+)  # fmt: skip
+def test_what_a_replica_gives_as_its_reason_is_the_conditions(reason: str) -> None:
+    """N11, C19: the word is the replica's; the operator adds which pod said it."""
+    told = json.dumps({"reason": reason, "message": "because"})
+    pod = pod_body(ready=False, last_state=ended(1, told))
+
+    status = status_of(deployment_body(ready=0), [pod])
+
+    (found,) = [one for one in status["conditions"] if one["type"] == "ModelLoaded"]
+    assert (reason, "pod iris-1: because") == (found["reason"], found["message"])
+
+
 def test_pods_of_an_old_revision_do_not_vouch_for_the_new_one() -> None:
     """The old model answers; the new one fails to load; the user must see that."""
     old = pod_body("iris-old", revision="1")

@@ -121,3 +121,39 @@ def test_the_update_strategy_is_that_of_the_manifest() -> None:
         "type": "RollingUpdate",
         "rollingUpdate": {"maxSurge": 2, "maxUnavailable": "10%"},
     } == spec["strategy"]
+
+
+def test_grpc_opens_a_port_and_nothing_else_does() -> None:
+    """A port that nobody answers on is a riddle to whoever finds it."""
+    closed, opened = container(), container(networking={"grpc": True})
+
+    assert ["http", "admin"] == [port["name"] for port in closed["ports"]]
+    assert {"name": "grpc", "containerPort": 9000} == opened["ports"][-1]
+    assert closed["args"] == opened["args"]
+
+
+def test_a_claim_is_mounted_read_only_where_the_slice_says() -> None:
+    """Every replica may have it, and none may change the model of the others."""
+    predictor = {"path": "model:Iris", "model": {"uri": "pvc://weights/iris/1"}}
+    pod = pod_spec(predictor=predictor)
+
+    claim = {"claimName": "weights", "readOnly": True}
+    assert {"name": "model", "persistentVolumeClaim": claim} == pod["volumes"][-1]
+    mount = {"name": "model", "mountPath": "/mnt/model", "readOnly": True}
+    assert mount == pod["containers"][0]["volumeMounts"][-1]
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/key", "file:///models/a"])
+def test_a_model_that_is_fetched_mounts_nothing(uri: str) -> None:
+    """It goes into the scratch volume."""
+    found = pod_spec(predictor={"path": "model:Iris", "model": {"uri": uri}})
+
+    assert pod_spec()["volumes"][1:] == found["volumes"][1:]
+
+
+def test_cpu_count_is_told_the_request() -> None:
+    """W08: a container reads its limit from the kernel, but its request nowhere."""
+    predictor = {"path": "model:Iris", "processesPerReplica": "cpu_count"}
+    found = container(predictor=predictor, compute={"cpu": "1500m"})
+
+    assert {"name": "BATCHEDAPI_CPU_REQUEST", "value": "1500m"} in found["env"]

@@ -71,3 +71,25 @@ def test_the_service_maps_port_80_to_the_named_port() -> None:
     assert f"http://iris.{KEY.namespace}.svc/v1/iris" == url(
         api(networking={"endpoint": "/v1/iris"})
     )
+
+
+def test_grpc_is_a_second_port_of_the_service() -> None:
+    """Gateways must be told that it is HTTP/2 in the clear."""
+    _, port = build_service(api(networking={"grpc": True}))["spec"]["ports"]
+
+    assert (9000, "grpc", "kubernetes.io/h2c") == (
+        port["port"],
+        port["targetPort"],
+        port["appProtocol"],
+    )
+
+
+def test_another_claim_is_another_revision() -> None:
+    """The slice has the folder that it is mounted at, which is the same for every claim."""
+    one, other = (
+        api(predictor={"path": "model:Iris", "model": {"uri": f"pvc://{name}/iris"}})
+        for name in ("a", "b")
+    )
+
+    assert revision_of(one, {}, {}).data == revision_of(other, {}, {}).data
+    assert revision_of(one, {}, {}).name != revision_of(other, {}, {}).name

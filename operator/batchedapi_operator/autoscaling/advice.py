@@ -1,0 +1,89 @@
+"""What the autoscaler advises about an API: the condition SpecAdvice, and an event when new. Pure.
+
+The autoscaler owns the condition, since it alone sees what batches take and what processes need;
+in modes in which it sees nothing, what can be told from the manifest is left.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from batchedapi_core.manifest import BatchedAPI, ConditionType, parse_quantity
+from batchedapi_core.placement import Advice, AdviceReason, Situation, advise
+from batchedapi_core.scaling import LoadWindow, ScalingPolicy
+from batchedapi_operator.autoscaling.metrics_page import MetricsPage
+from batchedapi_operator.events import Note
+from batchedapi_operator.reconcile.conditions import Condition
+
+
+def advice_unseen(api: BatchedAPI, processes: int) -> tuple[Advice, ...]:
+    """What can be said without having seen a replica."""
+    return advise(_situation(api, processes))
+
+
+def advice_seen(
+    api: BatchedAPI,
+    processes: int,
+    pages: Sequence[MetricsPage],
+    policy: ScalingPolicy,
+    load: LoadWindow,
+    *,
+    standing: frozenset[AdviceReason],
+) -> tuple[Advice, ...]:
+    """What can be said of replicas under `policy`; `standing` is what was said last."""
+    memory = [page.process_memory for page in pages if page.process_memory is not None]
+    seconds = None if load.service is None else load.service.seconds(policy.max_batch_size)
+    seen = _situation(
+        api,
+        processes,
+        process_memory=max(memory, default=None),
+        max_batch_size=policy.max_batch_size,
+        full_batch_seconds=seconds,
+    )
+    return advise(seen, standing)
+
+
+def _situation(
+    api: BatchedAPI,
+    processes: int,
+    *,
+    process_memory: float | None = None,
+    max_batch_size: int = 1,
+    full_batch_seconds: float | None = None,
+) -> Situation:
+    compute = api.spec.compute
+    return Situation(
+        processes=processes,
+        cpus=parse_quantity(compute.cpu),
+        memory=None if compute.mem is None else parse_quantity(compute.mem),
+        process_memory=process_memory,
+        max_batch_size=max_batch_size,
+        full_batch_seconds=full_batch_seconds,
+        latency_target=api.spec.server_side_batching.max_latency,
+    )
+
+
+def spec_advice(advice: Sequence[Advice]) -> Condition:
+    """The condition: True when there is something to say; the reason is the most urgent."""
+    kind = ConditionType.SPEC_ADVICE
+    if not advice:
+        return Condition(kind, "False", "NothingToSay")
+    return Condition(kind, "True", advice[0].reason.value, "; ".join(one.text for one in advice))
+
+
+def notes_of_advice(advice: Sequence[Advice], standing: frozenset[AdviceReason]) -> list[Note]:
+    """An event for each piece that is new."""
+    return [
+        Note("Warning", one.reason.value, "Advise", one.text)
+        for one in advice
+        if one.reason not in standing
+    ]
+
+
+def standing_in(status: Mapping[str, Any]) -> frozenset[AdviceReason]:
+    """What an earlier operator said; the most urgent is all that a condition keeps."""
+    known = {reason.value for reason in AdviceReason}
+    return frozenset(
+        AdviceReason(one["reason"])
+        for one in status.get("conditions") or ()
+        if one["type"] == ConditionType.SPEC_ADVICE and one["reason"] in known
+    )

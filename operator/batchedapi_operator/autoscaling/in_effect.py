@@ -1,0 +1,72 @@
+"""What replicas are in effect: what they say of themselves, else what the manifest says. Pure."""
+
+from collections.abc import Sequence
+from typing import Final, assert_never
+
+from batchedapi_core import contract
+from batchedapi_core.batching import SizeUnit
+from batchedapi_core.manifest import BatchedAPI, parse_quantity
+from batchedapi_core.placement import cpu_count
+from batchedapi_core.scaling import ScalingPolicy, ScalingState, in_requests
+from batchedapi_operator.autoscaling.metrics_page import MetricsPage
+from batchedapi_operator.autoscaling.report import Effective
+
+_MANY_CPUS: Final = 10**6
+"""Stands in for the CPUs of a node, which are not known here; the request is less."""
+
+
+def processes_of(api: BatchedAPI, pages: Sequence[MetricsPage] = ()) -> int:
+    """Model processes of a replica; with `cpu_count` as many as the lanes of a replica tell."""
+    predictor = api.spec.predictor
+    if isinstance(predictor.processes_per_replica, int):
+        return predictor.processes_per_replica
+    lanes = max((page.sample.lanes for page in pages), default=0.0)
+    if lanes >= predictor.threads_per_process:  # fewer: its processes are still starting
+        return int(lanes) // predictor.threads_per_process
+    return cpu_count((), parse_quantity(api.spec.compute.cpu), _MANY_CPUS)
+
+
+def effective_of(api: BatchedAPI, pages: Sequence[MetricsPage]) -> Effective | None:
+    """For the status; None without a page."""
+    if not pages:
+        return None
+    sizes = [page.max_batch_size for page in pages if page.max_batch_size is not None]
+    intervals = [page.batch_interval for page in pages if page.batch_interval is not None]
+    processes = processes_of(api, pages)
+    return Effective(
+        processes=processes,
+        lanes=processes * api.spec.predictor.threads_per_process,
+        max_batch_size=max(sizes, default=None),
+        batch_interval=max(intervals, default=None),
+    )
+
+
+def policy_of(
+    api: BatchedAPI, pages: Sequence[MetricsPage], state: ScalingState, now: float
+) -> ScalingPolicy:
+    """The user's targets, with the batching that is in effect on the replicas where they say so."""
+    batching, scaling, predictor = (
+        api.spec.server_side_batching,
+        api.spec.autoscaling,
+        api.spec.predictor,
+    )
+    sizes = [page.max_batch_size for page in pages if page.max_batch_size is not None]
+    intervals = [page.batch_interval for page in pages if page.batch_interval is not None]
+    written = batching.max_batch_size or contract.DEFAULT_BATCHED_MAX_BATCH_SIZE
+    written = written if batching.enabled else 1
+    policy = ScalingPolicy(
+        min_replicas=scaling.min_replicas,
+        max_replicas=scaling.max_replicas,
+        max_batch_size=max(sizes, default=written),
+        batch_interval=max(intervals, default=batching.batch_interval),
+        latency_target=batching.max_latency,
+        target_utilization=scaling.target_utilization_percent / 100,
+        lanes=processes_of(api) * predictor.threads_per_process,
+    )
+    match batching.size_unit:
+        case SizeUnit.ROWS:
+            return policy
+        case SizeUnit.REQUESTS:
+            return in_requests(policy, state, [page.sample for page in pages], now)
+        case _:
+            assert_never(batching.size_unit)

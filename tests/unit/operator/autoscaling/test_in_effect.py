@@ -1,0 +1,64 @@
+"""What replicas are in effect, and what the status says of it."""
+
+from typing import Any
+
+import pytest
+from tests.unit.operator.autoscaling.pages import page
+from tests.unit.operator.worlds import api
+
+from batchedapi_core.scaling import ScalingState
+from batchedapi_operator.autoscaling.in_effect import effective_of, policy_of, processes_of
+from batchedapi_operator.autoscaling.metrics_page import MetricsPage, parse_page
+
+
+def pages(**figures: Any) -> list[MetricsPage]:
+    """One pod with two lanes."""
+    return [parse_page(page(**figures), "pod", time=0.0, unix_time=2000.0)]
+
+
+@pytest.mark.parametrize(
+    ("predictor", "cpu", "processes", "seen"),
+    [
+        ({"processesPerReplica": 3}, "200m", 3, 3),
+        ({"processesPerReplica": "cpu_count"}, "3500m", 3, 2),
+        ({"processesPerReplica": "cpu_count"}, "200m", 1, 2),
+        ({"processesPerReplica": "cpu_count", "threadsPerProcess": 4}, "200m", 1, 1),
+    ],
+)
+def test_processes_are_those_written_or_those_that_a_replica_has(
+    predictor: dict[str, Any], cpu: str, processes: int, seen: int
+) -> None:
+    """W08: what a node has is not known here; until a replica answers, the request decides."""
+    written = api(predictor={"path": "m:C", **predictor}, compute={"cpu": cpu})
+
+    assert processes == processes_of(written)
+    lanes = processes * written.spec.predictor.threads_per_process
+    assert lanes == policy_of(written, [], ScalingState.empty(), 0.0).lanes
+    assert seen == processes_of(written, pages())
+
+
+def test_the_status_says_what_is_in_effect() -> None:
+    """Whoever reads it sees the manifest, the decorator and the environment resolved."""
+    threads = api(predictor={"path": "m:C", "processesPerReplica": 3, "threadsPerProcess": 2})
+
+    found = effective_of(threads, pages(max_batch_size=64))
+
+    assert found is not None
+    assert (3, 6, 64, 0.005) == (
+        found.processes,
+        found.lanes,
+        found.max_batch_size,
+        found.batch_interval,
+    )
+    assert effective_of(threads, []) is None
+
+
+@pytest.mark.parametrize(
+    ("batching", "size"), [({}, 32), ({"maxBatchSize": 8}, 8), ({"enabled": False}, 1)], ids=str
+)
+def test_sizes_are_those_written_until_a_replica_says(batching: dict[str, Any], size: int) -> None:
+    """Nothing else is known before the first scrape; afterwards the decorator counts too."""
+    written, state = api(serverSideBatching=batching), ScalingState.empty()
+
+    assert size == policy_of(written, [], state, 0.0).max_batch_size
+    assert policy_of(written, pages(max_batch_size=64), state, 0.0).max_batch_size == 64
