@@ -41,7 +41,7 @@ demo: $(INSTALLED) ## The whole product on a cluster: install, apply, predict, l
 	$(BIN)/python examples/demo.py
 
 ##@ Checks
-.PHONY: test lint type arch verify unit contract e2e fmt
+.PHONY: test lint type arch verify unit contract examples e2e fmt
 test: ## Every check below, in this order
 	$(STEP) install $(MAKE) --no-print-directory install
 	$(STEP) lint $(MAKE) --no-print-directory lint
@@ -50,6 +50,7 @@ test: ## Every check below, in this order
 	$(STEP) verify $(MAKE) --no-print-directory verify
 	$(STEP) unit $(MAKE) --no-print-directory unit
 	$(STEP) contract $(MAKE) --no-print-directory contract
+	$(STEP) examples $(MAKE) --no-print-directory examples
 	$(STEP) e2e $(MAKE) --no-print-directory e2e
 
 fmt: $(INSTALLED) ## Format the code
@@ -59,16 +60,18 @@ lint: $(INSTALLED) ## ruff: every rule but those ignored with a reason
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
 type: $(INSTALLED) ## mypy --strict
-	$(BIN)/mypy core serving operator crds tests/support tests/cluster tests/bench
+	$(BIN)/mypy core serving operator crds tests/support tests/cluster tests/bench tests/fuzz
 
 arch: $(INSTALLED) ## import-linter: who may know whom
 	$(BIN)/lint-imports
 
-generate: $(INSTALLED) ## Write everything generated: CRD, chart template, schema, reference
+generate: $(INSTALLED) ## Write everything generated: CRD, chart, schema, reference, gRPC classes
 	$(BIN)/python crds/generate.py
+	$(BIN)/python crds/generate_grpc.py
 
 verify: $(INSTALLED) ## Regenerate and fail on a difference
 	$(BIN)/python crds/generate.py --check
+	$(BIN)/python crds/generate_grpc.py --check
 
 unit: $(INSTALLED) .cache/bin/helm ## Fast tests; the pure modules have 100 % branch coverage
 	$(BIN)/python -m pytest tests/unit tests/bench --cov --cov-fail-under=100 --cov-report=term:skip-covered
@@ -79,6 +82,14 @@ unit: $(INSTALLED) .cache/bin/helm ## Fast tests; the pure modules have 100 % br
 
 contract: $(INSTALLED) ## The serving half: real processes and sockets
 	$(BIN)/python -m pytest tests/contract/serving
+
+# Torch is large: only the examples that need it wait for it.
+.venv/.torch: $(INSTALLED)
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[torch-examples,loadtest]'
+	@touch $@
+
+examples: .venv/.torch ## The examples with a real model, trained and served; installs torch
+	$(BIN)/python -m pytest tests/contract/examples
 
 e2e: $(INSTALLED) ## The operator and the whole on a real cluster with real pods
 	tests/support/with-cluster bash -ec '\
@@ -97,10 +108,14 @@ images: ## Build both images and load them into the cluster
 	tests/cluster/images
 
 ##@ Measuring
-.PHONY: bench
+.PHONY: bench fuzz
 bench: $(INSTALLED) ## Interleaved ratios against mosec; wants a quiet machine
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python tests/bench/run_all.py
+
+fuzz: $(INSTALLED) ## A million inputs for the decoders, guided by coverage
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
+	$(BIN)/python tests/fuzz/decoders.py --runs 1000000
 
 .PHONY: clean
 clean: ## Remove what was made here, but for .cache, which holds the built Kubernetes

@@ -1,5 +1,13 @@
-"""What a predictor imports: Context, ItemError, Tensor and batched."""
+"""What a predictor imports."""
 
-from batchedapi_serving.predictor.api import Context, ItemError, Tensor, batched
+from batchedapi_serving.predictor.api import (
+    Context,
+    ItemError,
+    SizeOf,
+    SubmitError,
+    Tensor,
+    batched,
+    endpoint,
+)
 
-__all__ = ["Context", "ItemError", "Tensor", "batched"]
+__all__ = ["Context", "ItemError", "SizeOf", "SubmitError", "Tensor", "batched", "endpoint"]

@@ -1,16 +1,23 @@
 """What every child process of a replica does: end with its supervisor, spare the GC the heap."""
 
 import asyncio
+import contextlib
 import ctypes
 import gc
 import os
 import signal
 import socket
 import sys
+from pathlib import Path
+from typing import Final
 
 _PR_SET_PDEATHSIG = 1
 _GC_THRESHOLD = 50_000
 """Allocations between collections of the youngest generation: requests leave no cycles behind."""
+
+_OOM_SCORE: Final = Path("/proc/self/oom_score_adj")
+_FIRST_TO_GO: Final = 500
+"""Added to the score of who may be killed for memory; 1000 is a whole machine's worth of it."""
 
 
 def end_with_parent(control: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
@@ -32,6 +39,16 @@ def kill_with_parent() -> None:
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def give_way_for_memory() -> None:
+    """If memory runs out, the kernel is to kill this process rather than one that serves others.
+
+    Without it, it takes the largest one, which may be a web process with requests of all.
+    """
+    with contextlib.suppress(OSError):  # not Linux, or not permitted: then it is as it was
+        score = int(_OOM_SCORE.read_text())
+        _OOM_SCORE.write_text(str(min(1000, score + _FIRST_TO_GO)))
 
 
 def freeze_heap() -> None:

@@ -5,11 +5,61 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from batchedapi_core.batching import SizeUnit, Strategy
+from batchedapi_core.batching import (
+    ItemErrorPolicy,
+    LaneChoice,
+    QueueOrder,
+    Receipts,
+    ShapePolicy,
+    SizeUnit,
+    Strategy,
+)
 
 SETTINGS_FILE: Final = "settings.json"
 METRICS_FILE: Final = "metrics"
 LANES_SOCKET: Final = "lanes.sock"
+DESK_SOCKET: Final = "desk.sock"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BatchingSettings:
+    """Of one method; durations in seconds."""
+
+    max_batch_size: int | None = None
+    """From the manifest; None: what the method declares."""
+    batch_interval: float = 0.01
+    strategy: Strategy = Strategy.WINDOW
+    size_unit: SizeUnit = SizeUnit.ROWS
+    max_latency: float | None = None
+    preferred_batch_sizes: tuple[int, ...] = ()
+    shape_policy: ShapePolicy = ShapePolicy.BUCKET
+    queue_order: QueueOrder = QueueOrder.FIFO
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> "BatchingSettings":
+        """From the object that dataclasses.asdict made."""
+        return cls(
+            **{
+                **value,
+                "strategy": Strategy(value["strategy"]),
+                "size_unit": SizeUnit(value["size_unit"]),
+                "preferred_batch_sizes": tuple(value["preferred_batch_sizes"]),
+                "shape_policy": ShapePolicy(value["shape_policy"]),
+                "queue_order": QueueOrder(value["queue_order"]),
+            }
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MethodSettings:
+    """What the manifest says of one method; it beats what the decorator says."""
+
+    name: str
+    batched: bool | None
+    """None: whether it has `@batched`."""
+    batch_dim: tuple[int, int] | None
+    """Of input and output; None: what the decorator says."""
+    batching: BatchingSettings
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -18,26 +68,54 @@ class ReplicaSettings:
 
     name: str
     endpoint: str
+    revision: str
+    """Of the manifest and the code: the name of the revision in a cluster; empty on a laptop."""
     predictor_path: str
     search: tuple[str, ...]
     """Folders in which the predictor's module is looked for, first first."""
     config: dict[str, Any]
+    model_uri: str | None
+    """Where the model lies: a path, or a URI that model_source fetches."""
+    model_sha256: str | None
+    """Hexadecimal digest that the fetched file or folder must have."""
+    model_path: str | None
+    """Folder or file of the model once it is here; None until then."""
     processes: int
     threads: int
+    web_processes: int
+    gpus: tuple[str, ...]
+    """Devices of this replica, as CUDA_VISIBLE_DEVICES names them."""
+    gpu_assignment: str
+    """How they are shared among model processes: a value of supervisor.devices.GpuAssignment."""
+    cpu_threads: int | None
+    """Threads of numeric libraries in each model process; None: its share of the CPUs."""
     log_level: str
-    max_batch_size: int | None
-    """From the manifest; None: what the method declares."""
-    batch_interval: float
-    strategy: Strategy
-    size_unit: SizeUnit
-    max_latency: float | None
+    warm_up_sizes: tuple[int, ...] | None
+    """Batch sizes of the warm-up; None: 1, 2, 4, ... the maximum; (): no warm-up."""
+    batching: BatchingSettings
+    """Of methods that `methods` does not name."""
+    methods: tuple[MethodSettings, ...]
+    lane_choice: LaneChoice
+    item_errors: ItemErrorPolicy
+    receipts: Receipts
     timeout: float | None
     max_body_bytes: int
     max_concurrency: int
     drain_delay: float
     fast_lane: bool
+    grpc_port: int | None
+    """None: gRPC is not served."""
+    host: str
+    """Address that gRPC listens on."""
     runtime: str
-    """Folder of this replica's socket, metrics memory and settings."""
+    """Folder of this replica's sockets, metrics memory and settings."""
+
+    def of_method(self, name: str) -> MethodSettings:
+        """What the manifest says of the method `name`."""
+        for method in self.methods:
+            if method.name == name:
+                return method
+        return MethodSettings(name, None, None, self.batching)
 
     def to_json(self) -> str:
         """Text that `from_json` takes back."""
@@ -48,8 +126,22 @@ class ReplicaSettings:
         """The reverse of `to_json`."""
         value = json.loads(text)
         value["search"] = tuple(value["search"])
-        value["strategy"] = Strategy(value["strategy"])
-        value["size_unit"] = SizeUnit(value["size_unit"])
+        value["gpus"] = tuple(value["gpus"])
+        sizes = value["warm_up_sizes"]
+        value["warm_up_sizes"] = None if sizes is None else tuple(sizes)
+        value["batching"] = BatchingSettings.from_json(value["batching"])
+        value["methods"] = tuple(
+            MethodSettings(
+                m["name"],
+                m["batched"],
+                None if m["batch_dim"] is None else (m["batch_dim"][0], m["batch_dim"][1]),
+                BatchingSettings.from_json(m["batching"]),
+            )
+            for m in value["methods"]
+        )
+        value["lane_choice"] = LaneChoice(value["lane_choice"])
+        value["item_errors"] = ItemErrorPolicy(value["item_errors"])
+        value["receipts"] = Receipts(value["receipts"])
         return cls(**value)
 
     def write(self) -> None:
@@ -68,8 +160,13 @@ class ReplicaSettings:
 
     @property
     def lanes_path(self) -> Path:
-        """Unix socket on which model processes connect their lanes."""
+        """Unix socket on which model processes connect their lanes and channels."""
         return self._file(LANES_SOCKET)
+
+    @property
+    def desk_path(self) -> Path:
+        """Unix socket on which further web processes hand in their requests."""
+        return self._file(DESK_SOCKET)
 
     def failure_path(self, worker_index: int) -> Path:
         """Where a model process that cannot start leaves the reason."""

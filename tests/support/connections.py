@@ -1,33 +1,245 @@
-"""Connections over a wire that is no socket, in virtual time, in front of a real dispatcher."""
+"""Connections over a wire that is no socket, in virtual time, in front of a desk of our own."""
 
 import asyncio
 import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+import orjson
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from batchedapi_serving.metrics.recorder import Recorder
+from batchedapi_core.batching import (
+    Client,
+    ItemErrorPolicy,
+    LaneChoice,
+    Receipts,
+)
+from batchedapi_serving.codecs.base import Answer, Decoded, Head, Wire
+from batchedapi_serving.dispatch.desk import AnswerTo, Line, Ticket
+from batchedapi_serving.errors import (
+    DeadlineExceededError,
+    MalformedError,
+    NoSuchRouteError,
+    NotReadyError,
+    PredictorError,
+    ServingError,
+    UnsupportedTypeError,
+)
+from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.settings import BatchingSettings, ReplicaSettings
 from batchedapi_serving.web.connection import Connection
 from batchedapi_serving.web.gateway import Gateway
 from batchedapi_serving.web.limits import Limits
-from dispatching import World, replica_settings
+from batchedapi_serving.web.problems import problem_on
 
 LIMITS: Final = Limits(body=1000)
+SECONDS: Final = 0.010
+"""What one row takes, unless a test says otherwise."""
+PREDICT: Final = MethodSpec("predict", batched=True, max_batch_size=32)
+TYPES: Final = (b"", b"application/json")
 
 
-class Wire(asyncio.Transport):
+def web_settings(**changes: Any) -> ReplicaSettings:
+    """Of a replica called `api`."""
+    values: dict[str, Any] = {
+        "name": "api", "endpoint": "/api", "revision": "", "predictor_path": "model:Model",
+        "search": (), "config": {}, "model_path": None, "model_uri": None,
+        "model_sha256": None, "gpu_assignment": "Auto", "cpu_threads": None, "processes": 1,
+        "threads": 1,
+        "web_processes": 1, "gpus": (), "log_level": "error", "warm_up_sizes": None,
+        "batching": BatchingSettings(), "methods": (), "lane_choice": LaneChoice.RANDOM,
+        "item_errors": ItemErrorPolicy.ISOLATE, "receipts": Receipts.OFF, "timeout": 30.0,
+        "max_body_bytes": LIMITS.body, "max_concurrency": 1024, "drain_delay": 0.0,
+        "fast_lane": True, "grpc_port": None, "host": "127.0.0.1", "runtime": "",
+    }  # fmt: skip
+    return ReplicaSettings(**{**values, **changes})
+
+
+class JsonReply:
+    """Answers with the value of the one row; errors in the language of its route."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+
+    def answer(self, value: Any, headers: tuple[tuple[bytes, bytes], ...]) -> Answer:
+        """Not Reply's: there are no Results here."""
+        return Answer(200, b"application/json", orjson.dumps(value), 0, headers)
+
+    def problem(self, error: ServingError, request_id: str | None) -> Answer:
+        """See Reply."""
+        return problem_on(self.wire, error, request_id)
+
+
+class JsonCodec:
+    """One JSON value a request."""
+
+    def decode(self, wire: Wire, head: Head, body: bytes) -> Decoded:
+        """See Codec.decode."""
+        if head.content_type not in TYPES:
+            raise UnsupportedTypeError(f"content type: expected JSON, got {head.content_type!r}")
+        try:
+            value = orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise MalformedError(f"body: {error}") from error
+        return Decoded(1, value, JsonReply(wire))  # type: ignore[arg-type]  # this desk's own
+
+
+@dataclass(frozen=True)
+class FakeLine:
+    """See Line."""
+
+    spec: MethodSpec
+    codec: Any = field(default_factory=JsonCodec)
+
+
+@dataclass(eq=False)
+class FakeTicket:
+    """See Ticket."""
+
+    decoded: Decoded
+    asker: AnswerTo
+    client: Client
+    timers: list[asyncio.TimerHandle] = field(default_factory=list)
+    done: bool = False
+
+
+def echo(items: list[Any]) -> list[Any]:
+    """Answers each item with itself."""
+    return items
+
+
+class FakeDesk:
+    """A desk whose every request is a batch of its own; see Desk.
+
+    A row waits `interval` seconds, runs `seconds(rows)`, and is answered by `predict([row])`.
+    """
+
+    def __init__(
+        self,
+        predict: Callable[[list[Any]], list[Any]] = echo,
+        *,
+        seconds: Callable[[int], float] = lambda _: SECONDS,
+        interval: float = 0.02,
+        timeout: float | None = 30.0,
+        methods: tuple[MethodSpec, ...] = (PREDICT,),
+        headers: tuple[tuple[bytes, bytes], ...] = (),
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.predict = predict
+        self.seconds = seconds
+        self.interval = interval
+        self.timeout = timeout
+        self.headers = headers
+        self.lines = {method.name: FakeLine(method) for method in methods}
+        self.batches: list[list[Any]] = []
+        self.asked: list[tuple[str, float | None]] = []
+        """Method and the client's own timeout of every request."""
+        self.left: list[Client] = []
+        self.cancelled: list[FakeTicket] = []
+        self.refusal: ServingError | None = None
+        self.codes: list[int] = []
+        """Of responses that the desk has not counted."""
+
+    @property
+    def methods(self) -> Mapping[str, MethodSpec]:
+        """See Desk."""
+        return {name: line.spec for name, line in self.lines.items()}
+
+    @property
+    def default(self) -> str | None:
+        """See Desk."""
+        if "predict" in self.lines:
+            return "predict"
+        return next(iter(self.lines)) if len(self.lines) == 1 else None
+
+    def line(self, method: str | None) -> Line:
+        """See Desk."""
+        if not self.lines:
+            raise NotReadyError("the model is still being loaded")
+        name = self.default if method is None else method
+        if name not in self.lines:
+            raise NoSuchRouteError(f"no method {name}; served are {', '.join(self.lines)}")
+        return self.lines[name]
+
+    def submit(
+        self,
+        line: Line,
+        decoded: Decoded,
+        client: Client,
+        asker: AnswerTo,
+        timeout: float | None = None,
+    ) -> Ticket:
+        """See Desk."""
+        if self.refusal is not None:
+            raise self.refusal
+        self.asked.append((line.spec.name, timeout))
+        ticket = FakeTicket(decoded, asker, client)
+        limits = [limit for limit in (timeout, self.timeout) if limit is not None]
+        later = self._loop.call_later
+        ticket.timers.append(later(self.interval, self._run, ticket))
+        if limits:
+            ticket.timers.append(later(min(limits), self._late, ticket, min(limits)))
+        return ticket
+
+    def cancel(self, ticket: Ticket) -> None:
+        """See Desk."""
+        assert isinstance(ticket, FakeTicket)
+        self.cancelled.append(ticket)
+        self._end(ticket)
+
+    def disconnected(self, client: Client) -> None:
+        """See Desk."""
+        self.left.append(client)
+
+    def answered(self, code: int) -> None:
+        """See gateway.Counter."""
+        self.codes.append(code)
+
+    def _run(self, ticket: FakeTicket) -> None:
+        self.batches.append([ticket.decoded.payload])
+        ticket.timers.append(self._loop.call_later(self.seconds(1), self._finish, ticket))
+
+    def _finish(self, ticket: FakeTicket) -> None:
+        reply: Any = ticket.decoded.reply
+        try:
+            (value,) = self.predict([ticket.decoded.payload])
+        except ValueError:
+            self._fail(ticket, PredictorError("the predictor raised ValueError"))
+        else:
+            self._end(ticket)
+            ticket.asker.deliver(reply.answer(value, self.headers))
+
+    def _late(self, ticket: FakeTicket, seconds: float) -> None:
+        self._fail(ticket, DeadlineExceededError(f"no answer within {seconds:g} s"))
+
+    def _fail(self, ticket: FakeTicket, error: ServingError) -> None:
+        self._end(ticket)
+        asker = ticket.asker
+        asker.deliver(ticket.decoded.reply.problem(error, asker.request_id()))
+
+    @staticmethod
+    def _end(ticket: FakeTicket) -> None:
+        ticket.done = True
+        for timer in ticket.timers:
+            timer.cancel()
+
+
+class Peer(asyncio.Transport):
     """The other side of a connection: what came, and whether it was closed."""
 
-    def __init__(self, world: World, gateway: Gateway, state: ServerState) -> None:
+    def __init__(self, gateway: Gateway, config: Config, state: ServerState) -> None:
         super().__init__()
-        self._loop = world.loop
-        self.gateway = gateway
+        self._loop = asyncio.get_running_loop()
         self.received = b""
+        self.unread = 0
+        """Bytes of answers that the client has not taken."""
         self.ended = False
         self.closed_at: float | None = None
+        self.aborted = False
         self.reading = True
-        self.connection = Connection(gateway, Config(None), state)  # type: ignore[arg-type]  # hot routes only
+        self.connection = Connection(gateway, config, state)
         self.connection.connection_made(self)
 
     def send(self, data: bytes) -> None:
@@ -44,18 +256,26 @@ class Wire(asyncio.Transport):
         self.ended = True
 
     def close(self) -> None:
-        """The server closes."""
+        """The server closes, once everything is sent."""
         if self.closed_at is None:
             self.closed_at = self._loop.time()
-            self._loop.call_soon(self.connection.connection_lost, None)
+            if not self.unread:
+                self._loop.call_soon(self.connection.connection_lost, None)
 
     def abort(self) -> None:
         """The server closes, whatever was not sent."""
+        self.aborted = True
+        self.unread = 0
+        self.closed_at = None
         self.close()
 
     def is_closing(self) -> bool:
         """See asyncio.Transport."""
         return self.closed_at is not None
+
+    def get_write_buffer_size(self) -> int:
+        """See asyncio.Transport."""
+        return self.unread
 
     def pause_reading(self) -> None:
         """See asyncio.Transport."""
@@ -70,20 +290,38 @@ class Wire(asyncio.Transport):
         """Of the responses so far."""
         return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", self.received)]
 
+    def header(self, name: str) -> list[str]:
+        """Values of a header in all responses so far."""
+        pattern = rb"(?i)\r\n%b: ([^\r\n]*)" % name.encode()
+        return [value.decode() for value in re.findall(pattern, self.received)]
+
 
 class Server:
-    """A gateway whose sweep runs."""
+    """A gateway in front of a FakeDesk, and its sweep."""
 
-    def __init__(self, predict: Any = None, **settings: Any) -> None:
-        self.world = World(predict, **settings) if predict else World(**settings)
-        self.gateway = Gateway(
-            replica_settings(max_body_bytes=LIMITS.body),
-            self.world.dispatcher,
-            Recorder(self.world.memory),
-        )
+    def __init__(
+        self,
+        predict: Callable[[list[Any]], list[Any]] = echo,
+        *,
+        app: Callable[[Gateway], Any] | None = None,
+        fast_lane: bool = True,
+        **desk: Any,
+    ) -> None:
+        self.desk = FakeDesk(predict, **desk)
+        self.gateway = Gateway(web_settings(fast_lane=fast_lane), self.desk, self.desk)
+        self._config = Config(app(self.gateway) if app else _no_app)
+        self._config.load()
         self._state = ServerState()
-        self.sweep = asyncio.create_task(self.gateway.watch(self._state))
+        self.sweeps = 0
+        self.sweep = asyncio.create_task(self.gateway.watch(self._state, self._swept))
 
-    def connect(self) -> Wire:
+    def connect(self) -> Peer:
         """A client more."""
-        return Wire(self.world, self.gateway, self._state)
+        return Peer(self.gateway, self._config, self._state)
+
+    def _swept(self) -> None:
+        self.sweeps += 1
+
+
+async def _no_app(scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG001 - ASGI's three
+    raise AssertionError("this test asks hot routes only")

@@ -5,32 +5,40 @@ only on the event loop, so a test of a timeout takes none.
 """
 
 import asyncio
+import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, Final
 
 import orjson
 
-from batchedapi_core.batching import Client, SizeUnit, Strategy
-from batchedapi_serving.codecs import Answer, Form, RequestHead
+from batchedapi_core.batching import Client, ItemErrorPolicy, LaneChoice, Receipts, Strategy
+from batchedapi_serving.codecs.base import Answer, RequestHead, Wire
+from batchedapi_serving.dispatch.desk import Ticket
 from batchedapi_serving.dispatch.dispatcher import Dispatcher
 from batchedapi_serving.dispatch.frames import FrameReader, encode_frame
-from batchedapi_serving.dispatch.jobs import Job
 from batchedapi_serving.dispatch.lanes import Lane
+from batchedapi_serving.dispatch.oom import OomKills
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.recorder import Recorder
 from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.predictor.api import MethodSpec
-from batchedapi_serving.settings import ReplicaSettings
+from batchedapi_serving.settings import BatchingSettings, MethodSettings, ReplicaSettings
 
 FIXED: Final = 0.010
 PER_ROW: Final = 0.0002
-ITEMS: Final = MethodSpec("predict", batched=True, inputs=None, outputs=None, max_batch_size=32)
+ITEMS: Final = MethodSpec("predict", batched=True, max_batch_size=32)
+_HEAD: Final = RequestHead(b"application/json", b"", ())
 
 
 class DiedError(BaseException):
     """The model process ends here, without an answer."""
+
+
+class KilledForMemoryError(DiedError):
+    """The kernel ends the process here, because memory ran out."""
 
 
 class HangsError(BaseException):
@@ -51,7 +59,7 @@ class Asked:
         self.answers: list[Answer] = []
         self.at = math.nan
         """Virtual seconds of the last answer."""
-        self.job: Job | None = None
+        self.ticket: Ticket | None = None
 
     def request_id(self) -> str | None:
         """See AnswerTo."""
@@ -74,167 +82,352 @@ class Asked:
         (answer,) = self.answers
         return orjson.loads(answer.body)
 
+    @property
+    def receipt(self) -> dict[str, str]:
+        """Headers of its only answer that say how it was batched, without their prefix."""
+        (answer,) = self.answers
+        prefix = b"x-batchedapi-"
+        return {
+            name.removeprefix(prefix).decode(): value.decode()
+            for name, value in answer.headers
+            if name.startswith(prefix)
+        }
+
 
 class ModelLane:
     """A lane of one model process; also the transport that the dispatcher writes to."""
 
-    def __init__(self, world: "World", pid: int) -> None:
+    def __init__(self, world: "World", process: "ModelProcess") -> None:
         self._world = world
+        self._process = process
         self._reader = FrameReader()
-        self._runner = BatchRunner(self, world.method)
         self._lane = Lane(world.dispatcher)
         self._lane.connection_made(self)
-        self.pid = pid
-        self.alive = True
-        self._say({"hello": {"worker_index": 0, "pid": pid, "method": world.method.to_json()}})
-
-    def predict(self, items: list[Any]) -> Any:
-        """What BatchRunner calls."""
-        return self._world.predict(items)
+        self.pid = process.pid
+        self._say({"hello": process.hello})
 
     def write(self, data: bytes) -> None:
         """A batch from the dispatcher."""
+        world = self._world
         for meta, payload in self._reader.feed(data):
-            self._world.batches.append(orjson.loads(payload))
-            self._world.running += 1
-            self._world.most_running = max(self._world.most_running, self._world.running)
-            seconds = self._world.seconds(meta["rows"])
-            self._world.loop.call_later(seconds, self._finish, meta["rows"], payload)
+            world.began(meta, payload)
+            world.loop.call_later(world.seconds(meta["rows"]), self._finish, meta, payload)
 
     def abort(self) -> None:
         """The dispatcher gives the connection up."""
         self.die()
 
     def die(self) -> None:
-        """The process is gone; another takes its place after a while."""
-        if self.alive:
-            self.alive = False
-            if self._lane.batch is not None:
-                self._world.running -= 1
-            self._world.lanes.remove(self)
-            self._world.loop.call_later(self._world.restart, self._world.start_lane)
-            self._lane.connection_lost(None)
+        """The process is gone."""
+        self._process.die()
 
-    def _finish(self, rows: int, payload: bytes) -> None:
-        if not self.alive:
+    def lose_connection(self) -> None:
+        """As the dispatcher sees the end of the process."""
+        self._world.running -= self._lane.batch is not None
+        self._lane.connection_lost(None)
+
+    def _finish(self, meta: dict[str, Any], payload: bytes) -> None:
+        if not self._process.alive:
             return
         try:
-            meta, parts = self._runner.run(rows, payload)
-        except DiedError:
+            result, parts = self._process.runner.run(meta, payload)
+        except DiedError as error:
+            self._world.oom_kills += isinstance(error, KilledForMemoryError)
             self.die()
         except HangsError:
             return
         else:
             self._world.running -= 1
-            self._say(meta, parts)
+            self._say(result, parts)
 
     def _say(self, meta: Any, parts: Sequence[bytes] = ()) -> None:
         self._lane.data_received(encode_frame(meta, parts))
 
 
+class ModelEndOfChannel:
+    """The channel of one model process; also the transport that the dispatcher writes to."""
+
+    def __init__(self, world: "World", process: "ModelProcess") -> None:
+        self._world = world
+        self._process = process
+        self._reader = FrameReader()
+        self._lane = Lane(world.dispatcher)
+        self._lane.connection_made(self)
+        self.calls: dict[int, asyncio.Task[None]] = {}
+        self.most_at_once = 0
+        self.deaf = False
+        """Set by a test: its event loop no longer runs."""
+        self._say({"hello": {**process.hello, "channel": True}})
+
+    def write(self, data: bytes) -> None:
+        """Calls from the dispatcher."""
+        for meta, payload in () if self.deaf else self._reader.feed(data):
+            if "call" in meta:
+                self._world.began(meta, payload)
+                self.calls[meta["call"]] = asyncio.create_task(self._call(meta, payload))
+                self.most_at_once = max(self.most_at_once, len(self.calls))
+            elif "cancel" in meta:
+                self.calls[meta["cancel"]].cancel()
+
+    def is_closing(self) -> bool:
+        """As a transport's."""
+        return not self._process.alive
+
+    def abort(self) -> None:
+        """The dispatcher gives the connection up."""
+        self._process.die()
+
+    def lose_connection(self) -> None:
+        """As the dispatcher sees the end of the process."""
+        self._world.running -= len(self.calls)
+        for call in self.calls.values():
+            call.cancel()
+        self._lane.connection_lost(None)
+
+    async def _call(self, meta: dict[str, Any], payload: bytes) -> None:
+        try:
+            result, parts = await self._process.runner.run_async(meta, payload)
+        except DiedError:
+            self._process.die()
+            return
+        except asyncio.CancelledError:
+            result, parts = {"kind": "error", "error": "was cancelled"}, ()
+        if self._process.alive:
+            del self.calls[meta["call"]]
+            self._world.running -= 1
+            self._say({**result, "result": meta["call"]}, parts)
+
+    def _say(self, meta: Any, parts: Sequence[bytes] = ()) -> None:
+        self._lane.data_received(encode_frame(meta, parts))
+
+
+class ModelProcess:
+    """A model process: its lanes, and a channel if there is an async method."""
+
+    def __init__(self, world: "World", pid: int, index: int) -> None:
+        self._world = world
+        self.pid = pid
+        self.index = index
+        self.alive = True
+        self.runner = BatchRunner(world.predictor, world.methods)
+        methods = [method.to_json() for method in world.methods]
+        self.hello = {"worker_index": index, "pid": pid, "methods": methods}
+        self.lanes = [ModelLane(world, self) for _ in range(world.threads)]
+        self.channel: ModelEndOfChannel | None = None
+        if any(method.is_async for method in world.methods):
+            self.channel = ModelEndOfChannel(world, self)
+
+    def die(self) -> None:
+        """It is gone; another takes its place after a while."""
+        if not self.alive:
+            return
+        self.alive = False
+        world = self._world
+        world.processes.remove(self)
+        world.loop.call_later(world.restart, world.start_process, self.index)
+        for lane in self.lanes:
+            lane.lose_connection()
+        if self.channel is not None:
+            self.channel.lose_connection()
+
+
 class World:
-    """One replica inside the running event loop."""
+    """One replica inside the running event loop; `lanes` is lanes of a process each."""
 
     def __init__(
         self,
         predict: Callable[[list[Any]], Any] = echo,
         *,
         lanes: int = 1,
+        threads: int = 1,
         seconds: Callable[[int], float] = lambda rows: FIXED + PER_ROW * rows,
         restart: float = 0.5,
+        methods: Sequence[tuple[MethodSpec, Callable[..., Any]]] = (),
         **settings: Any,
     ) -> None:
         self.loop = asyncio.get_running_loop()
-        self.predict = predict
         self.seconds = seconds
         self.restart = restart
-        self.method = ITEMS
+        self.threads = threads
+        served = dict(_named(methods, predict, settings.get("max_batch_size")))
+        self.methods = [spec for spec, _ in served.values()]
+        self.predictor = SimpleNamespace(**{name: call for name, (_, call) in served.items()})
         self.batches: list[list[Any]] = []
         """Items of every batch that was begun, in order."""
+        self.methods_run: list[str] = []
+        """Methods of the same."""
         self.running = self.most_running = 0
         self.replaced: list[int] = []
-        self.announced: list[MethodSpec] = []
+        self.announced: list[list[str]] = []
+        self.oom_kills = 0
         self.memory = memoryview(bytearray(slots.BYTES)).cast("d")
         self._pids = itertools.count(1)
-        self.lanes: list[ModelLane] = []
+        self.processes: list[ModelProcess] = []
         self.dispatcher = Dispatcher(
-            replica_settings(**settings), Recorder(self.memory), self.loop, self, self.loop.time
+            replica_settings(**{"processes": max(1, lanes), "threads": threads, **settings}),
+            Recorder(self.memory),
+            self.loop,
+            self,
+            self.loop.time,
+            OomKills(lambda: self.oom_kills),
         )
-        for _ in range(lanes):
-            self.start_lane()
+        for index in range(lanes):
+            self.start_process(index)
 
     # ------------------------------------------------------------ Supervision
 
     def replace(self, pid: int) -> None:
         """See Supervision."""
         self.replaced.append(pid)
-        for lane in [lane for lane in self.lanes if lane.pid == pid]:
-            lane.die()
+        for process in [process for process in self.processes if process.pid == pid]:
+            process.die()
 
-    def ready(self, method: MethodSpec) -> None:
+    def ready(self, methods: Sequence[MethodSpec], default: str | None) -> None:
         """See Supervision."""
-        self.announced.append(method)
+        self.announced.append([*(method.name for method in methods), str(default)])
 
     # ------------------------------------------------------------ what a test does
 
-    def start_lane(self) -> ModelLane:
+    def start_process(self, index: int = 0) -> ModelProcess:
         """A model process more."""
-        lane = ModelLane(self, next(self._pids))
-        self.lanes.append(lane)
-        return lane
+        process = ModelProcess(self, next(self._pids), index)
+        self.processes.append(process)
+        return process
 
-    def ask(self, value: Any, client: Client | None = None) -> Asked:
+    @property
+    def lanes(self) -> list[ModelLane]:
+        """Of all processes that are alive."""
+        return [lane for process in self.processes for lane in process.lanes]
+
+    def began(self, meta: dict[str, Any], payload: bytes) -> None:
+        """A batch reached the model."""
+        self.methods_run.append(meta["method"])
+        self.batches.append(orjson.loads(payload) if payload[:1] == b"[" else [payload])
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+
+    def ask(
+        self,
+        value: Any,
+        client: Client | None = None,
+        *,
+        method: str | None = None,
+        timeout: float | None = None,
+        shape: Hashable = None,
+    ) -> Asked:
         """Send one item; what is refused at the door raises."""
-        return self._submit(value, value, client)
+        shapes = None if shape is None else [shape]
+        return self._submit(value, value, client, method, timeout, None, shapes)
 
-    def ask_rows(self, rows: list[Any], client: Client | None = None) -> Asked:
+    def ask_rows(
+        self,
+        rows: list[Any],
+        client: Client | None = None,
+        *,
+        method: str | None = None,
+        timeout: float | None = None,
+        sizes: Sequence[int] | None = None,
+        shapes: Sequence[Hashable] | None = None,
+    ) -> Asked:
         """Send many items in one request."""
-        return self._submit(rows, {"instances": rows}, client)
+        return self._submit(rows, {"instances": rows}, client, method, timeout, sizes, shapes)
 
-    def _submit(self, value: Any, body: Any, client: Client | None) -> Asked:
-        codec = self.dispatcher.ready_codec()
-        decoded = codec.decode(RequestHead(b"", b"", ()), orjson.dumps(body))
-        assert decoded.form in {Form.ITEM, Form.INSTANCES}
+    def _submit(  # noqa: PLR0917 - from the two above
+        self,
+        value: Any,
+        body: Any,
+        client: Client | None,
+        method: str | None,
+        timeout: float | None,
+        sizes: Sequence[int] | None,
+        shapes: Sequence[Hashable] | None,
+    ) -> Asked:
+        line = self.dispatcher.line(method)
+        decoded = line.codec.decode(Wire.PLAIN, _HEAD, orjson.dumps(body))
+        decoded = decoded._replace(sizes=sizes, shapes=shapes)
         asked = Asked(self, value)
-        asked.job = self.dispatcher.submit(decoded, client or Client(), asked)
+        asked.ticket = self.dispatcher.submit(line, decoded, client or Client(), asked, timeout)
         return asked
 
     def cancel(self, asked: Asked) -> None:
         """Its client leaves."""
-        assert asked.job is not None
-        self.dispatcher.cancel(asked.job)
+        assert asked.ticket is not None
+        self.dispatcher.cancel(asked.ticket)
 
-    def counted(self, slot: int) -> float:
-        """One slot of the metrics memory."""
-        return float(self.memory[slot])
+    def counted(self, slot: int, method: int = 0) -> float:
+        """One slot of a method's part of the metrics memory."""
+        return float(slots.method_block(self.memory, method)[slot])
 
-    def reasons(self) -> dict[str, int]:
+    def reasons(self, method: int = 0) -> dict[str, int]:
         """Batches by reason of release, those that occurred."""
-        counts = {reason: int(self.memory[slot]) for reason, slot in slots.REASON_SLOT.items()}
+        counts = {
+            reason: int(self.counted(slot, method)) for reason, slot in slots.REASON_SLOT.items()
+        }
         return {reason: count for reason, count in counts.items() if count}
 
 
+def _named(
+    methods: Sequence[tuple[MethodSpec, Callable[..., Any]]],
+    predict: Callable[[list[Any]], Any],
+    size: int | None,
+) -> dict[str, tuple[MethodSpec, Callable[..., Any]]]:
+    """By name; a manifest's `max_batch_size` beats what the methods declare, as at a real start."""
+    served = {}
+    for spec, call in methods or [(ITEMS, predict)]:
+        own = dataclasses.replace(spec, max_batch_size=size) if size and spec.batched else spec
+        served[spec.name] = own, call
+    return served
+
+
 def replica_settings(**changes: Any) -> ReplicaSettings:
-    """Settings of a replica that waits 20 ms at most, for batches of up to 32."""
+    """Settings of a replica that waits 20 ms at most, for batches of up to 32.
+
+    Those of BatchingSettings may be given by their own names, and `of_methods` as name -> such.
+    """
+    fields = {field.name for field in dataclasses.fields(BatchingSettings)}
+    batching = {name: changes.pop(name) for name in fields & set(changes)}
+    if batching.get("strategy") is Strategy.ADAPTIVE and not batching.get("max_latency"):
+        batching["max_latency"] = 10.0  # without a target there is no such strategy
+    of_methods: Mapping[str, BatchingSettings] = changes.pop("of_methods", {})
     values: dict[str, Any] = {
         "name": "api",
         "endpoint": "/api",
+        "revision": "",
         "predictor_path": "model:Model",
         "search": (),
         "config": {},
+        "model_uri": None,
+        "model_sha256": None,
+        "model_path": None,
         "processes": 1,
         "threads": 1,
+        "web_processes": 1,
+        "gpus": (),
+        "gpu_assignment": "Auto",
+        "cpu_threads": None,
         "log_level": "error",
-        "max_batch_size": 32,
-        "batch_interval": 0.020,
-        "strategy": Strategy.FIXED,
-        "size_unit": SizeUnit.ROWS,
-        "max_latency": None,
+        "warm_up_sizes": None,
+        "batching": BatchingSettings(
+            **{
+                "max_batch_size": 32,
+                "batch_interval": 0.020,
+                "strategy": Strategy.FIXED,
+                **batching,
+            }
+        ),
+        "methods": tuple(
+            MethodSettings(name, None, None, of_method) for name, of_method in of_methods.items()
+        ),
+        "lane_choice": LaneChoice.RANDOM,
+        "item_errors": ItemErrorPolicy.ISOLATE,
+        "receipts": Receipts.OFF,
         "timeout": 30.0,
         "max_body_bytes": 1 << 20,
         "max_concurrency": 1024,
         "drain_delay": 0.0,
         "fast_lane": True,
+        "grpc_port": None,
+        "host": "127.0.0.1",
         "runtime": "",
     }
     return ReplicaSettings(**{**values, **changes})

@@ -1,4 +1,4 @@
-"""The command line: `batchedapi serve`."""
+"""The command line: `batchedapi serve` and `batchedapi check`."""
 
 import signal
 import sys

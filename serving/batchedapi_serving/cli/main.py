@@ -2,14 +2,25 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from batchedapi_core import contract
-from batchedapi_core.manifest import ManifestError, UnitError, UnknownFields, parse_duration
+from batchedapi_core.manifest import (
+    CPU_COUNT,
+    ManifestError,
+    UnitError,
+    UnknownFields,
+    parse_duration,
+)
+from batchedapi_serving.cli.check import check_command
 from batchedapi_serving.cli.documents import DocumentError, Documents, load_documents, manifest_of
+from batchedapi_serving.cli.overrides import Flags
 from batchedapi_serving.cli.serve import ServeOptions, serve
 from batchedapi_serving.errors import LoadError
+from batchedapi_serving.logs import LOG_FORMAT
+from batchedapi_serving.supervisor.outcome import exit_code
 
 
 class _DurationType(click.ParamType[float]):
@@ -25,6 +36,22 @@ class _DurationType(click.ParamType[float]):
             return parse_duration(str(value))
         except UnitError as error:
             self.fail(str(error), param, ctx)
+
+
+class _ProcessesType(click.ParamType[int | str]):
+    name = "processes"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        """A number, or the word; the manifest's rules judge it."""
+        text = str(value)
+        if text == CPU_COUNT:
+            return text
+        try:
+            return int(text)
+        except ValueError:
+            self.fail(f"expected a number or {CPU_COUNT}, got {text!r}", param, ctx)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -46,6 +73,28 @@ def main() -> None:
     "--admin-port", default=contract.ADMIN_PORT, show_default=True, help="Of metrics and health."
 )
 @click.option(
+    "--grpc-port", type=click.IntRange(0, 65535),
+    help="Of the Open Inference Protocol over gRPC; 0: none. [default: none, or"
+    f" {contract.GRPC_PORT} if the manifest has networking.grpc]",
+)  # fmt: skip
+@click.option(
+    "--processes", type=_ProcessesType(), metavar="N|cpu_count",
+    help="Model processes, each with its own copy. [default: as the manifest says]",
+)  # fmt: skip
+@click.option(
+    "--web-processes",
+    type=click.IntRange(1, contract.MAX_WEB_PROCESSES),
+    help="Processes that read requests and write answers. [default: as the manifest says]",
+)
+@click.option(
+    "--production", is_flag=True,
+    help="As many web processes as there are CPUs, unless --web-processes says how many.",
+)  # fmt: skip
+@click.option(
+    "--log-format", type=click.Choice(["json", "text"]),
+    help=f"Also {LOG_FORMAT} in the environment. [default: text on a terminal, else json]",
+)  # fmt: skip
+@click.option(
     "--drain-delay", type=_DurationType(), default=0.0, metavar="DURATION",
     help="Go on accepting for this long after SIGTERM. [default: 0s]",
 )  # fmt: skip
@@ -62,9 +111,14 @@ def serve_command(
     file: Path | None,
     name: str | None,
     tolerate_unknown_fields: bool,  # noqa: FBT001 - click passes options by name
-    **options: object,
+    **options: Any,
 ) -> None:
-    """Serve the manifest FILE, or the class MODULE:CLASS with every default."""
+    """Serve the manifest FILE, or the class MODULE:CLASS with every default.
+
+    A flag beats the manifest. Where the manifest is silent, the environment is asked:
+    DYNAMIC_BATCHER__BATCH_SIZE is maxBatchSize, DYNAMIC_BATCHER__BATCH_TIME is batchInterval in
+    seconds.
+    """
     if (predictor is None) == (file is None):
         raise click.UsageError("give either -f FILE or MODULE:CLASS")
     unknown = UnknownFields.IGNORE if tolerate_unknown_fields else UnknownFields.REFUSE
@@ -73,7 +127,8 @@ def serve_command(
             documents = load_documents(file, name, unknown)
         else:
             documents = Documents(manifest_of(predictor or ""), {}, Path.cwd())
-        serve(documents, ServeOptions(**options))  # type: ignore[arg-type]  # click checked the types
+        flags = Flags(*(options.pop(name) for name in ("processes", "web_processes", "production")))
+        serve(documents, ServeOptions(flags=flags, **options))
     except (DocumentError, ManifestError) as error:
         problems = error.problems if isinstance(error, ManifestError) else (str(error),)
         for problem in problems:
@@ -81,7 +136,10 @@ def serve_command(
         sys.exit(2)
     except LoadError as error:
         click.echo(f"batchedapi: {error.reason}: {error}", err=True)
-        sys.exit(1)
+        sys.exit(exit_code(error))
     except OSError as error:
         click.echo(f"batchedapi: {error}", err=True)
         sys.exit(1)
+
+
+main.add_command(check_command)

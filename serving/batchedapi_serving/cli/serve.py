@@ -1,6 +1,7 @@
 """From a manifest to a running replica on this machine; the image's program is the same."""
 
 import asyncio
+import hashlib
 import json
 import os
 import shutil
@@ -9,18 +10,28 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from batchedapi_core import contract
-from batchedapi_core.manifest import parse_quantity
+from batchedapi_core.manifest import (
+    AUTO,
+    CPU_COUNT,
+    Method,
+    ServerSideBatching,
+    WarmUp,
+    parse_quantity,
+)
 from batchedapi_serving.cli.documents import Documents
+from batchedapi_serving.cli.machine import usable_cpu_count
+from batchedapi_serving.cli.overrides import Flags, in_effect
 from batchedapi_serving.errors import LoadError
-from batchedapi_serving.logs import configure_logging
-from batchedapi_serving.settings import ReplicaSettings
+from batchedapi_serving.logs import LOG_FORMAT, configure_logging
+from batchedapi_serving.settings import BatchingSettings, MethodSettings, ReplicaSettings
+from batchedapi_serving.supervisor.devices import visible_gpus
 from batchedapi_serving.supervisor.supervisor import Supervisor
 
 _BACKLOG = 4096
@@ -37,6 +48,11 @@ class ServeOptions:
     admin_port: int
     drain_delay: float
     fast_lane: bool
+    grpc_port: int | None = None
+    """None: as the manifest says; 0: none."""
+    log_format: str | None = None
+    """json or text; None: as the environment says."""
+    flags: Flags = field(default_factory=Flags)
 
 
 def serve(documents: Documents, options: ServeOptions) -> None:
@@ -44,8 +60,11 @@ def serve(documents: Documents, options: ServeOptions) -> None:
 
     Raises:
         LoadError: the predictor could not be started.
+        ManifestError: a flag or an environment variable does not go with the manifest.
         OSError: a port cannot be listened on; the message names it.
     """
+    if options.log_format is not None:
+        os.environ[LOG_FORMAT] = options.log_format  # the other processes inherit it
     with _runtime_folder() as runtime:
         settings = replica_settings(documents, options, runtime)
         configure_logging(settings.log_level, "supervisor")
@@ -75,36 +94,120 @@ async def _supervise(
 
 
 def replica_settings(documents: Documents, options: ServeOptions, runtime: Path) -> ReplicaSettings:
-    """Effective settings; writes the source files of a ConfigMap into `runtime`."""
-    spec = documents.api.spec
-    batching, overload = spec.server_side_batching, spec.overload
-    folder = documents.folder
-    if documents.source:
-        folder = runtime / "source"
-        folder.mkdir()
-        for name, content in documents.source.items():
-            (folder / name).write_bytes(content)
+    """Effective settings; writes the source files of a ConfigMap into `runtime`.
+
+    Raises:
+        ManifestError: a flag or an environment variable does not go with the manifest.
+    """
+    cpus = usable_cpu_count(os.environ)
+    api = in_effect(documents.api, options.flags, os.environ, cpus)
+    spec, folder = api.spec, _source_folder(documents, runtime)
+    predictor, batching, overload = spec.predictor, spec.server_side_batching, spec.overload
+    model, processes = predictor.model, predictor.processes_per_replica
     return ReplicaSettings(
-        name=documents.api.metadata.name,
-        endpoint=documents.api.endpoint,
-        predictor_path=spec.predictor.path,
+        name=api.metadata.name,
+        endpoint=api.endpoint,
+        revision=revision_of(folder),
+        predictor_path=predictor.path,
         search=(str(folder), str(Path.cwd())),
-        config=dict(spec.predictor.config),
-        processes=spec.predictor.processes_per_replica,
-        threads=spec.predictor.threads_per_process,
-        log_level=spec.predictor.log_level.value,
-        max_batch_size=batching.max_batch_size,
-        batch_interval=batching.batch_interval,
-        strategy=batching.strategy,
-        size_unit=batching.size_unit,
-        max_latency=batching.max_latency,
+        config=dict(predictor.config),
+        model_uri=None if model is None else _model_uri(model.uri),
+        model_sha256=None if model is None else model.sha256,
+        model_path=None,
+        processes=cpus if processes == CPU_COUNT else int(processes),
+        threads=predictor.threads_per_process,
+        web_processes=predictor.web_processes,
+        gpus=visible_gpus(),
+        gpu_assignment=predictor.gpu_assignment.value,
+        cpu_threads=None if predictor.cpu_threads == AUTO else int(predictor.cpu_threads),
+        log_level=predictor.log_level.value,
+        warm_up_sizes=_warm_up_sizes(predictor.warmup),
+        batching=_batching(batching),
+        methods=tuple(_method(method, batching) for method in predictor.methods),
+        lane_choice=batching.dispatch,
+        item_errors=batching.on_item_error,
+        receipts=batching.receipt,
         timeout=overload.timeout or None,
         max_body_bytes=int(parse_quantity(overload.max_body_size)),
         max_concurrency=overload.max_replica_concurrency,
         drain_delay=options.drain_delay,
         fast_lane=options.fast_lane,
+        grpc_port=_grpc_port(options, asked=spec.networking.grpc),
+        host=options.host,
         runtime=str(runtime),
     )
+
+
+def _batching(written: ServerSideBatching) -> BatchingSettings:
+    return BatchingSettings(
+        max_batch_size=written.max_batch_size if written.enabled else 1,
+        batch_interval=written.batch_interval,
+        strategy=written.strategy,
+        size_unit=written.size_unit,
+        max_latency=written.max_latency,
+        preferred_batch_sizes=(
+            tuple(sorted(written.preferred_batch_sizes)) if written.enabled else ()
+        ),
+        shape_policy=written.shape_policy,
+        queue_order=written.queue_order,
+    )
+
+
+def _method(method: Method, common: ServerSideBatching) -> MethodSettings:
+    own, dim = method.server_side_batching, method.batch_dim
+    output_dim = dim if method.output_batch_dim is None else method.output_batch_dim
+    return MethodSettings(
+        name=method.name,
+        batched=method.batchable,
+        batch_dim=None if dim is None or output_dim is None else (dim, output_dim),
+        batching=_batching(common if own is None else own.over(common)),
+    )
+
+
+def _warm_up_sizes(warm_up: WarmUp) -> tuple[int, ...] | None:
+    if not warm_up.enabled:
+        return ()
+    return tuple(warm_up.batch_sizes) or None
+
+
+def _grpc_port(options: ServeOptions, *, asked: bool) -> int | None:
+    if options.grpc_port is not None:
+        return options.grpc_port or None
+    return contract.GRPC_PORT if asked else None
+
+
+def _model_uri(uri: str) -> str:
+    if uri.startswith("pvc://"):
+        raise LoadError(
+            "DownloadFailed",
+            f"spec.predictor.model.uri: {uri} is mounted by the operator and cannot be read here;"
+            " expected file:///, https:// or s3:// outside a cluster",
+        )
+    return uri
+
+
+def _source_folder(documents: Documents, runtime: Path) -> Path:
+    if not documents.source:
+        return documents.folder
+    folder = runtime / "source"
+    folder.mkdir(exist_ok=True)
+    for name, content in documents.source.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+_REVISION_DIGITS: Final = 8
+
+
+def revision_of(folder: Path, mounted: Path = Path(contract.MANIFEST_DIRECTORY)) -> str:
+    """What tells replicas with another manifest or code apart in a cluster; empty on a laptop."""
+    if folder != mounted:
+        return ""
+    digest = hashlib.sha256()
+    for file in sorted(path for path in folder.iterdir() if path.is_file()):
+        digest.update(f"{file.name}\0{file.stat().st_size}\0".encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:_REVISION_DIGITS]
 
 
 @contextmanager

@@ -1,23 +1,24 @@
 """What every codec offers, and the values that pass between codecs, web and dispatch."""
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from batchedapi_serving.dispatch.frames import Meta
+from batchedapi_serving.errors import ServingError
 
 
-class Form(enum.Enum):
-    """How the request was written, which is how its answer is written."""
+class Wire(enum.Enum):
+    """The language of a route; within it, the content type decides."""
 
-    ITEM = "item"
-    """One JSON value, answered by one JSON value."""
-    INSTANCES = "instances"
-    """`{"instances": [...]}`, answered by `{"predictions": [...]}`."""
-    NPY = "npy"
-    """An array of rows, answered by an array of rows."""
-    CALL = "call"
-    """Anything, for a method that takes one request at a time."""
+    PLAIN = "plain"
+    """An item, `{"instances": [...]}`, npy or msgpack; the answer is written the same way."""
+    V1 = "v1"
+    """`{"instances": [...]}` as KServe and TensorFlow Serving know it."""
+    V2 = "v2"
+    """Open Inference Protocol, JSON and binary tensors."""
+    GRPC = "grpc"
+    """Open Inference Protocol, a ModelInferRequest; the answer is a ModelInferResponse."""
 
 
 class Head(Protocol):
@@ -44,13 +45,18 @@ class RequestHead(NamedTuple):
     headers: Sequence[tuple[bytes, bytes]]
 
 
-class Decoded(NamedTuple):
-    """A checked request."""
+class Receipt(NamedTuple):
+    """Which batch a request rode in; of an oversize request, the batch of its last part."""
 
-    form: Form
+    batch: str
     rows: int
-    payload: Any
-    """The codec's own: bytes of the rows, or one bytes object a row."""
+    requests: int
+    my_rows: int
+    queue_seconds: float
+    exec_seconds: float
+    reason: str
+    replica: str
+    worker_index: int
 
 
 class Answer(NamedTuple):
@@ -61,35 +67,77 @@ class Answer(NamedTuple):
     body: bytes
     retry_after: int = 0
     """Whole seconds; 0: no such header."""
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    """Further ones, names in lower case."""
 
 
 class Results(Protocol):
-    """What one batch answered; a request's rows are a slice of it."""
-
-    def answer(self, form: Form, start: int, stop: int) -> Answer:
-        """The response for rows [start, stop)."""
+    """What one batch answered, in no language yet; a request's rows are a slice of it."""
 
     def joined(
         self, start: int, stop: int, others: "Sequence[tuple[Results, int, int]]"
     ) -> "Results":
-        """Rows [start, stop) followed by slices of other batches: an oversize request's answer."""
+        """Rows [start, stop) followed by slices of other batches: an oversize request's answer.
+
+        Raises:
+            PredictorError: the slices do not fit together.
+        """
+
+    def to_frame(self, start: int, stop: int) -> tuple[Meta, Sequence[bytes]]:
+        """Rows [start, stop) as a frame that the codec's `results` reads back."""
+
+
+class Reply(Protocol):
+    """How one request is to be answered."""
+
+    def answer(self, results: Results, start: int, stop: int, receipt: Receipt | None) -> Answer:
+        """The response for rows [start, stop).
+
+        Raises:
+            ServingError: this language cannot say it.
+        """
+
+    def problem(self, error: ServingError, request_id: str | None) -> Answer:
+        """The response that an error is answered with."""
+
+
+class Decoded(NamedTuple):
+    """A checked request."""
+
+    rows: int
+    payload: Any
+    """The codec's own."""
+    reply: Reply
+    sizes: Sequence[int] | None = None
+    """Cost of each row in the method's own unit (`size_of`), each >= 1; None: one each."""
+    shapes: Sequence[Hashable] | None = None
+    """Of each row; rows of different shapes never share a batch. None: all have the one shape."""
+
+
+class Collated(NamedTuple):
+    """A batch as it goes to a model process."""
+
+    meta: Mapping[str, Any]
+    """Joins `method` and `rows` in the frame's meta."""
+    buffers: Sequence[bytes]
+    """Sent one after the other."""
 
 
 class Codec(Protocol):
     """Of one method."""
 
-    def decode(self, head: Head, body: bytes) -> Decoded:
+    def decode(self, wire: Wire, head: Head, body: bytes) -> Decoded:
         """Check and take apart one request.
 
         Raises:
-            ClientError: 400, 415 or 422; the message names the JSON path.
+            ClientError: 400, 413, 415 or 422; the message names the place.
         """
 
     def part(self, payload: Any, start: int, stop: int) -> Any:
         """Rows [start, stop) of a payload."""
 
-    def collate(self, payloads: Sequence[Any]) -> Sequence[bytes]:
-        """The body of a batch frame: buffers that are sent one after the other."""
+    def collate(self, payloads: Sequence[Any]) -> Collated:
+        """The body of a batch frame."""
 
     def results(self, meta: Meta, payload: bytes) -> Results:
         """Read a model process's answer to one batch."""

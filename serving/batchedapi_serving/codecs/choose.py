@@ -1,13 +1,43 @@
 """Which codec a method has follows from what it declares."""
 
-from batchedapi_serving.codecs.base import Codec
-from batchedapi_serving.codecs.item_codec import CallCodec, ItemCodec
+from batchedapi_core.batching import Receipts, ShapePolicy
+from batchedapi_serving.codecs.call_codec import CallCodec
+from batchedapi_serving.codecs.item_codec import ItemCodec
+from batchedapi_serving.codecs.method_codec import MethodCodec
+from batchedapi_serving.codecs.named_codec import NamedCodec
 from batchedapi_serving.codecs.tensor_codec import TensorCodec
 from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.settings import MethodSettings
 
 
-def codec_for(method: MethodSpec) -> Codec:
-    """The codec of one method."""
+def codec_for(
+    method: MethodSpec,
+    settings: MethodSettings,
+    api_name: str,
+    receipts: Receipts = Receipts.OFF,
+) -> MethodCodec:
+    """The codec of one method.
+
+    Args:
+        method: What it declares.
+        settings: What the manifest says of it: the shape policy.
+        api_name: Of the BatchedAPI, which the protocols call the model.
+        receipts: Where answers carry the receipt, if dispatch gives one.
+    """
+    return codec_of_shapes(method, settings.batching.shape_policy, api_name, receipts)
+
+
+def codec_of_shapes(
+    method: MethodSpec,
+    shape_policy: ShapePolicy,
+    api_name: str = "",
+    receipts: Receipts = Receipts.OFF,
+) -> MethodCodec:
+    """The codec of one method under a shape policy; see codec_for."""
     if not method.batched:
-        return CallCodec()
-    return ItemCodec() if method.inputs is None else TensorCodec(method.inputs)
+        return CallCodec(method, api_name, receipts)
+    if not method.inputs:
+        return ItemCodec(method, api_name, receipts)
+    if method.single_input and not method.variable:
+        return TensorCodec(method, api_name, receipts)
+    return NamedCodec(method, shape_policy, api_name, receipts)

@@ -1,134 +1,140 @@
-"""Methods that take JSON items, and methods that take one whole request.
+"""Methods that take JSON items.
 
 An item's JSON text goes to the model process as it came, after it was parsed here once so that a
-bad one never reaches a batch; the answer's text comes back ready to be sent.
+bad one never reaches a batch; the answer's text comes back ready to be sent. In a batch frame, the
+payload is one JSON list of the items.
 """
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import orjson
 
 from batchedapi_core import contract
-from batchedapi_serving.codecs.base import Answer, Decoded, Form, Head, Results
-from batchedapi_serving.codecs.json_values import instances_of, is_json, parse_json, unsupported
-from batchedapi_serving.codecs.problems import JSON_TYPE, error_object
+from batchedapi_core.batching import Receipts
+from batchedapi_serving.codecs import wires
+from batchedapi_serving.codecs.arrays import Array
+from batchedapi_serving.codecs.base import Collated, Decoded, Head, Results, Wire
+from batchedapi_serving.codecs.costs import item_cost
+from batchedapi_serving.codecs.item_results import item_results
+from batchedapi_serving.codecs.json_values import (
+    check_row_count,
+    instances_of,
+    is_finite,
+    is_json,
+    parse_json,
+    unsupported,
+)
+from batchedapi_serving.codecs.method_codec import Encoded
+from batchedapi_serving.codecs.plain_arrays import is_msgpack
+from batchedapi_serving.codecs.plain_replies import INSTANCES, ITEM
 from batchedapi_serving.dispatch.frames import Meta
-
-_OK: Final = 200
-CONTENT_TYPES: Final = {
-    "json": JSON_TYPE,
-    "text": b"text/plain; charset=utf-8",
-    "bytes": b"application/octet-stream",
-}
+from batchedapi_serving.errors import InvalidInputError
+from batchedapi_serving.predictor.api import MethodSpec
 
 
 class ItemCodec:
     """Payloads are lists of JSON texts, one a row."""
 
-    def decode(self, head: Head, body: bytes) -> Decoded:
+    def __init__(self, method: MethodSpec, api_name: str, receipts: Receipts) -> None:
+        self.method = method
+        self.api_name = api_name
+        self.receipts = receipts
+
+    def decode(self, wire: Wire, head: Head, body: bytes) -> Decoded:
         """See Codec.decode."""
+        if wire is Wire.PLAIN:
+            return self.decode_plain(head, body)
+        return wires.decode(self, wire, head, body)
+
+    def decode_plain(self, head: Head, body: bytes) -> Decoded:
+        """See MethodCodec.decode_plain."""
+        if is_msgpack(head.content_type):
+            return wires.decode_msgpack(self, head, body)
         if not is_json(head.content_type):
             raise unsupported(head.content_type, contract.JSON)
-        rows = instances_of(parse_json(body))
+        value = parse_json(body)
+        rows = instances_of(value)
         if rows is None:
-            return Decoded(Form.ITEM, 1, [body])
+            return Decoded(1, [body], ITEM, self._sizes([value], [body], "item", ""))
         # Copied: orjson keeps 4 KiB for each of its results.
-        return Decoded(Form.INSTANCES, len(rows), [b"%b" % orjson.dumps(row) for row in rows])
+        texts = [b"%b" % orjson.dumps(row) for row in rows]
+        sizes = self._sizes(rows, texts, "instances[", "]")
+        return Decoded(len(rows), texts, INSTANCES, sizes)
+
+    def _sizes(
+        self, rows: Sequence[Any], texts: Sequence[bytes], before: str, after: str
+    ) -> list[int] | None:
+        """Costs of rows that are called before + index + after, or just `before`."""
+        size_of = self.method.size_of
+        if size_of is None:
+            return None
+        return [
+            item_cost(size_of, row, text, f"{before}{i}{after}" if after else before)
+            for i, (row, text) in enumerate(zip(rows, texts, strict=True))
+        ]
+
+    def from_row(self, row: Any, place: str, head: Head | None = None) -> Encoded:
+        """See MethodCodec.from_row."""
+        del head
+        text = item_json(row, place)
+        return Encoded(1, [text], self._sizes([row], [text], place, ""))
+
+    def from_rows(self, rows: Sequence[Any], place: str, head: Head | None = None) -> Encoded:
+        """See MethodCodec.from_rows."""
+        del head
+        texts = [item_json(row, f"{place}[{i}]") for i, row in enumerate(rows)]
+        return Encoded(len(rows), texts, self._sizes(rows, texts, f"{place}[", "]"))
+
+    def from_arrays(self, arrays: Mapping[str, Array], place: str) -> Encoded:
+        """See MethodCodec.from_arrays."""
+        return self.from_rows(rows_of_arrays(arrays, place), place)
 
     def part(self, payload: list[bytes], start: int, stop: int) -> list[bytes]:
         """See Codec.part."""
         return payload[start:stop]
 
-    def collate(self, payloads: Sequence[list[bytes]]) -> Sequence[bytes]:
+    def collate(self, payloads: Sequence[list[bytes]]) -> Collated:
         """See Codec.collate."""
         items = payloads[0] if len(payloads) == 1 else [item for part in payloads for item in part]
-        return (b"[%b]" % b",".join(items),)
+        return Collated({}, (b"[%b]" % b",".join(items),))
 
     def results(self, meta: Meta, payload: bytes) -> Results:
         """See Codec.results."""
-        return ItemResults(meta["items"], payload)
+        return item_results(meta, payload)
 
 
-class CallCodec:
-    """Payloads are (head as JSON, body) of one request; a batch is one call."""
+def item_json(row: Any, place: str) -> bytes:
+    """JSON text of a parsed row.
 
-    def decode(self, head: Head, body: bytes) -> Decoded:
-        """See Codec.decode."""
-        json_body = is_json(head.content_type)
-        if json_body:
-            parse_json(body)
-        about = {
-            "json": json_body,
-            "text": head.content_type.lower().startswith(b"text/"),
-            "query": head.query.decode("latin-1"),
-            "headers": [[k.decode("latin-1"), v.decode("latin-1")] for k, v in head.headers],
-        }
-        text = orjson.dumps(about)
-        return Decoded(Form.CALL, 1, [len(text).to_bytes(4, "little") + text, body])
-
-    def part(self, payload: list[bytes], start: int, stop: int) -> list[bytes]:
-        """See Codec.part; one call is one row and cannot be split."""
-        if (start, stop) != (0, 1):
-            raise ValueError(f"a call is one row, asked for [{start}, {stop})")
-        return payload
-
-    def collate(self, payloads: Sequence[list[bytes]]) -> Sequence[bytes]:
-        """See Codec.collate."""
-        (call,) = payloads
-        return call
-
-    def results(self, meta: Meta, payload: bytes) -> Results:
-        """See Codec.results."""
-        return ItemResults(meta["items"], payload)
+    Raises:
+        InvalidInputError: it holds something that JSON cannot say, NaN and Infinity included.
+    """
+    try:
+        text = b"%b" % orjson.dumps(row)  # copied: orjson keeps 4 KiB for each of its results
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInputError(f"{place}: expected a JSON value, got {error}") from error
+    # NaN and Infinity are written as null: only then is the row looked through.
+    if b"null" in text and not is_finite(row):
+        raise InvalidInputError(f"{place}: expected finite numbers, got NaN or Infinity")
+    return text
 
 
-class ItemResults:
-    """Answers of one batch, each with its own status."""
+def rows_of_arrays(arrays: Mapping[str, Array], place: str) -> list[Any]:
+    """Items out of arrays, rows first: of one array its rows, of several objects of theirs.
 
-    __slots__ = ("_bodies", "_kinds", "_statuses")
-
-    def __init__(self, items: Sequence[Sequence[object]], payload: bytes) -> None:
-        """Args: items: (status, kind, length) of each answer in `payload`."""
-        self._statuses, self._kinds, self._bodies = [], [], []
-        offset = 0
-        for status, kind, length in items:
-            end = offset + int(str(length))
-            self._statuses.append(int(str(status)))
-            self._kinds.append(str(kind))
-            self._bodies.append(payload[offset:end])
-            offset = end
-
-    def answer(self, form: Form, start: int, stop: int) -> Answer:
-        """See Results.answer.
-
-        Of many rows, the status is the first failed row's, and every other answer is still in
-        `predictions`: who looks only at the status knows, and who reads on loses nothing.
-        """
-        if form is not Form.INSTANCES:
-            status, body = self._statuses[start], self._bodies[start]
-            if status == _OK:
-                return Answer(status, CONTENT_TYPES[self._kinds[start]], body)
-            return Answer(status, JSON_TYPE, b'{"error":%b}' % body)
-        failed = next((i for i in range(start, stop) if self._statuses[i] != _OK), None)
-        if failed is None:
-            joined = b",".join(self._bodies[start:stop])
-            return Answer(_OK, JSON_TYPE, b'{"predictions":[%b]}' % joined)
-        rows = b",".join(
-            self._bodies[i] if self._statuses[i] == _OK else b'{"error":%b}' % self._bodies[i]
-            for i in range(start, stop)
+    Raises:
+        InvalidInputError: no array, no row, or not as many in each.
+        TooLargeError: more rows than there may be.
+    """
+    counts = {name: array.shape[0] if array.ndim else 0 for name, array in arrays.items()}
+    if len(set(counts.values())) != 1 or not all(counts.values()):
+        raise InvalidInputError(
+            f"{place}: expected as many rows, at least one, in each array,"
+            f" got {', '.join(f'{name}: {count}' for name, count in counts.items()) or 'none'}"
         )
-        error = error_object("item_failed", f"instances[{failed - start}] failed; see predictions")
-        body = b'{"error":%b,"predictions":[%b]}' % (orjson.dumps(error), rows)
-        return Answer(self._statuses[failed], JSON_TYPE, body)
-
-    def joined(self, start: int, stop: int, others: Sequence[tuple[Results, int, int]]) -> Results:
-        """See Results.joined."""
-        whole = ItemResults((), b"")
-        for results, first, last in [(self, start, stop), *others]:
-            if not isinstance(results, ItemResults):
-                raise TypeError(f"expected ItemResults to join, got {type(results).__name__}")
-            whole._statuses += results._statuses[first:last]  # noqa: SLF001 - the same class
-            whole._kinds += results._kinds[first:last]  # noqa: SLF001 - the same class
-            whole._bodies += results._bodies[first:last]  # noqa: SLF001 - the same class
-        return whole
+    check_row_count(next(iter(counts.values())))
+    columns = [array.tolist() for array in arrays.values()]
+    if len(columns) == 1:
+        return list(columns[0])
+    return [dict(zip(arrays, row, strict=True)) for row in zip(*columns, strict=True)]

@@ -1,5 +1,6 @@
 """JSON that comes in: parsed once, nesting bounded, NaN and Infinity refused."""
 
+import math
 from typing import Any, Final
 
 import orjson
@@ -29,11 +30,16 @@ def parse_json(body: bytes) -> Any:
         raise MalformedError(f"body: expected JSON, got an error at {error}") from error
     # Brackets bound the depth from above; only a suspicious body is walked.
     if body.count(b"[") + body.count(b"{") > contract.MAX_NESTING:
-        _check_depth(value)
+        check_depth(value)
     return value
 
 
-def _check_depth(value: Any) -> None:
+def check_depth(value: Any) -> None:
+    """Bound what walks a value recursively.
+
+    Raises:
+        MalformedError: nested deeper than the limit.
+    """
     level = [value]
     for _ in range(contract.MAX_NESTING):
         level = [
@@ -79,11 +85,20 @@ def check_row_count(rows: int) -> None:
         )
 
 
+def is_finite(value: Any) -> bool:
+    """Whether no float in a parsed value, of bounded depth, is NaN or Infinity."""
+    if isinstance(value, dict):
+        return all(is_finite(member) for member in value.values())
+    if isinstance(value, list | tuple):
+        return all(is_finite(member) for member in value)
+    return not isinstance(value, float) or math.isfinite(value)
+
+
 def is_json(content_type: bytes) -> bool:
     """Whether a content type (empty: none was sent) says JSON."""
     if content_type == b"application/json" or not content_type:
         return True
-    kind = content_type.split(b";", 1)[0].strip().lower()
+    kind = media_type(content_type)
     return kind == b"application/json" or (
         kind.startswith(b"application/") and kind.endswith(b"+json")
     )
@@ -96,3 +111,8 @@ def unsupported(content_type: bytes, expected: str) -> UnsupportedTypeError:
         f"content-type: expected {expected}, got {got!r};"
         " with curl, add -H 'content-type: application/json'"
     )
+
+
+def media_type(content_type: bytes) -> bytes:
+    """A content type in lower case, without its parameters."""
+    return content_type.split(b";", 1)[0].strip().lower()

@@ -8,10 +8,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.lib import format as npy_format
 
-from batchedapi_serving.codecs.json_values import check_row_count
-from batchedapi_serving.errors import InvalidInputError, MalformedError
+from batchedapi_serving.codecs.arrays import Array, check_dtype, check_shape, converted
+from batchedapi_serving.errors import MalformedError
 from batchedapi_serving.predictor.api import Tensor
 
+_PLACE: Final = "array"
 _MAX_HEADER: Final = 10_000  # bytes; numpy's own limit for headers it evaluates
 _BAD_HEADER: Final = (
     ValueError, KeyError, EOFError,
@@ -20,8 +21,8 @@ _BAD_HEADER: Final = (
 )  # fmt: skip
 
 
-def decode_npy(body: bytes, tensor: Tensor) -> tuple[int, bytes]:
-    """Rows and packed bytes of an array (rows, *tensor.shape).
+def decode_npy(body: bytes, tensor: Tensor) -> Array:
+    """The array (rows, *tensor.shape), in the tensor's type.
 
     Raises:
         MalformedError: not an .npy file, or shorter than its header says.
@@ -38,7 +39,8 @@ def decode_npy(body: bytes, tensor: Tensor) -> tuple[int, bytes]:
         raise MalformedError(
             "body: expected a file written by numpy.save (.npy 1.0 or 2.0)"
         ) from error
-    _check_header(shape, dtype, tensor)
+    check_shape(shape, tensor, _PLACE, {})
+    check_dtype(dtype, tensor, _PLACE)
     size = math.prod(shape) * dtype.itemsize
     data = memoryview(body)[stream.tell() :]
     if len(data) != size:
@@ -46,28 +48,10 @@ def decode_npy(body: bytes, tensor: Tensor) -> tuple[int, bytes]:
             f"body: expected {size} bytes of data after the header, got {len(data)}"
         )
     order: Any = "F" if fortran_order else "C"
-    array = np.frombuffer(data, dtype=dtype).reshape(shape, order=order)
-    with np.errstate(over="ignore"):  # an overflow becomes inf and is refused below
-        packed = np.ascontiguousarray(array, dtype=tensor.numpy_dtype)
-    if packed.dtype.kind == "f" and not np.isfinite(packed).all():
-        raise InvalidInputError(
-            f"array: expected finite {tensor.dtype} values, got NaN or Infinity"
-        )
-    return shape[0], packed.tobytes()
+    return converted(np.frombuffer(data, dtype=dtype).reshape(shape, order=order), tensor, _PLACE)
 
 
-def _check_header(shape: tuple[int, ...], dtype: np.dtype[Any], tensor: Tensor) -> None:
-    expected = f"(rows, {', '.join(map(str, tensor.shape))})" if tensor.shape else "(rows,)"
-    if len(shape) != len(tensor.shape) + 1 or shape[1:] != tensor.shape:
-        raise InvalidInputError(f"array: expected shape {expected}, got {shape}")
-    check_row_count(shape[0])
-    if shape[0] < 1:
-        raise InvalidInputError(f"array: expected at least one row, got shape {shape}")
-    if dtype.hasobject or not np.can_cast(dtype, tensor.numpy_dtype, casting="same_kind"):
-        raise InvalidInputError(f"array: expected {tensor.dtype} or narrower, got dtype {dtype}")
-
-
-def encode_npy(array: np.ndarray[Any, Any]) -> bytes:
+def encode_npy(array: Array) -> bytes:
     """The array as numpy.save writes it."""
     stream = io.BytesIO()
     np.save(stream, array, allow_pickle=False)

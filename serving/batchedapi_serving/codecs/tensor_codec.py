@@ -1,111 +1,108 @@
-"""Methods with a declared tensor: JSON rows or .npy in, the same out."""
+"""Methods with one tensor of a fixed shape: the shortest way from JSON numbers to a batch.
 
-from collections.abc import Sequence
+In a batch frame, the payload is the packed rows one after another.
+"""
+
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from batchedapi_core import contract
-from batchedapi_serving.codecs.base import Answer, Decoded, Form, Head, Results
-from batchedapi_serving.codecs.json_values import instances_of, is_json, parse_json, unsupported
-from batchedapi_serving.codecs.npy import decode_npy, encode_npy
-from batchedapi_serving.codecs.problems import JSON_TYPE, problem_answer
-from batchedapi_serving.codecs.tensor_rows import RowPacker, array_of, json_rows
+from batchedapi_core.batching import Receipts
+from batchedapi_serving.codecs import wires
+from batchedapi_serving.codecs.arrays import Array
+from batchedapi_serving.codecs.base import Collated, Decoded, Head, Results, Wire
+from batchedapi_serving.codecs.costs import same_costs, tensor_cost
+from batchedapi_serving.codecs.json_values import instances_of, is_json, parse_json
+from batchedapi_serving.codecs.method_codec import Encoded
+from batchedapi_serving.codecs.named_rows import checked_arrays
+from batchedapi_serving.codecs.plain_arrays import decode_other
+from batchedapi_serving.codecs.plain_replies import INSTANCES, ITEM
+from batchedapi_serving.codecs.tensor_results import tensor_results
+from batchedapi_serving.codecs.tensor_rows import RowPacker
 from batchedapi_serving.dispatch.frames import Meta
-from batchedapi_serving.errors import PredictorError
-from batchedapi_serving.predictor.api import Tensor
+from batchedapi_serving.errors import InvalidInputError
+from batchedapi_serving.predictor.api import MethodSpec
 
-_NPY: Final = contract.NPY.encode()
+_NO_META: Final[Mapping[str, Any]] = {}
 
 
 class TensorCodec:
     """Payloads are packed bytes of whole rows."""
 
-    def __init__(self, inputs: Tensor) -> None:
-        self._inputs = inputs
-        self._row_bytes = inputs.row_bytes
-        self._pack = RowPacker(inputs).pack
+    def __init__(self, method: MethodSpec, api_name: str, receipts: Receipts) -> None:
+        self.method = method
+        self.api_name = api_name
+        self.receipts = receipts
+        (self._tensor,) = method.inputs.values()
+        self._row_bytes = self._tensor.row_bytes
+        self._pack = RowPacker(self._tensor).pack
+        self._cost = None
+        if method.size_of is not None:
+            self._cost = tensor_cost(method.size_of, method, {}, self._row_bytes)
+        self._size = same_costs(self._cost, 1)
 
-    def decode(self, head: Head, body: bytes) -> Decoded:
+    def decode(self, wire: Wire, head: Head, body: bytes) -> Decoded:
         """See Codec.decode."""
-        if is_json(head.content_type):
-            return self._decode_json(body)
-        if head.content_type.split(b";", 1)[0].strip().lower() == _NPY:
-            return Decoded(Form.NPY, *decode_npy(body, self._inputs))
-        raise unsupported(head.content_type, f"{contract.JSON} or {contract.NPY}")
-
-    def _decode_json(self, body: bytes) -> Decoded:
+        if wire is not Wire.PLAIN:
+            return wires.decode(self, wire, head, body)
+        if not is_json(head.content_type):
+            return decode_other(self, head, body)
         value = parse_json(body)
         may_hold_bool = b"u" in body or b"l" in body  # of true and false; no number has these
         rows = instances_of(value)
         if rows is None:
             packed = self._pack(value, "item", may_hold_bool=may_hold_bool)
-            return Decoded(Form.ITEM, 1, packed)
+            return Decoded(1, packed, ITEM, self._size)
         pack = self._pack
         parts = [
             pack(row, f"instances[{i}]", may_hold_bool=may_hold_bool) for i, row in enumerate(rows)
         ]
-        return Decoded(Form.INSTANCES, len(rows), b"".join(parts))
+        return Decoded(len(rows), b"".join(parts), INSTANCES, same_costs(self._cost, len(rows)))
+
+    def decode_plain(self, head: Head, body: bytes) -> Decoded:
+        """See MethodCodec.decode_plain."""
+        return self.decode(Wire.PLAIN, head, body)
+
+    def from_row(self, row: Any, place: str, head: Head | None = None) -> Encoded:
+        """See MethodCodec.from_row."""
+        del head
+        packed = self._pack(row, place, may_hold_bool=True)
+        self._check_finite([packed], place, "")
+        return Encoded(1, packed, self._size)
+
+    def from_rows(self, rows: Sequence[Any], place: str, head: Head | None = None) -> Encoded:
+        """See MethodCodec.from_rows."""
+        del head
+        pack = self._pack
+        parts = [pack(row, f"{place}[{i}]", may_hold_bool=True) for i, row in enumerate(rows)]
+        self._check_finite(parts, f"{place}[", "]")
+        return Encoded(len(rows), b"".join(parts), same_costs(self._cost, len(rows)))
+
+    def _check_finite(self, parts: list[bytes], before: str, after: str) -> None:
+        """Of packed rows, called before + index + after; msgpack can hold NaN, JSON cannot."""
+        dtype = self._tensor.numpy_dtype
+        if dtype[1] != "f" or np.isfinite(np.frombuffer(b"".join(parts), dtype)).all():
+            return
+        finite = [np.isfinite(np.frombuffer(part, dtype)).all() for part in parts]
+        place = f"{before}{finite.index(False)}{after}" if after else before
+        raise InvalidInputError(
+            f"{place}: expected finite {self._tensor.dtype} values, got NaN or Infinity"
+        )
+
+    def from_arrays(self, arrays: Mapping[str, Array], place: str) -> Encoded:
+        """See MethodCodec.from_arrays."""
+        (array,), _ = checked_arrays(self.method, arrays, place)
+        return Encoded(len(array), array.tobytes(), same_costs(self._cost, len(array)))
 
     def part(self, payload: bytes, start: int, stop: int) -> bytes:
         """See Codec.part."""
         return payload[start * self._row_bytes : stop * self._row_bytes]
 
-    def collate(self, payloads: Sequence[bytes]) -> Sequence[bytes]:
+    def collate(self, payloads: Sequence[bytes]) -> Collated:
         """See Codec.collate."""
-        return payloads
+        return Collated(_NO_META, payloads)
 
     def results(self, meta: Meta, payload: bytes) -> Results:
         """See Codec.results."""
-        return TensorResults(array_of(payload, meta["dtype"], meta["shape"]), meta["not_finite"])
-
-
-class TensorResults:
-    """The output array of one batch; rows named in `not_finite` are errors."""
-
-    __slots__ = ("_array", "_json", "_not_finite")
-
-    def __init__(self, array: np.ndarray[Any, Any], not_finite: Sequence[int]) -> None:
-        self._array = array
-        self._not_finite = not_finite
-        self._json: list[bytes] | None = None
-
-    def answer(self, form: Form, start: int, stop: int) -> Answer:
-        """See Results.answer."""
-        if self._not_finite:
-            for i in self._not_finite:
-                if start <= i < stop:
-                    return _not_finite_answer(form, i - start)
-        if form is Form.NPY:
-            return Answer(200, _NPY, encode_npy(self._array[start:stop]))
-        if self._json is None:
-            self._json = json_rows(self._array)
-        if form is Form.ITEM:
-            return Answer(200, JSON_TYPE, self._json[start])
-        return Answer(200, JSON_TYPE, b'{"predictions":[%b]}' % b",".join(self._json[start:stop]))
-
-    def joined(self, start: int, stop: int, others: Sequence[tuple[Results, int, int]]) -> Results:
-        """See Results.joined."""
-        slices = [(self, start, stop), *others]
-        arrays, not_finite, offset = [], [], 0
-        for results, first, last in slices:
-            if not isinstance(results, TensorResults):
-                raise TypeError(f"expected TensorResults to join, got {type(results).__name__}")
-            arrays.append(results._array[first:last])  # noqa: SLF001 - the same class
-            not_finite += [
-                i - first + offset
-                for i in results._not_finite  # noqa: SLF001 - the same class
-                if first <= i < last
-            ]
-            offset += last - first
-        if len({array.shape[1:] for array in arrays}) > 1:
-            raise PredictorError(
-                "the predictor answered rows of one request with different shapes: "
-                + ", ".join(str(list(array.shape[1:])) for array in arrays)
-            )
-        return TensorResults(np.concatenate(arrays), not_finite)
-
-
-def _not_finite_answer(form: Form, row: int) -> Answer:
-    place = "" if form is Form.ITEM else f" for row {row}"
-    return problem_answer(PredictorError(f"the predictor answered NaN or Infinity{place}"))
+        return tensor_results(self.method, meta, payload)

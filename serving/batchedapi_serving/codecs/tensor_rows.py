@@ -19,17 +19,19 @@ from batchedapi_serving.predictor.api import Tensor
 
 _STRUCT_CODES: Final = {
     "BOOL": "?", "UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q",
-    "INT8": "b", "INT16": "h", "INT32": "i", "INT64": "q", "FP32": "f", "FP64": "d",
+    "INT8": "b", "INT16": "h", "INT32": "i", "INT64": "q",
+    "FP16": "e", "FP32": "f", "FP64": "d",
 }  # fmt: skip
 
 
 class RowPacker:
-    """Packs JSON rows of one tensor."""
+    """Packs JSON rows of one tensor without variable dimensions."""
 
-    __slots__ = ("_flat", "_is_bool", "_pack", "_tensor")
+    __slots__ = ("_flat", "_is_bool", "_pack", "_shape", "_tensor")
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor = tensor
+        self._shape = tensor.fixed_shape
         self._pack = struct.Struct(f"<{tensor.items_per_row}{_STRUCT_CODES[tensor.dtype]}").pack
         self._flat = len(tensor.shape) == 1
         self._is_bool = tensor.dtype == "BOOL"
@@ -53,13 +55,13 @@ class RowPacker:
         try:
             return self._pack(*numbers)
         except (struct.error, OverflowError, TypeError) as error:
-            if self._flat and len(numbers) != self._tensor.shape[0]:
+            if self._flat and len(numbers) != self._shape[0]:
                 raise self._wrong_shape(row, place) from error
             raise self._culprit(numbers, place) from error
 
     def _flattened(self, row: Any, place: str) -> list[Any]:
         level = [row]
-        for length in self._tensor.shape:
+        for length in self._shape:
             if not all(type(part) is list and len(part) == length for part in level):
                 raise self._wrong_shape(row, place)
             level = list(itertools.chain.from_iterable(level))
@@ -69,15 +71,12 @@ class RowPacker:
         return all((type(number) is bool) == self._is_bool for number in numbers)
 
     def _wrong_shape(self, row: Any, place: str) -> InvalidInputError:
-        expected = list(self._tensor.shape)
-        return InvalidInputError(
-            f"{place}: expected {self._tensor.dtype} of shape {expected}, got {_shape_of(row)}"
-        )
+        return wrong_shape(row, self._tensor, place)
 
     def _culprit(self, numbers: Sequence[Any], place: str) -> InvalidInputError:
         one = struct.Struct(f"<{_STRUCT_CODES[self._tensor.dtype]}")
         for i, number in enumerate(numbers):
-            path = place + "".join(f"[{k}]" for k in _unravel(i, self._tensor.shape))
+            path = place + "".join(f"[{k}]" for k in _unravel(i, self._shape))
             try:
                 if (type(number) is bool) == self._is_bool:
                     one.pack(number)
@@ -94,6 +93,13 @@ def _unravel(index: int, shape: Sequence[int]) -> list[int]:
         index, rest = divmod(index, length)
         indices.append(rest)
     return indices[::-1]
+
+
+def wrong_shape(row: Any, tensor: Tensor, place: str) -> InvalidInputError:
+    """The error for a row whose shape is not the tensor's."""
+    return InvalidInputError(
+        f"{place}: expected {tensor.dtype} of shape {list(tensor.shape)}, got {_shape_of(row)}"
+    )
 
 
 def _shape_of(value: Any) -> str:
@@ -130,6 +136,9 @@ def json_rows(array: np.ndarray[Any, Any]) -> list[bytes]:
     return [b"%b%b%b" % (opening, row, closing) for row in inner]
 
 
-def array_of(payload: bytes, dtype: str, shape: Sequence[int]) -> np.ndarray[Any, Any]:
+def array_of(
+    payload: bytes, dtype: str, shape: Sequence[int], offset: int = 0
+) -> np.ndarray[Any, Any]:
     """A read-only array over packed bytes; copies nothing."""
-    return np.frombuffer(payload, dtype=dtype, count=math.prod(shape)).reshape(shape)
+    count = math.prod(shape)
+    return np.frombuffer(payload, dtype=dtype, count=count, offset=offset).reshape(shape)

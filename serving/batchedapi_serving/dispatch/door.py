@@ -4,16 +4,16 @@ from typing import Any
 
 from batchedapi_core.batching import Admission, Batcher, retry_after
 from batchedapi_serving.errors import LateError, QueueFullError
-from batchedapi_serving.metrics.recorder import Recorder
-from batchedapi_serving.settings import ReplicaSettings
+from batchedapi_serving.metrics.recorder import MethodRecorder
 
 
 class Door:
-    """Asked once for every request, before it is queued."""
+    """Of one method; asked once for every request, before it is queued."""
 
-    def __init__(self, settings: ReplicaSettings, recorder: Recorder) -> None:
-        self._limit = settings.max_concurrency
-        self._admission = Admission(settings.max_latency) if settings.max_latency else None
+    def __init__(self, limit: int, max_latency: float | None, recorder: MethodRecorder) -> None:
+        """`limit` is of requests in the whole replica, `max_latency` in seconds."""
+        self._limit = limit
+        self._admission = Admission(max_latency) if max_latency else None
         self._recorder = recorder
 
     def check(

@@ -1,12 +1,18 @@
-"""The wire between the dispatcher and a model process: length-prefixed frames, no pickle.
+"""The wire between the processes of a replica: length-prefixed frames, no pickle.
 
     uint32  length of meta      little endian
     uint64  length of payload
     meta    one JSON object
     payload raw bytes: packed rows, or JSON text
 
-Frames to a model process: {"rows"} with the batch. Frames from it: first a hello
-{"hello": {...}}, then one result a batch: {"kind": tensor | items | error, ...}.
+A model process opens its lanes and its channel to one socket, and says first
+    {"hello": {"worker_index", "pid", "methods": [MethodSpec, ...]}}
+with "channel": true if it is the channel, and "arena" on a lane that has one. Then, on a lane:
+    {"method", "rows", ...}    a batch; what else is in it is the codec's
+    {"kind": "tensors" | "items" | "error", ...}    its result
+where "arena": length stands for a payload that is in shared memory (see arena). On the channel such
+frames go both ways and have numbers (see channel); so they have between web processes (see
+remote_frames).
 """
 
 import socket

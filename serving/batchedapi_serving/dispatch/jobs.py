@@ -1,130 +1,114 @@
-"""A request inside the dispatcher, the parts of it that ride in batches, and a batch."""
+"""A request inside the dispatcher, and the parts of it that ride in batches."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
-from batchedapi_core.batching import Client, Entry, split_rows
-from batchedapi_serving.codecs import Answer, Codec, Decoded, Results
-from batchedapi_serving.errors import PredictorError
+from batchedapi_core.batching import Batcher, Client, Entry
+from batchedapi_serving.codecs.base import Answer, Codec, Decoded, Receipt, Results
+from batchedapi_serving.dispatch.desk import AnswerTo
+from batchedapi_serving.metrics.recorder import MethodRecorder
 
 
-class AnswerTo(Protocol):
-    """Who asked: told the answer exactly once, unless it left before."""
+class JobLine(Protocol):
+    """What a request needs of the line it stands in."""
 
-    def deliver(self, answer: Answer) -> None:
-        """Take the answer to the current request."""
-
-    def request_id(self) -> str | None:
-        """What the client calls the current request, if it says."""
+    batcher: "Batcher[Part]"
+    codec: Codec
+    recorder: MethodRecorder
 
 
 class Job:
     """One request from admission to answer."""
 
     __slots__ = (
-        "arrived", "asker", "client", "deadline", "done", "entries", "form", "missing", "rows",
-        "slices",
+        "arrived", "asker", "client", "deadline", "done", "entries", "hurried", "line", "missing",
+        "reply", "rows", "slices",
     )  # fmt: skip
 
-    def __init__(
-        self, decoded: Decoded, client: Client, asker: AnswerTo, arrived: float, deadline: float
+    def __init__(  # noqa: PLR0917 - one for each request: positional arguments are cheaper
+        self,
+        line: JobLine,
+        decoded: Decoded,
+        client: Client,
+        asker: AnswerTo,
+        arrived: float,
+        deadline: float,
     ) -> None:
-        self.form = decoded.form
+        self.line = line
+        self.reply = decoded.reply
         self.rows = decoded.rows
         self.client = client
         self.asker = asker
         self.arrived = arrived
         self.deadline = deadline
+        self.hurried = False
+        """Its deadline is its own, and not the replica's."""
         self.done = False
         self.entries: Sequence[PartEntry] = ()
         self.missing = 0
-        """Parts of an oversize request that are not yet answered; 0 for a request in one piece."""
-        self.slices: list[tuple[Results, int, int] | None] = []
+        """Rows not yet answered of a request in parts; 0 for a request in one piece."""
+        self.slices: dict[int, tuple[Results, int, int]] | None = None
+        """Answered parts of a request in parts by their first row."""
 
-    def part_answered(self, index: int, results: Results, start: int, stop: int) -> Answer | None:
-        """Take the rows of one part; the whole answer once none is missing.
+    def part_answered(
+        self, first: int, results: Results, start: int, stop: int, receipt: Receipt | None
+    ) -> Answer | None:
+        """Take rows [start, stop) of `results` for the part that begins at row `first`.
+
+        Returns:
+            The whole answer once no row is missing.
 
         Raises:
-            PredictorError: the parts do not fit together.
+            ServingError: the parts do not fit together, or the answer cannot be written.
         """
-        self.slices[index] = (results, start, stop)
-        self.missing -= 1
+        slices = self.slices = self.slices or {}
+        slices[first] = (results, start, stop)
+        self.missing -= stop - start
         if self.missing:
             return None
-        present = [part for part in self.slices if part is not None]
-        (first, begin, end), *others = present
-        return first.joined(begin, end, others).answer(self.form, 0, self.rows)
+        (results, start, stop), *others = (slices[key] for key in sorted(slices))
+        return self.reply.answer(results.joined(start, stop, others), 0, self.rows, receipt)
 
 
 class Part:
-    """What one queue entry holds: a job, or a piece of an oversize one."""
+    """What one queue entry holds: a job, or a piece of one."""
 
-    __slots__ = ("index", "job", "payload")
+    __slots__ = ("first", "job", "payload")
 
-    def __init__(self, job: Job, payload: Any, index: int = 0) -> None:
+    def __init__(self, job: Job, payload: Any, first: int = 0) -> None:
         self.job = job
         self.payload = payload
-        self.index = index
+        self.first = first
+        """Of its rows, in the request."""
 
 
 PartEntry: TypeAlias = Entry[Part]
 
 
-def split_job(job: Job, payload: Any, codec: Codec, max_size: int) -> None:
-    """Make a request of more rows than a batch holds into parts that fit; see `part_answered`."""
-    spans = split_rows(job.rows, max_size)
-    job.missing = len(spans)
-    job.slices = [None] * len(spans)
-    job.entries = [
+def halved(entry: PartEntry) -> list[PartEntry]:
+    """The same rows as two entries, for a batch that is too large although it is one request.
+
+    Neither is queued; the sizes are shared out by rows, as rows of one request are mostly alike.
+    """
+    part = entry.payload
+    job = part.job
+    middle = entry.rows // 2
+    size = max(1, entry.size * middle // entry.rows)
+    spans = ((0, middle, size), (middle, entry.rows, max(1, entry.size - size)))
+    halves = [
         Entry(
-            Part(job, codec.part(payload, start, stop), index),
+            Part(job, job.line.codec.part(part.payload, start, stop), part.first + start),
             stop - start,
-            stop - start,
+            cost,
             job.client,
-            job.arrived,
-            job.deadline,
+            entry.arrived,
+            entry.deadline,
+            entry.shape,
         )
-        for index, (start, stop) in enumerate(spans)
+        for start, stop, cost in spans
     ]
-
-
-class Batch:
-    """Entries that run together."""
-
-    __slots__ = ("deaths", "entries", "reason", "requests", "rows", "size")
-
-    def __init__(self, entries: Sequence[PartEntry], reason: str, deaths: int = 0) -> None:
-        self.entries = entries
-        self.reason = reason
-        self.deaths = deaths
-        """Model processes that died while they ran these entries."""
-        self.rows = self.size = 0
-        for entry in entries:
-            self.rows += entry.rows
-            self.size += entry.size
-        self.requests = len(entries)
-
-    def after_failure(self) -> list["Batch"]:
-        """The halves to run next, so that only the culprit fails; none if it is alone."""
-        live = self._live()
-        if len(live) <= 1:
-            return [Batch(live, "retry", self.deaths)] if live and len(self.entries) > 1 else []
-        middle = len(live) // 2
-        return [Batch(half, "retry", self.deaths) for half in (live[:middle], live[middle:])]
-
-    def after_death(self) -> list["Batch"]:
-        """What to run again: all of it once, then each alone, then nothing."""
-        live, deaths = self._live(), self.deaths + 1
-        if deaths == 1 and live:
-            return [Batch(live, "retry", deaths)]
-        if len(self.entries) > 1:
-            return [Batch([entry], "retry", 1) for entry in live]
-        return []
-
-    def _live(self) -> list[PartEntry]:
-        return [entry for entry in self.entries if not entry.cancelled]
-
-
-def predictor_failed(what: str) -> PredictorError:
-    """The error of a request whose own row made the predictor fail."""
-    return PredictorError(f"the predictor {what}; the server's log has the details")
+    halves[0].returning, halves[1].returning = 0, entry.returning
+    if not job.missing:
+        job.missing = job.rows
+    job.entries = [*(other for other in job.entries if other is not entry), *halves]
+    return halves

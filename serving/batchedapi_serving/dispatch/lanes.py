@@ -1,37 +1,79 @@
-"""Lanes: connections from model processes, on each of which one batch runs at a time."""
+"""Lanes: connections from model processes, on each of which one batch runs at a time.
+
+A model process opens them all to one socket; what a connection says in its hello makes it a lane,
+or the channel of its process, on which calls of async methods run side by side.
+"""
 
 import asyncio
 import logging
-import math
-import random
+from collections.abc import Sequence
 from typing import Any, Protocol
 
-from batchedapi_serving.dispatch.frames import BrokenFrameError, FrameReader, Meta, encode_frame
-from batchedapi_serving.dispatch.jobs import Batch
+from batchedapi_serving.dispatch.arena import Arena
+from batchedapi_serving.dispatch.batch import Batch
+from batchedapi_serving.dispatch.frames import BrokenFrameError, FrameReader, Meta
 
 log = logging.getLogger(__name__)
 
 
-class LaneOwner(Protocol):
-    """The dispatcher, as a lane sees it."""
+class Runner(Protocol):
+    """Runs one batch at a time: a lane, or one call on a channel."""
+
+    batch: Batch | None
+    """Set by the dispatcher: what it runs now."""
+    started: float
+    """Set by the dispatcher: when that began, in seconds on its clock."""
+    worker_index: int
+    pid: int
+
+    def run(self, meta: Meta, payload: Sequence[bytes]) -> None:
+        """Send a batch; `RunnerOwner.run_finished` is told its result, never from inside."""
+
+
+class Channel(Protocol):
+    """A process's connection for calls of async methods, and for what its predictor submits."""
+
+    worker_index: int
+    pid: int
+
+    def slot(self) -> Runner:
+        """A runner more, for one call at a time; dropped when it is of no further use."""
+
+    def received(self, meta: Meta, payload: bytes) -> None:
+        """A frame came, not the hello."""
+
+    def closed(self) -> None:
+        """The connection is gone. The dispatcher knows: the calls are its own to run again."""
+
+
+class RunnerOwner(Protocol):
+    """The dispatcher, as lanes and channels see it."""
 
     def lane_ready(self, lane: "Lane", hello: Meta) -> None:
         """The model is loaded and warm; the lane can take batches."""
 
-    def lane_finished(self, lane: "Lane", meta: Meta, payload: bytes) -> None:
-        """The lane's batch is answered."""
-
     def lane_lost(self, lane: "Lane") -> None:
         """The lane is gone; what it ran is not answered."""
 
+    def channel_ready(self, transport: asyncio.Transport, hello: Meta) -> Channel:
+        """The model is loaded and warm; the channel can take calls."""
+
+    def channel_lost(self, channel: Channel) -> None:
+        """The channel is gone; none of what ran on it is answered."""
+
+    def run_finished(self, runner: Runner, meta: Meta, payload: bytes) -> None:
+        """The runner's batch is answered."""
+
 
 class Lane(asyncio.Protocol):
-    """The dispatcher's end of the connection."""
+    """The dispatcher's end of a connection; one whose hello says `channel` passes frames on."""
 
-    def __init__(self, owner: LaneOwner) -> None:
+    def __init__(self, owner: RunnerOwner) -> None:
         self._owner = owner
         self._reader = FrameReader()
         self._transport: asyncio.Transport | None = None
+        self._arena = Arena.open({})
+        self._channel: Channel | None = None
         self.batch: Batch | None = None
         self.started = 0.0
         self.worker_index = 0
@@ -47,7 +89,9 @@ class Lane(asyncio.Protocol):
         try:
             for meta, payload in self._reader.feed(data):
                 if self.ready:
-                    self._owner.lane_finished(self, meta, payload)
+                    self._owner.run_finished(self, meta, self._arena.take(meta, payload))
+                elif self._channel is not None:
+                    self._channel.received(meta, payload)
                 else:
                     self._said_hello(meta["hello"])
         except BrokenFrameError as error:
@@ -57,73 +101,31 @@ class Lane(asyncio.Protocol):
     def _said_hello(self, hello: Meta) -> None:
         self.worker_index = hello["worker_index"]
         self.pid = hello["pid"]
+        if hello.get("channel") and self._transport is not None:
+            self._channel = self._owner.channel_ready(self._transport, hello)
+            return
+        self._arena = Arena.open(hello)
         self.ready = True
         self._owner.lane_ready(self, hello)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why makes no difference
         """The model process ended or was replaced."""
         self._transport = None
+        if self._channel is not None:
+            self._owner.channel_lost(self._channel)
+            self._channel.closed()
+            self._channel = None
         if self.ready:
             self.ready = False
+            self._arena.close()
             self._owner.lane_lost(self)
 
-    def run(self, meta: Meta, payload: Any) -> None:
-        """Send a batch."""
+    def run(self, meta: Meta, payload: Sequence[bytes]) -> None:
+        """See Runner."""
         if self._transport is not None:
-            self._transport.write(encode_frame(meta, payload))
+            self._transport.write(self._arena.encode(meta, payload))
 
     def close(self) -> None:
         """Give the connection up; `lane_lost` follows."""
         if self._transport is not None:
             self._transport.abort()
-
-
-class LanePool:
-    """The lanes of a replica, and which of them are free."""
-
-    def __init__(self) -> None:
-        self._all: set[Lane] = set()
-        self._free: list[Lane] = []
-
-    def __len__(self) -> int:
-        return len(self._all)
-
-    def add(self, lane: Lane) -> None:
-        """A free lane more."""
-        self._all.add(lane)
-        self._free.append(lane)
-
-    def remove(self, lane: Lane) -> None:
-        """A lane less, free or busy."""
-        self._all.discard(lane)
-        if lane in self._free:
-            self._free.remove(lane)
-
-    def release(self, lane: Lane) -> None:
-        """Its batch is done."""
-        self._free.append(lane)
-
-    def take(self) -> Lane:
-        """A random free lane, as BentoML does it: batches get slightly larger than in turn."""
-        free = self._free
-        if len(free) > 1:
-            chosen = random.randrange(len(free))  # noqa: S311 - no cryptography
-            free[chosen], free[-1] = free[-1], free[chosen]
-        return free.pop()
-
-    def hanging(self, now: float, timeout: float) -> set[int]:
-        """Pids of the processes that have had one batch for the whole `timeout`.
-
-        That every row in it is too late is not enough: in an overload rows are late when they are
-        dispatched, and their process is as healthy as can be.
-        """
-        return {
-            lane.pid
-            for lane in self._all
-            if lane.batch is not None and lane.started + timeout <= now
-        }
-
-    def next_hang(self, now: float, timeout: float) -> float | None:
-        """When the first running batch will have had the whole `timeout`."""
-        ends = [lane.started + timeout for lane in self._all if lane.batch]
-        return min((end for end in ends if now < end < math.inf), default=None)

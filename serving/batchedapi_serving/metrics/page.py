@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
@@ -15,8 +15,6 @@ from prometheus_client.registry import Collector
 
 from batchedapi_core import contract
 from batchedapi_serving.metrics import slots
-
-METHOD: Final = "predict"
 
 _GAUGES: Final = (
     (contract.METRIC_QUEUE_ROWS, slots.QUEUE_ROWS, "Rows waiting in the queue."),
@@ -50,20 +48,35 @@ _LABELED: Final = (
 )  # fmt: skip
 
 
-def page(memory: slots.Memory) -> bytes:
-    """The exposition text of everything in `memory`."""
+def page(memory: slots.Memory, methods: Sequence[tuple[str, int]]) -> bytes:
+    """The exposition text of everything in `memory`.
+
+    `methods` are names and configured batch sizes, from which the edges of the histograms follow,
+    in the order of their blocks. Before they are known there are none, and little to say.
+    """
     registry = CollectorRegistry()
-    registry.register(_MemoryCollector(memory.tolist()))
+    figures = [
+        _MethodFigures(name, size, slots.method_block(memory, index).tolist())
+        for index, (name, size) in enumerate(methods)
+    ]
+    registry.register(_MemoryCollector(memory[: slots.REPLICA_SLOTS].tolist(), figures))
     return generate_latest(registry)
 
 
+class _MethodFigures(NamedTuple):
+    name: str
+    max_batch_size: int
+    values: Sequence[float]
+
+
 class _MemoryCollector(Collector):
-    def __init__(self, values: Sequence[float]) -> None:
-        self._values = values
+    def __init__(self, replica: Sequence[float], methods: Sequence[_MethodFigures]) -> None:
+        self._replica = replica
+        self._methods = methods
 
     def collect(self) -> Iterable[Metric]:
         """One family after the other, in a fixed order."""
-        values = self._values
+        values = self._replica
         start = GaugeMetricFamily(
             contract.METRIC_PROCESS_START_TIME, "Unix time at which the replica started."
         )
@@ -75,40 +88,61 @@ class _MemoryCollector(Collector):
         restarts.add_metric(("web",), values[slots.WEB_RESTARTS])
         restarts.add_metric(("model",), values[slots.MODEL_RESTARTS])
         yield restarts
-        if values[slots.READY]:  # before that, the sizes of the histograms are not known
-            yield from self._of_the_method()
+        largest = GaugeMetricFamily(
+            contract.METRIC_MODEL_PROCESS_MEMORY_BYTES,
+            "Resident memory of the largest model process.",
+        )
+        largest.add_metric((), values[slots.MODEL_MEMORY])
+        yield largest
+        if self._methods:  # before that, the sizes of the histograms are not known
+            yield from self._plain()
+            yield from self._labeled()
+            yield from self._histograms()
 
-    def _of_the_method(self) -> Iterator[Metric]:
-        values = self._values
+    def _plain(self) -> Iterator[Metric]:
         for name, slot, text in _GAUGES:
             gauge = GaugeMetricFamily(name, text, labels=("method",))
-            gauge.add_metric((METHOD,), values[slot])
+            for method, _, values in self._methods:
+                gauge.add_metric((method,), values[slot])
             yield gauge
         for name, slot, text in _COUNTERS:
             counter = CounterMetricFamily(name, text, labels=("method",))
-            counter.add_metric((METHOD,), values[slot])
+            for method, _, values in self._methods:
+                counter.add_metric((method,), values[slot])
             yield counter
+
+    def _labeled(self) -> Iterator[Metric]:
         for name, label, members, first, text in _LABELED:
             counter = CounterMetricFamily(name, text, labels=("method", label))
-            for i, member in enumerate(members):
-                counter.add_metric((METHOD, str(member)), values[first + i])
+            for method, _, values in self._methods:
+                for i, member in enumerate(members):
+                    counter.add_metric((method, str(member)), values[first + i])
             yield counter
-        size_edges = contract.batch_size_buckets(int(values[slots.MAX_BATCH_SIZE]))
-        for name, first, text in _SIZES:
-            yield self._histogram(name, text, size_edges, first, first + slots.SIZE_SUM)
-        for name, first, text in _LATENCIES:
-            edges = contract.LATENCY_BUCKETS
-            yield self._histogram(name, text, edges, first, first + slots.LATENCY_SUM)
 
-    def _histogram(
-        self, name: str, text: str, edges: Sequence[float], first: int, sum_slot: int
-    ) -> Metric:
-        counts = self._values[first : first + len(edges) + 1]
-        labels = [*(f"{edge:g}" for edge in edges), "+Inf"]
-        family = HistogramMetricFamily(name, text, labels=("method",))
-        family.add_metric(
-            (METHOD,),
-            buckets=list(zip(labels, itertools.accumulate(counts), strict=True)),
-            sum_value=self._values[sum_slot],
-        )
-        return family
+    def _histograms(self) -> Iterator[Metric]:
+        for name, first, text in _SIZES:
+            family = HistogramMetricFamily(name, text, labels=("method",))
+            for method, size, values in self._methods:
+                size_edges = contract.batch_size_buckets(size)
+                _observe(family, method, values[first:], size_edges, slots.SIZE_SUM)
+            yield family
+        for name, first, text in _LATENCIES:
+            family = HistogramMetricFamily(name, text, labels=("method",))
+            for method, _, values in self._methods:
+                edges = contract.LATENCY_BUCKETS
+                _observe(family, method, values[first:], edges, slots.LATENCY_SUM)
+            yield family
+
+
+def _observe(
+    family: HistogramMetricFamily,
+    method: str,
+    values: Sequence[float],
+    edges: Sequence[float],
+    sum_slot: int,
+) -> None:
+    labels = [*(f"{edge:g}" for edge in edges), "+Inf"]
+    counts = itertools.accumulate(values[: len(labels)])
+    family.add_metric(
+        (method,), buckets=list(zip(labels, counts, strict=True)), sum_value=values[sum_slot]
+    )

@@ -1,4 +1,4 @@
-"""The web process's side of the metrics memory."""
+"""The first web process's side of the metrics memory."""
 
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -10,30 +10,44 @@ from batchedapi_serving.metrics import slots
 _EDGES: Final = contract.LATENCY_BUCKETS
 
 
-class Recorder:
-    """Counts what happens to requests and batches; on the hot path, so plain additions."""
+class MethodRecorder:
+    """Counts what happens to the requests and batches of one method.
 
-    __slots__ = ("_edges", "_slots")
+    It is on the hot path, so these are plain additions.
+    """
 
-    def __init__(self, memory: slots.Memory) -> None:
-        self._slots = memory
+    __slots__ = ("_edges", "_replica", "_slots")
+
+    def __init__(self, replica: slots.Memory, block: slots.Memory) -> None:
+        self._replica = replica
+        self._slots = block
         self._edges: tuple[int, ...] = ()
-        for gauge in (slots.LANES, slots.QUEUE_ROWS, slots.IN_FLIGHT):
-            memory[gauge] = 0.0  # of a web process that this one replaces
 
-    def ready(self, max_batch_size: int, batch_interval: float) -> None:
-        """The method is known; from now on the replica takes requests."""
+    def sized(self, max_batch_size: int) -> None:
+        """The edges of the size histograms follow from the configured size, and never move."""
         self._edges = contract.batch_size_buckets(max_batch_size)
-        self._slots[slots.MAX_BATCH_SIZE] = max_batch_size
-        self._slots[slots.BATCH_INTERVAL] = batch_interval
-        self._slots[slots.READY] = 1.0
 
-    def gauges(self, *, lanes: int, queue_rows: int, in_flight: int) -> None:
-        """The state just now."""
+    def gauges(
+        self,
+        *,
+        lanes: int,
+        queue_rows: int,
+        in_flight: int,
+        max_batch_size: int,
+        batch_interval: float,
+    ) -> None:
+        """The state just now; size and interval (in seconds) in effect."""
         memory = self._slots
         memory[slots.LANES] = lanes
         memory[slots.QUEUE_ROWS] = queue_rows
         memory[slots.IN_FLIGHT] = in_flight
+        memory[slots.MAX_BATCH_SIZE] = max_batch_size
+        memory[slots.BATCH_INTERVAL] = batch_interval
+
+    def forget_state(self) -> None:
+        """What was queued and running in a web process that this one replaces is no more."""
+        for gauge in (slots.LANES, slots.QUEUE_ROWS, slots.IN_FLIGHT):
+            self._slots[gauge] = 0.0
 
     def received(self, rows: int) -> None:
         """Rows asked for service, whatever becomes of them."""
@@ -73,7 +87,38 @@ class Recorder:
         memory[slots.ROWS_SQUARED] += rows * rows
         memory[slots.ROW_SECONDS] += rows * seconds
         memory[slots.LANE_BUSY] += seconds
-        memory[slots.ANSWERED + worker_index] += 1.0
+        self._replica[slots.ANSWERED + worker_index] += 1.0
+
+
+class Recorder:
+    """Of the whole replica; requests that came to no method count under the first."""
+
+    __slots__ = ("_memory", "_methods")
+
+    def __init__(self, memory: slots.Memory) -> None:
+        self._memory = memory
+        self._methods = [
+            MethodRecorder(memory, slots.method_block(memory, method))
+            for method in range(contract.MAX_METHODS)
+        ]
+        for method in self._methods:
+            method.forget_state()
+
+    def method(self, index: int) -> MethodRecorder:
+        """Of the method with that place in the order of declaration.
+
+        Raises:
+            IndexError: there are more methods than can be counted apart.
+        """
+        return self._methods[index]
+
+    def ready(self) -> None:
+        """The methods are known; from now on the replica takes requests."""
+        self._memory[slots.READY] = 1.0
+
+    def answered(self, code: int) -> None:
+        """A request ended that came to no method."""
+        self._methods[0].answered(code)
 
 
 def _class_slot(code: int) -> int:

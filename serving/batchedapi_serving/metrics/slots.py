@@ -1,7 +1,9 @@
 """Where each figure lies in the shared memory: an array of float64, laid out here and nowhere else.
 
-The web process writes every slot but those named under "the supervisor's"; each slot has one
-writer at a time, so counters need no lock and go on where a replaced process left them.
+First the figures of the replica, then a block for every method. Each slot has one writer at a time,
+so counters need no lock and go on where a replaced process left them: the supervisor writes those
+named under "the supervisor's", each web process its own beat, and the first of them, which has the
+queue, everything else.
 """
 
 import mmap
@@ -11,7 +13,6 @@ from typing import Final, TypeAlias
 
 from batchedapi_core import contract
 
-MAX_PROCESSES: Final = 64
 SIZE_EDGES: Final = 18
 """Batch-size buckets at most: 1, 2, 4, ..., 65536 and the maximum itself."""
 
@@ -28,48 +29,61 @@ class _Layout:
         return first
 
 
-_layout = _Layout()
+_replica = _Layout()
 
 # The supervisor's
-START_TIME: Final = _layout.take()
-WEB_RESTARTS: Final = _layout.take()
-MODEL_RESTARTS: Final = _layout.take()
+START_TIME: Final = _replica.take()
+WEB_RESTARTS: Final = _replica.take()
+MODEL_RESTARTS: Final = _replica.take()
+MODEL_MEMORY: Final = _replica.take()
+"""Resident bytes of the largest model process; 0: not known."""
+
+BEAT: Final = _replica.take(contract.MAX_WEB_PROCESSES)
+"""Of each web process: its loop ran then, in seconds on its monotonic clock."""
+
+# The first web process's
+READY: Final = _replica.take()
+"""1 once the first model process was ready; stays 1."""
+ANSWERED: Final = _replica.take(contract.MAX_PROCESSES)
+"""Batches that each model process has answered; what resets its restart back-off."""
+
+REPLICA_SLOTS: Final = _replica.size
+
+# Of one method, counted from the start of its block.
+_block = _Layout()
 
 # Gauges
-READY: Final = _layout.take()
-"""1 once the first model process was ready; stays 1."""
-LANES: Final = _layout.take()
-QUEUE_ROWS: Final = _layout.take()
-IN_FLIGHT: Final = _layout.take()
-MAX_BATCH_SIZE: Final = _layout.take()
-BATCH_INTERVAL: Final = _layout.take()
+LANES: Final = _block.take()
+QUEUE_ROWS: Final = _block.take()
+IN_FLIGHT: Final = _block.take()
+MAX_BATCH_SIZE: Final = _block.take()
+BATCH_INTERVAL: Final = _block.take()
 
 # Counters
-ROWS_RECEIVED: Final = _layout.take()
-ROWS_SQUARED: Final = _layout.take()
-ROW_SECONDS: Final = _layout.take()
-LANE_BUSY: Final = _layout.take()
-BATCHES: Final = _layout.take(len(contract.RELEASE_REASONS))
-REQUESTS: Final = _layout.take(len(contract.STATUS_CODES))
-REJECTED: Final = _layout.take(len(contract.REJECTION_REASONS))
-ANSWERED: Final = _layout.take(MAX_PROCESSES)
-"""Batches that each model process has answered; what resets its restart back-off."""
+ROWS_RECEIVED: Final = _block.take()
+ROWS_SQUARED: Final = _block.take()
+ROW_SECONDS: Final = _block.take()
+LANE_BUSY: Final = _block.take()
+BATCHES: Final = _block.take(len(contract.RELEASE_REASONS))
+REQUESTS: Final = _block.take(len(contract.STATUS_CODES))
+REJECTED: Final = _block.take(len(contract.REJECTION_REASONS))
 
 # Histograms: one slot a bucket (not cumulative), +Inf last, then the sum
 _LATENCY_SLOTS: Final = len(contract.LATENCY_BUCKETS) + 2
 _SIZE_SLOTS: Final = SIZE_EDGES + 2
-BATCH_ROWS: Final = _layout.take(_SIZE_SLOTS)
-BATCH_REQUESTS: Final = _layout.take(_SIZE_SLOTS)
-BATCH_SECONDS: Final = _layout.take(_LATENCY_SLOTS)
-QUEUE_WAIT: Final = _layout.take(_LATENCY_SLOTS)
-REQUEST_SECONDS: Final = _layout.take(_LATENCY_SLOTS)
+BATCH_ROWS: Final = _block.take(_SIZE_SLOTS)
+BATCH_REQUESTS: Final = _block.take(_SIZE_SLOTS)
+BATCH_SECONDS: Final = _block.take(_LATENCY_SLOTS)
+QUEUE_WAIT: Final = _block.take(_LATENCY_SLOTS)
+REQUEST_SECONDS: Final = _block.take(_LATENCY_SLOTS)
 
 LATENCY_SUM: Final = _LATENCY_SLOTS - 1
 """Offset of the sum in a histogram of durations."""
 SIZE_SUM: Final = _SIZE_SLOTS - 1
 """Offset of the sum in a histogram of sizes."""
 
-BYTES: Final = _layout.size * 8
+METHOD_SLOTS: Final = _block.size
+BYTES: Final = (REPLICA_SLOTS + contract.MAX_METHODS * METHOD_SLOTS) * 8
 REASON_SLOT: Final = {reason: BATCHES + i for i, reason in enumerate(contract.RELEASE_REASONS)}
 CODE_SLOT: Final = {code: REQUESTS + i for i, code in enumerate(contract.STATUS_CODES)}
 REJECTION_SLOT: Final = {r: REJECTED + i for i, r in enumerate(contract.REJECTION_REASONS)}
@@ -77,6 +91,18 @@ REJECTION_SLOT: Final = {r: REJECTED + i for i, r in enumerate(contract.REJECTIO
 
 Memory: TypeAlias = "memoryview[float]"
 """The slots; item i is slot i."""
+
+
+def method_block(memory: Memory, method: int) -> Memory:
+    """The slots of the method with that place in the order of declaration, from 0.
+
+    Raises:
+        ValueError: there are more methods than can be counted apart.
+    """
+    if not 0 <= method < contract.MAX_METHODS:
+        raise ValueError(f"expected at most {contract.MAX_METHODS} methods, got {method + 1}")
+    first = REPLICA_SLOTS + method * METHOD_SLOTS
+    return memory[first : first + METHOD_SLOTS]
 
 
 def create_memory(path: Path) -> None:

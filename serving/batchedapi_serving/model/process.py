@@ -1,31 +1,33 @@
-"""Program flow of a model process: load, warm up, then one thread a lane.
+"""Program flow of a model process: load, warm up, then serve on lanes and on the channel.
 
-Each lane is a connection to the dispatcher's Unix socket. When the web process is replaced the
+Every connection is one to the dispatcher's Unix socket. When the web process is replaced the
 connections end and are made again; the model stays loaded.
 """
 
 import json
 import logging
 import os
-import socket
-import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
 
-from batchedapi_serving.dispatch.frames import encode_frame, read_frames
+from batchedapi_serving.codecs import codec_for
+from batchedapi_serving.dispatch.remote import RemoteLine
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.model.batch import BatchRunner
+from batchedapi_serving.model.channel import ChannelLoop
+from batchedapi_serving.model.channel_local import LocalAnswers
+from batchedapi_serving.model.channel_submits import ChannelSubmitter
+from batchedapi_serving.model.lanes import run_lanes
 from batchedapi_serving.predictor.api import Context, MethodSpec
-from batchedapi_serving.predictor.loading import load_class, served_method, start_predictor
-from batchedapi_serving.predictor.warmup import warm_up
+from batchedapi_serving.predictor.loading import load_class, served_methods, start_predictor
+from batchedapi_serving.predictor.warmup import warm_up, warm_up_async
 from batchedapi_serving.processes import freeze_heap
 from batchedapi_serving.settings import ReplicaSettings
+from batchedapi_serving.supervisor.devices import visible_gpus
+from batchedapi_serving.supervisor.environment import LOADED_DESCRIPTOR
 
 log = logging.getLogger(__name__)
-
-_RECONNECT_SECONDS: Final = 0.05
-_BUFFER_BYTES: Final = 1 << 20
 
 
 def run_model(settings: ReplicaSettings, worker_index: int) -> int:
@@ -35,85 +37,78 @@ def run_model(settings: ReplicaSettings, worker_index: int) -> int:
         1: the predictor could not be started; the reason is in the failure file.
     """
     started = time.monotonic()
+    channel = ChannelLoop()
     try:
-        runner, method = _load(settings, worker_index)
+        runner, methods = load(settings, worker_index, channel)
     except LoadError as error:
         failure = {"reason": error.reason, "message": str(error)}
         settings.failure_path(worker_index).write_text(json.dumps(failure))
         return 1
     log.info("model loaded", extra={"seconds": round(time.monotonic() - started, 3)})
     freeze_heap()
-    hello = {"worker_index": worker_index, "pid": os.getpid(), "method": method.to_json()}
-    lanes = [
-        threading.Thread(target=_run_lane, args=(settings, runner, hello), name=f"lane-{i}")
-        for i in range(settings.threads)
-    ]
-    for lane in lanes:
-        lane.start()
-    for lane in lanes:
-        lane.join()
+    _tell_loaded()
+    hello = {
+        "worker_index": worker_index,
+        "pid": os.getpid(),
+        "methods": [method.to_json() for method in methods],
+    }
+    if any(method.is_async for method in methods):
+        channel.serve(settings.lanes_path, runner, hello)
+    run_lanes(settings.lanes_path, runner, hello, settings.threads)
     return 0
 
 
-def _load(settings: ReplicaSettings, worker_index: int) -> tuple[BatchRunner, MethodSpec]:
+def load(
+    settings: ReplicaSettings, worker_index: int, channel: ChannelLoop
+) -> tuple[BatchRunner, list[MethodSpec]]:
+    """Import, construct and warm up the predictor.
+
+    `channel` is started if there are async methods: they are warmed up on the loop they run on.
+
+    Raises:
+        LoadError: any of it failed; the message says why, and what to do.
+    """
     predictor_class = load_class(settings.predictor_path, [Path(p) for p in settings.search])
-    method = served_method(predictor_class, settings.max_batch_size)
+    methods = served_methods(predictor_class, settings)
+    submitter = ChannelSubmitter(channel, methods)
+    devices = tuple(f"cuda:{i}" for i in range(len(visible_gpus())))
     context = Context(
         name=settings.name,
         worker_index=worker_index,
         processes=settings.processes,
         threads=settings.threads,
-        device="cuda:0" if _sees_gpu() else "cpu",
+        device=devices[0] if devices else "cpu",
+        devices=devices,
+        model_path=settings.model_path,
+        submitter=submitter,
     )
     predictor = start_predictor(predictor_class, settings.config, context)
-    runner = BatchRunner(predictor, method)
-    warm_up(runner, method, settings.max_batch_size or method.max_batch_size)
-    return runner, method
-
-
-def _sees_gpu() -> bool:
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return bool(visible) if visible is not None else Path("/dev/nvidia0").exists()
-
-
-def _run_lane(settings: ReplicaSettings, runner: BatchRunner, hello: dict[str, Any]) -> None:
-    """A lane never ends by itself; if user code ends its thread, the process goes with it.
-
-    The supervisor replaces a process, and nobody would replace a thread.
-    """
-    try:
-        _serve_lane(settings, runner, hello)
-    except BaseException:
-        log.exception("lane ended; the process ends with it")
-        raise
-    finally:
-        os._exit(1)
-
-
-def _serve_lane(settings: ReplicaSettings, runner: BatchRunner, hello: dict[str, Any]) -> None:
-    while True:
-        try:
-            with _connected(settings.lanes_path) as connection:
-                connection.sendall(encode_frame({"hello": hello}))
-                for meta, payload in read_frames(connection):
-                    connection.sendall(encode_frame(*runner.run(meta["rows"], payload)))
-        except ConnectionError as error:
-            log.debug("lane reconnects", extra={"error": repr(error)})
-            time.sleep(_RECONNECT_SECONDS)
-
-
-def _connected(path: Path) -> socket.socket:
-    """A connection to the dispatcher, waiting for it as long as there is a supervisor."""
-    supervisor = os.getppid()
-    while True:
-        if os.getppid() != supervisor:
-            os._exit(1)
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
-        try:
-            connection.connect(str(path))
-        except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
-            connection.close()
-            time.sleep(_RECONNECT_SECONDS)
+    runner = BatchRunner(predictor, methods)
+    if any(method.is_async for method in methods):
+        channel.start()
+    submitter.local = LocalAnswers(runner, _lines(methods, settings))
+    for method in methods:
+        size, sizes = method.max_batch_size, settings.warm_up_sizes
+        if method.is_async:
+            channel.call(warm_up_async(runner, method, size, sizes))
         else:
-            return connection
+            warm_up(runner, method, size, sizes)
+    submitter.local = None
+    return runner, methods
+
+
+def _lines(methods: Sequence[MethodSpec], settings: ReplicaSettings) -> dict[str, RemoteLine]:
+    return {
+        method.name: RemoteLine(
+            method, codec_for(method, settings.of_method(method.name), settings.name)
+        )
+        for method in methods
+    }
+
+
+def _tell_loaded() -> None:
+    """Let the supervisor start the next model process, and time the start of this one."""
+    descriptor = os.environ.pop(LOADED_DESCRIPTOR, None)
+    if descriptor is not None:
+        os.write(int(descriptor), b"\n")
+        os.close(int(descriptor))

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from batchedapi_serving.errors import LoadError
-from batchedapi_serving.predictor.api import Context, MethodSpec, batched_methods, method_spec
+from batchedapi_serving.predictor.api import Context
+from batchedapi_serving.predictor.served import default_method, served_methods
+
+__all__ = ["default_method", "load_class", "served_methods", "start_predictor"]
 
 log = logging.getLogger(__name__)
-
-METHOD = "predict"
-"""The method that is served."""
 
 
 def load_class(path: str, search: Sequence[Path]) -> type:
@@ -50,39 +50,6 @@ def load_class(path: str, search: Sequence[Path]) -> type:
             f"spec.predictor.path {path!r}: module {module_name!r} has no class {class_name!r}",
         )
     return found
-
-
-def served_method(predictor_class: type, manifest_max: int | None) -> MethodSpec:
-    """The method to serve.
-
-    Args:
-        predictor_class: The user's class.
-        manifest_max: `serverSideBatching.maxBatchSize`, if written.
-
-    Raises:
-        LoadError: no `predict`, a second batched method, or a batch size that it cannot take.
-    """
-    name = predictor_class.__name__
-    spec = method_spec(predictor_class, METHOD)
-    if spec is None:
-        raise LoadError(
-            "ImportFailed",
-            f"{name}: expected a method {METHOD!r}; write @batched above def {METHOD}(self, ...)",
-        )
-    others = [other for other in batched_methods(predictor_class) if other != METHOD]
-    if others:
-        raise LoadError(
-            "ImportFailed",
-            f"{name}: only {METHOD!r} is served, but {', '.join(others)} is marked @batched too;"
-            " serve it from a BatchedAPI of its own",
-        )
-    if not spec.batched and manifest_max is not None and manifest_max > 1:
-        raise LoadError(
-            "ImportFailed",
-            f"{name}.{METHOD} takes one request at a time, but serverSideBatching.maxBatchSize is"
-            f" {manifest_max}; mark it with @batched, or leave maxBatchSize out",
-        )
-    return spec
 
 
 def start_predictor(predictor_class: type, config: dict[str, Any], context: Context) -> Any:

@@ -1,13 +1,18 @@
 """The first batches, before anybody waits for them: at real sizes, and with the answers checked."""
 
+import asyncio
 import logging
+from collections.abc import Iterator
 from typing import Protocol
 
-import orjson
+import numpy as np
 
 from batchedapi_core import contract
+from batchedapi_core.batching import ShapePolicy
+from batchedapi_serving.codecs.choose import codec_of_shapes
+from batchedapi_serving.codecs.method_codec import Encoded, MethodCodec
 from batchedapi_serving.dispatch.frames import Meta
-from batchedapi_serving.errors import LoadError
+from batchedapi_serving.errors import ClientError, LoadError
 from batchedapi_serving.predictor.api import MethodSpec
 
 log = logging.getLogger(__name__)
@@ -16,37 +21,110 @@ log = logging.getLogger(__name__)
 class Runner(Protocol):
     """What runs a batch; `model.batch.BatchRunner`."""
 
-    def run(self, rows: int, payload: bytes) -> tuple[Meta, object]:
-        """Answer one batch."""
+    def run(self, meta: Meta, payload: bytes) -> tuple[Meta, object]:
+        """Answer one batch of a sync method."""
+
+    async def run_async(self, meta: Meta, payload: bytes) -> tuple[Meta, object]:
+        """Answer one batch of an async method."""
 
 
-def warm_up(runner: Runner, method: MethodSpec, max_batch_size: int) -> None:
-    """Run batches of 1, 2, 4, ... rows up to the maximum, of zeros or of the method's example.
+def warm_up(
+    runner: Runner, method: MethodSpec, max_batch_size: int, sizes: tuple[int, ...] | None = None
+) -> None:
+    """Run batches of zeros or of the method's example, each variable dimension of length 1.
 
     A method for JSON items without an example cannot be warmed up: nobody knows what it takes.
+    An async method gets an event loop of its own here; `warm_up_async` uses the running one.
+
+    Args:
+        runner: Runs them.
+        method: Of the batches.
+        max_batch_size: The largest, in the unit of the method's `size_of`.
+        sizes: Of the batches, in rows; None: 1, 2, 4, ... up to what the maximum admits.
 
     Raises:
-        LoadError: ShapeProbeFailed or WarmUpFailed, with the size and what came.
+        LoadError: ShapeProbeFailed, WarmUpFailed or OutOfMemory, with what was given, expected and
+            came.
     """
-    row = _row(method)
+    if method.is_async:
+        asyncio.run(warm_up_async(runner, method, max_batch_size, sizes))
+        return
+    for meta, payload in _batches(method, max_batch_size, sizes):
+        _check(method, meta, runner.run(meta, payload)[0])
+
+
+async def warm_up_async(
+    runner: Runner, method: MethodSpec, max_batch_size: int, sizes: tuple[int, ...] | None = None
+) -> None:
+    """See `warm_up`; on the running event loop, to which a predictor may have tied things."""
+    for meta, payload in _batches(method, max_batch_size, sizes):
+        answer, _ = await runner.run_async(meta, payload)
+        _check(method, meta, answer)
+
+
+def _batches(
+    method: MethodSpec, max_batch_size: int, sizes: tuple[int, ...] | None
+) -> Iterator[tuple[Meta, bytes]]:
+    if not method.batched or sizes == ():
+        return
+    codec = codec_of_shapes(method, ShapePolicy.PAD)
+    row = _row(codec)
     if row is None:
         log.info(
-            "no warm-up", extra={"remedy": "@batched(example=...) gives an item to warm up with"}
+            "no warm-up",
+            extra={
+                "method": method.name,
+                "remedy": "@batched(example=...) gives an item to warm up with",
+            },
         )
         return
-    for rows in contract.batch_size_buckets(max_batch_size):
-        payload = row * rows if method.inputs is not None else b"[%b]" % b",".join([row] * rows)
-        meta, _ = runner.run(rows, payload)
-        if meta["kind"] == "error":
-            reason = "WarmUpFailed" if meta["error"].startswith("raised") else "ShapeProbeFailed"
+    cost = 1 if row.sizes is None else row.sizes[0]
+    most = max(1, max_batch_size // cost)
+    for rows in contract.batch_size_buckets(most) if sizes is None else sizes:
+        collated = codec.collate([row.payload] * rows)
+        meta = {"method": method.name, "rows": rows, **collated.meta}
+        yield meta, b"".join(collated.buffers)
+
+
+def _row(codec: MethodCodec) -> Encoded | None:
+    method = codec.method
+    if method.example is not None:
+        try:
+            return codec.from_row(method.example, "example")
+        except ClientError as error:
             raise LoadError(
-                reason, f"{method.name} with a warm-up batch of {rows} rows {meta['error']}"
-            )
+                "WarmUpFailed", f"{method.name}: @batched(example=...) is no row of it: {error}"
+            ) from error
+    if not method.inputs:
+        return None
+    zeros = {
+        name: np.zeros(
+            [1, *(1 if isinstance(n, str) else n for n in tensor.shape)], tensor.numpy_dtype
+        )
+        for name, tensor in method.inputs.items()
+    }
+    return codec.from_arrays(zeros, "warm-up")
 
 
-def _row(method: MethodSpec) -> bytes | None:
-    if method.inputs is not None:
-        return bytes(method.inputs.row_bytes)
-    if method.batched and method.example is not None:
-        return orjson.dumps(method.example)
-    return None
+def _check(method: MethodSpec, meta: Meta, answer: Meta) -> None:
+    if answer["kind"] != "error":
+        return
+    what: str = answer["error"]
+    reason = "WarmUpFailed" if what.startswith("raised") else "ShapeProbeFailed"
+    if answer.get("oom"):
+        reason = "OutOfMemory"
+        what += "; a smaller maxBatchSize may fit"
+    given = f" ({_shapes(method, meta)})" if method.inputs else ""
+    raise LoadError(
+        reason, f"{method.name} with a warm-up batch of {meta['rows']} rows{given} {what}"
+    )
+
+
+def _shapes(method: MethodSpec, meta: Meta) -> str:
+    """The arrays that the method was given, in words."""
+    shown = []
+    for name, tensor in method.inputs.items():
+        shape = [max(meta["lengths"][n]) if isinstance(n, str) else n for n in tensor.shape]
+        shape.insert(method.batch_dim[0], meta["rows"])
+        shown.append(f"{'' if method.single_input else name + ' '}{tensor.dtype} of shape {shape}")
+    return ", ".join(shown)

@@ -2,7 +2,7 @@
 
 import contextlib
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import uvicorn
@@ -12,6 +12,8 @@ from batchedapi_core import contract
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.page import page
 
+Methods = Sequence[tuple[str, int]]
+"""Name and configured batch size of each method, in the order of their blocks in the memory."""
 _TEXT = "text/plain; charset=utf-8"
 
 
@@ -19,9 +21,15 @@ class AdminApp:
     """ASGI application of the admin port."""
 
     def __init__(
-        self, memory: slots.Memory, *, started: Callable[[], bool], ready: Callable[[], bool]
+        self,
+        memory: slots.Memory,
+        *,
+        started: Callable[[], bool],
+        ready: Callable[[], bool],
+        methods: Callable[[], Methods],
     ) -> None:
         self._memory = memory
+        self._methods = methods
         self._started = started
         self._ready = ready
 
@@ -36,7 +44,11 @@ class AdminApp:
             return 405, _TEXT, b"only GET is served here\n"
         match path:
             case contract.PATH_METRICS:
-                return 200, CONTENT_TYPE_LATEST, page(self._memory)
+                return (
+                    200,
+                    CONTENT_TYPE_LATEST,
+                    page(self._memory, self._methods()),
+                )
             case contract.PATH_LIVE:
                 return 200, _TEXT, b"alive\n"
             case contract.PATH_STARTUP:

@@ -1,12 +1,18 @@
 """One child process of the supervisor and when to start it again."""
 
 import asyncio
+import contextlib
+import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
+
+from batchedapi_serving.errors import LoadError
 
 log = logging.getLogger(__name__)
 
@@ -71,4 +77,23 @@ class Child:
     def signal(self, number: int) -> None:
         """Send a signal, if it runs."""
         if self.pid is not None and self._process is not None:
-            self._process.send_signal(number)
+            with contextlib.suppress(ProcessLookupError):  # it ended this moment
+                self._process.send_signal(number)
+
+    def failure(self, path: Path, code: int) -> LoadError:
+        """Why it ended with `code`: what it left in the file `path`, which is removed, or how."""
+        if path.exists():
+            value = json.loads(path.read_text())
+            path.unlink()
+            return LoadError(value["reason"], value["message"])
+        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+        reason = "OutOfMemory" if code == -signal.SIGKILL else "CrashLooping"
+        return LoadError(reason, f"{self.role.replace('-', ' process ')} was ended {how}")
+
+
+async def came(event: asyncio.Event, *, within: float) -> bool:
+    """Whether `event` was set within so many seconds."""
+    try:
+        return await asyncio.wait_for(event.wait(), within)
+    except TimeoutError:
+        return False

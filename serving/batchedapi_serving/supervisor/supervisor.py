@@ -1,21 +1,26 @@
 """The life of a replica: start everything, replace what dies, drain and stop on SIGTERM."""
 
 import asyncio
-import json
 import logging
+import os
 import signal
 import socket
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from batchedapi_core import contract
-from batchedapi_serving.errors import LoadError
 from batchedapi_serving.metrics import slots
+from batchedapi_serving.model_source import FETCH
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.supervisor.admin import AdminApp, AdminServer
-from batchedapi_serving.supervisor.children import Backoff, Child
+from batchedapi_serving.supervisor.children import Child
+from batchedapi_serving.supervisor.environment import model_environments
+from batchedapi_serving.supervisor.machine import usable_cpus
+from batchedapi_serving.supervisor.memory_watch import advise_on, watch_memory
+from batchedapi_serving.supervisor.model_processes import ModelProcesses
+from batchedapi_serving.supervisor.outcome import Life
+from batchedapi_serving.supervisor.web_processes import WebProcesses
 
 log = logging.getLogger(__name__)
 
@@ -34,156 +39,131 @@ class Supervisor:
         environment: Mapping[str, str],
         announce: Callable[[Any], None],
     ) -> None:
-        """`environment` is the model processes'; `announce` gets an example when ready."""
+        """Give out the devices.
+
+        Args:
+            settings: Written to their file already.
+            listener: Of predictions.
+            admin_listener: Of health and metrics.
+            environment: `spec.predictor.env`, for the processes that run user code.
+            announce: Gets an example of the default method when the replica is ready.
+
+        Raises:
+            LoadError: the GPUs cannot be shared out as asked.
+        """
         self._settings = settings
         self._listener = listener
         self._admin_listener = admin_listener
-        self._environment = environment
         self._announce = announce
-        self._web = Child("web", "batchedapi_serving.web")
-        self._models = [
-            Child(f"model-{i}", "batchedapi_serving.model") for i in range(settings.processes)
-        ]
+        self._methods: tuple[tuple[str, int], ...] = ()
         slots.create_memory(settings.metrics_path)
         self._memory = slots.map_memory(settings.metrics_path)
         self._memory[slots.START_TIME] = time.time()
-        self._draining = asyncio.Event()
-        self._stopping = asyncio.Event()
-        self._failure: LoadError | None = None
+        self._cpus = usable_cpus()
+        self._life = Life()
+        self._fetcher = Child("model-source", "batchedapi_serving.model_source")
+        self._user_environment = environment
+        self._web = WebProcesses(settings, self._memory, listener, self._life, self._heard)
+        self._models = ModelProcesses(
+            settings,
+            self._memory,
+            model_environments(settings, os.environ, environment, self._cpus),
+            max(1, int(self._cpus)),
+            self._life,
+        )
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT and the drain are over.
 
         Raises:
-            LoadError: the predictor could not be started at all.
+            LoadError: the predictor could not be started at all, or not be kept alive.
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._asked_to_stop)
-        web = asyncio.create_task(self._keep_web())
-        models = [asyncio.create_task(self._keep_model(i)) for i in range(len(self._models))]
-        admin, admin_task = self._start_admin()
-        await self._draining.wait()
+        advise_on(self._settings.processes, self._cpus, None)
+        web = asyncio.create_task(self._web.keep())
+        models = asyncio.create_task(self._load_and_keep_models())
+        admin = self._admin_server()
+        answering = asyncio.create_task(admin.answer(self._admin_listener))
+        watching = asyncio.create_task(
+            watch_memory(
+                self._settings.processes, self._cpus, lambda: self._models.pids, self._memory
+            )
+        )
+        await self._life.draining.wait()
         await self._drain(web)
-        self._stopping.set()
-        for child in self._models:
-            child.signal(
-                signal.SIGKILL
-            )  # nothing runs there any more, and user code may not listen
-        await asyncio.gather(*models)
+        self._life.stopping.set()
+        self._models.kill_all()
+        self._fetcher.signal(signal.SIGKILL)
+        watching.cancel()
+        await models
         admin.should_exit = True
-        await admin_task
-        if self._failure is not None:
-            raise self._failure
+        await answering
+        if self._life.failure is not None:
+            raise self._life.failure
 
-    def _start_admin(self) -> "tuple[AdminServer, asyncio.Task[None]]":
+    def _admin_server(self) -> AdminServer:
         memory = self._memory
 
         def started() -> bool:
             return memory[slots.READY] > 0
 
         def ready() -> bool:
-            return started() and not self._draining.is_set() and self._web.pid is not None
+            return started() and not self._life.draining.is_set() and self._web.alive
 
-        server = AdminServer(AdminApp(memory, started=started, ready=ready))
-        return server, asyncio.create_task(server.answer(self._admin_listener))
+        return AdminServer(
+            AdminApp(
+                memory,
+                started=started,
+                ready=ready,
+                methods=lambda: self._methods,
+            )
+        )
 
     def _asked_to_stop(self) -> None:
-        if self._draining.is_set():  # asked twice: at once
+        if self._life.draining.is_set():  # asked twice: at once
             self._web.signal(signal.SIGKILL)
-        self._draining.set()
+        self._life.draining.set()
 
     async def _drain(self, web: "asyncio.Task[None]") -> None:
-        """Have the web process answer what it has; replaced models still help it."""
+        """Have the web processes answer what they have; replaced models still help them."""
+        self._listener.close()  # they go on accepting for drain_delay through their own descriptors
+        if not self._memory[slots.READY]:
+            self._web.signal(signal.SIGKILL)  # nothing was ever served: nothing to drain
         self._web.signal(signal.SIGTERM)
-        self._listener.close()  # it goes on accepting for drain_delay through its own descriptor
         timeout = self._settings.timeout
         limit = None if timeout is None else self._settings.drain_delay + timeout + _STOP_MARGIN
         _, late = await asyncio.wait((web,), timeout=limit)
         if late:
-            log.error("web process did not stop in time", extra={"seconds": limit})
+            log.error("web processes did not stop in time", extra={"seconds": limit})
             self._web.signal(signal.SIGKILL)
             await web
 
-    # ------------------------------------------------------------ the web process
+    def _heard(self, message: dict[str, Any]) -> None:
+        """A message of a web process: {"ready": example, "methods": ...} or {"replace": pid}."""
+        if "ready" in message:
+            known = bool(self._methods)
+            self._methods = tuple((name, size) for name, size in message["methods"])
+            if not known:
+                self._announce(message["ready"])
+        elif "replace" in message:
+            self._models.kill(message["replace"])
 
-    async def _keep_web(self) -> None:
-        backoff = Backoff()
-        while True:
-            ours, theirs = socket.socketpair()
-            control = asyncio.create_task(self._listen(ours))
-            arguments = [self._settings.runtime, str(self._listener.fileno()), str(theirs.fileno())]
-            descriptors = (self._listener.fileno(), theirs.fileno())
-            await self._web.start(arguments, descriptors=descriptors)
-            if self._draining.is_set():  # asked to stop while it was being started
-                self._web.signal(signal.SIGTERM)
-            theirs.close()  # the child has its own copy, and its end is to be seen here
-            code = await self._web.ended()
-            control.cancel()
-            if self._draining.is_set():
-                return
-            log.error("web process ended", extra={"code": code})
-            self._memory[slots.WEB_RESTARTS] += 1
-            if await _came(self._draining, within=backoff.take()):
-                return
+    async def _load_and_keep_models(self) -> None:
+        if self._settings.model_uri is not None and not await self._fetched():
+            return
+        await self._models.keep()
 
-    async def _listen(self, control: socket.socket) -> None:
-        """Messages of the web process: {"ready": example} and {"replace": pid}."""
-        reader, writer = await asyncio.open_connection(sock=control)
-        try:
-            while line := await reader.readline():
-                message = json.loads(line)
-                if "ready" in message:
-                    self._announce(message["ready"])
-                elif "replace" in message:
-                    self._kill_model(message["replace"])
-        finally:
-            writer.close()
-
-    def _kill_model(self, pid: int) -> None:
-        for child in self._models:
-            if child.pid == pid:
-                log.warning("killing model process that hangs", extra={"pid": pid})
-                child.signal(signal.SIGKILL)
-
-    # ------------------------------------------------------------ model processes
-
-    async def _keep_model(self, index: int) -> None:
-        child, backoff, memory = self._models[index], Backoff(), self._memory
-        environment = {**self._environment, "BATCHEDAPI_WORKER_INDEX": str(index)}
-        while True:
-            answered = memory[slots.ANSWERED + index]
-            await child.start([self._settings.runtime, str(index)], environment)
-            code = await child.ended()
-            if self._stopping.is_set():
-                return
-            failure = self._failure_of(index, code)
-            if not memory[slots.READY]:
-                self._failure = self._failure or failure
-                self._draining.set()
-                self._web.signal(signal.SIGKILL)  # nothing was ever served: nothing to drain
-                return
-            log.error("model process ended", extra={"index": index, "error": str(failure)})
-            memory[slots.MODEL_RESTARTS] += 1
-            if memory[slots.ANSWERED + index] > answered:
-                backoff.reset()
-            if await _came(self._stopping, within=backoff.take()):
-                return
-
-    def _failure_of(self, index: int, code: int) -> LoadError:
-        path: Path = self._settings.failure_path(index)
-        if path.exists():
-            value = json.loads(path.read_text())
-            path.unlink()
-            return LoadError(value["reason"], value["message"])
-        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-        reason = "OutOfMemory" if code == -signal.SIGKILL else "CrashLooping"
-        return LoadError(reason, f"model process {index} was ended {how}")
-
-
-async def _came(event: asyncio.Event, *, within: float) -> bool:
-    """Whether `event` was set within so many seconds."""
-    try:
-        return await asyncio.wait_for(event.wait(), within)
-    except TimeoutError:
-        return False
+    async def _fetched(self) -> bool:
+        """Whether the model is here; its path is then in the settings' file."""
+        await self._fetcher.start([self._settings.runtime], self._user_environment)
+        if self._life.draining.is_set():  # asked to stop while it was being started
+            self._fetcher.signal(signal.SIGKILL)
+        code = await self._fetcher.ended()
+        if self._life.draining.is_set():
+            return False
+        if code != 0:
+            path = self._settings.failure_path(FETCH)
+            self._life.fail(self._fetcher.failure(path, code))
+        return code == 0

@@ -1,7 +1,7 @@
-"""Program of the web process; started by the supervisor, not by hand.
+"""Program of a web process; started by the supervisor, not by hand.
 
-Arguments: the runtime folder, the descriptor of the listening socket, the descriptor of the
-control socket.
+Arguments: the runtime folder, which web process this is (the queue is in number 0), and the
+descriptors of the listening socket and of the control socket.
 """
 
 import socket
@@ -12,11 +12,12 @@ from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.web.server import run_web
 
 
-def main(runtime: str, listener: str, control: str) -> None:
+def main(runtime: str, index: str, listener: str, control: str) -> None:
     """Serve until told to stop."""
     settings = ReplicaSettings.read(runtime)
-    configure_logging(settings.log_level, "web")
-    run_web(settings, socket.socket(fileno=int(listener)), socket.socket(fileno=int(control)))
+    configure_logging(settings.log_level, f"web-{index}" if settings.web_processes > 1 else "web")
+    sockets = socket.socket(fileno=int(listener)), socket.socket(fileno=int(control))
+    run_web(settings, *sockets, int(index))
 
 
 if __name__ == "__main__":

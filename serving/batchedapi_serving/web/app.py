@@ -1,4 +1,4 @@
-"""Every route as FastAPI serves it: /docs, the schema, and predictions if the fast lane is off.
+"""Every route as FastAPI serves it: /docs, metadata, and predictions that the fast lane leaves.
 
 The one place where errors become HTTP responses on this path; the fast lane has the same answers.
 """
@@ -11,34 +11,35 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
 from batchedapi_core import contract
-from batchedapi_core.batching import Client
-from batchedapi_serving.codecs import Answer, RequestHead
-from batchedapi_serving.codecs.problems import problem_answer
-from batchedapi_serving.dispatch.dispatcher import Dispatcher
+from batchedapi_serving.codecs.base import Answer, Reply, RequestHead
 from batchedapi_serving.errors import (
     MethodNotAllowedError,
     NoSuchRouteError,
     ServingError,
 )
-from batchedapi_serving.metrics.recorder import Recorder
-from batchedapi_serving.settings import ReplicaSettings
-from batchedapi_serving.web.gateway import prediction_paths
-from batchedapi_serving.web.openapi import document_predictions
+from batchedapi_serving.web.gateway import Gateway
+from batchedapi_serving.web.metadata import METADATA_PATHS, metadata_answer
+from batchedapi_serving.web.openapi import document_routes
+from batchedapi_serving.web.problems import ERROR, log_failure, new_request_id, problem_on
+from batchedapi_serving.web.request import REQUEST_ID, Options
+from batchedapi_serving.web.routes import Route, wire_of_path
 
-_COUNTED = "counted_by_dispatcher"
+_COUNTED = "counted_by_desk"
+_CLIENT_LEFT = 499
+_HEADERS = ("allow", "retry-after")
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class _FutureAsker:
-    """Turns the dispatcher's call-back into something to await."""
+    """Turns the desk's call-back into something to await."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
         self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
-    def request_id(self) -> str | None:
+    def request_id(self) -> str:
         """See AnswerTo."""
-        return _request_id(self._request)
+        return _request_id(self._request.scope)
 
     def deliver(self, answer: Answer) -> None:
         """See AnswerTo."""
@@ -46,8 +47,9 @@ class _FutureAsker:
             self.answer.set_result(answer)
 
 
-def create_app(settings: ReplicaSettings, dispatcher: Dispatcher, recorder: Recorder) -> Any:
-    """The ASGI application of one replica."""
+def create_app(gateway: Gateway) -> Any:
+    """The ASGI application of one web process."""
+    settings = gateway.settings
     app = FastAPI(
         title=settings.name,
         description="Requests of different clients are answered in batches.",
@@ -56,39 +58,78 @@ def create_app(settings: ReplicaSettings, dispatcher: Dispatcher, recorder: Reco
     )
 
     async def predict(request: Request) -> Response:
-        return _response(await _predict(dispatcher, request))
+        return _response(request, await _predict(gateway, request))
 
-    for path in prediction_paths(settings.endpoint):
-        app.add_api_route(path, predict, methods=["POST"], include_in_schema=False)
-    document_predictions(app, dispatcher, prediction_paths(settings.endpoint))
+    async def metadata(request: Request) -> Response:
+        if request.scope["path"] in gateway.routes:  # /v1/models/N:predict looks like a model
+            raise HTTPException(MethodNotAllowedError.status, headers={"allow": "POST"})
+        try:
+            answer = metadata_answer(gateway, request.scope["path"])
+        except ServingError as error:
+            answer = _problem(request, error)
+        return _response(request, answer)
 
     async def http_error(request: Request, error: Exception) -> Response:
-        return _response(_http_problem(request, error))
+        return _response(request, _http_problem(request, error), _headers_of(error))
 
+    for path in _prediction_templates(settings.endpoint):
+        app.add_api_route(path, predict, methods=["POST"], include_in_schema=False)
+    for path in METADATA_PATHS:
+        app.add_api_route(path, metadata, methods=["GET"], include_in_schema=False)
+    document_routes(app, gateway)
     app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(Exception, http_error)
-    return _Counted(app, recorder)
+    return _Outermost(app, gateway)
 
 
-async def _predict(dispatcher: Dispatcher, request: Request) -> Answer:
+def _prediction_templates(endpoint: str) -> tuple[str, ...]:
+    """Paths of predictions for whatever method or model; the table says which there are."""
+    return (
+        contract.PATH_PREDICT,
+        endpoint,
+        f"{endpoint.rstrip('/')}/{{method}}",
+        "/v1/models/{model}:predict",
+        "/v2/models/{model}/infer",
+        "/v2/models/{model}/versions/{version}/infer",
+    )
+
+
+async def _predict(gateway: Gateway, request: Request) -> Answer:
     body = await request.body()
-    headers = request.scope["headers"]
     content_type = request.headers.get("content-type", "").encode("latin-1")
-    head = RequestHead(content_type, request.scope["query_string"], headers)
+    scope, desk = request.scope, gateway.desk
+    head = RequestHead(content_type, scope["query_string"], scope["headers"])
     asker = _FutureAsker(request)
+    options: Options = request.state.options
+    wire, reply = wire_of_path(scope["path"]), None
     try:
-        decoded = dispatcher.ready_codec().decode(head, body)
-        job = dispatcher.submit(decoded, _client(request), asker)
+        route = _route(gateway, scope["path"])
+        wire = route.wire
+        if options.refusal is not None:
+            raise options.refusal
+        line = desk.line(route.method)
+        decoded = line.codec.decode(wire, head, body)
+        reply = decoded.reply
+        ticket = desk.submit(line, decoded, request.state.client, asker, options.timeout)
     except ServingError as error:
-        return problem_answer(error, _request_id(request))
+        return problem_on(wire, error, asker.request_id(), reply)
     setattr(request.state, _COUNTED, True)
     left = asyncio.ensure_future(_left(request))
     await asyncio.wait((asker.answer, left), return_when=asyncio.FIRST_COMPLETED)
     left.cancel()
     if not asker.answer.done():
-        dispatcher.cancel(job)
-        return Answer(499, contract.JSON.encode(), b"")
+        desk.cancel(ticket)
+        return Answer(_CLIENT_LEFT, contract.JSON.encode(), b"")
     return asker.answer.result()
+
+
+def _route(gateway: Gateway, path: str) -> Route:
+    gateway.learn_methods()
+    route = gateway.routes.get(path)
+    if route is None:
+        gateway.desk.line(None)  # until the methods are known, nobody knows what is not served
+        raise _no_such_route(path)
+    return route
 
 
 async def _left(request: Request) -> None:
@@ -96,50 +137,73 @@ async def _left(request: Request) -> None:
         pass
 
 
-def _client(request: Request) -> Client:
-    client: Client = request.state.client
-    return client
+def _request_id(scope: MutableMapping[str, Any]) -> str:
+    """The client's, or ours: the same in body, header and log."""
+    state = scope["state"]
+    state["request_id"] = state["request_id"] or new_request_id()
+    return str(state["request_id"])
 
 
-def _request_id(request: Request) -> str | None:
-    value = request.headers.get("x-request-id")
-    return value[:200] if value else None
-
-
-def _response(answer: Answer) -> Response:
-    headers = {"content-type": answer.content_type.decode()}
+def _response(
+    request: Request, answer: Answer, headers: MutableMapping[str, str] | None = None
+) -> Response:
+    if answer.status >= ERROR:
+        log_failure(answer, request.scope["path"], _request_id(request.scope))
+    response = Response(answer.body, answer.status, headers=headers)
+    response.headers["content-type"] = answer.content_type.decode("latin-1")
     if answer.retry_after:
-        headers["retry-after"] = str(answer.retry_after)
-    return Response(answer.body, answer.status, headers=headers)
+        response.headers["retry-after"] = str(answer.retry_after)
+    for name, value in answer.headers:
+        response.headers.append(name.decode("latin-1"), value.decode("latin-1"))
+    return response
+
+
+def _problem(request: Request, error: ServingError, reply: Reply | None = None) -> Answer:
+    wire = wire_of_path(request.scope["path"])
+    return problem_on(wire, error, _request_id(request.scope), reply)
+
+
+def _no_such_route(path: str) -> NoSuchRouteError:
+    return NoSuchRouteError(f"no route {path}; POST to {contract.PATH_PREDICT}, or see /docs")
 
 
 def _http_problem(request: Request, error: Exception) -> Answer:
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    path = request.url.path
+    status = error.status_code if isinstance(error, HTTPException) else ServingError.status
+    path = request.scope["path"]
     problem: ServingError
     if status == NoSuchRouteError.status:
-        problem = NoSuchRouteError(
-            f"no route {path}; POST to {contract.PATH_PREDICT}, or see /docs"
-        )
+        problem = _no_such_route(path)
     elif status == MethodNotAllowedError.status:
         problem = MethodNotAllowedError(f"{path}: {request.method} is not served here")
+    elif isinstance(error, HTTPException):
+        problem = ServingError(f"{path}: {error.detail}")
     else:
-        problem = ServingError(f"{path}: {error}")
-    return problem_answer(problem, _request_id(request))
+        problem = ServingError(f"{path}: a bug of the server; its log has the details")
+    return _problem(request, problem)
 
 
-class _Counted:
-    """Counts by code every response that the dispatcher has not counted; ASGI, outermost."""
+def _headers_of(error: Exception) -> dict[str, str]:
+    found = (isinstance(error, HTTPException) and error.headers) or {}
+    return {name.lower(): value for name, value in found.items() if name.lower() in _HEADERS}
 
-    def __init__(self, app: FastAPI, recorder: Recorder) -> None:
+
+class _Outermost:
+    """Counts by code every response that the desk has not counted; sends the request's id back."""
+
+    def __init__(self, app: FastAPI, gateway: Gateway) -> None:
         self._app = app
-        self._recorder = recorder
+        self._recorder = gateway.recorder
 
     async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
-        async def counting(message: MutableMapping[str, Any]) -> None:
-            by_dispatcher = scope.get("state", {}).get(_COUNTED, False)
-            if message["type"] == "http.response.start" and not by_dispatcher:
-                self._recorder.answered(message["status"])
+        named = scope["state"]["request_id"] is not None
+
+        async def sending(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                if not scope["state"].get(_COUNTED, False):
+                    self._recorder.answered(message["status"])
+                if named or message["status"] >= ERROR:
+                    header = (REQUEST_ID, _request_id(scope).encode("ascii"))
+                    message["headers"] = [*message.get("headers", ()), header]
             await send(message)
 
-        await self._app(scope, receive, counting)
+        await self._app(scope, receive, sending)

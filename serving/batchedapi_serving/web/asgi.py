@@ -33,7 +33,8 @@ def start_cycle(
 
     Args:
         request: Whole; nothing more is read for it.
-        client: Goes to the application as `request.state.client`.
+        client: Goes to the application as `request.state.client`, and the request's options beside
+            it as `options` and `request_id`.
         config: Holds the application.
         state: Of the server: its default headers, and the tasks it waits for when it stops.
         transport: The response is written to it.
@@ -78,5 +79,9 @@ def _scope(request: Request, client: Client, transport: Any) -> dict[str, Any]:
         "headers": request.headers,
         "server": get_local_addr(transport),
         "client": get_remote_addr(transport),
-        "state": {"client": client},
+        "state": {
+            "client": client,
+            "options": request.options,
+            "request_id": request.options.request_id,
+        },
     }

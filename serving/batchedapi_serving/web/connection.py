@@ -7,7 +7,9 @@ pipelines beyond that waits here, and nothing more is read meanwhile.
 """
 
 import asyncio
+import functools
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.config import Config
@@ -16,16 +18,32 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
 from batchedapi_core.batching import Client
-from batchedapi_serving.codecs import Answer
-from batchedapi_serving.codecs.problems import problem_answer
-from batchedapi_serving.dispatch.jobs import Job
-from batchedapi_serving.errors import ServingError, TooSlowError
+from batchedapi_serving.codecs.base import Answer, Reply
+from batchedapi_serving.dispatch.desk import Ticket
+from batchedapi_serving.errors import ServingError
 from batchedapi_serving.web.asgi import start_cycle
 from batchedapi_serving.web.gateway import Gateway
-from batchedapi_serving.web.limits import ACTIVE, EXPIRY_GRACE, LAST_CALL
-from batchedapi_serving.web.request import Request, request_id
-from batchedapi_serving.web.request_parser import HEADERS, RequestParser
+from batchedapi_serving.web.patience import Patience, Verdict
+from batchedapi_serving.web.problems import ERROR, log_failure, new_request_id, problem_on
+from batchedapi_serving.web.request import Request
+from batchedapi_serving.web.request_parser import RequestParser
 from batchedapi_serving.web.responses import CONTINUE, render
+from batchedapi_serving.web.routes import Route, wire_of_path
+from batchedapi_serving.web.unsent import unsent_bytes
+
+
+def protocol_of(gateway: Gateway) -> Callable[..., asyncio.Protocol]:
+    """What makes a connection's protocol, for uvicorn's `http` setting."""
+
+    def protocol(
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],  # noqa: ARG001 - uvicorn's signature
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> asyncio.Protocol:
+        return Connection(gateway, config, server_state)
+
+    return protocol
 
 
 class Connection(asyncio.Protocol):
@@ -37,20 +55,20 @@ class Connection(asyncio.Protocol):
         self._state = state
         self._loop = asyncio.get_running_loop()
         self._parser = RequestParser(gateway.limits, gateway.hot)
+        self._patience = Patience(gateway.limits, self._loop.time())
         self._client = Client()
         self._transport: Any = None
         self._flow: Any = None
         self._pending: deque[Request] = deque()
         self._busy = False  # a request is being answered
         self._keep_alive = True
-        self._asked: list[tuple[bytes, bytes]] = []  # headers of the request being answered
-        self._job: Job | None = None
+        self._path = b""  # of the request being answered
+        self._named: str | None = None  # what its client calls it
+        self._request_id: str | None = None  # the same, or an id of ours once one is needed
+        self._ticket: Ticket | None = None
         self._cycle: RequestResponseCycle | None = None
         self._refusal: ServingError | None = None  # to be told after the answers before it
         self._deaf = False  # nothing more is read
-        self._fresh = True  # no request has come yet
-        self._part: str | None = None  # of a request: what `_expires` is the limit of
-        self._expires = 0.0  # seconds; when `check_time` acts; 0: never
 
     # ------------------------------------------------------------ asyncio.Protocol
 
@@ -59,7 +77,6 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         self._state.connections.add(self)  # type: ignore[arg-type]  # a protocol of our own
         self._flow = FlowControl(transport)
-        self._expires = self._loop.time() + self._gateway.limits.header_arrival
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - whatever the reason
         """The client left, or was sent away: nobody waits for what it asked."""
@@ -67,11 +84,11 @@ class Connection(asyncio.Protocol):
         self._deaf = True
         self._pending.clear()
         self._flow.resume_writing()
-        if self._job is not None:
-            self._gateway.dispatcher.cancel(self._job)
-            self._job = None
+        if self._ticket is not None:
+            self._gateway.desk.cancel(self._ticket)
+            self._ticket = None
         else:
-            self._gateway.dispatcher.disconnected(self._client)
+            self._gateway.desk.disconnected(self._client)
         if self._cycle is not None:
             self._cycle.disconnected = True
             self._cycle.message_event.set()
@@ -96,13 +113,7 @@ class Connection(asyncio.Protocol):
 
     def _incomplete(self, part: str) -> None:
         """A request has begun and not ended: its limits in time run."""
-        self._fresh = False
-        limits, now = self._gateway.limits, self._loop.time()
-        if self._part != part:
-            self._part = part
-            self._expires = now + (
-                limits.header_arrival if part == HEADERS else limits.body_arrival
-            )
+        self._patience.part_awaited(part, self._loop.time(), busy=self._busy)
         if self._parser.wants_continue and not self._busy:
             self._parser.wants_continue = False
             self._transport.write(CONTINUE)
@@ -110,10 +121,12 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The client reads too slowly: it is asked no more than it takes."""
         self._flow.pause_writing()
+        self._patience.stuck(self._loop.time())
 
     def resume_writing(self) -> None:
         """It reads again."""
         self._flow.resume_writing()
+        self._patience.unstuck(self._loop.time())
         if not self._busy:
             self._go_on()
 
@@ -123,82 +136,92 @@ class Connection(asyncio.Protocol):
 
     def check_time(self, now: float) -> None:
         """Act if a limit in time is over; called about every second."""
-        if self._expires == 0.0 or now < self._expires:
-            return
-        if self._transport.is_closing():
-            self._transport.abort()  # it does not read what it was answered
-        elif self._part is not None and not self._deaf:
-            self._refuse(TooSlowError(f"{self._part}: not sent in time"))
-        elif not self._busy:
-            self._close()
+        unsent = functools.partial(unsent_bytes, self._transport)
+        match self._patience.verdict(now, self._parser.body_bytes, unsent):
+            case Verdict.WAIT:
+                pass
+            case Verdict.REFUSE:
+                self._refuse(self._patience.refusal())
+            case Verdict.CLOSE:
+                self._close()
+            case Verdict.ABORT:
+                self._transport.abort()
 
     def shutdown(self) -> None:
-        """The server stops: answer what was begun, then close.
-
-        Whoever was accepted or answered a moment ago has its next request mostly on the way, and
-        was not told that the connection ends: it gets a moment to send it.
-        """
+        """The server stops: answer what was begun, then close."""
         if self._cycle is not None and not self._cycle.response_started:
             self._cycle.keep_alive = False
-        if self._busy or self._pending or self._part is not None:
+        if self._busy or self._pending or self._patience.sending:
             return
-        now = self._loop.time()
-        answered = self._expires - self._gateway.limits.idle
-        if self._fresh or now - answered < ACTIVE:
-            self._expires = min(self._expires, now + LAST_CALL)
-        else:
+        if self._patience.may_stop(self._loop.time()):
             self._close()
 
     def _close(self) -> None:
         """Close once everything written is sent, or when the client has had time to read it."""
         self._deaf = True
-        self._expires = self._loop.time() + EXPIRY_GRACE
+        self._patience.closing(self._loop.time())
         self._transport.close()
 
     # ------------------------------------------------------------ one request
 
     def _begin(self, request: Request) -> None:
         self._busy = True
-        self._fresh = False
-        if self._parser.awaiting is None:  # else the limit of what is still coming goes on
-            self._part = None
-            self._expires = 0.0
+        self._patience.answering(more=self._parser.awaiting is not None)
         self._keep_alive = request.keep_alive
-        self._asked = request.headers
-        if request.path in self._gateway.hot and request.method == b"POST":
-            self._predict(request)
-        else:
+        self._path = request.path
+        self._named = self._request_id = request.options.request_id
+        route = self._gateway.hot.get(request.path)
+        if request.method != b"POST":
             self._run_app(request)
+        elif route is None and self._gateway.learn_methods():
+            self._begin(request)
+        elif route is None:
+            self._run_app(request)
+        else:
+            self._predict(request, route)
 
-    def _predict(self, request: Request) -> None:
-        dispatcher = self._gateway.dispatcher
+    def _predict(self, request: Request, route: Route) -> None:
+        desk, options = self._gateway.desk, request.options
+        reply: Reply | None = None
         try:
-            decoded = dispatcher.ready_codec().decode(request, request.body)
-            self._job = dispatcher.submit(decoded, self._client, self)
+            if options.refusal is not None:
+                raise options.refusal
+            line = desk.line(route.method)
+            decoded = line.codec.decode(route.wire, request, request.body)
+            reply = decoded.reply
+            ticket = desk.submit(line, decoded, self._client, self, options.timeout)
         except ServingError as error:
             self._gateway.recorder.answered(error.status)
-            self.deliver(problem_answer(error, self.request_id()))
+            self.deliver(problem_on(route.wire, error, self.request_id(), reply))
+        else:
+            self._ticket = None if ticket.done else ticket
 
-    def request_id(self) -> str | None:
-        """See AnswerTo."""
-        return request_id(self._asked)
+    def request_id(self) -> str:
+        """See AnswerTo; asked for an error, which has an id whether the client gave one or not."""
+        if self._request_id is None:
+            self._request_id = new_request_id()
+        return self._request_id
 
     def deliver(self, answer: Answer) -> None:
         """See AnswerTo: write the answer, then go on with what was pipelined."""
-        self._job = None
+        self._ticket = None
+        request_id = self._named
+        if answer.status >= ERROR:
+            request_id = self.request_id()
+            log_failure(answer, self._path.decode("latin-1"), request_id)
         stays_open = self._stays_open()
-        self._write(answer, keep_alive=stays_open)
+        self._write(answer, keep_alive=stays_open, request_id=request_id)
         self._answered(stays_open=stays_open)
 
-    def _write(self, answer: Answer, *, keep_alive: bool) -> None:
-        date = self._gateway.date_line(self._state)
-        self._transport.write(render(answer, date, keep_alive=keep_alive))
+    def _write(self, answer: Answer, *, keep_alive: bool, request_id: str | None) -> None:
+        line = self._gateway.date_line(self._state)
+        self._transport.write(render(answer, line, keep_alive=keep_alive, request_id=request_id))
 
     def _stays_open(self) -> bool:
         """A drain ends the connection, but not before what was read of it is answered."""
         if not self._keep_alive:
             return False
-        more = self._pending or self._part is not None or self._refusal is not None
+        more = self._pending or self._patience.sending or self._refusal is not None
         return bool(more) or not self._gateway.draining
 
     def _answered(self, *, stays_open: bool) -> None:
@@ -210,15 +233,13 @@ class Connection(asyncio.Protocol):
             self._close()
         elif self._pending or self._refusal is not None:
             self._go_on()
-        elif self._part is None:
-            gateway = self._gateway
-            idle = LAST_CALL if gateway.draining else gateway.limits.idle
-            self._expires = self._loop.time() + idle
+        else:
+            self._patience.answered(self._loop.time(), draining=self._gateway.draining)
 
     def _go_on(self) -> None:
         """The next pipelined request, once its client reads; after the last, the refusal."""
         if self._flow.write_paused:
-            self._expires = self._loop.time() + self._gateway.limits.idle
+            self._patience.stuck(self._loop.time())
         elif self._pending:
             request = self._pending.popleft()
             if not self._pending:
@@ -244,15 +265,19 @@ class Connection(asyncio.Protocol):
         """Nothing more is read; answers that are due come first, then the error, then the end."""
         self._deaf = True
         self._refusal = error
-        self._part = None
         self._gateway.recorder.answered(error.status)
         if not self._busy and not self._pending:
             self._tell_refusal(error)
+        else:
+            self._patience.part_over()
 
     def _tell_refusal(self, error: ServingError) -> None:
         self._refusal = None
-        self._expires = self._loop.time() + EXPIRY_GRACE
-        self._write(problem_answer(error, request_id(self._parser.headers)), keep_alive=False)
+        self._patience.refused(self._loop.time())
+        request_id = self._parser.request_id() or new_request_id()
+        wire = wire_of_path(self._parser.target.decode("latin-1").partition("?")[0])
+        answer = problem_on(wire, error, request_id)
+        self._write(answer, keep_alive=False, request_id=request_id)
         # Closing with unread bytes would reset the connection, and with it maybe the answer.
         self._transport.write_eof()
 

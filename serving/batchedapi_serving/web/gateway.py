@@ -1,45 +1,53 @@
 """What every connection of a web process shares."""
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from typing import Protocol
 
-from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from batchedapi_core import contract
-from batchedapi_serving.dispatch.dispatcher import Dispatcher
-from batchedapi_serving.metrics.recorder import Recorder
+from batchedapi_serving.dispatch.desk import Desk
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.web.limits import SWEEP_SECONDS, Limits
+from batchedapi_serving.web.routes import Route, prediction_routes
+
+
+class Counter(Protocol):
+    """Counts the responses that the desk has not counted."""
+
+    def answered(self, code: int) -> None:
+        """A request ended with that status, and never reached a queue."""
 
 
 class Gateway:
     """Routes, limits and state of one web process; one owner for all its connections."""
 
-    def __init__(
-        self, settings: ReplicaSettings, dispatcher: Dispatcher, recorder: Recorder
-    ) -> None:
-        self.dispatcher = dispatcher
+    def __init__(self, settings: ReplicaSettings, desk: Desk, recorder: Counter) -> None:
+        self.settings = settings
+        self.desk = desk
         self.recorder = recorder
         self.limits = Limits(body=settings.max_body_bytes)
         self.draining = False
-        paths = prediction_paths(settings.endpoint) if settings.fast_lane else ()
-        self.hot = frozenset(path.encode() for path in paths)
-        """Paths whose POSTs are answered from the parser's callbacks."""
+        self.routes: dict[str, Route] = {}
+        """By path; those of named methods once the methods are known."""
+        self.hot: dict[bytes, Route] = {}
+        """The routes whose POSTs are answered from the parser's callbacks; grows in place."""
+        self._known: tuple[str, ...] | None = None
         self._date_source: list[tuple[bytes, bytes]] | None = None
         self._date = b""
+        self.learn_methods()
 
-    def protocol(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],  # noqa: ARG002 - uvicorn's signature
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> asyncio.Protocol:
-        """A connection's protocol, for uvicorn's `http` setting."""
-        from batchedapi_serving.web.connection import Connection  # noqa: PLC0415 - it needs Gateway
-
-        return Connection(self, config, server_state)
+    def learn_methods(self) -> bool:
+        """Build the table of routes anew if the methods are not those it was built from."""
+        methods = tuple(self.desk.methods)
+        if methods == self._known:
+            return False
+        self._known = methods
+        self.routes = prediction_routes(self.settings, methods)
+        if self.settings.fast_lane:
+            self.hot.clear()
+            self.hot.update((path.encode(), route) for path, route in self.routes.items())
+        return True
 
     def date_line(self, state: ServerState) -> bytes:
         """The `date` header as uvicorn renews it once a second."""
@@ -50,17 +58,12 @@ class Gateway:
             )
         return self._date
 
-    async def watch(self, state: ServerState) -> None:
-        """Close connections that are over a time limit, keep the gauges fresh; until cancelled."""
+    async def watch(self, state: ServerState, on_sweep: Callable[[], None]) -> None:
+        """Close connections that are over a time limit, call `on_sweep`; until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(SWEEP_SECONDS / 2)
             now = loop.time()
             for connection in list(state.connections):
                 connection.check_time(now)  # type: ignore[union-attr]  # all are ours
-            self.dispatcher.update_gauges()
-
-
-def prediction_paths(endpoint: str) -> tuple[str, ...]:
-    """Paths under which the method is asked for."""
-    return (contract.PATH_PREDICT, endpoint, f"{endpoint}/predict")
+            on_sweep()

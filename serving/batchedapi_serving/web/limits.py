@@ -1,4 +1,4 @@
-"""What one connection may send, and how slowly."""
+"""What one connection may send, and how slowly it may send and read."""
 
 from typing import Final, NamedTuple
 
@@ -14,8 +14,13 @@ class Limits(NamedTuple):
     """From the first byte of a request, or the start of the connection, to its headers' end."""
     body_arrival: float = contract.BODY_ARRIVAL_SECONDS
     """From the end of the headers to the last byte of the body."""
+    patience: float = 10.0
+    """After this a body that is on its way, or an answer that is, must move at `least_rate`."""
+    least_rate: int = 1024
+    """Bytes a second, slower than any modem: who is slower holds a connection on purpose."""
     idle: float = 75.0
-    """A kept-alive connection without a request is closed after this."""
+    """A kept-alive connection without a request is closed after this; load balancers close theirs
+    after 60 s, and who closes first does not send into a closed connection."""
 
 
 SWEEP_SECONDS: Final = 1.0

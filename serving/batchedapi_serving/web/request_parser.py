@@ -1,6 +1,6 @@
 """Bytes of one connection -> complete requests, within the limits of size; no I/O and no clock."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Final
 
 import httptools
@@ -12,7 +12,14 @@ from batchedapi_serving.errors import (
     TooLargeError,
 )
 from batchedapi_serving.web.limits import Limits
-from batchedapi_serving.web.request import Repeat, Request
+from batchedapi_serving.web.request import (
+    NO_OPTIONS,
+    OPTIONS,
+    Options,
+    Repeat,
+    Request,
+    options_of,
+)
 
 HEADERS: Final = "headers"
 BODY: Final = "body"
@@ -25,15 +32,20 @@ class RequestParser:
         awaiting: What of a request that has begun is still to come: HEADERS, BODY or None.
         error: Why nothing more can be read, once it is so; requests before it are good.
         wants_continue: The client waits for `100 Continue` before it sends the body.
-        headers: Of the request that has begun.
+        options: What its headers ask for, of the request that has begun.
+        target: Its path and query.
+        body_bytes: How much of its body has come.
     """
 
-    def __init__(self, limits: Limits, hot: frozenset[bytes]) -> None:
+    def __init__(self, limits: Limits, hot: Container[bytes]) -> None:
         """`hot`: paths whose requests are worth a shortcut when they come again."""
         self.awaiting: str | None = None
         self.error: ServingError | None = None
         self.wants_continue = False
-        self.headers: list[tuple[bytes, bytes]] = []
+        self.options: Options = NO_OPTIONS
+        self.target = b""
+        self.body_bytes = 0
+        self._headers: list[tuple[bytes, bytes]] = []
         self._limits = limits
         self._hot = hot
         self._parser = httptools.HttpRequestParser(self)
@@ -43,9 +55,7 @@ class RequestParser:
         self._began_here = False  # the message began in the piece that is being parsed
         self._piece = 0  # bytes of it
         self._head_bytes = 0  # of the head in earlier pieces
-        self._url = b""
         self._body: list[bytes] = []
-        self._body_bytes = 0
         self._trailer_bytes = 0
         self._content_type = b""
         self._length = -1  # as the content-length says; -1: there is none
@@ -76,6 +86,10 @@ class RequestParser:
             self._remember(data, self._complete[0])
         return self._complete
 
+    def request_id(self) -> str | None:
+        """What the client calls the request that has begun, as far as it has come."""
+        return None if self.awaiting is None else options_of(self._headers).request_id
+
     def _count_head(self) -> None:
         """The head goes on in the next piece."""
         self._head_bytes = (
@@ -85,7 +99,7 @@ class RequestParser:
             self.error = self._headers_too_large()
 
     def _parsed_head_bytes(self) -> int:
-        return len(self._url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        return len(self.target) + sum(len(name) + len(value) + 4 for name, value in self._headers)
 
     def _remember(self, data: bytes, request: Request) -> None:
         """`data` was one request; keep its head if it was nothing else, not even a line end."""
@@ -102,9 +116,10 @@ class RequestParser:
 
     def on_message_begin(self) -> None:
         """First byte of a request."""
-        self._url, self.headers, self._body = b"", [], []
-        self._body_bytes = self._trailer_bytes = self._head_bytes = 0
+        self.target, self._headers, self._body = b"", [], []
+        self.body_bytes = self._trailer_bytes = self._head_bytes = 0
         self._content_type = b""
+        self.options = NO_OPTIONS
         self._length = -1
         self.wants_continue = False
         self._began_here = True
@@ -112,12 +127,12 @@ class RequestParser:
 
     def on_url(self, url: bytes) -> None:
         """The target, maybe in pieces."""
-        self._url += url
+        self.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header; a trailer is counted and dropped: it could fake what a proxy strips."""
         if self.awaiting is HEADERS:
-            self.headers.append((name.lower(), value))
+            self._headers.append((name.lower(), value))
             return
         self._trailer_bytes += len(name) + len(value) + 4
         if self._trailer_bytes > self._limits.headers:
@@ -132,20 +147,25 @@ class RequestParser:
             raise self._headers_too_large()
         if self._parser.should_upgrade():  # llhttp would take the body for the next request
             raise MalformedError("upgrade: this server speaks HTTP/1.1 only; leave the header out")
-        for name, value in self.headers:
+        asks = False
+        for name, value in self._headers:
             if name == b"content-type":
                 self._content_type = value
             elif name == b"content-length":
                 self._length = int(value)
                 if self._length > limits.body:
                     raise self._too_large()
+            elif name in OPTIONS:
+                asks = True
             elif name == b"expect" and value.lower() == b"100-continue":
                 self.wants_continue = True
+        if asks:
+            self.options = options_of(self._headers)
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
-        self._body_bytes += len(body)
-        if self._body_bytes > self._limits.body:
+        self.body_bytes += len(body)
+        if self.body_bytes > self._limits.body:
             raise self._too_large()
         self._body.append(body)
 
@@ -153,7 +173,7 @@ class RequestParser:
         """Last byte of a request."""
         self.awaiting = None
         parts = self._body
-        path, _, query = self._url.partition(b"?")
+        path, _, query = self.target.partition(b"?")
         keep_alive = self._parser.should_keep_alive()
         self._ended = not keep_alive
         self._complete.append(
@@ -161,10 +181,11 @@ class RequestParser:
                 self._parser.get_method(),
                 path,
                 query,
-                self.headers,
+                self._headers,
                 self._content_type,
                 parts[0] if len(parts) == 1 else b"".join(parts),
                 keep_alive,
+                self.options,
             )
         )
 

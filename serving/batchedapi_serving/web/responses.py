@@ -3,7 +3,7 @@
 import http
 from typing import Final
 
-from batchedapi_serving.codecs import Answer
+from batchedapi_serving.codecs.base import Answer
 
 _STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode()
@@ -12,19 +12,26 @@ _STATUS_LINES: Final = {
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-def render(answer: Answer, date: bytes, *, keep_alive: bool) -> bytes:
+def render(
+    answer: Answer, date: bytes, *, keep_alive: bool, request_id: str | None = None
+) -> bytes:
     """One whole HTTP/1.1 response.
 
     Args:
-        answer: Status, type and body.
+        answer: Status, type, body and headers of its own.
         date: A complete `date: ...` header line, or nothing.
         keep_alive: False adds `connection: close`.
+        request_id: Sent back, so that a client can tell its answers apart; printable ASCII.
     """
-    status, content_type, body, retry_after = answer
+    status, content_type, body, retry_after, headers = answer
     line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
     extra = b"" if keep_alive else b"connection: close\r\n"
     if retry_after:
         extra += b"retry-after: %d\r\n" % retry_after
+    if headers:
+        extra += b"".join([b"%b: %b\r\n" % header for header in headers])
+    if request_id:
+        extra += b"x-request-id: %b\r\n" % request_id.encode("ascii")
     return b"%bcontent-type: %b\r\ncontent-length: %d\r\n%b%b\r\n%b" % (
         line, content_type, len(body), date, extra, body,
     )  # fmt: skip

@@ -1,27 +1,26 @@
-"""The web process: uvicorn on the replica's listening socket, the dispatcher, and how it stops."""
+"""A web process: uvicorn on the replica's listening socket, the desk, gRPC, and how it stops."""
 
 import asyncio
 import contextlib
-import json
 import logging
 import signal
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import uvicorn
 import uvloop
 
-from batchedapi_serving.dispatch.dispatcher import Dispatcher
-from batchedapi_serving.dispatch.lanes import Lane
 from batchedapi_serving.metrics import slots
-from batchedapi_serving.metrics.recorder import Recorder
 from batchedapi_serving.metrics.slots import map_memory
-from batchedapi_serving.predictor.api import MethodSpec
 from batchedapi_serving.processes import end_with_parent, freeze_heap
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.web.app import create_app
+from batchedapi_serving.web.connection import protocol_of
+from batchedapi_serving.web.control import ControlLine
 from batchedapi_serving.web.gateway import Gateway
-from batchedapi_serving.web.openapi import example_of
+from batchedapi_serving.web.hosting import Host, hosted
 
 log = logging.getLogger(__name__)
 _BACKLOG = 4096
@@ -29,8 +28,14 @@ _MODELS_BACK_SECONDS = 5.0
 """For loaded models to connect to a new web process; mostly it takes 0.05."""
 
 
-_SHOWN_EXAMPLE = 2048
-"""Characters; a longer example is not worth showing on a terminal."""
+class Grpc(Protocol):
+    """What stopping needs of the gRPC server."""
+
+    def drain(self) -> None:
+        """Say that the replica is stopping, and go on answering."""
+
+    async def stop(self, grace: float | None) -> None:
+        """Take no further calls; wait `grace` seconds at most until those begun are answered."""
 
 
 class _Server(uvicorn.Server):
@@ -41,51 +46,49 @@ class _Server(uvicorn.Server):
         yield
 
 
-class _ControlLine:
-    """Messages to the supervisor, one JSON object a line; see supervisor.control."""
-
-    def __init__(self, control: socket.socket) -> None:
-        self._control = control
-        self.known = asyncio.Event()
-        """A model process has been ready."""
-
-    def replace(self, pid: int) -> None:
-        """See Supervision."""
-        self._say({"replace": pid})
-
-    def ready(self, method: MethodSpec) -> None:
-        """See Supervision."""
-        self.known.set()
-        example = example_of(method)
-        small = len(json.dumps(example)) <= _SHOWN_EXAMPLE
-        self._say({"ready": example if small else None})
-
-    def _say(self, message: dict[str, object]) -> None:
-        self._control.send(json.dumps(message).encode() + b"\n")
-
-
-def run_web(settings: ReplicaSettings, listener: socket.socket, control: socket.socket) -> None:
+def run_web(
+    settings: ReplicaSettings, listener: socket.socket, control: socket.socket, index: int
+) -> None:
     """Serve until SIGTERM and the drain are over.
 
     Args:
         settings: Of the replica.
         listener: Bound and listening; shared with the supervisor.
         control: To the supervisor: one JSON object a line.
+        index: Which web process this is; the queue is in number 0.
     """
-    uvloop.run(_serve(settings, listener, control))
+    uvloop.run(_serve(settings, listener, control, index))
 
 
 async def _serve(
-    settings: ReplicaSettings, listener: socket.socket, control: socket.socket
+    settings: ReplicaSettings, listener: socket.socket, control: socket.socket, index: int
 ) -> None:
     loop = asyncio.get_running_loop()
     memory = map_memory(settings.metrics_path)
-    recorder, line = Recorder(memory), _ControlLine(control)
-    dispatcher = Dispatcher(settings, recorder, loop, line)
-    gateway = Gateway(settings, dispatcher, recorder)
-    config = uvicorn.Config(
-        create_app(settings, dispatcher, recorder),
-        http=gateway.protocol,  # type: ignore[arg-type]  # a factory, as uvicorn calls it
+    async with hosted(settings, memory, ControlLine(control), index) as host:
+        gateway = Gateway(settings, host.desk, host.counter)
+        server = _Server(_config(gateway))
+        end_with_parent(control, loop)
+        grpc = await _start_grpc(settings, host) if index == 0 else None
+        stop = _Stop(settings, gateway, host, server, grpc)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.begin)
+        sweep = _sweep(memory, index, host)
+        watch = asyncio.create_task(gateway.watch(server.server_state, sweep))
+        freeze_heap()
+        if memory[slots.READY]:  # it replaces another: who asks meanwhile waits in the backlog
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(host.known.wait(), _MODELS_BACK_SECONDS)
+        await server.serve(sockets=[listener])
+        await stop.grpc_ended()
+        await host.emptied()
+        watch.cancel()
+
+
+def _config(gateway: Gateway) -> uvicorn.Config:
+    return uvicorn.Config(
+        create_app(gateway),
+        http=protocol_of(gateway),  # type: ignore[arg-type]  # a factory, as uvicorn calls it
         ws="none",
         lifespan="off",
         log_config=None,
@@ -93,38 +96,69 @@ async def _serve(
         backlog=_BACKLOG,
         server_header=False,
     )
-    server = _Server(config)
-    settings.lanes_path.unlink(missing_ok=True)
-    lanes = await loop.create_unix_server(lambda: Lane(dispatcher), str(settings.lanes_path))
-    end_with_parent(control, loop)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _begin_drain, settings, gateway, server)
-    watch = asyncio.create_task(gateway.watch(server.server_state))
-    freeze_heap()
-    if memory[slots.READY]:  # it replaces another: who asks meanwhile waits in the backlog
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(line.known.wait(), _MODELS_BACK_SECONDS)
-    await server.serve(sockets=[listener])
-    watch.cancel()
-    lanes.close()
-    dispatcher.update_gauges()
 
 
-def _begin_drain(settings: ReplicaSettings, gateway: Gateway, server: uvicorn.Server) -> None:
-    """Go on answering for `drain_delay`, each answer closing its connection; then stop accepting.
+def _sweep(memory: slots.Memory, index: int, host: Host) -> Callable[[], None]:
+    def sweep() -> None:
+        memory[slots.BEAT + index] = time.monotonic()  # this loop runs
+        host.sweep()
 
-    What was begun by then is answered; a request that takes longer than its timeout gets a 503.
+    return sweep
+
+
+async def _start_grpc(settings: ReplicaSettings, host: Host) -> Grpc | None:
+    if settings.grpc_port is None:
+        return None
+    from batchedapi_serving.grpc.server import GrpcServer  # noqa: PLC0415 - it starts threads
+
+    grpc = GrpcServer(settings, host.desk, host.counter.answered)
+    await grpc.start()
+    return grpc
+
+
+class _Stop:
+    """How a web process ends.
+
+    It goes on answering for `drain_delay`, each answer closing its connection; then it stops
+    accepting. What was begun by then is answered; a request that takes longer than its timeout gets
+    a 503.
     """
-    if gateway.draining:
-        return
-    loop = asyncio.get_running_loop()
-    gateway.draining = True
-    gateway.dispatcher.drain()
-    log.info("draining", extra={"drain_delay": settings.drain_delay})
 
-    def stop_accepting() -> None:
-        server.should_exit = True
+    def __init__(
+        self,
+        settings: ReplicaSettings,
+        gateway: Gateway,
+        host: Host,
+        server: uvicorn.Server,
+        grpc: Grpc | None,
+    ) -> None:
+        self._settings = settings
+        self._gateway = gateway
+        self._host = host
+        self._server = server
+        self._grpc = grpc
+        self._grpc_stops: asyncio.Task[None] | None = None
 
-    loop.call_later(settings.drain_delay, stop_accepting)
-    if settings.timeout is not None:
-        loop.call_later(settings.drain_delay + settings.timeout, gateway.dispatcher.abandon)
+    def begin(self) -> None:
+        """SIGTERM."""
+        settings, loop = self._settings, asyncio.get_running_loop()
+        if self._gateway.draining:
+            return
+        self._gateway.draining = True
+        self._host.drain()
+        if self._grpc is not None:
+            self._grpc.drain()
+        log.info("draining", extra={"drain_delay": settings.drain_delay})
+        loop.call_later(settings.drain_delay, self._stop_accepting)
+        if settings.timeout is not None:
+            loop.call_later(settings.drain_delay + settings.timeout, self._host.abandon)
+
+    def _stop_accepting(self) -> None:
+        self._server.should_exit = True
+        if self._grpc is not None:
+            self._grpc_stops = asyncio.create_task(self._grpc.stop(self._settings.timeout))
+
+    async def grpc_ended(self) -> None:
+        """Wait until every call over gRPC is answered."""
+        if self._grpc_stops is not None:
+            await self._grpc_stops

@@ -5,19 +5,32 @@ FastAPI like every other route. A client must not be able to tell.
 """
 
 import asyncio
-import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 
 from raw_http import Response, connected, request_bytes
+from request_corpus import (
+    CALL_CASES,
+    GOOD,
+    HEADERS_CASES,
+    ITEM_CASES,
+    MAX_BODY,
+    NPY,
+    PROTOCOL_CASES,
+    TENSOR_CASES,
+    V1,
+    V2,
+    Case,
+    chunked,
+    post,
+    raw,
+)
 from serving import Replica, running_replica, write_manifest
-
-MAX_BODY = 100_000
 
 TENSOR_CODE = """
     import time
@@ -72,138 +85,9 @@ CALL_CODE = """
 """
 
 
-class Case(NamedTuple):
-    """A request and the status it must get."""
-
-    name: str
-    status: int
-    data: bytes
-    has_body: bool = True
-
-
-def post(name: str, status: int, body: bytes, path: str = "/predict", **headers: str) -> Case:
-    """An ordinary POST; header names are written with underscores."""
-    named = {key.replace("_", "-"): value for key, value in headers.items()}
-    return Case(name, status, request_bytes(path, body, named))
-
-
-def raw(name: str, status: int, data: bytes, *, has_body: bool = True) -> Case:
-    """Exactly these bytes."""
-    return Case(name, status, data, has_body)
-
-
-def saved(array: Any) -> bytes:
-    """What numpy.save writes."""
-    stream = io.BytesIO()
-    np.save(stream, array)
-    return stream.getvalue()
-
-
-def chunked(body: bytes, *, size: int = 7, headers: bytes = b"") -> bytes:
-    """A POST whose length is not known beforehand."""
-    chunks = (body[i : i + size] for i in range(0, len(body), size))
-    encoded = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
-    return (
-        b"POST /predict HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n"
-        b"content-type: application/json\r\n" + headers + b"\r\n" + encoded + b"0\r\n\r\n"
-    )
-
-
-NPY = "application/x-npy"
-GOOD = b'{"instances": [[1, 2], [3, 4]]}'
-TENSOR_CASES = [
-    post("item", 200, b"[1, 2]"),
-    post("instances", 200, GOOD),
-    post("named endpoint", 200, b"[1, 2]", "/api"),
-    post("named method", 200, b"[1, 2]", "/api/predict"),
-    post("query", 200, b"[1, 2]", "/predict?a=1&b=%20"),
-    post("escaped path", 200, b"[1, 2]", "/pre%64ict"),
-    post("json with charset", 200, b"[1, 2]", content_type="application/json; charset=utf-8"),
-    post("json suffix", 200, b"[1, 2]", content_type="application/vnd.x+json"),
-    post("whitespace", 200, b" [1,\n2] "),
-    post("npy", 200, saved(np.ones((3, 2), "<f4")), content_type=NPY),
-    post("npy of float64", 200, saved(np.ones((1, 2))), content_type=NPY),
-    post("npy in Fortran order", 200, saved(np.asfortranarray(np.eye(2))), content_type=NPY),
-    post("oversize", 200, json.dumps({"instances": [[n, n] for n in range(50)]}).encode()),
-    post("request id", 200, b"[1, 2]", x_request_id="abc"),
-    raw("chunked", 200, chunked(GOOD)),
-    raw("expect", 200, request_bytes("/predict", GOOD, {"expect": "100-continue"})),
-    raw("http/1.0", 200, request_bytes("/predict", GOOD, version="1.0")),
-    raw("http/1.0 keep-alive", 200,
-        request_bytes("/predict", GOOD, {"connection": "keep-alive"}, version="1.0")),
-    raw("close", 200, request_bytes("/predict", GOOD, {"connection": "close"})),
-    raw("no content type", 200,
-        b"POST /predict HTTP/1.1\r\nhost: t\r\ncontent-length: 5\r\n\r\n[1,2]"),
-    raw("upper case headers", 200,
-        b"POST /predict HTTP/1.1\r\nHOST: t\r\nCONTENT-LENGTH: 5\r\nCONTENT-TYPE: application/json"
-        b"\r\n\r\n[1,2]"),
-    post("empty", 400, b""),
-    post("no json", 400, b"{"),
-    post("NaN", 400, b"[NaN, 1]"),
-    post("two values", 400, b"[1, 2] [3, 4]"),
-    post("no utf-8", 400, b'["\xff"]'),
-    post("too deep", 400, b"[" * 65 + b"]" * 65),
-    post("no npy", 400, b"[1, 2]", content_type=NPY),
-    post("short npy", 400, saved(np.ones((3, 2), "<f4"))[:-1], content_type=NPY),
-    post("hostile npy", 400, b"\x93NUMPY\x01\x00\x10\x00{" + b"(" * 15, content_type=NPY),
-    post("request id in an error", 400, b"{", x_request_id="abc"),
-    raw("not http", 400, b"NONSENSE\r\n\r\n"),
-    raw("no colon", 400, b"POST /predict HTTP/1.1\r\nno colon\r\n\r\n"),
-    raw("bad length", 400, b"POST /predict HTTP/1.1\r\nhost: t\r\ncontent-length: x\r\n\r\n"),
-    raw("bad chunk", 400,
-        b"POST /predict HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\nxyz\r\n"),
-    post("no route", 404, b"[1, 2]", "/nowhere"),
-    post("no route, other method", 404, b"[1, 2]", "/api/other"),
-    post("request id in a 404", 404, b"[1, 2]", "/nowhere", x_request_id="abc"),
-    raw("get", 405, request_bytes("/predict", b"", method="GET")),
-    raw("head", 405, request_bytes("/predict", b"", method="HEAD"), has_body=False),
-    raw("put", 405, request_bytes("/predict", b"[1, 2]", method="PUT")),
-    raw("delete", 405, request_bytes("/api", b"", method="DELETE")),
-    post("too large", 413, b"[1, " + b" " * MAX_BODY + b"2]"),
-    raw("too large by content-length", 413,
-        b"POST /predict HTTP/1.1\r\nhost: t\r\ncontent-length: 999999999999\r\n\r\n"),
-    raw("too large in chunks", 413, chunked(b" " * (MAX_BODY + 1), size=5000)),
-    post("form", 415, b"a=1", content_type="application/x-www-form-urlencoded"),
-    post("text", 415, b"[1, 2]", content_type="text/plain"),
-    post("request id in a 415", 415, b"[1, 2]", content_type="a/b", x_request_id="x" * 300),
-    post("short row", 422, b"[1]"),
-    post("path is named", 422, b'{"instances": [[1, 2], [3, "x"]]}'),
-    post("bool", 422, b"[1, true]"),
-    post("object", 422, b'{"a": 1}'),
-    post("null", 422, b"null"),
-    post("no rows", 422, b'{"instances": []}'),
-    post("out of range", 422, b"[1, 1e39]"),
-    post("npy shape", 422, saved(np.ones((1, 3), "<f4")), content_type=NPY),
-    post("npy type", 422, saved(np.array([["a", "b"]])), content_type=NPY),
-    post("npy NaN", 422, saved(np.array([[1, np.nan]], "<f4")), content_type=NPY),
-    raw("long header", 431,
-        b"POST /predict HTTP/1.1\r\nhost: t\r\nx: " + b"a" * 70_000 + b"\r\n\r\n"),
-    raw("long target", 431, b"POST /predict?" + b"a" * 70_000 + b" HTTP/1.1\r\nhost: t\r\n\r\n"),
-    raw("many headers", 431,
-        b"POST /predict HTTP/1.1\r\n"
-        + b"".join(b"x-%d: %b\r\n" % (n, b"v" * 80) for n in range(1000)) + b"\r\n"),
-    post("raised", 500, b"[666, 1]"),
-    post("NaN answer", 500, b"[777, 1]"),
-    post("timeout", 504, b"[504, 1]"),
-]  # fmt: skip
-ITEM_CASES = [
-    post("item", 200, b'{"a": [1, null, "\xc3\xa9"]}'),
-    post("scalar", 200, b"3"),
-    post("instances", 200, b'{"instances": [1, {"b": 2}, "x"]}'),
-    post("item error", 409, b'"conflict"'),
-    post("item error among many", 409, b'{"instances": [1, "conflict", 2]}'),
-    post("NaN", 500, b'"nan"'),
-    post("npy", 415, saved(np.ones(2)), content_type=NPY),
-]
-CALL_CASES = [
-    post("json", 200, b'{"instances": [1]}', "/api?q=1&q=2&e=", x_user="me"),
-    post("text body", 200, b"a,b", content_type="text/csv"),
-    post("other body", 200, b"\x89PNG", content_type="image/png"),
-    post("text answer", 200, b'"text"'),
-    post("bytes answer", 200, b'"bytes"'),
-    post("refused", 403, b'"refused"'),
-    post("no json", 400, b"{"),
-]
+COMPARED = (
+    "content-type", "content-length", "retry-after", "allow", "inference-header-content-length",
+)  # fmt: skip
 
 
 class Pair(NamedTuple):
@@ -250,10 +134,14 @@ async def answer(port: int, case: Case) -> Response:
         return await connection.receive(has_body=case.has_body)
 
 
-def comparable(response: Response) -> tuple[int, str, bytes, str | None]:
-    """What a client can tell."""
+def comparable(response: Response) -> tuple[object, ...]:
+    """What a client can tell; an id that the server made up differs each time."""
     headers = response.headers
-    return response.status, headers["content-type"], response.body, headers.get("retry-after")
+    made_up = re.fullmatch("[0-9a-f]{32}", headers.get("x-request-id", ""))
+    request_id = headers.get("x-request-id", "") if not made_up else "made up"
+    body = response.body.replace(made_up[0].encode(), b"made up") if made_up else response.body
+    named = [headers.get(name) for name in COMPARED]
+    return response.status, body, request_id, named
 
 
 async def check(pair: Pair, case: Case) -> None:
@@ -262,13 +150,19 @@ async def check(pair: Pair, case: Case) -> None:
 
     assert case.status == fast.status, fast
     assert comparable(fast) == comparable(slow)
+    if case.status != 200:
+        assert fast.headers["x-request-id"] or not case.has_body
     if case.status != 200 and case.has_body:
-        assert {"code", "message", "request_id"} == set(fast.error)
         assert b"Traceback" not in fast.body
         assert b"secret" not in fast.body
+        error = fast.json()["error"]
+        if not isinstance(error, str):  # the Open Inference Protocol's is one
+            assert {"code", "message", "request_id"} == set(error)
 
 
-@pytest.mark.parametrize("case", TENSOR_CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", TENSOR_CASES + PROTOCOL_CASES + HEADERS_CASES, ids=lambda case: case.name
+)
 async def test_a_tensor_method_answers_the_same_in_both_lanes(
     tensor_pair: Pair, case: Case
 ) -> None:
@@ -382,7 +276,9 @@ async def test_the_docs_describe_the_routes(tensor_pair: Pair) -> None:
         tensor_pair.fast.port, raw("docs", 200, request_bytes("/docs", b"", method="GET"))
     )
 
-    assert {"/predict", "/api", "/api/predict"} == set(schema["paths"])
+    assert {"/predict", "/api", "/api/predict", V1, V2, "/v2", "/v2/models/api"} < set(
+        schema["paths"]
+    )
     content = schema["paths"]["/predict"]["post"]["requestBody"]["content"]
     example = json.dumps(content["application/json"]["example"]).encode()
     tried = await answer(tensor_pair.fast.port, post("example", 200, example))

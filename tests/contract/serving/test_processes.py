@@ -1,6 +1,7 @@
 """Processes die, hang and are killed; who asked does not notice unless it was their own doing."""
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -216,3 +217,163 @@ def _gone(pids: list[int]) -> None:
     end = time.monotonic() + 10
     while any(is_alive(pid) for pid in pids) and time.monotonic() < end:
         time.sleep(0.05)
+
+
+PLACES = """
+    import os, time
+    from batchedapi_serving import batched
+
+    class Model:
+        def __init__(self, config, context):
+            self.facts = {
+                "index": context.worker_index,
+                "variable": os.environ.get("BATCHEDAPI_WORKER_INDEX"),
+                "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
+                "device": context.device,
+                "devices": list(context.devices),
+                "omp": os.environ.get("OMP_NUM_THREADS"),
+            }
+
+        @batched(example=0)
+        def predict(self, items):
+            time.sleep(0.05)
+            return [self.facts] * len(items)
+"""
+
+
+async def places(replica: Replica) -> list[dict[str, Any]]:
+    """What each of two model processes says of itself, by index."""
+    await lanes_are(replica, 2)
+    seen: dict[int, dict[str, Any]] = {}
+    end = time.monotonic() + 20
+    while len(seen) < 2:
+        assert time.monotonic() < end, seen
+        answers = await asyncio.gather(*(ask(replica.port, 0) for _ in range(4)))
+        seen |= {facts["index"]: facts for facts in (answer.json() for answer in answers)}
+    return [seen[index] for index in sorted(seen)]
+
+
+async def test_every_process_has_its_own_gpu_and_its_share_of_threads(tmp_path: Path) -> None:
+    """W09-W11: devices as CUDA names them; nobody needs a GPU to hand out its number."""
+    spec = {"predictor": {"processesPerReplica": 2, "cpuThreads": 3},
+            "serverSideBatching": {"maxBatchSize": 1}}  # fmt: skip
+    manifest = write_manifest(tmp_path, PLACES, spec)
+    environment = {"CUDA_VISIBLE_DEVICES": "4,5", "OMP_NUM_THREADS": "9"}
+    with running_replica(tmp_path, ["-f", str(manifest)], environment) as replica:
+        seen = await places(replica)
+
+    assert [("0", "4"), ("1", "5")] == [(facts["variable"], facts["gpus"]) for facts in seen]
+    assert ["3", "3"] == [facts["omp"] for facts in seen]
+    assert [["cuda:0"], ["cuda:0"]] == [facts["devices"] for facts in seen]
+
+
+async def test_gpus_can_be_hidden(tmp_path: Path) -> None:
+    """A model that would take all of one for nothing."""
+    spec = {"predictor": {"processesPerReplica": 2, "gpuAssignment": "None"},
+            "serverSideBatching": {"maxBatchSize": 1}}  # fmt: skip
+    manifest = write_manifest(tmp_path, PLACES, spec)
+    environment = {"CUDA_VISIBLE_DEVICES": "4,5"}
+    with running_replica(tmp_path, ["-f", str(manifest)], environment) as replica:
+        seen = await places(replica)
+
+    assert [("", "cpu")] * 2 == [(facts["gpus"], facts["device"]) for facts in seen]
+
+
+LOADING = """
+    import json, time
+    from batchedapi_serving import batched
+
+    class Model:
+        def __init__(self, config, context):
+            began = time.monotonic()
+            time.sleep(0.3)
+            with open(f"{config['folder']}/{context.worker_index}.json", "w") as file:
+                json.dump([began, time.monotonic()], file)
+
+        @batched(example=0)
+        def predict(self, items):
+            return items
+"""
+
+
+async def test_the_first_process_loads_alone(tmp_path: Path) -> None:
+    """S22: then the others, whose files are in memory by now; it serves meanwhile."""
+    spec = {"predictor": {"processesPerReplica": 3, "config": {"folder": str(tmp_path)}}}
+    manifest = write_manifest(tmp_path, LOADING, spec)
+    with running_replica(tmp_path, ["-f", str(manifest)]) as replica:
+        assert (await ask(replica.port, 1)).status == 200
+        await lanes_are(replica, 3)
+
+    loads = [json.loads((tmp_path / f"{i}.json").read_text()) for i in range(3)]
+    assert all(began > loads[0][1] for began, _ in loads[1:])
+
+
+async def test_a_process_that_cannot_start_again_ends_the_replica(tmp_path: Path) -> None:
+    """S21: exit code 70 after five tries, with the reason, although the first process serves."""
+    code = """
+    import os
+    from batchedapi_serving import batched
+
+    class Model:
+        def __init__(self, config, context):
+            if context.worker_index == 1:
+                raise OSError("no such device")
+
+        @batched(example=0)
+        def predict(self, items):
+            return items
+    """
+    manifest = write_manifest(tmp_path, code, {"predictor": {"processesPerReplica": 2}})
+    with running_replica(tmp_path, ["-f", str(manifest)]) as replica:
+        answers = await ask(replica.port, 1)
+        exit_code = await asyncio.to_thread(replica.process.wait, 60)
+
+    last = replica.text().strip().splitlines()[-1]
+    assert (200, 70) == (answers.status, exit_code)
+    assert "CrashLooping: model process 1 failed to start 5 times in a row: InitFailed" in last
+    assert "OSError: no such device" in last
+
+
+async def test_a_web_process_whose_loop_does_not_run_is_replaced(tmp_path: Path) -> None:
+    """S23: within ten seconds or so, and the models stay loaded."""
+    manifest = write_manifest(tmp_path, CODE, {})
+    with running_replica(tmp_path, ["-f", str(manifest)]) as replica:
+        (web,) = replica.children("web")
+        models = replica.children("model")
+        await asyncio.sleep(1)  # for its first beat
+
+        os.kill(web, signal.SIGSTOP)
+        began = time.monotonic()
+        replica.wait_for(lambda: restarts(replica, "web") == 1, "not replaced")
+        seconds = time.monotonic() - began
+        response = await ask(replica.port, {"id": 3})
+
+        assert response.json() == 3
+        assert 5 < seconds < 15
+        assert not is_alive(web)
+        assert models == replica.children("model")
+
+
+async def test_a_further_web_process_that_dies_is_replaced(tmp_path: Path) -> None:
+    """N13: the queue is in the first one and stays."""
+    manifest = write_manifest(tmp_path, CODE, {"predictor": {"webProcesses": 2}})
+    with running_replica(tmp_path, ["-f", str(manifest)]) as replica:
+        replica.wait_for(lambda: len(replica.children("web")) == 2, "no two web processes")
+        queue, further = replica.children("web")
+
+        os.kill(further, signal.SIGKILL)
+        replica.wait_for(lambda: restarts(replica, "web") == 1, "not replaced")
+        replica.wait_for(lambda: len(replica.children("web")) == 2, "no two web processes")
+        answers = [await ask(replica.port, {"id": n}) for n in range(20)]
+
+        assert list(range(20)) == [answer.json() for answer in answers]
+        assert queue in replica.children("web")
+        assert further not in replica.children("web")
+
+
+def test_the_memory_of_a_copy_is_on_the_page(replica: Replica) -> None:
+    """W07: what processesPerReplica is multiplied with."""
+    name = "batchedapi_model_process_memory_bytes"
+    replica.wait_for(lambda: replica.metrics().get(name, 0) > 0, "no figure")
+
+    assert 1 << 20 < replica.metrics()[name] < 1 << 31

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -201,10 +202,14 @@ def test_a_wrong_command_line_exits_2_and_says_why(
     assert "Traceback" not in replica.text()
 
 
-def test_sigterm_while_the_model_is_loading_ends_it(tmp_path: Path) -> None:
-    """A pod may be deleted before it was ever ready."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_model_is_loading_ends_it(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """S14: a pod may be deleted before it was ever ready; nothing waits for the drain delay."""
     slow = "import time; time.sleep(60)\nclass Model: ..."
-    replica = start_replica(tmp_path, ["-f", str(write_manifest(tmp_path, slow, {}))])
+    manifest = write_manifest(tmp_path, slow, {})
+    replica = start_replica(tmp_path, ["-f", str(manifest), "--drain-delay", "20s"])
     try:
         replica.wait_for(lambda: len(replica.children()) == 2, "no processes")
         replica.wait_for(lambda: replica.admin("/livez")[0] == 200, "no admin port")
@@ -212,7 +217,38 @@ def test_sigterm_while_the_model_is_loading_ends_it(tmp_path: Path) -> None:
 
         assert replica.admin("/startupz")[0] == replica.admin("/readyz")[0] == 503
         assert os.getpid() not in children
-        assert replica.stop(signal.SIGTERM, 10) == 0
+        began = time.monotonic()
+        assert replica.stop(number, 10) == 0
+        assert time.monotonic() - began < 4  # 2 on a machine with nothing else to do
         assert [] == [pid for pid in children if is_alive(pid)]
     finally:
         end_replica(replica)
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.3, 0.6, 0.9, 1.2])
+def test_sigterm_at_any_moment_of_the_start_ends_it(tmp_path: Path, seconds: float) -> None:
+    """S14: between two processes being started, too."""
+    replica = start_replica(tmp_path, ["-f", str(write_manifest(tmp_path, GOOD, {}))])
+    try:
+        time.sleep(seconds)
+        children = replica.children()
+
+        assert replica.stop(signal.SIGTERM, 10) in {0, -signal.SIGTERM}
+        assert [] == [pid for pid in children if is_alive(pid)]
+    finally:
+        end_replica(replica)
+
+
+def test_gpus_that_cannot_be_shared_out_are_one_clear_line(tmp_path: Path) -> None:
+    """Nothing is started that would compute on the CPU instead."""
+    spec = {"predictor": {"processesPerReplica": 2, "gpuAssignment": "Exclusive"}}
+    manifest = write_manifest(tmp_path, GOOD, spec)
+    environment = {"CUDA_VISIBLE_DEVICES": "0,1,2"}
+    replica = start_replica(tmp_path, ["-f", str(manifest)], environment)
+
+    code = replica.process.wait(20)
+    end_replica(replica)
+
+    assert code == 1
+    assert "InitFailed: spec.predictor.gpuAssignment Exclusive" in replica.text()
+    assert "Traceback" not in replica.text()

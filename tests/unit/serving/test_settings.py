@@ -5,8 +5,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from batchedapi_core.batching import SizeUnit, Strategy
-from batchedapi_serving.settings import ReplicaSettings
+from batchedapi_serving.settings import BatchingSettings, MethodSettings, ReplicaSettings
 
 DURATION = st.floats(0, 1e5)
 JSON = st.recursive(
@@ -14,26 +13,52 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
     max_leaves=8,
 )
-SETTINGS = st.builds(
-    ReplicaSettings,
-    name=st.text(max_size=9),
-    endpoint=st.text(max_size=9),
-    predictor_path=st.text(max_size=9),
-    search=st.lists(st.text(max_size=9), max_size=3).map(tuple),
-    config=st.dictionaries(st.text(max_size=3), JSON, max_size=3),
-    processes=st.integers(1, 64),
-    threads=st.integers(1, 64),
-    log_level=st.sampled_from(["debug", "info"]),
+TEXT = st.text(max_size=9)
+COUNT = st.integers(1, 64)
+TEXTS = st.lists(TEXT, max_size=3).map(tuple)
+SIZES = st.lists(st.integers(1, 65536), max_size=3).map(tuple)
+BATCHING = st.builds(
+    BatchingSettings,
     max_batch_size=st.none() | st.integers(1, 65536),
     batch_interval=DURATION,
-    strategy=st.sampled_from(Strategy),
-    size_unit=st.sampled_from(SizeUnit),
     max_latency=st.none() | DURATION,
+    preferred_batch_sizes=SIZES,
+)
+METHOD = st.builds(
+    MethodSettings,
+    name=TEXT,
+    batched=st.none() | st.booleans(),
+    batch_dim=st.none() | st.tuples(st.integers(0, 7), st.integers(0, 7)),
+    batching=BATCHING,
+)
+SETTINGS = st.builds(
+    ReplicaSettings,
+    name=TEXT,
+    endpoint=TEXT,
+    revision=TEXT,
+    predictor_path=TEXT,
+    search=TEXTS,
+    config=st.dictionaries(st.text(max_size=3), JSON, max_size=3),
+    model_uri=st.none() | TEXT,
+    model_sha256=st.none() | TEXT,
+    model_path=st.none() | TEXT,
+    processes=COUNT,
+    threads=COUNT,
+    web_processes=COUNT,
+    gpus=TEXTS,
+    gpu_assignment=TEXT,
+    cpu_threads=st.none() | COUNT,
+    log_level=st.sampled_from(["debug", "info"]),
+    warm_up_sizes=st.none() | SIZES,
+    batching=BATCHING,
+    methods=st.lists(METHOD, max_size=2).map(tuple),
     timeout=st.none() | DURATION,
     max_body_bytes=st.integers(1, 1 << 40),
     max_concurrency=st.integers(1, 30000),
     drain_delay=DURATION,
     fast_lane=st.booleans(),
+    grpc_port=st.none() | st.integers(0, 65535),
+    host=TEXT,
     runtime=st.just(""),
 )
 
@@ -63,6 +88,12 @@ def test_the_files_of_a_replica_lie_in_its_folder(tmp_path: Path, value: Replica
     local.write()
 
     assert local == ReplicaSettings.read(str(tmp_path))
-    files = [local.metrics_path, local.lanes_path, local.failure_path(0), local.failure_path(1)]
+    files = [
+        local.metrics_path,
+        local.lanes_path,
+        local.desk_path,
+        local.failure_path(0),
+        local.failure_path(1),
+    ]
     assert {tmp_path} == {file.parent for file in files}
     assert len(files) == len(set(files))

@@ -1,10 +1,13 @@
 """The command line: what is asked wrongly is said in one line, with exit code 2."""
 
+import json
+import os
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from batchedapi_core.contract import API_VERSION, KIND
 from batchedapi_serving.cli.main import main
 
 
@@ -50,6 +53,49 @@ def test_a_duration_has_a_unit() -> None:
 
     assert result.exit_code == 2
     assert "expected a duration such as 5ms" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--processes", "all"), "expected a number or cpu_count, got 'all'"),
+        (("--processes", "0"), "processesPerReplica: expected 1 to 64 or cpu_count, got 0"),
+        (("--web-processes", "17"), "1<=x<=16"),
+        (("--grpc-port", "65536"), "0<=x<=65535"),
+        (("--log-format", "xml"), "'json', 'text'"),
+    ],
+    ids=str,
+)
+def test_an_option_that_cannot_be_is_refused_with_what_can(
+    arguments: tuple[str, str], message: str
+) -> None:
+    """By the same limits as the manifest's fields."""
+    result = run("serve", "a:B", *arguments)
+
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_the_log_format_is_that_of_every_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They inherit the environment, and the flag beats what was in it."""
+    monkeypatch.setenv("BATCHEDAPI_LOG_FORMAT", "json")
+    file = tmp_path / "api.yaml"
+    model = {"uri": "pvc://claim/model"}
+    api = {"metadata": {"name": "one"}, "spec": {"predictor": {"path": "m:C", "model": model}}}
+    file.write_text(json.dumps({"apiVersion": API_VERSION, "kind": KIND, **api}))
+
+    result = run("serve", "-f", str(file), "--log-format", "text")
+
+    assert result.exit_code == 1
+    assert "DownloadFailed: spec.predictor.model.uri: pvc://claim/model is mounted" in result.output
+    assert os.environ["BATCHEDAPI_LOG_FORMAT"] == "text"
+
+
+def test_both_commands_are_there() -> None:
+    """One program is for serving and for checking."""
+    assert {"check", "serve"} == set(main.commands)
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("serve", "-h")])

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from batchedapi_core import contract
-from batchedapi_serving.codecs.json_values import instances_of, is_json, parse_json
+from batchedapi_serving.codecs.json_values import instances_of, is_finite, is_json, parse_json
 from batchedapi_serving.errors import InvalidInputError, MalformedError
 
 
@@ -91,3 +91,17 @@ def test_no_instances_at_all_are_refused() -> None:
 def test_content_types_that_mean_json(content_type: bytes, *, expected: bool) -> None:
     """Parameters and case do not matter, and no header at all means JSON."""
     assert expected == is_json(content_type)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (1.5, True),
+        ({"a": [1, None, "nan"]}, True),
+        (float("nan"), False),
+        ({"a": [1, {"b": (float("-inf"),)}]}, False),
+    ],
+)
+def test_what_is_not_finite_is_found_at_any_depth(value: object, *, expected: bool) -> None:
+    """S10: msgpack can hold what JSON cannot."""
+    assert expected == is_finite(value)

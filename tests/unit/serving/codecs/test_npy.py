@@ -37,10 +37,10 @@ def test_an_array_comes_out_as_it_went_in(dtype: str, shape: list[int]) -> None:
     """For every type and rank a tensor can have."""
     array = (np.arange(2 * int(np.prod(shape))) % 2).reshape(2, *shape).astype(DTYPES[dtype])
 
-    rows, payload = decode_npy(saved(array), Tensor(dtype, shape))
+    decoded = decode_npy(saved(array), Tensor(dtype, shape))
 
-    assert rows == 2
-    assert array.tobytes() == payload
+    assert len(decoded) == 2
+    assert array.tobytes() == decoded.tobytes()
     assert np.array_equal(array, np.load(io.BytesIO(encode_npy(array))))
 
 
@@ -48,7 +48,7 @@ def test_fortran_order_is_put_right() -> None:
     """numpy.save keeps the order of a transposed array; as C order it is shuffled."""
     array = np.asfortranarray(np.arange(8, dtype="<f4").reshape(2, 4))
 
-    _, payload = decode_npy(saved(array), FP32)
+    payload = decode_npy(saved(array), FP32).tobytes()
 
     assert np.ascontiguousarray(array).tobytes() == payload
 
@@ -58,7 +58,7 @@ def test_types_of_the_same_kind_or_narrower_are_cast(dtype: str) -> None:
     """Numpy's default is float64, and nobody should have to convert it by hand."""
     array = np.array([[1, 2, 3, 4]], dtype=dtype)
 
-    _, payload = decode_npy(saved(array), FP32)
+    payload = decode_npy(saved(array), FP32).tobytes()
 
     assert array.astype("<f4").tobytes() == payload
 
@@ -74,6 +74,30 @@ def test_floats_are_not_cast_to_integers() -> None:
     """The fractions would be lost."""
     with pytest.raises(InvalidInputError, match="expected INT64 or narrower"):
         decode_npy(saved(np.zeros((1, 4))), Tensor("INT64", [4]))
+
+
+@pytest.mark.parametrize(("dtype", "value"), [("<i8", 300), ("<i8", -1), ("<u8", 2**63)])
+def test_integers_out_of_range_do_not_wrap_around(dtype: str, value: int) -> None:
+    """300 as UINT8 would be 44, with status 200."""
+    array = np.array([[0, 0, 0, value]], dtype=dtype)
+    narrow = Tensor("INT8" if dtype == "<i8" else "INT64", [4])
+
+    if value == -1:
+        assert [0, 0, 0, -1] == decode_npy(saved(array), narrow)[0].tolist()
+        return
+    with pytest.raises(InvalidInputError, match="out of range"):
+        decode_npy(saved(array), narrow)
+
+
+def test_a_named_dimension_takes_any_length_but_none() -> None:
+    """All rows of one array have the same."""
+    words = Tensor("FP32", ["words", 2])
+
+    assert (3, 5, 2) == decode_npy(saved(np.zeros((3, 5, 2), "<f4")), words).shape
+    with pytest.raises(InvalidInputError, match=r"expected shape \(rows, words, 2\), got"):
+        decode_npy(saved(np.zeros((3, 0, 2), "<f4")), words)
+    with pytest.raises(InvalidInputError, match=r"expected shape \(rows, words=5, 2\), got"):
+        decode_npy(saved(np.zeros((3, 5, 3), "<f4")), words)
 
 
 def test_a_value_that_overflows_in_the_cast_is_refused() -> None:
@@ -150,7 +174,7 @@ def test_version_two_is_read() -> None:
     stream = io.BytesIO()
     np.lib.format.write_array(stream, np.ones((1, 4), "<f4"), version=(2, 0))
 
-    assert decode_npy(stream.getvalue(), FP32)[0] == 1
+    assert len(decode_npy(stream.getvalue(), FP32)) == 1
 
 
 @SETTINGS

@@ -67,6 +67,12 @@ def test_a_float_beyond_float32_is_refused() -> None:
     assert refusal(Tensor("FP32", [2]), [1, 1e39]).startswith("instances[3][1]: expected FP32")
 
 
+def test_a_float_beyond_float16_is_refused() -> None:
+    """65504 is its largest; numpy would make Infinity of 65520."""
+    assert np.array([65504], "<f2").tobytes() == pack(Tensor("FP16", [1]), [65504])
+    assert refusal(Tensor("FP16", [1]), [65520]).startswith("instances[3][0]: expected FP16")
+
+
 def test_an_integer_is_a_fine_float() -> None:
     """JSON knows numbers only; 1 and 1.0 are the same."""
     assert struct.pack("<2f", 1.0, 2.0) == pack(Tensor("FP32", [2]), [1, 2])
@@ -165,4 +171,5 @@ def test_an_array_over_packed_bytes_copies_nothing_and_counts_rows() -> None:
     array = array_of(payload, "<f4", [2, 2])
 
     assert [[1.0, 2.0], [3.0, 4.0]] == array.tolist()
+    assert [3.0, 4.0] == array_of(payload, "<f4", [2], offset=8).tolist()
     assert not array.flags.owndata

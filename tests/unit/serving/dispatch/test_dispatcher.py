@@ -73,7 +73,7 @@ async def test_before_the_first_model_is_ready_nothing_is_taken() -> None:
 
     with pytest.raises(NotReadyError):
         world.ask(1)
-    world.start_lane()
+    world.start_process()
 
     world.ask(1)
     assert len(world.announced) == 1
@@ -333,7 +333,7 @@ async def test_a_dispatcher_that_was_never_ready_stops_quietly() -> None:
     dispatcher.abandon()
     dispatcher.disconnected(Client())
     dispatcher.update_gauges()
-    world.start_lane()
+    world.start_process()
     with contextlib.suppress(NotReadyError):
         world.ask(1)
 

@@ -130,6 +130,17 @@ async def test_a_row_that_kills_its_process_fails_alone() -> None:
     assert [8, 8, *[1] * 8] == [len(batch) for batch in world.batches]
 
 
+@pytest.mark.parametrize("threads", [2, 4])
+async def test_a_killer_does_not_take_those_with_it_that_run_on_other_threads(threads: int) -> None:
+    """A process dies with all its batches; in the end each is tried alone."""
+    world = World(dying({5}), threads=threads, restart=0.05, max_batch_size=4, timeout=1000.0)
+
+    asked = [world.ask(n) for n in range(40)]
+    await asyncio.sleep(60)
+
+    assert [500 if n == 5 else 200 for n in range(40)] == [one.status for one in asked]
+
+
 async def test_a_row_that_hangs_costs_those_beside_it_their_deadline_and_nobody_else() -> None:
     """504 for its batch; whoever came later is answered by the next process."""
 

@@ -100,8 +100,7 @@ class History:
         answered = sum(self.world.counted(slot) for slot in slots.CODE_SLOT.values())
         assert len(self.asked) == answered
         assert len(self.world.batches) == sum(self.world.reasons().values())
-        batcher = self.world.dispatcher._batcher
-        assert batcher is not None
+        batcher = self.world.dispatcher.line(None).batcher
         assert (0, 0) == (batcher.running_size, batcher.queued_size)
         assert batcher.lanes == batcher.free_lanes == len(self.world.lanes)
         self.world.dispatcher.update_gauges()

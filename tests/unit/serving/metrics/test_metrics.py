@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from batchedapi_core import contract
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.page import page
-from batchedapi_serving.metrics.recorder import Recorder
+from batchedapi_serving.metrics.recorder import MethodRecorder, Recorder
 
 SETTINGS = settings(derandomize=True, database=None, deadline=None, max_examples=100)
 BATCHES = st.lists(
@@ -32,18 +32,28 @@ def fresh() -> slots.Memory:
     return memoryview(bytearray(slots.BYTES)).cast("d")
 
 
-def ready(max_batch_size: int = 32) -> tuple[slots.Memory, Recorder]:
-    """Of a replica whose method is known."""
+def ready(max_batch_size: int = 32) -> tuple[slots.Memory, MethodRecorder]:
+    """Of a replica with one method."""
     memory = fresh()
     recorder = Recorder(memory)
-    recorder.ready(max_batch_size, 0.01)
-    return memory, recorder
+    recorder.ready()
+    method = recorder.method(0)
+    method.sized(max_batch_size)
+    return memory, method
 
 
-def samples(memory: slots.Memory) -> dict[tuple[str, str], float]:
+def state(method: MethodRecorder, **changes: float) -> None:
+    """Write gauges, those that are not named as zero."""
+    values: dict[str, Any] = {
+        "lanes": 0, "queue_rows": 0, "in_flight": 0, "max_batch_size": 0, "batch_interval": 0.0,
+    }  # fmt: skip
+    method.gauges(**{**values, **changes})
+
+
+def samples(memory: slots.Memory, size: int = 32) -> dict[tuple[str, str], float]:
     """(name, labels but method) -> value, as Prometheus' own parser reads the page."""
     read: dict[tuple[str, str], float] = {}
-    for family in text_string_to_metric_families(page(memory).decode()):
+    for family in text_string_to_metric_families(page(memory, [("predict", size)]).decode()):
         for sample in family.samples:
             labels = {k: v for k, v in sample.labels.items() if k != "method"}
             key = (sample.name, ",".join(f"{k}={v}" for k, v in labels.items()))
@@ -61,7 +71,7 @@ def test_every_family_is_published_and_every_published_name_is_there() -> None:
     """The names are public: dashboards and the operator read them."""
     memory, _ = ready()
     names = set()
-    for family in text_string_to_metric_families(page(memory).decode()):
+    for family in text_string_to_metric_families(page(memory, [("predict", 32)]).decode()):
         names.add(f"{family.name}_total" if family.type == "counter" else family.name)
 
     assert names == PUBLISHED
@@ -73,16 +83,21 @@ def test_a_replica_has_at_most_150_series(maximum: int) -> None:
     memory, _ = ready(maximum)
 
     if maximum <= 1024:
-        assert len(samples(memory)) <= 150
+        assert len(samples(memory, maximum)) <= 150
     else:
-        assert len(samples(memory)) <= 170
+        assert len(samples(memory, maximum)) <= 170
 
 
 def test_before_the_method_is_known_there_is_little_to_say() -> None:
-    """Start time and restarts; not histograms with edges that would change."""
-    names = {name for name, _ in samples(fresh())}
+    """Figures of the replica; not histograms with edges that would change."""
+    families = text_string_to_metric_families(page(fresh(), []).decode())
+    names = {sample.name for family in families for sample in family.samples}
 
-    assert names == {contract.METRIC_PROCESS_START_TIME, contract.METRIC_PROCESS_RESTARTS}
+    assert names == {
+        contract.METRIC_PROCESS_START_TIME,
+        contract.METRIC_PROCESS_RESTARTS,
+        contract.METRIC_MODEL_PROCESS_MEMORY_BYTES,
+    }
 
 
 @SETTINGS
@@ -157,9 +172,9 @@ def test_rows_are_counted_on_arrival_and_when_rejected() -> None:
 
 def test_gauges_say_what_is_and_effective_values() -> None:
     """Also of settings that the manifest left to defaults."""
-    memory, recorder = ready(48)
+    memory, recorder = ready(64)
 
-    recorder.gauges(lanes=2, queue_rows=7, in_flight=9)
+    state(recorder, lanes=2, queue_rows=7, in_flight=9, max_batch_size=48, batch_interval=0.01)
 
     assert value(memory, contract.METRIC_LANES) == 2
     assert value(memory, contract.METRIC_QUEUE_ROWS) == 7
@@ -182,15 +197,15 @@ def test_a_replaced_process_goes_on_counting_where_the_old_one_stopped() -> None
     """Counters are monotone over its death; gauges of the dead are not kept."""
     memory, recorder = ready()
     recorder.answered(200, 0.1)
-    recorder.gauges(lanes=4, queue_rows=9, in_flight=9)
+    state(recorder, lanes=4, queue_rows=9, in_flight=9, max_batch_size=32)
 
-    replaced = Recorder(memory)
-    replaced.ready(32, 0.01)
+    replaced = Recorder(memory).method(0)
     replaced.answered(200, 0.1)
 
     assert value(memory, contract.METRIC_REQUESTS, "code=200") == 2
     assert value(memory, contract.METRIC_QUEUE_ROWS) == 0
     assert value(memory, contract.METRIC_LANES) == 0
+    assert value(memory, contract.METRIC_MAX_BATCH_SIZE) == 32
 
 
 def test_processes_share_the_memory_through_its_file(tmp_path: Path) -> None:
@@ -198,9 +213,9 @@ def test_processes_share_the_memory_through_its_file(tmp_path: Path) -> None:
     path = tmp_path / "metrics"
     slots.create_memory(path)
 
-    Recorder(slots.map_memory(path)).received(3)
+    Recorder(slots.map_memory(path)).method(0).received(3)
 
-    assert slots.map_memory(path)[slots.ROWS_RECEIVED] == 3
+    assert value(slots.map_memory(path), contract.METRIC_ROWS_RECEIVED) == 3
 
 
 def test_every_worker_counts_what_it_answered() -> None:
@@ -213,22 +228,89 @@ def test_every_worker_counts_what_it_answered() -> None:
     assert memory[slots.ANSWERED + 4] == 0
 
 
+def test_methods_are_counted_apart_under_one_family_each() -> None:
+    """Label `method`; what came to no method counts under the first."""
+    memory = fresh()
+    recorder = Recorder(memory)
+    for index, size in enumerate((8, 4)):
+        recorder.method(index).sized(size)
+    recorder.method(1).executed(4, 2, 0.1, 0)
+    recorder.method(1).received(4)
+    recorder.answered(404)
+
+    text = page(memory, [("predict", 8), ("embed", 4)]).decode()
+    read = {
+        (sample.name, *(sample.labels.get(label) for label in ("method", "le", "code"))): value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        for value in (sample.value,)
+    }
+
+    assert text.count(f"# TYPE {contract.METRIC_BATCH_ROWS} ") == 1
+    assert 4 == read[contract.METRIC_ROWS_RECEIVED, "embed", None, None]
+    assert 0 == read[contract.METRIC_ROWS_RECEIVED, "predict", None, None]
+    assert 1 == read[f"{contract.METRIC_BATCH_ROWS}_bucket", "embed", "4", None]
+    assert (f"{contract.METRIC_BATCH_ROWS}_bucket", "embed", "8", None) not in read
+    assert 1 == read[contract.METRIC_REQUESTS, "predict", None, "404"]
+    assert 0 == read[contract.METRIC_REQUESTS, "embed", None, "404"]
+
+
+def test_edges_stay_while_the_effective_size_moves() -> None:
+    """Adaptive and a lack of memory move the gauge; a histogram whose edges move is none."""
+    memory, recorder = ready(32)
+    before = {key for key in samples(memory) if key[0].endswith("_bucket")}
+
+    state(recorder, max_batch_size=7)
+
+    assert before == {key for key in samples(memory) if key[0].endswith("_bucket")}
+    assert value(memory, contract.METRIC_MAX_BATCH_SIZE) == 7
+
+
+def test_there_is_room_for_as_many_methods_as_are_allowed_and_no_more() -> None:
+    """The memory is laid out before the predictor is known."""
+    recorder = Recorder(fresh())
+    recorder.method(contract.MAX_METHODS - 1).received(1)
+
+    with pytest.raises(IndexError):
+        recorder.method(contract.MAX_METHODS)
+    with pytest.raises(ValueError, match="at most 32 methods, got 33"):
+        slots.method_block(fresh(), contract.MAX_METHODS)
+
+
+def test_the_memory_of_the_largest_process_is_published() -> None:
+    """Written by the supervisor; 0 while it is not known."""
+    memory, _ = ready()
+
+    memory[slots.MODEL_MEMORY] = 5e8
+
+    assert value(memory, contract.METRIC_MODEL_PROCESS_MEMORY_BYTES) == 5e8
+
+
 def test_slots_do_not_overlap() -> None:
     """Two figures in one slot would both be wrong."""
-    spans = [
-        (slots.START_TIME, 13),
+    replica = [
+        (slots.START_TIME, 4),
+        (slots.READY, 1),
+        (slots.BEAT, contract.MAX_WEB_PROCESSES),
+        (slots.ANSWERED, contract.MAX_PROCESSES),
+    ]
+    block = [
+        (slots.LANES, 9),
         (slots.BATCHES, len(contract.RELEASE_REASONS)),
         (slots.REQUESTS, len(contract.STATUS_CODES)),
         (slots.REJECTED, len(contract.REJECTION_REASONS)),
-        (slots.ANSWERED, slots.MAX_PROCESSES),
         (slots.BATCH_ROWS, slots.SIZE_SUM + 1),
         (slots.BATCH_REQUESTS, slots.SIZE_SUM + 1),
         (slots.BATCH_SECONDS, slots.LATENCY_SUM + 1),
         (slots.QUEUE_WAIT, slots.LATENCY_SUM + 1),
         (slots.REQUEST_SECONDS, slots.LATENCY_SUM + 1),
     ]
+    named = {slots.START_TIME, slots.WEB_RESTARTS, slots.MODEL_RESTARTS, slots.MODEL_MEMORY}
 
-    taken = [slot for first, count in spans for slot in range(first, first + count)]
+    def taken(spans: list[tuple[int, int]]) -> list[int]:
+        return sorted(slot for first, count in spans for slot in range(first, first + count))
 
-    assert list(range(slots.BYTES // 8)) == sorted(taken)
+    assert 4 == len(named)
+    assert list(range(slots.REPLICA_SLOTS)) == taken(replica)
+    assert list(range(slots.METHOD_SLOTS)) == taken(block)
     assert len(contract.batch_size_buckets(contract.MAX_BATCH_SIZE_LIMIT)) <= slots.SIZE_EDGES

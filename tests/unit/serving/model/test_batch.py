@@ -1,5 +1,6 @@
 """One batch through the user's method: whatever it does, an answer comes back."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,22 +8,18 @@ import numpy as np
 import orjson
 import pytest
 
+from batchedapi_core.batching import Receipts
 from batchedapi_serving import ItemError, Tensor
-from batchedapi_serving.codecs import RequestHead
-from batchedapi_serving.codecs.item_codec import CallCodec
-from batchedapi_serving.errors import PredictorError
-from batchedapi_serving.model.batch import BatchRunner, Result, split_items, split_tensor
+from batchedapi_serving.codecs import RequestHead, Wire
+from batchedapi_serving.codecs.call_codec import CallCodec
+from batchedapi_serving.model.batch import BatchRunner, Result
+from batchedapi_serving.model.split_items import split_items
 from batchedapi_serving.predictor.api import MethodSpec
+from protocols import single
 
-ITEMS = MethodSpec("predict", batched=True, inputs=None, outputs=None, max_batch_size=32)
-CALL = MethodSpec("predict", batched=False, inputs=None, outputs=None, max_batch_size=1)
-TENSOR = MethodSpec(
-    "predict",
-    batched=True,
-    inputs=Tensor("FP32", [2]),
-    outputs=Tensor("FP32", [1]),
-    max_batch_size=32,
-)
+ITEMS = MethodSpec("predict", batched=True)
+CALL = MethodSpec("predict", batched=False)
+TENSOR = single(Tensor("FP32", [2]), Tensor("FP32", [1]))
 
 
 class Answering:
@@ -40,15 +37,17 @@ def run(method: MethodSpec, behaviour: Any, rows: int = 2, payload: bytes | None
     """One batch of zeros, or of the items 0, 1, ..."""
     if payload is None:
         items = orjson.dumps(list(range(rows)))
-        payload = items if method.inputs is None else bytes(8 * rows)
-    return BatchRunner(Answering(behaviour), method).run(rows, payload)
+        payload = bytes(8 * rows) if method.inputs else items
+    runner = BatchRunner(Answering(behaviour), [method])
+    return runner.run({"method": "predict", "rows": rows}, payload)
 
 
 def call(behaviour: Any, body: bytes, content_type: bytes = b"", query: bytes = b"") -> Result:
     """One request for a method that takes requests."""
     head = RequestHead(content_type, query, [(b"x-user", b"me")])
-    decoded = CallCodec().decode(head, body)
-    return run(CALL, behaviour, 1, b"".join(decoded.payload))
+    codec = CallCodec(CALL, "api", Receipts.OFF)
+    decoded = codec.decode(Wire.PLAIN, head, body)
+    return run(CALL, behaviour, 1, b"".join(codec.collate([decoded.payload]).buffers))
 
 
 def statuses(result: Result) -> list[int]:
@@ -78,7 +77,7 @@ def test_a_tensor_method_gets_an_array_it_may_write_into() -> None:
 
     meta, (data,) = run(TENSOR, double)
 
-    assert ("tensor", "<f4", [2, 1], []) == tuple(meta.values())
+    assert ("tensors", [["output", "<f4", [2, 1]]], []) == tuple(meta.values())
     assert [1, 1] == np.frombuffer(data, "<f4").tolist()
 
 
@@ -100,52 +99,6 @@ def test_a_list_of_another_length_fails_the_batch(answer: list[int]) -> None:
 def test_what_is_no_list_fails_the_batch(answer: object) -> None:
     """A string of the right length neither."""
     assert error(run(ITEMS, lambda _: answer)).startswith("failed: expected a list of 2 answers")
-
-
-@pytest.mark.parametrize("shape", [(3, 1), (1, 1), (2,), (2, 2), (), (2, 1, 1)], ids=str)
-def test_an_array_of_another_shape_fails_the_batch(shape: tuple[int, ...]) -> None:
-    """Checked on every batch, because some models drop or add rows only sometimes."""
-    assert error(run(TENSOR, lambda _: np.zeros(shape))).startswith("failed: expected")
-
-
-@pytest.mark.parametrize("answer", [None, "text", [[1], [2, 3]], [["a"], ["b"]], object()], ids=str)
-def test_what_is_no_array_of_numbers_fails_the_batch(answer: object) -> None:
-    """With the type that came."""
-    assert error(run(TENSOR, lambda _: answer)).startswith("failed: expected")
-
-
-@pytest.mark.parametrize("dtype", ["<U3", "O", "<c8", "<M8[s]"])
-def test_an_undeclared_output_must_still_be_numbers(dtype: str) -> None:
-    """Anything else has no JSON that a client could expect."""
-    with pytest.raises(PredictorError, match="expected numbers"):
-        split_tensor(np.zeros((2, 1), dtype=dtype), 2, None)
-
-
-def test_rows_that_are_not_finite_are_listed() -> None:
-    """They fail alone."""
-    array = np.array([[1, 2], [np.nan, 1], [1, 1], [1, -np.inf]])
-
-    meta, _ = split_tensor(array, 4, None)
-
-    assert [1, 3] == meta["not_finite"]
-
-
-@pytest.mark.parametrize("dtype", [">f4", ">i8", "<f2", "<u2", "|b1"])
-def test_numbers_are_sent_little_endian(dtype: str) -> None:
-    """The other side writes them as JSON, which of big-endian arrays it cannot."""
-    array = np.array([[1], [0]], dtype=dtype)
-
-    meta, (data,) = split_tensor(array, 2, None)
-
-    assert not meta["dtype"].startswith(">")
-    assert [[1], [0]] == np.frombuffer(data, meta["dtype"]).reshape(2, 1).tolist()
-
-
-def test_a_transposed_array_is_sent_in_c_order() -> None:
-    """Its memory is not the order of its rows."""
-    _, (data,) = split_tensor(np.arange(6, dtype="<f4").reshape(3, 2).T, 2, None)
-
-    assert [0, 2, 4, 1, 3, 5] == np.frombuffer(data, "<f4").tolist()
 
 
 def test_an_item_error_in_the_list_fails_one_item() -> None:
@@ -291,19 +244,88 @@ def test_an_item_error_is_a_plain_methods_answer_too() -> None:
     )
 
 
-async def test_an_async_method_is_refused_in_words() -> None:
-    """Its coroutine is no answer; what to do instead is in the message."""
+def test_an_awaitable_is_no_answer_of_a_plain_function() -> None:
+    """A forgotten `async`; what to write is in the message, and nothing is left unawaited."""
 
     async def later(*_: object) -> int:
         return 1
 
-    coroutines = []
+    assert error(call(later, b"1")) == (
+        "failed: predict answered an awaitable, but is no coroutine function;"
+        " write async def predict"
+    )
 
-    def remember(*arguments: object) -> Any:
-        coroutines.append(later(*arguments))
-        return coroutines[-1]
 
-    message = error(call(remember, b"1"))
+def test_a_generator_is_no_answer() -> None:
+    """Its items come when nobody checks their number any more."""
+    message = error(run(ITEMS, lambda items: (item for item in items)))
 
-    assert message == "failed: predict is async, which is not served yet; use def"
-    await coroutines[0]
+    assert message == "failed: predict yields its answer; return it whole"
+
+
+def test_a_method_that_is_not_there_is_an_error_like_others() -> None:
+    """The lane lives on."""
+    runner = BatchRunner(Answering(None), [ITEMS])
+
+    assert error(runner.run({"method": "other", "rows": 1}, b"[]")) == (
+        "failed: there is no method 'other'"
+    )
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch and cupy name theirs."""
+
+
+class DerivedError(OutOfMemoryError):
+    """What a library makes of it."""
+
+
+@pytest.mark.parametrize(
+    ("exception", "oom"),
+    [
+        (MemoryError(), True),
+        (OutOfMemoryError(), True),
+        (DerivedError(), True),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), True),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), True),
+        (RuntimeError("out of luck"), False),
+        (ValueError("CUDA out of memory"), False),
+    ],
+    ids=str,
+)
+def test_running_out_of_memory_is_told_apart(exception: Exception, *, oom: bool) -> None:
+    """C24: a smaller batch may fit, and is tried."""
+
+    def fail(_: object) -> None:
+        raise exception
+
+    meta, _ = run(ITEMS, fail)
+
+    assert ("error", oom) == (meta["kind"], meta["oom"])
+    assert meta["error"] == f"raised {type(exception).__name__}"
+
+
+class Several:
+    """A predictor with methods of all kinds, one of them named as models name theirs."""
+
+    def __call__(self, items: list[Any]) -> list[Any]:
+        """B12: batchable like any other."""
+        return [item + 1 for item in items]
+
+    def double(self, x: Any) -> Any:
+        """With a tensor."""
+        return x[:, :1] * 2
+
+
+def test_each_frame_runs_the_method_it_names() -> None:
+    """B12, C20: several methods on one predictor, `__call__` too."""
+    runner = BatchRunner(
+        Several(),
+        [dataclasses.replace(ITEMS, name="__call__"), dataclasses.replace(TENSOR, name="double")],
+    )
+
+    items = runner.run({"method": "__call__", "rows": 2}, b"[1,2]")
+    _, (data,) = runner.run({"method": "double", "rows": 1}, np.array([3, 4], "<f4").tobytes())
+
+    assert [2, 3] == bodies(items)
+    assert [6] == np.frombuffer(data, "<f4").tolist()

@@ -1,12 +1,15 @@
 """What users write, and what the server reads out of it."""
 
+import functools
 import json
+import re
 from typing import Any
 
 import pytest
 
-from batchedapi_serving import ItemError, Tensor, batched
-from batchedapi_serving.predictor.api import DTYPES, MethodSpec, batched_methods, method_spec
+from batchedapi_serving import ItemError, SizeOf, Tensor, batched, endpoint
+from batchedapi_serving.predictor.api import DTYPES, MethodSpec, method_spec
+from batchedapi_serving.predictor.declared import declared_methods
 
 
 class Everything:
@@ -30,6 +33,25 @@ class Everything:
     def plain(self, payload: Any, query_params: Any, headers: Any) -> Any:
         """Not batched."""
 
+    @batched(
+        inputs={"ids": Tensor("INT64", ["tokens"]), "scale": Tensor("FP16", [])},
+        outputs={"out": Tensor("FP32", ["tokens"])},
+        batch_dim=(0, 1),
+        size_of=SizeOf.length(of="tokens", per=8),
+    )
+    async def several(self, x: Any) -> Any:
+        """With named tensors."""
+        return x
+
+    @endpoint
+    async def ask(self, payload: Any, query_params: Any, headers: Any) -> Any:
+        """One request at a time."""
+
+    @batched
+    def __call__(self, items: list[Any]) -> list[Any]:
+        """B12: named as models name it."""
+        return items
+
     attribute = 3
 
 
@@ -39,16 +61,12 @@ class Inherits(Everything):
 
 def test_a_bare_decorator_takes_json_items_in_batches_of_32() -> None:
     """B15: on by default when batchable."""
-    assert method_spec(Everything, "bare") == MethodSpec(
-        "bare", batched=True, inputs=None, outputs=None, max_batch_size=32
-    )
+    assert method_spec(Everything, "bare") == MethodSpec("bare", batched=True, max_batch_size=32)
 
 
 def test_a_method_without_decorator_takes_one_request_at_a_time() -> None:
     """B13, C17: the default is not batchable."""
-    assert method_spec(Everything, "plain") == MethodSpec(
-        "plain", batched=False, inputs=None, outputs=None, max_batch_size=1
-    )
+    assert method_spec(Everything, "plain") == MethodSpec("plain", batched=False)
 
 
 def test_a_declaration_is_read_from_a_base_class_too() -> None:
@@ -56,8 +74,10 @@ def test_a_declaration_is_read_from_a_base_class_too() -> None:
     spec = method_spec(Inherits, "tensors")
 
     assert spec is not None
-    assert spec.inputs is not None
-    assert ("FP32", (4,), 7) == (spec.inputs.dtype, spec.inputs.shape, spec.max_batch_size)
+    assert ({"input": Tensor("FP32", [4])}, 7) == (spec.inputs, spec.max_batch_size)
+    assert {"output": Tensor("FP32", [3])} == spec.outputs
+    assert spec.single_input
+    assert spec.single_output
 
 
 def test_what_is_no_method_is_none() -> None:
@@ -66,12 +86,76 @@ def test_what_is_no_method_is_none() -> None:
     assert method_spec(Everything, "attribute") is None
 
 
-def test_batched_methods_are_listed_by_name() -> None:
-    """To say which are not served."""
-    assert ["bare", "items", "tensors"] == batched_methods(Inherits)
+def test_call_is_a_method_only_if_it_was_written() -> None:
+    """B12: every class has a __call__ of its metaclass, which is not meant."""
+
+    class Without:
+        """Has none."""
+
+    found = method_spec(Everything, "__call__")
+
+    assert found is not None
+    assert found.batched
+    assert method_spec(Without, "__call__") is None
 
 
-@pytest.mark.parametrize("name", ["bare", "tensors", "items", "plain"])
+def test_decorated_methods_are_listed_by_name() -> None:
+    """C20: each is served."""
+    assert ["__call__", "ask", "bare", "items", "several", "tensors"] == declared_methods(Inherits)
+
+
+def test_several_tensors_are_kept_by_name() -> None:
+    """And methods that answer a dict are told from those that answer an array."""
+    spec = method_spec(Everything, "several")
+
+    assert spec is not None
+    assert ["ids", "scale"] == list(spec.inputs)
+    assert (False, False) == (spec.single_input, spec.single_output)
+    assert (("tokens",), (0, 1)) == (spec.variable, spec.batch_dim)
+
+
+@pytest.mark.parametrize(("name", "is_async"), [("several", True), ("ask", True), ("bare", False)])
+def test_async_methods_are_known(name: str, *, is_async: bool) -> None:
+    """N10: they run on the event loop and not on a lane's thread."""
+    spec = method_spec(Everything, name)
+
+    assert spec is not None
+    assert is_async == spec.is_async
+
+
+def test_decorators_may_be_stacked_and_methods_static() -> None:
+    """Timing decorators keep what ours left, through functools.wraps."""
+
+    def timed(function: Any) -> Any:
+        @functools.wraps(function)
+        def wrapper(*arguments: Any) -> Any:
+            return function(*arguments)
+
+        return wrapper
+
+    class Stacked:
+        """Wraps in both orders."""
+
+        @timed
+        @batched
+        async def inner(self, items: list[Any]) -> list[Any]:
+            """Ours first."""
+            return items
+
+        @staticmethod
+        @batched
+        def static(items: list[Any]) -> list[Any]:
+            """Without self."""
+            return items
+
+    inner, static = method_spec(Stacked, "inner"), method_spec(Stacked, "static")
+
+    assert inner is not None
+    assert static is not None
+    assert (True, True, True) == (inner.batched, inner.is_async, static.batched)
+
+
+@pytest.mark.parametrize("name", ["bare", "tensors", "items", "plain", "several", "ask"])
 def test_a_declaration_crosses_processes_as_json(name: str) -> None:
     """The web process never imports the user's code."""
     spec = method_spec(Everything, name)
@@ -79,12 +163,7 @@ def test_a_declaration_crosses_processes_as_json(name: str) -> None:
 
     received = MethodSpec.from_json(json.loads(json.dumps(spec.to_json())))
 
-    assert spec.to_json() == received.to_json()
-    assert (spec.name, spec.batched, spec.example) == (
-        received.name,
-        received.batched,
-        received.example,
-    )
+    assert spec == received
 
 
 def test_a_decorated_method_is_still_itself() -> None:
@@ -105,14 +184,14 @@ def test_outputs_need_inputs() -> None:
         batched(outputs=Tensor("FP32", [1]))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "fp32", "FP16", ""])
+@pytest.mark.parametrize("dtype", ["float32", "fp32", "BF16", ""])
 def test_an_unknown_type_names_the_known_ones(dtype: str) -> None:
     """The names are those of the Open Inference Protocol."""
     with pytest.raises(ValueError, match="expected a dtype of BOOL, UINT8"):
         Tensor(dtype, [1])
 
 
-@pytest.mark.parametrize("shape", [[0], [-1, 4], [None], [1.5]])
+@pytest.mark.parametrize("shape", [[0], [-1, 4], [None], [1.5], [True], [""], "tokens"])
 def test_lengths_are_known_and_positive(shape: list[Any]) -> None:
     """-1 for the batch dimension is the usual mistake."""
     with pytest.raises(ValueError, match="leave out the batch dimension"):
@@ -127,6 +206,89 @@ def test_the_bytes_of_a_row_follow_from_type_and_shape(dtype: str) -> None:
     assert width * 6 == Tensor(dtype, [2, 3]).row_bytes
     assert width == Tensor(dtype, []).row_bytes
     assert repr(Tensor(dtype, (2,))) == f"Tensor({dtype!r}, [2])"
+
+
+def test_a_name_is_a_length_that_differs_from_row_to_row() -> None:
+    """Such a row has no number of bytes of its own."""
+    tensor = Tensor("FP32", ["tokens", 3, "tokens", "heads"])
+
+    assert (True, ("tokens", "heads")) == (tensor.variable, tensor.names)
+    assert not Tensor("FP32", [3]).variable
+    with pytest.raises(ValueError, match="without variable dimensions"):
+        _ = tensor.row_bytes
+    with pytest.raises(ValueError, match="without variable dimensions"):
+        _ = tensor.items_per_row
+
+
+def test_tensors_are_equal_if_type_and_shape_are() -> None:
+    """Methods of all model processes are compared."""
+    same = {Tensor("FP32", [2]), Tensor("FP32", (2,))}
+
+    assert 1 == len(same)
+    assert Tensor("FP32", [2]) != Tensor("FP64", [2])
+    assert Tensor("FP32", [2]) != "FP32"
+
+
+X, IDS = Tensor("FP32", [4]), Tensor("INT64", ["tokens"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_dim": 1}, "batch_dim: expected 0 for JSON items, got (1, 1)"),
+        ({"inputs": X, "batch_dim": 2}, "batch_dim: expected at most 1 for 'input'"),
+        ({"inputs": X, "outputs": Tensor("FP32", []), "batch_dim": 1}, "at most 0 for 'output'"),
+        ({"inputs": X, "batch_dim": -1}, "expected an int >= 0 or a pair of them, got (-1, -1)"),
+        ({"inputs": X, "batch_dim": (0, 0, 0)}, "a pair of them, got (0, 0, 0)"),
+        ({"inputs": {}}, "expected inputs to be a Tensor or a mapping"),
+        ({"inputs": {"a": [1]}}, "expected inputs to be a Tensor or a mapping"),
+        ({"inputs": X, "outputs": {"": X}}, "expected outputs to be a Tensor or a mapping"),
+        ({"inputs": IDS, "size_of": SizeOf.length(of="x")}, "(tokens, input), got 'x'"),
+        ({"inputs": IDS, "size_of": SizeOf.length()}, "(tokens, input), got None"),
+        (
+            {"inputs": Tensor("FP32", []), "size_of": SizeOf.length(of="input")},
+            "(there is none), got 'input'",
+        ),
+        ({"example": float("nan")}, "expected example to be a JSON value"),
+        ({"example": object()}, "expected example to be a JSON value"),
+    ],
+    ids=str,
+)
+def test_a_declaration_that_cannot_be_is_refused_where_it_is_written(
+    arguments: dict[str, Any], message: str
+) -> None:
+    """B14, N16: at import, and not on the first request."""
+    with pytest.raises(ValueError, match=re.escape(message)):
+        batched(**arguments)
+
+
+@pytest.mark.parametrize("batch_dim", [0, 1, (0, 1), (1, 0)])
+def test_the_batch_dimension_is_one_or_a_pair(batch_dim: Any) -> None:
+    """B14, N16: a scalar is both."""
+
+    class Has:
+        """One method."""
+
+        @batched(inputs=X, batch_dim=batch_dim)
+        def predict(self, x: Any) -> Any:
+            """Rows along that dimension."""
+
+    spec = method_spec(Has, "predict")
+
+    assert spec is not None
+    assert (batch_dim if isinstance(batch_dim, tuple) else (batch_dim, batch_dim)) == spec.batch_dim
+
+
+@pytest.mark.parametrize("per", [0, -1, float("inf"), float("nan")])
+def test_a_cost_is_counted_in_something(per: float) -> None:
+    """A division by nothing."""
+    with pytest.raises(ValueError, match="finite per > 0"):
+        SizeOf.bytes(per=per)
+
+
+def test_a_cost_is_rounded_up_and_never_nothing() -> None:
+    """A free row would never fill a batch."""
+    assert [1, 1, 2] == [SizeOf.bytes(per=10).cost(measured) for measured in (0, 10, 11)]
 
 
 @pytest.mark.parametrize("status", [200, 399, 600])

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from batchedapi_serving import Context, batched
+from batchedapi_serving import Context
 from batchedapi_serving.errors import LoadError
-from batchedapi_serving.predictor.loading import load_class, served_method, start_predictor
+from batchedapi_serving.predictor.loading import load_class, start_predictor
 
 CONTEXT = Context("api", 0, 1, 1, "cpu")
 
@@ -70,58 +70,6 @@ def test_a_missing_module_says_where_it_was_looked_for(tmp_path: Path) -> None:
     """A wrong working directory is the usual cause."""
     with pytest.raises(LoadError, match=str(tmp_path)):
         load_class("nowhere_at_all:Model", [tmp_path])
-
-
-class Plain:
-    """Takes requests."""
-
-    def predict(self, payload: Any, query_params: Any, headers: Any) -> Any:
-        """One at a time."""
-
-
-class Batched:
-    """Takes batches."""
-
-    @batched
-    def predict(self, items: list[Any]) -> list[Any]:
-        """Of items."""
-        return items
-
-
-class Two(Batched):
-    """Marks a second method."""
-
-    @batched
-    def embed(self, items: list[Any]) -> list[Any]:
-        """Which is not served."""
-        return items
-
-
-class Without:
-    """Has no predict."""
-
-
-def test_the_method_predict_is_served() -> None:
-    """Batched or not, with a maximum that it can take."""
-    assert served_method(Batched, 64).batched
-    assert not served_method(Plain, None).batched
-    assert not served_method(Plain, 1).batched
-
-
-@pytest.mark.parametrize(
-    ("predictor", "maximum", "message"),
-    [
-        (Without, None, "expected a method 'predict'"),
-        (Two, None, "only 'predict' is served, but embed is marked"),
-        (Plain, 2, "takes one request at a time, but serverSideBatching.maxBatchSize is 2"),
-    ],
-)
-def test_what_cannot_be_served_says_what_to_do(
-    predictor: type, maximum: int | None, message: str
-) -> None:
-    """Before any process says that it is ready."""
-    with pytest.raises(LoadError, match=message):
-        served_method(predictor, maximum)
 
 
 def test_the_constructor_gets_config_and_context() -> None:

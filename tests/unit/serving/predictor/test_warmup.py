@@ -1,62 +1,125 @@
 """The first batches: at real sizes, with the answers checked, before anybody waits."""
 
+import asyncio
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 
-from batchedapi_serving import Tensor
+from batchedapi_serving import Tensor, batched
 from batchedapi_serving.errors import LoadError
-from batchedapi_serving.predictor.api import MethodSpec
-from batchedapi_serving.predictor.warmup import warm_up
+from batchedapi_serving.model.batch import BatchRunner
+from batchedapi_serving.predictor.api import MethodSpec, SizeOf, method_spec
+from batchedapi_serving.predictor.warmup import warm_up, warm_up_async
+from protocols import named, single
 
 
 class Recording:
     """Answers every batch with the same, and remembers them."""
 
-    def __init__(self, error: str = "", above: int = 0) -> None:
-        self.batches: list[tuple[int, bytes]] = []
+    def __init__(self, error: str = "", above: int = 0, *, oom: bool = False) -> None:
+        self.batches: list[tuple[dict[str, Any], bytes]] = []
         self._error = error
         self._above = above
+        self._oom = oom
 
-    def run(self, rows: int, payload: bytes) -> tuple[dict[str, Any], object]:
+    def run(self, meta: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], object]:
         """Fail above so many rows."""
-        self.batches.append((rows, payload))
-        if self._error and rows > self._above:
-            return {"kind": "error", "error": self._error}, ()
+        self.batches.append((meta, payload))
+        if self._error and meta["rows"] > self._above:
+            return {"kind": "error", "error": self._error, "oom": self._oom}, ()
         return {"kind": "items"}, ()
 
+    async def run_async(
+        self, meta: dict[str, Any], payload: bytes
+    ) -> tuple[dict[str, Any], object]:
+        """Likewise."""
+        return self.run(meta, payload)
 
-def method(
-    inputs: Tensor | None = None, example: Any = None, *, batched: bool = True
-) -> MethodSpec:
-    """A method that declares so much."""
-    return MethodSpec("predict", batched, inputs, None, 32, example)
+    @property
+    def rows(self) -> list[int]:
+        """Of each batch."""
+        return [meta["rows"] for meta, _ in self.batches]
+
+
+ITEMS = MethodSpec("predict", batched=True, example={"id": 1})
+TENSOR = single(Tensor("FP32", [4]))
 
 
 def test_every_power_of_two_up_to_the_maximum_is_run() -> None:
     """Compilers and allocators meet every size once before a client does; the maximum included."""
     runner = Recording()
 
-    warm_up(runner, method(Tensor("FP32", [4])), 20)
+    warm_up(runner, TENSOR, 20)
 
-    assert [1, 2, 4, 8, 16, 20] == [rows for rows, _ in runner.batches]
-    assert all(payload == bytes(16 * rows) for rows, payload in runner.batches)
+    assert [1, 2, 4, 8, 16, 20] == runner.rows
+    assert all(payload == bytes(16 * meta["rows"]) for meta, payload in runner.batches)
+    assert all(meta["method"] == "predict" for meta, _ in runner.batches)
+
+
+def test_sizes_may_be_given_or_be_none_at_all() -> None:
+    """For models that compile a day for each size."""
+    given, none = Recording(), Recording()
+
+    warm_up(given, TENSOR, 20, (3, 5))
+    warm_up(none, TENSOR, 20, ())
+
+    assert ([3, 5], []) == (given.rows, none.rows)
 
 
 def test_items_are_warmed_up_with_their_example() -> None:
     """Nobody else knows what they look like."""
     runner = Recording()
 
-    warm_up(runner, method(example={"id": 1}), 2)
+    warm_up(runner, ITEMS, 2)
 
-    assert [(1, [{"id": 1}]), (2, [{"id": 1}] * 2)] == [
-        (rows, orjson.loads(payload)) for rows, payload in runner.batches
+    assert [[{"id": 1}], [{"id": 1}] * 2] == [
+        orjson.loads(payload) for _, payload in runner.batches
     ]
 
 
+def test_variable_dimensions_have_length_one_or_that_of_the_example() -> None:
+    """Zeros of a length that the model was never meant for would fail it."""
+    inputs = {"ids": Tensor("INT64", ["tokens"]), "mask": Tensor("FP16", ["tokens", 2])}
+    short, long = Recording(), Recording()
+
+    warm_up(short, named(inputs, {}), 1)
+    warm_up(
+        long,
+        MethodSpec(
+            "predict",
+            batched=True,
+            inputs=inputs,
+            example={"ids": [1, 2, 3], "mask": [[0, 1]] * 3},
+        ),
+        1,
+    )
+
+    assert ({"tokens": [1]}, 8 + 4) == (short.batches[0][0]["lengths"], len(short.batches[0][1]))
+    assert ({"tokens": [3]}, 24 + 12) == (long.batches[0][0]["lengths"], len(long.batches[0][1]))
+
+
+def test_where_rows_have_a_cost_the_largest_batch_is_the_one_that_fits() -> None:
+    """Firsts 3.4: max_batch_size counts tokens then."""
+    method = MethodSpec(
+        "predict", batched=True, example={"text": "ten tokens"}, size_of=SizeOf.length(of="text")
+    )
+    runner = Recording()
+
+    warm_up(runner, method, 45)
+
+    assert [1, 2, 4] == runner.rows
+
+
 @pytest.mark.parametrize(
-    "spec", [method(), method(batched=False), method(example=1, batched=False)], ids=str
+    "spec",
+    [
+        MethodSpec("predict", batched=True),
+        MethodSpec("predict", batched=False),
+        MethodSpec("predict", batched=False, example=1),
+    ],
+    ids=str,
 )
 def test_what_nobody_knows_the_input_of_is_not_warmed_up(spec: MethodSpec) -> None:
     """A guessed input would fail good predictors."""
@@ -68,14 +131,81 @@ def test_what_nobody_knows_the_input_of_is_not_warmed_up(spec: MethodSpec) -> No
 
 
 @pytest.mark.parametrize(
-    ("error", "reason"),
-    [("raised ValueError", "WarmUpFailed"), ("failed: expected 2 rows", "ShapeProbeFailed")],
+    ("error", "reason", "oom"),
+    [
+        ("raised ValueError", "WarmUpFailed", False),
+        ("failed: expected 4 rows", "ShapeProbeFailed", False),
+        ("raised RuntimeError", "OutOfMemory", True),
+    ],
 )
-def test_a_failure_names_the_size_at_which_it_came(error: str, reason: str) -> None:
+def test_a_failure_names_the_size_at_which_it_came(error: str, reason: str, *, oom: bool) -> None:
     """A model that works alone and not in batches is the one to find before it is ready."""
-    with pytest.raises(
-        LoadError, match=f"predict with a warm-up batch of 4 rows {error}"
-    ) as caught:
-        warm_up(Recording(error, above=2), method(Tensor("FP32", [1])), 8)
+    with pytest.raises(LoadError) as caught:
+        warm_up(Recording(error, above=2, oom=oom), TENSOR, 8)
 
     assert reason == caught.value.reason
+    assert str(caught.value).startswith(
+        f"predict with a warm-up batch of 4 rows (FP32 of shape [4, 4]) {error}"
+    )
+
+
+def test_an_example_that_is_no_row_says_what_is_wrong_with_it() -> None:
+    """It is checked as a client's would be."""
+    method = MethodSpec(
+        "predict", batched=True, inputs=TENSOR.inputs, single_input=True, example=[1, "x", 3, 4]
+    )
+
+    with pytest.raises(LoadError, match=r"is no row of it: example\[1\]: expected FP32, got 'x'"):
+        warm_up(Recording(), method, 8)
+
+
+class Collapses:
+    """A model that answers one row whatever it gets, and one that awaits."""
+
+    @batched(inputs=Tensor("FP32", [240, 3]), outputs=Tensor("FP32", [10]), batch_dim=(1, 0))
+    def predict(self, x: Any) -> Any:
+        """Means over the batch."""
+        return np.full((1, 10), x.mean(), "<f4")
+
+    @batched(inputs=Tensor("FP32", [2]))
+    async def wait(self, x: Any) -> Any:
+        """Awaits the loop it runs on."""
+        await asyncio.sleep(0)
+        return x
+
+
+def runner_of(name: str) -> tuple[BatchRunner, MethodSpec]:
+    """The real thing."""
+    spec = method_spec(Collapses, name)
+    assert spec is not None
+    return BatchRunner(Collapses(), [spec]), spec
+
+
+def test_a_shape_probe_says_which_shape_was_given_expected_and_came() -> None:
+    """C19: the batch dimension is there on input and output, or the start fails."""
+    runner, spec = runner_of("predict")
+
+    with pytest.raises(LoadError) as caught:
+        warm_up(runner, spec, 8)
+
+    assert caught.value.reason == "ShapeProbeFailed"
+    assert str(caught.value) == (
+        "predict with a warm-up batch of 2 rows (FP32 of shape [240, 2, 3]) failed: expected 2"
+        " rows, got an answer of shape [1, 10]; the first dimension must have one for each row of"
+        " the input"
+    )
+
+
+def test_an_async_method_is_warmed_up_on_a_loop_of_its_own() -> None:
+    """Where none runs yet."""
+    warm_up(*runner_of("wait"), 4)
+
+
+async def test_an_async_method_is_warmed_up_on_the_running_loop() -> None:
+    """To which a predictor may have tied sessions and locks."""
+    recording = Recording()
+
+    await warm_up_async(*runner_of("wait"), 4)
+    await warm_up_async(recording, TENSOR, 4)
+
+    assert [1, 2, 4] == recording.rows

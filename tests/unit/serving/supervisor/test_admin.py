@@ -18,7 +18,7 @@ async def get(
         sent.append(message)
 
     memory = memoryview(bytearray(slots.BYTES)).cast("d")
-    app = AdminApp(memory, started=lambda: started, ready=lambda: ready)
+    app = AdminApp(memory, started=lambda: started, ready=lambda: ready, methods=lambda: ())
     await app({"method": method, "path": path}, None, send)
     start, body = sent
     return start["status"], body["body"], dict(start["headers"])

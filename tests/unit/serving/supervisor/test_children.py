@@ -59,3 +59,31 @@ async def test_a_child_that_was_never_started_cannot_end() -> None:
     """That would be waited for, for ever."""
     with pytest.raises(AssertionError, match="test was never started"):
         await Child("test", "this").ended()
+
+
+def test_what_a_process_left_behind_is_why_it_ended(tmp_path: Path) -> None:
+    """The file goes, so that the next end is not explained by this one."""
+    file = tmp_path / "failure-0.json"
+    file.write_text('{"reason": "InitFailed", "message": "no weights"}')
+
+    failure = Child("model-0", "this").failure(file, 1)
+
+    assert ("InitFailed", "no weights") == (failure.reason, str(failure))
+    assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "message"),
+    [
+        (-9, "OutOfMemory", "model process 0 was ended by signal 9"),
+        (-11, "CrashLooping", "model process 0 was ended by signal 11"),
+        (3, "CrashLooping", "model process 0 was ended with exit code 3"),
+    ],
+)
+def test_without_a_file_the_exit_code_says_how(
+    tmp_path: Path, code: int, reason: str, message: str
+) -> None:
+    """SIGKILL of nobody we know is mostly the kernel's, for memory."""
+    failure = Child("model-0", "this").failure(tmp_path / "none", code)
+
+    assert (reason, message) == (failure.reason, str(failure))

@@ -4,9 +4,8 @@ import asyncio
 
 import pytest
 
-from batchedapi_serving.metrics import slots
 from batchedapi_serving.web.limits import ACTIVE, EXPIRY_GRACE, LAST_CALL, SWEEP_SECONDS
-from connections import LIMITS, Server
+from connections import LIMITS, JsonCodec, Server
 
 pytestmark = pytest.mark.looptime
 
@@ -38,18 +37,57 @@ async def test_headers_must_be_there_in_ten_seconds_however_they_trickle() -> No
     assert wire.ended
 
 
-async def test_a_body_has_thirty_seconds_of_its_own() -> None:
+async def test_a_body_has_time_of_its_own() -> None:
     """From the end of the headers, not from the first byte."""
     wire = Server().connect()
     wire.send(HEAD)
     await asyncio.sleep(8)
     wire.send(b"\r\n1")
-    await asyncio.sleep(LIMITS.body_arrival - 1)
+    await asyncio.sleep(LIMITS.patience - 1)
     before = wire.statuses
 
     await asyncio.sleep(1 + SWEEP_SECONDS)
 
     assert ([], [408]) == (before, wire.statuses)
+    assert b"1024 bytes a second" in wire.received
+
+
+async def test_a_client_that_does_not_take_a_small_answer_is_dropped() -> None:
+    """S28: it left this process at once, so only the kernel knows; memory there is memory too."""
+    wire = Server().connect()
+    wire.send(GET)
+    await asyncio.sleep(1)
+    wire.unread = 100
+
+    await asyncio.sleep(LIMITS.patience + SWEEP_SECONDS)
+
+    assert wire.aborted
+
+
+async def test_a_client_that_takes_a_large_answer_slowly_is_left_alone() -> None:
+    """A bad line is no attack."""
+    wire = Server().connect()
+    wire.send(GET)
+    await asyncio.sleep(1)
+    wire.unread = 1 << 20
+
+    for _ in range(60):
+        await asyncio.sleep(1)
+        wire.unread -= 2 * LIMITS.least_rate
+
+    assert not wire.is_closing()
+
+
+async def test_a_client_that_reads_nothing_of_what_it_pipelined_is_dropped() -> None:
+    """Its further requests do not prolong its time."""
+    wire = Server().connect()
+    wire.connection.pause_writing()
+    wire.unread = 100_000
+    for _ in range(20):
+        wire.send(GET + HEAD[:-10] if wire.reading else b"")
+        await asyncio.sleep(1)
+
+    assert wire.aborted
 
 
 async def test_a_refused_client_that_does_not_leave_is_closed() -> None:
@@ -122,9 +160,9 @@ async def test_a_client_that_closes_is_not_computed_for() -> None:
     gone.close()
     await asyncio.sleep(1)
 
-    assert [[1]] == server.world.batches
+    assert [[1]] == server.desk.batches
     assert ([], [200]) == (gone.statuses, stays.statuses)
-    assert server.world.counted(slots.CODE_SLOT[499]) == 1
+    assert 1 == len(server.desk.cancelled)
 
 
 async def test_while_draining_each_answer_closes_its_connection() -> None:
@@ -182,8 +220,8 @@ async def test_an_upgrade_is_refused_once_and_its_body_is_no_second_request(meth
 
     assert [400] == wire.statuses
     assert wire.ended
-    assert [] == server.world.batches
-    assert server.world.counted(slots.CODE_SLOT[400]) == 1
+    assert [] == server.desk.batches
+    assert [400] == server.desk.codes
 
 
 @pytest.mark.parametrize("size", [1, 100, 70_000, 200_000])
@@ -197,6 +235,7 @@ async def test_headers_are_bounded_however_they_are_cut(size: int) -> None:
     wire.send(b"\r\n\r\n")
 
     assert [431] == wire.statuses
+    assert b"at most 65536 bytes" in wire.received
 
 
 async def test_a_body_is_bounded_before_it_is_read() -> None:
@@ -210,6 +249,7 @@ async def test_a_body_is_bounded_before_it_is_read() -> None:
     before = chunked.statuses
     chunked.send(b"1\r\n \r\n")
 
+    assert b"at most 1000 bytes (overload.maxBodySize)" in told.received
     assert ([413], [], [413]) == (told.statuses, before, chunked.statuses)
 
 
@@ -240,9 +280,11 @@ async def test_an_unexpected_error_in_a_pipelined_request_ends_the_connection(
         raise RuntimeError
 
     wire.send(GET + GET)
-    monkeypatch.setattr(type(server.world.dispatcher.codec), "decode", broken)
+    monkeypatch.setattr(JsonCodec, "decode", broken)
     seen: list[object] = []
-    server.world.loop.set_exception_handler(lambda _, context: seen.append(context["exception"]))
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: seen.append(context["exception"])
+    )
     await asyncio.sleep(1)
 
     assert ([200], True) == (wire.statuses, wire.is_closing())

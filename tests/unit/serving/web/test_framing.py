@@ -12,7 +12,7 @@ import looptime
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connections import Server, Wire
+from connections import Peer, Server
 
 SETTINGS = settings(derandomize=True, database=None, deadline=None, max_examples=200)
 
@@ -45,9 +45,9 @@ POOL: list[tuple[bytes, int, bytes | None]] = [
     *((whole(b"%d" % n), 200, b"%d" % n) for n in (11, 12)),
     (whole(b'"POST /predict HTTP/1.1\\r\\n"'), 200, b'"POST /predict HTTP/1.1\\r\\n"'),
     (whole(b'"\\r\\n\\r\\n"'), 200, b'"\\r\\n\\r\\n"'),
-    (whole(b"4", b"x-request-id: abc\r\n"), 200, b"4"),
-    (whole(b"{", b"x-request-id: abc\r\n"), 400, None),
-    (whole(b"{", b"x-request-id: abd\r\n"), 400, None),
+    (whole(b"4", b"x-request-id: my-1\r\n"), 200, b"4"),
+    (whole(b"{", b"x-request-id: my-1\r\n"), 400, None),
+    (whole(b"{", b"x-request-id: my-2\r\n"), 400, None),
     (whole(b"{"), 400, None),
     (whole(b""), 400, None),
     (whole(b"5", b"content-encoding: identity\r\n"), 200, b"5"),
@@ -84,9 +84,9 @@ def run_virtually(main: Any) -> None:
         loop.close()
 
 
-async def sent_in_pieces(requests: list[Any], pieces: list[int], pause: float) -> Wire:
+async def sent_in_pieces(requests: list[Any], pieces: list[int], pause: float) -> Peer:
     """Cut into pieces of these sizes, again and again, with a pause after each."""
-    wire = Server(batch_interval=0.0).connect()
+    wire = Server(interval=0.0).connect()
     data = b"".join(request for request, _, _ in requests)
     start = 0
     while start < len(data):
@@ -122,7 +122,7 @@ def test_requests_that_come_whole_are_taken_one_by_one(requests: list[Any], paus
     """The ordinary client: one request, one read; where short cuts apply."""
 
     async def live() -> None:
-        wire = Server(batch_interval=0.0).connect()
+        wire = Server(interval=0.0).connect()
         for request, _, _ in requests:
             wire.send(request)
             await asyncio.sleep(pause)
@@ -132,14 +132,14 @@ def test_requests_that_come_whole_are_taken_one_by_one(requests: list[Any], paus
     run_virtually(live())
 
 
-def check(requests: list[Any], wire: Wire) -> None:
+def check(requests: list[Any], wire: Peer) -> None:
     """Every request has its answer, in order, with its own body."""
     answers = bodies_of(wire.received)
     assert [status for _, status, _ in requests] == [status for status, _ in answers]
     for (request, _, expected), (_, body) in zip(requests, answers, strict=True):
         if expected is not None:
             assert expected == body
-        for request_id in (b"abc", b"abd"):
+        for request_id in (b"my-1", b"my-2"):
             if expected is None:
                 assert (b"x-request-id: " + request_id in request) == (request_id in body)
 
@@ -150,7 +150,7 @@ def test_garbage_is_refused_once_and_nothing_after_it_is_run(garbage: bytes, bef
     """Whatever comes: no exception, at most one refusal, and it is the last answer."""
 
     async def live() -> None:
-        server = Server(batch_interval=0.0)
+        server = Server(interval=0.0)
         wire = server.connect()
         if before:
             wire.send(before)
@@ -158,7 +158,7 @@ def test_garbage_is_refused_once_and_nothing_after_it_is_run(garbage: bytes, bef
         wire.send(b"\x00" + garbage)
         wire.send(whole(b"999"))
         await asyncio.sleep(1)
-        assert [[999]] not in [[batch] for batch in server.world.batches]
+        assert [[999]] not in [[batch] for batch in server.desk.batches]
         assert wire.statuses == [200] * before.count(b"POST") + [400]
 
     run_virtually(live())

@@ -7,54 +7,134 @@ import pytest
 from fastapi import FastAPI
 
 from batchedapi_core import contract
-from batchedapi_serving import Tensor
+from batchedapi_core.batching import Receipts
 from batchedapi_serving.codecs import RequestHead, codec_for
-from batchedapi_serving.predictor.api import DTYPES, MethodSpec
-from batchedapi_serving.web.gateway import prediction_paths
-from batchedapi_serving.web.openapi import document_predictions, example_of
-from dispatching import World
+from batchedapi_serving.codecs.base import Wire
+from batchedapi_serving.predictor.api import DTYPES, MethodSpec, Tensor
+from batchedapi_serving.web.open_inference_docs import infer_example
+from batchedapi_serving.web.openapi import document_routes
+from batchedapi_serving.web.schemas import example_of
+from connections import PREDICT, FakeLine, Server, web_settings
+
+HEAD = RequestHead(contract.JSON.encode(), b"", ())
+ROUTES = {
+    "/predict": "post",
+    "/api": "post",
+    "/api/predict": "post",
+    "/v1/models/api:predict": "post",
+    "/v2/models/api/infer": "post",
+    "/v2/models/api/versions/1/infer": "post",
+    "/v1/models/api": "get",
+    "/v2": "get",
+    "/v2/health/live": "get",
+    "/v2/health/ready": "get",
+    "/v2/models/api": "get",
+    "/v2/models/api/ready": "get",
+    "/v2/models/api/versions/1": "get",
+    "/v2/models/api/versions/1/ready": "get",
+}
 
 
-def method(inputs: Tensor | None = None, example: Any = None) -> MethodSpec:
-    """A batched method that declares so much."""
-    return MethodSpec("predict", True, inputs, None, 32, example)
+def tensors(**inputs: Tensor) -> MethodSpec:
+    """A batched method that takes so many; `input` alone is the array itself."""
+    return MethodSpec("predict", True, inputs=inputs, single_input=set(inputs) == {"input"})
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [[], [2], [2, 3]], ids=str)
-def test_the_example_of_a_tensor_is_one_that_it_takes(dtype: str, shape: list[int]) -> None:
-    """Who tries it must not get 422."""
-    spec = method(Tensor(dtype, shape))
+def decoded_rows(spec: MethodSpec, wire: Wire, example: Any) -> int:
+    """Rows of the example, as the method's own codec reads it."""
+    settings = web_settings()
+    codec = codec_for(spec, settings.of_method("predict"), "api", Receipts.OFF)
+    return codec.decode(wire, HEAD, orjson.dumps(example)).rows
 
-    decoded = codec_for(spec).decode(RequestHead(b"", b"", ()), orjson.dumps(example_of(spec)))
 
-    assert decoded.rows == 1
+SHAPES: list[list[int | str]] = [[], [2, 3], ["tokens"], [2, "tokens"]]
+SPECS = [
+    *(tensors(input=Tensor(dtype, [2])) for dtype in DTYPES),
+    *(tensors(input=Tensor("FP32", shape)) for shape in SHAPES),
+    tensors(ids=Tensor("INT64", ["tokens"]), mask=Tensor("BOOL", ["tokens"])),
+    tensors(size=Tensor("FP32", []), image=Tensor("UINT8", [2, 2])),
+]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: str(dict(spec.inputs)))
+def test_the_example_of_a_tensor_is_one_that_it_takes(spec: MethodSpec) -> None:
+    """D09: who tries it must not get 422, in any of the languages."""
+    example = example_of(spec)
+
+    assert 1 == decoded_rows(spec, Wire.PLAIN, example)
+    assert 1 == decoded_rows(spec, Wire.V1, {"instances": [example]})
+    assert 1 == decoded_rows(spec, Wire.V2, infer_example(spec))
 
 
 def test_items_show_the_example_that_the_method_gives() -> None:
     """And an empty object when nobody knows."""
-    assert {"id": 1} == example_of(method(example={"id": 1}))
-    assert {} == example_of(method()) == example_of(None)
+    shown = MethodSpec("predict", True, example={"id": 1})
+
+    assert {"id": 1} == example_of(shown)
+    assert {} == example_of(PREDICT) == example_of(None)
+
+
+def test_an_example_that_would_fill_pages_is_left_out() -> None:
+    """An image is no reading."""
+    image = tensors(input=Tensor("FP32", [3, 224, 224]))
+
+    assert (None, None) == (example_of(image), infer_example(image))
+
+
+def schema_of(server: Server) -> Any:
+    """Of a new application."""
+    app = FastAPI()
+    document_routes(app, server.gateway)
+    return app.openapi()
 
 
 @pytest.mark.looptime
-async def test_the_schema_is_completed_once_the_method_is_known() -> None:
-    """Before that it describes the routes without their rows."""
-    world = World(lanes=0)
+async def test_every_route_is_described_once_the_methods_are_known() -> None:
+    """Before that, the default method's without its rows."""
+    server = Server(methods=())
     app = FastAPI()
-    document_predictions(app, world.dispatcher, prediction_paths("/api"))
+    document_routes(app, server.gateway)
 
-    before = app.openapi()
-    world.method = method(Tensor("FP32", [2]))
-    world.start_lane()
-    after = app.openapi()
+    before = app.openapi()["paths"]
+    server.desk.lines = {"predict": FakeLine(tensors(input=Tensor("FP32", [2])))}
+    after = app.openapi()["paths"]
 
-    assert {"/predict", "/api", "/api/predict"} == set(before["paths"]) == set(after["paths"])
-    content = after["paths"]["/predict"]["post"]["requestBody"]["content"]
+    named = {path for path in ROUTES if "api.predict" in path} | {"/api/predict"}
+    assert set(ROUTES) - named == set(before)
+    assert set(ROUTES) < set(after)
+    assert all(verb in after[path] for path, verb in ROUTES.items())
+    content = after["/predict"]["post"]["requestBody"]["content"]
     row = content[contract.JSON]["schema"]["anyOf"][1]
     assert (2, 2, "number") == (row["minItems"], row["maxItems"], row["items"]["type"])
     assert contract.NPY in content
-    assert contract.NPY not in before["paths"]["/predict"]["post"]["requestBody"]["content"]
-    documented = {int(status) for status in after["paths"]["/predict"]["post"]["responses"]}
-    assert documented <= set(contract.STATUS_CODES)
-    assert {200, 422, 429, 503, 504} <= documented
+    assert contract.NPY not in before["/predict"]["post"]["requestBody"]["content"]
+
+
+@pytest.mark.looptime
+async def test_every_status_is_documented_with_its_error() -> None:
+    """In the language of the route; a status of the predictor's own may be any."""
+    paths = schema_of(Server())["paths"]
+
+    for path, verb in ROUTES.items():
+        responses = paths[path][verb]["responses"]
+        documented = {int(status) for status in responses if status != "default"}
+        assert documented <= set(contract.STATUS_CODES)
+        assert {200, 400, 404, 405, 431, 500, 503} <= documented
+        schema = responses["400"]["content"][contract.JSON]["schema"]
+        kind = schema["properties"]["error"]["type"]
+        assert ("string" if path.startswith("/v2") else "object") == kind
+    assert {413, 415, 422, 429, 504} <= {
+        int(status) for status in paths["/predict"]["post"]["responses"] if status != "default"
+    }
+    assert "default" in paths["/predict"]["post"]["responses"]
+
+
+@pytest.mark.looptime
+async def test_a_route_that_answers_404_is_not_described() -> None:
+    """Without a default method, /predict means nothing."""
+    methods = tuple(MethodSpec(name, batched=True) for name in ("embed", "rank"))
+
+    paths = schema_of(Server(methods=methods))["paths"]
+
+    assert "/predict" not in paths
+    assert {"/api/embed", "/api/rank"} < set(paths)

@@ -1,0 +1,86 @@
+"""Program that checks a predictor; started by `batchedapi check`, not by hand.
+
+Arguments: the runtime folder, and a file of JSON items, or nothing. The report is left in the
+folder.
+"""
+
+import json
+import os
+import resource
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from batchedapi_serving.checking.asking import FailedError, Method
+from batchedapi_serving.checking.equality import findings
+from batchedapi_serving.checking.local_channel import LocalChannel
+from batchedapi_serving.checking.report import REPORT_FILE, MethodReport, Report
+from batchedapi_serving.checking.samples import choose_samples
+from batchedapi_serving.checking.timing import time_batches
+from batchedapi_serving.codecs.choose import codec_for
+from batchedapi_serving.dispatch.frames import Meta
+from batchedapi_serving.errors import ClientError, LoadError
+from batchedapi_serving.logs import configure_logging
+from batchedapi_serving.model.batch import BatchRunner
+from batchedapi_serving.model.process import load
+from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.processes import kill_with_parent
+from batchedapi_serving.settings import ReplicaSettings
+
+
+def main(runtime: str, items: str | None = None) -> int:
+    """Check every method; the exit code is 1 when there is a failure file to read."""
+    kill_with_parent()
+    settings = ReplicaSettings.read(runtime)
+    configure_logging("warning", "check")
+    given = None if items is None else json.loads(Path(items).read_text())
+    channel = LocalChannel()
+    try:
+        runner, methods = load(settings, 0, channel)
+    except LoadError as error:
+        failure = {"reason": error.reason, "message": str(error)}
+        settings.failure_path(0).write_text(json.dumps(failure))
+        return 1
+    channel.answer_with(runner, methods, settings)
+    found = tuple(_check(settings, runner, channel, spec, given) for spec in methods)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    report = Report(settings.name, found, peak)
+    (Path(runtime) / REPORT_FILE).write_text(json.dumps(report.to_json()))
+    return 0
+
+
+def _check(
+    settings: ReplicaSettings,
+    runner: BatchRunner,
+    channel: LocalChannel,
+    spec: MethodSpec,
+    given: Sequence[Any] | None,
+) -> MethodReport:
+    def run(meta: Meta, payload: bytes) -> tuple[Meta, Sequence[bytes]]:
+        if spec.is_async:
+            return channel.call(runner.run_async(meta, payload))
+        return runner.run(meta, payload)
+
+    none = MethodReport(spec.name, spec.batched, spec.max_batch_size, 0, "nothing", (), (), None)
+    if not spec.batched:
+        return replace(none, source="nothing: it takes one request at a time")
+    codec = codec_for(spec, settings.of_method(spec.name), settings.name)
+    method = Method(codec, run)
+    try:
+        chosen = choose_samples(codec, given)
+        if not chosen.rows:
+            return replace(none, source="nothing: give @batched an example=, or use --items FILE")
+        asked = replace(none, source=chosen.source, samples=len(chosen.rows))
+        wrong = tuple(findings(method, chosen.rows, spec.max_batch_size))
+        timings, line = time_batches(method, chosen.rows, spec.max_batch_size)
+    except (ClientError, FailedError) as error:
+        return replace(none, source="what it was sent", samples=1, findings=(str(error),))
+    return replace(asked, findings=wrong, timings=timings, line=line)
+
+
+if __name__ == "__main__":
+    code = main(*sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(code)  # user code may have left threads that never end

@@ -1,0 +1,77 @@
+"""Rows to ask a method with, where nobody gave any: its example, or random arrays."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from batchedapi_serving.checking.asking import Sample, samples_of
+from batchedapi_serving.codecs.method_codec import MethodCodec
+from batchedapi_serving.predictor.api import MethodSpec, Tensor
+
+MOST: Final = 32
+"""Different rows that are compared."""
+SEED: Final = 20_231
+LENGTHS: Final = (3, 8)
+"""Of variable dimensions: two, so that padded batches are checked too."""
+SMALL: Final = 2
+"""Random integers are 0 or 1: whatever they index, these exist."""
+Array = np.ndarray[Any, Any]
+
+
+class Samples(NamedTuple):
+    """Rows and where they come from."""
+
+    rows: list[Sample]
+    source: str
+
+
+def choose_samples(codec: MethodCodec, items: Sequence[Any] | None) -> Samples:
+    """Rows for one method; none if nobody knows what it takes.
+
+    Args:
+        codec: Of the method.
+        items: Given by the user, as JSON.
+
+    Raises:
+        InvalidInputError: the method does not take what it was given.
+    """
+    method = codec.method
+    if items:
+        rows = list(items[:MOST])
+        return Samples(samples_of(codec, codec.from_rows(rows, "items")), "the items given")
+    if method.inputs:
+        drawn = random_rows(method, MOST)
+        rows = [
+            sample
+            for arrays in drawn
+            for sample in samples_of(codec, codec.from_arrays(arrays, "sample"))
+        ]
+        return Samples(rows, "random numbers and zeros")
+    if method.batched and method.example is not None:
+        encoded = codec.from_rows([method.example] * 4, "example")
+        return Samples(samples_of(codec, encoded), "the method's example, the same in every row")
+    return Samples([], "nothing")
+
+
+def random_rows(method: MethodSpec, count: int) -> list[Mapping[str, Array]]:
+    """So many requests of one row each, the first of zeros; always the same ones."""
+    random = np.random.default_rng(SEED)
+    drawn: list[Mapping[str, Array]] = []
+    for i in range(count):
+        lengths = dict.fromkeys(method.variable, LENGTHS[i % len(LENGTHS)])
+        drawn.append({
+            name: _row(tensor, lengths, None if i == 0 else random)
+            for name, tensor in method.inputs.items()
+        })  # fmt: skip
+    return drawn
+
+
+def _row(tensor: Tensor, lengths: Mapping[str, int], random: np.random.Generator | None) -> Array:
+    shape = (1, *(lengths[n] if isinstance(n, str) else n for n in tensor.shape))
+    dtype = np.dtype(tensor.numpy_dtype)
+    if random is None:
+        return np.zeros(shape, dtype)
+    if dtype.kind == "f":
+        return random.standard_normal(shape).astype(dtype)
+    return random.integers(0, SMALL, shape).astype(dtype)

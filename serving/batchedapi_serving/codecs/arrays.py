@@ -1,0 +1,77 @@
+"""Arrays that come in whole (.npy, binary tensors): checked, and converted to what is declared."""
+
+from typing import Any
+
+import numpy as np
+
+from batchedapi_serving.codecs.json_values import check_row_count
+from batchedapi_serving.errors import InvalidInputError
+from batchedapi_serving.predictor.api import Tensor
+
+Array = np.ndarray[Any, Any]
+
+
+def check_shape(
+    shape: tuple[int, ...], tensor: Tensor, place: str, lengths: dict[str, int]
+) -> None:
+    """Check the shape of a batch, rows first.
+
+    Args:
+        shape: Of the whole array.
+        tensor: One row of it.
+        place: What messages call the array.
+        lengths: Of the named dimensions seen so far; those of this array are added.
+
+    Raises:
+        InvalidInputError: dimensions or lengths are not the tensor's, or there is no row.
+        TooLargeError: more rows than there may be.
+    """
+    fits = len(shape) == len(tensor.shape) + 1
+    for length, expected in zip(shape[1:], tensor.shape, strict=False):
+        if isinstance(expected, str):
+            expected = lengths.setdefault(expected, length)  # noqa: PLW2901 - the name's length
+            fits = fits and length >= 1
+        fits = fits and length == expected
+    if not fits:
+        raise InvalidInputError(
+            f"{place}: expected shape {_expected(tensor, lengths)}, got {shape}"
+        )
+    check_row_count(shape[0])
+    if shape[0] < 1:
+        raise InvalidInputError(f"{place}: expected at least one row, got shape {shape}")
+
+
+def _expected(tensor: Tensor, lengths: dict[str, int]) -> str:
+    names = [
+        f"{n}={lengths[n]}" if isinstance(n, str) and lengths.get(n, 0) > 0 else str(n)
+        for n in tensor.shape
+    ]
+    return f"(rows, {', '.join(names)})" if names else "(rows,)"
+
+
+def check_dtype(dtype: np.dtype[Any], tensor: Tensor, place: str) -> None:
+    """Check that values of `dtype` are values of the tensor's type.
+
+    Raises:
+        InvalidInputError: they are of another kind, or objects.
+    """
+    if dtype.hasobject or not np.can_cast(dtype, tensor.numpy_dtype, casting="same_kind"):
+        raise InvalidInputError(f"{place}: expected {tensor.dtype} or narrower, got dtype {dtype}")
+
+
+def converted(array: Array, tensor: Tensor, place: str) -> Array:
+    """The array in C order, little endian, of the tensor's type.
+
+    Raises:
+        InvalidInputError: a value is not finite, or out of the type's range.
+    """
+    with np.errstate(over="ignore"):  # an overflow becomes inf and is refused below
+        packed = np.ascontiguousarray(array, dtype=tensor.numpy_dtype).reshape(array.shape)
+    if packed.dtype.kind == "f":
+        if not np.isfinite(packed).all():
+            raise InvalidInputError(
+                f"{place}: expected finite {tensor.dtype} values, got NaN or Infinity"
+            )
+    elif not np.can_cast(array.dtype, packed.dtype) and not (packed == array).all():
+        raise InvalidInputError(f"{place}: expected {tensor.dtype} values, got one out of range")
+    return packed

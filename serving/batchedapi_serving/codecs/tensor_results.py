@@ -1,0 +1,205 @@
+"""What a batch of a method with tensors answered: named columns of rows.
+
+The frame, from a model process and between web processes: meta
+{"kind": "tensors", "outputs": [[name, numpy type string, shape], ...], "not_finite": [row, ...]},
+and the outputs' bytes one after another, C order. `shape` is that of the whole batch, rows first,
+or the list of every row's own shape where they differ. With "lengths": {name: [length, ...]}, rows
+are padded, and are cut back here along the outputs' dimensions of that name.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import orjson
+
+from batchedapi_serving.codecs.base import Results
+from batchedapi_serving.codecs.tensor_rows import array_of, json_rows
+from batchedapi_serving.dispatch.frames import Meta
+from batchedapi_serving.errors import PredictorError
+from batchedapi_serving.predictor.api import SINGLE_OUTPUT, MethodSpec
+
+Array = np.ndarray[Any, Any]
+Column = Array | Sequence[Array]
+"""(rows, ...), or where rows differ in shape one array a row."""
+NOT_FINITE: Final = "the predictor answered NaN or Infinity"
+
+
+class TensorResults:
+    """Rows of one batch; those in `not_finite` are errors."""
+
+    __slots__ = ("_columns", "_json", "_method", "_not_finite", "all_finite")
+
+    def __init__(
+        self, method: MethodSpec, columns: Mapping[str, Column], not_finite: Sequence[int]
+    ) -> None:
+        self._method = method
+        self._columns = columns
+        self._not_finite = not_finite
+        self._json: list[bytes] | None = None
+        self.all_finite = not not_finite
+
+    @property
+    def method(self) -> MethodSpec:
+        """Whose answer it is."""
+        return self._method
+
+    def not_finite_row(self, start: int, stop: int) -> int | None:
+        """The first row of [start, stop) with NaN or Infinity, counted from `start`."""
+        for row in self._not_finite:
+            if start <= row < stop:
+                return row - start
+        return None
+
+    def arrays(self, start: int, stop: int) -> Mapping[str, Array]:
+        """Rows [start, stop) of each output, rows first, by name.
+
+        Raises:
+            PredictorError: NaN or Infinity, or rows of different shapes.
+        """
+        row = self.not_finite_row(start, stop)
+        if row is not None:
+            raise PredictorError(f"{NOT_FINITE} for row {row}")
+        return {name: _stacked(name, col[start:stop]) for name, col in self._columns.items()}
+
+    def json_rows(self) -> Sequence[bytes]:
+        """JSON text of every row: the value, or an object of the named outputs; written once.
+
+        Rows that are not finite have a text too, which must not be sent; ask not_finite_row.
+        """
+        if self._json is None:
+            self._json = self._texts()
+        return self._json
+
+    def _texts(self) -> list[bytes]:
+        texts = [_json_texts(column) for column in self._columns.values()]
+        if self._method.single_output:
+            return texts[0]
+        names = [orjson.dumps(name) for name in self._columns]
+        return [
+            b"{%b}" % b",".join(b"%b:%b" % pair for pair in zip(names, row, strict=True))
+            for row in zip(*texts, strict=True)
+        ]
+
+    def joined(self, start: int, stop: int, others: Sequence[tuple[Results, int, int]]) -> Results:
+        """See Results.joined."""
+        columns: dict[str, list[Column]] = {name: [] for name in self._columns}
+        not_finite: list[int] = []
+        offset = 0
+        for results, first, last in [(self, start, stop), *others]:
+            if not isinstance(results, TensorResults) or list(results._columns) != list(columns):  # noqa: SLF001 - the same class
+                raise PredictorError(
+                    "the predictor answered the parts of one request in different ways"
+                )
+            for name, column in results._columns.items():  # noqa: SLF001 - the same class
+                columns[name].append(column[first:last])
+            not_finite += [
+                i - first + offset
+                for i in results._not_finite  # noqa: SLF001 - the same class
+                if first <= i < last
+            ]
+            offset += last - first
+        whole = {name: self._concatenated(name, parts) for name, parts in columns.items()}
+        return TensorResults(self._method, whole, not_finite)
+
+    def _concatenated(self, name: str, parts: list[Column]) -> Column:
+        arrays = [part for part in parts if isinstance(part, np.ndarray)]
+        shapes = {array.shape[1:] for array in arrays}
+        if len(arrays) == len(parts) and len(shapes) == 1:
+            return np.concatenate(arrays)
+        declared = self._method.outputs.get(name)
+        if not (self._method.variable if declared is None else declared.variable):
+            raise PredictorError(
+                "the predictor answered rows of one request with different shapes: "
+                + ", ".join(str(list(array.shape[1:])) for array in arrays)
+            )
+        return [row for part in parts for row in part]
+
+    def to_frame(self, start: int, stop: int) -> tuple[Meta, Sequence[bytes]]:
+        """See Results.to_frame."""
+        outputs, buffers = [], []
+        for name, column in self._columns.items():
+            part = column[start:stop]
+            if isinstance(part, np.ndarray):
+                outputs.append([name, part.dtype.str, list(part.shape)])
+                buffers.append(part.tobytes())
+            else:
+                outputs.append([name, part[0].dtype.str, [list(row.shape) for row in part]])
+                buffers += [row.tobytes() for row in part]
+        not_finite = [row - start for row in self._not_finite if start <= row < stop]
+        return {"kind": "tensors", "outputs": outputs, "not_finite": not_finite}, buffers
+
+
+def tensor_results(method: MethodSpec, meta: Meta, payload: bytes) -> TensorResults:
+    """Read a frame; see the module's docstring. Nothing is copied.
+
+    Raises:
+        ValueError: lengths and payload do not agree.
+    """
+    columns: dict[str, Column] = {}
+    offset = 0
+    for name, dtype, shape in meta["outputs"]:
+        if shape and isinstance(shape[0], list):
+            rows = []
+            for row_shape in shape:
+                rows.append(array_of(payload, dtype, row_shape, offset))
+                offset += rows[-1].nbytes
+            columns[name] = rows
+        else:
+            array = array_of(payload, dtype, shape, offset)
+            offset += array.nbytes
+            columns[name] = array
+    lengths = meta.get("lengths")
+    if lengths:
+        columns = {name: cut_back(method, name, col, lengths) for name, col in columns.items()}
+    return TensorResults(method, columns, meta["not_finite"])
+
+
+def cut_back(
+    method: MethodSpec, name: str, column: Column, lengths: Mapping[str, Sequence[int]]
+) -> Column:
+    """Rows of an output without what padding added to them; the array itself if that is nothing.
+
+    Args:
+        method: Declares which dimensions of the output have names.
+        name: Of the output.
+        column: Rows of the batch, padded.
+        lengths: Of each named dimension in each row.
+    """
+    tensor = method.outputs.get(name)
+    if tensor is None or not isinstance(column, np.ndarray):
+        return column
+    cuts = [lengths.get(n) if isinstance(n, str) else None for n in tensor.shape]
+    if all(
+        cut is None or all(n == length for n in cut)
+        for cut, length in zip(cuts, column.shape[1:], strict=True)
+    ):
+        return column
+    return [
+        row[tuple(slice(None if cut is None else cut[i]) for cut in cuts)]
+        for i, row in enumerate(column)
+    ]
+
+
+def _stacked(name: str, column: Column) -> Array:
+    if isinstance(column, np.ndarray):
+        return column
+    shapes = list(dict.fromkeys(row.shape for row in column))
+    if len(shapes) > 1:
+        raise PredictorError(
+            f"the rows of output {name!r} have different shapes"
+            f" ({', '.join(str(list(shape)) for shape in shapes[:4])}), which one tensor cannot"
+            " hold; ask for rows of one shape at a time, or in JSON rows"
+        )
+    return np.stack(column)
+
+
+def _json_texts(column: Column) -> list[bytes]:
+    if isinstance(column, np.ndarray):
+        return json_rows(column)
+    return [json_rows(row[np.newaxis])[0] for row in column]
+
+
+def named_output(method: MethodSpec) -> str:
+    """Name of the only output of a method that answers one array."""
+    return next(iter(method.outputs), SINGLE_OUTPUT)

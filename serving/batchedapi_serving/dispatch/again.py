@@ -1,0 +1,48 @@
+"""Batches to run again, and which of them ran in a process when it died may have killed it."""
+
+from collections import deque
+from collections.abc import Sequence
+
+from batchedapi_serving.dispatch.batch import Batch
+from batchedapi_serving.dispatch.lanes import Runner
+
+
+def blamed(runners: Sequence[Runner]) -> Sequence[Runner]:
+    """Those of a dead process's busy runners whose batch may be at fault.
+
+    A process runs several batches at once, and dies with all of them. If one of them is on trial
+    for earlier deaths it is that one's fault, and the others are as innocent as can be.
+    """
+    on_trial = [runner for runner in runners if runner.batch is not None and runner.batch.on_trial]
+    return on_trial or runners
+
+
+class Again:
+    """Batches of one group to run again.
+
+    Those on trial run one at a time: beside each other, all would be blamed for the next death.
+    """
+
+    def __init__(self) -> None:
+        self._plain: deque[Batch] = deque()
+        self._on_trial: deque[Batch] = deque()
+        self.trial_runs = False
+        """Set by the owner: a batch on trial runs now."""
+
+    def __bool__(self) -> bool:
+        """Whether there is a next one."""
+        return bool(self._plain or (self._on_trial and not self.trial_runs))
+
+    def next(self) -> Batch:
+        """The next to run."""
+        return (self._plain or self._on_trial).popleft()
+
+    def first(self, batches: Sequence[Batch]) -> None:
+        """Run these before others; they are what is left of a batch that failed."""
+        for batch in reversed(batches):
+            (self._on_trial if batch.on_trial else self._plain).appendleft(batch)
+
+    def last(self, batches: Sequence[Batch]) -> None:
+        """Run these after others."""
+        for batch in batches:
+            (self._on_trial if batch.on_trial else self._plain).append(batch)

@@ -1,0 +1,195 @@
+"""Large payloads between the dispatcher and a lane: by shared memory, the frame says only how many.
+
+A socket copies a payload twice and hands it over in pieces; through memory that both sides have
+mapped it is copied once on each side. The model process makes two regions a lane, one for each
+direction, and its hello says which; whoever writes a region also grows it. They are anonymous
+(memfd): no name, so nothing is left behind however the processes end, and no limit of a /dev/shm,
+which in a container is 64 MiB.
+
+Nobody is killed by SIGBUS here: pages are allocated (`posix_fallocate`) before they are written, a
+region is sealed against shrinking, and the dispatcher opens none that is not. Where any of it is
+not to be had (no memfd, no /proc, no memory) payloads go inline as small ones do.
+"""
+
+import contextlib
+import fcntl
+import mmap
+import os
+import stat
+from collections.abc import Sequence
+from typing import Any, Final
+
+from batchedapi_serving.dispatch.frames import BrokenFrameError, Meta, encode_frame
+
+THRESHOLD: Final = 32 * 1024
+"""Bytes from which on the arena is used.
+
+Median round trip with a payload of this length each way, inline and by arena, two busy cores:
+4 KiB 0.04 and 0.04 ms, 32 KiB 0.07 and 0.04 ms, 64 KiB 0.10 and 0.04 ms, 256 KiB 2.1 and 0.05 ms
+(more than a socket's buffer), 1 MiB 11 and 0.2 ms, 4 MiB 20 and 4 ms, 16 MiB 90 and 20 ms.
+"""
+LARGEST: Final = 1 << 28
+"""Bytes of one region; what is longer goes inline: a region never shrinks again."""
+_STEP: Final = 1 << 20
+_SEALS: Final = getattr(fcntl, "F_SEAL_SHRINK", 0) | getattr(fcntl, "F_SEAL_SEAL", 0)
+
+
+class Region:
+    """Memory that two processes have mapped; one of them writes and grows it."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Takes the descriptor over."""
+        self.descriptor = descriptor
+        self._map: mmap.mmap | None = None
+        self._length = 0
+
+    @classmethod
+    def create(cls) -> "Region | None":
+        """An empty region; None where the system has no sealed memory files."""
+        if not hasattr(os, "memfd_create"):
+            return None
+        try:
+            descriptor = os.memfd_create("batchedapi", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        except OSError:
+            return None
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+        return cls(descriptor)
+
+    @classmethod
+    def open(cls, pid: int, descriptor: int) -> "Region | None":
+        """The region that process `pid` made; None if it cannot be opened or could shrink."""
+        try:
+            # Not blocking: the other side may name a pipe of its own.
+            ours = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR | os.O_NONBLOCK)
+        except OSError:
+            return None
+        try:
+            regular = stat.S_ISREG(os.fstat(ours).st_mode)
+            if regular and fcntl.fcntl(ours, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+                return cls(ours)
+        except OSError:  # a file that knows no seals
+            pass
+        os.close(ours)
+        return None
+
+    def close(self) -> None:
+        """Give the memory up; views of it that are still held keep it alive."""
+        self._map, self._length = None, 0
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def write(self, buffers: Sequence[bytes], length: int) -> bool:
+        """Put `buffers`, `length` bytes in all, at the start; False if there is no room."""
+        if length > self._length and not self._grow(length):
+            return False
+        if self._map is None:
+            return False
+        start = 0
+        with memoryview(self._map) as view:
+            for buffer in buffers:
+                stop = start + len(buffer)
+                view[start:stop] = buffer
+                start = stop
+        return True
+
+    def read(self, length: int) -> memoryview:
+        """The first `length` bytes, until the other side writes the next.
+
+        Raises:
+            BrokenFrameError: there are not as many.
+        """
+        if length > self._length:
+            size = min(os.fstat(self.descriptor).st_size, LARGEST)
+            if length > size:
+                raise BrokenFrameError(f"arena of {size} bytes, {length} were announced")
+            try:
+                self._remap(size)
+            except OSError as error:  # no memory for one more mapping
+                raise BrokenFrameError(f"arena of {size} bytes cannot be mapped") from error
+        if self._map is None:
+            return memoryview(b"")
+        return memoryview(self._map)[:length]
+
+    def _grow(self, length: int) -> bool:
+        size = -(-length // _STEP) * _STEP
+        if size > LARGEST or self.descriptor < 0:
+            return False
+        try:
+            os.posix_fallocate(self.descriptor, 0, size)
+            self._remap(size)
+        except OSError:  # no memory
+            return False
+        return True
+
+    def _remap(self, size: int) -> None:
+        # The old mapping is dropped, not closed: user code may still hold a view of it.
+        self._map = mmap.mmap(self.descriptor, size)
+        self._length = size
+
+
+class Arena:
+    """One side's two regions; without them every payload is inline."""
+
+    def __init__(self, outgoing: Region | None, incoming: Region | None) -> None:
+        self._outgoing = outgoing
+        self._incoming = incoming
+
+    @classmethod
+    def create(cls) -> "Arena":
+        """The model process's side."""
+        return cls(Region.create(), Region.create())
+
+    @classmethod
+    def open(cls, hello: Meta) -> "Arena":
+        """The dispatcher's side of what a lane's hello announces, or of nothing."""
+        match hello:
+            case {"pid": int(pid), "arena": [int(theirs_in), int(theirs_out)]}:
+                return cls(Region.open(pid, theirs_in), Region.open(pid, theirs_out))
+            case _:
+                return cls(None, None)
+
+    def hello(self) -> dict[str, Any]:
+        """What the model process's hello says of it: descriptors of its incoming and outgoing."""
+        if self._incoming is None or self._outgoing is None:
+            return {}
+        return {"arena": [self._incoming.descriptor, self._outgoing.descriptor]}
+
+    def encode(self, meta: Meta, payload: Sequence[bytes]) -> bytes:
+        """The frame of `meta` and `payload`, which is in the arena if it is large and fits.
+
+        The other side must have taken the payload before: one batch at a time is on a lane.
+        """
+        length = sum(map(len, payload))
+        outgoing = self._outgoing
+        if length >= THRESHOLD and outgoing is not None and outgoing.write(payload, length):
+            return encode_frame({**meta, "arena": length})
+        return encode_frame(meta, payload)
+
+    def view(self, meta: Meta, payload: bytes) -> bytes | memoryview:
+        """The payload of a frame, wherever it is; a view holds until the next `encode` there.
+
+        Raises:
+            BrokenFrameError: the frame speaks of memory that there is not.
+        """
+        if "arena" not in meta:
+            return payload
+        length = meta["arena"]
+        if self._incoming is None or type(length) is not int or length < 0:
+            raise BrokenFrameError(f"frame with an arena of {length!r}, which was never made")
+        return self._incoming.read(length)
+
+    def take(self, meta: Meta, payload: bytes) -> bytes:
+        """As `view`, but the caller's own: the next batch may begin.
+
+        Raises:
+            BrokenFrameError: see `view`.
+        """
+        return payload if "arena" not in meta else bytes(self.view(meta, payload))
+
+    def close(self) -> None:
+        """Give both regions up."""
+        for region in (self._outgoing, self._incoming):
+            if region is not None:
+                with contextlib.suppress(OSError):
+                    region.close()

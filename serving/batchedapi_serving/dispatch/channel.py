@@ -1,0 +1,234 @@
+"""The dispatcher's side of a model process's channel: calls of async methods, and what they submit.
+
+To the model process:
+    {"call": id, "method", "rows", ...}     a batch for an async method; many run side by side
+    {"cancel": id}                          nobody waits for that call; its result comes anyway
+    {"submitted": id, "kind": ...}          results, see Results.to_frame
+    {"submitted": id, "kind": "error", "status", "error"}
+From it:
+    {"result": id, "kind": ...}             of a call
+    {"submit": id, "call": id of the call that awaits it, "method", ...}    see `submitted_rows`
+    {"forget": id}                          the call that awaited it was cancelled
+
+Submitted rows join the queue of their method like those of any client. Which methods wait for which
+is known from the calls, so that a circle is refused before it can wait for itself.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from batchedapi_core.batching import Client
+from batchedapi_serving.codecs.base import Answer, Receipt, Results
+from batchedapi_serving.dispatch.batch import Batch
+from batchedapi_serving.dispatch.channel_rows import submitted_rows
+from batchedapi_serving.dispatch.desk import Desk, Ticket
+from batchedapi_serving.dispatch.frames import BrokenFrameError, Meta, encode_frame
+from batchedapi_serving.dispatch.lanes import Runner
+from batchedapi_serving.errors import InvalidInputError, ServingError
+
+_OK: Final = 200
+_SWEEP_SECONDS: Final = 0.25
+"""Between looks at calls whose clients have all left or had their 504. A batch has many clients:
+to look at it whenever one leaves would cost more than what runs on for so long."""
+
+
+class CallOwner(Desk, Protocol):
+    """The dispatcher, as a channel sees it."""
+
+    def run_finished(self, runner: Runner, meta: Meta, payload: bytes) -> None:
+        """See RunnerOwner."""
+
+
+class CallSlot:
+    """See Runner; of one call."""
+
+    def __init__(self, channel: "ModelChannel") -> None:
+        self._channel = channel
+        self.batch: Batch | None = None
+        self.started = 0.0
+        self.worker_index = channel.worker_index
+        self.pid = channel.pid
+
+    def run(self, meta: Mapping[str, Any], payload: Sequence[bytes]) -> None:
+        """See Runner."""
+        self._channel.start_call(self, meta, payload)
+
+
+class _Call:
+    """A call that runs in the model process."""
+
+    __slots__ = ("cancelled", "chain", "deadline", "slot")
+
+    def __init__(self, slot: CallSlot, method: str) -> None:
+        awaited_by, self.deadline = _waiting(slot.batch)
+        self.slot = slot
+        self.chain = (*awaited_by, method)
+        """Methods that wait for it, the outermost first, and its own."""
+        self.cancelled = False
+
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody still waits for it."""
+        batch = self.slot.batch
+        return batch is None or any(not entry.payload.job.done for entry in batch.entries)
+
+
+class ModelChannel:
+    """See dispatch.lanes.Channel."""
+
+    def __init__(
+        self,
+        owner: CallOwner,
+        transport: asyncio.Transport,
+        hello: Meta,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._owner = owner
+        self._transport = transport
+        self._now = clock
+        self.worker_index: int = hello["worker_index"]
+        self.pid: int = hello["pid"]
+        self._next = 0
+        self._calls: dict[int, _Call] = {}
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._tickets: dict[int, Ticket] = {}
+        self._clients: dict[str, Client] = {}
+        """By submitted method: a predictor that composes models asks for each again and again."""
+
+    def slot(self) -> CallSlot:
+        """See Channel."""
+        return CallSlot(self)
+
+    # ------------------------------------------------------------ calls
+
+    def start_call(self, slot: CallSlot, meta: Mapping[str, Any], payload: Sequence[bytes]) -> None:
+        """Send the batch that `slot` is to run."""
+        self._next += 1
+        self._calls[self._next] = _Call(slot, meta["method"])
+        self._say({**meta, "call": self._next}, payload)
+        if self._sweeper is None:
+            self._sweep_later()
+
+    def _sweep_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._sweeper = loop.call_later(_SWEEP_SECONDS, self._cancel_unwanted)
+
+    def _cancel_unwanted(self) -> None:
+        self._sweeper = None
+        for number, call in self._calls.items():
+            if not call.cancelled and not call.wanted:
+                call.cancelled = True
+                self._say({"cancel": number})
+        if self._calls:
+            self._sweep_later()
+
+    def received(self, meta: Meta, payload: bytes) -> None:
+        """See Channel."""
+        match meta:
+            case {"result": int(number)} if number in self._calls:
+                self._owner.run_finished(self._calls.pop(number).slot, meta, payload)
+            case {"submit": int(number), "method": str(method), "call": call}:
+                self._submit(number, method, self._calls.get(call), meta, payload)
+            case {"forget": int(number)}:
+                ticket = self._tickets.pop(number, None)
+                if ticket is not None:
+                    self._owner.cancel(ticket)
+            case _:
+                raise BrokenFrameError(f"frame with {', '.join(meta)} on a channel")
+
+    def closed(self) -> None:
+        """See Channel."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        self._calls.clear()
+        for ticket in list(self._tickets.values()):
+            self._owner.cancel(ticket)
+        self._tickets.clear()
+        for client in self._clients.values():
+            self._owner.disconnected(client)
+        self._clients.clear()
+
+    # ------------------------------------------------------------ submits
+
+    def _submit(
+        self, number: int, method: str, caller: _Call | None, meta: Meta, payload: bytes
+    ) -> None:
+        """Queue submitted rows; without a caller, a task of the predictor's own asked."""
+        chain = () if caller is None else caller.chain
+        submitted = Submitted(self, number, chain)
+        try:
+            if method in chain:
+                circle = " -> ".join((*chain, method))
+                raise InvalidInputError(f"methods would wait for each other in a circle: {circle}")
+            line = self._owner.line(method)
+            decoded = submitted_rows(line, meta, payload).decoded(submitted)
+            client = self._clients.setdefault(method, Client())
+            timeout = None
+            if caller is not None and caller.deadline < math.inf:
+                timeout = max(0.0, caller.deadline - self._now())
+            ticket = self._owner.submit(line, decoded, client, submitted, timeout)
+        except ServingError as error:
+            submitted.deliver(submitted.problem(error, None))
+        else:
+            if not ticket.done:
+                self._tickets[number] = ticket
+
+    def deliver(self, number: int, frame: bytes) -> None:
+        """Send the answer to submit `number`."""
+        self._tickets.pop(number, None)
+        if not self._transport.is_closing():
+            self._transport.write(frame)
+
+    def _say(self, meta: Meta, payload: Sequence[bytes] = ()) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(encode_frame(meta, payload))
+
+
+class Submitted:
+    """Rows that a predictor submitted: who asked, and how it is answered (AnswerTo and Reply).
+
+    The bodies of its answers are frames.
+    """
+
+    __slots__ = ("_channel", "_number", "chain")
+
+    def __init__(self, channel: ModelChannel, number: int, chain: tuple[str, ...]) -> None:
+        self._channel = channel
+        self._number = number
+        self.chain = chain
+        """Methods that wait for these rows, the outermost first."""
+
+    def request_id(self) -> str | None:
+        """See AnswerTo."""
+        return None
+
+    def deliver(self, answer: Answer) -> None:
+        """See AnswerTo."""
+        self._channel.deliver(self._number, answer.body)
+
+    def answer(self, results: Results, start: int, stop: int, receipt: Receipt | None) -> Answer:  # noqa: ARG002 - as Reply has it
+        """See Reply."""
+        meta, buffers = results.to_frame(start, stop)
+        return Answer(_OK, b"", encode_frame({**meta, "submitted": self._number}, buffers))
+
+    def problem(self, error: ServingError, request_id: str | None) -> Answer:  # noqa: ARG002 - as Reply has it
+        """See Reply."""
+        meta = {"submitted": self._number, "kind": "error"}
+        frame = encode_frame({**meta, "status": error.status, "error": str(error)})
+        return Answer(error.status, b"", frame)
+
+
+def _waiting(batch: Batch | None) -> tuple[tuple[str, ...], float]:
+    """Methods that wait for some row of a batch, and when nobody waits any more."""
+    if batch is None:
+        return (), math.inf
+    chain: dict[str, None] = {}
+    for entry in batch.entries:
+        asker = entry.payload.job.asker
+        if isinstance(asker, Submitted):
+            chain |= dict.fromkeys(asker.chain)
+    return tuple(chain), max((entry.deadline for entry in batch.entries), default=math.inf)

@@ -1,0 +1,89 @@
+"""The desk at which a replica takes requests: what a web process sees of the dispatcher.
+
+The dispatcher itself is the desk of the first web process; further ones have a desk that forwards.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from batchedapi_core.batching import Client
+from batchedapi_serving.codecs.base import Answer, Codec, Decoded
+from batchedapi_serving.predictor.api import MethodSpec
+
+
+class AnswerTo(Protocol):
+    """Who asked: told the answer exactly once, unless it left before."""
+
+    def deliver(self, answer: Answer) -> None:
+        """Take the answer to the current request.
+
+        Whoever wants results instead of a response gives its request a `Reply` that keeps what
+        `answer` is given, and returns an Answer that it knows again here.
+        """
+
+    def request_id(self) -> str | None:
+        """What the client calls the current request, if it says."""
+
+
+class Line(Protocol):
+    """One method's line at the desk."""
+
+    @property
+    def spec(self) -> MethodSpec:
+        """What is served."""
+
+    @property
+    def codec(self) -> Codec:
+        """Decodes its requests."""
+
+
+class Ticket(Protocol):
+    """A request that was taken and is not answered yet; given back to cancel it."""
+
+    @property
+    def done(self) -> bool:
+        """It was answered, or its client left."""
+
+
+class Desk(Protocol):
+    """Where requests are handed in."""
+
+    @property
+    def methods(self) -> Mapping[str, MethodSpec]:
+        """In the order they are declared; empty until the first model process is ready."""
+
+    @property
+    def default(self) -> str | None:
+        """The method that is meant when none is named: `predict`, else the only one."""
+
+    def line(self, method: str | None) -> Line:
+        """The line of `method`; None: of the default.
+
+        Raises:
+            NotReadyError: no model process has been ready yet.
+            NoSuchRouteError: there is no such method, or no default.
+        """
+
+    def submit(
+        self,
+        line: Line,
+        decoded: Decoded,
+        client: Client,
+        asker: AnswerTo,
+        timeout: float | None = None,
+    ) -> Ticket:
+        """Queue a checked request; `asker.deliver` is called once it is answered.
+
+        `line` is one of this desk's. `timeout` is the client's own, in seconds; the replica's
+        holds as well. `asker` may be answered before this returns.
+
+        Raises:
+            QueueFullError: too many requests are in this replica.
+            LateError: it would miss `maxLatency`.
+        """
+
+    def cancel(self, ticket: Ticket) -> None:
+        """The client left: what is queued is not run, and nobody is told. Twice is harmless."""
+
+    def disconnected(self, client: Client) -> None:
+        """A connection without a request in flight closed: its next request is not awaited."""

@@ -1,0 +1,182 @@
+"""The first web process's side of `remote`: requests of further web processes join the queue."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from batchedapi_core.batching import Client
+from batchedapi_serving.codecs.base import Answer, Decoded, Receipt, Results
+from batchedapi_serving.dispatch.desk import Desk, Ticket
+from batchedapi_serving.dispatch.frames import BrokenFrameError, FrameReader, Meta, encode_frame
+from batchedapi_serving.dispatch.remote_frames import (
+    error_meta,
+    hashable,
+    receipt_meta,
+    status_of,
+    unpack_payload,
+)
+from batchedapi_serving.errors import ServingError
+
+log = logging.getLogger(__name__)
+
+
+class DeskServer:
+    """Owner of the connections of further web processes."""
+
+    def __init__(self, desk: Desk, answered: Callable[[int], None]) -> None:
+        """`answered` counts a response by its code that the desk has not counted."""
+        self.desk = desk
+        self.answered = answered
+        self.connections: set[RemoteWeb] = set()
+        self._gone = asyncio.Event()
+        self._gone.set()
+
+    def protocol(self) -> asyncio.Protocol:
+        """Of a new connection, for `loop.create_unix_server`."""
+        return RemoteWeb(self)
+
+    def ready(self) -> None:
+        """The desk's methods are known: tell them who connected before."""
+        for connection in self.connections:
+            connection.say_hello()
+
+    def opened(self, connection: "RemoteWeb") -> None:
+        """A web process connected."""
+        self.connections.add(connection)
+        self._gone.clear()
+
+    def closed(self, connection: "RemoteWeb") -> None:
+        """A web process is gone."""
+        self.connections.discard(connection)
+        if not self.connections:
+            self._gone.set()
+
+    async def drained(self) -> None:
+        """Wait until every further web process is gone, and so has all its answers."""
+        await self._gone.wait()
+
+
+class _Forwarded:
+    """One request: who asked, and how it is answered (both AnswerTo and Reply).
+
+    Its answers' bodies are frames, encoded when the results are there.
+    """
+
+    __slots__ = ("_request_id", "_web", "number")
+
+    def __init__(self, web: "RemoteWeb", number: int, request_id: str | None) -> None:
+        self._web = web
+        self._request_id = request_id
+        self.number = number
+
+    def request_id(self) -> str | None:
+        """See AnswerTo."""
+        return self._request_id
+
+    def deliver(self, answer: Answer) -> None:
+        """See AnswerTo."""
+        self._web.deliver(self.number, answer.body)
+
+    def answer(self, results: Results, start: int, stop: int, receipt: Receipt | None) -> Answer:
+        """See Reply."""
+        meta, buffers = results.to_frame(start, stop)
+        frame = {**meta, "answer": self.number, "receipt": receipt_meta(receipt)}
+        return Answer(status_of(meta), b"", encode_frame(frame, buffers))
+
+    def problem(self, error: ServingError, request_id: str | None) -> Answer:  # noqa: ARG002 - the other side has it
+        """See Reply."""
+        frame = encode_frame({"answer": self.number, "error": error_meta(error)})
+        return Answer(error.status, b"", frame)
+
+
+class RemoteWeb(asyncio.Protocol):
+    """The connection of one further web process."""
+
+    def __init__(self, server: DeskServer) -> None:
+        self._server = server
+        self._desk = server.desk
+        self._reader = FrameReader()
+        self._transport: Any = None
+        self._clients: dict[int, Client] = {}
+        self._tickets: dict[int, Ticket] = {}
+
+    def connection_made(self, transport: Any) -> None:
+        """It connected; it is told the methods once they are known."""
+        self._transport = transport
+        self._server.opened(self)
+        self.say_hello()
+
+    def say_hello(self) -> None:
+        """Tell the methods, if they are known."""
+        methods = self._desk.methods
+        if methods:
+            specs = [spec.to_json() for spec in methods.values()]
+            hello = {"methods": specs, "default": self._desk.default}
+            self._transport.write(encode_frame({"hello": hello}))
+
+    def data_received(self, data: bytes) -> None:
+        """Requests, and what became of clients."""
+        try:
+            for meta, payload in self._reader.feed(data):
+                self._take(meta, payload)
+        except BrokenFrameError as error:
+            log.error("broken frame from a web process", extra={"error": str(error)})  # noqa: TRY400 - the connection is the fact, not the stack
+            self._transport.abort()
+
+    def _take(self, meta: Meta, payload: bytes) -> None:
+        match meta:
+            case {"ask": int(number)}:
+                self._ask(number, meta, payload)
+            case {"cancel": int(number)}:
+                ticket = self._tickets.pop(number, None)
+                if ticket is not None:
+                    self._desk.cancel(ticket)
+            case {"disconnected": int(number)}:
+                client = self._clients.pop(number, None)
+                if client is not None:
+                    self._desk.disconnected(client)
+            case {"answered": int(code), "times": int(times)}:
+                for _ in range(times):
+                    self._server.answered(code)
+            case _:
+                raise BrokenFrameError(f"frame with {', '.join(meta)}")
+
+    def _ask(self, number: int, meta: Meta, payload: bytes) -> None:
+        forwarded = _Forwarded(self, number, meta["request_id"])
+        shapes, client = meta["shapes"], self._clients.get(meta["client"])
+        if client is None:
+            client = self._clients[meta["client"]] = Client()
+        decoded = Decoded(
+            meta["rows"],
+            unpack_payload(meta["payload"], payload),
+            forwarded,
+            meta["sizes"],
+            None if shapes is None else [hashable(shape) for shape in shapes],
+        )
+        try:
+            line = self._desk.line(meta["method"])
+            ticket = self._desk.submit(line, decoded, client, forwarded, meta["timeout"])
+        except ServingError as error:
+            self._server.answered(error.status)
+            forwarded.deliver(forwarded.problem(error, None))
+        else:
+            if not ticket.done:
+                self._tickets[number] = ticket
+
+    def deliver(self, number: int, frame: bytes) -> None:
+        """Send the answer to request `number`."""
+        self._tickets.pop(number, None)
+        if self._transport is not None:
+            self._transport.write(frame)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why makes no difference
+        """The web process is gone, and with it all its clients."""
+        self._transport = None
+        for ticket in list(self._tickets.values()):
+            self._desk.cancel(ticket)
+        self._tickets.clear()
+        for client in self._clients.values():
+            self._desk.disconnected(client)
+        self._clients.clear()
+        self._server.closed(self)

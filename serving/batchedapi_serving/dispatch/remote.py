@@ -1,0 +1,256 @@
+"""The desk of web processes 1, 2, ...: requests are checked and answered here, and queued there.
+
+`there` is the first web process, which has the replica's one queue. What costs time in a web
+process, decoding and encoding, is done by as many of them as there are; batches still form of the
+rows of all. When the first web process ends, whoever waits for it is answered 503 at once.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from batchedapi_core.batching import Client
+from batchedapi_serving.codecs import codec_for
+from batchedapi_serving.codecs.base import Codec, Decoded
+from batchedapi_serving.dispatch.desk import AnswerTo, Line, Ticket
+from batchedapi_serving.dispatch.frames import BrokenFrameError, FrameReader, Meta, encode_frame
+from batchedapi_serving.dispatch.remote_frames import error_of, pack_payload, receipt_of
+from batchedapi_serving.errors import (
+    NoSuchRouteError,
+    NotReadyError,
+    QueueFullError,
+    ServingError,
+)
+from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.settings import ReplicaSettings
+
+log = logging.getLogger(__name__)
+
+_FIRST_WAIT: Final = 0.05  # seconds between attempts to connect, doubled each time
+_LAST_WAIT: Final = 1.0
+_LOST: Final = "the process with the queue was restarted; try again in a moment"
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLine:
+    """See Line."""
+
+    spec: MethodSpec
+    codec: Codec
+
+
+class Ask:
+    """A forwarded request; see Ticket."""
+
+    __slots__ = ("asker", "client", "decoded", "done", "line", "number")
+
+    def __init__(
+        self, number: int, line: Line, decoded: Decoded, client: Client, asker: AnswerTo
+    ) -> None:
+        self.number = number
+        self.line = line
+        self.decoded = decoded._replace(payload=None)  # it is on its way: keep no copy
+        self.client = client
+        self.asker = asker
+        self.done = False
+
+
+class RemoteDesk:
+    """See Desk. Runs on one event loop; every request it took is answered exactly once."""
+
+    def __init__(self, settings: ReplicaSettings, ready: Callable[[], None]) -> None:
+        """`ready` is called each time the methods have become known."""
+        self._settings = settings
+        self._ready = ready
+        self._lines: dict[str, RemoteLine] = {}
+        self._default: str | None = None
+        self._asks: dict[int, Ask] = {}
+        self._clients: dict[Client, int] = {}
+        self._next = 0
+        self._transport: asyncio.WriteTransport | None = None
+        self._uncounted: Counter[int] = Counter()
+
+    # ------------------------------------------------------------ the desk
+
+    @property
+    def methods(self) -> Mapping[str, MethodSpec]:
+        """See Desk."""
+        return {name: line.spec for name, line in self._lines.items()}
+
+    @property
+    def default(self) -> str | None:
+        """See Desk."""
+        return self._default
+
+    def line(self, method: str | None) -> Line:
+        """See Desk."""
+        if not self._lines:
+            raise NotReadyError("the model is still being loaded; try again in a moment")
+        name = self._default if method is None else method
+        line = None if name is None else self._lines.get(name)
+        if line is None:
+            served = ", ".join(self._lines)
+            asked = "no method was named" if name is None else f"there is no method {name!r}"
+            raise NoSuchRouteError(f"{asked}; served are {served}")
+        return line
+
+    def submit(
+        self,
+        line: Line,
+        decoded: Decoded,
+        client: Client,
+        asker: AnswerTo,
+        timeout: float | None = None,
+    ) -> Ticket:
+        """See Desk."""
+        if self._transport is None:
+            raise NotReadyError(_LOST)
+        limit = self._settings.max_concurrency
+        if len(self._asks) >= limit:  # there it would be refused as well, but copied before
+            raise QueueFullError(
+                f"{limit} requests are in this replica (overload.maxReplicaConcurrency)"
+            )
+        self._next += 1
+        ask = Ask(self._next, line, decoded, client, asker)
+        form, buffers = pack_payload(decoded.payload)
+        meta = {
+            "ask": ask.number,
+            "client": self._clients.setdefault(client, self._next),
+            "method": line.spec.name,
+            "rows": decoded.rows,
+            "sizes": decoded.sizes,
+            "shapes": decoded.shapes,
+            "timeout": timeout,
+            "request_id": asker.request_id(),
+            "payload": form,
+        }
+        self._asks[ask.number] = ask
+        self._transport.write(encode_frame(meta, buffers))
+        return ask
+
+    def cancel(self, ticket: Ticket) -> None:
+        """See Desk."""
+        if isinstance(ticket, Ask) and not ticket.done:
+            ticket.done = True
+            del self._asks[ticket.number]
+            self._say({"cancel": ticket.number})
+            self.disconnected(ticket.client)
+
+    def disconnected(self, client: Client) -> None:
+        """See Desk."""
+        number = self._clients.pop(client, None)
+        if number is not None:
+            self._say({"disconnected": number})
+
+    def answered(self, code: int) -> None:
+        """Count a response that was not forwarded; metrics have one writer, and it is there."""
+        if self._transport is None:
+            self._uncounted[code] += 1
+        else:
+            self._say({"answered": code, "times": 1})
+
+    def _say(self, meta: Meta) -> None:
+        if self._transport is not None:
+            self._transport.write(encode_frame(meta))
+
+    # ------------------------------------------------------------ the connection
+
+    async def run(self) -> None:
+        """Stay connected with the first web process until cancelled."""
+        loop, wait = asyncio.get_running_loop(), _FIRST_WAIT
+        path = str(self._settings.desk_path)
+        while True:
+            with contextlib.suppress(OSError):
+                transport, protocol = await loop.create_unix_connection(
+                    lambda: _Connection(self), path
+                )
+                wait = _FIRST_WAIT
+                try:
+                    await protocol.closed
+                finally:
+                    transport.abort()
+                log.warning("connection to the queue lost")
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, _LAST_WAIT)
+
+    def connected(self, transport: asyncio.WriteTransport, hello: Meta) -> None:
+        """The first web process said which methods there are; from now on it takes requests."""
+        settings = self._settings
+        specs = [MethodSpec.from_json(value) for value in hello["methods"]]
+        self._lines = {
+            spec.name: RemoteLine(
+                spec,
+                codec_for(spec, settings.of_method(spec.name), settings.name, settings.receipts),
+            )
+            for spec in specs
+        }
+        self._default = hello["default"]
+        self._transport = transport
+        for code, times in self._uncounted.items():
+            self._say({"answered": code, "times": times})
+        self._uncounted.clear()
+        self._ready()
+
+    def take_answer(self, meta: Meta, payload: bytes) -> None:
+        """Of one of the requests; one whose client left meanwhile is not looked for."""
+        ask = self._asks.pop(meta["answer"], None)
+        if ask is None:
+            return
+        if "error" in meta:
+            self._fail(ask, error_of(meta["error"]))
+            return
+        reply, rows = ask.decoded.reply, ask.decoded.rows
+        try:
+            results = ask.line.codec.results(meta, payload)
+            answer = reply.answer(results, 0, rows, receipt_of(meta["receipt"]))
+        except ServingError as error:
+            self._fail(ask, error)
+        else:
+            ask.done = True
+            ask.asker.deliver(answer)
+
+    def lost(self) -> None:
+        """The first web process is gone, and with it the queue."""
+        self._transport = None
+        self._clients.clear()
+        asks = list(self._asks.values())
+        self._asks.clear()
+        for ask in asks:
+            self._uncounted[NotReadyError.status] += 1
+            self._fail(ask, NotReadyError(_LOST))
+
+    @staticmethod
+    def _fail(ask: Ask, error: ServingError) -> None:
+        ask.done = True
+        ask.asker.deliver(ask.decoded.reply.problem(error, ask.asker.request_id()))
+
+
+class _Connection(asyncio.Protocol):
+    def __init__(self, desk: RemoteDesk) -> None:
+        self._desk = desk
+        self._reader = FrameReader()
+        self._transport: Any = None
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for meta, payload in self._reader.feed(data):
+                if "hello" in meta:
+                    self._desk.connected(self._transport, meta["hello"])
+                else:
+                    self._desk.take_answer(meta, payload)
+        except BrokenFrameError as error:
+            log.error("broken frame from the queue", extra={"error": str(error)})  # noqa: TRY400 - the connection is the fact, not the stack
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why makes no difference
+        self._desk.lost()
+        if not self.closed.done():
+            self.closed.set_result(None)

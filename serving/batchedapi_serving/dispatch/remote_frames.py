@@ -1,0 +1,135 @@
+"""What crosses between the web process that has the queue and those that forward to it.
+
+From a further web process (`remote`):
+    {"ask", "client", "method", "rows", "sizes", "shapes", "timeout", "request_id", "payload"}
+    {"cancel": ask}            the client left
+    {"disconnected": client}   its connection closed; the number is never used again
+    {"answered": code, "times": n}   n requests were answered that it did not forward
+To it (`desk_server`):
+    {"hello": {"methods": [...], "default": name}}   once the first model process is ready
+    {"answer": ask, "receipt": [...] | null, "kind": ...}   with results as Results.to_frame gives
+    {"answer": ask, "error": {"code", "message", "retry_after"}}
+"""
+
+from collections.abc import Hashable, Sequence
+from typing import Any, Final
+
+from batchedapi_serving.codecs.base import Receipt
+from batchedapi_serving.codecs.named_rows import Row
+from batchedapi_serving.dispatch.frames import BrokenFrameError, Meta
+from batchedapi_serving.errors import LoadError, OverloadedError, ServingError
+
+_OK: Final = 200
+_FAILED: Final = 500
+
+
+def pack_payload(payload: Any) -> tuple[Any, list[bytes]]:
+    """A codec's payload as a JSON form and the bytes it speaks of.
+
+    Bytes become their length, a list stays a list, `{"tuple": [...]}` is one, and `{"row": [lengths
+    of its dimensions, [bytes of each part, ...]]}` is a Row.
+
+    Raises:
+        TypeError: something else is in it.
+    """
+    buffers: list[bytes] = []
+    return _packed(payload, buffers), buffers
+
+
+def _packed(value: Any, buffers: list[bytes]) -> Any:
+    match value:
+        case bytes():
+            buffers.append(value)
+            return len(value)
+        case list():
+            return [_packed(item, buffers) for item in value]
+        case Row():
+            return {"row": [value.lengths, [_packed(part, buffers) for part in value.parts]]}
+        case tuple():
+            return {"tuple": [_packed(item, buffers) for item in value]}
+        case _:
+            raise TypeError(f"payload: expected bytes, lists or tuples, got {type(value).__name__}")
+
+
+def unpack_payload(form: Any, data: bytes) -> Any:
+    """The reverse of `pack_payload`; `data` are its buffers one after the other.
+
+    Raises:
+        BrokenFrameError: `form` and `data` do not fit together.
+    """
+    payload, end = _unpacked(form, data, 0)
+    if end != len(data):
+        raise BrokenFrameError(f"payload of {len(data)} bytes, {end} were announced")
+    return payload
+
+
+def _unpacked(form: Any, data: bytes, start: int) -> tuple[Any, int]:
+    match form:
+        case int(length):
+            return data[start : start + length], start + length
+        case list(items):
+            return _unpacked_each(items, data, start)
+        case {"row": [[*lengths], [*parts]]}:
+            values, start = _unpacked_each(parts, data, start)
+            return Row(tuple(lengths), tuple(values)), start
+        case {"tuple": [*items]}:
+            values, start = _unpacked_each(items, data, start)
+            return tuple(values), start
+        case _:
+            raise BrokenFrameError(f"payload of unknown form {form!r}")
+
+
+def _unpacked_each(forms: Sequence[Any], data: bytes, start: int) -> tuple[list[Any], int]:
+    values = []
+    for form in forms:
+        value, start = _unpacked(form, data, start)
+        values.append(value)
+    return values, start
+
+
+def hashable(shape: Any) -> Hashable:
+    """A row's shape as it was before JSON made lists of its tuples."""
+    return tuple(map(hashable, shape)) if isinstance(shape, list) else shape
+
+
+def error_meta(error: ServingError) -> Meta:
+    """What `error_of` makes the same error of."""
+    retry_after = error.retry_after if isinstance(error, OverloadedError) else 0
+    return {"code": error.code, "message": str(error), "retry_after": retry_after}
+
+
+def error_of(meta: Meta) -> ServingError:
+    """The error that `error_meta` was given; its class is known by its code."""
+    kind = _CLASSES.get(meta["code"], ServingError)
+    if issubclass(kind, OverloadedError):
+        return kind(meta["message"], meta["retry_after"])
+    return kind(meta["message"])
+
+
+def _classes(base: type[ServingError]) -> dict[str, type[ServingError]]:
+    """By code. LoadError shares that of its base, which any request can meet."""
+    found = {base.code: base}
+    for kind in base.__subclasses__():
+        if kind is not LoadError:
+            found |= _classes(kind)
+    return found
+
+
+_CLASSES: Final = _classes(ServingError)
+
+
+def receipt_meta(receipt: Receipt | None) -> list[Any] | None:
+    """What `receipt_of` makes the same receipt of."""
+    return None if receipt is None else list(receipt)
+
+
+def receipt_of(meta: list[Any] | None) -> Receipt | None:
+    """The reverse of `receipt_meta`."""
+    return None if meta is None else Receipt(*meta)
+
+
+def status_of(meta: Meta) -> int:
+    """The HTTP status that results in a frame are answered with, in any language."""
+    if meta["kind"] == "items":
+        return next((status for status, *_ in meta["items"] if status != _OK), _OK)
+    return _FAILED if meta["not_finite"] else _OK

@@ -1,0 +1,86 @@
+"""The gRPC server of a web process: beside uvicorn, on the same loop and the same desk."""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import grpc.aio
+
+from batchedapi_core import contract
+from batchedapi_serving.dispatch.desk import Desk
+from batchedapi_serving.grpc.service import Service
+from batchedapi_serving.settings import ReplicaSettings
+
+log = logging.getLogger(__name__)
+_UNLIMITED: Final = -1
+_PING_SECONDS: Final = 60
+"""After so long without a byte from a client it is asked whether it is there: one whose machine is
+gone never closes its connection, and what it asked for would stay queued."""
+_PONG_SECONDS: Final = 20
+"""How long it may take to say so."""
+
+
+class GrpcServer:
+    """Listens on `settings.grpc_port` from `start` to `stop`.
+
+    Attributes:
+        port: Where it listens; 0 before `start`. Another than asked for if that was 0.
+    """
+
+    def __init__(
+        self, settings: ReplicaSettings, desk: Desk, answered: Callable[[int], None]
+    ) -> None:
+        """Args: answered: told the HTTP status of every ModelInfer that the desk did not take."""
+        self._settings = settings
+        self._service = Service(settings.name, desk, answered)
+        self._server: grpc.aio.Server | None = None
+        self.port = 0
+
+    async def start(self) -> None:
+        """Listen and answer.
+
+        Raises:
+            OSError: the port is taken, or not ours to take.
+            ValueError: the settings name no port.
+        """
+        port = self._settings.grpc_port
+        if port is None:
+            raise ValueError("grpc_port: expected a port, got None; nothing is to be served there")
+        server = grpc.aio.server(options=self._options())
+        server.add_generic_rpc_handlers((self._service.handler(),))
+        host = self._settings.host
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            self.port = server.add_insecure_port(address)
+        except RuntimeError as error:
+            await server.stop(None)
+            raise OSError(f"cannot listen on {address} for gRPC: {error}") from error
+        await server.start()
+        self._server = server
+        log.info("gRPC listening", extra={"host": host, "port": self.port})
+
+    def drain(self) -> None:
+        """The replica is stopping: say that it is not ready, and go on answering."""
+        self._service.draining = True
+
+    async def stop(self, grace: float | None) -> None:
+        """Take no further calls; wait until those begun are answered, `grace` seconds at most."""
+        self.drain()
+        if self._server is not None:
+            await self._server.stop(grace)
+            self._server = None
+
+    def _options(self) -> list[tuple[str, int]]:
+        settings = self._settings
+        return [
+            ("grpc.max_receive_message_length", settings.max_body_bytes),
+            ("grpc.max_send_message_length", _UNLIMITED),
+            ("grpc.max_metadata_size", contract.MAX_HEADER_BYTES),
+            ("grpc.absolute_max_metadata_size", contract.MAX_HEADER_BYTES),
+            ("grpc.max_concurrent_streams", settings.max_concurrency),
+            ("grpc.server_handshake_timeout_ms", int(contract.HEADER_ARRIVAL_SECONDS * 1000)),
+            ("grpc.keepalive_time_ms", _PING_SECONDS * 1000),
+            ("grpc.keepalive_timeout_ms", _PONG_SECONDS * 1000),
+            # gRPC would share a port that is taken, and each of two servers get half the calls.
+            ("grpc.so_reuseport", 0),
+        ]

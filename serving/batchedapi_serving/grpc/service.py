@@ -1,0 +1,199 @@
+"""The calls of the Open Inference Protocol, answered from a replica's desk."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, NoReturn, Protocol
+
+import grpc
+
+from batchedapi_serving.codecs.base import Answer, Wire
+from batchedapi_serving.codecs.grpc_messages import GrpcHead, grpc_problem, read_message
+from batchedapi_serving.codecs.open_inference_metadata import (
+    method_of_model,
+    model_metadata,
+    server_metadata,
+)
+from batchedapi_serving.dispatch.desk import Desk
+from batchedapi_serving.errors import NotReadyError, ServingError
+from batchedapi_serving.grpc import open_inference_pb2 as messages
+from batchedapi_serving.grpc.peers import Peers
+from batchedapi_serving.grpc.status import message, status_code, trailing_metadata
+from batchedapi_serving.web.request import options_of
+
+SERVICE: Final = "inference.GRPCInferenceService"
+_OK: Final = 200
+_SHORTEST_TIMEOUT: Final = 0.001
+"""Seconds; a call whose deadline is over by now is answered so, not refused as malformed."""
+
+Metadata = Sequence[tuple[bytes, bytes]]
+
+
+class Context(Protocol):
+    """What is used of grpc.aio.ServicerContext, which has no types of its own."""
+
+    def peer(self) -> str:
+        """The other end of the connection."""
+
+    def time_remaining(self) -> float | None:
+        """Seconds until the client's deadline; None: it has none."""
+
+    def invocation_metadata(self) -> Sequence[tuple[str, str | bytes]] | None:
+        """What came with the call."""
+
+    def set_trailing_metadata(self, metadata: Sequence[tuple[str, str]]) -> None:
+        """What goes back after the answer."""
+
+    async def abort(
+        self, code: grpc.StatusCode, details: str, trailing_metadata: Sequence[tuple[str, str]]
+    ) -> NoReturn:
+        """End the call; raises."""
+
+
+class Service:
+    """Every call of the protocol. Counts what the desk does not: calls it never took."""
+
+    def __init__(self, api_name: str, desk: Desk, answered: Callable[[int], None]) -> None:
+        """Args: answered: told the HTTP status of every ModelInfer that the desk did not take."""
+        self._api_name = api_name
+        self._desk = desk
+        self._answered = answered
+        self._peers = Peers(desk.disconnected)
+        self.draining = False
+
+    async def server_live(
+        self, _: messages.ServerLiveRequest, __: Context
+    ) -> messages.ServerLiveResponse:
+        """This process answers, so it lives."""
+        return messages.ServerLiveResponse(live=True)
+
+    async def server_ready(
+        self, _: messages.ServerReadyRequest, __: Context
+    ) -> messages.ServerReadyResponse:
+        """Whether predictions are answered now."""
+        return messages.ServerReadyResponse(ready=bool(self._desk.methods) and not self.draining)
+
+    async def model_ready(
+        self, request: messages.ModelReadyRequest, context: Context
+    ) -> messages.ModelReadyResponse:
+        """The same for one method; NOT_FOUND if there is none of that name."""
+        try:
+            self._desk.line(method_of_model(self._api_name, request.name, request.version))
+        except NotReadyError:
+            return messages.ModelReadyResponse(ready=False)
+        except ServingError as error:
+            await _fail(context, grpc_problem(error), options_of(_metadata(context)).request_id)
+        return messages.ModelReadyResponse(ready=not self.draining)
+
+    async def server_metadata(
+        self, _: messages.ServerMetadataRequest, __: Context
+    ) -> messages.ServerMetadataResponse:
+        """The document of `GET /v2`."""
+        return messages.ServerMetadataResponse(**server_metadata())
+
+    async def model_metadata(
+        self, request: messages.ModelMetadataRequest, context: Context
+    ) -> messages.ModelMetadataResponse:
+        """The document of `GET /v2/models/MODEL`."""
+        try:
+            line = self._desk.line(method_of_model(self._api_name, request.name, request.version))
+        except ServingError as error:
+            await _fail(context, grpc_problem(error), options_of(_metadata(context)).request_id)
+        return messages.ModelMetadataResponse(**model_metadata(request.name, line.spec))
+
+    async def model_infer(self, body: bytes, context: Context) -> bytes:
+        """One request of one or more rows; a serialized message in and out."""
+        metadata = _metadata(context)
+        request_id = options_of(metadata).request_id
+        asker = _Asker(request_id)
+        try:
+            request = read_message(body)
+            method = method_of_model(self._api_name, request.model_name, request.model_version)
+            line = self._desk.line(method)
+            decoded = line.codec.decode(Wire.GRPC, GrpcHead(request, metadata), body)
+            client = self._peers.client(context.peer())
+            ticket = self._desk.submit(line, decoded, client, asker, _timeout(context))
+        except ServingError as error:
+            self._answered(error.status)
+            await _fail(context, grpc_problem(error), request_id)
+        try:
+            answer = await asker.answer
+        except asyncio.CancelledError:  # the client left, or its deadline passed
+            self._desk.cancel(ticket)
+            raise
+        if answer.status != _OK:
+            await _fail(context, answer, request_id)
+        context.set_trailing_metadata(trailing_metadata(answer, request_id))
+        return answer.body
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """What a server is given to answer these calls."""
+        return grpc.method_handlers_generic_handler(
+            SERVICE,
+            {
+                "ServerLive": grpc.unary_unary_rpc_method_handler(
+                    self.server_live,
+                    messages.ServerLiveRequest.FromString,
+                    messages.ServerLiveResponse.SerializeToString,
+                ),
+                "ServerReady": grpc.unary_unary_rpc_method_handler(
+                    self.server_ready,
+                    messages.ServerReadyRequest.FromString,
+                    messages.ServerReadyResponse.SerializeToString,
+                ),
+                "ModelReady": grpc.unary_unary_rpc_method_handler(
+                    self.model_ready,
+                    messages.ModelReadyRequest.FromString,
+                    messages.ModelReadyResponse.SerializeToString,
+                ),
+                "ServerMetadata": grpc.unary_unary_rpc_method_handler(
+                    self.server_metadata,
+                    messages.ServerMetadataRequest.FromString,
+                    messages.ServerMetadataResponse.SerializeToString,
+                ),
+                "ModelMetadata": grpc.unary_unary_rpc_method_handler(
+                    self.model_metadata,
+                    messages.ModelMetadataRequest.FromString,
+                    messages.ModelMetadataResponse.SerializeToString,
+                ),
+                # As bytes: gRPC would answer a message that is none with INTERNAL, as if the fault
+                # were ours, and the codec writes the response as bytes.
+                "ModelInfer": grpc.unary_unary_rpc_method_handler(self.model_infer),
+            },
+        )
+
+
+class _Asker:
+    """Turns the desk's call-back into something to await; see AnswerTo."""
+
+    def __init__(self, request_id: str | None) -> None:
+        self._request_id = request_id
+        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+    def request_id(self) -> str | None:
+        """See AnswerTo."""
+        return self._request_id
+
+    def deliver(self, answer: Answer) -> None:
+        """See AnswerTo."""
+        if not self.answer.done():
+            self.answer.set_result(answer)
+
+
+async def _fail(context: Context, answer: Answer, request_id: str | None) -> NoReturn:
+    metadata = tuple(trailing_metadata(answer, request_id))
+    await context.abort(status_code(answer.status), message(answer), metadata)
+
+
+def _timeout(context: Context) -> float | None:
+    """What is left of the client's deadline, in seconds; None: it has none."""
+    left = context.time_remaining()
+    return None if left is None else max(left, _SHORTEST_TIMEOUT)
+
+
+def _metadata(context: Context) -> Metadata:
+    """The call's metadata as headers; values of `-bin` names are bytes already."""
+    pairs = context.invocation_metadata() or ()
+    return [
+        (name.encode(), value.encode("latin-1", "replace") if isinstance(value, str) else value)
+        for name, value in pairs
+    ]

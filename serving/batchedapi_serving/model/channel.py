@@ -1,0 +1,180 @@
+"""The model process's channel: one event loop on which async methods run side by side.
+
+All calls share the loop's thread, as in every asyncio program: what computes belongs into a sync
+method, which lanes run, and is awaited here by `context.submit`.
+"""
+
+import asyncio
+import contextvars
+import logging
+import os
+import threading
+from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
+
+from batchedapi_serving.dispatch.frames import BrokenFrameError, FrameReader, Meta, encode_frame
+from batchedapi_serving.model.lanes import RECONNECT_SECONDS, end_without
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+CURRENT_CALL: Final = contextvars.ContextVar[int | None]("current_call", default=None)
+"""Id of the call in whose task, or a task of its making, the code runs."""
+
+
+class AsyncRunner(Protocol):
+    """Runs batches of async methods; `model.batch.BatchRunner`."""
+
+    def run_async(
+        self, meta: Meta, payload: bytes
+    ) -> Coroutine[Any, Any, tuple[Meta, Sequence[bytes]]]:
+        """Answer one batch; never raises, unless cancelled."""
+
+
+class ConnectionLostError(ConnectionError):
+    """The dispatcher is gone, and with it whoever asked."""
+
+
+class ChannelLoop:
+    """An event loop in a thread of its own, and the connection that it serves once told to."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._connection: _Connection | None = None
+        self._thread = threading.Thread(target=self._run, name="channel", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; if it ends, which user code can bring about, so does the process."""
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        except BaseException:
+            log.exception("channel ended; the process ends with it")
+            raise
+        finally:
+            os._exit(1)
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run it there and wait for it, from another thread."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
+
+    def serve(self, path: Path, runner: AsyncRunner, hello: Mapping[str, Any]) -> None:
+        """Connect to the dispatcher from now on, again and again."""
+        asyncio.run_coroutine_threadsafe(self._serve(path, runner, hello), self.loop)
+
+    async def submit(self, meta: Meta, payload: Sequence[bytes]) -> tuple[Meta, bytes]:
+        """Submit rows, see dispatch.channel; on the loop's thread only.
+
+        Raises:
+            ConnectionLostError: there is no dispatcher, or it went away.
+        """
+        if self._connection is None:
+            raise ConnectionLostError("there is no web process just now")
+        return await self._connection.submit(meta, payload)
+
+    async def _serve(self, path: Path, runner: AsyncRunner, hello: Mapping[str, Any]) -> None:
+        supervisor = os.getppid()
+        while True:
+            try:
+                _, connection = await self.loop.create_unix_connection(
+                    lambda: _Connection(runner, {**hello, "channel": True}), str(path)
+                )
+            except OSError:
+                end_without(supervisor)
+            else:
+                self._connection = connection
+                await connection.closed
+                self._connection = None
+                log.debug("channel reconnects")
+            await asyncio.sleep(RECONNECT_SECONDS)
+
+
+class _Connection(asyncio.Protocol):
+    """One connection: its calls and submits end with it, for nobody could be told of them."""
+
+    def __init__(self, runner: AsyncRunner, hello: Meta) -> None:
+        self._runner = runner
+        self._hello = hello
+        self._reader = FrameReader()
+        self._transport: Any = None
+        self._calls: dict[int, asyncio.Task[tuple[Meta, Sequence[bytes]]]] = {}
+        self._submits: dict[int, asyncio.Future[tuple[Meta, bytes]]] = {}
+        self._next = 0
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        self._say({"hello": self._hello})
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for meta, payload in self._reader.feed(data):
+                self._take(meta, payload)
+        except BrokenFrameError:
+            log.exception("broken frame from the dispatcher")
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why makes no difference
+        for future in self._submits.values():
+            if not future.done():
+                future.set_exception(ConnectionLostError("the web process was restarted"))
+        for task in self._calls.values():
+            task.cancel()
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def _take(self, meta: Meta, payload: bytes) -> None:
+        match meta:
+            case {"call": int(call)}:
+                self._start(call, meta, payload)
+            case {"cancel": int(call)}:
+                task = self._calls.get(call)
+                if task is not None:
+                    task.cancel()
+            case {"submitted": int(number)}:
+                future = self._submits.pop(number, None)
+                if future is not None and not future.done():
+                    future.set_result((meta, payload))
+            case _:
+                raise BrokenFrameError(f"frame with {', '.join(meta)}")
+
+    def _start(self, call: int, meta: Meta, payload: bytes) -> None:
+        context = contextvars.copy_context()
+        context.run(CURRENT_CALL.set, call)
+        coroutine = self._runner.run_async(meta, payload)
+        task = asyncio.get_running_loop().create_task(coroutine, context=context)
+        self._calls[call] = task
+        task.add_done_callback(lambda done: self._finished(call, done))
+
+    def _finished(self, call: int, task: asyncio.Task[tuple[Meta, Sequence[bytes]]]) -> None:
+        """Send the result; cancelled or not, the dispatcher waits for one."""
+        del self._calls[call]
+        if task.cancelled():
+            result: Meta = {"kind": "error", "error": "was cancelled"}
+            buffers: Sequence[bytes] = ()
+        else:
+            result, buffers = task.result()
+        self._say({**result, "result": call}, buffers)
+
+    async def submit(self, meta: Meta, payload: Sequence[bytes]) -> tuple[Meta, bytes]:
+        """See ChannelLoop.submit."""
+        self._next += 1
+        number = self._next
+        answered: asyncio.Future[tuple[Meta, bytes]] = asyncio.get_running_loop().create_future()
+        self._submits[number] = answered
+        self._say({**meta, "submit": number, "call": CURRENT_CALL.get()}, payload)
+        try:
+            return await answered
+        except asyncio.CancelledError:
+            self._say({"forget": number})
+            raise
+        finally:
+            self._submits.pop(number, None)
+
+    def _say(self, meta: Meta, payload: Sequence[bytes] = ()) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(encode_frame(meta, payload))

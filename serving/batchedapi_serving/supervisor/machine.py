@@ -1,0 +1,47 @@
+"""What this container may use, and what a process of it does use; read from /proc and cgroups."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+from batchedapi_core.placement import quota_cpus
+
+CGROUP: Final = Path("/sys/fs/cgroup")
+_UNLIMITED: Final = 1 << 60
+"""Bytes. cgroup v1 says "no limit" with a number near 2^63."""
+
+
+def usable_cpus(cgroup: Path = CGROUP) -> float:
+    """CPUs that this process may use: of its affinity, or fewer by the cgroup's quota."""
+    unified = quota_cpus(_text(cgroup / "cpu.max"))
+    quota, period = (_text(cgroup / "cpu" / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+    return min(float(len(os.sched_getaffinity(0))), unified, quota_cpus(f"{quota} {period}"))
+
+
+def memory_limit(cgroup: Path = CGROUP) -> int | None:
+    """Bytes that all processes of this container may have together; None: no limit."""
+    unified = _text(cgroup / "memory.max")
+    value = unified or _text(cgroup / "memory" / "memory.limit_in_bytes")
+    if not value or value == "max" or int(value) >= _UNLIMITED:
+        return None
+    return int(value)
+
+
+def process_memory(pid: int, proc: Path = Path("/proc")) -> int | None:
+    """Bytes of memory of one process, None once it has ended.
+
+    The proportional share (a page that n processes share counts 1/n) where the kernel tells it,
+    else the resident size, which counts shared pages in every process.
+    """
+    for line in _text(proc / str(pid) / "smaps_rollup").splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    resident = _text(proc / str(pid) / "statm").split()
+    return int(resident[1]) * os.sysconf("SC_PAGE_SIZE") if resident else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

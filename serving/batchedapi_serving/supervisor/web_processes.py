@@ -1,0 +1,106 @@
+"""Keeps the web processes: control lines, beats, replacement."""
+
+import asyncio
+import json
+import logging
+import signal
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+from batchedapi_serving.metrics import slots
+from batchedapi_serving.settings import ReplicaSettings
+from batchedapi_serving.supervisor.beats import CHECK_SECONDS, Pulse
+from batchedapi_serving.supervisor.children import Backoff, Child, came
+from batchedapi_serving.supervisor.crashes import STARTS, CrashLoop
+from batchedapi_serving.supervisor.outcome import CrashLoopError, Life
+
+log = logging.getLogger(__name__)
+
+
+class WebProcesses:
+    """Web processes 0 to n-1 of one replica; the queue is in process 0."""
+
+    def __init__(
+        self,
+        settings: ReplicaSettings,
+        memory: slots.Memory,
+        listener: socket.socket,
+        life: Life,
+        heard: Callable[[dict[str, Any]], None],
+    ) -> None:
+        """`heard` gets every message of their control lines."""
+        self._settings = settings
+        self._memory = memory
+        self._listener = listener
+        self._life = life
+        self._heard = heard
+        self._children = [
+            Child(f"web-{i}", "batchedapi_serving.web") for i in range(settings.web_processes)
+        ]
+
+    @property
+    def alive(self) -> bool:
+        """Whether the one with the queue runs."""
+        return self._children[0].pid is not None
+
+    def signal(self, number: int) -> None:
+        """Send a signal to all of them."""
+        for child in self._children:
+            child.signal(number)
+
+    async def keep(self) -> None:
+        """Start them and replace those that end, until the drain has ended the last."""
+        await asyncio.gather(*(self._keep(i) for i in range(len(self._children))))
+
+    async def _keep(self, index: int) -> None:
+        child, backoff, crashes = self._children[index], Backoff(), CrashLoop()
+        while True:
+            self._memory[slots.BEAT + index] = 0.0
+            code = await self._run(index, child)
+            if self._life.draining.is_set():
+                return
+            log.error("web process ended", extra={"index": index, "code": code})
+            self._memory[slots.WEB_RESTARTS] += 1
+            if self._memory[slots.BEAT + index] > 0.0:
+                crashes.succeeded()
+                backoff.reset()
+            elif crashes.failed(time.monotonic()):
+                text = f"web process {index} ended {STARTS} times before it served, last with"
+                self._life.fail(CrashLoopError(f"{text} {code}; see the log lines above"))
+                return
+            if await came(self._life.draining, within=backoff.take()):
+                return
+
+    async def _run(self, index: int, child: Child) -> int:
+        ours, theirs = socket.socketpair()
+        control = asyncio.create_task(self._listen(ours))
+        descriptors = (self._listener.fileno(), theirs.fileno())
+        arguments = [self._settings.runtime, str(index), *map(str, descriptors)]
+        await child.start(arguments, descriptors=descriptors)
+        if self._life.draining.is_set():  # asked to stop while it was being started
+            child.signal(signal.SIGTERM)
+        theirs.close()  # the child has its own copy, and its end is to be seen here
+        watch = asyncio.create_task(self._watch(index, child))
+        code = await child.ended()
+        watch.cancel()
+        control.cancel()
+        return code
+
+    async def _watch(self, index: int, child: Child) -> None:
+        """Kill it when its event loop does not run any more; a drain has a limit of its own."""
+        pulse = Pulse()
+        while not await came(self._life.draining, within=CHECK_SECONDS):
+            if pulse.blocked(self._memory[slots.BEAT + index]):
+                log.error("killing web process that hangs", extra={"index": index})
+                child.signal(signal.SIGKILL)
+                return
+
+    async def _listen(self, control: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=control, limit=1 << 20)
+        try:
+            while line := await reader.readline():
+                self._heard(json.loads(line))
+        finally:
+            writer.close()

@@ -1,0 +1,60 @@
+"""Which paths predictions are asked for under: one table, for the fast lane and for FastAPI."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from batchedapi_core import contract
+from batchedapi_serving.codecs.base import Wire
+from batchedapi_serving.codecs.open_inference_metadata import MODEL_VERSION
+from batchedapi_serving.settings import ReplicaSettings
+
+
+class Route(NamedTuple):
+    """What a POST to a path asks for."""
+
+    method: str | None
+    """None: the default method."""
+    wire: Wire
+
+
+class Model(NamedTuple):
+    """A method as protocols that know models, not methods, see it."""
+
+    name: str
+    method: str | None
+
+
+def models(name: str, methods: Iterable[str]) -> tuple[Model, ...]:
+    """The replica's own name is its default method; further ones have theirs behind a dot."""
+    return (Model(name, None), *(Model(f"{name}.{method}", method) for method in methods))
+
+
+def prediction_routes(settings: ReplicaSettings, methods: Iterable[str]) -> dict[str, Route]:
+    """Every path that takes predictions, by the path as it is written without escapes.
+
+    Where two routes have one path (an endpoint may be anything) the first of this order is served:
+    `/predict`, the endpoint, the protocols.
+    """
+    table: dict[str, Route] = {}
+    for path, route in _all_routes(settings, tuple(methods)):
+        table.setdefault(path, route)
+    return table
+
+
+def _all_routes(settings: ReplicaSettings, methods: tuple[str, ...]) -> Iterator[tuple[str, Route]]:
+    endpoint = settings.endpoint
+    yield contract.PATH_PREDICT, Route(None, Wire.PLAIN)
+    yield endpoint, Route(None, Wire.PLAIN)
+    for method in methods:
+        yield f"{endpoint.rstrip('/')}/{method}", Route(method, Wire.PLAIN)
+    for model, name in models(settings.name, methods):
+        yield f"/v1/models/{model}:predict", Route(name, Wire.V1)
+        yield f"/v2/models/{model}/infer", Route(name, Wire.V2)
+        yield f"/v2/models/{model}/versions/{MODEL_VERSION}/infer", Route(name, Wire.V2)
+
+
+def wire_of_path(path: str) -> Wire:
+    """The language in which an error is told before a route is known."""
+    if path == "/v2" or path.startswith("/v2/"):
+        return Wire.V2
+    return Wire.V1 if path.startswith("/v1/") else Wire.PLAIN

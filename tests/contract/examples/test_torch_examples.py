@@ -1,0 +1,126 @@
+"""The examples that need torch or Locust, as their READMEs say; `make examples` installs both."""
+
+import asyncio
+import importlib.util
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+
+from raw_http import ask, connected
+from serving import Replica, running_replica
+
+EXAMPLES: Final = Path(__file__).resolve().parents[3] / "examples"
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="torch is not installed: make examples"
+)
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replica]:
+    """03, trained anew."""
+    folder = EXAMPLES / "03-digits-torch"
+    trained = subprocess.run(
+        [sys.executable, "train.py"], cwd=folder, capture_output=True, text=True, check=True
+    )
+    share = float(trained.stdout.split(": ")[1].split("%")[0])
+    assert share > 95, trained.stdout
+    with running_replica(
+        tmp_path_factory.mktemp("digits"), ["-f", str(folder / "batchedapi.yaml")]
+    ) as replica:
+        yield replica
+
+
+async def test_digits_are_recognised_in_batches_of_strangers(digits: Replica) -> None:
+    """64 clients with a picture each: every one gets its own digit."""
+    from sklearn.datasets import load_digits  # noqa: PLC0415 - only where torch is
+
+    data: Any = load_digits()
+    pictures = data.images[:64].astype(np.float32)
+    answers = await asyncio.gather(
+        *(ask(digits.port, picture.tolist(), "/digits") for picture in pictures)
+    )
+
+    found = [int(np.argmax(answer.json())) for answer in answers]
+    assert np.mean(np.array(found) == data.target[:64]) > 0.95
+    assert digits.metrics()["batchedapi_batch_rows_sum"] == 64
+    assert digits.metrics()["batchedapi_batch_rows_count"] < 64
+
+
+async def test_npy_and_json_give_the_same_digits(digits: Replica) -> None:
+    """As the README asks it, with a file of numpy."""
+    picture = np.arange(64, dtype=np.float32).reshape(1, 8, 8) % 17
+    stream = io.BytesIO()
+    np.save(stream, picture)
+
+    as_json = await ask(digits.port, picture[0].tolist(), "/digits")
+    async with connected(digits.port) as connection:
+        as_npy = await connection.post(
+            "/digits", stream.getvalue(), {"content-type": "application/x-npy"}
+        )
+
+    assert as_json.json() == pytest.approx(np.load(io.BytesIO(as_npy.body))[0].tolist(), abs=1e-6)
+
+
+async def test_sentences_of_any_length_ride_together(tmp_path: Path) -> None:
+    """The embedding of a sentence does not depend on who rides with it."""
+    file = EXAMPLES / "04-sentence-embeddings" / "batchedapi.yaml"
+    near, far = "A dog runs over the grass.", "The invoice is due in March."
+    like = "A puppy is running in the meadow."
+    with running_replica(tmp_path, ["-f", str(file)], {"HF_HUB_OFFLINE": "1"}) as replica:
+        alone = [
+            (await ask(replica.port, sentence, "/sentences")).json()
+            for sentence in (near, like, far)
+        ]
+        together = await ask(replica.port, {"instances": [far * 20, near, like]}, "/sentences")
+        wrong = await ask(replica.port, 5, "/sentences")
+
+    a, b, c = (np.array(vector) for vector in alone)
+    assert a.shape == (384,)
+    assert a @ b > a @ c + 0.3
+    assert np.array(together.json()["predictions"][1]) == pytest.approx(a, abs=1e-4)
+    assert wrong.status == 500
+
+
+def test_resnet50_serves_images_and_its_throughput_script_runs(tmp_path: Path) -> None:
+    """The shape of the well-known benchmark: processes, threads, images a second."""
+    folder = EXAMPLES / "07-resnet50"
+    with running_replica(tmp_path, ["-f", str(folder / "batchedapi.yaml")]) as replica:
+        run = subprocess.run(
+            [
+                sys.executable, "throughput_test.py", f"http://127.0.0.1:{replica.port}/resnet50",
+                "-p", "1", "-w", "4", "-i", "2",
+            ],
+            cwd=folder, capture_output=True, text=True, check=True, timeout=200,
+        )  # fmt: skip
+        counted = replica.metrics()["batchedapi_batch_rows_sum"]
+
+    assert run.stdout.startswith("8 images in ")
+    assert "{200: 8}" in run.stdout
+    assert counted == 8
+
+
+def test_the_locust_file_loads_an_api_without_a_failure(tmp_path: Path) -> None:
+    """Headless, as the README says; the page is Locust's own."""
+    folder = EXAMPLES / "loadtest"
+    with running_replica(
+        tmp_path, ["-f", str(EXAMPLES / "01-iris" / "batchedapi.yaml")]
+    ) as replica:
+        subprocess.run(
+            [
+                sys.executable, "-m", "locust", "-f", "locustfile.py",
+                "-H", f"http://127.0.0.1:{replica.port}", "--headless", "-u", "20", "-r", "20",
+                "-t", "5s", "--json-file", str(tmp_path / "report"), "--loglevel", "ERROR",
+            ],
+            cwd=folder, check=True, capture_output=True, timeout=120,
+        )  # fmt: skip
+    (found,) = json.loads((tmp_path / "report.json").read_text())
+
+    assert found["num_failures"] == 0
+    assert found["num_requests"] > 20

@@ -1,0 +1,161 @@
+"""`batchedapi check`: the exit code for a pipeline, the table for people."""
+
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving import PROGRAM, write_manifest
+
+GOOD = """
+    import numpy as np
+    from batchedapi_serving import Tensor, batched
+
+    class Model:
+        def __init__(self, config, context):
+            print("user code prints")
+            self.context = context
+            self.weights = np.random.default_rng(0).standard_normal((16, 4)).astype("f4")
+
+        @batched(inputs=Tensor("FP32", [16]), outputs=Tensor("FP32", [4]), max_batch_size=8)
+        def predict(self, x):
+            return x @ self.weights
+"""
+
+
+def check(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run it to its end."""
+    return subprocess.run(
+        [str(PROGRAM), "check", *arguments],
+        cwd=folder, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def check_code(
+    folder: Path, code: str, spec: dict[str, Any], arguments: Sequence[str] = ()
+) -> "subprocess.CompletedProcess[str]":
+    """Of a manifest with that code."""
+    return check(folder, "-f", str(write_manifest(folder, code, spec)), *arguments)
+
+
+def test_a_model_that_may_be_batched_exits_0_with_its_table(tmp_path: Path) -> None:
+    """C28: every size up to the maximum, and the line through them."""
+    done = check_code(tmp_path, GOOD, {})
+
+    assert done.returncode == 0, done.stderr
+    assert "ok     32 rows" in done.stdout
+    assert "t(n) = " in done.stdout
+    sizes = [line.split()[0] for line in done.stdout.splitlines() if line.endswith("#")]
+    assert ["1", "2", "4", "8"] == sizes
+    assert "user code prints" not in done.stdout
+
+
+def test_a_model_that_mixes_rows_exits_1(tmp_path: Path) -> None:
+    """C28: normalized over the batch, as in training."""
+    done = check_code(tmp_path, GOOD.replace("x @", "(x - x.mean(axis=0)) @"), {})
+
+    assert done.returncode == 1
+    assert "WRONG  row 0 in a batch of 8 is answered differently than alone" in done.stdout
+
+
+def test_a_target_that_full_batches_miss_is_said(tmp_path: Path) -> None:
+    """C30: in words, and for programs."""
+    slow = GOOD.replace("return x", "import time; time.sleep(0.004 * len(x)); return x")
+    spec = {"serverSideBatching": {"maxLatency": "20ms"}}
+
+    report = json.loads(check_code(tmp_path, slow, spec, ["--json"]).stdout)
+
+    (method,) = report["methods"]
+    advice = " ".join(advice["text"] for advice in method["advice"])
+    assert report["good"]
+    assert "a full batch takes" in advice
+    assert "more than maxLatency 20ms: set maxBatchSize: 2" in advice
+    assert "batching buys next to nothing" in advice
+    assert [1, 2, 4, 8] == [timing["rows"] for timing in method["timings"]]
+
+
+def test_items_are_asked_with(tmp_path: Path) -> None:
+    """One JSON value a line; a method for items without an example needs them."""
+    code = """
+    from batchedapi_serving import batched
+
+    class Model:
+        def __init__(self, config, context): ...
+
+        @batched
+        def predict(self, items):
+            return [len(item["text"]) for item in items]
+    """
+    (tmp_path / "items.jsonl").write_text('{"text": "a"}\n{"text": "bcd"}\n')
+
+    without = check_code(tmp_path, code, {})
+    given = check_code(tmp_path, code, {}, ["--items", "items.jsonl"])
+
+    assert (2, 0) == (without.returncode, given.returncode), given.stderr
+    assert "--items FILE" in without.stdout
+    assert "2 rows (the items given)" in given.stdout
+
+
+def test_methods_that_submit_to_one_another_are_checked(tmp_path: Path) -> None:
+    """N28: without a server there is no queue; the other method answers at once."""
+    code = """
+    from batchedapi_serving import batched
+
+    class Model:
+        def __init__(self, config, context):
+            self.context = context
+
+        @batched(example=2)
+        def double(self, items):
+            return [2 * item for item in items]
+
+        @batched(example=1)
+        async def predict(self, items):
+            return await self.context.submit("double", items)
+    """
+    done = check_code(tmp_path, code, {})
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("  ok  ") == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("import not_installed_at_all", "ImportFailed"),
+        (GOOD.replace("x @", "x[:1] @"), "ShapeProbeFailed"),
+        ("import os; os._exit(3)", "the process with the predictor was ended with exit code 3"),
+    ],
+    ids=["import", "shape", "exit"],
+)
+def test_a_model_that_does_not_start_exits_2(tmp_path: Path, code: str, message: str) -> None:
+    """It could not be checked; what serve would say is said."""
+    done = check_code(tmp_path, code, {})
+
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give either -f FILE or MODULE:CLASS"),
+        (["no-colon"], "spec.predictor.path"),
+        (["m:M", "--items", "bad.jsonl"], "line 2: expected JSON"),
+        (["m:M", "--items", "empty.json"], "expected a JSON array"),
+    ],
+)
+def test_a_wrong_command_line_exits_2(tmp_path: Path, arguments: list[str], message: str) -> None:
+    """With one line and no traceback."""
+    (tmp_path / "bad.jsonl").write_text("1\n{\n")
+    (tmp_path / "empty.json").write_text("[]")
+
+    done = check(tmp_path, *arguments)
+
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr

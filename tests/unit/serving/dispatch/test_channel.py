@@ -1,0 +1,399 @@
+"""The dispatcher's end of a channel: calls, and what predictors submit, over a real socket."""
+
+import asyncio
+import contextlib
+import math
+import random
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from batchedapi_core.batching import Batcher, BatchPolicy, Client, Entry
+from batchedapi_serving.codecs import codec_for
+from batchedapi_serving.codecs.base import Decoded
+from batchedapi_serving.codecs.item_results import Item, ItemResults
+from batchedapi_serving.dispatch.batch import Batch
+from batchedapi_serving.dispatch.channel import CallSlot, ModelChannel
+from batchedapi_serving.dispatch.desk import AnswerTo, Line, Ticket
+from batchedapi_serving.dispatch.frames import (
+    BrokenFrameError,
+    Frame,
+    FrameReader,
+    Meta,
+    encode_frame,
+)
+from batchedapi_serving.dispatch.lanes import Runner
+from batchedapi_serving.dispatch.remote import RemoteLine
+from batchedapi_serving.errors import NoSuchRouteError, QueueFullError, ServingError
+from batchedapi_serving.predictor.api import MethodSpec, Tensor
+from batchedapi_serving.settings import BatchingSettings, MethodSettings
+
+NOW = 1000.0
+PAIR = Tensor("FP32", [2])
+SPECS = {
+    "items": MethodSpec("items", batched=True, max_batch_size=8),
+    "pairs": MethodSpec(
+        "pairs", batched=True, inputs={"input": PAIR}, single_input=True, max_batch_size=8
+    ),
+}
+
+
+def line_of(spec: MethodSpec) -> Line:
+    """As a desk has it."""
+    settings = MethodSettings(spec.name, None, None, BatchingSettings())
+    return RemoteLine(spec, codec_for(spec, settings, "api"))
+
+
+class Slip:
+    """A request at the desk."""
+
+    def __init__(
+        self, decoded: Decoded, client: Client, asker: AnswerTo, timeout: float | None
+    ) -> None:
+        self.decoded = decoded
+        self.client = client
+        self.asker = asker
+        self.timeout = timeout
+        self.done = False
+
+    def answer(self) -> None:
+        """Answer each row with its number."""
+        items = [Item(200, "json", b"%d" % i) for i in range(self.decoded.rows)]
+        self.done = True
+        reply = self.decoded.reply
+        self.asker.deliver(reply.answer(ItemResults(items), 0, self.decoded.rows, None))
+
+
+class Owner:
+    """The dispatcher, as far as a channel needs one: it answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.methods: Mapping[str, MethodSpec] = SPECS
+        self.default: str | None = None
+        self.slips: list[Slip] = []
+        self.cancelled: list[Ticket] = []
+        self.gone: list[Client] = []
+        self.finished: list[tuple[Runner, Meta, bytes]] = []
+        self.refuse: ServingError | None = None
+
+    def line(self, method: str | None) -> Line:
+        """See Desk."""
+        if method not in SPECS:
+            raise NoSuchRouteError(f"there is no method {method!r}")
+        return line_of(SPECS[method])
+
+    def submit(
+        self,
+        line: Line,
+        decoded: Decoded,
+        client: Client,
+        asker: AnswerTo,
+        timeout: float | None = None,
+    ) -> Ticket:
+        """See Desk."""
+        del line
+        if self.refuse is not None:
+            raise self.refuse
+        self.slips.append(Slip(decoded, client, asker, timeout))
+        return self.slips[-1]
+
+    def cancel(self, ticket: Ticket) -> None:
+        """See Desk."""
+        assert isinstance(ticket, Slip)
+        ticket.done = True
+        self.cancelled.append(ticket)
+
+    def disconnected(self, client: Client) -> None:
+        """See Desk."""
+        self.gone.append(client)
+
+    def run_finished(self, runner: Runner, meta: Meta, payload: bytes) -> None:
+        """See RunnerOwner."""
+        self.finished.append((runner, meta, payload))
+
+
+class Job:
+    """What a batch knows of a request, as far as a channel looks."""
+
+    def __init__(self, asker: object) -> None:
+        self.asker = asker
+        self.done = False
+
+
+class Part:
+    """See Job."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+
+def batch_of(*askers: object, deadline: float = math.inf) -> Batch:
+    """A batch of one row for each asker."""
+    entries: Any = [Entry(Part(Job(asker)), 1, 1, Client(), NOW, deadline) for asker in askers]
+    line: Any = Batcher(BatchPolicy(8, 0.01))
+    return Batch(line, entries, "size")
+
+
+class Ends:
+    """A channel and the socket of the model process at its other end."""
+
+    def __init__(
+        self,
+        owner: Owner,
+        channel: ModelChannel,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self.owner = owner
+        self.channel = channel
+        self._reader = reader
+        self._writer = writer
+        self._frames = FrameReader()
+        self._read: list[Frame] = []
+
+    async def frame(self) -> Frame:
+        """The next frame that the model process gets."""
+        while not self._read:
+            data = await asyncio.wait_for(self._reader.read(1 << 16), 5)
+            assert data, "the channel was closed"
+            self._read += self._frames.feed(data)
+        return self._read.pop(0)
+
+    async def quiet(self) -> bool:
+        """Whether nothing more comes."""
+        with contextlib.suppress(TimeoutError):
+            self._read += self._frames.feed(
+                await asyncio.wait_for(self._reader.read(1 << 16), 0.05)
+            )
+        return not self._read
+
+    def say(self, meta: Meta, payload: Sequence[bytes] = ()) -> None:
+        """A frame of the model process, as Lane passes it on."""
+        (frame,) = FrameReader().feed(encode_frame(meta, payload))
+        self.channel.received(*frame)
+
+    def submit(self, number: int, call: int | None = None, **meta: Any) -> None:
+        """A predictor submits; JSON rows unless `meta` says otherwise."""
+        frame = {"submit": number, "call": call, "method": "items", **meta}
+        self.say(frame, [orjson.dumps([1, 2])] if "arrays" not in meta else [])
+
+
+@contextlib.asynccontextmanager
+async def ends() -> AsyncIterator[Ends]:
+    """Both ends of a channel."""
+    ours, theirs = socket.socketpair()
+    loop, owner = asyncio.get_running_loop(), Owner()
+    transport, _ = await loop.create_connection(asyncio.Protocol, sock=ours)
+    channel = ModelChannel(owner, transport, {"worker_index": 3, "pid": 77}, lambda: NOW)
+    reader, writer = await asyncio.open_connection(sock=theirs)
+    try:
+        yield Ends(owner, channel, reader, writer)
+    finally:
+        channel.closed()
+        transport.abort()
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait for something that comes soon."""
+    async with asyncio.timeout(5):
+        while not true():  # noqa: ASYNC110 - of code under test that sets no event
+            await asyncio.sleep(0.01)
+
+
+def started(both: Ends, batch: Batch, method: str = "outer") -> CallSlot:
+    """A call of `method` that runs now."""
+    slot = both.channel.slot()
+    slot.batch = batch
+    slot.run({"method": method, "rows": batch.rows}, [b"x"])
+    return slot
+
+
+async def test_results_go_to_the_call_they_are_of() -> None:
+    """N09: calls end in any order; each slot gets its own."""
+    async with ends() as both:
+        slots = [started(both, batch_of(None)) for _ in range(3)]
+        calls = [(await both.frame()).meta for _ in slots]
+        for i in (1, 2, 0):
+            both.say({"result": calls[i]["call"], "kind": "items", "items": []}, [b"%d" % i])
+
+        assert [slots[1], slots[2], slots[0]] == [runner for runner, _, _ in both.owner.finished]
+        assert [b"1", b"2", b"0"] == [payload for _, _, payload in both.owner.finished]
+        assert {"outer"} == {meta["method"] for meta in calls}
+        assert [(3, 77)] * 3 == [(slot.worker_index, slot.pid) for slot in slots]
+
+
+@pytest.mark.parametrize(
+    "meta", [{"result": 99}, {"result": "1"}, {}, {"submit": 1}], ids=["unknown", "text", "no", "?"]
+)
+async def test_a_frame_that_means_nothing_breaks_the_connection(meta: Meta) -> None:
+    """A result nobody asked for means that both sides disagree about what runs."""
+    async with ends() as both:
+        with pytest.raises(BrokenFrameError):
+            both.say(meta)
+
+
+async def test_submitted_rows_are_a_request_like_any_other() -> None:
+    """N28: JSON items or arrays, checked by the codec of their method."""
+    async with ends() as both:
+        pairs = np.array([[1, 2], [3, 4]], "<f4")
+        both.submit(1)
+        both.say(
+            {
+                "submit": 2, "call": None, "method": "pairs",
+                "arrays": [["input", "<f4", [2, 2]]],
+            },
+            [pairs.tobytes()],
+        )  # fmt: skip
+
+        first, second = both.owner.slips
+        assert (2, [b"1", b"2"]) == (first.decoded.rows, first.decoded.payload)
+        assert (2, pairs.tobytes()) == (second.decoded.rows, second.decoded.payload)
+        second.answer()
+        frame = await both.frame()
+        assert (2, "items", b"01") == (frame.meta["submitted"], frame.meta["kind"], frame.payload)
+
+
+@pytest.mark.parametrize(
+    ("refuse", "meta", "status", "words"),
+    [
+        (None, {"method": "absent"}, 404, "absent"),
+        (None, {"method": "pairs"}, 422, "rows[0]"),
+        (QueueFullError("full"), {}, 503, "full"),
+    ],
+    ids=["no method", "wrong rows", "full"],
+)
+async def test_a_refused_submit_is_answered_with_the_reason(
+    refuse: ServingError | None, meta: Meta, status: int, words: str
+) -> None:
+    """What a client would be told; the predictor decides what to make of it."""
+    async with ends() as both:
+        both.owner.refuse = refuse
+        both.submit(5, **meta)
+
+        answer = (await both.frame()).meta
+
+        assert (5, "error", status) == (answer["submitted"], answer["kind"], answer["status"])
+        assert words in answer["error"]
+
+
+async def test_methods_that_would_wait_in_a_circle_are_refused() -> None:
+    """Through any number of queues: who waits for a call is known from the rows in it."""
+    async with ends() as both:
+        started(both, batch_of(None), "outer")
+        outer = (await both.frame()).meta["call"]
+        both.submit(1, outer)
+        (slip,) = both.owner.slips
+        started(both, batch_of(None, slip.asker), "items")  # runs it with somebody else's row
+        inner = (await both.frame()).meta["call"]
+        both.submit(2, inner, method="outer")
+
+        answer = (await both.frame()).meta
+
+        assert 422 == answer["status"]
+        assert "outer -> items -> outer" in answer["error"]
+
+
+async def test_a_submit_has_the_time_that_its_caller_has_left() -> None:
+    """Rows that come too late for whoever waits are not worth running."""
+    async with ends() as both:
+        started(both, batch_of(None, deadline=NOW + 7))
+        started(both, batch_of(None))
+        timed, untimed = [(await both.frame()).meta["call"] for _ in range(2)]
+        for number, call in enumerate((timed, untimed, None)):
+            both.submit(number, call)
+
+        assert [7.0, None, None] == [slip.timeout for slip in both.owner.slips]
+
+
+async def test_a_call_is_cancelled_when_all_its_clients_are_gone() -> None:
+    """And not before: one of two left is one who waits."""
+    async with ends() as both:
+        batch = batch_of(None, None)
+        started(both, batch)
+        call = (await both.frame()).meta["call"]
+        jobs: list[Any] = [entry.payload.job for entry in batch.entries]
+        jobs[0].done = True
+        await asyncio.sleep(0.4)
+        assert await both.quiet()
+
+        jobs[1].done = True
+        frame = await both.frame()
+        both.say({"result": call, "kind": "error", "error": "was cancelled"})
+
+        assert {"cancel": call} == frame.meta
+        assert 1 == len(both.owner.finished)
+        await asyncio.sleep(0.4)
+        assert await both.quiet()
+
+
+async def test_what_a_cancelled_call_submitted_is_cancelled() -> None:
+    """The rows leave the queue, and nobody is told."""
+    async with ends() as both:
+        both.submit(1)
+        both.submit(2)
+        both.say({"forget": 1})
+        both.say({"forget": 1})
+
+        assert [both.owner.slips[0]] == both.owner.cancelled
+
+
+async def test_when_the_process_is_gone_so_is_what_it_submitted() -> None:
+    """S1: its rows are not run for nobody, and its return is not awaited."""
+    async with ends() as both:
+        both.submit(1)
+        both.submit(2)
+        both.owner.slips[1].answer()
+        both.channel.closed()
+
+        assert [both.owner.slips[0]] == both.owner.cancelled
+        assert {both.owner.slips[0].client} == set(both.owner.gone)
+
+
+async def test_a_predictor_that_asks_again_and_again_is_one_client() -> None:
+    """The queue learns when it returns, as it does of a connection."""
+    async with ends() as both:
+        for number in range(3):
+            both.submit(number)
+            both.owner.slips[-1].answer()
+
+        assert 1 == len({id(slip.client) for slip in both.owner.slips})
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_every_submit_is_answered_exactly_once(seed: int) -> None:
+    """Law: answered, refused or forgotten, in any order, no number is answered twice or never."""
+    rng = random.Random(seed)
+    async with ends() as both:
+        owner, forgotten, expected = both.owner, set[int](), set[int]()
+        slips: dict[int, Slip] = {}
+        for number in range(100):
+            method = rng.choice(["items", "items", "absent"])
+            before = len(owner.slips)
+            both.submit(number, method=method)
+            expected.add(number)
+            if len(owner.slips) > before:
+                slips[number] = owner.slips[-1]
+            waiting = [n for n, slip in slips.items() if not slip.done]
+            if waiting and rng.random() < 0.6:
+                chosen = rng.choice(waiting)
+                if rng.random() < 0.3:
+                    forgotten.add(chosen)
+                    both.say({"forget": chosen})
+                else:
+                    slips[chosen].answer()
+        for slip in owner.slips:
+            if not slip.done:
+                slip.answer()
+
+        answered = [(await both.frame()).meta["submitted"] for _ in expected - forgotten]
+
+        assert sorted(expected - forgotten) == sorted(answered)
+        assert await both.quiet()
+        assert not both.channel._tickets

@@ -1,0 +1,472 @@
+"""Web processes that forward: one queue for all, and an answer for everybody, over real sockets."""
+
+import asyncio
+import contextlib
+import random
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from batchedapi_core.batching import Client, ItemErrorPolicy, LaneChoice, Receipts
+from batchedapi_serving.codecs import Answer, RequestHead, Wire, codec_for
+from batchedapi_serving.codecs.base import Decoded, Receipt, Results
+from batchedapi_serving.codecs.item_results import Item, ItemResults
+from batchedapi_serving.dispatch.desk import AnswerTo, Line, Ticket
+from batchedapi_serving.dispatch.desk_server import DeskServer
+from batchedapi_serving.dispatch.remote import RemoteDesk, RemoteLine
+from batchedapi_serving.errors import (
+    NoSuchRouteError,
+    NotReadyError,
+    QueueFullError,
+    ServingError,
+)
+from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.settings import BatchingSettings, ReplicaSettings
+
+HEAD = RequestHead(b"application/json", b"", ())
+RECEIPT = Receipt("b-1", 2, 2, 1, 0.001, 0.002, "size", "replica-0", 0)
+
+
+def settings_in(runtime: str, **changes: object) -> ReplicaSettings:
+    """Of a replica with two web processes."""
+    values: dict[str, object] = {
+        "name": "test", "endpoint": "/test", "revision": "", "predictor_path": "p:P",
+        "search": (), "config": {}, "model_path": None, "processes": 1, "threads": 1,
+        "web_processes": 2, "gpus": (), "model_uri": None, "model_sha256": None,
+        "gpu_assignment": "Auto", "cpu_threads": None, "log_level": "info", "warm_up_sizes": None,
+        "batching": BatchingSettings(), "methods": (), "lane_choice": LaneChoice.RANDOM,
+        "item_errors": ItemErrorPolicy.ISOLATE, "receipts": Receipts.OFF, "timeout": None,
+        "max_body_bytes": 1 << 20, "max_concurrency": 100, "drain_delay": 0.0, "fast_lane": True,
+        "grpc_port": None, "host": "127.0.0.1", "runtime": runtime,
+    }  # fmt: skip
+    return ReplicaSettings(**{**values, **changes})  # type: ignore[arg-type]  # names as above
+
+
+class Slip:
+    """A request at the desk under test."""
+
+    def __init__(self, decoded: Decoded, client: Client, asker: AnswerTo) -> None:
+        self.decoded = decoded
+        self.client = client
+        self.asker = asker
+        self.done = False
+
+    def answer(self, receipt: Receipt | None = None) -> None:
+        """Answer each row with itself."""
+        items = ItemResults([Item(200, "json", row) for row in self.decoded.payload])
+        self.done = True
+        self.asker.deliver(self.decoded.reply.answer(items, 0, self.decoded.rows, receipt))
+
+    def fail(self, error: ServingError) -> None:
+        """Answer with an error."""
+        self.done = True
+        self.asker.deliver(self.decoded.reply.problem(error, self.asker.request_id()))
+
+
+class FirstDesk:
+    """The desk of the first web process, which answers when the test says so."""
+
+    def __init__(self, settings: ReplicaSettings) -> None:
+        spec = MethodSpec("predict", batched=True, max_batch_size=8)
+        codec = codec_for(spec, settings.of_method("predict"), settings.name)
+        self.methods: Mapping[str, MethodSpec] = {"predict": spec}
+        self.default: str | None = "predict"
+        self._line = RemoteLine(spec, codec)
+        self.slips: list[Slip] = []
+        self.cancelled: list[Slip] = []
+        self.gone: list[Client] = []
+        self.refuse: ServingError | None = None
+        self.on_submit: Callable[[Slip], None] = lambda _: None
+
+    def line(self, method: str | None) -> Line:
+        """See Desk."""
+        if method not in {None, "predict"}:
+            raise NoSuchRouteError(f"no {method}")
+        return self._line
+
+    def submit(
+        self,
+        line: Line,
+        decoded: Decoded,
+        client: Client,
+        asker: AnswerTo,
+        timeout: float | None = None,
+    ) -> Ticket:
+        """See Desk."""
+        del line, timeout
+        if self.refuse is not None:
+            raise self.refuse
+        slip = Slip(decoded, client, asker)
+        self.slips.append(slip)
+        self.on_submit(slip)
+        return slip
+
+    def cancel(self, ticket: Ticket) -> None:
+        """See Desk."""
+        assert isinstance(ticket, Slip)
+        ticket.done = True
+        self.cancelled.append(ticket)
+
+    def disconnected(self, client: Client) -> None:
+        """See Desk."""
+        self.gone.append(client)
+
+
+class Asker:
+    """A client's connection, and how often it was answered."""
+
+    def __init__(self) -> None:
+        self.answers: list[Answer] = []
+        self.answered = asyncio.Event()
+
+    def deliver(self, answer: Answer) -> None:
+        """See AnswerTo."""
+        self.answers.append(answer)
+        self.answered.set()
+
+    def request_id(self) -> str | None:
+        """See AnswerTo."""
+        return "r-1"
+
+    async def answer(self) -> Answer:
+        """The answer, when it is there."""
+        await asyncio.wait_for(self.answered.wait(), 5)
+        (answer,) = self.answers
+        return answer
+
+
+class Replica:
+    """A first web process, as far as its desk goes, and one further."""
+
+    def __init__(self, settings: ReplicaSettings) -> None:
+        self.settings = settings
+        self.desk = FirstDesk(settings)
+        self.codes: list[int] = []
+        self.known = asyncio.Event()
+        self.remote = RemoteDesk(settings, self.known.set)
+        self.server = DeskServer(self.desk, self.codes.append)
+        self._listening: asyncio.Server | None = None
+
+    async def open(self) -> None:
+        """Listen."""
+        self.settings.desk_path.unlink(missing_ok=True)
+        self._listening = await asyncio.get_running_loop().create_unix_server(
+            self.server.protocol, str(self.settings.desk_path)
+        )
+
+    async def end(self) -> None:
+        """The first web process ends at once."""
+        if self._listening is not None:
+            self._listening.close()
+            for connection in list(self.server.connections):
+                connection._transport.abort()
+        await until(lambda: not self.server.connections)
+
+    def ask(self, body: bytes, client: Client | None = None) -> tuple[Asker, Ticket]:
+        """A client's request at the further web process."""
+        asker = Asker()
+        line = self.remote.line(None)
+        decoded = line.codec.decode(Wire.PLAIN, HEAD, body)
+        return asker, self.remote.submit(line, decoded, client or Client(), asker)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait for something that comes soon."""
+    async with asyncio.timeout(5):
+        while not true():  # noqa: ASYNC110 - of code under test that sets no event
+            await asyncio.sleep(0.002)
+
+
+@contextlib.asynccontextmanager
+async def replica(**changes: object) -> AsyncIterator[Replica]:
+    """Both, connected."""
+    with tempfile.TemporaryDirectory() as runtime:
+        both = Replica(settings_in(runtime, **changes))
+        await both.open()
+        running = asyncio.create_task(both.remote.run())
+        await asyncio.wait_for(both.known.wait(), 5)
+        try:
+            yield both
+        finally:
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+            await both.end()
+
+
+async def test_a_forwarded_request_is_answered_as_its_client_asked() -> None:
+    """N13, D05: decoded and encoded where the client is, batched where the queue is."""
+    async with replica() as both:
+        asker, ticket = both.ask(b'{"instances": [{"a": 1}, 2]}')
+        await until(lambda: bool(both.desk.slips))
+        both.desk.slips[0].answer()
+
+        answer = await asker.answer()
+
+        assert (200, b'{"predictions":[{"a":1},2]}') == (answer.status, answer.body)
+        assert ticket.done
+        assert 2 == both.desk.slips[0].decoded.rows
+
+
+async def test_requests_of_all_web_processes_are_at_one_desk() -> None:
+    """D18, N15: one queue, so that one batch holds rows of all."""
+    async with replica() as both:
+        second = RemoteDesk(both.settings, lambda: None)
+        running = asyncio.create_task(second.run())
+        await until(lambda: bool(second.methods))
+        line = second.line("predict")
+        asker = Asker()
+
+        second.submit(line, line.codec.decode(Wire.PLAIN, HEAD, b"1"), Client(), asker)
+        both.ask(b"2")
+        await until(lambda: len(both.desk.slips) == 2)
+
+        assert [[b"1"], [b"2"]] == sorted(slip.decoded.payload for slip in both.desk.slips)
+        running.cancel()
+
+
+async def test_a_receipt_reaches_the_client() -> None:
+    """F8: which batch a request rode in is known where the queue is."""
+    async with replica(receipts=Receipts.ALL) as both:
+        asker, _ = both.ask(b"1")
+        await until(lambda: bool(both.desk.slips))
+        both.desk.slips[0].answer(RECEIPT)
+
+        answer = await asker.answer()
+
+        assert (b"x-batchedapi-batch-id", b"b-1") in answer.headers
+
+
+async def test_an_error_has_its_status_and_retry_after_and_the_clients_request_id() -> None:
+    """B21: a client cannot tell which web process it is connected to."""
+    async with replica() as both:
+        asker, _ = both.ask(b"1")
+        await until(lambda: bool(both.desk.slips))
+        both.desk.slips[0].fail(QueueFullError("full", 7))
+
+        answer = await asker.answer()
+
+        assert (503, 7) == (answer.status, answer.retry_after)
+        assert b'"request_id":"r-1"' in answer.body
+
+
+async def test_a_refused_request_is_answered_and_counted_there() -> None:
+    """The metrics have one writer: what the desk refuses and does not count itself, it is told."""
+    async with replica() as both:
+        both.desk.refuse = QueueFullError("full", 3)
+        asker, _ = both.ask(b"1")
+
+        answer = await asker.answer()
+
+        assert (503, 3) == (answer.status, answer.retry_after)
+        assert [503] == both.codes
+
+
+async def test_an_answer_inside_submit_is_an_answer() -> None:
+    """A desk may answer before submit returns: nothing may be left to cancel afterwards."""
+    async with replica() as both:
+        both.desk.on_submit = Slip.answer
+        asker, _ = both.ask(b"1")
+
+        assert 200 == (await asker.answer()).status
+        await both.end()
+        assert [] == both.desk.cancelled
+
+
+async def test_errors_decided_here_are_counted_there() -> None:
+    """Counts equal the clients', whichever web process answered 422."""
+    async with replica() as both:
+        both.remote.answered(422)
+        both.remote.answered(404)
+
+        await until(lambda: both.codes == [422, 404])
+
+
+async def test_a_client_that_left_is_cancelled_and_forgotten_there() -> None:
+    """Its rows are not run, and the queue does not wait for its return."""
+    async with replica() as both:
+        client = Client()
+        asker, ticket = both.ask(b"1", client)
+        await until(lambda: bool(both.desk.slips))
+
+        both.remote.cancel(ticket)
+        both.remote.cancel(ticket)  # twice is harmless
+        await until(lambda: bool(both.desk.gone))
+
+        assert both.desk.slips == both.desk.cancelled
+        assert [both.desk.slips[0].client] == both.desk.gone
+        assert [] == asker.answers
+
+
+async def test_a_client_that_returns_is_the_same_one_there() -> None:
+    """The queue learns when clients return; each request with a new face would teach it nothing."""
+    async with replica() as both:
+        both.desk.on_submit = Slip.answer
+        mine, other = Client(), Client()
+        for client in (mine, other, mine):
+            asker, _ = both.ask(b"1", client)
+            await asker.answer()
+        both.remote.disconnected(mine)
+        both.remote.disconnected(mine)
+        await until(lambda: bool(both.desk.gone))
+
+        first, second, third = (slip.client for slip in both.desk.slips)
+        assert first is third
+        assert first is not second
+        assert [first] == both.desk.gone
+
+
+async def test_when_the_queue_is_gone_whoever_waits_is_told_at_once() -> None:
+    """A dead web process is replaced: 503 with Retry-After, not a wait until the timeout."""
+    async with replica() as both:
+        asker, ticket = both.ask(b"1")
+        await until(lambda: bool(both.desk.slips))
+        await both.end()
+
+        answer = await asker.answer()
+
+        assert (503, True) == (answer.status, answer.retry_after >= 1)
+        assert ticket.done
+        with pytest.raises(NotReadyError):
+            both.ask(b"2")
+
+
+async def test_after_a_restart_it_is_connected_again_and_tells_what_it_answered() -> None:
+    """Nobody connects it by hand, and the 503s of the restart are in the metrics."""
+    async with replica() as both:
+        asker, _ = both.ask(b"1")
+        await until(lambda: bool(both.desk.slips))
+        await both.end()
+        await asker.answer()
+        both.remote.answered(503)  # of a request in between
+        both.known.clear()
+        both.desk.on_submit = Slip.answer
+
+        await both.open()
+        await asyncio.wait_for(both.known.wait(), 5)
+        again, _ = both.ask(b"2")
+
+        assert 200 == (await again.answer()).status
+        await until(lambda: both.codes == [503, 503])
+
+
+async def test_when_a_web_process_dies_its_requests_are_not_run() -> None:
+    """Nobody waits for them, and its clients are not awaited."""
+    async with replica() as both:
+        both.ask(b"1")
+        both.ask(b"2")
+        await until(lambda: len(both.desk.slips) == 2)
+
+        await both.end()
+
+        assert both.desk.slips == both.desk.cancelled
+        assert {id(slip.client) for slip in both.desk.slips} == {id(c) for c in both.desk.gone}
+
+
+async def test_the_last_web_process_to_go_ends_the_drain() -> None:
+    """The process with the queue stops last: others still have answers to come."""
+    async with replica() as both:
+        drained = asyncio.create_task(both.server.drained())
+        await asyncio.sleep(0.01)
+        before = drained.done()
+
+        await both.end()
+        await asyncio.wait_for(drained, 5)
+
+        assert not before
+
+
+async def test_methods_are_told_once_they_are_known() -> None:
+    """Web processes start before the model is loaded: 503 until then, and no restart needed."""
+    with tempfile.TemporaryDirectory() as runtime:
+        both = Replica(settings_in(runtime))
+        methods, both.desk.methods = both.desk.methods, {}
+        await both.open()
+        running = asyncio.create_task(both.remote.run())
+        await until(lambda: bool(both.server.connections))
+        with pytest.raises(NotReadyError):
+            both.remote.line(None)
+        assert {} == both.remote.methods
+
+        both.desk.methods = methods
+        both.server.ready()
+        await asyncio.wait_for(both.known.wait(), 5)
+
+        assert methods == both.remote.methods
+        assert "predict" == both.remote.default
+        with pytest.raises(NoSuchRouteError, match="no method 'other'; served are predict"):
+            both.remote.line("other")
+        running.cancel()
+        await both.end()
+
+
+async def test_more_than_the_replica_takes_is_refused_without_being_copied() -> None:
+    """B21: in an overload the connection to the queue must not become the queue."""
+    async with replica(max_concurrency=2) as both:
+        both.ask(b"1")
+        both.ask(b"2")
+
+        with pytest.raises(QueueFullError):
+            both.ask(b"3")
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_every_request_is_answered_exactly_once(seed: int) -> None:
+    """Law: whatever the order of answers, departures and deaths of the process with the queue."""
+    rng = random.Random(seed)
+    async with replica() as both:
+        asked: list[tuple[Asker, Ticket]] = []
+        left: set[int] = set()
+        for step in range(150):
+            match rng.choice(["ask", "ask", "ask", "answer", "leave", "rest", "die"]):
+                case "ask":
+                    with contextlib.suppress(ServingError):
+                        asked.append(both.ask(b"%d" % step))
+                case "answer":
+                    waiting = [slip for slip in both.desk.slips if not slip.done]
+                    if waiting:
+                        rng.choice(waiting).answer()
+                case "leave" if asked:
+                    i = rng.randrange(len(asked))
+                    if not asked[i][1].done:
+                        left.add(i)
+                    both.remote.cancel(asked[i][1])
+                case "die" if rng.random() < 0.2:
+                    await both.end()
+                    both.known.clear()
+                    await both.open()
+                    await asyncio.wait_for(both.known.wait(), 5)
+                case _:
+                    await asyncio.sleep(0.001)
+        await asyncio.sleep(0.05)
+        for slip in both.desk.slips:
+            if not slip.done:
+                slip.answer()
+        await until(lambda: all(ticket.done for _, ticket in asked))
+
+        counts = [len(asker.answers) for asker, _ in asked]
+        assert [0 if i in left else 1 for i in range(len(asked))] == counts
+        assert not both.remote._asks
+
+
+async def test_a_tensor_goes_there_as_its_bytes(tmp_path: Path) -> None:
+    """N14: many rows in one call are forwarded in one piece, however they were sent."""
+    del tmp_path
+    async with replica() as both:
+        body = b'{"instances": [%b]}' % b",".join(b'"%04d"' % i for i in range(1000))
+        asker, _ = both.ask(body)
+        await until(lambda: bool(both.desk.slips))
+
+        assert 1000 == both.desk.slips[0].decoded.rows
+        assert b'"0999"' == both.desk.slips[0].decoded.payload[-1]
+        both.desk.slips[0].answer()
+        assert 200 == (await asker.answer()).status
+
+
+def test_results_join() -> None:
+    """The kind of Results used above is the one that dispatch joins and cuts."""
+    results: Results = ItemResults([Item(200, "json", b"1")])
+
+    assert ({"kind": "items", "items": [[200, "json", 1]]}, [b"1"]) == results.to_frame(0, 1)

@@ -1,0 +1,28 @@
+"""One Client for each connection."""
+
+from batchedapi_core.batching import Client
+from batchedapi_serving.grpc.peers import Peers
+
+
+def test_a_connection_keeps_its_client() -> None:
+    """The policy learns from it when it comes back."""
+    peers = Peers(lambda _: None)
+
+    first = peers.client("ipv4:10.0.0.1:5000")
+
+    assert first is peers.client("ipv4:10.0.0.1:5000")
+    assert first is not peers.client("ipv4:10.0.0.1:5001")
+
+
+def test_the_connection_silent_longest_is_forgotten() -> None:
+    """No close is told of; a dead connection must not be remembered, nor awaited, for ever."""
+    gone: list[Client] = []
+    peers = Peers(gone.append, most=2)
+    a, b = peers.client("a"), peers.client("b")
+
+    peers.client("a")
+    peers.client("c")
+
+    assert [b] == gone
+    assert a is peers.client("a")
+    assert b is not peers.client("b")

@@ -1,0 +1,637 @@
+"""Model processes as they are: started as programs, in front of a dispatcher over real sockets."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from batchedapi_core.batching import Client, ItemErrorPolicy, LaneChoice, Receipts, Strategy
+from batchedapi_serving.codecs import Answer, RequestHead, Wire
+from batchedapi_serving.dispatch.desk import Ticket
+from batchedapi_serving.dispatch.desk_server import DeskServer
+from batchedapi_serving.dispatch.dispatcher import Dispatcher
+from batchedapi_serving.dispatch.lanes import Lane
+from batchedapi_serving.dispatch.remote import RemoteDesk
+from batchedapi_serving.metrics import slots
+from batchedapi_serving.metrics.recorder import Recorder
+from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.settings import BatchingSettings, ReplicaSettings
+
+HEAD = RequestHead(b"application/json", b"", ())
+PREDICTOR = """
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+
+from batchedapi_serving import ItemError, Tensor, batched
+from batchedapi_serving.predictor.api import SubmitError
+
+PAIR = Tensor("FP32", [2])
+MEGABYTE = Tensor("FP32", [256, 1024])
+
+
+class Composed:
+    def __init__(self, config, context):
+        self.context = context
+        self.folder = Path(config["folder"])
+
+    async def predict(self, payload, query_params, headers):
+        do, submit = payload["do"], self.context.submit
+        try:
+            return await getattr(self, "do_" + do)(payload, submit)
+        except SubmitError as error:
+            return {"status": error.status, "error": error.message}
+
+    async def do_double(self, payload, submit):
+        rows = await submit("double", payload["rows"])
+        return [row.message if isinstance(row, ItemError) else row for row in rows]
+
+    async def do_parallel(self, payload, submit):
+        begun = time.monotonic()
+        one, two = await asyncio.gather(submit("nap", [1]), submit("rest", [2]))
+        return {"rows": [*one, *two], "seconds": time.monotonic() - begun}
+
+    async def do_scale(self, payload, submit):
+        array = await submit("scale", np.array(payload["rows"]))
+        array += 0  # the caller's own
+        return {"type": type(array).__name__, "dtype": array.dtype.str, "rows": array.tolist()}
+
+    async def do_named(self, payload, submit):
+        answer = await submit("named", {"a": [[1, 2]], "b": np.ones((1, 2), "float64")})
+        return {name: array.tolist() for name, array in answer.items()}
+
+    async def do_call(self, payload, submit):
+        return await submit("single", [1, 2])
+
+    async def do_itself(self, payload, submit):
+        return await submit("predict", [{"do": "itself"}])
+
+    async def do_circle(self, payload, submit):
+        return [str(row) for row in await submit("partner", ["x"])]
+
+    async def do_missing(self, payload, submit):
+        return await submit("absent", [1])
+
+    async def do_wrong(self, payload, submit):
+        return await submit("scale", [[1, 2, 3]])
+
+    async def do_text(self, payload, submit):
+        return await submit("scale", "text")
+
+    async def do_empty(self, payload, submit):
+        return await submit("double", [])
+
+    async def do_elsewhere(self, payload, submit):
+        def in_a_thread():
+            return asyncio.run(submit("double", [1]))
+
+        return await asyncio.to_thread(in_a_thread)
+
+    async def do_raises(self, payload, submit):
+        return await submit("raises", [1])
+
+    async def do_wait(self, payload, submit):
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            (self.folder / "cancelled").touch()
+            raise
+
+    async def do_await_hang(self, payload, submit):
+        try:
+            return await submit("wait", [1])
+        except asyncio.CancelledError:
+            (self.folder / "cancelled").touch()
+            raise
+
+    async def do_score(self, payload, submit):
+        return Path("/proc/self/oom_score_adj").read_text()
+
+    @batched(example="warm")
+    async def partner(self, items):
+        if items[0] == "warm":
+            rows = await self.context.submit("double", [21])
+            (self.folder / "warmed").write_text(str(rows[0]["value"]))
+            return items
+        return [str(await self.context.submit("predict", [{"do": "circle"}])) for _ in items]
+
+    @batched(example=1)
+    def double(self, items):
+        return [
+            ItemError(422, "negative") if i < 0 else {"value": 2 * i, "batch": len(items)}
+            for i in items
+        ]
+
+    @batched
+    def nap(self, items):
+        time.sleep(0.2)
+        return items
+
+    @batched
+    def rest(self, items):
+        time.sleep(0.2)
+        return items
+
+    @batched
+    async def wait(self, items):
+        await asyncio.sleep(60)
+
+    @batched
+    def raises(self, items):
+        raise ValueError("no")
+
+    @batched(inputs=PAIR, outputs=PAIR)
+    def scale(self, rows):
+        return rows * 10
+
+    @batched(inputs={"a": PAIR, "b": PAIR}, outputs={"sum": PAIR, "difference": PAIR})
+    def named(self, arrays):
+        return {"sum": arrays["a"] + arrays["b"], "difference": arrays["a"] - arrays["b"]}
+
+    @batched(inputs=MEGABYTE, outputs=MEGABYTE, max_batch_size=2)
+    def large(self, rows):
+        return rows + 1
+
+    async def single(self, payload, query_params, headers):
+        return payload + 1
+
+    @batched
+    def dies(self, items):
+        os._exit(7)
+"""
+
+
+def settings_in(runtime: str, **changes: Any) -> ReplicaSettings:
+    """Of a replica whose predictor is `composed.py` in `runtime`."""
+    values: dict[str, Any] = {
+        "name": "composed", "endpoint": "/composed", "revision": "", "model_path": None,
+        "predictor_path": "composed.py:Composed", "search": (runtime,),
+        "config": {"folder": runtime}, "processes": 1, "threads": 2, "web_processes": 1,
+        "gpus": (), "log_level": "error", "warm_up_sizes": None, "methods": (),
+        "batching": BatchingSettings(batch_interval=0.1, strategy=Strategy.FIXED),
+        "lane_choice": LaneChoice.RANDOM,
+        "item_errors": ItemErrorPolicy.ISOLATE, "receipts": Receipts.OFF, "timeout": 20.0,
+        "max_body_bytes": 1 << 24, "max_concurrency": 100, "drain_delay": 0.0,
+        "fast_lane": True, "grpc_port": None, "host": "127.0.0.1", "runtime": runtime,
+        "model_uri": None, "model_sha256": None, "gpu_assignment": "Auto", "cpu_threads": None,
+    }  # fmt: skip
+    return ReplicaSettings(**{**values, **changes})
+
+
+class ModelProcess:
+    """The program, in a folder of its own."""
+
+    def __init__(self, code: str = PREDICTOR, **changes: Any) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self.settings = settings_in(self._folder.name, **changes)
+        (self.folder / "composed.py").write_text(textwrap.dedent(code))
+        self.settings.write()
+        slots.create_memory(self.settings.metrics_path)
+        self.process = self._start()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            [sys.executable, "-m", "batchedapi_serving.model", self._folder.name, "0"],
+            start_new_session=True,
+        )
+
+    @property
+    def folder(self) -> Path:
+        """Of its settings, its sockets and what the predictor leaves."""
+        return Path(self._folder.name)
+
+    def restart(self) -> None:
+        """What the supervisor does with one that ended."""
+        self.process.wait()
+        self.process = self._start()
+
+    def close(self) -> None:
+        """End it."""
+        self.process.kill()
+        self.process.wait()
+        self._folder.cleanup()
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[ModelProcess]:
+    """One process for many tests: each test is a web process more to which it connects."""
+    process = ModelProcess()
+    yield process
+    process.close()
+
+
+class Asked:
+    """A request, as its client sees it."""
+
+    def __init__(self) -> None:
+        self.answers: list[Answer] = []
+        self.ticket: Ticket | None = None
+        self._answered = asyncio.Event()
+
+    def deliver(self, answer: Answer) -> None:
+        """See AnswerTo."""
+        self.answers.append(answer)
+        self._answered.set()
+
+    def request_id(self) -> str | None:
+        """See AnswerTo."""
+        return None
+
+    async def answer(self) -> Answer:
+        """Its only answer, when it is there."""
+        await asyncio.wait_for(self._answered.wait(), 15)
+        (answer,) = self.answers
+        return answer
+
+    async def value(self) -> Any:
+        """The answer as JSON; it must be 200."""
+        answer = await self.answer()
+        assert 200 == answer.status, answer.body
+        return orjson.loads(answer.body)
+
+
+class Web:
+    """A web process's dispatcher in front of the model process."""
+
+    def __init__(self, settings: ReplicaSettings) -> None:
+        memory = slots.map_memory(settings.metrics_path)
+        self.dispatcher = Dispatcher(settings, Recorder(memory), asyncio.get_running_loop(), self)
+        self.hello = asyncio.Event()
+        self.replaced: list[int] = []
+
+    def replace(self, pid: int) -> None:
+        """See Supervision."""
+        self.replaced.append(pid)
+
+    def ready(self, methods: Sequence[MethodSpec], default: str | None) -> None:
+        """See Supervision."""
+        del methods, default
+        self.hello.set()
+
+    def ask(self, method: str | None, body: Any) -> Asked:
+        """One request."""
+        asked, line = Asked(), self.dispatcher.line(method)
+        decoded = line.codec.decode(Wire.PLAIN, HEAD, orjson.dumps(body))
+        asked.ticket = self.dispatcher.submit(line, decoded, Client(), asked)
+        return asked
+
+
+@contextlib.asynccontextmanager
+async def web(model: ModelProcess) -> AsyncIterator[Web]:
+    """A web process that the model process has connected to."""
+    path = model.settings.lanes_path
+    path.unlink(missing_ok=True)
+    found, lanes = Web(model.settings), list[Lane]()
+
+    def lane() -> Lane:
+        lanes.append(Lane(found.dispatcher))
+        return lanes[-1]
+
+    server = await asyncio.get_running_loop().create_unix_server(lane, str(path))
+    try:
+        await asyncio.wait_for(found.hello.wait(), 30)
+        # Every lane and, if there are async methods, the channel.
+        await until(lambda: sum(lane.pid > 0 for lane in lanes) >= model.settings.threads + 1)
+        yield found
+    finally:
+        server.close()
+        for each in lanes:
+            each.close()
+            if each._channel is not None and each._transport is not None:
+                each._transport.abort()
+        await asyncio.sleep(0.01)
+
+
+def oom_score() -> int:
+    """Of this process, which the model process was started from."""
+    return int(Path("/proc/self/oom_score_adj").read_text())
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait for something that comes soon."""
+    async with asyncio.timeout(10):
+        while not true():  # noqa: ASYNC110 - of processes that set no event
+            await asyncio.sleep(0.005)
+
+
+async def test_a_predictor_with_many_methods_serves_each(model: ModelProcess) -> None:
+    """N25: one process, several methods, each of its own kind."""
+    async with web(model) as front:
+        doubled = front.ask("double", 4)
+        scaled = front.ask("scale", {"instances": [[1, 2], [3, 4]]})
+        named = front.ask("named", {"a": [5, 6], "b": [1, 2]})
+
+        assert {"value": 8, "batch": 1} == await doubled.value()
+        assert {"predictions": [[10, 20], [30, 40]]} == await scaled.value()
+        assert {"sum": [6, 8], "difference": [4, 4]} == await named.value()
+
+
+async def test_submitted_rows_are_batched_with_those_of_others(model: ModelProcess) -> None:
+    """N10, N28: a predictor's own rows wait in the queue that its clients' rows wait in."""
+    async with web(model) as front:
+        asked = [front.ask(None, {"do": "double", "rows": [i]}) for i in range(4)]
+        direct = front.ask("double", 9)
+
+        rows = [row for each in asked for row in await each.value()]
+        seen = await direct.value()
+
+        assert [0, 2, 4, 6] == [row["value"] for row in rows]
+        assert 18 == seen["value"]
+        assert max(row["batch"] for row in rows) >= 2
+
+
+async def test_an_item_error_stays_in_its_row(model: ModelProcess) -> None:
+    """One bad row of a submit is one bad row: the caller decides what becomes of it."""
+    async with web(model) as front:
+        rows = await front.ask(None, {"do": "double", "rows": [1, -1, 2]}).value()
+
+        assert (2, "negative", 4) == (rows[0]["value"], rows[1], rows[2]["value"])
+
+
+async def test_gathered_submits_run_at_the_same_time(model: ModelProcess) -> None:
+    """N28: two models of 0.2 s and a wait of 0.1 s each, awaited together: 0.3 s, not 0.6 s."""
+    async with web(model) as front:
+        answer = await front.ask(None, {"do": "parallel"}).value()
+
+        assert [1, 2] == answer["rows"]
+        assert answer["seconds"] < 0.5
+
+
+async def test_async_calls_run_side_by_side(model: ModelProcess) -> None:
+    """N10: parallel at the endpoint: many wait at once, on no thread each."""
+    async with web(model) as front:
+        waiting = [front.ask(None, {"do": "wait"}) for _ in range(20)]
+        answered = front.ask(None, {"do": "double", "rows": [1]})
+
+        assert 2 == (await answered.value())[0]["value"]
+        for each in waiting:
+            assert each.ticket is not None
+            front.dispatcher.cancel(each.ticket)
+
+
+async def test_arrays_come_back_as_arrays(model: ModelProcess) -> None:
+    """The method's own kind: what NumPy code put in and takes out, of the declared type."""
+    async with web(model) as front:
+        scaled = await front.ask(None, {"do": "scale", "rows": [[1, 2], [3, 4]]}).value()
+        named = await front.ask(None, {"do": "named"}).value()
+
+        assert {"type": "ndarray", "dtype": "<f4", "rows": [[10, 20], [30, 40]]} == scaled
+        assert {"sum": [[2, 3]], "difference": [[0, 1]]} == named
+
+
+@pytest.mark.parametrize(
+    ("do", "status", "words"),
+    [
+        ("itself", 422, "circle: predict -> predict"),
+        ("missing", 500, "there is no method 'absent'; served are"),
+        ("wrong", 422, "rows"),
+        ("text", 422, "expected what 'scale' takes, got str"),
+        ("empty", 422, "at least one"),
+        ("elsewhere", 500, "expected to be awaited in an async method"),
+        ("raises", 500, "ValueError"),
+    ],
+)
+async def test_a_submit_that_cannot_be_answered_says_why(
+    model: ModelProcess, do: str, status: int, words: str
+) -> None:
+    """A SubmitError with the status that a client would get, and the remedy; never a hang."""
+    async with web(model) as front:
+        answer = await front.ask(None, {"do": do}).value()
+
+        assert status == answer["status"]
+        assert words in answer["error"]
+
+
+async def test_methods_that_would_wait_for_each_other_are_refused(model: ModelProcess) -> None:
+    """A circle through two queues would hold both for ever; the error names the whole of it."""
+    async with web(model) as front:
+        begun = time.monotonic()
+        answer = await front.ask(None, {"do": "circle"}).value()
+
+        assert "predict -> partner -> predict" in json.dumps(answer)
+        assert time.monotonic() - begun < 5
+
+
+async def test_what_its_client_no_longer_waits_for_is_cancelled(model: ModelProcess) -> None:
+    """N09: a call that nobody waits for ends, and so does what it submitted."""
+    mark = model.folder / "cancelled"
+    async with web(model) as front:
+        for do in ("wait", "await_hang"):
+            mark.unlink(missing_ok=True)
+            asked = front.ask(None, {"do": do})
+            await asyncio.sleep(0.1)
+            assert asked.ticket is not None
+            front.dispatcher.cancel(asked.ticket)
+
+            await until(mark.exists)
+            assert [] == asked.answers
+
+
+async def test_the_model_is_there_for_the_next_web_process(model: ModelProcess) -> None:
+    """When the web process is replaced connections are made again; the model stays loaded."""
+    async with web(model) as front:
+        front.ask(None, {"do": "wait"})
+        await asyncio.sleep(0.05)
+
+    async with web(model) as front:
+        answer = await front.ask(None, {"do": "double", "rows": [3]}).value()
+
+    assert 6 == answer[0]["value"]
+    assert model.process.poll() is None
+
+
+async def test_methods_are_warmed_up_before_it_connects(model: ModelProcess) -> None:
+    """An async method may submit in its warm-up, when there is no queue yet."""
+    async with web(model):
+        assert "42" == (model.folder / "warmed").read_text()
+
+
+async def test_large_rows_arrive_as_they_were_sent(model: ModelProcess) -> None:
+    """A megabyte a row, so by shared memory; the second batch must not see the first one's."""
+    async with web(model) as front:
+        for value in (1, 2, 3):
+            answer = await front.ask("large", [[value] * 1024] * 256).value()
+
+            assert [value + 1] * 1024 == answer[0] == answer[-1]
+
+
+async def test_a_model_process_gives_way_when_memory_runs_out(model: ModelProcess) -> None:
+    """S6: the kernel ends it, and not the supervisor or a web process."""
+    async with web(model) as front:
+        score = int(await front.ask(None, {"do": "score"}).value())
+
+        assert min(1000, oom_score() + 500) == score
+
+
+async def test_rows_of_two_web_processes_share_a_batch(model: ModelProcess) -> None:
+    """D18, N15: decoded in two places, queued and run in one; tensors, items and shapes alike."""
+    settings = model.settings
+    async with web(model) as front:
+        served = DeskServer(front.dispatcher, lambda _: None)
+        loop = asyncio.get_running_loop()
+        settings.desk_path.unlink(missing_ok=True)
+        server = await loop.create_unix_server(served.protocol, str(settings.desk_path))
+        far = RemoteDesk(settings, lambda: None)
+        running = asyncio.create_task(far.run())
+        await until(lambda: bool(far.methods))
+
+        def ask_far(method: str, body: Any) -> Asked:
+            asked, line = Asked(), far.line(method)
+            decoded = line.codec.decode(Wire.PLAIN, HEAD, orjson.dumps(body))
+            asked.ticket = far.submit(line, decoded, Client(), asked)
+            return asked
+
+        here = [front.ask("double", i) for i in range(3)]
+        there = [ask_far("double", i) for i in range(3)]
+        named = ask_far("named", {"a": [5, 6], "b": [1, 2]})
+        single = ask_far("predict", {"do": "double", "rows": [5]})
+
+        near_rows = [await each.value() for each in here]
+        far_rows = [await each.value() for each in there]
+        assert [0, 2, 4] == [row["value"] for row in near_rows]
+        assert [0, 2, 4] == [row["value"] for row in far_rows]
+        assert max(row["batch"] for row in far_rows) > 3
+        assert {"sum": [6, 8], "difference": [4, 4]} == await named.value()
+        assert 10 == (await single.value())[0]["value"]
+        running.cancel()
+        server.close()
+        await asyncio.sleep(0.01)
+
+
+async def test_after_a_death_every_request_is_answered_once() -> None:
+    """S1: rows on a lane and calls on the channel alike; who died of its own row gets a 500."""
+    process = ModelProcess()
+    try:
+        async with web(process) as front:
+            slow = [front.ask(None, {"do": "parallel"}) for _ in range(3)]
+            await asyncio.sleep(0.05)
+            process.process.send_signal(signal.SIGKILL)
+            process.restart()
+
+            for each in slow:
+                assert [1, 2] == (await each.value())["rows"]
+            assert all(len(each.answers) == 1 for each in slow)
+    finally:
+        process.close()
+
+
+async def test_a_sync_predictor_needs_no_channel() -> None:
+    """The usual predictor: no event loop in its process, and lanes as before."""
+    code = """
+        import threading
+        from batchedapi_serving import batched
+
+        class Composed:
+            def __init__(self, config, context):
+                pass
+
+            @batched(example=1)
+            def predict(self, items):
+                return [sorted(t.name for t in threading.enumerate()) for _ in items]
+    """
+    process = ModelProcess(code, threads=1)
+    try:
+        path = process.settings.lanes_path
+        front = Web(process.settings)
+        server = await asyncio.get_running_loop().create_unix_server(
+            lambda: Lane(front.dispatcher), str(path)
+        )
+        await asyncio.wait_for(front.hello.wait(), 30)
+
+        assert ["MainThread", "lane-0"] == await front.ask(None, 1).value()
+        server.close()
+    finally:
+        process.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "reason", "words"),
+    [
+        ("raise ValueError('no weights')", "InitFailed", "no weights"),
+        ("context.submit('predict', [1]).send(None)", "InitFailed", "event loop"),
+        ("raise MemoryError", "OutOfMemory", "ran out of memory"),
+    ],
+)
+def test_a_predictor_that_cannot_start_leaves_the_reason(
+    body: str, reason: str, words: str
+) -> None:
+    """C19, N11: the supervisor reads why from a file, and shows it as the condition's message."""
+    code = f"""
+        from batchedapi_serving import batched
+
+        class Composed:
+            def __init__(self, config, context):
+                {body}
+
+            @batched
+            def predict(self, items):
+                return items
+    """
+    process = ModelProcess(code)
+    try:
+        assert 1 == process.process.wait(30)
+        failure = json.loads(process.settings.failure_path(0).read_text())
+
+        assert reason == failure["reason"]
+        assert words in failure["message"]
+    finally:
+        process.close()
+
+
+async def test_a_call_that_ends_the_channels_thread_ends_the_process() -> None:
+    """The supervisor replaces a process; nobody would replace a thread."""
+    code = """
+        class Composed:
+            def __init__(self, config, context):
+                pass
+
+            async def predict(self, payload, query_params, headers):
+                raise KeyboardInterrupt
+    """
+    process = ModelProcess(code, threads=1)
+    try:
+        async with web(process) as front:
+            front.ask(None, 1)
+            await until(lambda: process.process.poll() is not None)
+
+            assert 1 == process.process.returncode
+    finally:
+        process.close()
+
+
+def test_it_tells_the_supervisor_once_it_is_loaded() -> None:
+    """Model processes load one after the other: the next begins when this one is done."""
+    read, write = os.pipe()
+    with tempfile.TemporaryDirectory() as folder:
+        settings = settings_in(folder)
+        (Path(folder) / "composed.py").write_text(PREDICTOR)
+        settings.write()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "batchedapi_serving.model", folder, "0"],
+            pass_fds=[write],
+            env={**os.environ, "BATCHEDAPI_LOADED_FD": str(write)},
+        )
+        os.close(write)
+        try:
+            assert b"\n" == os.read(read, 10)
+            assert b"" == os.read(read, 10)
+            assert process.poll() is None
+        finally:
+            process.kill()
+            process.wait()
+            os.close(read)

@@ -1,0 +1,211 @@
+"""Fetching, from real servers on loopback."""
+
+import builtins
+import hashlib
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import pytest
+
+from batchedapi_serving.errors import LoadError
+from batchedapi_serving.model_source import storing
+from batchedapi_serving.model_source.fetch import WAITS, fetch
+
+BODY = bytes(range(256)) * 8192  # 2 MiB: more than one read
+
+
+class Server(Protocol):
+    """The https server of conftest.py."""
+
+    port: int
+    answers: dict[str, list[tuple[int, dict[str, str], bytes]]]
+    asked: list[str]
+
+
+class Fetched(NamedTuple):
+    """What came of it."""
+
+    path: Path
+    waits: list[float]
+
+
+def fetched(uri: str, folder: Path, sha256: str | None = None) -> Fetched:
+    """Without waiting between tries."""
+    waits: list[float] = []
+    path = fetch(uri, sha256, here=folder, folder=folder / "model", sleep=waits.append)
+    return Fetched(path, waits)
+
+
+def failure(uri: str, folder: Path, sha256: str | None = None) -> LoadError:
+    """Of a fetch that fails."""
+    with pytest.raises(LoadError) as raised:
+        fetched(uri, folder, sha256)
+    return raised.value
+
+
+def test_what_is_here_is_used_in_place(tmp_path: Path) -> None:
+    """A mounted volume is not copied."""
+    (tmp_path / "weights").mkdir()
+
+    assert tmp_path / "weights" == fetched("weights", tmp_path).path
+    assert tmp_path / "weights" == fetched(f"file://{tmp_path}/weights", tmp_path).path
+    assert not (tmp_path / "model").exists()
+
+
+def test_what_is_not_here_is_named(tmp_path: Path) -> None:
+    """With the path that was looked at, not the one that was written."""
+    error = failure("missing", tmp_path)
+
+    assert error.reason == "DownloadFailed"
+    assert f"there is no file or folder {tmp_path}/missing" in str(error)
+
+
+def test_a_file_comes_over_https(https: Server, tmp_path: Path) -> None:
+    """Whole, under its own name, with its digest checked."""
+    https.answers["/a/model.bin"] = [(200, {}, BODY)]
+
+    uri, digest = f"https://localhost:{https.port}/a/model.bin", hashlib.sha256(BODY).hexdigest()
+    path = fetched(uri, tmp_path, digest).path
+
+    assert path.name == "model.bin"
+    assert path.read_bytes() == BODY
+
+
+def test_a_digest_that_differs_fails_the_start(https: Server, tmp_path: Path) -> None:
+    """Once: the same file would come again."""
+    https.answers["/model.bin"] = [(200, {}, b"other")]
+
+    error = failure(f"https://localhost:{https.port}/model.bin", tmp_path, "0" * 64)
+
+    assert ("DigestMismatch", 1) == (error.reason, len(https.asked))
+
+
+def test_a_server_that_is_unwell_is_asked_again(https: Server, tmp_path: Path) -> None:
+    """Waiting longer each time; a torn download counts as unwell."""
+    torn = (200, {"content-length": "100"}, b"half")
+    https.answers["/m"] = [(503, {}, b""), (429, {}, b""), torn, (200, {}, b"all")]
+
+    path, waits = fetched(f"https://localhost:{https.port}/m", tmp_path)
+
+    assert path.read_bytes() == b"all"
+    assert list(WAITS[:3]) == waits
+
+
+def test_after_the_last_try_the_last_reason_is_told(https: Server, tmp_path: Path) -> None:
+    """A pod that is started again tries again."""
+    https.answers["/m"] = [(500, {}, b"")]
+
+    error = failure(f"https://localhost:{https.port}/m", tmp_path)
+
+    assert ("DownloadFailed", len(WAITS) + 1) == (error.reason, len(https.asked))
+    assert "500" in str(error)
+    assert "5 times" in str(error)
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_refusal_is_final(https: Server, tmp_path: Path, status: int) -> None:
+    """Asking again does not change it."""
+    https.answers["/m"] = [(status, {}, b"")]
+
+    error = failure(f"https://localhost:{https.port}/m", tmp_path)
+
+    assert f"expected 200, got {status}" in str(error)
+    assert len(https.asked) == 1
+
+
+def test_redirects_lead_to_https_only(https: Server, tmp_path: Path) -> None:
+    """Storage services redirect to another host; one to http could be changed on the way."""
+    base = f"https://localhost:{https.port}"
+    https.answers["/good"] = [(302, {"location": f"{base}/there"}, b"")]
+    https.answers["/there"] = [(200, {}, b"it")]
+    https.answers["/bad"] = [(302, {"location": f"http://localhost:{https.port}/there"}, b"")]
+
+    assert fetched(f"{base}/good", tmp_path).path.read_bytes() == b"it"
+    assert "was sent on to http://" in str(failure(f"{base}/bad", tmp_path))
+
+
+def test_an_unknown_certificate_is_refused_with_the_remedy(
+    https: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, and without a byte of the model."""
+    monkeypatch.delenv("SSL_CERT_FILE")
+
+    error = failure(f"https://localhost:{https.port}/m", tmp_path)
+
+    assert "certificate does not verify" in str(error)
+    assert "SSL_CERT_FILE" in str(error)
+    assert https.asked == []
+
+
+def test_a_model_larger_than_the_disk_is_refused_before_it_fills_it(
+    https: Server, tmp_path: Path
+) -> None:
+    """S25: the node's disk is shared with other pods."""
+    size = shutil.disk_usage(tmp_path).free - storing.SPARE // 2
+    https.answers["/m"] = [(200, {"content-length": str(size)}, b"")]
+
+    error = failure(f"https://localhost:{https.port}/m", tmp_path)
+
+    assert f"expected room for {size} bytes" in str(error)
+    assert "ephemeral storage" in str(error)
+
+
+def test_an_object_comes_from_a_bucket(s3: dict[str, bytes], tmp_path: Path) -> None:
+    """A key that is an object is a file, also when others begin with its name."""
+    s3 |= {"v1/model.bin": BODY, "v1/model.bin.txt": b"no"}
+
+    path = fetched("s3://models/v1/model.bin", tmp_path, hashlib.sha256(BODY).hexdigest()).path
+
+    assert path.name == "model.bin"
+    assert path.read_bytes() == BODY
+    assert [path] == list(path.parent.iterdir())
+
+
+@pytest.mark.parametrize("uri", ["s3://models/v1", "s3://models/v1/"])
+def test_a_prefix_of_a_bucket_is_a_folder(s3: dict[str, bytes], tmp_path: Path, uri: str) -> None:
+    """With everything below it, at its place, and nothing beside it."""
+    s3 |= {"v1/a.bin": b"a", "v1/sub/b.bin": b"b", "v10/c.bin": b"c"}
+
+    path = fetched(uri, tmp_path).path
+
+    files = {str(f.relative_to(path)): f.read_bytes() for f in path.rglob("*") if f.is_file()}
+    assert {"a.bin": b"a", "sub/b.bin": b"b"} == files
+
+
+def test_a_bucket_without_such_a_key_says_so(s3: dict[str, bytes], tmp_path: Path) -> None:
+    """Not an empty folder, which the predictor would stumble over."""
+    s3["other"] = b""
+
+    assert "no such object, and none below it" in str(failure("s3://models/v1", tmp_path))
+
+
+def test_without_obstore_the_remedy_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is an extra: most models do not lie in a bucket."""
+    real = builtins.__import__
+
+    def missing(name: str, *rest: Any) -> Any:
+        if name.partition(".")[0] == "obstore":
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "obstore"]:
+        monkeypatch.delitem(sys.modules, name)
+
+    assert "pip install 'batchedapi[s3]'" in str(failure("s3://models/v1", tmp_path))
+
+
+def test_nothing_of_a_torn_download_stays(https: Server, tmp_path: Path) -> None:
+    """The next try begins with an empty folder."""
+    answers: Sequence[Any] = [(200, {"content-length": "9"}, b"half"), (200, {}, b"whole")]
+    https.answers["/m"] = list(answers)
+
+    path = fetched(f"https://localhost:{https.port}/m", tmp_path).path
+
+    assert [path] == list(path.parent.iterdir())
+    assert path.read_bytes() == b"whole"

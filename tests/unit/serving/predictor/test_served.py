@@ -1,0 +1,214 @@
+"""Which methods are served, and what the manifest changes about them."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from batchedapi_core.batching import ShapePolicy
+from batchedapi_serving import Tensor, batched, endpoint
+from batchedapi_serving.errors import LoadError
+from batchedapi_serving.predictor.loading import default_method, served_methods
+from batchedapi_serving.settings import BatchingSettings, MethodSettings, ReplicaSettings
+
+X = Tensor("FP32", [4])
+
+
+def settings(
+    *methods: MethodSettings, size: int | None = None, policy: ShapePolicy = ShapePolicy.BUCKET
+) -> ReplicaSettings:
+    """What a manifest says of batching; nothing else is looked at."""
+    nothing: dict[str, Any] = {field.name: None for field in dataclasses.fields(ReplicaSettings)}
+    batching = BatchingSettings(max_batch_size=size, shape_policy=policy)
+    return ReplicaSettings(**{**nothing, "batching": batching, "methods": methods})
+
+
+def of(
+    name: str,
+    *,
+    batched: bool | None = None,
+    batch_dim: tuple[int, int] | None = None,
+    size: int | None = None,
+    policy: ShapePolicy = ShapePolicy.BUCKET,
+) -> MethodSettings:
+    """What it says of one method."""
+    batching = BatchingSettings(max_batch_size=size, shape_policy=policy)
+    return MethodSettings(name, batched, batch_dim, batching)
+
+
+class Plain:
+    """Takes requests."""
+
+    def predict(self, payload: Any, query_params: Any, headers: Any) -> Any:
+        """One at a time."""
+
+    def helper(self) -> None:
+        """Is not served."""
+
+
+class Many:
+    """Has methods of each kind."""
+
+    @batched
+    def predict(self, items: list[Any]) -> list[Any]:
+        """Of items."""
+        return items
+
+    @batched(inputs=X, max_batch_size=8)
+    def embed(self, x: Any) -> Any:
+        """Of a tensor."""
+        return x
+
+    @batched(inputs=Tensor("INT64", ["tokens"]))
+    def read(self, x: Any) -> Any:
+        """Of different lengths."""
+        return x
+
+    @endpoint
+    async def ask(self, payload: Any, query_params: Any, headers: Any) -> Any:
+        """One at a time."""
+
+    def plain(self, items: list[Any]) -> list[Any]:
+        """Is served if the manifest says so."""
+        return items
+
+    def __call__(self, items: list[Any]) -> list[Any]:
+        """B12: likewise."""
+        return items
+
+
+def sizes(predictor: type, given: ReplicaSettings) -> dict[str, int]:
+    """Largest batch of each served method."""
+    return {spec.name: spec.max_batch_size for spec in served_methods(predictor, given)}
+
+
+def refusal(predictor: type, given: ReplicaSettings) -> str:
+    """The message with which it is refused."""
+    with pytest.raises(LoadError) as caught:
+        served_methods(predictor, given)
+    assert caught.value.reason == "ImportFailed"
+    return str(caught.value)
+
+
+def test_predict_and_every_marked_method_are_served() -> None:
+    """C20: each batched on its own; B13: what is not marked is not batched, and not served."""
+    assert {"predict": 32, "ask": 1, "embed": 8, "read": 32} == sizes(Many, settings())
+    assert {"predict": 1} == sizes(Plain, settings())
+
+
+def test_the_manifests_size_beats_the_decorators() -> None:
+    """N25, B16: one for all, or one for a method; one that takes requests stays at 1 (C17)."""
+    both = settings(of("embed", size=100), size=64)
+
+    assert {"predict": 64, "ask": 1, "embed": 100, "read": 64} == sizes(Many, both)
+
+
+def test_the_manifest_may_serve_a_method_that_is_not_marked() -> None:
+    """B12: batchable by signature, `__call__` too."""
+    given = settings(of("plain", batched=True, size=16), of("__call__", batched=True))
+
+    specs = {spec.name: spec for spec in served_methods(Many, given)}
+
+    assert (True, 16, {}) == (
+        specs["plain"].batched,
+        specs["plain"].max_batch_size,
+        specs["plain"].inputs,
+    )
+    assert specs["__call__"].batched
+
+
+def test_batching_is_on_where_declared_and_off_when_told() -> None:
+    """B15: explicit off means batches of one row; the method still gets its list or array."""
+    (embed,) = [
+        spec
+        for spec in served_methods(Many, settings(of("embed", batched=False, size=64)))
+        if spec.name == "embed"
+    ]
+
+    assert (True, 1) == (embed.batched, embed.max_batch_size)
+
+
+def test_the_manifests_batch_dim_beats_the_decorators() -> None:
+    """B14, N16."""
+    specs = served_methods(Many, settings(of("embed", batch_dim=(1, 0))))
+
+    assert [(1, 0)] == [spec.batch_dim for spec in specs if spec.name == "embed"]
+
+
+class Without:
+    """Has nothing to serve."""
+
+
+class Yields:
+    """Streams."""
+
+    async def predict(self, *arguments: Any) -> Any:
+        """In parts."""
+        yield arguments
+
+
+class Crowded:
+    """Has more than there is room for."""
+
+
+for index in range(33):
+    setattr(Crowded, f"method_{index}", batched(lambda _, items: items))
+
+
+@pytest.mark.parametrize(
+    ("predictor", "given", "message"),
+    [
+        (Without, settings(), "Without: expected a method 'predict', or one marked"),
+        (Many, settings(of("classify")), "Many.classify: the manifest names this method, which"),
+        (
+            Plain,
+            settings(size=2),
+            "Plain.predict: takes one request at a time, but serverSideBatching.maxBatchSize is 2",
+        ),
+        (
+            Many,
+            settings(of("ask", size=2)),
+            "Many.ask: takes one request at a time, but serverSideBatching.maxBatchSize is 2; mark",
+        ),
+        (Many, settings(of("ask", batched=True)), "Many.ask: is marked @endpoint"),
+        (Many, settings(of("ask", batch_dim=(0, 1))), "Many.ask: takes one request at a time"),
+        (
+            Many,
+            settings(of("predict", batch_dim=(1, 1))),
+            "Many.predict: batch_dim: expected 0 for JSON items",
+        ),
+        (
+            Many,
+            settings(of("embed", batch_dim=(2, 0))),
+            "Many.embed: batch_dim: expected at most 1 for 'input'",
+        ),
+        (
+            Many,
+            settings(policy=ShapePolicy.REJECT),
+            "Many.read: tokens differs from row to row, which shapePolicy Reject refuses; write a",
+        ),
+        (Yields, settings(), "Yields.predict: yields its answer; collect it"),
+        (Crowded, settings(), "Crowded: expected at most 32 methods, got 33"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_served_says_what_to_do(
+    predictor: type, given: ReplicaSettings, message: str
+) -> None:
+    """Before any process says that it is ready: kind of mistake, class.method, what to write."""
+    assert refusal(predictor, given).startswith(message)
+
+
+def test_one_maximum_for_all_leaves_methods_for_requests_alone() -> None:
+    """N25: a default for the batched ones is no mistake about the others."""
+    assert 1 == sizes(Many, settings(size=100))["ask"]
+
+
+def test_the_default_is_predict_or_the_only_one() -> None:
+    """Of several others, the path must name one."""
+    many = served_methods(Many, settings())
+
+    assert "predict" == default_method(many)
+    assert "embed" == default_method([spec for spec in many if spec.name == "embed"])
+    assert default_method([spec for spec in many if spec.name != "predict"]) is None
+    assert default_method([]) is None

@@ -1,0 +1,73 @@
+"""What a model process finds in its environment."""
+
+from batchedapi_core.placement import THREAD_VARIABLES
+from batchedapi_serving.supervisor.environment import model_environment
+
+
+def environment_of(
+    index: int = 0,
+    *,
+    inherited: dict[str, str] | None = None,
+    user: dict[str, str] | None = None,
+    device: str | None = None,
+    threads_written: bool = False,
+) -> dict[str, str]:
+    """With four threads."""
+    return model_environment(
+        index,
+        inherited=inherited or {},
+        user=user or {},
+        device=device,
+        threads=4,
+        threads_written=threads_written,
+    )
+
+
+def test_every_library_gets_its_share_of_threads() -> None:
+    """Each would start one per core of the node: processes x cores threads for a few CPUs."""
+    environment = environment_of()
+
+    assert dict.fromkeys(THREAD_VARIABLES, "4") == {
+        name: environment[name] for name in THREAD_VARIABLES
+    }
+
+
+def test_the_index_counts_from_zero() -> None:
+    """W09/W10: the same number as context.worker_index."""
+    assert environment_of(2)["BATCHEDAPI_WORKER_INDEX"] == "2"
+
+
+def test_threads_that_the_image_chose_stay() -> None:
+    """The container's ENV is the user's word too..."""
+    inherited = {"OMP_NUM_THREADS": "1"}
+
+    environment = environment_of(inherited=inherited)
+
+    assert "OMP_NUM_THREADS" not in environment
+    assert environment["MKL_NUM_THREADS"] == "4"
+
+
+def test_the_manifest_beats_the_image_and_its_env_beats_its_cpu_threads() -> None:
+    """...but the manifest is the later word, and the most particular word of it counts."""
+    environment = environment_of(
+        inherited={"OMP_NUM_THREADS": "1"},
+        user={"MKL_NUM_THREADS": "3"},
+        threads_written=True,
+    )
+
+    assert ("4", "3") == (environment["OMP_NUM_THREADS"], environment["MKL_NUM_THREADS"])
+
+
+def test_devices_are_set_only_if_there_is_something_to_say() -> None:
+    """An empty value hides every GPU, none leaves what is there; the runtime's is its own."""
+    assert "CUDA_VISIBLE_DEVICES" not in environment_of()
+    assert environment_of(device="")["CUDA_VISIBLE_DEVICES"] == ""
+    assert environment_of(device="1")["CUDA_VISIBLE_DEVICES"] == "1"
+    assert "NVIDIA_VISIBLE_DEVICES" not in environment_of(device="1")
+
+
+def test_the_users_own_devices_count() -> None:
+    """Who writes CUDA_VISIBLE_DEVICES into the manifest means it."""
+    user = {"CUDA_VISIBLE_DEVICES": "7"}
+
+    assert environment_of(device="1", user=user)["CUDA_VISIBLE_DEVICES"] == "7"

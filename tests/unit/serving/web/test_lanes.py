@@ -1,0 +1,160 @@
+"""Hot routes and FastAPI: the same routes, the same answers, in the language of each."""
+
+import asyncio
+import json
+
+import pytest
+
+from batchedapi_serving.errors import DrainingError
+from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.web.app import create_app
+from connections import PREDICT, FakeLine, Peer, Server
+
+pytestmark = pytest.mark.looptime
+
+FAST = "fast lane"
+BOTH = (FAST, "FastAPI")
+LANES = pytest.mark.parametrize("lane", BOTH)
+EMBED = MethodSpec("embed", batched=True)
+HOT = [
+    (b"/predict", "predict"),
+    (b"/api", "predict"),
+    (b"/api/predict", "predict"),
+    (b"/api/embed", "embed"),
+    (b"/v1/models/api:predict", "predict"),
+    (b"/v1/models/api.embed:predict", "embed"),
+    (b"/v2/models/api/infer", "predict"),
+    (b"/v2/models/api.embed/versions/1/infer", "embed"),
+    (b"/%70redict", "predict"),
+    (b"/api/%65mbed?a=1", "embed"),
+]
+
+
+def request(path: bytes, body: bytes = b"1", method: bytes = b"POST") -> bytes:
+    """One request."""
+    return b"%b %b HTTP/1.1\r\nhost: t\r\ncontent-length: %d\r\n\r\n%b" % (
+        method, path, len(body), body,
+    )  # fmt: skip
+
+
+async def asked(wire: Peer, path: bytes, body: bytes = b"1", method: bytes = b"POST") -> bytes:
+    """The body of the answer."""
+    before = len(wire.received)
+    wire.send(request(path, body, method))
+    await asyncio.sleep(1)
+    return wire.received[before:].partition(b"\r\n\r\n")[2]
+
+
+def two_methods(lane: str) -> Server:
+    """With a default and another."""
+    return Server(app=create_app, fast_lane=lane == FAST, methods=(PREDICT, EMBED))
+
+
+@LANES
+@pytest.mark.parametrize(("path", "method"), HOT, ids=str)
+async def test_a_route_reaches_its_method(lane: str, path: bytes, method: str) -> None:
+    """Percent-encoded ones included, which the fast lane leaves to FastAPI."""
+    server = two_methods(lane)
+    wire = server.connect()
+
+    body = await asked(wire, path, b"7")
+
+    assert ([200], b"7", [(method, None)]) == (wire.statuses, body, server.desk.asked)
+
+
+@LANES
+@pytest.mark.parametrize(
+    "path",
+    [
+        b"/", b"/api/other", b"/predict/", b"/v1/models/other:predict", b"/v2/models/other/infer",
+        b"/v2/models/api/versions/2/infer", b"/v2/models/api.other/infer", b"/v1/models/api",
+    ],
+)  # fmt: skip
+async def test_what_is_not_served_is_404_or_405(lane: str, path: bytes) -> None:
+    """In the protocol's own words under /v2."""
+    wire = two_methods(lane).connect()
+
+    body = json.loads(await asked(wire, path))
+
+    assert [405 if path == b"/v1/models/api" else 404] == wire.statuses
+    assert path.startswith(b"/v2/") == isinstance(body["error"], str)
+
+
+@LANES
+async def test_an_error_is_in_the_language_of_its_route(lane: str) -> None:
+    """From the decoder as well as from the desk."""
+    server = two_methods(lane)
+    wire = server.connect()
+    bodies = [await asked(wire, path, b"{") for path in (b"/predict", b"/v2/models/api/infer")]
+    server.desk.refusal = DrainingError("stopping")
+    bodies += [await asked(wire, path) for path in (b"/predict", b"/v2/models/api/infer")]
+
+    assert [400, 400, 503, 503] == wire.statuses
+    ours, theirs = [json.loads(body)["error"] for body in bodies[::2]], bodies[1::2]
+    assert ["malformed", "draining"] == [error["code"] for error in ours]
+    assert all(isinstance(json.loads(body)["error"], str) for body in theirs)
+
+
+@LANES
+async def test_methods_are_served_as_soon_as_they_are_known(lane: str) -> None:
+    """Until then nobody knows what is not served: 503, also on a connection that stays."""
+    server = Server(app=create_app, fast_lane=lane == FAST, methods=())
+    wire = server.connect()
+    for path in (b"/predict", b"/api/embed", b"/v2/models/api.embed/infer"):
+        await asked(wire, path)
+    server.desk.lines = {method.name: FakeLine(method) for method in (PREDICT, EMBED)}
+    for path in (b"/predict", b"/api/embed", b"/v2/models/api.embed/infer", b"/api/other"):
+        await asked(wire, path)
+
+    assert [503, 503, 503, 200, 200, 200, 404] == wire.statuses
+    assert [1, 1, 1] == [int(value) for value in wire.header("retry-after")]
+
+
+@LANES
+async def test_without_a_default_method_one_must_be_named(lane: str) -> None:
+    """The error says which there are."""
+    others = (EMBED, MethodSpec("rank", batched=True))
+    wire = Server(app=create_app, fast_lane=lane == FAST, methods=others).connect()
+
+    body = await asked(wire, b"/predict")
+    await asked(wire, b"/api/rank")
+
+    assert [404, 200] == wire.statuses
+    assert b"embed, rank" in body
+
+
+@LANES
+async def test_another_http_method_is_refused_and_the_right_one_named(lane: str) -> None:
+    """RFC 9110: 405 comes with Allow."""
+    wire = two_methods(lane).connect()
+    await asked(wire, b"/predict", b"", b"GET")
+    await asked(wire, b"/v2/models/api.embed/infer", b"", b"DELETE")
+    await asked(wire, b"/v2", b"", b"POST")
+
+    assert [405, 405, 405] == wire.statuses
+    assert ["POST", "POST", "GET"] == wire.header("allow")
+
+
+async def test_a_response_is_counted_once() -> None:
+    """By the desk if it took the request, else here."""
+    for lane in BOTH:
+        server = two_methods(lane)
+        wire = server.connect()
+        for path, body in ((b"/predict", b"1"), (b"/predict", b"{"), (b"/nowhere", b"")):
+            await asked(wire, path, body)
+
+        assert ([200, 400, 404], [400, 404]) == (wire.statuses, server.desk.codes)
+
+
+@LANES
+async def test_a_client_that_leaves_is_told_to_the_desk(lane: str) -> None:
+    """S12: what it asked is not run (LitServe computes it)."""
+    server = Server(app=create_app, fast_lane=lane == FAST, interval=5.0)
+    wire = server.connect()
+    wire.send(request(b"/predict"))
+    await asyncio.sleep(1)
+    wire.close()
+    await asyncio.sleep(10)
+
+    assert ([], 1) == (server.desk.batches, len(server.desk.cancelled))
+    assert [] == wire.statuses

@@ -1,0 +1,152 @@
+"""How long a connection waits for its client, without a connection."""
+
+import pytest
+
+from batchedapi_serving.web.limits import ACTIVE, EXPIRY_GRACE, LAST_CALL, Limits
+from batchedapi_serving.web.patience import Patience, Verdict
+from batchedapi_serving.web.request_parser import BODY, HEADERS
+
+LIMITS = Limits(body=1 << 30)
+
+
+def nothing() -> int:
+    """All answers are read."""
+    return 0
+
+
+def of_sender(part: str) -> Patience:
+    """A request has begun at 0.0 s."""
+    patience = Patience(LIMITS, 0.0)
+    patience.part_awaited(part, 0.0, busy=False)
+    return patience
+
+
+@pytest.mark.parametrize(
+    ("part", "now", "arrived", "expected"),
+    [
+        (HEADERS, 9.9, 0, Verdict.WAIT),
+        (HEADERS, 10.0, 60_000, Verdict.REFUSE),
+        (BODY, 9.9, 0, Verdict.WAIT),
+        (BODY, 10.0, 10_239, Verdict.REFUSE),
+        (BODY, 10.0, 10_300, Verdict.WAIT),
+        (BODY, 29.0, 30_000, Verdict.WAIT),
+        (BODY, 30.0, 1 << 29, Verdict.REFUSE),
+    ],
+)
+def test_a_request_must_arrive(part: str, now: float, arrived: int, expected: Verdict) -> None:
+    """S7: headers in 10 s; a body at 1024 bytes a second from then on, and all of it in 30 s."""
+    assert expected is of_sender(part).verdict(now, arrived, nothing)
+
+
+def test_a_body_is_looked_at_again_when_it_could_have_become_too_slow() -> None:
+    """Twelve kilobytes are enough until the twelfth second, and no longer."""
+    patience = of_sender(BODY)
+    arrived = 12 * LIMITS.least_rate
+
+    verdicts = [patience.verdict(now, arrived, nothing) for now in (10.5, 11.9, 12.0)]
+
+    assert [Verdict.WAIT, Verdict.WAIT, Verdict.REFUSE] == verdicts
+
+
+@pytest.mark.parametrize(("part", "words"), [(HEADERS, "10 s"), (BODY, "1024 bytes a second")])
+def test_the_limit_is_named(part: str, words: str) -> None:
+    """Who meets it must know what to change."""
+    assert words in str(of_sender(part).refusal())
+
+
+def test_an_answer_that_is_read_makes_the_connection_idle() -> None:
+    """S26: for longer than load balancers keep theirs."""
+    patience = Patience(LIMITS, 0.0)
+    patience.answering(more=False)
+    patience.answered(100.0, draining=False)
+
+    verdicts = [patience.verdict(now, 0, nothing) for now in (104.0, 105.0, 174.0, 175.0)]
+
+    assert [Verdict.WAIT, Verdict.WAIT, Verdict.WAIT, Verdict.CLOSE] == verdicts
+    assert LIMITS.idle > 60.0
+
+
+@pytest.mark.parametrize(
+    ("left", "expected"), [(50_000, Verdict.ABORT), (49_000, Verdict.ABORT), (44_000, Verdict.WAIT)]
+)
+def test_an_answer_must_be_taken_at_the_least_rate(left: int, expected: Verdict) -> None:
+    """S28: 5 kB in five seconds, as for a request."""
+    patience = Patience(LIMITS, 0.0)
+    patience.answered(0.0, draining=False)
+    first = patience.verdict(5.0, 0, lambda: 50_000)
+
+    assert (Verdict.WAIT, expected) == (first, patience.verdict(10.0, 0, lambda: left))
+
+
+def test_while_a_request_is_answered_nothing_is_asked_of_its_client() -> None:
+    """However long the predictor takes."""
+    patience = of_sender(BODY)
+    patience.answering(more=False)
+
+    assert Verdict.WAIT is patience.verdict(1e6, 0, nothing)
+
+
+def test_the_limit_of_a_pipelined_request_goes_on_while_the_one_before_is_answered() -> None:
+    """It began to come, and does not go on."""
+    patience = Patience(LIMITS, 0.0)
+    patience.answering(more=False)
+    patience.part_awaited(HEADERS, 1.0, busy=True)
+    patience.answered(2.0, draining=False)
+
+    assert Verdict.WAIT is patience.verdict(10.9, 0, nothing)
+    assert Verdict.REFUSE is patience.verdict(11.0, 0, nothing)
+
+
+@pytest.mark.parametrize("ago", [0.0, ACTIVE - 0.1])
+def test_a_stop_gives_active_clients_a_moment(ago: float) -> None:
+    """Their next request is on its way already."""
+    patience = Patience(LIMITS, 0.0)
+    patience.answered(100.0, draining=False)
+
+    assert not patience.may_stop(100.0 + ago)
+    assert Verdict.CLOSE is patience.verdict(100.0 + ago + LAST_CALL, 0, nothing)
+
+
+def test_a_stop_closes_who_is_idle_at_once() -> None:
+    """Pools keep connections for minutes."""
+    patience = Patience(LIMITS, 0.0)
+    patience.answering(more=False)
+    patience.answered(100.0, draining=False)
+
+    assert patience.may_stop(100.0 + ACTIVE)
+
+
+def test_what_does_not_end_after_its_close_is_dropped() -> None:
+    """The client does not read the last bytes."""
+    patience = Patience(LIMITS, 0.0)
+    patience.closing(50.0)
+
+    assert Verdict.WAIT is patience.verdict(50.0 + EXPIRY_GRACE - 0.1, 0, nothing)
+    assert Verdict.ABORT is patience.verdict(50.0 + EXPIRY_GRACE, 0, nothing)
+
+
+def test_a_request_behind_an_answer_that_is_not_read_is_not_blamed_for_the_wait() -> None:
+    """Nothing is read of it meanwhile; but who takes no answers for ten seconds is dropped."""
+    patience = Patience(LIMITS, 0.0)
+    patience.answering(more=False)
+    patience.part_awaited(BODY, 1.0, busy=True)
+    patience.stuck(2.0)
+    first = patience.verdict(7.0, 0, lambda: 100_000)
+    patience.unstuck(11.0)
+    patience.answering(more=True)
+
+    assert [Verdict.WAIT] * 2 == [first, patience.verdict(19.9, 0, nothing)]
+    assert Verdict.REFUSE is patience.verdict(20.0, 0, nothing)
+
+
+def test_a_client_that_is_stuck_and_stays_so_is_dropped_whatever_it_sends() -> None:
+    """A part of a next request, or its refusal, is no reason to wait longer."""
+    patience = Patience(LIMITS, 0.0)
+    patience.answering(more=False)
+    patience.part_awaited(BODY, 1.0, busy=True)
+    patience.stuck(2.0)
+    patience.part_over()
+    patience.stuck(5.0)
+
+    assert Verdict.WAIT is patience.verdict(7.0, 0, lambda: 100_000)
+    assert Verdict.ABORT is patience.verdict(12.0, 0, lambda: 100_000)

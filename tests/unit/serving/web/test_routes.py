@@ -1,0 +1,61 @@
+"""Which paths predictions are asked for under."""
+
+import pytest
+
+from batchedapi_serving.codecs.base import Wire
+from batchedapi_serving.web.routes import Route, prediction_routes, wire_of_path
+from connections import web_settings
+
+
+def test_the_default_method_has_every_route_and_a_named_one_its_own() -> None:
+    """D10, N25: one table for all protocols and methods."""
+    table = prediction_routes(web_settings(name="api", endpoint="/say"), ["predict", "embed"])
+
+    assert {
+        "/predict": Route(None, Wire.PLAIN),
+        "/say": Route(None, Wire.PLAIN),
+        "/say/predict": Route("predict", Wire.PLAIN),
+        "/say/embed": Route("embed", Wire.PLAIN),
+        "/v1/models/api:predict": Route(None, Wire.V1),
+        "/v1/models/api.predict:predict": Route("predict", Wire.V1),
+        "/v1/models/api.embed:predict": Route("embed", Wire.V1),
+        "/v2/models/api/infer": Route(None, Wire.V2),
+        "/v2/models/api/versions/1/infer": Route(None, Wire.V2),
+        "/v2/models/api.predict/infer": Route("predict", Wire.V2),
+        "/v2/models/api.predict/versions/1/infer": Route("predict", Wire.V2),
+        "/v2/models/api.embed/infer": Route("embed", Wire.V2),
+        "/v2/models/api.embed/versions/1/infer": Route("embed", Wire.V2),
+    } == table
+
+
+def test_before_the_methods_are_known_the_default_ones_routes_are() -> None:
+    """They answer 503 until then, and not 404."""
+    table = prediction_routes(web_settings(), [])
+
+    assert {None} == {route.method for route in table.values()}
+    assert {"/predict", "/api", "/v1/models/api:predict", "/v2/models/api/infer"} < set(table)
+
+
+@pytest.mark.parametrize("endpoint", ["/", "/predict", "/v2/models/api/infer"])
+def test_an_endpoint_may_be_anything(endpoint: str) -> None:
+    """Where it is another route's path, the endpoint is served: its author chose it."""
+    table = prediction_routes(web_settings(endpoint=endpoint), ["predict"])
+
+    assert Route(None, Wire.PLAIN) == table[endpoint]
+    named = table[f"{endpoint.rstrip('/')}/predict"]
+    assert (Wire.PLAIN, True) == (named.wire, named.method in {None, "predict"})
+
+
+@pytest.mark.parametrize(
+    ("path", "wire"),
+    [
+        ("/v2", Wire.V2),
+        ("/v2/models/other/infer", Wire.V2),
+        ("/v1/models/other:predict", Wire.V1),
+        ("/v22", Wire.PLAIN),
+        ("/other", Wire.PLAIN),
+    ],
+)
+def test_errors_without_a_route_follow_the_path(path: str, wire: Wire) -> None:
+    """A client of a protocol reads that protocol's errors, also of a model that does not exist."""
+    assert wire is wire_of_path(path)
