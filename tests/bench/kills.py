@@ -3,14 +3,15 @@
     python tests/bench/kills.py --kills 100
     python tests/bench/kills.py --mode term --rounds 20
 
-kill: SIGKILL of the only model process, at least 2 s apart and only once a request sent after the
-last kill has been answered. term: SIGTERM of the whole replica, a fresh one each round. Accepted is
+kill: SIGKILL of a random model process, only once a request sent after the last kill has been
+answered. term: SIGTERM of the whole replica, a fresh one each round. Accepted is
 a request of which the server read a byte; `harness/connections.py` says how that is told from
 outside.
 """
 
 import asyncio
 import os
+import random
 import signal
 import sys
 import time
@@ -23,6 +24,7 @@ import uvloop
 from harness import metrics, servers
 from harness.connections import Fate
 from harness.load import IdLoad, RunningLoad
+from harness.processes import children
 from harness.report import Table, environment, help_of, out_option, report
 from harness.rounds import Spread
 
@@ -59,6 +61,15 @@ async def wait_for_recovery(load: IdLoad, since: float) -> float:
     return time.monotonic() - since
 
 
+async def model_pids(supervisor: int) -> list[int]:
+    """Pids of the model processes, once there is one."""
+    found = children(supervisor, "batchedapi_serving.model")
+    while not found:
+        await asyncio.sleep(_POLL_SECONDS)
+        found = children(supervisor, "batchedapi_serving.model")
+    return found
+
+
 async def kill_repeatedly(
     server: servers.Server, load: IdLoad, kills: int, spacing: float
 ) -> list[float]:
@@ -66,8 +77,7 @@ async def kill_repeatedly(
     recoveries = []
     await wait_for_recovery(load, time.monotonic())
     for number in range(kills):
-        pid = servers.model_pid(server.pid)
-        os.kill(pid, signal.SIGKILL)
+        os.kill(random.choice(await model_pids(server.pid)), signal.SIGKILL)
         killed = time.monotonic()
         recoveries.append(await wait_for_recovery(load, killed))
         if (number + 1) % 10 == 0:
@@ -155,8 +165,10 @@ def stops_table(stops: Sequence[Stop]) -> Table:
 @click.command(help=help_of(__doc__))
 @click.option("--mode", type=click.Choice(["kill", "term"]), default="kill", show_default=True)
 @click.option("--kills", type=click.IntRange(1, 1000), default=100, show_default=True)
-@click.option("--spacing", type=click.FloatRange(2, 60), default=2, show_default=True,
+@click.option("--spacing", type=click.FloatRange(0.1, 60), default=0.8, show_default=True,
               help="Seconds from kill to kill, at least.")  # fmt: skip
+@click.option("--processes", type=click.IntRange(1, 16), default=2, show_default=True,
+              help="Mode kill: model processes.")  # fmt: skip
 @click.option("--rounds", type=click.IntRange(1, 100), default=20, show_default=True)
 @click.option("--seconds", type=click.FloatRange(0.1, 60), default=1, show_default=True,
               help="Mode term: load before SIGTERM.")  # fmt: skip
@@ -168,6 +180,7 @@ def main(
     mode: str,
     kills: int,
     spacing: float,
+    processes: int,
     rounds: int,
     seconds: float,
     connections: int,
@@ -177,9 +190,14 @@ def main(
     """See the module's docstring."""
     began = environment()
     if mode == "kill":
-        with servers.serving_workload("Echo", port, {"milliseconds": _BATCH_MS}) as server:
+        value = servers.manifest("Echo", config={"milliseconds": _BATCH_MS})
+        value["spec"]["predictor"]["processesPerReplica"] = processes
+        with servers.manifest_file(value) as file, servers.serving(file, port) as server:
             found = uvloop.run(run_kills(server, connections, kills, spacing))
-        note = f"{connections} clients, {_BATCH_MS} ms a batch, kills at least {spacing:g} s apart."
+        note = (
+            f"{connections} clients, {processes} model processes, {_BATCH_MS} ms a batch, kills at"
+            f" least {spacing:g} s apart."
+        )
         report("kills", began, [kills_table(found)], notes=[note], measured=found, out=out)
         bad = found["failed"] or found["wrong"] or found["restarts"] != kills
     else:

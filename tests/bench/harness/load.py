@@ -13,7 +13,9 @@ from harness.http_answers import request
 class IdLoad:
     """An exchange without end: every request carries one id that no other carries."""
 
-    def __init__(self) -> None:
+    def __init__(self, body: bytes = b"%d") -> None:
+        """`body` is what is asked, and what is to be answered, with the id in it."""
+        self._body = body
         self._ids = itertools.count(1)
         self._stopped = False
         self.right = 0
@@ -46,14 +48,14 @@ class IdLoad:
         if self._stopped:
             return None
         number = next(self._ids)
-        data = request(contract.PATH_PREDICT, contract.JSON, b"%d" % number)
+        data = request(contract.PATH_PREDICT, contract.JSON, self._body % number)
         return Ask(data, range(number, number + 1), time.monotonic())
 
     def answered(self, ask: Ask, status: int, body: bytes) -> None:
         """See Exchange."""
         if status != 200:
             self.statuses[status] += 1
-        elif body != b"%d" % ask.ids[0]:
+        elif body != self._body % ask.ids[0]:
             self.wrong += 1
         else:
             self.right += 1

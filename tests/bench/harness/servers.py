@@ -82,9 +82,9 @@ def serve_command(file: Path, port: int) -> list[str]:
 
 
 @contextlib.contextmanager
-def serving(file: Path, port: int) -> Iterator[Server]:
-    """Our server with that manifest, ready."""
-    with running(serve_command(file, port), {}) as (process, log):
+def serving(file: Path, port: int, variables: Mapping[str, str] | None = None) -> Iterator[Server]:
+    """Our server with that manifest, ready; `variables` join its environment."""
+    with running(serve_command(file, port), variables or {}) as (process, log):
         wait_until(lambda: is_ready(port + 1), process, log)
         yield Server("batchedapi", process.pid, port, contract.PATH_PREDICT, port + 1, process)
 
@@ -204,17 +204,3 @@ def ask(port: int, path: str, body: bytes | None) -> tuple[int, bytes]:
         raise ConnectionError(f"{path}: expected an HTTP answer, got {error!r}") from error
     finally:
         connection.close()
-
-
-def model_pid(supervisor: int) -> int:
-    """Process id of the one model process.
-
-    Raises:
-        RuntimeError: there is none at the moment.
-    """
-    children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
-    for child in map(int, children):
-        with contextlib.suppress(OSError):
-            if b"batchedapi_serving.model" in Path(f"/proc/{child}/cmdline").read_bytes():
-                return child
-    raise RuntimeError(f"process {supervisor}: expected a model process as its child, got none")

@@ -1,0 +1,160 @@
+"""Every decoder of every kind of method, fed with bytes that atheris mutates towards new code.
+
+    python tests/fuzz/decoders.py --runs 1000000
+
+The first byte of an input chooses the method, the second the wire and the content type.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Final
+
+import atheris
+
+with atheris.instrument_imports(include=["batchedapi_serving.codecs", "batchedapi_serving.grpc"]):
+    # These are imported with the first request of their wire, which would be too late here.
+    from batchedapi_serving.codecs import (  # noqa: F401
+        codec_for,
+        grpc_messages,
+        msgpack_rows,
+        open_inference,
+        v1,
+    )
+    from batchedapi_serving.codecs.base import RequestHead, Wire
+    from batchedapi_serving.codecs.method_codec import MethodCodec
+
+from batchedapi_core.batching import ShapePolicy
+from batchedapi_serving.errors import ClientError
+from batchedapi_serving.predictor.api import SizeOf, Tensor, batched, method_spec
+from batchedapi_serving.settings import BatchingSettings, MethodSettings
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+
+
+class Predictors:
+    """One method of each kind."""
+
+    @batched(inputs=Tensor("FP32", [4]), outputs=Tensor("FP32", []))
+    def flat(self, rows: object) -> object:
+        """Fixed numbers."""
+        return rows
+
+    @batched(inputs=Tensor("BOOL", [2, 3]))
+    def nested(self, rows: object) -> object:
+        """Fixed booleans in two dimensions."""
+        return rows
+
+    @batched(
+        inputs={"ids": Tensor("INT64", ["tokens"]), "mask": Tensor("UINT8", ["tokens"])},
+        size_of=SizeOf.length(of="tokens"),
+    )
+    def ragged(self, rows: object) -> object:
+        """Several inputs of variable length."""
+        return rows
+
+    @batched(size_of=SizeOf.bytes())
+    def items(self, rows: object) -> object:
+        """Any JSON."""
+        return rows
+
+    def call(self, *about: object) -> object:
+        """One request at a time."""
+        return about
+
+
+def codecs() -> list[MethodCodec]:
+    """A codec for each method; the ragged one twice, by shape policy."""
+    made = []
+    for name in ("flat", "nested", "ragged", "items", "call"):
+        spec = method_spec(Predictors, name)
+        if spec is None:
+            raise AssertionError(f"{name}: no such method")
+        policies = (ShapePolicy.BUCKET, ShapePolicy.PAD) if name == "ragged" else (ShapePolicy.PAD,)
+        for policy in policies:
+            settings = MethodSettings(name, None, None, BatchingSettings(shape_policy=policy))
+            made.append(codec_for(spec, settings, "api"))
+    return made
+
+
+HEADS: Final = {
+    Wire.PLAIN: ("application/json", "application/x-npy", "application/x-msgpack", "text/plain"),
+    Wire.V1: ("application/json",),
+    Wire.V2: ("application/json", "application/octet-stream"),
+    Wire.GRPC: ("application/grpc",),
+}
+CHOICES: Final = [(wire, kind) for wire, kinds in HEADS.items() for kind in kinds]
+
+_NPY_HEAD: Final = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1, 4), }"
+SEEDS: Final = (
+    b"[1,2,3,4]",
+    b'{"instances":[[1,2,3,4],[5,6,7,8]]}',
+    b'{"ids":[1,2,3],"mask":[1,1,0]}',
+    b'{"inputs":[{"name":"input","shape":[1,4],"datatype":"FP32","data":[1,2,3,4]}]}',
+    (
+        b'{"id":"x","inputs":[{"name":"ids","shape":[1,2],"datatype":"INT64","data":[1,2]},'
+        b'{"name":"mask","shape":[1,2],"datatype":"UINT8","parameters":{"binary_data_size":2}}],'
+        b'"outputs":[{"name":"output","parameters":{"binary_data":true}}]}\1\1'
+    ),
+    b"\x93NUMPY\x01\0v\0%b\n%b" % (_NPY_HEAD.ljust(117), bytes(16)),
+    b"\x81\xa9instances\x91\x94\1\2\3\4",
+    b"\n\3api*\x1c\n\5input\x12\4FP32\x1a\2\1\4",
+)
+
+
+def main() -> None:
+    """Run until the number of runs is reached or something escapes."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--runs", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--wire", choices=[wire.value for wire in Wire])
+    options = parser.parse_args()
+    made = codecs()
+    choices = [c for c in CHOICES if options.wire in {None, c[0].value}]
+    outcomes = {"rows": 0, "refused": 0}
+
+    def one(data: bytes) -> None:
+        if len(data) < 3:
+            return
+        codec = made[data[0] % len(made)]
+        wire, kind = choices[data[1] % len(choices)]
+        headers: list[tuple[bytes, bytes]] = []
+        if kind == "application/octet-stream":  # how many bytes of it are JSON
+            headers.append((b"inference-header-content-length", b"%d" % (data[2] * 4)))
+        head = RequestHead(kind.encode(), b"", headers)
+        try:
+            decoded = codec.decode(wire, head, data[3:])
+        except ClientError:
+            outcomes["refused"] += 1
+            return
+        if decoded.rows < 1:
+            raise AssertionError(f"rows: expected at least one, got {decoded.rows}")
+        outcomes["rows"] += 1
+        for row in range(min(decoded.rows, 3)):
+            codec.collate([codec.part(decoded.payload, row, row + 1)])
+
+    folder = ROOT / ".run" / "fuzz"
+    corpus = folder / "corpus"
+    corpus.mkdir(parents=True, exist_ok=True)
+    for number, seed in enumerate(SEEDS):
+        for method in range(len(made)):
+            for choice in range(len(choices)):
+                name = corpus / f"seed-{number}-{method}-{choice}"
+                name.write_bytes(bytes((method, choice, len(seed) // 4)) + seed)
+    atheris.Setup(
+        [
+            sys.argv[0], f"-runs={options.runs}", f"-seed={options.seed}", "-max_len=2048",
+            "-rss_limit_mb=4096", "-timeout=20", f"-artifact_prefix={folder}/", "-verbosity=1",
+            "-print_final_stats=1", str(corpus),
+        ],
+        one,
+    )  # fmt: skip
+    try:
+        atheris.Fuzz()
+    finally:
+        print(json.dumps(outcomes))
+
+
+if __name__ == "__main__":
+    main()
