@@ -67,11 +67,12 @@ BATCHING: Final = Section("Batching", (
           "suffix: batches/s",
           (Query(_rate(c.METRIC_BATCHES, "reason"), "{{reason}}"),), Look.SHARES),
     Panel("Busy lanes",
-          "Share of time in which lanes ran batches. Near 100 % with full batches is saturation;"
-          " near 100 % with small ones means that the model costs most per call, not per row.",
+          "Share of time in which lanes ran batches of each method; methods that share lanes add"
+          " up. Near 100 % with full batches is saturation; near 100 % with small ones means that"
+          " the model costs most per call, not per row.",
           "percentunit",
-          (Query(f"{_rate(c.METRIC_LANE_BUSY_SECONDS)}"
-                 f" / sum (max by (pod) ({c.METRIC_LANES}{{{_METHOD}}}))", "busy"),),
+          (Query(f"{_rate(c.METRIC_LANE_BUSY_SECONDS, 'method')}"
+                 f" / {_gauge(c.METRIC_LANES, 'sum', 'method')}", "{{method}}"),),
           maximum=1),
 ))  # fmt: skip
 

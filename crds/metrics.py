@@ -61,7 +61,8 @@ SERVING: Final = (
     Metric(c.METRIC_IN_FLIGHT_REQUESTS, "gauge", METHOD, "Requests not answered yet."),
     Metric(c.METRIC_LANES, "gauge", METHOD,
            "Batches that can run at once: processesPerReplica x threadsPerProcess, for all methods"
-           " together."),
+           " together. An async method without batching occupies no lane: as many calls of it run"
+           " as requests are let in."),
     Metric(c.METRIC_MAX_BATCH_SIZE, "gauge", METHOD, "maxBatchSize in effect."),
     Metric(c.METRIC_BATCH_INTERVAL_SECONDS, "gauge", METHOD, "batchInterval in effect."),
     Metric(c.METRIC_PROCESS_RESTARTS, "counter", ("role",),

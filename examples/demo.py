@@ -134,7 +134,7 @@ def install():
     with Step("A cluster (CLUSTER=kind | local | current chooses; the first time takes minutes)"):
         subprocess.run([ROOT / "tests/cluster/up"], check=True)
         subprocess.run([ROOT / "tests/cluster/tools"], check=True)
-    with Step("The images, from serving/Dockerfile and operator/Dockerfile"):
+    with Step("The images, from the Dockerfile"):
         subprocess.run([ROOT / "tests/cluster/images"], check=True)
     with Step("helm install: the resource definition and the operator"):
         show(

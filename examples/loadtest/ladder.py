@@ -28,7 +28,7 @@ def step(host, users, spawn_rate, seconds, folder):
         "-u", str(users), "-r", str(spawn_rate), "-t", f"{seconds + users // spawn_rate}s",
         "--csv", str(prefix), "--only-summary", "--exit-code-on-error", "0", "--loglevel", "ERROR",
     ]  # fmt: skip
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     with Path(f"{prefix}_stats.csv").open() as file:
         return next(row for row in csv.DictReader(file) if row["Name"] == "Aggregated")
 
@@ -37,11 +37,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("host")
     parser.add_argument("--seconds", type=int, default=20, help="of each step, after the start")
+    parser.add_argument("--steps", type=int, default=len(STEPS), help="only the first so many")
     options = parser.parse_args()
     print("| users | started/s | requests/s | failed | median ms | p90 | p99 | max |")
     print("|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
-        for users, spawn_rate in STEPS:
+        for users, spawn_rate in STEPS[: options.steps]:
             row = step(options.host, users, spawn_rate, options.seconds, folder)
             requests, failed = int(row["Request Count"]), int(row["Failure Count"])
             share = failed / requests if requests else 0

@@ -61,13 +61,18 @@ async def wait_for_recovery(load: IdLoad, since: float) -> float:
     return time.monotonic() - since
 
 
-async def model_pids(supervisor: int) -> list[int]:
-    """Pids of the model processes, once there is one."""
-    found = children(supervisor, "batchedapi_serving.model")
-    while not found:
+async def model_pids(server: servers.Server) -> list[int]:
+    """Pids of the model processes, once there is one.
+
+    Raises:
+        RuntimeError: the replica ended.
+    """
+    while True:
+        if server.process.poll() is not None:
+            raise RuntimeError(f"the replica ended with exit code {server.process.poll()}")
+        if found := children(server.pid, "batchedapi_serving.model"):
+            return found
         await asyncio.sleep(_POLL_SECONDS)
-        found = children(supervisor, "batchedapi_serving.model")
-    return found
 
 
 async def kill_repeatedly(
@@ -77,7 +82,7 @@ async def kill_repeatedly(
     recoveries = []
     await wait_for_recovery(load, time.monotonic())
     for number in range(kills):
-        os.kill(random.choice(await model_pids(server.pid)), signal.SIGKILL)
+        os.kill(random.choice(await model_pids(server)), signal.SIGKILL)
         killed = time.monotonic()
         recoveries.append(await wait_for_recovery(load, killed))
         if (number + 1) % 10 == 0:

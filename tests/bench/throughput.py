@@ -2,10 +2,13 @@
 
     python tests/bench/throughput.py --workload W1 --connections 1,64 --rounds 3 --seconds 3
 
+    python tests/bench/throughput.py --workload W1 --parent HEAD~1     # beside an earlier commit
+
 Timed rounds send one body and count answers; before them each cell is checked once with a body for
 each client, every answer compared with the right one.
 """
 
+import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -128,6 +131,14 @@ def measured(cells: Sequence[Sequence[Cell]]) -> list[dict[str, Any]]:
     ]
 
 
+def _peer(
+    workload: str, parent: str | None, port: int
+) -> contextlib.AbstractContextManager[Server]:
+    if parent is None:
+        return servers.serving_mosec(workload, port)
+    return servers.serving_commit(workload, parent, port)
+
+
 def _numbers(_: click.Context, __: click.Parameter, value: str) -> list[int]:
     try:
         numbers = [int(part) for part in value.split(",")]
@@ -146,6 +157,7 @@ def _numbers(_: click.Context, __: click.Parameter, value: str) -> list[int]:
 @click.option(
     "--baseline", type=click.Choice(["bare"]), help="W3: compare with the predictor alone."
 )
+@click.option("--parent", help="A commit of ours to compare with, instead of mosec.")
 @click.option("--port", default=servers.PORT, show_default=True, help="First of eleven.")
 @out_option
 def main(
@@ -155,6 +167,7 @@ def main(
     rounds: int,
     seconds: int,
     baseline: str | None,
+    parent: str | None,
     port: int,
     out: Path | None,
 ) -> None:
@@ -166,7 +179,7 @@ def main(
     bare = {c: workloads.bare_called(c, _BARE_SECONDS) for c in connections if baseline}
     with (
         servers.serving_workload(workload, port) as ours,
-        servers.serving_mosec(workload, port + servers.MOSEC_OFFSET) as peer,
+        _peer(workload, parent, port + servers.PEER_OFFSET) as peer,
     ):
         body = workloads.bodies_of(workloads.rows_of(workloads.WORKLOADS[workload].width, 1))[0]
         for server in (ours, peer):
@@ -177,12 +190,12 @@ def main(
         checks_table(workload, cells),
     ]
     note = (
-        f"{rounds} interleaved rounds of {seconds} s a cell; peer: mosec + orjson."
+        f"{rounds} interleaved rounds of {seconds} s a cell; peer: {peer.name}."
         " The ratio is that of the medians, its range that of neighbouring rounds."
         " Absolute figures do not travel."
     )
     report(
-        f"throughput-{workload.lower()}",
+        f"throughput-{workload.lower()}{'-parent' if parent else ''}",
         began,
         tables,
         notes=[note],

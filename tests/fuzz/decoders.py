@@ -103,6 +103,13 @@ SEEDS: Final = (
 )
 
 
+def count(outcomes: dict[str, int], outcome: str, runs: int) -> None:
+    """After the last run, print how often there was what: libFuzzer ends without returning."""
+    outcomes[outcome] += 1
+    if sum(outcomes.values()) == runs:
+        print(json.dumps(outcomes), flush=True)
+
+
 def main() -> None:
     """Run until the number of runs is reached or something escapes."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -112,10 +119,11 @@ def main() -> None:
     options = parser.parse_args()
     made = codecs()
     choices = [c for c in CHOICES if options.wire in {None, c[0].value}]
-    outcomes = {"rows": 0, "refused": 0}
+    outcomes = dict.fromkeys(("short", "rows", "refused"), 0)
 
     def one(data: bytes) -> None:
         if len(data) < 3:
+            count(outcomes, "short", options.runs)
             return
         codec = made[data[0] % len(made)]
         wire, kind = choices[data[1] % len(choices)]
@@ -126,11 +134,11 @@ def main() -> None:
         try:
             decoded = codec.decode(wire, head, data[3:])
         except ClientError:
-            outcomes["refused"] += 1
+            count(outcomes, "refused", options.runs)
             return
         if decoded.rows < 1:
             raise AssertionError(f"rows: expected at least one, got {decoded.rows}")
-        outcomes["rows"] += 1
+        count(outcomes, "rows", options.runs)
         for row in range(min(decoded.rows, 3)):
             codec.collate([codec.part(decoded.payload, row, row + 1)])
 
@@ -150,10 +158,7 @@ def main() -> None:
         ],
         one,
     )  # fmt: skip
-    try:
-        atheris.Fuzz()
-    finally:
-        print(json.dumps(outcomes))
+    atheris.Fuzz()
 
 
 if __name__ == "__main__":

@@ -8,10 +8,11 @@ import asyncio
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Final
 
+import looptime
 import orjson
 
 from batchedapi_core.batching import Client, ItemErrorPolicy, LaneChoice, Receipts, Strategy
@@ -431,3 +432,12 @@ def replica_settings(**changes: Any) -> ReplicaSettings:
         "runtime": "",
     }
     return ReplicaSettings(**{**values, **changes})
+
+
+def run_virtually(main: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine on a loop whose time passes only when nothing is left to do."""
+    loop = looptime.new_event_loop()
+    try:
+        loop.run_until_complete(main)
+    finally:
+        loop.close()

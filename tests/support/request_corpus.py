@@ -139,6 +139,8 @@ TENSOR_CASES = [
         + b"".join(b"x-%d: %b\r\n" % (n, b"v" * 80) for n in range(1000)) + b"\r\n"),
     post("raised", 500, b"[666, 1]"),
     post("NaN answer", 500, b"[777, 1]"),
+    post("refused", 409, b"[409, 1]"),
+    post("refused in npy", 409, saved(np.array([[409, 1]], "<f4")), content_type=NPY),
     post("timeout", 504, b"[504, 1]"),
 ]  # fmt: skip
 V1, V2 = "/v1/models/api:predict", "/v2/models/api/infer"
@@ -204,6 +206,7 @@ PROTOCOL_CASES = [
     post("v2 shape and data differ", 422, tensor_v2([[1, 2]], shape=[2, 2]), V2),
     post("v2 negative shape", 422, tensor_v2([[1, 2]], shape=[-1, 2]), V2),
     post("v2 raised", 500, tensor_v2([[666, 1]]), V2),
+    post("v2 refused", 409, tensor_v2([[409, 1]]), V2),
     post("v2 request id in an error", 400, b"{", V2, x_request_id="abc"),
     post("v2 other model", 404, tensor_v2([[1, 2]]), "/v2/models/other/infer"),
     post("v2 other version", 404, tensor_v2([[1, 2]]), "/v2/models/api/versions/9/infer"),

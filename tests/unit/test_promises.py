@@ -1,4 +1,4 @@
-"""docs/promises.md names tests that exist, and every promise once."""
+"""docs/promises.md names tests and pages that exist, and every promise once."""
 
 import functools
 import re
@@ -12,6 +12,9 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = (ROOT / "docs/promises.md").read_text()
 ID: Final = re.compile(r"[CBNDW][0-9]{2}|F[1-9][0-9]?")
 TEST: Final = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
+PAGE_PART: Final = re.compile(r"`(docs/[\w/-]+\.md)#([a-z0-9-]+)`")
+HEADING: Final = re.compile(r"^#{1,4} (.+)$", re.MULTILINE)
+FENCE: Final = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 FUNCTION: Final = re.compile(r"^(?:async )?def (test_\w+)\(", re.MULTILINE)
 HEADS: Final = {"id", "---"}
 
@@ -23,6 +26,25 @@ def names_in(file: str) -> frozenset[str]:
     return frozenset(FUNCTION.findall(path.read_text()) if path.is_file() else ())
 
 
+@functools.cache
+def headings_in(file: str) -> frozenset[str]:
+    """Headings of a page as links name them; none if there is no such page."""
+    path = ROOT / file
+    page = FENCE.sub("", path.read_text()) if path.is_file() else ""
+    return frozenset(
+        re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-")
+        for heading in HEADING.findall(page)
+    )
+
+
+def exists(name: str) -> bool:
+    """Whether what shows a promise, a test or a part of a page, is there."""
+    if test := TEST.fullmatch(name):
+        return test[2] in names_in(test[1])
+    part = PAGE_PART.fullmatch(name)
+    return part is not None and part[2] in headings_in(part[1])
+
+
 def rows_of(section: str) -> list[list[str]]:
     """Cells of every row of its tables, without their heads."""
     lines = (line.strip() for line in section.splitlines() if line.startswith("|"))
@@ -30,11 +52,9 @@ def rows_of(section: str) -> list[list[str]]:
     return [row for row in rows if row[0] not in HEADS]
 
 
-def wrong_tests(cell: str) -> list[str]:
-    """What is no `file::name` of an existing test function, in a cell of a shown promise."""
-    names = cell.split("<br>")
-    found = [(name, TEST.fullmatch(name)) for name in names]
-    return [name for name, match in found if not match or match[2] not in names_in(match[1])]
+def wrong_names(cell: str) -> list[str]:
+    """What is neither `file::name` of a test nor `page#heading`, in a cell of a shown promise."""
+    return [name for name in cell.split("<br>") if not exists(name)]
 
 
 def problems(page: str) -> list[str]:
@@ -49,7 +69,9 @@ def problems(page: str) -> list[str]:
             continue
         numbers[row[0][0]].append(int(row[0][1:]))
         found += [
-            f"{row[0]}: no such test: {name}" for cell in row[2:] for name in wrong_tests(cell)
+            f"{row[0]}: no such test or heading: {name}"
+            for cell in row[2:]
+            for name in wrong_names(cell)
         ]
     for letter, counted in sorted(numbers.items()):
         if sorted(counted) != list(range(1, len(counted) + 1)):
@@ -64,7 +86,8 @@ def test_every_promise_is_there_once_and_its_tests_exist() -> None:
 
 
 GOOD: Final = (
-    "| F1 | a | `tests/unit/test_promises.py::test_what_is_wrong_is_found` |\n\n"
+    "| F1 | a | `tests/unit/test_promises.py::test_what_is_wrong_is_found`"
+    "<br>`docs/promises.md#not-yet` |\n\n"
     "## Not yet\n\n| F2 | b |\n"
 )
 
@@ -72,9 +95,11 @@ GOOD: Final = (
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("test_promises.py", "test_gone.py", "F1: no such test"),
-        ("test_what_is_wrong_is_found", "test_gone", "F1: no such test"),
-        ("`tests", "tests", "F1: no such test"),
+        ("test_promises.py", "test_gone.py", "F1: no such test or heading"),
+        ("test_what_is_wrong_is_found", "test_gone", "F1: no such test or heading"),
+        ("`tests", "tests", "F1: no such test or heading"),
+        ("promises.md", "gone.md", "F1: no such test or heading"),
+        ("not-yet", "gone", "F1: no such test or heading"),
         ("F2", "F1", "twice"),
         ("F2", "F3", "left out"),
         ("F2", "X2", "malformed"),

@@ -1,7 +1,7 @@
 """`spec.predictor`: the user's class, its model, its methods, and its processes."""
 
 import enum
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, ClassVar, Final, TypeVar
 
 from pydantic import AfterValidator, Field, JsonValue, StringConstraints
 
@@ -65,6 +65,14 @@ class EnvVar(ManifestModel):
 
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*$", max_length=253)]
     value: Annotated[str, StringConstraints(max_length=32768)] = ""
+
+
+Named = TypeVar("Named", "EnvVar", "Method")
+
+
+def _unique_names(members: list[Named]) -> list[Named]:
+    no_two_alike([member.name for member in members])
+    return members
 
 
 class Model(ManifestModel):
@@ -150,11 +158,6 @@ class Method(ManifestModel):
     )
 
 
-def _unique_names(methods: list[Method]) -> list[Method]:
-    no_two_alike([method.name for method in methods])
-    return methods
-
-
 _Processes = Annotated[
     int | str,
     count_or_word(CPU_COUNT, contract.MAX_PROCESSES),
@@ -189,7 +192,7 @@ class Predictor(ManifestModel):
         description="Handed to the predictor's constructor as it is.",
         json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
     )
-    env: list[EnvVar] = Field(
+    env: Annotated[list[EnvVar], AfterValidator(_unique_names)] = Field(
         default_factory=list,
         max_length=128,
         description="Environment variables of the model processes.",

@@ -16,12 +16,15 @@ _MANY_CPUS: Final = 10**6
 
 
 def processes_of(api: BatchedAPI, pages: Sequence[MetricsPage] = ()) -> int:
-    """Model processes of a replica; with `cpu_count` as many as the lanes of a replica tell."""
-    predictor = api.spec.predictor
+    """Model processes of a replica; with `cpu_count` as many as the lanes of a replica tell.
+
+    They do not tell where all methods are calls, of which as many run as requests are let in.
+    """
+    predictor, calls = api.spec.predictor, api.spec.overload.max_replica_concurrency
     if isinstance(predictor.processes_per_replica, int):
         return predictor.processes_per_replica
     lanes = max((page.sample.lanes for page in pages), default=0.0)
-    if lanes >= predictor.threads_per_process:  # fewer: its processes are still starting
+    if predictor.threads_per_process <= lanes < calls:  # fewer: its processes are still starting
         return int(lanes) // predictor.threads_per_process
     return cpu_count((), parse_quantity(api.spec.compute.cpu), _MANY_CPUS)
 
@@ -52,6 +55,8 @@ def policy_of(
     )
     sizes = [page.max_batch_size for page in pages if page.max_batch_size is not None]
     intervals = [page.batch_interval for page in pages if page.batch_interval is not None]
+    most = api.spec.overload.max_replica_concurrency
+    calls = [int(page.sample.lanes) for page in pages if page.sample.lanes >= most]
     written = batching.max_batch_size or contract.DEFAULT_BATCHED_MAX_BATCH_SIZE
     written = written if batching.enabled else 1
     policy = ScalingPolicy(
@@ -61,7 +66,7 @@ def policy_of(
         batch_interval=max(intervals, default=batching.batch_interval),
         latency_target=batching.max_latency,
         target_utilization=scaling.target_utilization_percent / 100,
-        lanes=processes_of(api) * predictor.threads_per_process,
+        lanes=max(calls, default=processes_of(api, pages) * predictor.threads_per_process),
     )
     match batching.size_unit:
         case SizeUnit.ROWS:

@@ -241,11 +241,13 @@ class Autoscaler:
         before = document.get("status") or {}
         generation = document["metadata"].get("generation", 0)
         after = report.build_report(look, before, generation, rfc3339(self._wall()), scaled=scaled)
-        if scaled or report.news(before, after):
+        # of several pieces of advice the condition's reason is that of the first alone
+        advised = frozenset(one.reason for one in look.advice)
+        if scaled or advised != watched.advised or report.news(before, after):
             await self._write(key, watched.uid, after)
             watched.reported = now
             await self._tell(key, watched.uid, look.advice, watched.advised)
-            watched.advised = frozenset(one.reason for one in look.advice)
+            watched.advised = advised
 
     async def _stand_aside(self, key: ObjectKey, document: JsonObject, api: BatchedAPI) -> None:
         mode = api.spec.autoscaling.mode

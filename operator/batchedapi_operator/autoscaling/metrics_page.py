@@ -65,8 +65,29 @@ class _Series:
 
     values: dict[str, list[Sample]]
 
+    def on_lanes(self) -> "_Series":
+        """Without methods that run as many calls at once as requests are let in.
+
+        Such a call, of an async method without batching, occupies no lane: it waits, often for
+        rows that it submits to other methods, and those count there. Its seconds would look like
+        slow batches and its rows like more demand. Where a replica has no other methods, they stay.
+        """
+        told = self.values.get(contract.METRIC_LANES, ())
+        lanes = {one.labels.get("method"): one.value for one in told}
+        fewest = min(lanes.values(), default=0.0)
+        calls = {method for method, count in lanes.items() if count > fewest}
+        if len(lanes) > 1 and fewest <= 0:
+            # which are calls cannot be told now, and what is counted must not change
+            raise MetricsUnavailableError("incomplete", f"{contract.METRIC_LANES}: none has joined")
+        return _Series(
+            {
+                name: [one for one in samples if one.labels.get("method") not in calls]
+                for name, samples in self.values.items()
+            }
+        )
+
     def required(self, name: str) -> float:
-        if name not in self.values:
+        if not self.values.get(name):
             raise MetricsUnavailableError("incomplete", f"expected {name}, which is not exported")
         return sum(sample.value for sample in self.values[name])
 
@@ -99,7 +120,7 @@ def parse_page(text: str, pod: str, *, time: float, unix_time: float) -> Metrics
     Raises:
         MetricsUnavailableError: The page is not one that could be true.
     """
-    series = _read(text)
+    series = _read(text).on_lanes()
     start = series.required(contract.METRIC_PROCESS_START_TIME)
     sample = PodSample(
         pod=pod,

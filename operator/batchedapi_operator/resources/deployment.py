@@ -81,9 +81,11 @@ def _pod(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
 
 
 def _container(api: BatchedAPI, image: str) -> JsonObject:
-    env = [{"name": entry.name, "value": entry.value} for entry in api.spec.predictor.env]
+    told = {entry.name: entry.value for entry in api.spec.predictor.env}
     if api.spec.predictor.processes_per_replica == CPU_COUNT:
-        env.append({"name": contract.ENV_CPU_REQUEST, "value": api.spec.compute.cpu})
+        # what the user says of it goes first: two of one name cannot be applied
+        told.setdefault(contract.ENV_CPU_REQUEST, api.spec.compute.cpu)
+    env = [{"name": name, "value": value} for name, value in told.items()]
     return {
         "name": CONTAINER,
         "image": image,

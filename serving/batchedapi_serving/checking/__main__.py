@@ -65,13 +65,13 @@ def _check(
 
     none = MethodReport(spec.name, spec.batched, spec.max_batch_size, 0, "nothing", (), (), None)
     if not spec.batched:
-        return replace(none, source="nothing: it takes one request at a time")
+        return replace(none, source="it takes one request at a time")
     codec = codec_for(spec, settings.of_method(spec.name), settings.name)
     method = Method(codec, run)
     try:
         chosen = choose_samples(codec, given)
         if not chosen.rows:
-            return replace(none, source="nothing: give @batched an example=, or use --items FILE")
+            return replace(none, source="give @batched an example=, or use --items FILE")
         asked = replace(none, source=chosen.source, samples=len(chosen.rows))
         wrong = tuple(findings(method, chosen.rows, spec.max_batch_size))
         timings, line = time_batches(method, chosen.rows, spec.max_batch_size)

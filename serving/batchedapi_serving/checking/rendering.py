@@ -14,7 +14,7 @@ def render_method(report: MethodReport, advice: Sequence[Advice]) -> str:
     """Everything about one method, ending with a line feed."""
     lines = [f"{report.name}"]
     if not report.samples:
-        return f"{report.name}\n  not checked with {report.source}\n"
+        return f"{report.name}\n  not checked: {report.source}\n"
     if report.findings:
         lines += [f"  WRONG  {finding}" for finding in report.findings]
     elif report.batched:
@@ -38,8 +38,14 @@ def render_table(timings: Sequence[Timing]) -> list[str]:
     return [
         f"{'rows':>6} {'ms a batch':>11} {'ms a row':>9} {'rows/s':>9}",
         *(
-            f"{t.rows:>6} {1e3 * t.seconds:>11.3f} {1e3 * t.seconds / t.rows:>9.3f}"
+            f"{t.rows:>6} {_ms(t.seconds):>11} {_ms(t.seconds / t.rows):>9}"
             f" {t.rows_per_second:>9.0f}  {'#' * max(1, round(BAR * t.rows_per_second / best))}"
             for t in timings
         ),
     ]
+
+
+def _ms(seconds: float) -> str:
+    """Milliseconds, with three digits that say something."""
+    value = 1e3 * seconds
+    return f"{value:.3f}" if value >= 0.1 else f"{value:#.3g}"  # noqa: PLR2004 - 0.100 has three

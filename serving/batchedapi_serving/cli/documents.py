@@ -32,8 +32,13 @@ def manifest_of(predictor: str) -> BatchedAPI:
     """The manifest of a class served without one; its name is the class's.
 
     Raises:
-        ManifestError: `predictor` is not `module:Class`.
+        DocumentError: `predictor` is not `module:Class`.
+        ManifestError: nor can it be.
     """
+    if ":" not in predictor:
+        raise DocumentError(
+            "expected module:Class (model:Model is class Model of model.py), or -f and a manifest"
+        )
     name = predictor.rpartition(":")[2].lower().replace("_", "-").strip("-") or "model"
     return parse_api(
         {

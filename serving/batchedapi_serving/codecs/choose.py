@@ -1,6 +1,7 @@
 """Which codec a method has follows from what it declares."""
 
-from batchedapi_core.batching import Receipts, ShapePolicy
+from batchedapi_core import contract
+from batchedapi_core.batching import Receipts, ShapePolicy, SizeUnit
 from batchedapi_serving.codecs.call_codec import CallCodec
 from batchedapi_serving.codecs.item_codec import ItemCodec
 from batchedapi_serving.codecs.method_codec import MethodCodec
@@ -24,7 +25,11 @@ def codec_for(
         api_name: Of the BatchedAPI, which the protocols call the model.
         receipts: Where answers carry the receipt, if dispatch gives one.
     """
-    return codec_of_shapes(method, settings.batching.shape_policy, api_name, receipts)
+    batching = settings.batching
+    most_rows = batching.max_batch_size or method.max_batch_size
+    if batching.size_unit is not SizeUnit.ROWS:  # of so many requests each may have many rows
+        most_rows *= contract.MAX_BATCH_SIZE_LIMIT
+    return codec_of_shapes(method, batching.shape_policy, api_name, receipts, most_rows)
 
 
 def codec_of_shapes(
@@ -32,12 +37,13 @@ def codec_of_shapes(
     shape_policy: ShapePolicy,
     api_name: str = "",
     receipts: Receipts = Receipts.OFF,
+    most_rows: int = contract.MAX_BATCH_SIZE_LIMIT,
 ) -> MethodCodec:
-    """The codec of one method under a shape policy; see codec_for."""
+    """The codec of one method under a shape policy, for batches of so many rows; see codec_for."""
     if not method.batched:
         return CallCodec(method, api_name, receipts)
     if not method.inputs:
         return ItemCodec(method, api_name, receipts)
     if method.single_input and not method.variable:
         return TensorCodec(method, api_name, receipts)
-    return NamedCodec(method, shape_policy, api_name, receipts)
+    return NamedCodec(method, shape_policy, api_name, receipts, most_rows)

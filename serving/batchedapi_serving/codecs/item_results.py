@@ -1,7 +1,7 @@
 """What a batch of a method with JSON items, or one whole request, answered.
 
 The frame: meta {"kind": "items", "items": [[status, kind, length], ...]} and the bodies one after
-another. Kinds are json, text and bytes; of a failed row, the body is the error object as JSON.
+another. A method with tensors answers this only for a row that failed with a status of its own.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,9 @@ class Item(NamedTuple):
 
     status: int
     kind: str
+    """json, text or bytes."""
     body: bytes
+    """Of a failed row the error object as JSON."""
 
 
 class ItemResults:
@@ -36,18 +38,24 @@ class ItemResults:
 
     def joined(self, start: int, stop: int, others: Sequence[tuple[Results, int, int]]) -> Results:
         """See Results.joined."""
-        whole = list(self._items[start:stop])
-        for results, first, last in others:
-            if not isinstance(results, ItemResults):
-                raise PredictorError(
-                    "the predictor answered the parts of one request in different ways"
-                )
-            whole += results.items(first, last)
-        return ItemResults(whole)
+        return joined_items([(self, start, stop), *others])
 
     def to_frame(self, start: int, stop: int) -> tuple[Meta, Sequence[bytes]]:
         """See Results.to_frame."""
         return item_frame(self._items[start:stop])
+
+
+def joined_items(parts: Sequence[tuple[Results, int, int]]) -> ItemResults:
+    """Rows [start, stop) of each part; tensors among them only beside a row that failed.
+
+    Raises:
+        PredictorError: the parts do not fit together.
+    """
+    whole = [Item(*item) for part, start, stop in parts for item in part.items(start, stop)]
+    alike = all(isinstance(part, ItemResults) for part, _, _ in parts)
+    if not alike and all(item.status == OK for item in whole):
+        raise PredictorError("the predictor answered the parts of one request in different ways")
+    return ItemResults(whole)
 
 
 def item_frame(items: Sequence[Item]) -> tuple[Meta, Sequence[bytes]]:

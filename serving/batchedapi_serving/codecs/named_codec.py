@@ -6,7 +6,7 @@ In a batch frame, the payload is the declared inputs one after another, each for
 list, and shorter rows are filled up with zeros. model/collate.py reads it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from batchedapi_core.batching import Receipts, ShapePolicy
@@ -21,11 +21,11 @@ from batchedapi_serving.codecs.named_rows import (
     check_finite,
     checked_arrays,
     pack_row,
-    padded,
 )
+from batchedapi_serving.codecs.padding import freely_padded, padded, padding_class
 from batchedapi_serving.codecs.plain_arrays import decode_other
 from batchedapi_serving.codecs.plain_replies import INSTANCES, ITEM
-from batchedapi_serving.codecs.tensor_results import tensor_results
+from batchedapi_serving.codecs.tensor_results import results_of
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.predictor.api import MethodSpec
 
@@ -34,13 +34,20 @@ class NamedCodec:
     """Payloads are lists of Row."""
 
     def __init__(
-        self, method: MethodSpec, shape_policy: ShapePolicy, api_name: str, receipts: Receipts
+        self,
+        method: MethodSpec,
+        shape_policy: ShapePolicy,
+        api_name: str,
+        receipts: Receipts,
+        most_rows: int = 1,
     ) -> None:
+        """`most_rows` is what a batch can hold at most."""
         self.method = method
         self.api_name = api_name
         self.receipts = receipts
         self._variable = method.variable
-        self._bucket = bool(self._variable) and shape_policy is not ShapePolicy.PAD
+        self._bucket = shape_policy is not ShapePolicy.PAD
+        self._pads_to = 0 if self._bucket else freely_padded(method, most_rows)
 
     def decode(self, wire: Wire, head: Head, body: bytes) -> Decoded:
         """See Codec.decode."""
@@ -77,8 +84,17 @@ class NamedCodec:
                 )
                 for row in rows
             ]
-        shapes = [row.lengths for row in rows] if self._bucket else None
+        shapes = self._shapes(rows)
         return Encoded(len(rows), rows, sizes, shapes)
+
+    def _shapes(self, rows: Sequence[Row]) -> Sequence[Hashable] | None:
+        if not self._variable:
+            return None
+        if self._bucket:
+            return [row.lengths for row in rows]
+        if all(max(row.lengths) <= self._pads_to for row in rows):
+            return None
+        return [padding_class(row.lengths, self._pads_to) for row in rows]
 
     def from_row(self, row: Any, place: str, head: Head | None = None) -> Encoded:
         """See MethodCodec.from_row."""
@@ -133,4 +149,4 @@ class NamedCodec:
 
     def results(self, meta: Meta, payload: bytes) -> Results:
         """See Codec.results."""
-        return tensor_results(self.method, meta, payload)
+        return results_of(self.method, meta, payload)

@@ -1,7 +1,7 @@
 """Rows of several named tensors, or of tensors with variable dimensions."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -135,19 +135,3 @@ def check_finite(method: MethodSpec, row: Row, place: str) -> None:
             raise InvalidInputError(
                 f"{path}: expected finite {tensor.dtype} values, got NaN or Infinity"
             )
-
-
-def padded(tensor: Tensor, parts: Sequence[bytes], shapes: Sequence[tuple[int, ...]]) -> bytes:
-    """Rows of different shapes, each filled up with zeros at its ends to the longest of all.
-
-    Args:
-        tensor: What they are rows of; it has a variable dimension.
-        parts: Packed rows.
-        shapes: Of each.
-    """
-    longest = tuple(max(lengths) for lengths in zip(*shapes, strict=True))
-    whole = np.zeros((len(parts), *longest), dtype=tensor.numpy_dtype)
-    for i, (part, shape) in enumerate(zip(parts, shapes, strict=True)):
-        row, packed = whole[i], np.frombuffer(part, tensor.numpy_dtype)
-        row[tuple([slice(length) for length in shape])] = packed.reshape(shape)
-    return whole.tobytes()

@@ -91,7 +91,9 @@ class NpyReply(_PlainReply):
     def answer(self, results: Results, start: int, stop: int, receipt: Receipt | None) -> Answer:
         """See Reply.answer."""
         if not isinstance(results, TensorResults):
-            raise PredictorError("expected an array as the answer, got JSON items")
+            if all(item.status == OK for item in _items(results).items(start, stop)):
+                raise PredictorError("expected an array as the answer, got JSON items")
+            return INSTANCES.answer(results, start, stop, receipt)  # a row's own status
         headers = receipt_headers(receipt)
         try:
             (array,) = results.arrays(start, stop).values()

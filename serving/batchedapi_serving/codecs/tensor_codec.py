@@ -18,7 +18,7 @@ from batchedapi_serving.codecs.method_codec import Encoded
 from batchedapi_serving.codecs.named_rows import checked_arrays
 from batchedapi_serving.codecs.plain_arrays import decode_other
 from batchedapi_serving.codecs.plain_replies import INSTANCES, ITEM
-from batchedapi_serving.codecs.tensor_results import tensor_results
+from batchedapi_serving.codecs.tensor_results import results_of
 from batchedapi_serving.codecs.tensor_rows import RowPacker
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.errors import InvalidInputError
@@ -105,4 +105,4 @@ class TensorCodec:
 
     def results(self, meta: Meta, payload: bytes) -> Results:
         """See Codec.results."""
-        return tensor_results(self.method, meta, payload)
+        return results_of(self.method, meta, payload)

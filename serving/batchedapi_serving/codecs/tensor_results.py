@@ -14,6 +14,8 @@ import numpy as np
 import orjson
 
 from batchedapi_serving.codecs.base import Results
+from batchedapi_serving.codecs.item_results import OK, Item, item_results, joined_items
+from batchedapi_serving.codecs.problems import error_object
 from batchedapi_serving.codecs.tensor_rows import array_of, json_rows
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.errors import PredictorError
@@ -81,12 +83,28 @@ class TensorResults:
             for row in zip(*texts, strict=True)
         ]
 
+    def items(self, start: int, stop: int) -> Sequence[Item]:
+        """See Results.items; those that are not finite failed."""
+        failed = Item(
+            PredictorError.status,
+            "json",
+            orjson.dumps(error_object(PredictorError.code, NOT_FINITE)),
+        )
+        not_finite = set(self._not_finite)
+        return [
+            failed if row in not_finite else Item(OK, "json", text)
+            for row, text in enumerate(self.json_rows()[start:stop], start)
+        ]
+
     def joined(self, start: int, stop: int, others: Sequence[tuple[Results, int, int]]) -> Results:
         """See Results.joined."""
+        parts: list[tuple[Results, int, int]] = [(self, start, stop), *others]
+        if not all(isinstance(part, TensorResults) for part, _, _ in parts):
+            return joined_items(parts)
         columns: dict[str, list[Column]] = {name: [] for name in self._columns}
         not_finite: list[int] = []
         offset = 0
-        for results, first, last in [(self, start, stop), *others]:
+        for results, first, last in parts:
             if not isinstance(results, TensorResults) or list(results._columns) != list(columns):  # noqa: SLF001 - the same class
                 raise PredictorError(
                     "the predictor answered the parts of one request in different ways"
@@ -130,8 +148,15 @@ class TensorResults:
         return {"kind": "tensors", "outputs": outputs, "not_finite": not_finite}, buffers
 
 
+def results_of(method: MethodSpec, meta: Meta, payload: bytes) -> Results:
+    """Read a frame: of tensors, or of a row that failed with a status of its own (`ItemError`)."""
+    if meta["kind"] == "items":
+        return item_results(meta, payload)
+    return tensor_results(method, meta, payload)
+
+
 def tensor_results(method: MethodSpec, meta: Meta, payload: bytes) -> TensorResults:
-    """Read a frame; see the module's docstring. Nothing is copied.
+    """Read a frame of tensors; see the module's docstring. Nothing is copied.
 
     Raises:
         ValueError: lengths and payload do not agree.

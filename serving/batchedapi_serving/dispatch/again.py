@@ -17,21 +17,30 @@ def blamed(runners: Sequence[Runner]) -> Sequence[Runner]:
     return on_trial or runners
 
 
+class Trial:
+    """Whether a batch on trial runs now; one for all groups: a process dies with what all run."""
+
+    __slots__ = ("runs",)
+
+    def __init__(self) -> None:
+        self.runs = False
+
+
 class Again:
     """Batches of one group to run again.
 
     Those on trial run one at a time: beside each other, all would be blamed for the next death.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, trial: Trial) -> None:
+        """The owner sets `trial.runs` while it runs one of those on trial."""
         self._plain: deque[Batch] = deque()
         self._on_trial: deque[Batch] = deque()
-        self.trial_runs = False
-        """Set by the owner: a batch on trial runs now."""
+        self.trial = trial
 
     def __bool__(self) -> bool:
         """Whether there is a next one."""
-        return bool(self._plain or (self._on_trial and not self.trial_runs))
+        return bool(self._plain or (self._on_trial and not self.trial.runs))
 
     def next(self) -> Batch:
         """The next to run."""

@@ -63,16 +63,15 @@ class _Forwarded:
     Its answers' bodies are frames, encoded when the results are there.
     """
 
-    __slots__ = ("_request_id", "_web", "number")
+    __slots__ = ("_web", "number")
 
-    def __init__(self, web: "RemoteWeb", number: int, request_id: str | None) -> None:
+    def __init__(self, web: "RemoteWeb", number: int) -> None:
         self._web = web
-        self._request_id = request_id
         self.number = number
 
     def request_id(self) -> str | None:
-        """See AnswerTo."""
-        return self._request_id
+        """See AnswerTo; the other side has it."""
+        return None
 
     def deliver(self, answer: Answer) -> None:
         """See AnswerTo."""
@@ -143,7 +142,7 @@ class RemoteWeb(asyncio.Protocol):
                 raise BrokenFrameError(f"frame with {', '.join(meta)}")
 
     def _ask(self, number: int, meta: Meta, payload: bytes) -> None:
-        forwarded = _Forwarded(self, number, meta["request_id"])
+        forwarded = _Forwarded(self, number)
         shapes, client = meta["shapes"], self._clients.get(meta["client"])
         if client is None:
             client = self._clients[meta["client"]] = Client()

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs.base import Decoded
-from batchedapi_serving.dispatch.again import blamed
+from batchedapi_serving.dispatch.again import Trial, blamed
 from batchedapi_serving.dispatch.channel import ModelChannel
 from batchedapi_serving.dispatch.deadlines import Clock, Deadlines
 from batchedapi_serving.dispatch.desk import AnswerTo, Line, Ticket
@@ -70,6 +70,7 @@ class Dispatcher:
             self._clock, self._jobs, lambda: [group.pool for group in self._groups], supervision
         )
         self._receipts = receipt_book(settings.receipts)
+        self._trial = Trial()
         self._lane_pool = LanePool(settings.lane_choice)
         self._sync = self._group_of(self._lane_pool)
         self._channels: dict[int, tuple[Channel, asyncio.Transport]] = {}
@@ -208,6 +209,9 @@ class Dispatcher:
         if batch is None:
             raise AssertionError("a result without a batch")
         batch.line.group.finished(runner, batch, meta, payload)
+        if batch.on_trial:  # the next on trial may be another group's
+            for group in self._groups:
+                group.decide(self._now())
 
     def _process_lost(self, pid: int) -> None:
         """One of its connections ended: so do all, before a batch is given to those that are left.
@@ -290,4 +294,4 @@ class Dispatcher:
         return group
 
     def _group_of(self, pool: Pool) -> LaneGroup:
-        return LaneGroup(pool, self._clock, self._jobs, self._settings, self._receipts)
+        return LaneGroup(pool, self._clock, self._jobs, self._settings, self._receipts, self._trial)

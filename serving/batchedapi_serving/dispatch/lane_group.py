@@ -13,7 +13,7 @@ from batchedapi_core.batching import (
     WaitUntil,
     choose,
 )
-from batchedapi_serving.dispatch.again import Again
+from batchedapi_serving.dispatch.again import Again, Trial
 from batchedapi_serving.dispatch.batch import RETRY, Batch, predictor_failed
 from batchedapi_serving.dispatch.deadlines import Clock
 from batchedapi_serving.dispatch.frames import Meta
@@ -36,13 +36,14 @@ _DIED: Final = "died on this input"
 class LaneGroup:
     """All lines of sync methods share the lanes of the replica; an async one has its own."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - the parts of a dispatcher, put together in one place
         self,
         pool: Pool,
         clock: Clock,
         jobs: InFlight,
         settings: ReplicaSettings,
         receipts: ReceiptBook | None,
+        trial: Trial,
     ) -> None:
         self.pool: Final = pool
         self.lanes: Final = Lanes()
@@ -54,7 +55,7 @@ class LaneGroup:
         self._most = settings.max_concurrency
         self._isolates = settings.item_errors is ItemErrorPolicy.ISOLATE
         self._receipts = receipts
-        self._again = Again()
+        self._again = Again(trial)
         self._logs_batches = log.isEnabledFor(logging.DEBUG)
 
     @property
@@ -131,7 +132,7 @@ class LaneGroup:
         runner.batch = batch
         runner.started = now
         if batch.on_trial:
-            self._again.trial_runs = True
+            self._again.trial.runs = True
         if self._receipts is not None:
             batch.number = self._receipts.number()
         collated = line.codec.collate([entry.payload.payload for entry in entries])
@@ -151,7 +152,7 @@ class LaneGroup:
         runner.batch = None
         self.pool.release(runner, now)
         if batch.on_trial:
-            self._again.trial_runs = False
+            self._again.trial.runs = False
         seconds = now - started
         line.recorder.executed(batch.rows, batch.requests, seconds, runner.worker_index)
         if meta["kind"] == "error":
@@ -184,7 +185,7 @@ class LaneGroup:
         batch.line.batcher.lost(batch.size)
         log.warning("lane lost", extra={"pid": runner.pid, "rows": batch.rows})
         if batch.on_trial:
-            self._again.trial_runs = False
+            self._again.trial.runs = False
         if out_of_memory and batch.rows > 1:
             self._failed(batch, _DIED, now, out_of_memory=True)
             return

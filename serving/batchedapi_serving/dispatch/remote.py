@@ -2,14 +2,21 @@
 
 `there` is the first web process, which has the replica's one queue. What costs time in a web
 process, decoding and encoding, is done by as many of them as there are; batches still form of the
-rows of all. When the first web process ends, whoever waits for it is answered 503 at once.
+rows of all.
+
+When the first web process ends, requests wait for the one that replaces it: new ones, and those
+that were there, which it is handed once more. As after the death of a model process, a prediction
+may so be run twice. Only who was in two deaths, has less time than a replacement may take, or still
+waits when that time is over, is answered 503.
 """
 
 import asyncio
 import contextlib
 import logging
+import math
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,6 +39,8 @@ log = logging.getLogger(__name__)
 
 _FIRST_WAIT: Final = 0.05  # seconds between attempts to connect, doubled each time
 _LAST_WAIT: Final = 1.0
+_HELD_SECONDS: Final = 5.0
+"""That requests wait for the first web process to be replaced, which takes about two."""
 _LOST: Final = "the process with the queue was restarted; try again in a moment"
 
 
@@ -46,16 +55,20 @@ class RemoteLine:
 class Ask:
     """A forwarded request; see Ticket."""
 
-    __slots__ = ("asker", "client", "decoded", "done", "line", "number")
+    __slots__ = ("asker", "client", "deadline", "decoded", "done", "line", "number", "times_sent")
 
-    def __init__(
-        self, number: int, line: Line, decoded: Decoded, client: Client, asker: AnswerTo
-    ) -> None:
+    def __init__(  # noqa: PLR0917 - one for each request, made in one place
+        self, number: int, line: Line, decoded: Decoded, client: Client, asker: AnswerTo,
+        deadline: float,
+    ) -> None:  # fmt: skip
         self.number = number
         self.line = line
-        self.decoded = decoded._replace(payload=None)  # it is on its way: keep no copy
+        self.decoded = decoded
         self.client = client
         self.asker = asker
+        self.deadline = deadline
+        """Seconds on the monotonic clock; inf: none."""
+        self.times_sent = 0
         self.done = False
 
 
@@ -72,6 +85,9 @@ class RemoteDesk:
         self._clients: dict[Client, int] = {}
         self._next = 0
         self._transport: asyncio.WriteTransport | None = None
+        self._held_until = -math.inf
+        """Seconds: so long requests wait for a connection, if there is none."""
+        self._patience: asyncio.TimerHandle | None = None
         self._uncounted: Counter[int] = Counter()
 
     # ------------------------------------------------------------ the desk
@@ -107,30 +123,38 @@ class RemoteDesk:
         timeout: float | None = None,
     ) -> Ticket:
         """See Desk."""
-        if self._transport is None:
-            raise NotReadyError(_LOST)
         limit = self._settings.max_concurrency
         if len(self._asks) >= limit:  # there it would be refused as well, but copied before
             raise QueueFullError(
                 f"{limit} requests are in this replica (overload.maxReplicaConcurrency)"
             )
+        now, longest = time.monotonic(), self._settings.timeout or math.inf
+        deadline = now + (longest if timeout is None else min(timeout, longest))
+        if self._transport is None and not now < self._held_until <= deadline:
+            raise NotReadyError(_LOST)
         self._next += 1
-        ask = Ask(self._next, line, decoded, client, asker)
+        ask = self._asks[self._next] = Ask(self._next, line, decoded, client, asker, deadline)
+        self._send(ask, timeout)
+        return ask
+
+    def _send(self, ask: Ask, timeout: float | None) -> None:
+        """Hand it over; nothing happens while there is nobody to take it."""
+        if self._transport is None:
+            return
+        ask.times_sent += 1
+        decoded = ask.decoded
         form, buffers = pack_payload(decoded.payload)
         meta = {
             "ask": ask.number,
-            "client": self._clients.setdefault(client, self._next),
-            "method": line.spec.name,
+            "client": self._clients.setdefault(ask.client, ask.number),
+            "method": ask.line.spec.name,
             "rows": decoded.rows,
             "sizes": decoded.sizes,
             "shapes": decoded.shapes,
             "timeout": timeout,
-            "request_id": asker.request_id(),
             "payload": form,
         }
-        self._asks[ask.number] = ask
         self._transport.write(encode_frame(meta, buffers))
-        return ask
 
     def cancel(self, ticket: Ticket) -> None:
         """See Desk."""
@@ -193,6 +217,12 @@ class RemoteDesk:
         for code, times in self._uncounted.items():
             self._say({"answered": code, "times": times})
         self._uncounted.clear()
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        now = time.monotonic()
+        for ask in self._asks.values():
+            self._send(ask, None if ask.deadline == math.inf else ask.deadline - now)
         self._ready()
 
     def take_answer(self, meta: Meta, payload: bytes) -> None:
@@ -214,12 +244,23 @@ class RemoteDesk:
             ask.asker.deliver(answer)
 
     def lost(self) -> None:
-        """The first web process is gone, and with it the queue."""
+        """The first web process is gone, and with it the queue; another will come."""
+        if self._transport is None:  # it had not yet said what it serves
+            return
         self._transport = None
         self._clients.clear()
-        asks = list(self._asks.values())
-        self._asks.clear()
+        self._held_until = until = time.monotonic() + _HELD_SECONDS
+        self._patience = asyncio.get_running_loop().call_later(_HELD_SECONDS, self._give_up)
+        asks = self._asks.values()
+        self._refuse([ask for ask in asks if ask.times_sent > 1 or ask.deadline < until])
+
+    def _give_up(self) -> None:
+        self._patience = None
+        self._refuse(list(self._asks.values()))
+
+    def _refuse(self, asks: Sequence[Ask]) -> None:
         for ask in asks:
+            del self._asks[ask.number]
             self._uncounted[NotReadyError.status] += 1
             self._fail(ask, NotReadyError(_LOST))
 

@@ -1,7 +1,7 @@
 """What crosses between the web process that has the queue and those that forward to it.
 
 From a further web process (`remote`):
-    {"ask", "client", "method", "rows", "sizes", "shapes", "timeout", "request_id", "payload"}
+    {"ask", "client", "method", "rows", "sizes", "shapes", "timeout", "payload"}
     {"cancel": ask}            the client left
     {"disconnected": client}   its connection closed; the number is never used again
     {"answered": code, "times": n}   n requests were answered that it did not forward

@@ -78,8 +78,6 @@ class BatchRunner:
             # Raised, not returned: of one row it is that row's answer; else find whose it is.
             if rows > 1:
                 return _error("raised ItemError")
-            if self._methods[meta["method"]][0].inputs:
-                return _error(f"failed: {error.message}")
             return item_frame([error_item(error)])
         text = "".join(traceback.format_exception(error))
         log.error("predict raised", extra={**facts, "traceback": text})

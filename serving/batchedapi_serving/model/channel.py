@@ -156,6 +156,11 @@ class _Connection(asyncio.Protocol):
         if task.cancelled():
             result: Meta = {"kind": "error", "error": "was cancelled"}
             buffers: Sequence[bytes] = ()
+        elif (error := task.exception()) is not None:
+            log.error(
+                "call ended by what is no Exception; the process ends with it", exc_info=error
+            )
+            os._exit(1)  # as a lane does: not answered, the call would count as running for ever
         else:
             result, buffers = task.result()
         self._say({**result, "result": call}, buffers)

@@ -116,7 +116,11 @@ def answered_rows(spec: MethodSpec, meta: Meta, payload: bytes) -> Any:
     if meta["kind"] == "error":
         raise SubmitError(meta.get("status", PredictorError.status), meta["error"])
     if meta["kind"] == "items":
-        return [_item(*item) for item in item_results(meta, payload).items(0, len(meta["items"]))]
+        items = item_results(meta, payload).items(0, len(meta["items"]))
+        failed = next((item for item in items if item.status != _OK), None)
+        if spec.inputs and failed is not None:  # an array has no place for the error of one row
+            raise SubmitError(failed.status, str(orjson.loads(failed.body)["message"]))
+        return [_item(*item) for item in items]
     results = tensor_results(spec, meta, payload)
     try:
         arrays = results.arrays(0, _rows(meta))

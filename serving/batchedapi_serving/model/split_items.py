@@ -81,4 +81,6 @@ def _failed(message: str) -> Item:
 
 
 def _error_json(code: str, message: str) -> bytes:
-    return json.dumps(error_object(code, message), ensure_ascii=False).encode("utf-8", "replace")
+    # orjson refuses half a surrogate, which a predictor's message may hold.
+    text = json.dumps(error_object(code, message), ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "replace")

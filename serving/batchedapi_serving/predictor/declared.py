@@ -39,10 +39,11 @@ def check(declared: Declared) -> None:
     outputs = _named(declared.outputs, SINGLE_OUTPUT, "outputs")
     if outputs and not inputs:
         raise ValueError("batched: outputs=Tensor(...) needs inputs=Tensor(...) as well")
-    if not 1 <= declared.max_batch_size <= contract.MAX_BATCH_SIZE_LIMIT:
+    size = declared.max_batch_size
+    if type(size) is not int or not 1 <= size <= contract.MAX_BATCH_SIZE_LIMIT:
         raise ValueError(
             f"batched: expected max_batch_size of 1 to {contract.MAX_BATCH_SIZE_LIMIT},"
-            f" got {declared.max_batch_size}"
+            f" got {size!r}"
         )
     try:
         json.dumps(declared.example, allow_nan=False)
@@ -91,7 +92,7 @@ def _named(tensors: Tensors | None, name: str, place: str) -> dict[str, Tensor]:
         return {}
     if isinstance(tensors, Tensor):
         return {name: tensors}
-    found = dict(tensors)
+    found = dict(tensors) if isinstance(tensors, Mapping) else {}
     if not found or not all(
         isinstance(key, str) and key and isinstance(value, Tensor) for key, value in found.items()
     ):
@@ -137,6 +138,30 @@ def yields(predictor_class: type, name: str) -> bool:
     """Whether that method is a generator, async or not."""
     function = _plain(_attribute(predictor_class, name))
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+
+
+def call_problem(predictor_class: type, name: str, *, batched: bool) -> str | None:
+    """Why that method cannot be called as the server calls it; None: it can, or only a call tells.
+
+    Found out here, and not by the first client: a method that takes one request has no warm-up.
+    """
+    function = _attribute(predictor_class, name)
+    takes = ("rows",) if batched else ("payload", "query_params", "headers")
+    given = takes if isinstance(function, staticmethod) else ("self", *takes)
+    if not inspect.isfunction(_plain(function)):
+        return None
+    # Of a decorator's wrapper its own: what it calls may take something else.
+    signature = inspect.signature(_plain(function), follow_wrapped=False)
+    try:
+        signature.bind(*given)
+    except TypeError:
+        kind = "many rows" if batched else "one request"
+        other = "" if batched else "; for many rows at once, mark it with @batched"
+        return (
+            f"takes {kind} at a time and is called with ({', '.join(takes)}), but is written as"
+            f" {name}{signature}; write def {name}({', '.join(given)}){other}"
+        )
+    return None
 
 
 def _attribute(predictor_class: type, name: str) -> Any:

@@ -8,6 +8,7 @@ from batchedapi_core.batching import ShapePolicy
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.predictor.declared import (
     batch_dim_problem,
+    call_problem,
     declared_methods,
     is_declared,
     method_spec,
@@ -44,8 +45,9 @@ def served_methods(predictor_class: type, settings: ReplicaSettings) -> list[Met
                 f" def {name}(self, ...), or take it out of methods",
             )
         if spec is not None:
-            _check_returns(predictor_class, name)
-            specs.append(_effective(predictor_class, spec, settings.of_method(name)))
+            effective = _effective(predictor_class, spec, settings.of_method(name))
+            _check_call(predictor_class, effective)
+            specs.append(effective)
     _check_all(predictor_class, specs, settings)
     return specs
 
@@ -100,9 +102,14 @@ def _with_batching(predictor_class: type, spec: MethodSpec, settings: MethodSett
     return dataclasses.replace(spec, max_batch_size=size or spec.max_batch_size)
 
 
-def _check_returns(predictor_class: type, name: str) -> None:
-    if yields(predictor_class, name):
-        raise _failed(predictor_class, name, "yields its answer; collect it and return it whole")
+def _check_call(predictor_class: type, spec: MethodSpec) -> None:
+    if yields(predictor_class, spec.name):
+        raise _failed(
+            predictor_class, spec.name, "yields its answer; collect it and return it whole"
+        )
+    problem = call_problem(predictor_class, spec.name, batched=spec.batched)
+    if problem is not None:
+        raise _failed(predictor_class, spec.name, problem)
 
 
 def _check_all(

@@ -111,6 +111,8 @@ def _check(method: MethodSpec, meta: Meta, answer: Meta) -> None:
         return
     what: str = answer["error"]
     reason = "WarmUpFailed" if what.startswith("raised") else "ShapeProbeFailed"
+    if reason == "WarmUpFailed":
+        what += "; the log has its traceback"
     if answer.get("oom"):
         reason = "OutOfMemory"
         what += "; a smaller maxBatchSize may fit"

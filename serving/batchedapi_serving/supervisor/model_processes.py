@@ -6,8 +6,9 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from batchedapi_serving.dispatch.oom import read_oom_kills
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.supervisor.children import Backoff, Child, came
@@ -34,12 +35,18 @@ class ModelProcesses:
         environments: Sequence[Mapping[str, str]],
         loaders: int,
         life: Life,
+        *,
+        oom_kills: Callable[[], int] = read_oom_kills,
     ) -> None:
-        """`environments` has one for each; `loaders` of them may load at once, >= 1."""
+        """`environments` has one for each; `loaders` of them may load at once, >= 1.
+
+        `oom_kills` is how many processes here the kernel has killed for memory.
+        """
         self._settings = settings
         self._memory = memory
         self._environments = environments
         self._life = life
+        self._oom_kills = oom_kills
         self._children = [
             Child(f"model-{i}", "batchedapi_serving.model") for i in range(settings.processes)
         ]
@@ -73,7 +80,7 @@ class ModelProcesses:
         child, backoff, crashes = self._children[index], Backoff(), CrashLoop()
         turn: Turn = self._loading
         while True:
-            answered = self._memory[slots.ANSWERED + index]
+            answered, kills = self._memory[slots.ANSWERED + index], self._oom_kills()
             loaded, code = await self._run(index, child, turn)
             turn = contextlib.nullcontext()  # one that hangs while it loads must not hold up others
             if self._life.stopping.is_set():
@@ -86,6 +93,8 @@ class ModelProcesses:
             self._memory[slots.MODEL_RESTARTS] += 1
             if loaded:
                 crashes.succeeded()
+            elif code == -signal.SIGKILL and self._oom_kills() == kills:
+                pass  # somebody else's doing, not the model's: it says nothing about the next start
             elif crashes.failed(time.monotonic()):
                 text = f"model process {index} failed to start {STARTS} times in a row"
                 self._life.fail(CrashLoopError(f"{text}: {failure.reason}: {failure}"))

@@ -17,10 +17,11 @@ from batchedapi_serving.errors import (
     NoSuchRouteError,
     ServingError,
 )
+from batchedapi_serving.web.docs_page import serve_docs
 from batchedapi_serving.web.gateway import Gateway
 from batchedapi_serving.web.metadata import METADATA_PATHS, metadata_answer
 from batchedapi_serving.web.openapi import document_routes
-from batchedapi_serving.web.problems import ERROR, log_failure, new_request_id, problem_on
+from batchedapi_serving.web.problems import ERROR, finished_error, new_request_id, problem_on
 from batchedapi_serving.web.request import REQUEST_ID, Options
 from batchedapi_serving.web.routes import Route, wire_of_path
 
@@ -53,6 +54,7 @@ def create_app(gateway: Gateway) -> Any:
     app = FastAPI(
         title=settings.name,
         description="Requests of different clients are answered in batches.",
+        docs_url=None,  # ours, below
         redoc_url=None,
         redirect_slashes=False,
     )
@@ -77,6 +79,7 @@ def create_app(gateway: Gateway) -> Any:
     for path in METADATA_PATHS:
         app.add_api_route(path, metadata, methods=["GET"], include_in_schema=False)
     document_routes(app, gateway)
+    serve_docs(app)
     app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(Exception, http_error)
     return _Outermost(app, gateway)
@@ -148,7 +151,7 @@ def _response(
     request: Request, answer: Answer, headers: MutableMapping[str, str] | None = None
 ) -> Response:
     if answer.status >= ERROR:
-        log_failure(answer, request.scope["path"], _request_id(request.scope))
+        answer = finished_error(answer, request.scope["path"], _request_id(request.scope))
     response = Response(answer.body, answer.status, headers=headers)
     response.headers["content-type"] = answer.content_type.decode("latin-1")
     if answer.retry_after:

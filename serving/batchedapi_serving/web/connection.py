@@ -24,7 +24,7 @@ from batchedapi_serving.errors import ServingError
 from batchedapi_serving.web.asgi import start_cycle
 from batchedapi_serving.web.gateway import Gateway
 from batchedapi_serving.web.patience import Patience, Verdict
-from batchedapi_serving.web.problems import ERROR, log_failure, new_request_id, problem_on
+from batchedapi_serving.web.problems import ERROR, finished_error, new_request_id, problem_on
 from batchedapi_serving.web.request import Request
 from batchedapi_serving.web.request_parser import RequestParser
 from batchedapi_serving.web.responses import CONTINUE, render
@@ -208,7 +208,7 @@ class Connection(asyncio.Protocol):
         request_id = self._named
         if answer.status >= ERROR:
             request_id = self.request_id()
-            log_failure(answer, self._path.decode("latin-1"), request_id)
+            answer = finished_error(answer, self._path.decode("latin-1"), request_id)
         stays_open = self._stays_open()
         self._write(answer, keep_alive=stays_open, request_id=request_id)
         self._answered(stays_open=stays_open)

@@ -6,7 +6,7 @@ from typing import Final, assert_never
 
 from batchedapi_serving.codecs.base import Answer, Reply, Wire
 from batchedapi_serving.codecs.open_inference import open_inference_problem
-from batchedapi_serving.codecs.problems import problem_answer
+from batchedapi_serving.codecs.problems import named, problem_answer
 from batchedapi_serving.errors import ServingError
 
 log = logging.getLogger(__name__)
@@ -46,10 +46,16 @@ def new_request_id() -> str:
     return os.urandom(16).hex()
 
 
-def log_failure(answer: Answer, path: str, request_id: str) -> None:
-    """One line for a response of 500 and above, so that a quoted id leads to the reason."""
-    if answer.status < _SERVER_ERROR:
-        return
+def finished_error(answer: Answer, path: str, request_id: str) -> Answer:
+    """An error as it goes out: with its id, which a line in the log has too if it is our fault."""
+    answer = named(answer, request_id)
+    if answer.status >= _SERVER_ERROR:
+        _log_failure(answer, path, request_id)
+    return answer
+
+
+def _log_failure(answer: Answer, path: str, request_id: str) -> None:
+    """One line, so that a quoted id leads to the reason."""
     level = logging.DEBUG if answer.status in _EXPECTED else logging.ERROR
     if log.isEnabledFor(level):
         facts = {

@@ -1,6 +1,7 @@
 """Starting and stopping the servers under test, always by process id."""
 
 import contextlib
+import dataclasses
 import http.client
 import json
 import os
@@ -10,7 +11,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ HOST: Final = "127.0.0.1"
 BENCH: Final = Path(__file__).resolve().parents[1]
 PORT: Final = 25000
 """First of the ports that are used when `--port` says nothing else."""
-MOSEC_OFFSET: Final = 10
+PEER_OFFSET: Final = 10
 PROGRAM: Final = str(Path(sys.executable).with_name("batchedapi"))
 _START_SECONDS: Final = 60
 _STOP_SECONDS: Final = 45
@@ -30,7 +30,7 @@ _STOP_SECONDS: Final = 45
 _POLL_SECONDS: Final = 0.02
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Server:
     """A server that answers."""
 
@@ -96,6 +96,27 @@ def serving_workload(
     """Our server with a class of `workloads.py`."""
     with manifest_file(manifest(predictor, config=config)) as file, serving(file, port) as server:
         yield server
+
+
+@contextlib.contextmanager
+def serving_commit(workload: str, commit: str, port: int) -> Iterator[Server]:
+    """Our server as it was at `commit`, with a class of today's `workloads.py`.
+
+    Raises:
+        subprocess.CalledProcessError: git does not know the commit.
+    """
+    with tempfile.TemporaryDirectory(prefix="bench-commit-") as folder:
+        archive = Path(folder) / "tree.tar"
+        root = str(BENCH.parents[1])
+        git = ["git", "-C", root, "archive", "-o", str(archive), commit]
+        subprocess.run([*git, "core", "serving"], check=True)
+        subprocess.run(["tar", "-xf", str(archive), "-C", folder], check=True)
+        trees = {"PYTHONPATH": f"{folder}/core:{folder}/serving"}
+        with (
+            manifest_file(manifest(workload)) as file,
+            serving(file, port, trees) as server,
+        ):
+            yield dataclasses.replace(server, name=f"commit {commit[:12]}")
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ class Recipe:
 
     def arguments(self) -> list[str]:
         """Give the arguments that buildah and docker have in common."""
-        words = ["-f", str(self.image.dockerfile)]
+        words = [f"--build-arg=PART={self.image.part}"]
         words += [f"--build-arg=BASE_IMAGE={self.base}"] if self.base else []
         return words + [f"--label={key}={value}" for key, value in self.labels.items()]
 

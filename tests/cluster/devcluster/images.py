@@ -24,7 +24,7 @@ LEFT_OUT: Final = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*"
 
 
 def labels(fingerprint: str) -> dict[str, str]:
-    """Give the labels that change from build to build; the others stand in the Dockerfiles."""
+    """Give the labels that change from build to build; the others stand in the Dockerfile."""
     project = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["project"]
     found = {
         "org.opencontainers.image.version": project["version"],

@@ -22,17 +22,25 @@ PIP_OPTIONS: Final = (
 )
 """Of pip, about where packages come from: the build needs them as this machine does."""
 CERTIFICATES_IN_BUILD: Final = "/run/secrets/pip-cert"
-"""Where the Dockerfiles mount the certificates that PIP_CERT names."""
+"""Where the Dockerfile mounts the certificates that PIP_CERT names."""
 
 
 @dataclass(frozen=True)
 class Image:
     """An image of the product."""
 
-    name: str
-    dockerfile: Path
-    sources: tuple[str, ...]
-    """What the Dockerfile copies, files and folders under the root of the repository."""
+    part: str
+    """Folder of its sources; the Dockerfile's PART."""
+
+    @property
+    def name(self) -> str:
+        """Name without tag."""
+        return f"batchedapi-{self.part}"
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """What it is made of, files and folders under the root of the repository."""
+        return (*COMMON, "core", self.part)
 
     @property
     def tag(self) -> str:
@@ -40,15 +48,15 @@ class Image:
         return f"{self.name}:{TAG}"
 
 
-COMMON: Final = ("pyproject.toml", "constraints.txt", "README.md", "LICENSE", ".dockerignore")
-IMAGES: Final = {
-    part: Image(
-        name=f"batchedapi-{part}",
-        dockerfile=paths.ROOT / part / "Dockerfile",
-        sources=(*COMMON, "core", part),
-    )
-    for part in ("serving", "operator")
-}
+COMMON: Final = (
+    "Dockerfile",
+    "pyproject.toml",
+    "constraints.txt",
+    "README.md",
+    "LICENSE",
+    ".dockerignore",
+)
+IMAGES: Final = {part: Image(part) for part in ("serving", "operator")}
 
 
 def source_files(image: Image) -> list[Path]:

@@ -134,6 +134,7 @@ REFUSED: Final[dict[str, tuple[Document, str]]] = {
     ),
     "no source in source": (predictor(source={}), "spec.predictor.source"),
     "bad env name": (predictor(env=[{"name": "1A"}]), "spec.predictor.env"),
+    "a variable twice": (predictor(env=[{"name": "A"}] * 2), "spec.predictor.env"),
     "no processes": (predictor(processesPerReplica=0), "spec.predictor.processesPerReplica"),
     "empty image": (predictor(image=""), "spec.predictor.image"),
     "unknown log level": (predictor(logLevel="loud"), "spec.predictor.logLevel"),

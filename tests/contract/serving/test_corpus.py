@@ -34,7 +34,7 @@ from serving import Replica, running_replica, write_manifest
 
 TENSOR_CODE = """
     import time
-    from batchedapi_serving import Tensor, batched
+    from batchedapi_serving import ItemError, Tensor, batched
 
     class Model:
         def __init__(self, config, context):
@@ -44,6 +44,8 @@ TENSOR_CODE = """
         def predict(self, x):
             if (x == 666).any():
                 raise ValueError("secret")
+            if (x == 409).any():
+                raise ItemError(409, "taken")
             if (x == 504).any():
                 time.sleep(1.6)
             y = x.sum(axis=1, keepdims=True)
@@ -158,6 +160,7 @@ async def check(pair: Pair, case: Case) -> None:
         error = fast.json()["error"]
         if not isinstance(error, str):  # the Open Inference Protocol's is one
             assert {"code", "message", "request_id"} == set(error)
+            assert fast.headers["x-request-id"] == error["request_id"]
 
 
 @pytest.mark.parametrize(
@@ -276,6 +279,12 @@ async def test_the_docs_describe_the_routes(tensor_pair: Pair) -> None:
         tensor_pair.fast.port, raw("docs", 200, request_bytes("/docs", b"", method="GET"))
     )
 
+    links = re.findall(r'(?:src|href)="([^"]+)"', page.body.decode())
+    assert ["docs/swagger-ui.css", "data:,", "docs/swagger-ui-bundle.js"] == links, "no CDN"
+    for file, start in (("swagger-ui.css", b".swagger-ui"), ("swagger-ui-bundle.js", b"/*")):
+        get = request_bytes(f"/docs/{file}", b"", method="GET")
+        assert (await answer(tensor_pair.fast.port, raw(file, 200, get))).body.startswith(start)
+    assert "url: 'openapi.json'" in page.body.decode()
     assert {"/predict", "/api", "/api/predict", V1, V2, "/v2", "/v2/models/api"} < set(
         schema["paths"]
     )

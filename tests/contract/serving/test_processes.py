@@ -334,6 +334,28 @@ async def test_a_process_that_cannot_start_again_ends_the_replica(tmp_path: Path
     assert "OSError: no such device" in last
 
 
+async def test_being_killed_from_outside_while_it_loads_is_no_crash_loop(tmp_path: Path) -> None:
+    """S1, S21: a SIGKILL that want of memory does not explain says nothing of the model."""
+    spec = {"predictor": {"processesPerReplica": 2}}
+    file = write_manifest(tmp_path, CODE, spec)
+    with running_replica(tmp_path, ["-f", str(file)]) as replica:
+        await lanes_are(replica, 2)
+        victims: set[int] = set(replica.children("model")[:1])
+        _, survivor = replica.children("model")
+        os.kill(next(iter(victims)), signal.SIGKILL)
+        while len(victims) < 7:  # two more than what ends the replica for its own fault
+            fresh = [p for p in replica.children("model") if p not in victims and p != survivor]
+            for pid in fresh:
+                os.kill(pid, signal.SIGKILL)
+                victims.add(pid)
+            await asyncio.sleep(0.01)
+            assert replica.process.poll() is None, replica.text()
+        await lanes_are(replica, 2)
+        answer = await ask(replica.port, {"id": 1})
+
+    assert answer.status == 200
+
+
 async def test_a_web_process_whose_loop_does_not_run_is_replaced(tmp_path: Path) -> None:
     """S23: within ten seconds or so, and the models stay loaded."""
     manifest = write_manifest(tmp_path, CODE, {})

@@ -181,7 +181,7 @@ def test_a_taken_port_is_one_clear_line(tmp_path: Path, which: str) -> None:
         ([], "give either -f FILE or MODULE:CLASS"),
         (["-f", "missing.yaml"], "missing.yaml"),
         (["-f", "bad.yaml"], "spec.predictor.path: required, but missing"),
-        (["no-colon"], "spec.predictor.path"),
+        (["no-colon"], "expected module:Class"),
     ],
 )
 def test_a_wrong_command_line_exits_2_and_says_why(

@@ -261,6 +261,7 @@ def test_bounds_of_durations_are_kept_in_python_too(batching: dict[str, str], pa
         (predictor(model={"uri": "file:///x", "sha256": "A" * 64}), "model.sha256: "),
         (predictor(methods=[{"name": "__init__"}]), "methods.0.name: "),
         (predictor(methods=[{"name": "a"}] * 2), "methods: expected each only once, got 'a'"),
+        (predictor(env=[{"name": "A"}] * 2), "env: expected each only once, got 'A'"),
         (predictor(methods=[{"name": f"m{i}"} for i in range(33)]), "methods: "),
         (predictor(warmup={"batchSizes": [1, 1]}), "batchSizes: expected each only once, got 1"),
         ({"serverSideBatching": {"preferredBatchSizes": [0]}}, "preferredBatchSizes.0: "),

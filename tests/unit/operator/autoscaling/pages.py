@@ -11,6 +11,7 @@ def page(
     start: float = 1000.0,
     requests: float | None = None,
     max_batch_size: int = 16,
+    lanes: int = 2,
     extra: str = "",
 ) -> str:
     """One method's page; a request has one row unless `requests` says otherwise."""
@@ -34,7 +35,26 @@ batchedapi_batch_seconds_count{{method="predict"}} {batches}
 batchedapi_batches_total{{method="predict",reason="full"}} {full}
 batchedapi_batches_total{{method="predict",reason="interval"}} {batches - full}
 batchedapi_queue_rows{{method="predict"}} 3
-batchedapi_lanes{{method="predict"}} 2
+batchedapi_lanes{{method="predict"}} {lanes}
 batchedapi_max_batch_size{{method="predict"}} {max_batch_size}
 batchedapi_batch_interval_seconds{{method="predict"}} 0.005
 {extra}"""
+
+
+CALLS: str = """batchedapi_rows_received_total{method="ask"} 70
+batchedapi_rows_rejected_total{method="ask",reason="queue_full"} 3
+batchedapi_batch_rows_bucket{method="ask",le="1"} 60
+batchedapi_batch_rows_bucket{method="ask",le="+Inf"} 60
+batchedapi_batch_rows_sum{method="ask"} 60
+batchedapi_batch_rows_count{method="ask"} 60
+batchedapi_batch_requests_sum{method="ask"} 60
+batchedapi_batch_requests_count{method="ask"} 60
+batchedapi_batch_seconds_sum{method="ask"} 600
+batchedapi_batch_seconds_count{method="ask"} 60
+batchedapi_batches_total{method="ask",reason="full"} 60
+batchedapi_queue_rows{method="ask"} 7
+batchedapi_lanes{method="ask"} 1024
+batchedapi_max_batch_size{method="ask"} 1
+batchedapi_batch_interval_seconds{method="ask"} 1
+"""
+"""Beside `page`: an async method without batching, whose calls last ten seconds each."""

@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 from tests.unit.operator.autoscaling.pages import page
 from tests.unit.operator.autoscaling.test_loop import Situation
+from tests.unit.operator.worlds import KEY
 
 from batchedapi_operator.autoscaling.metrics_page import parse_page
 from batchedapi_operator.autoscaling.scrape import Outcome
+from batchedapi_operator.keys import BATCHED_APIS
 
 
 def advice_of(situation: Situation) -> tuple[str, str]:
@@ -94,6 +96,23 @@ async def test_copies_that_do_not_fit_are_advised_about(
     await heavy.run(60)
 
     assert expected == advice_of(heavy)
+
+
+async def test_advice_that_comes_second_is_said_too() -> None:
+    """The condition's reason is that of the most urgent, and stays what it was."""
+    heavy = Heavy(
+        predictor={"path": "m:C", "processesPerReplica": 2}, compute={"mem": "1Gi", "cpu": "1"}
+    )
+    await heavy.run(60)
+    heavy.cluster.objects[BATCHED_APIS, KEY]["spec"]["compute"]["cpu"] = "100m"
+    heavy.refresh()
+
+    await heavy.run(60)
+
+    (condition,) = [c for c in heavy.status["conditions"] if c["type"] == "SpecAdvice"]
+    assert "MemoryMayNotHoldCopies" == condition["reason"]
+    assert "spec.predictor.processesPerReplica is 2 on 0.1 CPUs" in condition["message"]
+    assert ["MemoryMayNotHoldCopies", "TooManyProcesses"] == events_of(heavy)
 
 
 async def test_what_is_in_effect_is_in_the_status() -> None:

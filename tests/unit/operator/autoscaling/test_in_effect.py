@@ -35,6 +35,18 @@ def test_processes_are_those_written_or_those_that_a_replica_has(
     lanes = processes * written.spec.predictor.threads_per_process
     assert lanes == policy_of(written, [], ScalingState.empty(), 0.0).lanes
     assert seen == processes_of(written, pages())
+    lanes = seen * written.spec.predictor.threads_per_process
+    assert lanes == policy_of(written, pages(), ScalingState.empty(), 0.0).lanes
+
+
+def test_calls_tell_nothing_of_processes() -> None:
+    """Of async methods without batching as many calls run as requests are let in."""
+    written = api(predictor={"path": "m:C", "processesPerReplica": "cpu_count"})
+
+    seen = pages(lanes=1024)
+
+    assert 1 == processes_of(written, seen)
+    assert 1024 == policy_of(written, seen, ScalingState.empty(), 0.0).lanes
 
 
 def test_the_status_says_what_is_in_effect() -> None:

@@ -6,7 +6,7 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.operator.autoscaling.pages import page
+from tests.unit.operator.autoscaling.pages import CALLS, page
 
 from batchedapi_operator.autoscaling.metrics_page import MAX_BYTES, MetricsPage, parse_page
 from batchedapi_operator.errors import MetricsUnavailableError
@@ -48,6 +48,31 @@ batchedapi_batch_rows_bucket{method="b",le="+Inf"} 3"""
     buckets = parsed(page(extra=other)).sample.batch_rows_buckets
 
     assert [(8, 5), (12, 8), (16, 13), (math.inf, 13)] == list(buckets)
+
+
+def test_calls_that_occupy_no_lane_do_not_count() -> None:
+    """N28: a method that awaits two others would look like slow batches and thrice the demand."""
+    assert parsed(page()) == parsed(page(extra=CALLS))
+
+
+def test_calls_count_where_there_is_nothing_else() -> None:
+    """Then what is let in at once is what a replica can do."""
+    found = parsed(f"process_start_time_seconds 1000\n{CALLS}")
+
+    assert (70, 60, 1024) == (
+        found.sample.rows_received,
+        found.sample.batches,
+        found.sample.lanes,
+    )
+
+
+@pytest.mark.parametrize("calls", [0, 1024])
+def test_methods_without_lanes_are_not_known(calls: int) -> None:
+    """Counted once with its calls and once without, the demand of a replica would jump."""
+    text = page(lanes=0, extra=CALLS.replace(" 1024", f" {calls}"))
+
+    with pytest.raises(MetricsUnavailableError, match="batchedapi_lanes"):
+        parsed(text)
 
 
 @pytest.mark.parametrize(

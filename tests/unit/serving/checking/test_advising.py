@@ -110,16 +110,23 @@ def test_the_table_has_a_bar_for_every_size() -> None:
     assert render_table(()) == []
 
 
+def test_the_times_of_a_fast_model_are_not_rounded_to_nothing() -> None:
+    """0.3 microseconds a row were 0.000 ms."""
+    (_, row) = render_table(report_of(0.0, 3e-7, largest=1).timings)
+
+    assert row.split()[1:3] == ["0.000300", "0.000300"]
+
+
 def test_a_method_is_told_in_full() -> None:
     """Findings take the place of the good news."""
     good = report_of(0.010, 0.0001)
     bad = MethodReport("predict", True, 32, 32, "x", ("row 0 differs",), (), None)
-    none = MethodReport("predict", True, 32, 0, "nothing: give it items", (), (), None)
+    none = MethodReport("predict", True, 32, 0, "give it items", (), (), None)
 
     assert "  ok     32 rows (random numbers)" in render_method(good, [])
     assert "t(n) = 10 ms + 0.1 ms * n" in render_method(good, [])
     assert "  WRONG  row 0 differs" in render_method(bad, [])
-    assert "not checked with nothing: give it items" in render_method(none, [])
+    assert "not checked: give it items" in render_method(none, [])
 
 
 def test_a_report_survives_json() -> None:

@@ -169,8 +169,15 @@ def test_a_class_without_a_manifest_gets_a_name(predictor: str, name: str) -> No
     assert name == manifest_of(predictor).metadata.name
 
 
-@pytest.mark.parametrize("predictor", ["model", "model:", ":Class", "a b:C", "model.Class"])
+@pytest.mark.parametrize("predictor", ["model:", ":Class", "a b:C"])
 def test_what_is_no_class_path_is_refused(predictor: str) -> None:
     """With the field's name, as in a manifest."""
     with pytest.raises(ManifestError, match=r"spec\.predictor\.path"):
+        manifest_of(predictor)
+
+
+@pytest.mark.parametrize("predictor", ["", "model", "model.Class", "model.py"])
+def test_a_module_without_a_class_is_told_the_form(predictor: str) -> None:
+    """The likeliest slip of who tries it out; a pattern would not help."""
+    with pytest.raises(DocumentError, match="expected module:Class"):
         manifest_of(predictor)

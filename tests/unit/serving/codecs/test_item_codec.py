@@ -137,6 +137,23 @@ def test_parts_answered_in_another_way_are_not_joined() -> None:
         results([1]).joined(0, 1, [(tensors, 0, 1)])
 
 
+def test_a_failed_row_is_joined_with_tensors() -> None:
+    """An oversize request of a method with tensors, of which one row was refused."""
+    method = MethodSpec("predict", batched=True)
+    tensors = TensorResults(method, {"output": np.array([[1.0], [np.nan], [3.0]])}, (1,))
+    refused = results([ItemError(409, "no")])
+
+    for whole in (
+        tensors.joined(0, 2, [(refused, 0, 1), (tensors, 2, 3)]),
+        refused.joined(0, 1, [(tensors, 0, 3)]),
+    ):
+        answer = INSTANCES.answer(whole, 0, 4, None)
+        predictions = json.loads(answer.body)["predictions"]
+        codes = [row["error"]["code"] for row in predictions if isinstance(row, dict)]
+        assert {"item_failed", "predictor_failed"} == set(codes)
+        assert [[1.0], [3.0]] == [row for row in predictions if isinstance(row, list)]
+
+
 def test_results_cross_processes_as_a_frame() -> None:
     """N13: further web processes write their clients' answers themselves."""
     meta, buffers = results([1, ItemError(409, "x"), "y"]).to_frame(1, 3)

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from batchedapi_core.batching import QueueOrder, Strategy
@@ -127,6 +127,7 @@ async def test_under_deadline_order_who_is_in_a_hurry_goes_first() -> None:
 
 
 @SETTINGS
+@example(requests=[(0.0, None, False)] * 5 + [(0.25, None, False)] * 8)  # 504 well before 2 s
 @given(
     requests=st.lists(
         st.tuples(st.floats(0.0, 0.3), st.none() | st.floats(0.01, 3.0), st.booleans()),
@@ -137,24 +138,28 @@ async def test_under_deadline_order_who_is_in_a_hurry_goes_first() -> None:
 async def test_everybody_is_answered_at_the_deadline_or_before(
     requests: list[tuple[float, float | None, bool]],
 ) -> None:
-    """Deadlines that do not ascend, among requests that are answered or cancelled meanwhile."""
+    """Deadlines that do not ascend, among requests that are answered or cancelled meanwhile.
+
+    Nobody is given up before half of its own timeout is over: see MethodLine.least_seconds.
+    """
     world = World(seconds=lambda rows: 0.3 * rows, max_batch_size=3, timeout=2.0)
     begun = world.loop.time()
     asked = []
     for pause, timeout, leaves in requests:
         one = world.ask(1, timeout=timeout)
-        asked.append((one, world.loop.time() + min(2.0, timeout or 2.0), leaves))
+        own = 2.0 if timeout is None else min(2.0, timeout)
+        asked.append((one, world.loop.time(), own, leaves))
         await asyncio.sleep(pause)
         if leaves:
             world.cancel(one)
     await asyncio.sleep(20)
 
     assert world.loop.time() > begun
-    for one, deadline, leaves in asked:
+    for one, at, own, leaves in asked:
         assert len(one.answers) == 1 or (leaves and not one.answers)
         if one.answers:
-            assert one.at <= deadline + 0.002
-            assert one.status == 200 or one.at == pytest.approx(deadline, abs=0.3)
+            assert one.at <= at + own + 0.002
+            assert one.status == 200 or one.at >= at + own / 2 - 0.002
     jobs = world.dispatcher._jobs
     assert (0, []) == (len(jobs), jobs._by_deadline)
 

@@ -3,14 +3,13 @@
 import asyncio
 from typing import Any
 
-import looptime
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedapi_core.batching import Client, Strategy
 from batchedapi_serving.errors import OverloadedError
 from batchedapi_serving.metrics import slots
-from dispatching import Asked, DiedError, World
+from dispatching import Asked, DiedError, World, run_virtually
 
 SETTINGS = settings(derandomize=True, database=None, deadline=None, max_examples=150)
 STEPS = st.lists(
@@ -160,12 +159,3 @@ def test_rows_of_split_requests_are_never_mixed_up(sizes: list[int], deaths: set
         assert sum(one.status == 500 for one in asked) <= len(deaths)
 
     run_virtually(live())
-
-
-def run_virtually(main: Any) -> None:
-    """Run a coroutine on a loop whose time passes only when nothing is left to do."""
-    loop = looptime.new_event_loop()
-    try:
-        loop.run_until_complete(main)
-    finally:
-        loop.close()

@@ -13,6 +13,7 @@ from batchedapi_core.batching import Client, ItemErrorPolicy, LaneChoice, Receip
 from batchedapi_serving.codecs import Answer, RequestHead, Wire, codec_for
 from batchedapi_serving.codecs.base import Decoded, Receipt, Results
 from batchedapi_serving.codecs.item_results import Item, ItemResults
+from batchedapi_serving.dispatch import remote
 from batchedapi_serving.dispatch.desk import AnswerTo, Line, Ticket
 from batchedapi_serving.dispatch.desk_server import DeskServer
 from batchedapi_serving.dispatch.remote import RemoteDesk, RemoteLine
@@ -318,38 +319,67 @@ async def test_a_client_that_returns_is_the_same_one_there() -> None:
         assert [first] == both.desk.gone
 
 
-async def test_when_the_queue_is_gone_whoever_waits_is_told_at_once() -> None:
-    """A dead web process is replaced: 503 with Retry-After, not a wait until the timeout."""
+async def test_requests_outlive_the_process_with_the_queue() -> None:
+    """S23: those that were there are handed to its replacement, and so are new ones."""
+    async with replica() as both:
+        before, _ = both.ask(b"1")
+        left, ticket = both.ask(b"2")
+        await until(lambda: len(both.desk.slips) == 2)
+        await both.end()
+        after, _ = both.ask(b"3")
+        both.remote.cancel(ticket)
+        both.desk.on_submit = Slip.answer
+
+        await both.open()
+
+        assert [b"1", b"3"] == [(await one.answer()).body for one in (before, after)]
+        assert [] == left.answers
+
+
+async def test_a_request_in_two_deaths_of_the_queue_is_not_tried_again() -> None:
+    """It may be what the process dies of."""
     async with replica() as both:
         asker, ticket = both.ask(b"1")
-        await until(lambda: bool(both.desk.slips))
+        await until(lambda: len(both.desk.slips) == 1)
+        await both.end()
+        await both.open()
+        await until(lambda: len(both.desk.slips) == 2)
         await both.end()
 
         answer = await asker.answer()
 
         assert (503, True) == (answer.status, answer.retry_after >= 1)
         assert ticket.done
+
+
+async def test_who_cannot_wait_for_a_replacement_is_told_at_once() -> None:
+    """503 with Retry-After now is of more use than 504 later."""
+    async with replica(timeout=3.0) as both:
+        asker, _ = both.ask(b"1")
+        await until(lambda: bool(both.desk.slips))
+
+        await both.end()
+
+        assert 503 == (await asker.answer()).status
         with pytest.raises(NotReadyError):
             both.ask(b"2")
 
 
-async def test_after_a_restart_it_is_connected_again_and_tells_what_it_answered() -> None:
-    """Nobody connects it by hand, and the 503s of the restart are in the metrics."""
+async def test_nobody_waits_for_ever_for_a_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica that stops replaces nothing; what was told is counted once there is a desk."""
+    monkeypatch.setattr(remote, "_HELD_SECONDS", 0.1)
     async with replica() as both:
         asker, _ = both.ask(b"1")
         await until(lambda: bool(both.desk.slips))
         await both.end()
-        await asker.answer()
-        both.remote.answered(503)  # of a request in between
-        both.known.clear()
-        both.desk.on_submit = Slip.answer
+        held, _ = both.ask(b"2")
 
+        assert [503, 503] == [(await one.answer()).status for one in (asker, held)]
+        with pytest.raises(NotReadyError):
+            both.ask(b"3")
+        both.remote.answered(503)  # as the web does for what is raised
         await both.open()
-        await asyncio.wait_for(both.known.wait(), 5)
-        again, _ = both.ask(b"2")
-
-        assert 200 == (await again.answer()).status
-        await until(lambda: both.codes == [503, 503])
+        await until(lambda: both.codes == [503] * 3)
 
 
 async def test_when_a_web_process_dies_its_requests_are_not_run() -> None:

@@ -53,6 +53,17 @@ def test_whatever_holds_the_numbers_is_taken(rows: Any) -> None:
     assert (ONE_TO_FOUR, None) == received(PAIRS, rows)
 
 
+def test_a_row_of_tensors_that_failed_is_raised() -> None:
+    """An array has no place for it; a list of items has."""
+    meta, buffers = item_frame([Item(200, "json", b"1"), Item(409, "json", b'{"message":"no"}')])
+
+    with pytest.raises(SubmitError, match=r"^no$") as caught:
+        answered_rows(PAIRS, meta, b"".join(buffers))
+
+    assert caught.value.status == 409
+    assert isinstance(answered_rows(ITEMS, meta, b"".join(buffers))[1], ItemError)
+
+
 def test_an_array_is_rows_of_items_too() -> None:
     """A method without declared tensors takes any: each row is an item."""
     assert ([b"[1,2]", b"[3,4]"], None) == received(ITEMS, np.array([[1, 2], [3, 4]]))

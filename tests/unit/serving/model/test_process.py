@@ -593,15 +593,16 @@ def test_a_predictor_that_cannot_start_leaves_the_reason(
         process.close()
 
 
-async def test_a_call_that_ends_the_channels_thread_ends_the_process() -> None:
-    """The supervisor replaces a process; nobody would replace a thread."""
-    code = """
+@pytest.mark.parametrize("error", ["KeyboardInterrupt", "type('Own', (BaseException,), {})"])
+async def test_a_call_that_ends_the_channels_thread_ends_the_process(error: str) -> None:
+    """The supervisor replaces a process; nobody would replace a thread, or answer the call."""
+    code = f"""
         class Composed:
             def __init__(self, config, context):
                 pass
 
             async def predict(self, payload, query_params, headers):
-                raise KeyboardInterrupt
+                raise {error}
     """
     process = ModelProcess(code, threads=1)
     try:

@@ -171,8 +171,8 @@ def test_a_decorated_method_is_still_itself() -> None:
     assert [1] == Everything().bare([1])
 
 
-@pytest.mark.parametrize("size", [0, -1, 65537])
-def test_a_batch_size_out_of_range_is_refused_where_it_is_written(size: int) -> None:
+@pytest.mark.parametrize("size", [0, -1, 65537, "8", 8.0, True])
+def test_a_batch_size_out_of_range_is_refused_where_it_is_written(size: Any) -> None:
     """At import, with the limits."""
     with pytest.raises(ValueError, match="1 to 65536"):
         batched(max_batch_size=size)
@@ -240,6 +240,7 @@ X, IDS = Tensor("FP32", [4]), Tensor("INT64", ["tokens"])
         ({"inputs": X, "outputs": Tensor("FP32", []), "batch_dim": 1}, "at most 0 for 'output'"),
         ({"inputs": X, "batch_dim": -1}, "expected an int >= 0 or a pair of them, got (-1, -1)"),
         ({"inputs": X, "batch_dim": (0, 0, 0)}, "a pair of them, got (0, 0, 0)"),
+        ({"inputs": [4]}, "to be a Tensor or a mapping of names to Tensors, got [4]"),
         ({"inputs": {}}, "expected inputs to be a Tensor or a mapping"),
         ({"inputs": {"a": [1]}}, "expected inputs to be a Tensor or a mapping"),
         ({"inputs": X, "outputs": {"": X}}, "expected outputs to be a Tensor or a mapping"),

@@ -72,6 +72,52 @@ def test_a_missing_module_says_where_it_was_looked_for(tmp_path: Path) -> None:
         load_class("nowhere_at_all:Model", [tmp_path])
 
 
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("\nclass Model", r"SyntaxError: .* \(.*its_model.py, line 2\)$"),
+        ("\n\nint('x')", r"ValueError: .* \(.*its_model.py, line 3\)$"),
+        (
+            "from batchedapi_serving import Tensor\nTensor('float32', [4])",
+            r"expected a dtype of .* got 'float32' \(.*its_model.py, line 2\)$",
+        ),
+        (
+            """from batchedapi_serving import batched
+class Model:
+    @batched(inputs=[4])
+    def predict(self, x): ...""",
+            r"expected inputs to be a Tensor or a mapping .* got \[4\] \(.*its_model.py, line 3\)$",
+        ),
+        ("import of_nobody", r"line 1\); install it where the predictor runs$"),
+    ],
+)
+def test_a_mistake_is_told_with_its_line(tmp_path: Path, code: str, message: str) -> None:
+    """The innermost of the user's own: a line of ours or of a library helps nobody."""
+    with pytest.raises(LoadError, match=message):
+        load(tmp_path, code)
+
+
+def test_a_module_that_is_not_there_has_no_line(tmp_path: Path) -> None:
+    """The only frames are Python's own."""
+    with pytest.raises(LoadError, match=r"'nowhere_at_all' \(looked in [^,]*\)$"):
+        load_class("nowhere_at_all:Model", [tmp_path, tmp_path])
+
+
+def test_a_function_is_no_class(tmp_path: Path) -> None:
+    """Servers that take a function are common."""
+    with pytest.raises(LoadError, match="no class 'Model', but a function of that name"):
+        load(tmp_path, "def Model(): ...")
+
+
+def test_a_constructor_that_takes_something_else_is_told_what_to_write() -> None:
+    """`takes 1 positional argument but 3 were given` does not say which."""
+
+    class Bare: ...
+
+    with pytest.raises(LoadError, match=r"; write def __init__\(self, config, context\)$"):
+        start_predictor(Bare, {}, CONTEXT)
+
+
 def test_the_constructor_gets_config_and_context() -> None:
     """C05: and nothing else."""
 

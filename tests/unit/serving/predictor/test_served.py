@@ -1,6 +1,7 @@
 """Which methods are served, and what the manifest changes about them."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import pytest
@@ -139,12 +140,60 @@ class Without:
     """Has nothing to serve."""
 
 
+def injecting(function: Any) -> Any:
+    """A decorator as users have them."""
+
+    @functools.wraps(function)
+    def wrapper(self: Any, payload: Any, *_: Any) -> Any:
+        return function(self, payload, "connection")
+
+    return wrapper
+
+
 class Yields:
     """Streams."""
 
     async def predict(self, *arguments: Any) -> Any:
         """In parts."""
         yield arguments
+
+
+class TakesOnlyThePayload:
+    """As if nothing else were given."""
+
+    def predict(self, payload: Any) -> Any:
+        """Would fail on every request."""
+        return payload
+
+
+class TakesTwo:
+    """As if rows had something beside them."""
+
+    @batched
+    def predict(self, items: Any, query: Any) -> Any:
+        """Would fail on every batch."""
+        return items, query
+
+
+class Wrapped:
+    """Methods that can be called although their inner signature says otherwise."""
+
+    @batched
+    @staticmethod
+    def static(items: Any) -> Any:
+        """Without self."""
+        return items
+
+    @classmethod
+    def predict(cls, *arguments: Any) -> Any:
+        """Without self too."""
+        return arguments
+
+    @endpoint
+    @injecting
+    def more(self, payload: Any, connection: Any) -> Any:
+        """Its decorator gives it another argument."""
+        return payload, connection
 
 
 class Crowded:
@@ -188,6 +237,21 @@ for index in range(33):
             "Many.read: tokens differs from row to row, which shapePolicy Reject refuses; write a",
         ),
         (Yields, settings(), "Yields.predict: yields its answer; collect it"),
+        (
+            TakesOnlyThePayload,
+            settings(),
+            (
+                "TakesOnlyThePayload.predict: takes one request at a time and is called with"
+                " (payload, query_params, headers), but is written as predict(self, payload: Any)"
+                " -> Any; write def predict(self, payload, query_params, headers); for many rows at"
+                " once, mark it"
+            ),
+        ),
+        (
+            TakesTwo,
+            settings(),
+            "TakesTwo.predict: takes many rows at a time and is called with (rows), but",
+        ),
         (Crowded, settings(), "Crowded: expected at most 32 methods, got 33"),
     ],
     ids=str,
@@ -197,6 +261,11 @@ def test_what_cannot_be_served_says_what_to_do(
 ) -> None:
     """Before any process says that it is ready: kind of mistake, class.method, what to write."""
     assert refusal(predictor, given).startswith(message)
+
+
+def test_decorated_and_static_methods_are_called_as_they_are() -> None:
+    """What a wrapper calls is its own business."""
+    assert {"predict", "static", "more"} == set(sizes(Wrapped, settings()))
 
 
 def test_one_maximum_for_all_leaves_methods_for_requests_alone() -> None:

@@ -1,8 +1,9 @@
-# The serving image: `batchedapi serve` and nothing that only builds it.
+# Both images, from the root of the repository:
 #
-#   docker build -f serving/Dockerfile -t batchedapi-serving .      (from the root of the repository)
+#   docker build -t batchedapi-serving .
+#   docker build -t batchedapi-operator --build-arg PART=operator .
 #
-# To add what a model needs, build on it:
+# To add what a model needs to the serving image, build on it:
 #
 #   FROM batchedapi-serving
 #   USER root
@@ -10,44 +11,47 @@
 #   USER 65532
 #   COPY model.py /app/
 ARG BASE_IMAGE=docker.io/library/python:3.12-slim
+# The folder, the extra of pyproject.toml and the last stage have the same name: serving, operator.
+ARG PART=serving
 
 # What to install, told apart from the rest of pyproject.toml: the slow layers below are made again
 # only when this changes.
 FROM ${BASE_IMAGE} AS requirements
+ARG PART
 WORKDIR /src
 COPY pyproject.toml ./
-RUN python3 -c 'import tomllib; \
+RUN python3 -c 'import sys, tomllib; \
         p = tomllib.load(open("pyproject.toml", "rb")); project = p["project"]; \
-        print(*project["dependencies"], *project["optional-dependencies"]["serving"], sep="\n", file=open("run.txt", "w")); \
-        print(*p["build-system"]["requires"], sep="\n", file=open("build.txt", "w"))'
+        print(*project["dependencies"], *project["optional-dependencies"][sys.argv[1]], sep="\n", file=open("run.txt", "w")); \
+        print(*p["build-system"]["requires"], sep="\n", file=open("build.txt", "w"))' "$PART"
 
 FROM ${BASE_IMAGE} AS dependencies
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 RUN python3 -m venv /opt/venv && python3 -m venv /opt/build
 WORKDIR /src
+ARG PART
 COPY --from=requirements /src/run.txt /src/build.txt ./
 COPY constraints.txt ./
-# The secrets are optional: how pip reaches packages from where the build runs.
+# The secrets are optional: how pip reaches packages from where the build runs. Nothing is installed
+# into the operator's image later, so pip itself goes.
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     --mount=type=secret,id=pip-cert,target=/run/secrets/pip-cert \
     /opt/build/bin/pip install --no-compile -c constraints.txt -r build.txt \
     && /opt/venv/bin/pip install --no-compile -c constraints.txt -r run.txt \
-    && /opt/venv/bin/pip uninstall -q -y setuptools
+    && /opt/venv/bin/pip uninstall -q -y setuptools $([ "$PART" = serving ] || echo pip)
 # Compiled here, for good: containers run with a read-only root, and would compile on every start.
 RUN /opt/venv/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/venv/lib
 
 FROM dependencies AS project
+ARG PART
 COPY pyproject.toml README.md LICENSE ./
 COPY core core
-COPY serving serving
+COPY ${PART} ${PART}
 RUN /opt/build/bin/pip wheel --no-index --no-deps --no-build-isolation --wheel-dir dist . \
     && /opt/build/bin/pip --python /opt/venv/bin/python install --no-index --no-deps --no-compile --prefix /opt/project dist/*.whl \
     && /opt/venv/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/project
 
-FROM ${BASE_IMAGE}
-LABEL org.opencontainers.image.title="batchedapi-serving" \
-      org.opencontainers.image.description="Serves a predictor, forming batches across clients." \
-      org.opencontainers.image.licenses="Apache-2.0"
+FROM ${BASE_IMAGE} AS runtime
 # python:*-slim comes without compiled standard library; the user has a name and a home for the
 # libraries that ask, and /tmp is what a read-only container is given to write to.
 RUN python3 -m compileall -q -x '/(test|tests|site-packages|dist-packages|lib2to3)/' \
@@ -61,5 +65,18 @@ COPY --from=dependencies /opt/venv /opt/venv
 COPY --from=project /opt/project /opt/venv
 WORKDIR /app
 USER 65532:65532
+
+FROM runtime AS serving
+LABEL org.opencontainers.image.title="batchedapi-serving" \
+      org.opencontainers.image.description="Serves a predictor, forming batches across clients." \
+      org.opencontainers.image.licenses="Apache-2.0"
 ENTRYPOINT ["batchedapi"]
 CMD ["serve"]
+
+FROM runtime AS operator
+LABEL org.opencontainers.image.title="batchedapi-operator" \
+      org.opencontainers.image.description="Runs BatchedAPIs on Kubernetes and scales them." \
+      org.opencontainers.image.licenses="Apache-2.0"
+ENTRYPOINT ["python", "-m", "batchedapi_operator"]
+
+FROM ${PART}
