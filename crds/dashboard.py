@@ -45,12 +45,13 @@ BATCHING: Final = Section("Batching", (
           (Query(_rate(f"{c.METRIC_BATCH_ROWS}_bucket", "le"), "{{le}}"),),
           Look.HEATMAP, width=16, height=10),
     Panel("Fill",
-          "Mean rows of a batch divided by maxBatchSize. Low is no fault while latency is good: at"
-          " low traffic small batches answer sooner. Low at high busy time means that rows wait"
-          " for a lane and not for company: add threads, processes or replicas. With sizeUnit"
-          " Requests compare requests and maxBatchSize in the next panel instead.",
+          "Mean size of a batch divided by maxBatchSize, in its unit: rows, requests or cost. Low"
+          " is no fault while latency is good: at low traffic small batches answer sooner. Low at"
+          " high busy time means that rows wait for a lane and not for company: add threads,"
+          " processes or replicas.",
           "percentunit",
-          (Query(f"{_mean(c.METRIC_BATCH_ROWS, 'method')}"
+          (Query(f"{_rate(c.METRIC_BATCH_SIZE, 'method')}"
+                 f" / {_rate(f'{c.METRIC_BATCH_ROWS}_count', 'method')}"
                  f" / {_gauge(c.METRIC_MAX_BATCH_SIZE, 'max', 'method')}", "{{method}}"),),
           height=10, maximum=1),
     Panel("Mean batch",

@@ -52,8 +52,11 @@ SERVING: Final = (
     Metric(c.METRIC_ROWS_REJECTED, "counter", (*METHOD, "reason"),
            "Rows that were not run, or not in time: "
            + ", ".join(code(reason) for reason in c.REJECTION_REASONS) + "."),
+    Metric(c.METRIC_BATCH_SIZE, "counter", METHOD,
+           "Sum of the sizes of batches in the unit of maxBatchSize: rows, requests (`sizeUnit`) or"
+           " what rows cost (`size_of`). Divided by batches and maxBatchSize it is the fill."),
     Metric(c.METRIC_BATCH_ROWS_SQUARED, "counter", METHOD,
-           "Sum of the squares of batch sizes: with the next one, t(n) = a + b n is learned."),
+           "Sum of the squares of rows of batches: with the next one, t(n) = a + b n is learned."),
     Metric(c.METRIC_BATCH_ROW_SECONDS, "counter", METHOD,
            "Sum over batches of rows times seconds."),
     Metric(c.METRIC_LANE_BUSY_SECONDS, "counter", METHOD, "Time lanes spent running batches."),
@@ -63,7 +66,8 @@ SERVING: Final = (
            "Batches that can run at once: processesPerReplica x threadsPerProcess, for all methods"
            " together. An async method without batching occupies no lane: as many calls of it run"
            " as requests are let in."),
-    Metric(c.METRIC_MAX_BATCH_SIZE, "gauge", METHOD, "maxBatchSize in effect."),
+    Metric(c.METRIC_MAX_BATCH_SIZE, "gauge", METHOD,
+           "maxBatchSize in effect, in rows, requests or cost."),
     Metric(c.METRIC_BATCH_INTERVAL_SECONDS, "gauge", METHOD, "batchInterval in effect."),
     Metric(c.METRIC_PROCESS_RESTARTS, "counter", ("role",),
            "Processes that died and were replaced; `role` is `web` or `model`."),

@@ -161,7 +161,14 @@ def main(count: int, connections: int, limit: int, port: int, out: Path | None) 
     with servers.serving_workload("Echo", port) as server:
         before = metrics.read(server.admin_port)
         seconds = uvloop.run(drive(port, ids, connections, limit))
-        batches = metrics.batch_delta(before, metrics.read(server.admin_port))
+        after = metrics.read(server.admin_port)
+    batches = metrics.batch_delta(before, after)
+    counted = {
+        "requests": metrics.change(before, after, contract.METRIC_REQUESTS, code="200"),
+        "rows": metrics.change(before, after, f"{contract.METRIC_BATCH_ROWS}_sum"),
+        "batches by reason": metrics.change(before, after, contract.METRIC_BATCHES),
+        "batches": batches.batches,
+    }
     tally = ids.tally
     result = {
         "ids": count,
@@ -174,9 +181,18 @@ def main(count: int, connections: int, limit: int, port: int, out: Path | None) 
         "failed requests": ids.failed,
         "seconds": round(seconds, 1),
         "mean batch": round(batches.mean, 1),
+        "counted requests": int(counted["requests"]),
+        "counted rows": int(counted["rows"]),
     }
+    wrongly_counted = (
+        counted["requests"] != ids.requests
+        or counted["rows"] != count
+        or counted["batches"] != counted["batches by reason"]
+    )
     table = Table("ids through an echo", list(result), [[f"{v:,}" for v in result.values()]])
     report("identity", began, [table], notes=[], measured=result, out=out)
+    if wrongly_counted:
+        sys.exit(f"the replica counted something else than its clients: {counted}")
     if tally.swapped or tally.lost or tally.duplicated or ids.failed or ids.surplus_bytes:
         sys.exit("not every id came back once, to whoever asked for it: see the table")
 

@@ -28,6 +28,8 @@ from harness.processes import children
 from harness.report import Table, environment, help_of, out_option, report
 from harness.rounds import Spread
 
+from batchedapi_core import contract
+
 _BATCH_MS: Final = 5
 _POLL_SECONDS: Final = 0.005
 _RECOVERY_SECONDS: Final = 30.0
@@ -103,6 +105,7 @@ async def run_kills(
         "kills": kills,
         "restarts": metrics.model_restarts(after) - metrics.model_restarts(before),
         "right": load.right,
+        "counted": metrics.change(before, after, contract.METRIC_REQUESTS, code="200"),
         "failed": load.failed + load.fates[Fate.UNREAD],
         "statuses": dict(load.statuses),
         "wrong": load.wrong,
@@ -144,9 +147,11 @@ def kills_table(found: dict[str, Any]) -> Table:
     """One row."""
     return Table(
         "SIGKILL of the model process under load",
-        ["kills", "restarts", "right", "failed", "statuses", "wrong", "recovery s", "slowest s"],
+        ["kills", "restarts", "right", "counted", "failed", "statuses", "wrong", "recovery s",
+         "slowest s"],
         [[
             str(found["kills"]), str(found["restarts"]), f"{found['right']:,}",
+            f"{found['counted']:,.0f}",
             str(found["failed"]), str(found["statuses"] or "none"), str(found["wrong"]),
             Spread.of(found["recoveries"]).text(2), f"{found['slowest_answer']:.2f}",
         ]],

@@ -61,7 +61,7 @@ class EffectiveStatus(ManifestModel):
     processes_per_replica: int | None = Field(None, description="Model processes of a replica.")
     lanes: int | None = Field(None, description="Batches that a replica runs at once.")
     max_batch_size: int | None = Field(
-        None, description="Largest of the methods', in rows or requests as sizeUnit says."
+        None, description="Largest of the methods', in rows, requests or the methods' own cost."
     )
     batch_interval: Text = Field("", description="Longest of the methods'.")
 
@@ -74,8 +74,8 @@ class BatchingStatus(ManifestModel):
     full_percent: int | None = Field(None, description="Share of batches released full.")
     max_batch_size: int | None = Field(
         None,
-        description="Rows of a full batch, in effect in the pods; with sizeUnit Requests as many"
-        " as its requests have at present.",
+        description="Rows of a full batch, in effect in the pods; where requests or the cost of"
+        " rows are limited, as many rows as batches of that size have at present.",
     )
     rows_per_second: Text = ""
     batches_per_second: Text = ""

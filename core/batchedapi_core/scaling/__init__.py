@@ -17,7 +17,7 @@ from batchedapi_core.scaling.decision import (
     Terms,
 )
 from batchedapi_core.scaling.explain import explain
-from batchedapi_core.scaling.observe import Demand, LoadWindow, in_requests, observe
+from batchedapi_core.scaling.observe import Demand, LoadWindow, in_rows, observe
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.record import record, replay
 from batchedapi_core.scaling.samples import Observation, PodSample
@@ -41,7 +41,7 @@ __all__ = [
     "batch_rows_quantile",
     "decide",
     "explain",
-    "in_requests",
+    "in_rows",
     "observe",
     "record",
     "replay",

@@ -26,7 +26,7 @@ from batchedapi_core.scaling.window import (
     batching_window,
     ratio,
     recent,
-    rows_per_request,
+    rows_per_size,
     totals_of,
 )
 from batchedapi_core.service_model.line import ServiceTime
@@ -107,24 +107,24 @@ def observe(
     )
 
 
-def in_requests(
+def in_rows(
     policy: ScalingPolicy, state: ScalingState, samples: Sequence[PodSample], now: float
 ) -> ScalingPolicy:
-    """The policy for replicas whose `max_batch_size` counts requests.
+    """The policy for replicas whose `max_batch_size` counts what `PodSample.sizes` does.
 
     Demand, service times and capacity are in rows, so the largest batch is given in rows, too: as
-    many as its requests have at present. While nothing has run they are taken to have one each.
+    many as batches of that size have at present. While nothing has run, a row is taken for one.
 
     Args:
-        policy: With `max_batch_size` in requests.
+        policy: With `max_batch_size` as replicas export it: in rows, requests or cost.
         state: As returned by the previous step.
         samples: The scrapes of this look.
         now: Monotonic seconds.
     """
-    requests = policy.max_batch_size
-    each = rows_per_request(recent(state.intervals, now, policy.window), usable(samples))
-    rows = requests if each is None else math.ceil(min(requests * each, MAX_BATCH_SIZE_LIMIT))
-    return replace(policy, max_batch_size=max(1, rows), max_batch_requests=requests)
+    size = policy.max_batch_size
+    each = rows_per_size(recent(state.intervals, now, policy.window), usable(samples))
+    rows = size if each is None else math.ceil(min(size * each, MAX_BATCH_SIZE_LIMIT))
+    return replace(policy, max_batch_size=max(1, rows), max_size=size)
 
 
 def _of_revision(state: ScalingState, revision: str) -> ScalingState:

@@ -26,7 +26,7 @@ class ScalingPolicy:
     quantile: float = 0.99  # of the latencies, to be within the target
     target_utilization: float = 0.80  # of the capacity within the target
     lanes: int = 1  # model instances of a replica, each running one batch at a time
-    max_batch_requests: int | None = None  # where requests are what is limited; see `in_requests`
+    max_size: int | None = None  # the largest batch in the unit of sizes, by `in_rows`; None: rows
 
     window: float = 60.0  # over which demand and batching are averaged
     model_half_life: float = 300.0
@@ -64,10 +64,7 @@ class ScalingPolicy:
             (0 < self.quantile < 1, "a quantile between 0 and 1"),
             (0 < self.target_utilization <= 1, "target_utilization within (0, 1]"),
             (self.lanes >= 1, "lanes >= 1"),
-            (
-                self.max_batch_requests is None or self.max_batch_requests >= 1,
-                "max_batch_requests >= 1, or none",
-            ),
+            (self.max_size is None or self.max_size >= 1, "max_size >= 1, or none"),
             (self.window > 0, "window > 0"),
             (self.model_half_life > 0, "model_half_life > 0"),
         ):

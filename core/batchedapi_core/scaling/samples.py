@@ -40,7 +40,8 @@ class PodSample:
     # Gauges.
     queue_rows: float
     lanes: float
-    requests: float = 0.0  # in batches, a counter like those above; 0 where not exported
+    # A counter like those above: sum over batches, in the unit of maxBatchSize; 0 where not known
+    sizes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class PodChange:
     queue_growth: float
     lanes: float
     warming_up: bool  # its batches are slower than those to come
-    requests: float = 0.0  # in batches
+    sizes: float = 0.0  # sum over batches
 
 
 def usable(samples: Iterable[PodSample]) -> tuple[PodSample, ...]:
@@ -132,7 +133,7 @@ def _rise(
     before: PodSample | None, after: PodSample, seconds: float, *, warming_up: bool
 ) -> PodChange:
     start = (0.0,) * len(_counters(after)) if before is None else _counters(before)
-    received, rejected, full, batches, rows, squared, busy, row_seconds, requests = (
+    received, rejected, full, batches, rows, squared, busy, row_seconds, sizes = (
         new - old for old, new in zip(start, _counters(after), strict=True)
     )
     return PodChange(
@@ -147,7 +148,7 @@ def _rise(
         queue_growth=after.queue_rows - (before.queue_rows if before is not None else 0.0),
         lanes=after.lanes,
         warming_up=warming_up,
-        requests=requests,
+        sizes=sizes,
     )
 
 
@@ -161,7 +162,7 @@ def _counters(sample: PodSample) -> tuple[float, ...]:
         sample.rows_squared,
         sample.batch_seconds,
         sample.row_seconds,
-        sample.requests,
+        sample.sizes,
     )
 
 

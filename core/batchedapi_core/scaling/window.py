@@ -24,7 +24,7 @@ class BatchTotals:
     batch_seconds: float = 0.0
     lane_seconds: float = 0.0  # the lanes that could have run batches, times how long
     batches_by_edge: tuple[tuple[float, float], ...] = ()  # (upper edge, batches in that bucket)
-    requests: float = 0.0  # in the batches
+    sizes: float = 0.0  # sum over batches, in the unit of maxBatchSize: rows, requests or cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class BatchingWindow:
     rows: float
     batches: float
     mean_rows: float | None  # a batch
-    fill_percent: float | None  # the mean batch of the largest, in rows or in requests
+    fill_percent: float | None  # the mean batch of the largest, both in the unit of maxBatchSize
     rows_per_second: float | None  # in batches, of the pods that answered
     batches_per_second: float | None
     full_share: float | None  # of the batches, released because full; 0..1
@@ -63,7 +63,7 @@ def totals_of(changes: Iterable[PodChange], lanes: int) -> BatchTotals:
             change.sums.seconds,
             change.seconds * (change.lanes or lanes),
             change.batches_by_edge,
-            change.requests,
+            change.sizes,
         )
         for change in changes
     ]
@@ -83,7 +83,7 @@ def pooled(parts: Sequence[BatchTotals]) -> BatchTotals:
         batch_seconds=sum(part.batch_seconds for part in parts),
         lane_seconds=sum(part.lane_seconds for part in parts),
         batches_by_edge=tuple(sorted(by_edge.items())),
-        requests=sum(part.requests for part in parts),
+        sizes=sum(part.sizes for part in parts),
     )
 
 
@@ -92,17 +92,18 @@ def recent(intervals: Sequence[Interval], now: float, window: float) -> tuple[In
     return tuple(one for one in intervals if now - one.time < window - 1e-6)
 
 
-def rows_per_request(intervals: Sequence[Interval], samples: Iterable[PodSample]) -> float | None:
-    """Rows of the mean request over `intervals`; of all that `samples` counted if none ran there.
+def rows_per_size(intervals: Sequence[Interval], samples: Iterable[PodSample]) -> float | None:
+    """Rows for one of size, in batches of `intervals`; of all `samples` count if none ran there.
 
-    Every row of a batch is counted, and every request that has rows in it; None without either.
+    1 where rows are what is limited, the rows of the mean request where requests are, and 1 over
+    the cost of the mean row where a method says what rows cost. None without batches.
     """
     totals = pooled([interval.totals for interval in intervals])
-    recently = ratio(totals.rows, totals.requests)
+    recently = ratio(totals.rows, totals.sizes)
     if recently is not None:
         return recently
     counted = list(samples)
-    return ratio(sum(one.rows for one in counted), sum(one.requests for one in counted))
+    return ratio(sum(one.rows for one in counted), sum(one.sizes for one in counted))
 
 
 def batching_window(intervals: Sequence[Interval], policy: ScalingPolicy) -> BatchingWindow:
@@ -126,8 +127,8 @@ def batching_window(intervals: Sequence[Interval], policy: ScalingPolicy) -> Bat
 
 def _fill_percent(totals: BatchTotals, policy: ScalingPolicy) -> float | None:
     counted, largest = totals.rows, policy.max_batch_size
-    if policy.max_batch_requests is not None:
-        counted, largest = totals.requests, policy.max_batch_requests
+    if policy.max_size is not None:
+        counted, largest = totals.sizes, policy.max_size
     mean = ratio(counted, totals.batches)
     return None if mean is None else 100.0 * mean / largest
 

@@ -1,13 +1,14 @@
 """What replicas are in effect: what they say of themselves, else what the manifest says. Pure."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, assert_never
 
 from batchedapi_core import contract
 from batchedapi_core.batching import SizeUnit
 from batchedapi_core.manifest import BatchedAPI, parse_quantity
 from batchedapi_core.placement import cpu_count
-from batchedapi_core.scaling import ScalingPolicy, ScalingState, in_requests
+from batchedapi_core.scaling import PodSample, ScalingPolicy, ScalingState, in_rows
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
 from batchedapi_operator.autoscaling.report import Effective
 
@@ -68,10 +69,22 @@ def policy_of(
         target_utilization=scaling.target_utilization_percent / 100,
         lanes=max(calls, default=processes_of(api, pages) * predictor.threads_per_process),
     )
-    match batching.size_unit:
+    return in_rows(policy, state, samples_of(api, pages), now)
+
+
+def samples_of(api: BatchedAPI, pages: Sequence[MetricsPage]) -> tuple[PodSample, ...]:
+    """With sizes also of replicas too old to export them: what `sizeUnit` says, as they ran it."""
+    return tuple(
+        page.sample if page.sample.sizes > 0 else replace(page.sample, sizes=_sizes(api, page))
+        for page in pages
+    )
+
+
+def _sizes(api: BatchedAPI, page: MetricsPage) -> float:
+    match unit := api.spec.server_side_batching.size_unit:
         case SizeUnit.ROWS:
-            return policy
+            return page.sample.rows
         case SizeUnit.REQUESTS:
-            return in_requests(policy, state, [page.sample for page in pages], now)
+            return page.requests
         case _:
-            assert_never(batching.size_unit)
+            assert_never(unit)

@@ -28,7 +28,12 @@ from batchedapi_operator.autoscaling.advice import (
     notes_of_advice,
     standing_in,
 )
-from batchedapi_operator.autoscaling.in_effect import effective_of, policy_of, processes_of
+from batchedapi_operator.autoscaling.in_effect import (
+    effective_of,
+    policy_of,
+    processes_of,
+    samples_of,
+)
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
 from batchedapi_operator.autoscaling.scrape import Outcome, Scrapes
 from batchedapi_operator.cluster import Cluster, micro_time, rfc3339, utc_now
@@ -151,7 +156,7 @@ class Autoscaler:
         pages, now = self._counted(key, outcomes), self._monotonic()
         policy = policy_of(api, pages, watched.state, now)
         seen = Observation(
-            samples=tuple(page.sample for page in pages),
+            samples=samples_of(api, pages),
             ready=len(pods),
             current=deployment.replicas,
             revision=deployment.revision,

@@ -27,6 +27,7 @@ _READ: Final = frozenset(
         contract.METRIC_BATCHES,
         contract.METRIC_ROWS_RECEIVED,
         contract.METRIC_ROWS_REJECTED,
+        contract.METRIC_BATCH_SIZE,
         contract.METRIC_BATCH_ROWS_SQUARED,
         contract.METRIC_BATCH_ROW_SECONDS,
         contract.METRIC_QUEUE_ROWS,
@@ -52,11 +53,13 @@ class MetricsPage:
 
     sample: PodSample
     max_batch_size: int | None
-    """Rows or requests, in effect; the largest of the methods'. None where not exported."""
+    """In effect, in rows, requests or cost; the largest of the methods'. None: not exported."""
     batch_interval: float | None
     """Seconds, in effect; the longest of the methods'."""
     process_memory: float | None = None
     """Bytes of the largest model process."""
+    requests: float = 0.0
+    """In batches, since the start of the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +141,7 @@ def parse_page(text: str, pod: str, *, time: float, unix_time: float) -> Metrics
         batch_rows_buckets=_buckets(series.values.get(f"{contract.METRIC_BATCH_ROWS}_bucket", ())),
         queue_rows=series.required(contract.METRIC_QUEUE_ROWS),
         lanes=series.shared(contract.METRIC_LANES),
-        requests=series.optional(f"{contract.METRIC_BATCH_REQUESTS}_sum"),
+        sizes=series.optional(contract.METRIC_BATCH_SIZE),
     )
     size = series.largest(contract.METRIC_MAX_BATCH_SIZE)
     if size is not None and not 1 <= size <= contract.MAX_BATCH_SIZE_LIMIT:
@@ -148,6 +151,7 @@ def parse_page(text: str, pod: str, *, time: float, unix_time: float) -> Metrics
         max_batch_size=None if size is None else int(size),
         batch_interval=series.largest(contract.METRIC_BATCH_INTERVAL_SECONDS),
         process_memory=series.largest(contract.METRIC_MODEL_PROCESS_MEMORY_BYTES),
+        requests=series.optional(f"{contract.METRIC_BATCH_REQUESTS}_sum"),
     )
 
 

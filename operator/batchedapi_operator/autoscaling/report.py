@@ -31,7 +31,7 @@ OUR_CONDITIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """What pods say is in effect; the size in rows or requests, the interval in seconds."""
+    """What pods say is in effect; the size in rows, requests or cost, the interval in seconds."""
 
     processes: int
     lanes: int

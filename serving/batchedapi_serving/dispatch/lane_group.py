@@ -154,7 +154,8 @@ class LaneGroup:
         if batch.on_trial:
             self._again.trial.runs = False
         seconds = now - started
-        line.recorder.executed(batch.rows, batch.requests, seconds, runner.worker_index)
+        worker = runner.worker_index
+        line.recorder.executed(batch.rows, batch.requests, batch.size, seconds, worker)
         if meta["kind"] == "error":
             line.batcher.finished(batch.entries, None, now)
             self._failed(batch, meta["error"], now, out_of_memory=meta.get("oom", False))
@@ -168,7 +169,10 @@ class LaneGroup:
         self._hand_out(batch, meta, payload, runner.worker_index, started, now)
 
     def _queued(self) -> bool:
-        return any(line.batcher.queued_size for line in self.lines)
+        for line in self.lines:  # noqa: SIM110 - on the hot path; a generator costs as much again
+            if line.batcher.queued_size:
+                return True
+        return False
 
     def lost(
         self, runner: Runner, now: float, *, out_of_memory: bool, blamed: bool, alone: bool

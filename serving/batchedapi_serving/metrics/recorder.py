@@ -75,8 +75,13 @@ class MethodRecorder:
             total += wait
         memory[slots.QUEUE_WAIT + slots.LATENCY_SUM] += total
 
-    def executed(self, rows: int, requests: int, seconds: float, worker_index: int) -> None:
-        """A lane is done with a batch after `seconds`, whatever came of it."""
+    def executed(
+        self, rows: int, requests: int, size: int, seconds: float, worker_index: int
+    ) -> None:
+        """A lane is done with a batch after `seconds`, whatever came of it.
+
+        `size` is in the unit of maxBatchSize: rows, requests or cost.
+        """
         memory, edges = self._slots, self._edges
         memory[slots.BATCH_ROWS + bisect_left(edges, rows)] += 1.0
         memory[slots.BATCH_ROWS + slots.SIZE_SUM] += rows
@@ -84,6 +89,7 @@ class MethodRecorder:
         memory[slots.BATCH_REQUESTS + slots.SIZE_SUM] += requests
         memory[slots.BATCH_SECONDS + bisect_left(_EDGES, seconds)] += 1.0
         memory[slots.BATCH_SECONDS + slots.LATENCY_SUM] += seconds
+        memory[slots.BATCH_SIZE] += size
         memory[slots.ROWS_SQUARED] += rows * rows
         memory[slots.ROW_SECONDS] += rows * seconds
         memory[slots.LANE_BUSY] += seconds

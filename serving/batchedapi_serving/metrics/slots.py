@@ -61,6 +61,7 @@ BATCH_INTERVAL: Final = _block.take()
 
 # Counters
 ROWS_RECEIVED: Final = _block.take()
+BATCH_SIZE: Final = _block.take()
 ROWS_SQUARED: Final = _block.take()
 ROW_SECONDS: Final = _block.take()
 LANE_BUSY: Final = _block.take()

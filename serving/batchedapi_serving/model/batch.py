@@ -12,6 +12,8 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import numpy as np
+
 from batchedapi_serving.codecs.item_results import item_frame
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.errors import PredictorError
@@ -23,6 +25,8 @@ from batchedapi_serving.predictor.api import ItemError, MethodSpec
 log = logging.getLogger(__name__)
 
 Result = tuple[Meta, Sequence[bytes]]
+_WHOLE: Final = (np.ndarray, list, dict)
+"""Types of nearly all answers, which need no closer look."""
 _NO_MEMORY: Final = ("CUDA out of memory", "DefaultCPUAllocator: can't allocate memory")
 """Of a RuntimeError: what torch says without a type of its own, on a GPU and on a CPU."""
 
@@ -98,6 +102,21 @@ def _error(text: str, *, oom: bool = False) -> Result:
 
 
 def _split(method: MethodSpec, meta: Meta, answer: Any) -> Result:
+    if type(answer) not in _WHOLE:
+        _check_whole(method, answer)
+    if not method.batched:
+        return split_call(answer)
+    if not method.inputs:
+        return split_items(answer, meta["rows"])
+    return split_tensors(method, answer, meta["rows"], meta.get("lengths"))
+
+
+def _check_whole(method: MethodSpec, answer: Any) -> None:
+    """That an answer is here, and not only promised.
+
+    Raises:
+        PredictorError: it is still to be awaited, or to be iterated over.
+    """
     if inspect.isawaitable(answer):
         if inspect.iscoroutine(answer):
             answer.close()  # else Python warns that nobody awaited it
@@ -107,8 +126,3 @@ def _split(method: MethodSpec, meta: Meta, answer: Any) -> Result:
         )
     if inspect.isgenerator(answer) or inspect.isasyncgen(answer):
         raise PredictorError(f"{method.name} yields its answer; return it whole")
-    if not method.batched:
-        return split_call(answer)
-    if not method.inputs:
-        return split_items(answer, meta["rows"])
-    return split_tensors(method, answer, meta["rows"], meta.get("lengths"))

@@ -48,7 +48,7 @@ def split_tensors(
 
 def _named(method: MethodSpec, answer: Any) -> Mapping[str, Any]:
     if method.single_output:
-        if isinstance(answer, Mapping):
+        if not isinstance(answer, np.ndarray) and isinstance(answer, Mapping):
             remedy = "" if method.outputs else "; declare outputs={...} to answer several"
             raise PredictorError(f"expected one array, got a dict of {', '.join(answer)}{remedy}")
         return {named_output(method): answer}

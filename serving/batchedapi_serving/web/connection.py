@@ -170,15 +170,13 @@ class Connection(asyncio.Protocol):
         self._keep_alive = request.keep_alive
         self._path = request.path
         self._named = self._request_id = request.options.request_id
-        route = self._gateway.hot.get(request.path)
-        if request.method != b"POST":
-            self._run_app(request)
-        elif route is None and self._gateway.learn_methods():
-            self._begin(request)
-        elif route is None:
-            self._run_app(request)
-        else:
+        route = self._gateway.hot.get(request.path) if request.method == b"POST" else None
+        if route is not None:
             self._predict(request, route)
+        elif request.method == b"POST" and self._gateway.learn_methods():
+            self._begin(request)
+        else:
+            self._run_app(request)
 
     def _predict(self, request: Request, route: Route) -> None:
         desk, options = self._gateway.desk, request.options

@@ -80,7 +80,7 @@ class Patience:
         """A request is being answered; `more`: the next is on its way, and its limit goes on."""
         self._fresh = False
         self._phase = _Phase.ANSWERING
-        if not more:
+        if self._part is not None and not more:
             self.part_over()
 
     def answered(self, now: float, *, draining: bool) -> None:

@@ -63,16 +63,21 @@ def total(samples: Samples, name: str, **labels: str) -> float:
     return sum(found)
 
 
+def change(before: Samples, after: Samples, name: str, **labels: str) -> float:
+    """How much the samples of `name` that carry `labels` grew.
+
+    Raises:
+        KeyError: there are none.
+    """
+    return total(after, name, **labels) - total(before, name, **labels)
+
+
 def batch_delta(before: Samples, after: Samples) -> BatchDelta:
     """What the batch-size histogram says of the time between two readings."""
-
-    def change(name: str, **labels: str) -> float:
-        return total(after, name, **labels) - total(before, name, **labels)
-
     return BatchDelta(
-        change(f"{contract.METRIC_BATCH_ROWS}_count"),
-        change(f"{contract.METRIC_BATCH_ROWS}_sum"),
-        change(contract.METRIC_BATCHES, reason="full"),
+        change(before, after, f"{contract.METRIC_BATCH_ROWS}_count"),
+        change(before, after, f"{contract.METRIC_BATCH_ROWS}_sum"),
+        change(before, after, contract.METRIC_BATCHES, reason="full"),
     )
 
 

@@ -10,11 +10,16 @@ def page(
     seconds: float = 1.0,
     start: float = 1000.0,
     requests: float | None = None,
+    size: float | None = None,
     max_batch_size: int = 16,
     lanes: int = 2,
     extra: str = "",
 ) -> str:
-    """One method's page; a request has one row unless `requests` says otherwise."""
+    """One method's page; a request has one row unless `requests` says otherwise.
+
+    `size` is the counter of batch sizes, which an older replica does not export.
+    """
+    sizes = "" if size is None else f'batchedapi_batch_size_total{{method="predict"}} {size}\n'
     return f"""# HELP process_start_time_seconds Start.
 # TYPE process_start_time_seconds gauge
 process_start_time_seconds {start}
@@ -38,7 +43,7 @@ batchedapi_queue_rows{{method="predict"}} 3
 batchedapi_lanes{{method="predict"}} {lanes}
 batchedapi_max_batch_size{{method="predict"}} {max_batch_size}
 batchedapi_batch_interval_seconds{{method="predict"}} 0.005
-{extra}"""
+{sizes}{extra}"""
 
 
 CALLS: str = """batchedapi_rows_received_total{method="ask"} 70
@@ -56,5 +61,6 @@ batchedapi_queue_rows{method="ask"} 7
 batchedapi_lanes{method="ask"} 1024
 batchedapi_max_batch_size{method="ask"} 1
 batchedapi_batch_interval_seconds{method="ask"} 1
+batchedapi_batch_size_total{method="ask"} 60
 """
 """Beside `page`: an async method without batching, whose calls last ten seconds each."""

@@ -7,7 +7,12 @@ from tests.unit.operator.autoscaling.pages import page
 from tests.unit.operator.worlds import api
 
 from batchedapi_core.scaling import ScalingState
-from batchedapi_operator.autoscaling.in_effect import effective_of, policy_of, processes_of
+from batchedapi_operator.autoscaling.in_effect import (
+    effective_of,
+    policy_of,
+    processes_of,
+    samples_of,
+)
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage, parse_page
 
 
@@ -74,3 +79,26 @@ def test_sizes_are_those_written_until_a_replica_says(batching: dict[str, Any], 
 
     assert size == policy_of(written, [], state, 0.0).max_batch_size
     assert policy_of(written, pages(max_batch_size=64), state, 0.0).max_batch_size == 64
+
+
+@pytest.mark.parametrize(
+    ("unit", "figures", "expected"),
+    [
+        pytest.param("Rows", {"size": 100.0}, 16, id="rows"),
+        pytest.param("Rows", {"size": 400.0}, 4, id="rows that cost 4"),
+        pytest.param("Requests", {"size": 25.0, "requests": 25.0}, 64, id="requests of 4 rows"),
+        pytest.param("Rows", {"requests": 25.0}, 16, id="an older replica"),
+        pytest.param("Requests", {"requests": 25.0}, 64, id="an older replica's requests"),
+    ],
+)
+def test_a_full_batch_has_rows_whatever_is_limited(
+    unit: str, figures: dict[str, float], expected: int
+) -> None:
+    """100 rows have run, and the limit is 16: of rows, of their cost, or of requests."""
+    written, seen = api(serverSideBatching={"sizeUnit": unit}), pages(**figures)
+
+    policy = policy_of(written, seen, ScalingState.empty(), 0.0)
+
+    assert (expected, 16) == (policy.max_batch_size, policy.max_size)
+    (sample,) = samples_of(written, seen)
+    assert 100.0 / expected == pytest.approx(sample.sizes / 16)

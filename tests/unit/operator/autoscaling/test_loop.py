@@ -38,6 +38,8 @@ class Situation:
         self.answering = True
         self.batch = (10, 10, 0.020)
         """Rows, requests and seconds of every batch."""
+        self.cost_each: float | None = None
+        """Of every row; None: an older replica, which exports no sizes."""
         self.max_batch_size = 16
         self.meanwhile: Callable[[], None] = lambda: None
         """What happens while pods are asked."""
@@ -83,6 +85,7 @@ class Situation:
             rows=rows,
             batches=batches,
             requests=batches * requests_each,
+            size=None if self.cost_each is None else rows * self.cost_each,
             seconds=batches * seconds_each,
             full=0,
             max_batch_size=self.max_batch_size,
@@ -259,6 +262,27 @@ async def test_a_limit_in_requests_is_planned_with_as_the_rows_they_have(
     assert (rows, fill) == tuple(
         api.status["batching"][figure] for figure in ("maxBatchSize", "fillPercent")
     )
+
+
+@pytest.mark.parametrize("largest", [32, 128], ids=["8 rows", "32 rows"])
+async def test_a_service_whose_rows_cost_4_has_the_capacity_of_one_limited_in_rows(
+    largest: int,
+) -> None:
+    """t(n) = 10 ms + 0.2 ms n on one lane: taken for rows, 32 would promise batches of 16."""
+    costly = Situation(autoscaling={"maxReplicas": 9})
+    rows = largest // 4
+    full = 0.010 + 0.0002 * rows
+    costly.batch, costly.max_batch_size, costly.cost_each = (rows, 1, full), largest, 4.0
+    costly.rate = 3000.0
+
+    await costly.run(120)
+
+    record = costly.status["autoscaling"]["lastDecision"]["record"]
+    assert rows / full == pytest.approx(record["terms"]["capacity"], rel=0.1)
+    assert (rows, 100) == tuple(
+        costly.status["batching"][figure] for figure in ("maxBatchSize", "fillPercent")
+    )
+    assert largest == costly.status["effective"]["maxBatchSize"]
 
 
 async def test_an_event_that_cannot_be_written_leaves_the_report() -> None:

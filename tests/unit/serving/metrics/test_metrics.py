@@ -20,6 +20,7 @@ BATCHES = st.lists(
         st.sampled_from(contract.RELEASE_REASONS),
         st.integers(1, 40),
         st.integers(1, 40),
+        st.integers(1, 65536),
         st.floats(0, 60, allow_subnormal=False),
     ),
     max_size=30,
@@ -105,9 +106,9 @@ def test_before_the_method_is_known_there_is_little_to_say() -> None:
 def test_the_page_says_what_was_recorded(batches: list[Any]) -> None:
     """Counts, sums and buckets; and every batch carries exactly one reason."""
     memory, recorder = ready()
-    for reason, rows, requests, seconds in batches:
+    for reason, rows, requests, size, seconds in batches:
         recorder.dispatched(reason, [seconds] * requests)
-        recorder.executed(rows, requests, seconds, 0)
+        recorder.executed(rows, requests, size, seconds, 0)
     read = samples(memory)
 
     count = float(len(batches))
@@ -116,7 +117,7 @@ def test_the_page_says_what_was_recorded(batches: list[Any]) -> None:
     for name, observed in (
         (contract.METRIC_BATCH_ROWS, [float(b[1]) for b in batches]),
         (contract.METRIC_BATCH_REQUESTS, [float(b[2]) for b in batches]),
-        (contract.METRIC_BATCH_SECONDS, [b[3] for b in batches]),
+        (contract.METRIC_BATCH_SECONDS, [b[4] for b in batches]),
     ):
         assert count == read[f"{name}_count", ""] == read[f"{name}_bucket", "le=+Inf"]
         assert math.isclose(sum(observed), read[f"{name}_sum", ""], abs_tol=1e-9)
@@ -127,9 +128,10 @@ def test_the_page_says_what_was_recorded(batches: list[Any]) -> None:
     assert (
         float(sum(b[2] for b in batches)) == read[f"{contract.METRIC_QUEUE_WAIT_SECONDS}_count", ""]
     )
+    assert float(sum(b[3] for b in batches)) == read[contract.METRIC_BATCH_SIZE, ""]
     assert float(sum(b[1] ** 2 for b in batches)) == read[contract.METRIC_BATCH_ROWS_SQUARED, ""]
     assert math.isclose(
-        sum(b[1] * b[3] for b in batches), read[contract.METRIC_BATCH_ROW_SECONDS, ""], abs_tol=1e-6
+        sum(b[1] * b[4] for b in batches), read[contract.METRIC_BATCH_ROW_SECONDS, ""], abs_tol=1e-6
     )
 
 
@@ -187,7 +189,7 @@ def test_a_batch_above_the_maximum_lands_beyond_the_last_edge() -> None:
     """SizeUnit Requests: rows of a batch are not bounded."""
     memory, recorder = ready(32)
 
-    recorder.executed(33, 2, 0.1, 0)
+    recorder.executed(33, 2, 2, 0.1, 0)
 
     assert value(memory, f"{contract.METRIC_BATCH_ROWS}_bucket", "le=32") == 0
     assert value(memory, f"{contract.METRIC_BATCH_ROWS}_bucket", "le=+Inf") == 1
@@ -222,7 +224,7 @@ def test_every_worker_counts_what_it_answered() -> None:
     """What tells the supervisor that a restarted process is good."""
     memory, recorder = ready()
 
-    recorder.executed(1, 1, 0.1, 5)
+    recorder.executed(1, 1, 1, 0.1, 5)
 
     assert memory[slots.ANSWERED + 5] == 1
     assert memory[slots.ANSWERED + 4] == 0
@@ -234,7 +236,7 @@ def test_methods_are_counted_apart_under_one_family_each() -> None:
     recorder = Recorder(memory)
     for index, size in enumerate((8, 4)):
         recorder.method(index).sized(size)
-    recorder.method(1).executed(4, 2, 0.1, 0)
+    recorder.method(1).executed(4, 2, 4, 0.1, 0)
     recorder.method(1).received(4)
     recorder.answered(404)
 
@@ -295,7 +297,7 @@ def test_slots_do_not_overlap() -> None:
         (slots.ANSWERED, contract.MAX_PROCESSES),
     ]
     block = [
-        (slots.LANES, 9),
+        (slots.LANES, 10),
         (slots.BATCHES, len(contract.RELEASE_REASONS)),
         (slots.REQUESTS, len(contract.STATUS_CODES)),
         (slots.REJECTED, len(contract.REJECTION_REASONS)),
