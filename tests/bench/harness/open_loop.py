@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import http
 import random
 import time
 from collections.abc import Callable
@@ -25,7 +26,8 @@ class Answers:
     unanswered: int = 0
     seconds: dict[int, list[float]] = field(default_factory=lambda: collections.defaultdict(list))
     """By status."""
-    bodies: Callable[[int, bytes], None] | None = None
+    good: list[tuple[float, float]] = field(default_factory=list)
+    """When each request answered with 200 was due, and its seconds."""
 
     def quantile(self, status: int, q: float) -> float:
         """Of the seconds of answers with that status; 0 if there are none."""
@@ -55,7 +57,7 @@ class _Client(asyncio.Protocol):
         self._buffer = b""
         due, self._due = self._due, None
         if due is not None:
-            self._load.answered(self, answer.status, answer.body, due, closes=answer.closes)
+            self._load.answered(self, answer.status, due, closes=answer.closes)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - any end is one
         if self._due is not None:
@@ -65,26 +67,34 @@ class _Client(asyncio.Protocol):
 
 
 class OpenLoop:
-    """Poisson arrivals at `rate` requests a second, each on a connection that is free."""
+    """Arrivals at `rate` requests a second, each on a connection that is free."""
 
-    def __init__(self, port: int, rate: float, ask: Callable[[], bytes], seed: int = 0) -> None:
-        """`ask` gives the bytes of the next request."""
+    def __init__(
+        self,
+        port: int,
+        rate: float,
+        ask: Callable[[], bytes],
+        *,
+        seed: int = 0,
+        even: bool = False,
+    ) -> None:
+        """`ask` gives the bytes of the next request; `even`: at a steady beat, else Poisson."""
         self.answers = Answers()
         self._port = port
         self._rate = rate
         self._ask = ask
+        self._even = even
         self._random = random.Random(seed)
         self._free: list[_Client] = []
         self._all: set[_Client] = set()
 
-    def answered(
-        self, client: _Client, status: int, body: bytes, due: float, *, closes: bool
-    ) -> None:
+    def answered(self, client: _Client, status: int, due: float, *, closes: bool) -> None:
         """An answer is whole."""
         answers = self.answers
-        answers.seconds[status].append(time.monotonic() - due)
-        if answers.bodies is not None:
-            answers.bodies(status, body)
+        took = time.monotonic() - due
+        answers.seconds[status].append(took)
+        if status == http.HTTPStatus.OK:
+            answers.good.append((due, took))
         if not closes:
             self._free.append(client)
 
@@ -106,7 +116,7 @@ class OpenLoop:
                 self.answers.due += 1
                 self.answers.late += time.monotonic() - due > 0.05
                 client.send(self._ask(), due)
-                due += self._random.expovariate(self._rate)
+                due += 1 / self._rate if self._even else self._random.expovariate(self._rate)
             await asyncio.sleep(_TICK_SECONDS)
         patience = time.monotonic() + 40
         while self._waiting and time.monotonic() < patience:  # noqa: ASYNC110 - a look now and then
