@@ -44,6 +44,7 @@ def advise_method(
         return []
     full = timings[-1]
     advice = [_size(timings, report.max_batch_size)] if len(timings) > 1 else []
+    advice += _interval(full, interval, report.max_batch_size)
     if max_latency is not None:
         advice += _latency(timings, interval, max_latency)
     elif full.rows > 1 and interval > 0 and full.seconds > 5 * interval:
@@ -65,7 +66,8 @@ def _size(timings: tuple[Timing, ...], configured: int) -> Advice:
         return Advice(
             Weight.WARNING,
             f"batching buys next to nothing: {gain:.2f} times the rows per second of single rows."
-            " Look whether the method works on the whole array at once, or set maxBatchSize: 1",
+            " Look whether the method works on the whole array at once, or set maxBatchSize: 1:"
+            " neither size nor interval is the bottleneck, but CPU, processes or threads are",
         )
     enough = next(t for t in timings if t.rows_per_second >= NEARLY_ALL * best.rows_per_second)
     if enough.rows < full.rows:
@@ -84,6 +86,21 @@ def _size(timings: tuple[Timing, ...], configured: int) -> Advice:
         Weight.NOTE,
         f"maxBatchSize: {configured} fits: {gain:.1f} times the rows per second of single rows",
     )
+
+
+def _interval(full: Timing, interval: float, configured: int) -> list[Advice]:
+    """Rows that come in one interval at the best rate: rate * interval, against a full batch."""
+    gathered = full.rows_per_second * interval
+    if configured == 1 or interval == 0.0 or gathered >= configured:
+        return []
+    return [
+        Advice(
+            Weight.NOTE,
+            f"at {full.rows_per_second:,.0f} rows/s, the rate of full batches, a batchInterval of"
+            f" {_ms(interval)} gathers {gathered:,.1f} of {configured} rows: what does not gather"
+            f" while a batch runs needs {_ms(configured / full.rows_per_second)}",
+        )
+    ]
 
 
 def _latency(timings: tuple[Timing, ...], interval: float, max_latency: float) -> list[Advice]:

@@ -85,6 +85,15 @@ def test_an_interval_that_pales_is_noted() -> None:
     assert "batchInterval of 1ms hardly matters" in texts(report_of(0.010, 0.0001), interval=0.001)
 
 
+@pytest.mark.parametrize(("interval", "said"), [(0.001, True), (0.02, False), (0.0, False)])
+def test_an_interval_that_cannot_fill_a_batch_is_noted(interval: float, *, said: bool) -> None:
+    """C23, C26, C28: rate times interval is what gathers; 0 means that nothing waits at all."""
+    text = "2,424 rows/s, the rate of full batches, a batchInterval of 1ms gathers 2.4 of 32 rows"
+
+    assert said == (text in texts(report_of(0.010, 0.0001), interval=interval))
+    assert said == ("needs 13.2ms" in texts(report_of(0.010, 0.0001), interval=interval))
+
+
 def test_without_a_table_there_is_no_advice() -> None:
     """Nothing was measured."""
     report = MethodReport("predict", False, 1, 0, "nothing", (), (), None)
