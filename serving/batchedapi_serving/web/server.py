@@ -24,6 +24,8 @@ from batchedapi_serving.web.hosting import Host, hosted
 
 log = logging.getLogger(__name__)
 _BACKLOG = 4096
+_LOOK_SECONDS = 0.5
+"""Between looks whether this process is to stop before it began."""
 _MODELS_BACK_SECONDS = 5.0
 """For loaded models to connect to a new web process; mostly it takes 0.05."""
 
@@ -76,13 +78,26 @@ async def _serve(
         sweep = _sweep(memory, index, host)
         watch = asyncio.create_task(gateway.watch(server.server_state, sweep))
         freeze_heap()
-        if memory[slots.READY]:  # it replaces another: who asks meanwhile waits in the backlog
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(host.known.wait(), _MODELS_BACK_SECONDS)
+        if memory[slots.READY] or index > 0:
+            await _methods_known(host, server, others_accept=index > 0 and not memory[slots.READY])
         await server.serve(sockets=[listener])
         await stop.grpc_ended()
         await host.emptied()
         watch.cancel()
+
+
+async def _methods_known(host: Host, server: uvicorn.Server, *, others_accept: bool) -> None:
+    """Accept nobody before the methods are known: who asks meanwhile waits in the backlog.
+
+    Unless this process replaces another, for which the models come back soon or never, the first
+    web process accepts meanwhile, and says that the model is being loaded.
+    """
+    waited = 0.0
+    while not server.should_exit and (others_accept or waited < _MODELS_BACK_SECONDS):
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(host.known.wait(), _LOOK_SECONDS)
+            return
+        waited += _LOOK_SECONDS
 
 
 def _config(gateway: Gateway) -> uvicorn.Config:

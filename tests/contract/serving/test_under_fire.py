@@ -76,6 +76,23 @@ def figures(answer: Response) -> tuple[str, ...]:
     return tuple(answer.headers[f"x-batchedapi-{name}"] for name in names)
 
 
+async def test_from_readiness_on_no_web_process_says_that_the_model_is_loaded(
+    tmp_path: Path,
+) -> None:
+    """N11: whoever is accepted is answered, also by a process that started a moment later."""
+    file = manifest(tmp_path, {"maxBatchSize": 8}, webProcesses=3)
+    statuses = set()
+    with running_replica(tmp_path, ["-f", file]) as replica:
+        for _ in range(6):
+            answers = await asyncio.gather(
+                *(ask(replica.port, {"id": n}, "/predict") for n in range(30))
+            )
+            statuses |= {answer.status for answer in answers}
+            await asyncio.sleep(0.2)
+
+    assert {200} == statuses
+
+
 async def test_when_the_process_with_the_queue_dies_clients_of_the_others_do_not_notice(
     tmp_path: Path,
 ) -> None:
