@@ -168,7 +168,7 @@ async def test_an_item_that_ends_its_process_fails_alone(replica: Replica) -> No
 
 async def test_an_item_that_hangs_gets_504_and_its_process_is_replaced(replica: Replica) -> None:
     """The other process serves meanwhile, and there are two again afterwards."""
-    models = set(replica.children("model"))
+    models, before = set(replica.children("model")), restarts(replica, "model")
     began = time.monotonic()
     hung = asyncio.create_task(ask(replica.port, {"id": 0, "hang": True}))
     await asyncio.sleep(0.2)
@@ -176,6 +176,7 @@ async def test_an_item_that_hangs_gets_504_and_its_process_is_replaced(replica: 
     others = [await ask(replica.port, {"id": n}) for n in range(20)]
     response = await hung
     seconds = time.monotonic() - began
+    replica.wait_for(lambda: restarts(replica, "model") > before, "not replaced")
     await lanes_are(replica, 2)
 
     assert response.status == 504
