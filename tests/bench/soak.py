@@ -52,6 +52,7 @@ def run_soak(server: servers.Server, requests: int) -> dict[str, Any]:
         )
         if len(samples) % 10 == 0:
             click.echo(f"{answered:,} {samples[-1]}")
+    time.sleep(2)  # gauges are written twice a second
     after = metrics.read(server.admin_port)
     return {
         "answered": answered,
