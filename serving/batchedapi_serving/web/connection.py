@@ -82,6 +82,7 @@ class Connection(asyncio.Protocol):
         """The client left, or was sent away: nobody waits for what it asked."""
         self._state.connections.discard(self)
         self._deaf = True
+        self._parser.close()
         self._pending.clear()
         self._flow.resume_writing()
         if self._ticket is not None:
