@@ -1,4 +1,4 @@
-"""The examples that need torch or Locust, as their READMEs say; `make examples` installs both."""
+"""The examples that need torch, as their READMEs say; `make examples` installs it."""
 
 import asyncio
 import importlib.util
