@@ -51,8 +51,6 @@ class NamedCodec:
 
     def decode(self, wire: Wire, head: Head, body: bytes) -> Decoded:
         """See Codec.decode."""
-        if wire is Wire.PLAIN:
-            return self.decode_plain(head, body)
         return wires.decode(self, wire, head, body)
 
     def decode_plain(self, head: Head, body: bytes) -> Decoded:
