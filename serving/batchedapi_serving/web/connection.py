@@ -55,7 +55,8 @@ class Connection(asyncio.Protocol):
         self._state = state
         self._loop = asyncio.get_running_loop()
         self._parser = RequestParser(gateway.limits, gateway.hot)
-        self._patience = Patience(gateway.limits, self._loop.time())
+        gateway.accepted_at = now = self._loop.time()
+        self._patience = Patience(gateway.limits, now)
         self._client = Client()
         self._transport: Any = None
         self._flow: Any = None

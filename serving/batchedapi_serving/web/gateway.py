@@ -1,6 +1,7 @@
 """What every connection of a web process shares."""
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -28,6 +29,8 @@ class Gateway:
         self.recorder = recorder
         self.limits = Limits(body=settings.max_body_bytes)
         self.draining = False
+        self.accepted_at = -math.inf
+        """When the last client connected, on the loop's clock."""
         self.routes: dict[str, Route] = {}
         """By path; those of named methods once the methods are known."""
         self.hot: dict[bytes, Route] = {}

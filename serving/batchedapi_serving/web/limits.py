@@ -29,5 +29,5 @@ EXPIRY_GRACE: Final = 5.0
 """How long a connection that was refused may take to read its answer."""
 ACTIVE: Final = 1.0
 """A client that was answered less than this ago is likely to ask again soon."""
-LAST_CALL: Final = 0.5
+LAST_CALL: Final = 1.0
 """How long a stopping server waits for the next request of a connection that is new or active."""

@@ -24,6 +24,8 @@ from batchedapi_serving.web.hosting import Host, hosted
 
 log = logging.getLogger(__name__)
 _BACKLOG = 4096
+_QUIET_SECONDS = 1.0
+"""Without a new connection: who sends them here has learned that this process stops."""
 _LOOK_SECONDS = 0.5
 """Between looks whether this process is to stop before it began."""
 _MODELS_BACK_SECONDS = 5.0
@@ -134,9 +136,10 @@ async def _start_grpc(settings: ReplicaSettings, host: Host) -> Grpc | None:
 class _Stop:
     """How a web process ends.
 
-    It goes on answering for `drain_delay`, each answer closing its connection; then it stops
-    accepting. What was begun by then is answered; a request that takes longer than its timeout gets
-    a 503.
+    It goes on answering for `drain_delay`, each answer closing its connection, and then until
+    nobody connects any more: on a busy node endpoints settle late, and whoever is in the backlog
+    when the listener closes is reset. That takes at most as long again. What was begun by then is
+    answered; a request that takes longer than its timeout gets a 503.
     """
 
     def __init__(
@@ -164,9 +167,21 @@ class _Stop:
         if self._grpc is not None:
             self._grpc.drain()
         log.info("draining", extra={"drain_delay": settings.drain_delay})
-        loop.call_later(settings.drain_delay, self._stop_accepting)
+        longer = settings.drain_delay
+        if settings.timeout is not None:  # who comes last still gets half of it
+            longer = min(longer, settings.timeout / 2)
+        last = loop.time() + settings.drain_delay + longer
+        loop.call_later(settings.drain_delay, self._stop_when_quiet, last)
         if settings.timeout is not None:
             loop.call_later(settings.drain_delay + settings.timeout, self._host.abandon)
+
+    def _stop_when_quiet(self, last: float) -> None:
+        """Look again until nobody has connected for a while; `last` is on the loop's clock."""
+        loop = asyncio.get_running_loop()
+        if loop.time() < min(last, self._gateway.accepted_at + _QUIET_SECONDS):
+            loop.call_later(_QUIET_SECONDS / 4, self._stop_when_quiet, last)
+        else:
+            self._stop_accepting()
 
     def _stop_accepting(self) -> None:
         self._server.should_exit = True

@@ -84,6 +84,29 @@ async def test_readiness_ends_at_once_and_requests_are_taken_for_the_drain_delay
         assert await asyncio.to_thread(replica.stop) == 0
 
 
+@pytest.mark.parametrize("seconds", [2.5, 6.0])
+async def test_while_clients_still_connect_the_listener_stays_open_for_at_most_as_long_again(
+    tmp_path: Path, seconds: float
+) -> None:
+    """On a busy node endpoints settle late; who is in the backlog of a closed listener is reset."""
+    manifest = write_manifest(tmp_path, CODE, {})
+    with running_replica(tmp_path, ["-f", str(manifest), "--drain-delay", "2s"]) as replica:
+        began = time.monotonic()
+        replica.process.send_signal(signal.SIGTERM)
+        refused: list[float] = []
+
+        while (now := time.monotonic() - began) < seconds:
+            try:
+                assert (await ask(replica.port, 100)).status == 200
+            except OSError:
+                refused.append(now)
+            await asyncio.sleep(0.2)
+
+        assert (seconds > 4) == bool(refused)
+        assert all(at > 3.9 for at in refused)
+        assert await asyncio.to_thread(replica.stop) == 0
+
+
 async def test_a_request_that_takes_longer_than_the_stop_is_still_answered(tmp_path: Path) -> None:
     """The batch that runs is run to its end."""
     manifest = write_manifest(tmp_path, CODE, {})
