@@ -144,8 +144,10 @@ class Load:
         except BaseException:
             self.open -= 1
             raise
-        if connection.expires >= 0.0:  # else it was closed before we came to use it
-            connection.expires = loop.time() + self.lifetime * self.random.uniform(0.5, 1.5)
+        if connection.transport.is_closing():  # by a server that stops, before we came to use it
+            self.open -= 1
+            return await self.connected()
+        connection.expires = loop.time() + self.lifetime * self.random.uniform(0.5, 1.5)
         return connection
 
     def report(self, seconds):
