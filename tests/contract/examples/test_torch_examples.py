@@ -1,20 +1,37 @@
 """The examples that need torch, as their READMEs say; `make examples` installs it."""
 
 import asyncio
+import importlib
 import importlib.util
 import io
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
 import pytest
+import yaml
 
 from raw_http import ask, connected
 from serving import Replica, running_replica
 
+PLACES: Final = """
+import os, time
+from batchedapi_serving import batched
+
+class Places:
+    def __init__(self, config, context):
+        self.place = [os.environ["CUDA_VISIBLE_DEVICES"], context.device]
+
+    @batched(example=0)
+    def predict(self, items):
+        time.sleep(0.05)
+        return [self.place] * len(items)
+"""
 EXAMPLES: Final = Path(__file__).resolve().parents[3] / "examples"
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="torch is not installed: make examples"
@@ -104,3 +121,33 @@ def test_resnet50_serves_images_and_its_throughput_script_runs(tmp_path: Path) -
     assert run.stdout.startswith("8 images in ")
     assert "{200: 8}" in run.stdout
     assert counted == 8
+
+
+async def test_the_manifest_for_two_gpus_gives_each_process_one(tmp_path: Path) -> None:
+    """W12: two devices, two processes, each with its own copy on `cuda:0`; named, not needed."""
+    folder = EXAMPLES / "07-resnet50"
+    (document,) = yaml.safe_load_all((folder / "two-gpus.yaml").read_text())
+    document["spec"]["predictor"] |= {"path": "model:Places"}
+    (tmp_path / "model.py").write_text(PLACES)
+    (tmp_path / "two.yaml").write_text(yaml.safe_dump(document))
+    devices = {"CUDA_VISIBLE_DEVICES": "4,5"}
+    with running_replica(tmp_path, ["-f", str(tmp_path / "two.yaml")], devices) as replica:
+        seen = set()
+        end = time.monotonic() + 30
+        while len(seen) < 2:
+            assert time.monotonic() < end, seen
+            answers = await asyncio.gather(*(ask(replica.port, 0, "/resnet50") for _ in range(4)))
+            seen |= {tuple(answer.json()) for answer in answers}
+
+    assert {("4", "cuda:0"), ("5", "cuda:0")} == seen
+
+
+def test_resnet50_goes_to_the_device_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's own device without memory stands in for a GPU."""
+    monkeypatch.syspath_prepend(str(EXAMPLES / "07-resnet50"))
+    monkeypatch.delitem(sys.modules, "model", raising=False)
+    model = importlib.import_module("model")
+
+    predictor = model.ResNet50({}, SimpleNamespace(device="meta"))
+
+    assert {"meta"} == {weight.device.type for weight in predictor.model.parameters()}
