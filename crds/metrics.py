@@ -71,6 +71,10 @@ SERVING: Final = (
     Metric(c.METRIC_BATCH_INTERVAL_SECONDS, "gauge", METHOD, "batchInterval in effect."),
     Metric(c.METRIC_PROCESS_RESTARTS, "counter", ("role",),
            "Processes that died and were replaced; `role` is `web` or `model`."),
+    Metric(c.METRIC_WEB_CPU_SECONDS, "counter", ("process",),
+           "CPU time of a web process and of those that it replaced; `process` is its number from"
+           " 0, and 0 has the queue. One that uses a whole core can do no more: raise"
+           " `webProcesses`."),
     Metric(c.METRIC_MODEL_PROCESS_MEMORY_BYTES, "gauge", (),
            "Memory of the largest model process; each has its own copy of the model."),
     Metric(c.METRIC_PROCESS_START_TIME, "gauge", (),

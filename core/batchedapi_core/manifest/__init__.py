@@ -4,6 +4,14 @@ The models are the single source: the CRD is generated from them, the operator a
 `batchedapi serve -f` parse with them.
 """
 
+from batchedapi_core.manifest.autoscaling import (
+    Autoscaling,
+    ScalingBehavior,
+    ScalingMode,
+    ScalingRules,
+    ScalingStep,
+    Slo,
+)
 from batchedapi_core.manifest.batching import MethodBatching, ServerSideBatching
 from batchedapi_core.manifest.document import (
     ManifestError,
@@ -12,14 +20,7 @@ from batchedapi_core.manifest.document import (
     serving_slice,
     with_changes,
 )
-from batchedapi_core.manifest.parts import (
-    Autoscaling,
-    Compute,
-    Networking,
-    Overload,
-    ScalingMode,
-    UpdateStrategy,
-)
+from batchedapi_core.manifest.parts import Compute, Networking, Overload, UpdateStrategy
 from batchedapi_core.manifest.predictor import (
     AUTO,
     CPU_COUNT,
@@ -32,6 +33,7 @@ from batchedapi_core.manifest.predictor import (
     WarmUp,
 )
 from batchedapi_core.manifest.rules import Rule
+from batchedapi_core.manifest.scaling_policy import behaviors_of
 from batchedapi_core.manifest.spec import BatchedAPI, BatchedAPISpec, Metadata
 from batchedapi_core.manifest.status import BatchedAPIStatus, ConditionType, Phase
 from batchedapi_core.manifest.units import (
@@ -63,13 +65,18 @@ __all__ = [
     "Phase",
     "Predictor",
     "Rule",
+    "ScalingBehavior",
     "ScalingMode",
+    "ScalingRules",
+    "ScalingStep",
     "ServerSideBatching",
+    "Slo",
     "Source",
     "UnitError",
     "UnknownFields",
     "UpdateStrategy",
     "WarmUp",
+    "behaviors_of",
     "format_duration",
     "format_quantity",
     "parse_api",

@@ -1,6 +1,5 @@
 """The smaller sections of `spec`. A field exists only if it works; its text is the reference."""
 
-import enum
 from typing import Annotated, ClassVar, Final
 
 from pydantic import Field, StringConstraints
@@ -17,14 +16,6 @@ from batchedapi_core.manifest.units import Duration, Quantity, duration_field
 
 RESERVED_ENDPOINTS: Final = ("/predict", "/docs", "/openapi.json")
 _PERCENT: Final = r"^(0|[1-9][0-9]{0,2})%$"
-
-
-class ScalingMode(enum.StrEnum):
-    """Who decides the number of replicas."""
-
-    NATIVE = "Native"
-    EXTERNAL = "External"
-    OFF = "Off"
 
 
 class Overload(ManifestModel):
@@ -58,30 +49,6 @@ class Compute(ManifestModel):
     rules: ClassVar[tuple[Rule, ...]] = (
         quantity_rule("spec.compute.cpu", lambda c: c.cpu, "1m"),
         quantity_rule("spec.compute.mem", lambda c: c.mem, "1"),
-    )
-
-
-class Autoscaling(ManifestModel):
-    """How many replicas, and who decides."""
-
-    mode: ScalingMode = Field(
-        ScalingMode.NATIVE,
-        description="Native: the operator decides from the batch histogram. External: an HPA, KEDA"
-        " or kubectl scale writes spec.replicas. Off: spec.replicas, written by you.",
-    )
-    min_replicas: int = Field(1, ge=1, le=10000, description="Fewest replicas in mode Native.")
-    max_replicas: int = Field(100, ge=1, le=10000, description="Most replicas in mode Native.")
-    target_utilization_percent: int = Field(
-        80, ge=10, le=100, description="Share of what a replica can serve that is to be used."
-    )
-
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            cel="self.minReplicas <= self.maxReplicas",
-            check=lambda a: a.min_replicas <= a.max_replicas,
-            message="spec.autoscaling.minReplicas must be <= spec.autoscaling.maxReplicas",
-            field_path=".minReplicas",
-        ),
     )
 
 

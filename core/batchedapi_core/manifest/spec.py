@@ -5,17 +5,11 @@ from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field, JsonValue, StringConstraints
 
+from batchedapi_core.manifest.autoscaling import Autoscaling, ScalingMode
 from batchedapi_core.manifest.batching import ServerSideBatching
-from batchedapi_core.manifest.parts import (
-    Autoscaling,
-    Compute,
-    Networking,
-    Overload,
-    ScalingMode,
-    UpdateStrategy,
-)
+from batchedapi_core.manifest.parts import Compute, Networking, Overload, UpdateStrategy
 from batchedapi_core.manifest.predictor import Predictor
-from batchedapi_core.manifest.rules import ManifestModel, Rule
+from batchedapi_core.manifest.rules import Flag, ManifestModel, Rule
 from batchedapi_core.manifest.spec_rules import ACROSS_METHODS, ACROSS_SECTIONS
 
 _EMPTY: Final[dict[str, JsonValue]] = {"default": {}}
@@ -55,6 +49,11 @@ class BatchedAPISpec(ManifestModel):
         ge=0,
         le=10000,
         description="Replicas in modes External and Off (target of /scale); not allowed in Native.",
+    )
+    paused: Flag = Field(
+        False,
+        description="true: the operator changes nothing of this API, neither its revision nor its"
+        " replicas, in any mode; it goes on watching, and says what it would do.",
     )
 
     rules: ClassVar[tuple[Rule, ...]] = (

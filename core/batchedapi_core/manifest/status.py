@@ -19,6 +19,7 @@ class Phase(enum.StrEnum):
     LIVE = "Live"
     DEGRADED = "Degraded"
     ERROR = "Error"
+    PAUSED = "Paused"
 
 
 class ConditionType(enum.StrEnum):
@@ -79,8 +80,15 @@ class BatchingStatus(ManifestModel):
     )
     rows_per_second: Text = ""
     batches_per_second: Text = ""
+    release_reasons: dict[str, JsonValue] = Field(
+        default_factory=dict,
+        description="Why batches were released, in percent of them, e.g. full: 31, window: 69.",
+        json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
+    )
     busy_percent: int | None = Field(None, description="Share of time that lanes ran batches.")
     service_time: Text = Field("", description="Learned t(n), e.g. `10.0ms + 0.20ms/row`.")
+    bottleneck: Text = Field("", description="What limits throughput at present, in one word.")
+    advice: LongText = Field("", description="What to change about it, with the numbers.")
 
 
 class DecisionStatus(ManifestModel):
@@ -100,6 +108,7 @@ class DecisionStatus(ManifestModel):
 class AutoscalingStatus(ManifestModel):
     """What the autoscaler decided and what it must remember over a restart."""
 
+    policy: Text = Field("", description="What replicas are decided by.")
     last_decision: DecisionStatus | None = None
     last_scale_time: Annotated[
         str | None, Field(json_schema_extra={"format": "date-time", "maxLength": 64})

@@ -7,6 +7,7 @@ has the formulas.
     scrapes -> observe -> LoadWindow -> decide -> ScalingDecision -> explain, record
 """
 
+from batchedapi_core.scaling.behavior import Behavior, Select, StepKind, StepPolicy
 from batchedapi_core.scaling.decide import decide, step
 from batchedapi_core.scaling.decision import (
     Clamp,
@@ -18,7 +19,7 @@ from batchedapi_core.scaling.decision import (
 )
 from batchedapi_core.scaling.explain import explain
 from batchedapi_core.scaling.observe import Demand, LoadWindow, in_rows, observe
-from batchedapi_core.scaling.policy import ScalingPolicy
+from batchedapi_core.scaling.policy import PolicyKind, ScalingPolicy, default_behaviors
 from batchedapi_core.scaling.record import record, replay
 from batchedapi_core.scaling.samples import Observation, PodSample
 from batchedapi_core.scaling.state import ScalingState
@@ -26,6 +27,7 @@ from batchedapi_core.scaling.window import BatchingWindow, batch_rows_quantile
 
 __all__ = [
     "BatchingWindow",
+    "Behavior",
     "Clamp",
     "ClampName",
     "Demand",
@@ -33,13 +35,18 @@ __all__ = [
     "LoadWindow",
     "Observation",
     "PodSample",
+    "PolicyKind",
     "Reason",
     "ScalingDecision",
     "ScalingPolicy",
     "ScalingState",
+    "Select",
+    "StepKind",
+    "StepPolicy",
     "Terms",
     "batch_rows_quantile",
     "decide",
+    "default_behaviors",
     "explain",
     "in_rows",
     "observe",

@@ -3,7 +3,7 @@
 A function of frozen values and nothing else, which is what makes a recorded decision repeatable.
 """
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from batchedapi_core.scaling.decision import (
     Clamp,
@@ -14,9 +14,16 @@ from batchedapi_core.scaling.decision import (
     Terms,
     percent,
 )
-from batchedapi_core.scaling.limits import STEP_LIMITS, bounds, within_tolerance
+from batchedapi_core.scaling.limits import (
+    CORTEX_RECOMMENDED,
+    CORTEX_STEP_LIMITS,
+    STEP_LIMITS,
+    Limit,
+    bounds,
+    within_tolerance,
+)
 from batchedapi_core.scaling.need import Need, idle, needed
-from batchedapi_core.scaling.policy import ScalingPolicy
+from batchedapi_core.scaling.policy import PolicyKind, ScalingPolicy
 
 
 def conclude(policy: ScalingPolicy, evidence: Evidence) -> ScalingDecision:
@@ -24,7 +31,13 @@ def conclude(policy: ScalingPolicy, evidence: Evidence) -> ScalingDecision:
     need = needed(policy, evidence)
     hold = _hold(policy, evidence)
     if hold is not None:
-        return _held(policy, evidence, need, hold)
+        decision = _held(policy, evidence, need, hold)
+    else:
+        decision = _moved(policy, evidence, need)
+    return _paused(evidence, decision) if policy.paused else decision
+
+
+def _moved(policy: ScalingPolicy, evidence: Evidence, need: Need) -> ScalingDecision:
     recommended, before = _recommended(policy, evidence, need, need.raw)
     steady, _ = _recommended(policy, evidence, need, need.steady)
     desired, after = _step(policy, evidence, need, recommended)
@@ -32,9 +45,22 @@ def conclude(policy: ScalingPolicy, evidence: Evidence) -> ScalingDecision:
     return ScalingDecision(
         desired=desired,
         reason=_reason(evidence, need, desired, clamps),
-        terms=_terms(policy, evidence, need, recommended, steady),
+        terms=_terms(evidence, need, recommended, steady),
         clamps=clamps,
         bound=clamps[-1].name.value if clamps else "",
+    )
+
+
+def _paused(evidence: Evidence, decision: ScalingDecision) -> ScalingDecision:
+    """What would be done stays in the record; not even the bounds move a paused API."""
+    current = evidence.current
+    clamp = Clamp(ClampName.PAUSED, decision.desired, current, "spec.paused is true")
+    return replace(
+        decision,
+        desired=current,
+        reason=Reason.PAUSED,
+        clamps=(*decision.clamps, clamp),
+        bound=clamp.name.value,
     )
 
 
@@ -50,7 +76,8 @@ def _hold(policy: ScalingPolicy, evidence: Evidence) -> Clamp | None:
             f"compared, {percent(policy.hold_coverage)} are needed"
         )
         return Clamp(ClampName.NO_METRICS, current, current, detail)
-    if evidence.service is None and not idle(evidence):
+    learned = policy.kind is PolicyKind.CAPACITY_SLO
+    if learned and evidence.service is None and not idle(evidence):
         detail = "too few batches were seen to know what one replica serves"
         return Clamp(ClampName.MODEL_UNKNOWN, current, current, detail)
     return None
@@ -71,7 +98,7 @@ def _held(policy: ScalingPolicy, evidence: Evidence, need: Need, hold: Clamp) ->
     return ScalingDecision(
         desired=desired,
         reason=_HOLD_REASONS[hold.name],
-        terms=_terms(policy, evidence, need, desired, desired),
+        terms=_terms(evidence, need, desired, desired),
         clamps=clamps,
         bound=clamps[-1].name.value,
     )
@@ -81,29 +108,40 @@ def _recommended(
     policy: ScalingPolicy, evidence: Evidence, need: Need, wanted: int
 ) -> tuple[int, tuple[Clamp, ...]]:
     """What the demand calls for, within the user's bounds."""
-    tolerated = within_tolerance(policy, evidence, need, wanted)
-    wanted = wanted if tolerated is None else tolerated.after
-    limit = bounds(policy, wanted)
-    wanted = wanted if limit is None else limit.after
-    return wanted, tuple(clamp for clamp in (tolerated, limit) if clamp is not None)
+    limits: tuple[Limit, ...] = (within_tolerance,)
+    if policy.kind is PolicyKind.CONCURRENCY:
+        limits = (within_tolerance, *CORTEX_RECOMMENDED)
+    return _limited(policy, evidence, need, wanted, limits)
 
 
 def _step(
     policy: ScalingPolicy, evidence: Evidence, need: Need, recommended: int
 ) -> tuple[int, tuple[Clamp, ...]]:
     """How far to go towards it now."""
-    desired = recommended
+    cortex = policy.kind is PolicyKind.CONCURRENCY
+    limits = CORTEX_STEP_LIMITS if cortex else STEP_LIMITS
+    return _limited(policy, evidence, need, recommended, limits)
+
+
+def _limited(
+    policy: ScalingPolicy,
+    evidence: Evidence,
+    need: Need,
+    wanted: int,
+    limits: tuple[Limit, ...],
+) -> tuple[int, tuple[Clamp, ...]]:
+    """`wanted` after `limits` and, last, the user's bounds."""
     clamps = []
-    for limit in STEP_LIMITS:
-        clamp = limit(policy, evidence, need, desired)
+    for limit in limits:
+        clamp = limit(policy, evidence, need, wanted)
         if clamp is not None:
             clamps.append(clamp)
-            desired = clamp.after
-    outside = bounds(policy, desired)
+            wanted = clamp.after
+    outside = bounds(policy, wanted)
     if outside is not None:
         clamps.append(outside)
-        desired = outside.after
-    return desired, tuple(clamps)
+        wanted = outside.after
+    return wanted, tuple(clamps)
 
 
 def _reason(evidence: Evidence, need: Need, desired: int, clamps: tuple[Clamp, ...]) -> Reason:
@@ -111,7 +149,12 @@ def _reason(evidence: Evidence, need: Need, desired: int, clamps: tuple[Clamp, .
     if desired < evidence.current:
         return Reason.SCALE_DOWN
     reason = _STEP_REASONS[clamps[-1].name] if clamps else need.reason
-    passing = (Reason.PARTIAL_METRICS, Reason.SCALE_DOWN_STABILIZING, Reason.SURGE_LIMITED)
+    passing = (
+        Reason.PARTIAL_METRICS,
+        Reason.SCALE_DOWN_STABILIZING,
+        Reason.SCALE_UP_STABILIZING,
+        Reason.SURGE_LIMITED,
+    )
     if not need.feasible and reason not in passing:
         return Reason.LATENCY_TARGET_INFEASIBLE
     return reason
@@ -124,22 +167,23 @@ _STEP_REASONS = {
     ClampName.SURGE_LIMITED: Reason.SURGE_LIMITED,
     ClampName.PARTIAL_METRICS: Reason.PARTIAL_METRICS,
     ClampName.SCALE_DOWN_STABILIZING: Reason.SCALE_DOWN_STABILIZING,
+    ClampName.SCALE_UP_STABILIZING: Reason.SCALE_UP_STABILIZING,
     ClampName.SCALE_DOWN_RATE: Reason.SCALE_DOWN_STABILIZING,
 }
 
 
-def _terms(
-    policy: ScalingPolicy, evidence: Evidence, need: Need, recommended: int, steady: int
-) -> Terms:
+def _terms(evidence: Evidence, need: Need, recommended: int, steady: int) -> Terms:
     known = {field.name: getattr(evidence, field.name) for field in fields(Evidence)}
     return Terms(
         **known,
         base=need.base,
+        forecast=need.forecast,
+        backlog=need.backlog,
         largest_batch=need.largest_batch,
         capacity=need.capacity,
         capacity_batch=need.capacity_batch,
         feasible=need.feasible,
-        target=policy.target_utilization,
+        target=need.target,
         boost=need.boost,
         need=need.need,
         raw=need.raw,

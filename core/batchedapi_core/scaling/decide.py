@@ -1,15 +1,23 @@
 """One step of the autoscaler: `observe` what happened, `decide` what to do about it."""
 
-import math
-from collections.abc import Iterable
 from dataclasses import replace
 
 from batchedapi_core.scaling.conclude import conclude
-from batchedapi_core.scaling.decision import Evidence, ScalingDecision
+from batchedapi_core.scaling.decision import Evidence, ScalingDecision, Terms
+from batchedapi_core.scaling.memory import (
+    Recommendation,
+    at_begin,
+    most_within,
+    sizes_of,
+    standing_high,
+    standing_low,
+    unexpired,
+)
+from batchedapi_core.scaling.need import whole
 from batchedapi_core.scaling.observe import LoadWindow, observe
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.samples import Observation
-from batchedapi_core.scaling.state import Recommendation, ScalingState, Size
+from batchedapi_core.scaling.state import ScalingState
 
 
 def step(
@@ -33,42 +41,50 @@ def step(
 def decide(
     policy: ScalingPolicy, load: LoadWindow, state: ScalingState, now: float
 ) -> tuple[ScalingDecision, ScalingState]:
-    """Choose a replica count from a load that was observed at `now` (monotonic seconds).
-
-    A decision to hold for want of knowledge counts as a recommendation of what there is: time in
-    which nothing was known does not count towards a scale-down.
-    """
-    sizes = _sizes(policy, state.sizes, load.current, now)
-    standing = tuple(one for one in state.recommendations if one.expires > now)
-    evidence = _evidence(
-        policy,
-        load,
-        held=max((one.replicas for one in standing), default=0),
-        largest_recent=max(size.replicas for size in sizes),
-        watched=now - (now if state.started is None else state.started),
+    """Choose a replica count from a load that was observed at `now` (monotonic seconds)."""
+    longest = max(policy.up.longest_period, policy.down.longest_period)
+    state = replace(
+        state,
+        sizes=sizes_of(state.sizes, load.current, now, longest),
+        recommendations=unexpired(state.recommendations, now),
+        lows=unexpired(state.lows, now),
     )
-    decision = conclude(policy, evidence)
+    decision = conclude(policy, _evidence(policy, load, state, now))
+    return decision, _remembering(policy, state, decision, now)
+
+
+def _remembering(
+    policy: ScalingPolicy, state: ScalingState, decision: ScalingDecision, now: float
+) -> ScalingState:
+    """The state with what was recommended.
+
+    A hold for want of knowledge counts, going down, as a recommendation of what there is: time in
+    which nothing was known does not count towards a scale-down. The first look of an operator is
+    no such time, as there is nothing yet to compare with.
+    """
     terms = decision.terms
-    made = [Recommendation(terms.steady, now + policy.down_stabilization)]
+    if decision.is_hold and state.opened == now:
+        return state
+    made = [Recommendation(terms.steady, now + policy.down.stabilization)]
     if terms.recommended > terms.steady:
-        made.append(Recommendation(terms.recommended, now + _hold_seconds(policy, terms.boost)))
-    return decision, replace(state, recommendations=_standing(standing, made), sizes=sizes)
+        expires = now + _hold_seconds(policy, terms)
+        made.append(Recommendation(terms.recommended, expires))
+    high = standing_high(state.recommendations, made)
+    if decision.is_hold or policy.up.stabilization <= 0:
+        return replace(state, recommendations=high)
+    low = [Recommendation(terms.recommended, now + policy.up.stabilization)]
+    return replace(state, recommendations=high, lows=standing_low(state.lows, low))
 
 
-def _hold_seconds(policy: ScalingPolicy, boost: float) -> float:
-    """What may prove unnecessary is held for less long."""
-    return policy.overload_hold if boost > 1.0 else policy.down_stabilization
+def _hold_seconds(policy: ScalingPolicy, terms: Terms) -> float:
+    """What overload or a forecast asked for may prove unnecessary: it is held for less long."""
+    passing = (terms.boost > 1.0 or terms.forecast > 0.0) and terms.raw <= whole(terms.need)
+    return policy.overload_hold if passing else policy.down.stabilization
 
 
-def _evidence(
-    policy: ScalingPolicy,
-    load: LoadWindow,
-    *,
-    held: int,
-    largest_recent: int,
-    watched: float,
-) -> Evidence:
+def _evidence(policy: ScalingPolicy, load: LoadWindow, state: ScalingState, now: float) -> Evidence:
     demand, batching = load.demand, load.batching
+    watched = now - (now if state.started is None else state.started)
     return Evidence(
         ready=load.ready,
         current=load.current,
@@ -84,30 +100,17 @@ def _evidence(
         full_share=batching.full_share,
         busy=batching.busy,
         saturated_ticks=load.saturated_ticks,
-        held=held,
-        largest_recent=largest_recent,
-        settled=watched >= policy.down_stabilization,
+        held=max((one.replicas for one in state.recommendations), default=0),
+        settled=watched >= policy.down.stabilization,
+        shrunk_from=tuple(
+            most_within(state.sizes, now, one.period) for one in policy.down.policies
+        ),
+        grown_from=tuple(at_begin(state.sizes, now, one.period) for one in policy.up.policies),
+        lowest=min((one.replicas for one in state.lows), default=None),
+        settled_up=watched >= policy.up.stabilization,
+        trend=0.0 if demand is None else demand.trend,
+        start_up=policy.start_up if state.start_up is None else state.start_up,
+        imbalance=load.imbalance,
+        rows_per_request=max(1.0, batching.rows_per_request or 1.0),
+        in_flight=None if demand is None else demand.in_flight,
     )
-
-
-def _sizes(
-    policy: ScalingPolicy, before: Iterable[Size], current: int, now: float
-) -> tuple[Size, ...]:
-    """Sizes of the last scale-down period that were larger than any later one."""
-    larger = (
-        size for size in before if now - size.time < policy.down_period and size.replicas > current
-    )
-    return (*larger, Size(now, current))
-
-
-def _standing(
-    before: Iterable[Recommendation], made: Iterable[Recommendation]
-) -> tuple[Recommendation, ...]:
-    """Recommendations that still matter: no other is as high and lasts as long."""
-    kept: list[Recommendation] = []
-    highest = -math.inf
-    for one in sorted((*before, *made), key=lambda it: (-it.expires, -it.replicas)):
-        if one.replicas > highest:
-            kept.append(one)
-            highest = one.replicas
-    return tuple(kept)

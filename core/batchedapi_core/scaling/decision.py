@@ -11,14 +11,19 @@ class Reason(StrEnum):
     """Why there are as many replicas as there are; part of the API's status."""
 
     DEMAND = "Demand"
+    TREND = "Trend"
     OVERLOAD = "Overload"
+    BACKLOG = "Backlog"
+    HOT_REPLICA = "HotReplica"
     SATURATED = "Saturated"
     WITHIN_TOLERANCE = "WithinTolerance"
     SCALE_DOWN = "ScaleDown"
     SCALE_DOWN_STABILIZING = "ScaleDownStabilizing"
+    SCALE_UP_STABILIZING = "ScaleUpStabilizing"
     SURGE_LIMITED = "SurgeLimited"
     MIN_REPLICAS = "MinReplicas"
     MAX_REPLICAS = "MaxReplicas"
+    PAUSED = "Paused"
     NO_READY_PODS = "NoReadyPods"
     NO_METRICS = "NoMetrics"
     PARTIAL_METRICS = "PartialMetrics"
@@ -33,14 +38,19 @@ class Reason(StrEnum):
                 return True
             case (
                 Reason.DEMAND
+                | Reason.TREND
                 | Reason.OVERLOAD
+                | Reason.BACKLOG
+                | Reason.HOT_REPLICA
                 | Reason.SATURATED
                 | Reason.WITHIN_TOLERANCE
                 | Reason.SCALE_DOWN
                 | Reason.SCALE_DOWN_STABILIZING
+                | Reason.SCALE_UP_STABILIZING
                 | Reason.SURGE_LIMITED
                 | Reason.MIN_REPLICAS
                 | Reason.MAX_REPLICAS
+                | Reason.PAUSED
                 | Reason.PARTIAL_METRICS
                 | Reason.LATENCY_TARGET_INFEASIBLE
             ):
@@ -58,7 +68,9 @@ class ClampName(StrEnum):
     SURGE_LIMITED = "SurgeLimited"
     PARTIAL_METRICS = "PartialMetrics"
     SCALE_DOWN_STABILIZING = "ScaleDownStabilizing"
+    SCALE_UP_STABILIZING = "ScaleUpStabilizing"
     SCALE_DOWN_RATE = "ScaleDownRate"
+    PAUSED = "Paused"
     NO_READY_PODS = "NoReadyPods"
     NO_METRICS = "NoMetrics"
     MODEL_UNKNOWN = "ModelUnknown"
@@ -92,26 +104,40 @@ class Evidence:
     full_share: float | None  # of the batches, released because full; 0..1
     busy: float | None  # of the lanes' time; 0..1
     saturated_ticks: int
-    held: int  # highest recommendation still held; 0: none
-    largest_recent: int  # most replicas there were within the last scale-down period
-    settled: bool  # observed for one stabilization window since the operator started
+    held: int  # highest recommendation that still holds a scale-down; 0: none
+    settled: bool  # all recommendations of one scale-down stabilization window are known
+    shrunk_from: tuple[int, ...]  # for each policy of scale-down, most replicas in its period
+    grown_from: tuple[int, ...]  # for each policy of scale-up, replicas when its period began
+    lowest: int | None = None  # recommendation that still holds a scale-up
+    settled_up: bool = True  # as `settled`, of the scale-up stabilization window
+    trend: float = 0.0  # rows/s each second, beyond doubt
+    start_up: float = 30.0  # seconds, of a replica
+    imbalance: float = 1.0  # on the need, for the hottest replica
+    rows_per_request: float = 1.0
+    in_flight: float | None = None  # requests, over the window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms(Evidence):
-    """Evidence and every intermediate result: need = base * boost / (target * capacity)."""
+    """Evidence and every intermediate result.
+
+    CapacitySLO: need = (base + forecast + backlog) * imbalance * boost / (target * capacity).
+    Concurrency: need = in_flight / target.
+    """
 
     base: float  # rows/s to plan for
+    forecast: float  # rows/s more, by the time that a replica started now is ready
+    backlog: float  # rows/s more, for what waits to be gone soon
     largest_batch: int  # rows, that the model is trusted with
     capacity: float  # rows/s of one replica within the latency target; 0: unknown
     capacity_batch: int  # rows of a batch at which it does that; 0: unknown
     feasible: bool  # some batch size meets the latency target
-    target: float  # share of the capacity to use
+    target: float  # share of the capacity to use, or requests in flight of a replica
     boost: float  # overload factor, 1 without overload
     need: float  # replicas, a fraction
     raw: int  # replicas, before clamps
     recommended: int  # after tolerance, min and max: what stabilization remembers
-    steady: int  # the same without boost
+    steady: int  # the same without boost and forecast
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +149,14 @@ class ScalingDecision:
     terms: Terms
     clamps: tuple[Clamp, ...]  # that bound, in order applied
     bound: str  # name of the last of them, or ""
+
+    @property
+    def is_hold(self) -> bool:
+        """Whether the measurements were too few to decide by, whatever else bound."""
+        return any(clamp.name in _HOLDS for clamp in self.clamps)
+
+
+_HOLDS = (ClampName.NO_READY_PODS, ClampName.NO_METRICS, ClampName.MODEL_UNKNOWN)
 
 
 def percent(share: float) -> str:

@@ -16,10 +16,10 @@ def arrival_rate(changes: Sequence[PodChange], interval: float, coverage: float)
             else load that moved to it would count twice.
         coverage: Share of the ready pods that `changes` is of, in (0, 1].
     """
-    return sum(_arrived(one) / max(one.seconds, interval) for one in changes) / coverage
+    return sum(arrived(one) / max(one.seconds, interval) for one in changes) / coverage
 
 
-def _arrived(change: PodChange) -> float:
+def arrived(change: PodChange) -> float:
     """Rows that came. What was dispatched, queued and rejected covers a `received` left out."""
     return max(change.received, change.sums.rows + change.queue_growth + change.rejected)
 
@@ -28,6 +28,12 @@ def mean_arrival(intervals: Sequence[Interval]) -> float:
     """Rows per second over all of `intervals`, which are not empty."""
     seconds = sum(interval.seconds for interval in intervals)
     return sum(interval.arrival * interval.seconds for interval in intervals) / seconds
+
+
+def mean_in_flight(intervals: Sequence[Interval]) -> float:
+    """Requests in flight over all of `intervals`, which are not empty."""
+    seconds = sum(interval.seconds for interval in intervals)
+    return sum(interval.in_flight * interval.seconds for interval in intervals) / seconds
 
 
 def base_demand(arrival_now: float, arrival_window: float, interval: float) -> float:

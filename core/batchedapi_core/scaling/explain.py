@@ -7,7 +7,7 @@ from batchedapi_core.scaling.decision import (
     Terms,
     percent,
 )
-from batchedapi_core.scaling.policy import ScalingPolicy
+from batchedapi_core.scaling.policy import PolicyKind, ScalingPolicy
 
 _SMALL_RATE = 10.0  # rows/s
 
@@ -15,25 +15,50 @@ _SMALL_RATE = 10.0  # rows/s
 def explain(policy: ScalingPolicy, decision: ScalingDecision) -> str:
     """One sentence for users: count, reason, the formula with its numbers, the limit that bound."""
     head = f"{decision.desired} {_plural(decision.desired)} ({decision.reason.value}): "
-    body = "nothing moves" if decision.reason.is_hold else _formula(policy, decision)
+    body = "nothing moves" if decision.is_hold else _formula(policy, decision)
     return head + _and_limits(body, decision.clamps)
 
 
 def _formula(policy: ScalingPolicy, decision: ScalingDecision) -> str:
     terms = decision.terms
+    if policy.kind is PolicyKind.CONCURRENCY:
+        return _concurrency(policy, terms)
     if terms.service is None:
         return "no rows arrive and none wait"
     line = f"{1e3 * terms.service.fixed:.1f} ms + {1e3 * terms.service.per_row:.2f} ms/row"
     capacity = f"{_rate(terms.capacity)}/s {_condition(policy, terms)}"
-    used = f"{percent(terms.target)} of it is used{_boost(terms)} => {terms.need:.2f}"
+    factors = f"{_uneven(terms)}{_boost(terms)}"
+    used = f"{percent(terms.target)} of it is used{factors} => {terms.need:.2f}"
     parts = [
-        f"{_rate(terms.base)} rows/s arrive",
+        f"{_rate(terms.base)} rows/s arrive{_more(terms)}",
         f"one replica sustains {capacity} (batch {terms.capacity_batch}, {line}), {used}",
         *_batching(policy, terms),
     ]
     if decision.reason is Reason.SATURATED:
         parts.append("every lane is busy with full batches and more demand may wait upstream")
     return "; ".join(parts)
+
+
+def _concurrency(policy: ScalingPolicy, terms: Terms) -> str:
+    flying = f"{terms.in_flight or 0.0:.1f} requests in flight over {policy.window:g} s"
+    return f"{flying}; {terms.target:g} are the target of one replica => {terms.need:.2f}"
+
+
+def _more(terms: Terms) -> str:
+    """What is added to the demand."""
+    lead = terms.start_up + (terms.interval or 0.0)
+    parts = []
+    if terms.forecast > 0.0:
+        parts.append(f"{_rate(terms.forecast)} more are forecast for in {lead:.0f} s")
+    if terms.backlog > 0.0:
+        parts.append(f"{_rate(terms.backlog)} more clear the {terms.queue_rows:.0f} that wait")
+    return "".join(f", {part}" for part in parts)
+
+
+def _uneven(terms: Terms) -> str:
+    if terms.imbalance <= 1.0:
+        return ""
+    return f", times {terms.imbalance:.2f} because one replica has more load than the others"
 
 
 def _condition(policy: ScalingPolicy, terms: Terms) -> str:

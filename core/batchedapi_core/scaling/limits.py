@@ -1,8 +1,8 @@
 """Limits on what the formula asks for: rules applied in order, each recorded when it binds."""
 
-import math
 from collections.abc import Callable
 
+from batchedapi_core.scaling.behavior import Behavior, Select, fewest, most
 from batchedapi_core.scaling.decision import Clamp, ClampName, Evidence, Reason, percent
 from batchedapi_core.scaling.need import Need
 from batchedapi_core.scaling.policy import ScalingPolicy
@@ -13,14 +13,18 @@ Limit = Callable[[ScalingPolicy, Evidence, Need, int], Clamp | None]
 def within_tolerance(
     policy: ScalingPolicy, evidence: Evidence, need: Need, wanted: int
 ) -> Clamp | None:
-    """No replica is added for a need a few percent above what there is."""
-    ceiling = evidence.current * (1.0 + policy.up_tolerance)
-    if wanted <= evidence.current or need.reason is Reason.SATURATED or need.need > ceiling:
+    """No replica comes or goes for a need a few percent off what there is."""
+    current, above, below = evidence.current, policy.up.tolerance, policy.down.tolerance
+    if wanted > current and need.reason is not Reason.SATURATED:
+        tolerance, within = above, need.need <= current * (1.0 + above)
+    elif wanted < current:
+        tolerance, within = below, below > 0.0 and need.need >= current * (1.0 - below)
+    else:
         return None
-    detail = (
-        f"a need of {need.need:.2f} is within {percent(policy.up_tolerance)} of {evidence.current}"
-    )
-    return Clamp(ClampName.WITHIN_TOLERANCE, wanted, evidence.current, detail)
+    if not within:
+        return None
+    detail = f"a need of {need.need:.2f} is within {percent(tolerance)} of {current}"
+    return Clamp(ClampName.WITHIN_TOLERANCE, wanted, current, detail)
 
 
 def bounds(policy: ScalingPolicy, wanted: int) -> Clamp | None:
@@ -34,16 +38,6 @@ def bounds(policy: ScalingPolicy, wanted: int) -> Clamp | None:
     return None
 
 
-def surge(policy: ScalingPolicy, evidence: Evidence, _need: Need, wanted: int) -> Clamp | None:
-    """One step up is bounded, whatever the numbers say."""
-    current = evidence.current
-    most = max(math.floor(policy.surge_factor * current), current + policy.surge_step)
-    if wanted <= max(current, most):
-        return None
-    detail = f"one step from {current} reaches at most {most}"
-    return Clamp(ClampName.SURGE_LIMITED, wanted, most, detail)
-
-
 def coverage(policy: ScalingPolicy, evidence: Evidence, _need: Need, wanted: int) -> Clamp | None:
     """Nothing is removed on the word of too few pods."""
     if wanted >= evidence.current or evidence.coverage >= policy.down_coverage:
@@ -53,7 +47,7 @@ def coverage(policy: ScalingPolicy, evidence: Evidence, _need: Need, wanted: int
     return Clamp(ClampName.PARTIAL_METRICS, wanted, evidence.current, detail)
 
 
-def stabilization(
+def down_stabilization(
     policy: ScalingPolicy, evidence: Evidence, _need: Need, wanted: int
 ) -> Clamp | None:
     """Down only to the highest recommendation of the last minutes."""
@@ -61,7 +55,7 @@ def stabilization(
     held = min(current, evidence.held if evidence.settled else current)
     if wanted >= held:
         return None
-    span = f"{policy.down_stabilization:g} s"
+    span = f"{policy.down.stabilization:g} s"
     if evidence.settled:
         detail = f"{evidence.held} were recommended within the last {span}"
     else:
@@ -69,18 +63,67 @@ def stabilization(
     return Clamp(ClampName.SCALE_DOWN_STABILIZING, wanted, held, detail)
 
 
+def up_stabilization(
+    policy: ScalingPolicy, evidence: Evidence, _need: Need, wanted: int
+) -> Clamp | None:
+    """Up only to the lowest recommendation of the last minutes."""
+    current, lowest = evidence.current, evidence.lowest
+    if not evidence.settled_up:
+        reached = current
+        detail = f"the operator has watched for less than {policy.up.stabilization:g} s"
+    elif lowest is not None:
+        reached = max(current, lowest)
+        span = f"{policy.up.stabilization:g} s"
+        detail = f"as few as {lowest} were recommended within the last {span}"
+    else:
+        return None
+    if wanted <= reached:
+        return None
+    return Clamp(ClampName.SCALE_UP_STABILIZING, wanted, reached, detail)
+
+
+def up_rate(policy: ScalingPolicy, evidence: Evidence, _need: Need, wanted: int) -> Clamp | None:
+    """What may come within one period is bounded, whatever the numbers say."""
+    current = evidence.current
+    reached = most(policy.up, evidence.grown_from, current)
+    if reached is None or wanted <= max(current, reached):
+        return None
+    if policy.up.select is Select.DISABLED:
+        detail = "behavior.scaleUp is Disabled"
+    else:
+        detail = f"at most {_steps(policy.up)} may be added to {_counts(evidence.grown_from)}"
+    return Clamp(ClampName.SURGE_LIMITED, wanted, reached, detail)
+
+
 def down_rate(policy: ScalingPolicy, evidence: Evidence, _need: Need, wanted: int) -> Clamp | None:
-    """At most a share is removed in one period, yet always one replica may go."""
-    most = evidence.largest_recent
-    floor = min(math.ceil((1.0 - policy.down_share) * most - 1e-9), most - 1)
-    allowed = min(evidence.current, floor)
+    """So may what goes, and replicas that came within the period do not make it more."""
+    allowed = fewest(policy.down, evidence.shrunk_from, evidence.current)
     if wanted >= allowed:
         return None
-    detail = (
-        f"at most {percent(policy.down_share)} of {most} are removed in {policy.down_period:g} s"
-    )
+    if policy.down.select is Select.DISABLED:
+        detail = "behavior.scaleDown is Disabled"
+    else:
+        detail = f"at most {_steps(policy.down)} may go of {_counts(evidence.shrunk_from)}"
     return Clamp(ClampName.SCALE_DOWN_RATE, wanted, allowed, detail)
 
 
-STEP_LIMITS: tuple[Limit, ...] = (surge, coverage, stabilization, down_rate)
-"""Between the bounds on what is recommended and the bounds on what is done."""
+STEP_LIMITS: tuple[Limit, ...] = (
+    coverage,
+    down_stabilization,
+    up_stabilization,
+    up_rate,
+    down_rate,
+)
+"""From what is recommended to what is done, in the HPA's order: stabilization, then rate."""
+CORTEX_RECOMMENDED: tuple[Limit, ...] = (up_rate, down_rate)
+CORTEX_STEP_LIMITS: tuple[Limit, ...] = (coverage, down_stabilization, up_stabilization)
+"""Cortex remembers recommendations as its factors left them, so it climbs a step each window."""
+
+
+def _counts(starts: tuple[int, ...]) -> str:
+    return " or ".join(str(start) for start in dict.fromkeys(starts))
+
+
+def _steps(behavior: Behavior) -> str:
+    joint = " and " if behavior.select is Select.MIN else " or "
+    return joint.join(str(policy) for policy in behavior.policies)

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from batchedapi_core.contract import MAX_BATCH_SIZE_LIMIT
-from batchedapi_core.scaling.demand import arrival_rate, mean_arrival
+from batchedapi_core.scaling.demand import arrival_rate, mean_arrival, mean_in_flight
+from batchedapi_core.scaling.forecast import trend
+from batchedapi_core.scaling.imbalance import Share, imbalance, shares_of
 from batchedapi_core.scaling.model import LearnedModel
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.samples import (
@@ -19,6 +21,7 @@ from batchedapi_core.scaling.samples import (
     change,
     usable,
 )
+from batchedapi_core.scaling.startup import start_up_of
 from batchedapi_core.scaling.state import ScalingState
 from batchedapi_core.scaling.window import (
     BatchingWindow,
@@ -39,6 +42,8 @@ class Demand:
     arrival_now: float  # over the last interval
     arrival_window: float  # over the window
     interval: float  # seconds
+    trend: float = 0.0  # rows/s each second by which demand rises; 0: may not rise
+    in_flight: float = 0.0  # requests, over the window
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,7 @@ class LoadWindow:
     largest_mean_batch: float  # rows
     saturated_ticks: int  # looks in a row with every lane busy and every batch full
     batching: BatchingWindow
+    imbalance: float = 1.0  # factor on the need, for the hottest replica
 
 
 def observe(
@@ -71,7 +77,7 @@ def observe(
     Returns:
         The load, and the state with the look taken in.
     """
-    state = _of_revision(state, observation.revision)
+    state = _of_revision(state.at(now), observation.revision)
     ready, current = max(0, observation.ready), max(0, observation.current)
     samples = usable(observation.samples)
     changes = _changes(policy, state, samples, now)
@@ -83,6 +89,8 @@ def observe(
         latest = _interval(policy, state, changes, coverage, now)
         intervals = (*intervals, latest)
     ticks = _saturated_ticks(policy, state.saturated_ticks, latest)
+    service = model.service(policy)
+    shares = _shares(policy, state, changes, service, latest)
     load = LoadWindow(
         ready=ready,
         current=current,
@@ -90,20 +98,22 @@ def observe(
         coverage=coverage,
         demand=_demand(intervals, latest),
         queue_rows=sum(one.queue_rows for one in changes) / coverage if coverage else 0.0,
-        service=model.service(policy),
+        service=service,
         largest_mean_batch=model.largest_mean_batch,
         saturated_ticks=ticks,
         batching=batching_window(intervals, policy),
+        imbalance=imbalance(policy, shares),
     )
     return load, replace(
         state,
         model=model,
         samples=_remembered(state.samples, samples, now),
         intervals=intervals,
-        started=now if state.started is None else state.started,
         looked=None if latest is None else now,
         complete=bool(ready) and len(samples) >= ready,
         saturated_ticks=ticks,
+        shares=shares,
+        start_up=start_up_of(state.start_up, state.samples, samples),
     )
 
 
@@ -131,7 +141,7 @@ def _of_revision(state: ScalingState, revision: str) -> ScalingState:
     """Another image, model or batching: what was learned about service times holds no more."""
     if state.revision == revision:
         return state
-    return replace(state, revision=revision, model=LearnedModel())
+    return replace(state, revision=revision, model=LearnedModel(), shares=())
 
 
 def _changes(
@@ -166,13 +176,33 @@ def _interval(
     else:
         seconds = max(1e-3, now - state.looked)
     totals = totals_of(changes, policy.lanes)
-    return Interval(now, seconds, arrival_rate(changes, seconds, coverage), totals)
+    in_flight = sum(one.in_flight for one in changes) / coverage
+    return Interval(now, seconds, arrival_rate(changes, seconds, coverage), totals, in_flight)
+
+
+def _shares(
+    policy: ScalingPolicy,
+    state: ScalingState,
+    changes: Sequence[PodChange],
+    service: ServiceTime | None,
+    latest: Interval | None,
+) -> tuple[Share, ...]:
+    """Too few pods seen say nothing about who has more load than the others."""
+    if latest is None:
+        return state.shares
+    return shares_of(policy, state.shares, changes, service, latest.seconds)
 
 
 def _demand(intervals: Sequence[Interval], latest: Interval | None) -> Demand | None:
     if latest is None:
         return None
-    return Demand(latest.arrival, mean_arrival(intervals), latest.seconds)
+    return Demand(
+        latest.arrival,
+        mean_arrival(intervals),
+        latest.seconds,
+        trend(intervals),
+        mean_in_flight(intervals),
+    )
 
 
 def _saturated_ticks(policy: ScalingPolicy, before: int, latest: Interval | None) -> int:

@@ -2,9 +2,49 @@
 
 import math
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, assert_never
 
 from batchedapi_core.contract import MAX_BATCH_SIZE_LIMIT
+from batchedapi_core.scaling.behavior import Behavior, StepKind, StepPolicy
 from batchedapi_core.service_model.fit import DEFAULT_RIDGE
+
+
+class PolicyKind(StrEnum):
+    """What replicas are decided by."""
+
+    CAPACITY_SLO = "CapacitySLO"
+    CONCURRENCY = "Concurrency"
+
+
+CAPACITY_UP: Final = Behavior(
+    stabilization=0.0,
+    policies=(StepPolicy(StepKind.PERCENT, 900, 5.0), StepPolicy(StepKind.PODS, 4, 5.0)),
+    tolerance=0.05,
+)
+"""At once; the period is the time between two looks, so that one step is limited."""
+CAPACITY_DOWN: Final = Behavior(
+    stabilization=180.0, policies=(StepPolicy(StepKind.PERCENT, 50, 60.0),)
+)
+CONCURRENCY_UP: Final = Behavior(
+    stabilization=60.0, policies=(StepPolicy(StepKind.PERCENT, 50, 10.0),), tolerance=0.05
+)
+"""Cortex's max_upscale_factor 1.5, upscale_stabilization_period 1m and upscale_tolerance 0.05."""
+CONCURRENCY_DOWN: Final = Behavior(
+    stabilization=300.0, policies=(StepPolicy(StepKind.PERCENT, 25, 10.0),), tolerance=0.05
+)
+"""Cortex's max_downscale_factor 0.75, downscale_stabilization_period 5m, downscale_tolerance."""
+
+
+def default_behaviors(kind: PolicyKind) -> tuple[Behavior, Behavior]:
+    """(up, down) of a policy."""
+    match kind:
+        case PolicyKind.CAPACITY_SLO:
+            return CAPACITY_UP, CAPACITY_DOWN
+        case PolicyKind.CONCURRENCY:
+            return CONCURRENCY_UP, CONCURRENCY_DOWN
+        case _:
+            assert_never(kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,25 +68,31 @@ class ScalingPolicy:
     lanes: int = 1  # model instances of a replica, each running one batch at a time
     max_size: int | None = None  # the largest batch in the unit of sizes, by `in_rows`; None: rows
 
+    kind: PolicyKind = PolicyKind.CAPACITY_SLO
+    target_concurrency: float = 1.0  # requests in flight of a replica, for kind Concurrency
+    paused: bool = False  # nothing moves, whatever is decided
+    up: Behavior = CAPACITY_UP  # of the kind in use: `default_behaviors`
+    down: Behavior = CAPACITY_DOWN
+
     window: float = 60.0  # over which demand and batching are averaged
     model_half_life: float = 300.0
     ridge: float = DEFAULT_RIDGE  # batches
     seen_factor: float = 2.0  # batches at most this much larger than seen are counted on
     warm_up_batches: float = 20.0  # of a new process, kept out of the model
 
+    start_up: float = 30.0  # from a pod's creation to its readiness, until measured
+    forecast_cap: float = 1.0  # a forecast adds at most this share of the demand
+    drain_seconds: float = 30.0  # a backlog is to be gone after this long
+    hot_utilization: float = 0.95  # of the replica with the most load; above, replicas are added
+    imbalance_cap: float = 1.5  # on the need
+    imbalance_half_life: float = 60.0
+
     overload_trigger: float = 1.3  # demand over ready capacity
     overload_factor: float = 1.5  # on the need: drains the backlog, covers slow starters
-    overload_hold: float = 60.0  # such replicas are given up after this long
+    overload_hold: float = 60.0  # what overload or forecast asked for is given up after this long
     saturation_share: float = 0.9  # of busy time and of full batches
     saturation_ticks: int = 2  # in a row
     saturation_factor: float = 1.5  # on the replicas, when demand may hide upstream
-
-    up_tolerance: float = 0.05
-    surge_factor: float = 10.0  # one step up: at most this times the replicas ...
-    surge_step: int = 4  # ... or this many more
-    down_stabilization: float = 180.0
-    down_share: float = 0.5  # of the replicas, removed at most in one period
-    down_period: float = 60.0
 
     hold_coverage: float = 0.5  # below this share of pods seen nothing moves
     down_coverage: float = 0.8  # below it nothing is removed
@@ -65,7 +111,10 @@ class ScalingPolicy:
             (0 < self.target_utilization <= 1, "target_utilization within (0, 1]"),
             (self.lanes >= 1, "lanes >= 1"),
             (self.max_size is None or self.max_size >= 1, "max_size >= 1, or none"),
+            (0 < self.target_concurrency < math.inf, "a finite target_concurrency > 0"),
             (self.window > 0, "window > 0"),
+            (self.drain_seconds > 0, "drain_seconds > 0"),
+            (self.imbalance_half_life > 0, "imbalance_half_life > 0"),
             (self.model_half_life > 0, "model_half_life > 0"),
         ):
             if not accepted:

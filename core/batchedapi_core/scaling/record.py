@@ -6,26 +6,27 @@ from those two, and `replay` shows that it does.
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields
-from typing import Any
+from typing import Any, Final
 
+from batchedapi_core.scaling.behavior import Behavior, Select, StepKind, StepPolicy
 from batchedapi_core.scaling.conclude import conclude
 from batchedapi_core.scaling.decision import Evidence, ScalingDecision
 from batchedapi_core.scaling.explain import explain
-from batchedapi_core.scaling.policy import ScalingPolicy
+from batchedapi_core.scaling.policy import PolicyKind, ScalingPolicy
 from batchedapi_core.service_model.line import ServiceTime
 
-RECORD_VERSION = 1
+RECORD_VERSION: Final = 2
 
 
 def record(policy: ScalingPolicy, decision: ScalingDecision) -> dict[str, Any]:
-    """For the status and for `kubectl batchedapi why`: JSON, about 2 kB, no NaN or infinity."""
+    """For the status and for `kubectl batchedapi why`: JSON, about 3 kB, no NaN or infinity."""
     return {
         "version": RECORD_VERSION,
         "desired": decision.desired,
         "reason": decision.reason.value,
         "bound": decision.bound,
         "text": explain(policy, decision),
-        "terms": asdict(decision.terms),
+        "terms": _plain(asdict(decision.terms)),
         "clamps": [
             {
                 "name": clamp.name.value,
@@ -35,7 +36,7 @@ def record(policy: ScalingPolicy, decision: ScalingDecision) -> dict[str, Any]:
             }
             for clamp in decision.clamps
         ],
-        "policy": asdict(policy),
+        "policy": _plain(asdict(policy)),
     }
 
 
@@ -54,11 +55,49 @@ def replay(recorded: Mapping[str, Any]) -> int:
             f"{recorded.get('version')!r}; replay it with the release that wrote it"
         )
     try:
-        terms = recorded["terms"]
-        known = {field.name: terms[field.name] for field in fields(Evidence)}
-        if known["service"] is not None:
-            known["service"] = ServiceTime(**known["service"])
-        policy = ScalingPolicy(**recorded["policy"])
-    except (KeyError, TypeError) as missing:
+        evidence, policy = _evidence(recorded["terms"]), _policy(recorded["policy"])
+    except (KeyError, TypeError, ValueError) as missing:
         raise ValueError(f"decision record: incomplete or of other shape: {missing}") from missing
-    return conclude(policy, Evidence(**known)).desired
+    return conclude(policy, evidence).desired
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it: a list for a tuple, a text for an enumeration."""
+    match value:
+        case dict():
+            return {key: _plain(member) for key, member in value.items()}
+        case tuple():
+            return [_plain(member) for member in value]
+        case str():
+            return str(value)
+        case _:
+            return value
+
+
+def _evidence(terms: Mapping[str, Any]) -> Evidence:
+    known = {field.name: terms[field.name] for field in fields(Evidence)}
+    if known["service"] is not None:
+        known["service"] = ServiceTime(**known["service"])
+    for name in ("shrunk_from", "grown_from"):
+        known[name] = tuple(known[name])
+    return Evidence(**known)
+
+
+def _policy(recorded: Mapping[str, Any]) -> ScalingPolicy:
+    return ScalingPolicy(
+        **{
+            **recorded,
+            "kind": PolicyKind(recorded["kind"]),
+            "up": _behavior(recorded["up"]),
+            "down": _behavior(recorded["down"]),
+        }
+    )
+
+
+def _behavior(recorded: Mapping[str, Any]) -> Behavior:
+    steps = (
+        StepPolicy(StepKind(one["kind"]), one["value"], one["period"])
+        for one in recorded["policies"]
+    )
+    known = {**recorded, "policies": tuple(steps), "select": Select(recorded["select"])}
+    return Behavior(**known)

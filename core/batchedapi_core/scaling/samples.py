@@ -15,6 +15,8 @@ LARGEST_COUNT = 1e24
 """No replica counts this far, not even squared rows; above, sums of products would overflow."""
 CLOCK_SLACK = 5.0
 """Seconds by which a node's clock and the operator's may disagree about a restart."""
+MATURE = 10.0
+"""Seconds of uptime until endpoints and connections have settled on a new pod."""
 RETENTION = 600.0
 """Seconds for which the last sample of a pod that no longer answers is worth comparing with."""
 
@@ -42,6 +44,12 @@ class PodSample:
     lanes: float
     # A counter like those above: sum over batches, in the unit of maxBatchSize; 0 where not known
     sizes: float = 0.0
+    # Another: requests in batches; 0 where not known
+    requests: float = 0.0
+    # A gauge: requests that were accepted and not answered yet
+    in_flight: float = 0.0
+    # Seconds from the pod's creation to its readiness; None: not known
+    startup: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +78,9 @@ class PodChange:
     lanes: float
     warming_up: bool  # its batches are slower than those to come
     sizes: float = 0.0  # sum over batches
+    requests: float = 0.0  # in batches
+    in_flight: float = 0.0
+    mature: bool = False  # had its full share of the load since before the last look
 
 
 def usable(samples: Iterable[PodSample]) -> tuple[PodSample, ...]:
@@ -133,7 +144,7 @@ def _rise(
     before: PodSample | None, after: PodSample, seconds: float, *, warming_up: bool
 ) -> PodChange:
     start = (0.0,) * len(_counters(after)) if before is None else _counters(before)
-    received, rejected, full, batches, rows, squared, busy, row_seconds, sizes = (
+    received, rejected, full, batches, rows, squared, busy, row_seconds, sizes, requests = (
         new - old for old, new in zip(start, _counters(after), strict=True)
     )
     return PodChange(
@@ -149,6 +160,9 @@ def _rise(
         lanes=after.lanes,
         warming_up=warming_up,
         sizes=sizes,
+        requests=requests,
+        in_flight=after.in_flight,
+        mature=before is not None and before.uptime > MATURE,
     )
 
 
@@ -163,6 +177,7 @@ def _counters(sample: PodSample) -> tuple[float, ...]:
         sample.batch_seconds,
         sample.row_seconds,
         sample.sizes,
+        sample.requests,
     )
 
 
@@ -185,6 +200,8 @@ def _possible(sample: PodSample) -> bool:
         sample.uptime,
         sample.queue_rows,
         sample.lanes,
+        sample.in_flight,
+        0.0 if sample.startup is None else sample.startup,
         *(count for _, count in sample.batch_rows_buckets),
     )
     return (

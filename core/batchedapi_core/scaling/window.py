@@ -25,6 +25,7 @@ class BatchTotals:
     lane_seconds: float = 0.0  # the lanes that could have run batches, times how long
     batches_by_edge: tuple[tuple[float, float], ...] = ()  # (upper edge, batches in that bucket)
     sizes: float = 0.0  # sum over batches, in the unit of maxBatchSize: rows, requests or cost
+    requests: float = 0.0  # in batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Interval:
     seconds: float
     arrival: float  # rows/s, of all ready pods
     totals: BatchTotals  # of the pods that answered
+    in_flight: float = 0.0  # requests in all ready pods, at its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class BatchingWindow:
     full_share: float | None  # of the batches, released because full; 0..1
     busy: float | None  # of the lanes' time; over 1 if batches outlast the time between looks
     batch_rows_buckets: tuple[tuple[float, float], ...]  # cumulative: (upper edge, batches)
+    rows_per_request: float | None = None
 
 
 def totals_of(changes: Iterable[PodChange], lanes: int) -> BatchTotals:
@@ -64,6 +67,7 @@ def totals_of(changes: Iterable[PodChange], lanes: int) -> BatchTotals:
             change.seconds * (change.lanes or lanes),
             change.batches_by_edge,
             change.sizes,
+            change.requests,
         )
         for change in changes
     ]
@@ -84,6 +88,7 @@ def pooled(parts: Sequence[BatchTotals]) -> BatchTotals:
         lane_seconds=sum(part.lane_seconds for part in parts),
         batches_by_edge=tuple(sorted(by_edge.items())),
         sizes=sum(part.sizes for part in parts),
+        requests=sum(part.requests for part in parts),
     )
 
 
@@ -122,6 +127,7 @@ def batching_window(intervals: Sequence[Interval], policy: ScalingPolicy) -> Bat
         full_share=ratio(totals.full_batches, totals.batches),
         busy=ratio(totals.batch_seconds, totals.lane_seconds),
         batch_rows_buckets=_cumulative(totals.batches_by_edge),
+        rows_per_request=ratio(totals.rows, totals.requests),
     )
 
 

@@ -4,8 +4,11 @@ A row waits at most max(batch interval, the batch in progress) and then for its 
 target leaves after that, the slack, absorbs queueing noise: the tail of a queue whose marginal cost
 is one row's price. With z = ln(1 / (1 - quantile)) / 2
 
-    capacity = max over n of  n / t(n) * slack / (slack + z * per_row),
+    capacity = max over n of  n / t(n) * slack / (slack + z * per_row * together),
     slack = target - max(interval, t(n)) - t(n) > 0
+
+`together` is how many rows arrive at once, those of one request: a queue of clumps has a tail
+longer by that factor.
 
 Against simulated truth for 70 random services the rule gives 0.86 (5th percentile), 1.00 (median)
 and 1.14 (95th) of the real capacity; docs/decisions/0003 has the context. The simpler rule
@@ -38,6 +41,7 @@ def lane_capacity(
     batch_interval: float,
     latency_target: float | None,
     quantile: float,
+    rows_per_request: float = 1.0,
 ) -> Capacity:
     """Best rate of one lane with batches of at most `largest_batch` rows.
 
@@ -47,6 +51,7 @@ def lane_capacity(
         batch_interval: Seconds the oldest row waits for its batch to fill.
         latency_target: Seconds, for `quantile` of the rows; None plans for full batches.
         quantile: In (0, 1).
+        rows_per_request: Rows that arrive at once, >= 1.
 
     Returns:
         `feasible` is False when even a batch of one row misses the target; the rate is then half
@@ -55,7 +60,7 @@ def lane_capacity(
     full = largest_batch / service.seconds(largest_batch)
     if latency_target is None:
         return Capacity(full, largest_batch, feasible=True)
-    noise = 0.5 * math.log(1.0 / (1.0 - quantile)) * service.per_row
+    noise = 0.5 * math.log(1.0 / (1.0 - quantile)) * service.per_row * rows_per_request
 
     def rate(rows: int) -> float:
         seconds = service.seconds(rows)

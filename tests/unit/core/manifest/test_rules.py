@@ -36,6 +36,14 @@ def method(common: dict[str, Any], **batching: Any) -> dict[str, Any]:
     return {**predictor(methods=[{"name": "other"}, own]), "serverSideBatching": common}
 
 
+STEP = {"type": "Percent", "value": 50, "periodSeconds": 10}
+
+
+def scaling_up(**rules: Any) -> dict[str, Any]:
+    """A spec with those rules for scaling up."""
+    return {"autoscaling": {"behavior": {"scaleUp": rules}}}
+
+
 CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("needs exactly one of configMap", source(configMap="a"), source(configMap="a", inImage={})),
     ("needs exactly one of configMap", source(inImage={}), source()),
@@ -48,6 +56,31 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         "minReplicas must be <=",
         {"autoscaling": {"minReplicas": 3, "maxReplicas": 3}},
         {"autoscaling": {"minReplicas": 4, "maxReplicas": 3}},
+    ),
+    (
+        "initReplicas must be within",
+        {"autoscaling": {"minReplicas": 2, "initReplicas": 2, "maxReplicas": 3}},
+        {"autoscaling": {"minReplicas": 2, "initReplicas": 1, "maxReplicas": 3}},
+    ),
+    (
+        "initReplicas must be within",
+        {"autoscaling": {"initReplicas": 3, "maxReplicas": 3}},
+        {"autoscaling": {"initReplicas": 4, "maxReplicas": 3}},
+    ),
+    (
+        "window must be a multiple of 10s",
+        {"autoscaling": {"window": "1m10s"}},
+        {"autoscaling": {"window": "65s"}},
+    ),
+    (
+        "window must be a multiple of 10s",
+        {"autoscaling": {"window": "10s"}},
+        {"autoscaling": {"window": "20s1ms"}},
+    ),
+    (
+        "targetReplicaConcurrency must be at least 1m",
+        {"autoscaling": {"targetReplicaConcurrency": "1m"}},
+        {"autoscaling": {"targetReplicaConcurrency": 0}},
     ),
     (
         "must not both be 0",
@@ -266,6 +299,17 @@ def test_bounds_of_durations_are_kept_in_python_too(batching: dict[str, str], pa
         (predictor(warmup={"batchSizes": [1, 1]}), "batchSizes: expected each only once, got 1"),
         ({"serverSideBatching": {"preferredBatchSizes": [0]}}, "preferredBatchSizes.0: "),
         ({"networking": {"grpc": 1}}, "networking.grpc: "),
+        ({"paused": "true"}, "spec.paused: "),
+        ({"autoscaling": {"policy": "Rps"}}, "autoscaling.policy: "),
+        ({"autoscaling": {"window": "9s"}}, "autoscaling.window: "),
+        ({"autoscaling": {"slo": {"percentile": 100}}}, "slo.percentile: "),
+        (scaling_up(policies=[]), "scaleUp.policies: "),
+        (scaling_up(policies=[{"type": "Pods", "value": 1}]), "periodSeconds: required"),
+        (scaling_up(policies=[{**STEP, "value": 0}]), "policies.0.value: "),
+        (scaling_up(policies=[{**STEP, "type": "Share"}]), "policies.0.type: "),
+        (scaling_up(selectPolicy="Most"), "scaleUp.selectPolicy: "),
+        (scaling_up(stabilizationWindowSeconds=3601), "stabilizationWindowSeconds: "),
+        (scaling_up(tolerance="-0.1"), "scaleUp.tolerance: "),
     ],
     ids=str,
 )

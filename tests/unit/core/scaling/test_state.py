@@ -1,12 +1,14 @@
 """What survives an operator restart, and what a status that was tampered with does."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedapi_core.scaling import ScalingState
+from batchedapi_core.scaling.memory import Recommendation, Size
 from batchedapi_core.scaling.model import LearnedModel
 from batchedapi_core.service_model.fit import BatchSums
 
@@ -23,10 +25,39 @@ def test_the_service_model_survives_and_is_compact() -> None:
 
     restored = ScalingState.restored(json.loads(text))
 
-    assert 200 > len(text)
+    assert 250 > len(text)
     assert LEARNED.model.sums == restored.model.sums
     assert 7.65 == restored.model.largest_mean_batch
     assert "iris-5f6c" == restored.revision
+
+
+def test_what_binds_survives_for_all_the_time_that_was_left() -> None:
+    """How long the operator was away is not known; to keep it too long costs little."""
+    before = replace(
+        LEARNED,
+        started=0.0,
+        opened=0.0,
+        seen=500.0,
+        recommendations=(Recommendation(4, 620.0), Recommendation(7, 530.0)),
+        lows=(Recommendation(2, 510.0),),
+        sizes=(Size(470.0, 8), Size(500.0, 4)),
+        start_up=42.0,
+    )
+
+    after = ScalingState.restored(json.loads(json.dumps(before.to_saved()))).at(90_000.0)
+
+    assert (Recommendation(4, 90_120.0), Recommendation(7, 90_030.0)) == after.recommendations
+    assert (Recommendation(2, 90_010.0),) == after.lows
+    assert (Size(89_970.0, 8), Size(90_000.0, 4)) == after.sizes
+    assert (42.0, 89_500.0, 90_000.0) == (after.start_up, after.started, after.opened)
+    assert before.to_saved() == {**after.to_saved(), "watched": 500.0}
+
+
+def test_a_state_that_was_restored_and_never_used_is_saved_as_it_was() -> None:
+    """The operator may be stopped again before its first look."""
+    saved = {**SAVED, "high": [[4, 120.0]], "low": [[2, 9.0]], "sizes": [[5, -3.0]], "watched": 99}
+
+    assert saved == ScalingState.restored(saved).to_saved()
 
 
 def test_times_do_not_survive() -> None:
@@ -41,7 +72,7 @@ def test_times_do_not_survive() -> None:
         [],
         "state",
         {},
-        {**SAVED, "version": 2},
+        {**SAVED, "version": 1},
         {**SAVED, "revision": 7},
         {**SAVED, "sums": "12345"},
         {**SAVED, "sums": [1, 2, 3, 4]},
@@ -52,6 +83,11 @@ def test_times_do_not_survive() -> None:
         {**SAVED, "largestMeanBatch": 0.5},
         {**SAVED, "largestMeanBatch": 1e9},
         {**SAVED, "largestMeanBatch": "7"},
+        {**SAVED, "watched": "long"},
+        {**SAVED, "startUp": -1},
+        {**SAVED, "high": [[1, 1e9]]},
+        {**SAVED, "low": None},
+        {**SAVED, "sizes": [[1, 5.0]]},
     ],
 )
 def test_anything_else_is_an_empty_state(garbage: object) -> None:
@@ -69,8 +105,14 @@ json_values = st.recursive(
 @settings(derandomize=True, max_examples=100, deadline=None)
 @given(
     st.fixed_dictionaries(
-        {"version": st.just(1) | json_values},
-        optional={"revision": json_values, "sums": json_values, "largestMeanBatch": json_values},
+        {"version": st.just(2) | json_values},
+        optional=dict.fromkeys(
+            (
+                *("revision", "sums", "largestMeanBatch", "watched"),
+                *("high", "low", "sizes", "startUp"),
+            ),
+            json_values,
+        ),
     )
 )
 def test_no_status_makes_it_raise(saved: dict[str, object]) -> None:

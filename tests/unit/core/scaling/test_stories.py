@@ -1,5 +1,6 @@
 """The autoscaler against a small fleet in virtual time: each test is a story with a beginning."""
 
+import json
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -35,6 +36,7 @@ class Pod:
     counters: dict[str, float] = field(default_factory=dict)
     buckets: dict[float, float] = field(default_factory=dict)
     queue: float = 0.0
+    start_up: float | None = None
 
     def serve(self, rate: float, seconds: float, service: ServiceTime, size: int) -> None:
         """Batches of what arrives while the previous one runs, one row more or less."""
@@ -78,6 +80,7 @@ class Pod:
             batch_rows_buckets=tuple(sorted(self.buckets.items())),
             queue_rows=self.queue,
             lanes=1.0,
+            startup=self.start_up,
         )
 
 
@@ -102,7 +105,8 @@ class World:
     def _follow(self, *, ready_at_once: bool = False) -> None:
         while len(self.pods) < self.desired:
             started = self.now - (1000.0 if ready_at_once else 0.0)
-            self.pods.append(Pod(f"pod-{self.born}", started))
+            measured = None if ready_at_once else self.start_up
+            self.pods.append(Pod(f"pod-{self.born}", started, start_up=measured))
             self.born += 1
         del self.pods[self.desired :]
 
@@ -232,6 +236,81 @@ def test_an_operator_that_restarts_keeps_its_model_and_removes_nothing_for_one_w
     assert {held} == set(watched)
     assert ONE_REPLICA == pytest.approx(world.decisions[-1].terms.capacity, rel=0.05)
     assert 1 == later[-1]
+
+
+def test_an_operator_that_restarts_again_and_again_still_scales_down() -> None:
+    """What it had recommended and watched is in the status: no restart begins the wait anew."""
+    world = World()
+    world.run(3 * ONE_REPLICA, 900)
+    held = world.desired
+
+    watched = []
+    for _ in range(10):
+        watched += world.run(0, 30)
+        world.state = ScalingState.restored(json.loads(json.dumps(world.state.to_saved())))
+
+    assert watched[-1] < held
+    assert {held} == set(watched[: int(170 / TICK)])
+
+
+def test_an_operator_that_restarts_does_not_hurry_a_scale_down() -> None:
+    """Half in a minute, also when the minute began before the restart."""
+    world = World()
+    world.run(6 * ONE_REPLICA, 900)
+    held = world.desired
+    while world.desired > held / 2:
+        world.tick(0)
+
+    world.state = ScalingState.restored(world.state.to_saved())
+    after = world.run(0, 15)
+
+    assert {held // 2} == set(after)
+
+
+def test_a_rollout_forgets_the_model_and_keeps_the_recommendations() -> None:
+    """Demand is the same for the new revision; how fast it serves is not known yet."""
+    world = World()
+    world.run(3 * ONE_REPLICA, 600)
+    held = world.desired
+    world.run(0, 150)
+
+    world.revision = "b"
+    counts = world.run(0, 60)
+
+    assert {held} == set(counts[:4])
+    assert counts[-1] < held
+
+
+def test_replicas_are_started_before_a_rising_demand_needs_them() -> None:
+    """A start takes a minute here, and the forecast looks as far ahead as starts take."""
+    policy = replace(SLEEPY_POLICY, max_replicas=40)
+    forward, blind = (
+        World(policy=one, start_up=60.0) for one in (policy, replace(policy, forecast_cap=0.0))
+    )
+    short = {}
+    for name, world in (("forward", forward), ("blind", blind)):
+        world.run(ONE_REPLICA, 600)
+        rates = [ONE_REPLICA * (1 + tick * TICK / 40) for tick in range(48)]
+        lacking = 0.0
+        for rate in rates:
+            world.tick(rate)
+            lacking += max(0.0, rate - len(world.ready()) * ONE_REPLICA)
+        short[name] = lacking
+
+    assert Reason.TREND in {decision.reason for decision in forward.decisions}
+    assert Reason.TREND not in {decision.reason for decision in blind.decisions}
+    assert short["forward"] < 0.5 * short["blind"]
+
+
+def test_the_start_up_time_is_measured() -> None:
+    """Until then thirty seconds are taken for it."""
+    world = World()
+    world.run(20, 60)
+    before = world.decisions[-1].terms.start_up
+    world.run(3 * ONE_REPLICA, 100)
+
+    assert 30.0 == before
+    assert world.start_up == world.decisions[-1].terms.start_up
 
 
 def test_a_new_revision_is_learned_from_nothing() -> None:

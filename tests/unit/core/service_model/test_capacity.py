@@ -45,6 +45,28 @@ def test_without_a_target_full_batches_are_the_capacity() -> None:
     assert (8, True) == (capacity.batch_size, capacity.feasible)
 
 
+def test_rows_that_arrive_together_need_more_room() -> None:
+    """A queue of clumps has a longer tail: by hand, the noise of one row times their number."""
+    service, seconds = ServiceTime(0.008, 0.0005), 0.008 + 0.0005 * 41
+    alone, clumps = (
+        lane_capacity(
+            service,
+            largest_batch=64,
+            batch_interval=0.020,
+            latency_target=0.090,
+            quantile=0.99,
+            rows_per_request=rows,
+        )
+        for rows in (1.0, 8.5)
+    )
+
+    noise = math.log(100) / 2 * 0.0005 * 8.5
+    slack = 0.090 - 2 * seconds
+    assert 41 == clumps.batch_size < alone.batch_size
+    assert 41 / seconds * slack / (slack + noise) == pytest.approx(clumps.rows_per_second)
+    assert clumps.rows_per_second < 0.8 * alone.rows_per_second
+
+
 @pytest.mark.parametrize(
     ("service", "size", "interval", "target", "rows_per_second"),
     [

@@ -1,0 +1,52 @@
+"""Demand as it will be when a replica started now is ready, while demand is rising.
+
+Whether and how fast demand rises is read from the window before the last interval; the last
+interval must go on rising and bounds how fast. So one sudden jump is no trend, and more rows in
+the last interval never make for a smaller forecast.
+"""
+
+import math
+from collections.abc import Sequence
+
+from batchedapi_core.scaling.window import Interval
+
+FEWEST_INTERVALS = 3
+"""Before the last one: a line through two points leaves no doubt, however much there should be."""
+DOUBT = 2.0
+"""Standard errors above zero from which on a slope counts as a rise."""
+
+
+def trend(intervals: Sequence[Interval]) -> float:
+    """Rows/s by which demand rises each second, less one standard error; 0 if it may not rise."""
+    if len(intervals) <= FEWEST_INTERVALS:
+        return 0.0
+    *earlier, last = intervals
+    slope, error = slope_and_error(earlier)
+    latest = (last.arrival - earlier[-1].arrival) / max(1e-3, last.time - earlier[-1].time)
+    rise = min(slope, latest)
+    return rise - error if rise > DOUBT * error else 0.0
+
+
+def forecast(trend: float, *, base: float, lead: float, cap: float) -> float:
+    """Rows/s to expect on top of `base` in `lead` seconds, at most the share `cap` of it."""
+    return min(trend * lead, cap * base)
+
+
+def slope_and_error(intervals: Sequence[Interval]) -> tuple[float, float]:
+    """Least squares through arrival rates: rows/s each second, and its standard error.
+
+    The error is that of the residuals and, as few points may happen to lie on a line, that of
+    Poisson counts over such intervals.
+    """
+    count = len(intervals)
+    mean_time = sum(one.time for one in intervals) / count
+    mean_rate = sum(one.arrival for one in intervals) / count
+    spread = sum((one.time - mean_time) ** 2 for one in intervals)
+    if spread <= 0.0:
+        return 0.0, 0.0
+    slope = sum((one.time - mean_time) * (one.arrival - mean_rate) for one in intervals) / spread
+    residual = sum(
+        (one.arrival - mean_rate - slope * (one.time - mean_time)) ** 2 for one in intervals
+    ) / max(1, count - 2)
+    poisson = mean_rate / max(1e-3, intervals[-1].seconds)
+    return slope, math.sqrt(residual / spread) + math.sqrt(poisson / spread)

@@ -1,0 +1,73 @@
+"""When demand counts as rising, and what is expected of it."""
+
+import random
+
+import pytest
+
+from batchedapi_core.scaling.forecast import forecast, slope_and_error, trend
+from batchedapi_core.scaling.window import BatchTotals, Interval
+
+
+def intervals(*rates: float) -> list[Interval]:
+    """Arrival rates of five seconds each."""
+    return [Interval(5.0 * (n + 1), 5.0, rate, BatchTotals()) for n, rate in enumerate(rates)]
+
+
+RAMP = [1000.0 + 50.0 * n for n in range(12)]
+
+
+def test_a_steady_rise_is_seen_but_for_its_standard_error() -> None:
+    """Ten rows/s each second; the Poisson error of such counts is a third of one."""
+    slope, error = slope_and_error(intervals(*RAMP[:-1]))
+
+    assert 10.0 == pytest.approx(slope)
+    assert 0.0 < error < 0.5
+    assert 10.0 - error == pytest.approx(trend(intervals(*RAMP)))
+
+
+@pytest.mark.parametrize(
+    "rates",
+    [
+        [1000.0] * 12,
+        [*RAMP[:-1], RAMP[-2]],
+        [*RAMP[:-1], 0.0],
+        [1000.0] * 11 + [5000.0],
+        RAMP[:3],
+        list(reversed(RAMP)),
+        [10.0 + (n % 2) for n in range(12)],
+    ],
+    ids=["flat", "no longer", "collapsed", "one jump", "too short", "falling", "noise"],
+)
+def test_what_may_be_chance_is_no_trend(rates: list[float]) -> None:
+    """A replica started for nothing is paid for a minute."""
+    assert 0.0 == trend(intervals(*rates))
+
+
+def test_the_last_interval_bounds_how_fast_it_goes_on() -> None:
+    """Demand that levels off is not extrapolated at the pace it had."""
+    slowing = trend(intervals(*RAMP[:-1], RAMP[-2] + 15.0))
+
+    assert 0.0 < slowing < 3.0
+
+
+def test_more_rows_in_the_last_interval_never_make_the_forecast_smaller() -> None:
+    """Else an autoscaler would remove replicas because more came."""
+    chance = random.Random(1)
+    for _ in range(500):
+        rates = [chance.uniform(0.5, 1.0) * 100 * n for n in range(chance.randint(1, 13))]
+        last = chance.uniform(0.0, 3000.0)
+
+        less, more = (trend(intervals(*rates, last * k)) for k in (1.0, chance.uniform(1.0, 3.0)))
+
+        assert less <= more
+
+
+def test_intervals_at_one_time_have_no_slope() -> None:
+    """A clock that stands still must not divide by zero."""
+    assert (0.0, 0.0) == slope_and_error(intervals(5.0)[:1] * 4)
+
+
+def test_a_forecast_is_the_rise_until_a_new_replica_is_ready() -> None:
+    """And no more than as much again, however long that takes."""
+    assert 350.0 == forecast(10.0, base=1000.0, lead=35.0, cap=1.0)
+    assert 1000.0 == forecast(10.0, base=1000.0, lead=350.0, cap=1.0)

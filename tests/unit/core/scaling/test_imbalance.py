@@ -1,0 +1,92 @@
+"""The replica with the most load misses the target first."""
+
+import pytest
+
+from batchedapi_core.scaling import ScalingPolicy
+from batchedapi_core.scaling.imbalance import Share, imbalance, shares_of
+from batchedapi_core.scaling.samples import PodChange
+from batchedapi_core.service_model.fit import BatchSums
+from batchedapi_core.service_model.line import ServiceTime
+
+POLICY = ScalingPolicy(min_replicas=1, max_replicas=9, max_batch_size=8, batch_interval=0.010)
+SERVICE = ServiceTime(0.010, 0.0002)
+
+
+def change_of(pod: str, rows: float, *, slowness: float = 1.0, mature: bool = True) -> PodChange:
+    """Five seconds in batches of four."""
+    batches = rows / 4
+    seconds = slowness * batches * SERVICE.seconds(4)
+    return PodChange(
+        pod=pod,
+        seconds=5.0,
+        received=rows,
+        rejected=0.0,
+        full_batches=0.0,
+        sums=BatchSums(batches, rows, rows * 4, seconds, seconds * 4),
+        batches_by_edge=(),
+        queue_rows=0.0,
+        queue_growth=0.0,
+        lanes=1.0,
+        warming_up=False,
+        mature=mature,
+    )
+
+
+def after_minutes(*changes: PodChange) -> tuple[Share, ...]:
+    """Shares after so long that the beginning is forgotten."""
+    shares: tuple[Share, ...] = ()
+    for _ in range(600):
+        shares = shares_of(POLICY, shares, changes, SERVICE, 5.0)
+    return shares
+
+
+def test_even_load_adds_nothing() -> None:
+    """Also not where the user wants replicas used to the last percent."""
+    shares = after_minutes(change_of("a", 400), change_of("b", 400))
+
+    assert [1.0, 1.0] == pytest.approx([share.load for share in shares])
+    assert 1.0 == imbalance(POLICY, shares)
+
+
+def test_twice_as_much_on_one_pod_of_three_is_made_up_for() -> None:
+    """1.5 times the mean, at 80 % of which it would be above all it can: 120 %."""
+    shares = after_minutes(change_of("a", 200), change_of("b", 400), change_of("c", 200))
+
+    assert 1.5 == pytest.approx(max(share.load for share in shares))
+    assert 1.5 * 0.80 / 0.95 == pytest.approx(imbalance(POLICY, shares))
+
+
+def test_a_slow_pod_with_an_even_part_is_as_hot() -> None:
+    """The balancer does not know; the slowest sets the tail of the latencies."""
+    shares = after_minutes(change_of("a", 300), change_of("b", 300, slowness=2.0))
+
+    assert 4 / 3 == pytest.approx(max(share.load for share in shares))
+
+
+def test_it_is_slow_to_believe_and_bounded() -> None:
+    """One odd interval is chance; one absurd pod must not start a fleet."""
+    changes = (change_of("a", 10), *(change_of(name, 10_000.0) for name in "b"))
+    once = shares_of(POLICY, (), changes, SERVICE, 5.0)
+
+    assert 1.0 == imbalance(POLICY, once)
+    many = after_minutes(change_of("a", 100_000.0), *(change_of(name, 4.0) for name in "bcdef"))
+    assert 1.5 == imbalance(POLICY, many)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        (change_of("a", 900),),
+        (change_of("a", 900), change_of("b", 100, mature=False)),
+        (change_of("a", 900), change_of("b", 0)),
+    ],
+    ids=["one pod", "one is new", "one is idle"],
+)
+def test_fewer_than_two_to_compare_say_nothing(changes: tuple[PodChange, ...]) -> None:
+    """A pod that joined within the interval had no fair part of the load yet."""
+    assert () == shares_of(POLICY, (), changes, SERVICE, 5.0)
+
+
+def test_without_a_service_time_no_pod_is_slow() -> None:
+    """What is normal is not known yet."""
+    assert () == shares_of(POLICY, (), (change_of("a", 9), change_of("b", 400)), None, 5.0)
