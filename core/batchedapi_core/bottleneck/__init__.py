@@ -1,0 +1,13 @@
+"""What limits an API, in one word, and what to change: the tuning steps of the guide as code.
+
+    BottleneckEvidence -> rules, the first that applies -> Finding -> settle -> Verdict
+
+`diagnose` is the whole of it, a function of values. Counters are pooled over pods and the window
+before they are divided, as for scaling.
+"""
+
+from batchedapi_core.bottleneck.diagnose import diagnose
+from batchedapi_core.bottleneck.evidence import BottleneckEvidence, PodLoad
+from batchedapi_core.bottleneck.verdict import Finding, Kind, Verdict
+
+__all__ = ["BottleneckEvidence", "Finding", "Kind", "PodLoad", "Verdict", "diagnose"]

@@ -1,0 +1,119 @@
+"""What the counters of an API's pods did over a window, and the ratios that the rules ask for."""
+
+from dataclasses import dataclass
+
+from batchedapi_core.service_model.capacity import lane_capacity
+from batchedapi_core.service_model.fit import BatchSums
+from batchedapi_core.service_model.line import ServiceTime
+
+ALIKE = 0.01
+"""Squared relative spread of batch sizes below which all are taken for one size."""
+FREE_LUNCH = 0.01
+"""Share of a full batch's time; a fixed cost below may be none, or one that could not be seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodLoad:
+    """What one pod did within the window."""
+
+    pod: str  # name, for the advice
+    rows: float  # received, accepted or not
+    lane_seconds: float  # its lanes, times how long it was seen
+    batch_seconds: float  # of those, running batches
+
+
+@dataclass(frozen=True, slots=True)
+class BottleneckEvidence:
+    """Sums over the pods that answered, and what is in effect in them.
+
+    Everything optional is None where pods do not tell; no rule takes unknown for zero.
+    """
+
+    seconds: float  # the window that is covered
+    coverage: float  # ready pods that answered, 0..1
+    received: float  # rows, accepted or not
+    rejected: tuple[tuple[str, float], ...]  # (one of contract.REJECTION_REASONS, rows)
+    released: tuple[tuple[str, float], ...]  # (one of contract.RELEASE_REASONS, batches)
+    sums: BatchSums  # of all batches; without the squares the fit is taken as it is
+    sizes: float  # sum over batches, in the unit of max_batch_size: rows, requests or cost
+    lane_seconds: float
+    max_batch_size: int  # in effect, >= 1
+    batch_interval: float  # seconds, in effect
+    pods: tuple[PodLoad, ...]
+    service: ServiceTime | None = None  # learned t(n) of one lane, n in rows
+    latency_target: float | None = None  # seconds
+    quantile: float = 0.99  # of the rows that are to meet it
+    queue_wait: float | None = None  # mean seconds from arrival to dispatch
+    request_seconds: float | None = None  # mean from a request's last byte to its answer
+    web_cpu: float | None = None  # of one core, by the busiest web process of any pod; 0..1
+    web_processes: int = 1  # of a pod
+    replica_concurrency: int | None = None  # requests that a pod lets in
+
+    @property
+    def arrival(self) -> float:
+        """Rows per second, accepted or not."""
+        return self.received / self.seconds
+
+    @property
+    def lanes(self) -> float:
+        """Of all pods, on average over the window."""
+        return self.lane_seconds / self.seconds
+
+    @property
+    def busy(self) -> float:
+        """Share of the lanes' time; 0 where there were none. Over 1 if batches outlast looks."""
+        return self.sums.seconds / self.lane_seconds if self.lane_seconds > 0 else 0.0
+
+    @property
+    def mean_size(self) -> float:
+        """Of a batch, in the unit of `max_batch_size`; 0 without batches."""
+        return self.sizes / self.sums.batches if self.sums.batches > 0 else 0.0
+
+    def released_share(self, reason: str) -> float:
+        """Of the batches; 0 without batches."""
+        total = sum(count for _, count in self.released)
+        return dict(self.released).get(reason, 0.0) / total if total > 0 else 0.0
+
+    def rejected_share(self, reason: str) -> float:
+        """Of the rows received; 0 without rows."""
+        return dict(self.rejected).get(reason, 0.0) / self.received if self.received > 0 else 0.0
+
+    def rows_of(self, size: float) -> float:
+        """Rows that a batch of `size` has at present, >= 1."""
+        each = self.sums.rows / self.sizes if self.sizes > 0 else 1.0
+        return max(1.0, size * each)
+
+    def batch_time(self, size: float) -> float | None:
+        """Seconds that a batch of `size` takes; None while t(n) is not known."""
+        return None if self.service is None else self.service.seconds(self.rows_of(size))
+
+    def capacity(self, max_batch_size: int) -> float | None:
+        """Rows per second that all lanes serve within the target with batches of at most that.
+
+        None while t(n) is not known, or where pods have no lanes.
+        """
+        if self.service is None or self.lane_seconds <= 0:
+            return None
+        lane = lane_capacity(
+            self.service,
+            largest_batch=max(1, round(self.rows_of(max_batch_size))),
+            batch_interval=self.batch_interval,
+            latency_target=self.latency_target,
+            quantile=self.quantile,
+        )
+        return lane.rows_per_second * self.lanes
+
+    def fixed_cost_is_known(self) -> bool:
+        """Whether t(n) tells what larger batches save.
+
+        A fit through batches of one size sees no fixed cost, whatever it is (`fit`). One that sees
+        a fixed cost all the same learned it from other batches before.
+        """
+        if self.service is None:
+            return False
+        seen = self.service.fixed > FREE_LUNCH * self.service.seconds(
+            self.rows_of(self.max_batch_size)
+        )
+        sums = self.sums
+        spread = sums.rows_squared * sums.batches - sums.rows**2
+        return seen or spread > ALIKE * sums.rows**2
