@@ -63,6 +63,16 @@ class MethodSettings:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class RecordingSettings:
+    """Where arrivals are recorded."""
+
+    path: str
+    """Absolute; the file is there."""
+    started: float
+    """When the recording began, in seconds on the machine's monotonic clock."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class ReplicaSettings:
     """Effective values; durations in seconds, sizes in bytes."""
 
@@ -109,6 +119,8 @@ class ReplicaSettings:
     """Address that gRPC listens on."""
     runtime: str
     """Folder of this replica's sockets, metrics memory and settings."""
+    recording: RecordingSettings | None = None
+    """None: nothing is recorded."""
 
     def of_method(self, name: str) -> MethodSettings:
         """What the manifest says of the method `name`."""
@@ -142,6 +154,8 @@ class ReplicaSettings:
         value["lane_choice"] = LaneChoice(value["lane_choice"])
         value["item_errors"] = ItemErrorPolicy(value["item_errors"])
         value["receipts"] = Receipts(value["receipts"])
+        recording = value["recording"]
+        value["recording"] = None if recording is None else RecordingSettings(**recording)
         return cls(**value)
 
     def write(self) -> None:

@@ -18,6 +18,7 @@ from batchedapi_serving.cli.check import check_command
 from batchedapi_serving.cli.documents import DocumentError, Documents, load_documents, manifest_of
 from batchedapi_serving.cli.overrides import Flags
 from batchedapi_serving.cli.serve import ServeOptions, serve
+from batchedapi_serving.cli.simulate import simulate_command
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.logs import LOG_FORMAT
 from batchedapi_serving.supervisor.outcome import exit_code
@@ -103,6 +104,11 @@ def main() -> None:
     help="Answer predictions from the HTTP parser, or let FastAPI answer them too (slower).",
 )  # fmt: skip
 @click.option(
+    "--record", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+    help="Write when requests arrive, one JSON line each with time, rows, shape and method, for"
+    " `batchedapi simulate`; nothing that is in a request. The file is new or empty.",
+)  # fmt: skip
+@click.option(
     "--tolerate-unknown-fields", is_flag=True,
     help="Ignore fields of the manifest that this version does not know, with a warning.",
 )  # fmt: skip
@@ -143,3 +149,4 @@ def serve_command(
 
 
 main.add_command(check_command)
+main.add_command(simulate_command)

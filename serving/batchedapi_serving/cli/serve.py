@@ -8,6 +8,7 @@ import shutil
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,7 +31,13 @@ from batchedapi_serving.cli.machine import usable_cpu_count
 from batchedapi_serving.cli.overrides import Flags, in_effect
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.logs import LOG_FORMAT, configure_logging
-from batchedapi_serving.settings import BatchingSettings, MethodSettings, ReplicaSettings
+from batchedapi_serving.recording.file import create
+from batchedapi_serving.settings import (
+    BatchingSettings,
+    MethodSettings,
+    RecordingSettings,
+    ReplicaSettings,
+)
 from batchedapi_serving.supervisor.devices import visible_gpus
 from batchedapi_serving.supervisor.supervisor import Supervisor
 
@@ -53,6 +60,8 @@ class ServeOptions:
     log_format: str | None = None
     """json or text; None: as the environment says."""
     flags: Flags = field(default_factory=Flags)
+    record: Path | None = None
+    """File for arrivals; None: they are not recorded."""
 
 
 def serve(documents: Documents, options: ServeOptions) -> None:
@@ -61,7 +70,8 @@ def serve(documents: Documents, options: ServeOptions) -> None:
     Raises:
         LoadError: the predictor could not be started.
         ManifestError: a flag or an environment variable does not go with the manifest.
-        OSError: a port cannot be listened on; the message names it.
+        OSError: a port cannot be listened on, or the file to record to not be made; the message
+            names it.
     """
     if options.log_format is not None:
         os.environ[LOG_FORMAT] = options.log_format  # the other processes inherit it
@@ -90,6 +100,8 @@ async def _supervise(
         environment = {
             variable.name: variable.value for variable in documents.api.spec.predictor.env
         }
+        if options.record is not None:
+            create(options.record)
         await Supervisor(settings, listener, admin_listener, environment, announce).run()
 
 
@@ -135,6 +147,7 @@ def replica_settings(documents: Documents, options: ServeOptions, runtime: Path)
         grpc_port=_grpc_port(options, asked=spec.networking.grpc),
         host=options.host,
         runtime=str(runtime),
+        recording=_recording(options.record),
     )
 
 
@@ -168,6 +181,10 @@ def _warm_up_sizes(warm_up: WarmUp) -> tuple[int, ...] | None:
     if not warm_up.enabled:
         return ()
     return tuple(warm_up.batch_sizes) or None
+
+
+def _recording(file: Path | None) -> RecordingSettings | None:
+    return None if file is None else RecordingSettings(str(file.absolute()), time.monotonic())
 
 
 def _grpc_port(options: ServeOptions, *, asked: bool) -> int | None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
 from batchedapi_serving.dispatch.desk import Desk
@@ -54,8 +54,9 @@ class QueueHost:
         self.known = line.known
         self.counter = recorder = Recorder(memory)
         loop = asyncio.get_running_loop()
-        self.desk = self.dispatcher = Dispatcher(settings, recorder, loop, self)
-        self.server = DeskServer(self.dispatcher, recorder.answered)
+        self.dispatcher = Dispatcher(settings, recorder, loop, self)
+        self.desk, self.desk_closed = _maybe_recording(self.dispatcher, settings)
+        self.server = DeskServer(self.desk, recorder.answered)
         self.sweep = self.dispatcher.update_gauges
         self.drain = self.dispatcher.drain
         self.abandon = self.dispatcher.abandon
@@ -69,6 +70,16 @@ class QueueHost:
         """See Supervision."""
         self._line.ready(methods, default)
         self.server.ready()
+
+
+def _maybe_recording(desk: Desk, settings: ReplicaSettings) -> tuple[Desk, Callable[[], None]]:
+    """The desk itself, unless arrivals are recorded; and what to call once nobody comes to it."""
+    if settings.recording is None:
+        return desk, lambda: None
+    from batchedapi_serving.recording.desk import recording_desk  # noqa: PLC0415 - seldom asked for
+
+    recording = recording_desk(desk, settings.recording)
+    return (desk, lambda: None) if recording is None else (recording, recording.close)
 
 
 class FarHost:
@@ -119,3 +130,4 @@ async def hosted(
         for server in servers:
             server.close()
         host.sweep()
+        host.desk_closed()

@@ -5,7 +5,12 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from batchedapi_serving.settings import BatchingSettings, MethodSettings, ReplicaSettings
+from batchedapi_serving.settings import (
+    BatchingSettings,
+    MethodSettings,
+    RecordingSettings,
+    ReplicaSettings,
+)
 
 DURATION = st.floats(0, 1e5)
 JSON = st.recursive(
@@ -60,6 +65,7 @@ SETTINGS = st.builds(
     grpc_port=st.none() | st.integers(0, 65535),
     host=TEXT,
     runtime=st.just(""),
+    recording=st.none() | st.builds(RecordingSettings, path=TEXT, started=DURATION),
 )
 
 

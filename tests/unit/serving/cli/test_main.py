@@ -93,9 +93,9 @@ def test_the_log_format_is_that_of_every_process(
     assert os.environ["BATCHEDAPI_LOG_FORMAT"] == "text"
 
 
-def test_both_commands_are_there() -> None:
-    """One program is for serving and for checking."""
-    assert {"check", "serve"} == set(main.commands)
+def test_all_commands_are_there() -> None:
+    """One program is for serving, for checking and for predicting."""
+    assert {"check", "serve", "simulate"} == set(main.commands)
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("serve", "-h")])

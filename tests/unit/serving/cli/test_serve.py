@@ -1,5 +1,6 @@
 """From a manifest and options to the settings of a replica."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -319,3 +320,13 @@ def test_a_revision_tells_manifests_and_code_apart_in_a_cluster_alone(tmp_path: 
     assert len(first) == 8
     assert first != revision_of(tmp_path, tmp_path)
     assert revision_of(tmp_path) == ""
+
+
+def test_a_recording_counts_from_the_start_of_the_program(tmp_path: Path) -> None:
+    """A web process that replaces another goes on with the same times; its folder may differ."""
+    before = time.monotonic()
+    settings = settings_of(tmp_path, {}, options=replace(OPTIONS, record=Path("record.jsonl")))
+
+    assert settings.recording is not None
+    assert str(Path.cwd() / "record.jsonl") == settings.recording.path
+    assert before <= settings.recording.started <= time.monotonic()

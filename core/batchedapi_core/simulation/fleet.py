@@ -1,0 +1,207 @@
+"""Replicas that start, serve and stop, and a controller that decides how many there are.
+
+Second by second: the requests of the second go to the replicas that were ready at its beginning,
+each to one of them at random; then the controller is asked. A new replica is ready after a time
+that is drawn uniformly. Of too many, those not ready go first, then the youngest, as a ReplicaSet
+removes them; what they hold they still answer.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from batchedapi_core.simulation.batching_replica import BatchingReplica
+from batchedapi_core.simulation.controller import Controller, Fleet, SimulatedPod
+from batchedapi_core.simulation.fixed_replica import FixedReplica, is_fixed
+from batchedapi_core.simulation.outcome import Outcome, ReplicaChoice
+from batchedapi_core.simulation.replica import Durations, Replica
+from batchedapi_core.simulation.service import Service
+from batchedapi_core.simulation.tally import Tally
+from batchedapi_core.simulation.trace import Arrivals, Trace
+
+STARTUP: Final = (20.0, 40.0)
+"""Seconds from the creation of a replica until it is ready, drawn uniformly."""
+
+
+@dataclass(slots=True)
+class _Member:
+    """A replica and its place in the fleet; times in seconds."""
+
+    number: int
+    created: float
+    ready_at: float
+    replica: Replica
+    stopping: bool = False
+    removed: bool = False
+
+
+class _Members:
+    """The replicas of a fleet; owner of their births and ends."""
+
+    def __init__(
+        self, service: Service, startup: tuple[float, float], seed: int, *, fast: bool
+    ) -> None:
+        self._service = service
+        self._startup = startup
+        self._seed = seed
+        self._fast = fast
+        self._born = 0
+        self.rng = np.random.default_rng(seed)
+        self.all: list[_Member] = []
+
+    def live(self) -> list[_Member]:
+        """Those that are to stay."""
+        return [member for member in self.all if not member.stopping]
+
+    def add_ready(self, now: float) -> None:
+        """One that was there before."""
+        self._add(now, now, cold=0)
+
+    def scale(self, replicas: int, now: float) -> bool:
+        """Have so many; whether that is a change."""
+        live = self.live()
+        for _ in range(replicas - len(live)):
+            ready_at = now + float(self.rng.uniform(*self._startup))
+            self._add(now, ready_at, cold=self._service.cold_batches)
+        if replicas < len(live):
+            live.sort(key=lambda member: (member.ready_at <= now, -member.number))
+            for member in live[: len(live) - replicas]:
+                member.stopping = True
+                if member.ready_at > now:
+                    member.removed = True
+                else:
+                    member.replica.drain(now)
+        return replicas != len(live)
+
+    def _add(self, now: float, ready_at: float, *, cold: int) -> None:
+        durations = Durations(self._service, (self._seed, self._born), cold=cold)
+        engine = FixedReplica if self._fast else BatchingReplica
+        self.all.append(
+            _Member(self._born, now, ready_at, engine(self._service, durations, ready_at))
+        )
+        self._born += 1
+
+
+def _unexplained() -> str:
+    return ""
+
+
+def simulate(
+    service: Service,
+    trace: Trace,
+    controller: Controller | None,
+    *,
+    seconds: float | None = None,
+    seed: int = 0,
+    startup: tuple[float, float] = STARTUP,
+    replicas: int = 1,
+    min_replicas: int = 1,
+    max_replicas: int = 40,
+    why: Callable[[], str] = _unexplained,
+) -> Outcome:
+    """Run a fleet under a load; the same arguments give the same outcome.
+
+    Args:
+        service: What each replica is.
+        trace: The load.
+        controller: Asked after every second; None: the replicas stay as they are.
+        seconds: Whole seconds to simulate; None: the whole trace.
+        seed: Of the arrivals, the balancing, the start-up times and the noise.
+        startup: Least and most seconds from creation to readiness.
+        replicas: Ready at the beginning.
+        min_replicas: Fewer are never asked for.
+        max_replicas: More are never asked for.
+        why: The controller's reason for its last answer.
+
+    Returns:
+        Every request until the end is in it; what waits then is served before the books close.
+    """
+    fast = is_fixed(service) and trace.one_row
+    members = _Members(service, startup, seed, fast=fast)
+    for _ in range(replicas):
+        members.add_ready(0.0)
+    tally = Tally(service.latency_target)
+    for tick in range(int(trace.seconds if seconds is None else seconds)):
+        start, now = float(tick), tick + 1.0
+        ready = [m for m in members.live() if m.ready_at <= start]
+        _serve(members, ready, trace.arrivals(start, members.rng), start, tally)
+        members.all = [member for member in members.all if not _gone(member, now)]
+        live = members.live()
+        tally.second(start, trace.rate(start), len(ready), live=len(live), paid=len(members.all))
+        if controller is None:
+            continue
+        fleet = Fleet(
+            now, _pods(live, now, service.lanes), min_replicas, max_replicas, trace.rate(now)
+        )
+        desired = controller.desired(fleet)
+        if desired is not None:
+            desired = max(min_replicas, min(max_replicas, desired))
+            here = sum(member.ready_at <= now for member in live)
+            tally.replicas.append(ReplicaChoice(now, here, desired, why()))
+            tally.scale_events += members.scale(desired, now)
+    for member in members.all:
+        member.replica.serve((), None, float("inf"))
+    tally.collect([member.replica for member in members.all])
+    return tally.outcome()
+
+
+def _serve(
+    members: _Members, ready: list[_Member], arrivals: Arrivals, start: float, tally: Tally
+) -> None:
+    """One second of all replicas that were ever ready."""
+    times, rows = arrivals
+    if len(ready) > 1 and len(times):
+        chosen = members.rng.integers(0, len(ready), len(times))
+        order = np.argsort(chosen, kind="stable")
+        cuts = np.searchsorted(chosen[order], np.arange(len(ready) + 1)).tolist()
+        times, rows = times[order], None if rows is None else rows[order]
+    else:
+        cuts = [0, len(times)]
+    if not ready:
+        tally.turned_away(len(times))
+    shares = {
+        member.number: slice(begin, end)
+        for member, begin, end in zip(ready, cuts, cuts[1:], strict=False)
+    }
+    active = [member for member in members.all if member.ready_at <= start]
+    for member in active:
+        share = shares.get(member.number, slice(0, 0))
+        member.replica.serve(
+            times[share].tolist(), None if rows is None else rows[share].tolist(), start + 1.0
+        )
+    tally.collect([member.replica for member in active])
+
+
+def _gone(member: _Member, now: float) -> bool:
+    return member.removed or (member.stopping and member.replica.drained(now))
+
+
+def _pods(live: list[_Member], now: float, lanes: int) -> tuple[SimulatedPod, ...]:
+    pods = []
+    for member in live:
+        replica = member.replica
+        count = replica.counters
+        pods.append(
+            SimulatedPod(
+                f"pod-{member.number}",
+                member.created,
+                member.ready_at,
+                member.ready_at <= now,
+                count.received,
+                count.rejected,
+                count.batches,
+                count.rows,
+                count.full_batches,
+                count.rows_squared,
+                count.batch_seconds,
+                count.row_seconds,
+                replica.queue_rows,
+                replica.in_flight,
+                lanes,
+                count.sizes,
+                count.requests,
+            )
+        )
+    return tuple(pods)

@@ -1,0 +1,67 @@
+"""Our own autoscaler over a simulated fleet: what the operator's loop does, without the network."""
+
+from typing import Final
+
+from batchedapi_core.scaling import (
+    Observation,
+    PodSample,
+    ScalingDecision,
+    ScalingPolicy,
+    ScalingState,
+    in_rows,
+    step,
+)
+from batchedapi_core.simulation.controller import Fleet, SimulatedPod
+
+POLL_INTERVAL: Final = 5.0  # seconds between looks, as in the operator
+_REVISION: Final = "simulated"
+
+
+class CapacityController:
+    """See Controller; keeps the state between looks and the decision of the last."""
+
+    def __init__(self, policy: ScalingPolicy, *, every: float = POLL_INTERVAL) -> None:
+        """`policy.max_batch_size` is in the unit that `SimulatedPod.sizes` counts."""
+        self._policy = policy
+        self._every = every
+        self._state = ScalingState.empty()
+        self.decision: ScalingDecision | None = None
+
+    def desired(self, fleet: Fleet) -> int | None:
+        """See Controller."""
+        if fleet.now % self._every:
+            return None
+        ready = [pod for pod in fleet.pods if pod.ready]
+        samples = tuple(_sample(pod, fleet.now) for pod in ready)
+        policy = in_rows(self._policy, self._state, samples, fleet.now)
+        look = Observation(samples, len(ready), len(fleet.pods), _REVISION)
+        self.decision, self._state = step(policy, self._state, look, fleet.now)
+        return self.decision.desired
+
+    def why(self) -> str:
+        """The reason of the last decision; "" before the first."""
+        return "" if self.decision is None else self.decision.reason.value
+
+
+def _sample(pod: SimulatedPod, now: float) -> PodSample:
+    return PodSample(
+        pod=pod.name,
+        time=now,
+        process_start=pod.created,
+        uptime=now - pod.created,
+        rows_received=pod.received,
+        rows_rejected=pod.rejected,
+        batches=pod.batches,
+        rows=pod.rows,
+        full_batches=pod.full_batches,
+        batch_seconds=pod.batch_seconds,
+        rows_squared=pod.rows_squared,
+        row_seconds=pod.row_seconds,
+        batch_rows_buckets=(),
+        queue_rows=pod.queue_rows,
+        lanes=pod.lanes,
+        sizes=pod.sizes,
+        requests=pod.requests,
+        in_flight=pod.in_flight,
+        startup=pod.ready_at - pod.created if pod.ready_at > pod.created else None,
+    )

@@ -1,0 +1,83 @@
+"""What one replica truly holds, and what a clairvoyant would pay."""
+
+from dataclasses import replace
+
+import pytest
+
+from batchedapi_core.batching import SizeUnit, Strategy
+from batchedapi_core.simulation import (
+    PoissonTrace,
+    RecordedTrace,
+    Service,
+    StepTrace,
+    clairvoyant,
+    max_rate,
+    simulate,
+)
+
+EMB = Service(0.025, 0.005, 32, 0.020, 0.500)
+
+
+@pytest.mark.parametrize(
+    ("service", "expected"),
+    [
+        (Service(0.008, 0.00015, 32, 0.005, 0.100), 2483.0),
+        (EMB, 164.0),
+        (Service(0.001, 0.004, 8, 0.005, 0.250), 236.0),
+    ],
+)
+def test_the_rate_of_one_replica_is_that_of_the_reference(
+    service: Service, expected: float
+) -> None:
+    """The three services of docs/decisions/0003, found by another simulator."""
+    assert expected == pytest.approx(max_rate(service), rel=0.02)
+
+
+def test_at_that_rate_the_target_holds_and_above_it_does_not() -> None:
+    """The definition, checked with another seed."""
+    rate = max_rate(EMB)
+
+    below, above = (
+        simulate(EMB, PoissonTrace(lambda _, load=load: load, 120.0), None, seed=9)  # type: ignore[misc]  # a default binds the loop's value
+        for load in (0.95 * rate, 1.1 * rate)
+    )
+
+    assert below.miss_fraction <= 0.01 < above.miss_fraction
+
+
+def test_without_a_target_full_batches_are_the_measure() -> None:
+    """There is no latency to keep."""
+    assert EMB.capacity == max_rate(replace(EMB, latency_target=None))
+
+
+def test_sizes_of_requests_count() -> None:
+    """Requests of 20 rows leave a batch of 32 with 12 rows of room that nobody fits in."""
+    service = replace(EMB, strategy=Strategy.WINDOW)
+
+    assert max_rate(service, sizes=(20,)) < 0.95 * max_rate(service)
+
+
+def test_in_requests_a_batch_has_as_many_rows_as_they_bring() -> None:
+    """`sizeUnit: Requests`: full batches have 4 x 10 rows."""
+    service = replace(EMB, size_unit=SizeUnit.REQUESTS, max_batch_size=4, latency_target=None)
+
+    assert 40 / 0.225 == pytest.approx(max_rate(service, sizes=(5, 15)))
+    assert 4 / 0.045 == pytest.approx(max_rate(service))
+
+
+def test_the_clairvoyant_pays_for_the_peak_of_each_five_seconds() -> None:
+    """Without any time to start replicas; the last span may be shorter."""
+    trace = StepTrace((0.0, 7.0, 10.0), (100.0, 250.0, 0.0), 12.0)
+
+    found = clairvoyant(trace, 100.0)
+
+    assert (1, 3, 1) == found.replicas
+    assert 5 + 15 + 2 == found.cost
+    assert (2, 3, 2) == clairvoyant(trace, 100.0, min_replicas=2).replicas
+
+
+def test_of_a_recording_the_mean_of_five_seconds_counts() -> None:
+    """The peak of a count would be chance, and nobody needs replicas for it."""
+    trace = RecordedTrace([1.0 + i / 1000 for i in range(500)] + [9.5], [1] * 501)
+
+    assert (1, 1) == clairvoyant(trace, 100.0).replicas
