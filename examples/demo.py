@@ -1,7 +1,7 @@
 """The whole product on a real cluster, step by step: `make demo`.
 
 Cluster, images, helm install, two APIs, predictions through their Services, load until replicas are
-added, and why. Can be run again; leaves the cluster running for you to look at.
+added, why, and the way back down. Can be run again; leaves the cluster running for you to look at.
 """
 
 import json
@@ -18,8 +18,8 @@ IMAGE = "batchedapi-serving:dev"
 RATE = 1650
 """Requests a second: three replicas at 80 % of 690 items a second each."""
 LOAD_SECONDS = 90
-SCALE_DOWN_AFTER = 180
-"""Seconds of low load before the first replica goes; the default of the autoscaler."""
+WAY_DOWN = 420
+"""Seconds at most: 180 after the need was last that high, then at most half of them a minute."""
 
 
 def sh(*command, stdin=None, quiet=False):
@@ -124,10 +124,29 @@ def ask(service, body):
 
 
 def replicas():
-    """(desired, ready) of sleepy."""
+    """(desired, ready, why) of sleepy."""
     text = kubectl("get", "bapi", "sleepy", "-o", "json")
     status = json.loads(text).get("status", {})
-    return status.get("desiredReplicas", 0), status.get("readyReplicas", 0)
+    why = status.get("autoscaling", {}).get("lastDecision", {}).get("text", "")
+    return status.get("desiredReplicas", 0), status.get("readyReplicas", 0), why
+
+
+class Watch:
+    """Prints every change of sleepy's replicas, and the reason of a new count."""
+
+    def __init__(self):
+        self.began, self.seen, self.most = time.monotonic(), (None, None), 0
+
+    def look(self):
+        """The replicas desired and ready now."""
+        desired, ready, why = replicas()
+        if (desired, ready) != self.seen:
+            since = time.monotonic() - self.began
+            show(f"{since:5.1f} s  desired {desired}  ready {ready}")
+            if desired != self.seen[0]:
+                show(f"         {why}")
+            self.seen, self.most = (desired, ready), max(self.most, desired)
+        return self.seen
 
 
 def install():
@@ -181,14 +200,9 @@ def load():
              "/load/load.py", url, "--rate", str(RATE), "--seconds", str(LOAD_SECONDS)],
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-        seen, began = None, time.monotonic()
+        watch = Watch()
         while generator.poll() is None:
-            now = replicas()
-            if now != seen:
-                show(f"{time.monotonic() - began:5.1f} s  desired {now[0]}  ready {now[1]}")
-                seen = now
-                if now[0] > 1:
-                    show(kubectl("get", "bapi", "sleepy"))
+            watch.look()
             time.sleep(1)
         report = json.loads(generator.stdout.read())
         show(kubectl("get", "bapi"))
@@ -196,19 +210,23 @@ def load():
             f"{report['ok']} of {report['requests']} answered, {report['wrong']} wrong;"
             f" p50 {report['p50_ms']} ms, p99 {report['p99_ms']} ms (while scaling up)"
         )
-    if seen is None or seen[0] < 2:
+    if watch.most < 2:
         sys.exit("\nsleepy was not scaled up")
     with Step("kubectl batchedapi why sleepy"):
         show(sh("kubectl", "batchedapi", "why", "sleepy", "--namespace", NAMESPACE))
 
 
+def way_down():
+    with Step("No load any more: the way back down, within a few minutes"):
+        watch = Watch()
+        until(lambda: watch.look() == (1, 1), WAY_DOWN, "one replica of sleepy again")
+    with Step("kubectl batchedapi why sleepy --last 12"):
+        show(sh("kubectl", "batchedapi", "why", "sleepy", "--namespace", NAMESPACE, "--last", 12))
+
+
 def farewell():
-    way_down = time.strftime("%H:%M:%S", time.localtime(time.time() + SCALE_DOWN_AFTER))
     config = os.environ.get("KUBECONFIG", "")
     print(f"""
-The load is over. The way down begins at about {way_down}: {SCALE_DOWN_AFTER} s after the need
-was last this high, and then at most half of the replicas a minute.
-
 To look at it yourself:
    export KUBECONFIG={config} PATH={ROOT}/.venv/bin:{ROOT}/.cache/bin:$PATH
    kubectl -n {NAMESPACE} get bapi -w
@@ -225,6 +243,7 @@ def main():
     apply()
     predict()
     load()
+    way_down()
     farewell()
 
 

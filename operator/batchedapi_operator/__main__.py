@@ -42,7 +42,7 @@ _LEVELS = ("debug", "info", "warning", "error")
     type=click.IntRange(1, 65535),
     default=DEFAULT_ADMIN_PORT,
     show_envvar=True,
-    help="Of /livez, /readyz and /metrics.",
+    help="Of /livez, /readyz, /metrics and /decisions.",
 )
 def main(
     *,

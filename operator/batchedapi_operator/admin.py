@@ -1,13 +1,23 @@
-"""The operator's admin port: liveness, readiness, metrics."""
+"""The operator's admin port: liveness, readiness, metrics, and why replicas are as many."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Final
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from batchedapi_core import contract
+from batchedapi_operator.keys import JsonObject, ObjectKey
+from batchedapi_operator.settings import PATH_DECISIONS
+
+DEFAULT_LAST: Final = 10
+"""Decisions that are answered with where nobody says how many."""
+MOST_LAST: Final = 1000
+
+Decisions = Callable[[ObjectKey, int], list[JsonObject]]
+"""At most so many decisions about an API, the newest first."""
 
 
 @asynccontextmanager
@@ -18,6 +28,7 @@ async def admin_server(
     live: Callable[[], bool],
     ready: Callable[[], bool],
     registry: CollectorRegistry,
+    decisions: Decisions,
 ) -> AsyncIterator[None]:
     """Serve until the block ends.
 
@@ -27,6 +38,7 @@ async def admin_server(
         live: False: the process is stuck and is to be restarted.
         ready: False: the apiserver does not answer, or the watches are not open yet.
         registry: What /metrics shows.
+        decisions: What /decisions/NAMESPACE/NAME answers with.
     """
 
     async def health(check: Callable[[], bool]) -> web.Response:
@@ -44,10 +56,14 @@ async def admin_server(
             body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
         )
 
+    async def on_decisions(request: web.Request) -> web.Response:
+        return _told(request, decisions)
+
     app = web.Application()
     app.router.add_get(contract.PATH_LIVE, on_live)
     app.router.add_get(contract.PATH_READY, on_ready)
     app.router.add_get(contract.PATH_METRICS, on_metrics)
+    app.router.add_get(f"{PATH_DECISIONS}/{{namespace}}/{{name}}", on_decisions)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
@@ -55,3 +71,19 @@ async def admin_server(
         yield
     finally:
         await runner.cleanup()
+
+
+def _told(request: web.Request, decisions: Decisions) -> web.Response:
+    asked = request.query.get("last", str(DEFAULT_LAST))
+    if not (asked.isascii() and asked.isdecimal() and 1 <= int(asked[:9]) <= MOST_LAST):
+        text = f"last: expected a number within 1..{MOST_LAST}, got {asked:.20}"
+        return web.json_response({"error": text}, status=400)
+    key = ObjectKey(request.match_info["namespace"], request.match_info["name"])
+    found = decisions(key, int(asked))
+    if not found:
+        text = (
+            f"no decision about BatchedAPI {key} since this operator started: it decides every few"
+            " seconds in mode Native, once a replica is asked for"
+        )
+        return web.json_response({"error": text}, status=404)
+    return web.json_response({"namespace": key.namespace, "name": key.name, "decisions": found})

@@ -61,6 +61,7 @@ async def _work(kube: Kube, scraper: Scraper, settings: Settings) -> None:
         live=lambda: time.monotonic() - autoscaler.last_round < STUCK_SECONDS,
         ready=lambda: watching.is_set() and sources.connected,
         registry=metrics.registry,
+        decisions=autoscaler.decisions.last,
     ):
         log.info(
             "operator started",

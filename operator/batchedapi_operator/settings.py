@@ -7,6 +7,8 @@ from typing import Final
 
 DISTRIBUTION: Final = "batchedapi"
 DEFAULT_ADMIN_PORT: Final = 8081
+PATH_DECISIONS: Final = "/decisions"
+"""On the admin port, before /NAMESPACE/NAME: the last decisions about that API."""
 
 
 class LogFormat(enum.StrEnum):

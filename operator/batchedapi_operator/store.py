@@ -6,6 +6,7 @@ the apiserver itself: a deletion or a first write must not be decided on what ma
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 
 from batchedapi_operator.keys import JsonObject, ObjectKey
 from batchedapi_operator.reconcile.views import ChildView, DeploymentView, PodView
@@ -43,7 +44,7 @@ class Store:
     def put_pod(self, key: ObjectKey, body: JsonObject) -> None:
         """Remember a pod that carries the label of the API `key`."""
         pod = PodView.of(body)
-        self._pods[key][pod.name] = pod
+        self._pods[key][pod.name] = _starting_as_before(pod, self._pods[key].get(pod.name))
 
     def put_replica_set(self, key: ObjectKey, body: JsonObject) -> None:
         """Remember a ReplicaSet that carries the label of the API `key`."""
@@ -65,7 +66,8 @@ class Store:
 
     def replace_pods(self, key: ObjectKey, pods: Iterable[PodView]) -> None:
         """Take a fresh list: a watch that was cut off never tells of what was deleted meanwhile."""
-        self._pods[key] = {pod.name: pod for pod in pods}
+        before = self._pods[key]
+        self._pods[key] = {pod.name: _starting_as_before(pod, before.get(pod.name)) for pod in pods}
 
     def apis(self) -> tuple[ObjectKey, ...]:
         """Every API known."""
@@ -101,6 +103,16 @@ class Store:
             for key, body in self._apis.items()
             if key.namespace == source.namespace and _source_name(body) == source.name
         )
+
+
+def _starting_as_before(pod: PodView, before: PodView | None) -> PodView:
+    """A pod that loses its readiness and finds it again has not started anew."""
+    if before is None or before.uid != pod.uid:
+        return pod
+    if before.startup is not None:
+        return replace(pod, startup=before.startup)
+    # ready already when first seen as such, and its readiness could not be dated: never any more
+    return replace(pod, startup=None) if before.ready else pod
 
 
 def _version(body: JsonObject) -> tuple[str, int]:

@@ -6,7 +6,7 @@ from typing import Final, assert_never
 
 from batchedapi_core import contract
 from batchedapi_core.batching import SizeUnit
-from batchedapi_core.manifest import BatchedAPI, parse_quantity
+from batchedapi_core.manifest import BatchedAPI, behaviors_of, parse_quantity
 from batchedapi_core.placement import cpu_count
 from batchedapi_core.scaling import PodSample, ScalingPolicy, ScalingState, in_rows
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
@@ -60,16 +60,42 @@ def policy_of(
     calls = [int(page.sample.lanes) for page in pages if page.sample.lanes >= most]
     written = batching.max_batch_size or contract.DEFAULT_BATCHED_MAX_BATCH_SIZE
     written = written if batching.enabled else 1
+    lanes = max(calls, default=processes_of(api, pages) * predictor.threads_per_process)
+    size = max(sizes, default=written)
+    up, down = behaviors_of(scaling)
     policy = ScalingPolicy(
+        kind=scaling.policy,
+        paused=api.spec.paused,
         min_replicas=scaling.min_replicas,
         max_replicas=scaling.max_replicas,
-        max_batch_size=max(sizes, default=written),
+        max_batch_size=size,
         batch_interval=max(intervals, default=batching.batch_interval),
-        latency_target=batching.max_latency,
+        latency_target=batching.max_latency if scaling.slo.latency is None else scaling.slo.latency,
+        quantile=scaling.slo.percentile / 100,
         target_utilization=scaling.target_utilization_percent / 100,
-        lanes=max(calls, default=processes_of(api, pages) * predictor.threads_per_process),
+        target_concurrency=_target_concurrency(api, pages, size, lanes),
+        lanes=lanes,
+        window=scaling.window,
+        up=up,
+        down=down,
     )
     return in_rows(policy, state, samples_of(api, pages), now)
+
+
+def _target_concurrency(
+    api: BatchedAPI, pages: Sequence[MetricsPage], max_batch_size: int, lanes: int
+) -> float:
+    """Requests in flight that a replica is to have: what is written, else what fills its lanes.
+
+    Without batching those are its threads, also where calls occupy no lane: of them a replica may
+    have as many as it lets in, and would then have to refuse the next before there is another.
+    """
+    written = api.spec.autoscaling.target_replica_concurrency
+    if written is not None:
+        return parse_quantity(written)
+    if max_batch_size == 1:
+        return float(processes_of(api, pages) * api.spec.predictor.threads_per_process)
+    return float(max_batch_size * lanes)
 
 
 def samples_of(api: BatchedAPI, pages: Sequence[MetricsPage]) -> tuple[PodSample, ...]:
@@ -85,6 +111,6 @@ def _sizes(api: BatchedAPI, page: MetricsPage) -> float:
         case SizeUnit.ROWS:
             return page.sample.rows
         case SizeUnit.REQUESTS:
-            return page.requests
+            return page.sample.requests
         case _:
             assert_never(unit)

@@ -6,45 +6,42 @@ incomplete or impossible is as good as none: the pod then counts as not seen, ne
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.samples import Sample
-
 from batchedapi_core import contract
 from batchedapi_core.scaling import PodSample
+from batchedapi_operator.autoscaling.exposition import Layout, Points, Series, read
 from batchedapi_operator.errors import MetricsUnavailableError
 
-MAX_BYTES: Final = 2**20
-MAX_SERIES: Final = 5000
-"""Of the metrics that are read; a replica with one method has 150 in all."""
-MAX_LINE: Final = 1000
-_HISTOGRAMS: Final = (contract.METRIC_BATCH_ROWS, contract.METRIC_BATCH_SECONDS)
-_READ: Final = frozenset(
-    {
-        contract.METRIC_BATCHES,
-        contract.METRIC_ROWS_RECEIVED,
-        contract.METRIC_ROWS_REJECTED,
-        contract.METRIC_BATCH_SIZE,
-        contract.METRIC_BATCH_ROWS_SQUARED,
-        contract.METRIC_BATCH_ROW_SECONDS,
-        contract.METRIC_QUEUE_ROWS,
-        contract.METRIC_LANES,
-        contract.METRIC_MAX_BATCH_SIZE,
-        contract.METRIC_BATCH_INTERVAL_SECONDS,
-        contract.METRIC_PROCESS_START_TIME,
-        contract.METRIC_MODEL_PROCESS_MEMORY_BYTES,
-        f"{contract.METRIC_BATCH_ROWS}_bucket",
-        f"{contract.METRIC_BATCH_REQUESTS}_sum",
-        *(f"{name}_{part}" for name in _HISTOGRAMS for part in ("sum", "count")),
-    }
-)
-_PARSER_ERRORS: Final = (ValueError, IndexError, KeyError, TypeError, AttributeError)
-"""What the parser is known to raise on text that is no exposition."""
+MAX_LANES: Final = 65536
+"""64 processes of 1024 threads; calls of an async method are let in up to 30000 at once."""
+MAX_BATCH_INTERVAL: Final = 3600.0
+"""Seconds; a manifest can say a minute."""
+MAX_PROCESS_MEMORY: Final = 2.0**50
 
 Edges = tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Counters since the start of the process that no decision needs, but an explanation does."""
+
+    released: tuple[float, ...]
+    """Batches by the reason of their release, in the order of contract.RELEASE_REASONS."""
+    rejected: tuple[float, ...]
+    """Rows by the reason of their rejection, in the order of contract.REJECTION_REASONS."""
+    queue_wait: float = 0.0
+    """Seconds from arrival to dispatch, summed over `waited`."""
+    waited: float = 0.0
+    """Queue entries: requests, or parts of one that was split."""
+    request_seconds: float = 0.0
+    """From a request's last byte to its answer, summed over `answered`."""
+    answered: float = 0.0
+    """Requests."""
+    web_cpu: tuple[float, ...] = (0.0,) * contract.MAX_WEB_PROCESSES
+    """CPU seconds of each web process by its number; all zero where they are not exported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,66 +49,113 @@ class MetricsPage:
     """What one page says."""
 
     sample: PodSample
+    counted: Counted
     max_batch_size: int | None
     """In effect, in rows, requests or cost; the largest of the methods'. None: not exported."""
     batch_interval: float | None
     """Seconds, in effect; the longest of the methods'."""
     process_memory: float | None = None
     """Bytes of the largest model process."""
-    requests: float = 0.0
-    """In batches, since the start of the process."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Series:
-    """Values by sample name, one for each series."""
+class _Figures:
+    """Sums and the like over the series of a metric."""
 
-    values: dict[str, list[Sample]]
+    __slots__ = ("_values",)
 
-    def on_lanes(self) -> "_Series":
+    def __init__(self, values: Mapping[str, Points]) -> None:
+        self._values = values
+
+    def on_lanes(self) -> "_Figures":
         """Without methods that run as many calls at once as requests are let in.
 
         Such a call, of an async method without batching, occupies no lane: it waits, often for
         rows that it submits to other methods, and those count there. Its seconds would look like
         slow batches and its rows like more demand. Where a replica has no other methods, they stay.
         """
-        told = self.values.get(contract.METRIC_LANES, ())
-        lanes = {one.labels.get("method"): one.value for one in told}
+        lanes = {one.method: value for one, value in self.points(contract.METRIC_LANES)}
         fewest = min(lanes.values(), default=0.0)
         calls = {method for method, count in lanes.items() if count > fewest}
         if len(lanes) > 1 and fewest <= 0:
             # which are calls cannot be told now, and what is counted must not change
             raise MetricsUnavailableError("incomplete", f"{contract.METRIC_LANES}: none has joined")
-        return _Series(
+        if not calls:
+            return self
+        return _Figures(
             {
-                name: [one for one in samples if one.labels.get("method") not in calls]
-                for name, samples in self.values.items()
+                name: [point for point in points if point[0].method not in calls]
+                for name, points in self._values.items()
             }
         )
 
-    def required(self, name: str) -> float:
-        if not self.values.get(name):
+    def points(self, name: str) -> Points:
+        return self._values.get(name, [])
+
+    def required(self, name: str) -> Points:
+        points = self.points(name)
+        if not points:
             raise MetricsUnavailableError("incomplete", f"expected {name}, which is not exported")
-        return sum(sample.value for sample in self.values[name])
+        return points
+
+    def total(self, name: str) -> float:
+        return sum(value for _, value in self.required(name))
+
+    def total_or_zero(self, name: str) -> float:
+        return sum(value for _, value in self.points(name))
 
     def shared(self, name: str) -> float:
         """Of what all methods have together, and each says whole."""
-        self.required(name)
-        return max(sample.value for sample in self.values[name])
+        return max(value for _, value in self.required(name))
 
-    def optional(self, name: str) -> float:
-        return sum(sample.value for sample in self.values.get(name, ()))
+    def within(self, name: str, least: float, most: float) -> float | None:
+        """The largest; every one must be possible."""
+        values = [value for _, value in self.points(name)]
+        if values and not least <= min(values) <= max(values) <= most:
+            message = f"{name}: expected {least:g} to {most:g}, got {min(values)} to {max(values)}"
+            raise MetricsUnavailableError("invalid", message)
+        return max(values, default=None)
 
-    def largest(self, name: str) -> float | None:
-        return max((sample.value for sample in self.values.get(name, ())), default=None)
+    def by_reason(self, name: str, reasons: Sequence[str]) -> tuple[float, ...]:
+        """In the order of `reasons`; a reason of a later version counts as none of them."""
+        return self.by_label(name, "reason", reasons)
 
-    def full_batches(self) -> float:
+    def by_label(self, name: str, label: str, members: Sequence[str]) -> tuple[float, ...]:
+        """In the order of `members`; what is none of them does not count."""
+        counts = dict.fromkeys(members, 0.0)
+        for series, value in self.points(name):
+            member = series.labels.get(label, "")
+            if member in counts:
+                counts[member] += value
+        return tuple(counts.values())
+
+    def counted(self) -> Counted:
+        """Of all that is known of a replica, what says most in words."""
         self.required(contract.METRIC_BATCHES)
-        batches = self.values[contract.METRIC_BATCHES]
-        return sum(one.value for one in batches if one.labels.get("reason") == "full")
+        wait, request = contract.METRIC_QUEUE_WAIT_SECONDS, contract.METRIC_REQUEST_SECONDS
+        return Counted(
+            released=self.by_reason(contract.METRIC_BATCHES, contract.RELEASE_REASONS),
+            rejected=self.by_reason(contract.METRIC_ROWS_REJECTED, contract.REJECTION_REASONS),
+            queue_wait=self.total_or_zero(f"{wait}_sum"),
+            waited=self.total_or_zero(f"{wait}_count"),
+            request_seconds=self.total_or_zero(f"{request}_sum"),
+            answered=self.total_or_zero(f"{request}_count"),
+            web_cpu=self.by_label(contract.METRIC_WEB_CPU_SECONDS, "process", _WEB_PROCESSES),
+        )
 
 
-def parse_page(text: str, pod: str, *, time: float, unix_time: float) -> MetricsPage:
+_WEB_PROCESSES: Final = tuple(map(str, range(contract.MAX_WEB_PROCESSES)))
+_FULL: Final = contract.RELEASE_REASONS.index("full")
+
+
+def parse_page(
+    text: str,
+    pod: str,
+    *,
+    time: float,
+    unix_time: float,
+    layout: Layout | None = None,
+    startup: float | None = None,
+) -> MetricsPage:
     """Read one page.
 
     Args:
@@ -119,96 +163,59 @@ def parse_page(text: str, pod: str, *, time: float, unix_time: float) -> Metrics
         pod: Its uid.
         time: Of the scrape, monotonic seconds.
         unix_time: Of the scrape, wall clock; only compared with the start of the process.
+        layout: Of earlier pages of the same revision; saves most of the work.
+        startup: Seconds that the pod took to become ready, which its page does not say.
 
     Raises:
         MetricsUnavailableError: The page is not one that could be true.
     """
-    series = _read(text).on_lanes()
-    start = series.required(contract.METRIC_PROCESS_START_TIME)
+    figures = _Figures(read(text, layout or Layout())).on_lanes()
+    start, counted = figures.total(contract.METRIC_PROCESS_START_TIME), figures.counted()
     sample = PodSample(
         pod=pod,
         time=time,
         process_start=start,
         uptime=max(0.0, unix_time - start),
-        rows_received=series.required(contract.METRIC_ROWS_RECEIVED),
-        rows_rejected=series.optional(contract.METRIC_ROWS_REJECTED),
-        batches=series.required(f"{contract.METRIC_BATCH_ROWS}_count"),
-        rows=series.required(f"{contract.METRIC_BATCH_ROWS}_sum"),
-        full_batches=series.full_batches(),
-        batch_seconds=series.required(f"{contract.METRIC_BATCH_SECONDS}_sum"),
-        rows_squared=series.optional(contract.METRIC_BATCH_ROWS_SQUARED),
-        row_seconds=series.optional(contract.METRIC_BATCH_ROW_SECONDS),
-        batch_rows_buckets=_buckets(series.values.get(f"{contract.METRIC_BATCH_ROWS}_bucket", ())),
-        queue_rows=series.required(contract.METRIC_QUEUE_ROWS),
-        lanes=series.shared(contract.METRIC_LANES),
-        sizes=series.optional(contract.METRIC_BATCH_SIZE),
+        rows_received=figures.total(contract.METRIC_ROWS_RECEIVED),
+        rows_rejected=figures.total_or_zero(contract.METRIC_ROWS_REJECTED),
+        batches=figures.total(f"{contract.METRIC_BATCH_ROWS}_count"),
+        rows=figures.total(f"{contract.METRIC_BATCH_ROWS}_sum"),
+        full_batches=counted.released[_FULL],
+        batch_seconds=figures.total(f"{contract.METRIC_BATCH_SECONDS}_sum"),
+        rows_squared=figures.total_or_zero(contract.METRIC_BATCH_ROWS_SQUARED),
+        row_seconds=figures.total_or_zero(contract.METRIC_BATCH_ROW_SECONDS),
+        batch_rows_buckets=_buckets(figures.points(f"{contract.METRIC_BATCH_ROWS}_bucket")),
+        queue_rows=figures.total(contract.METRIC_QUEUE_ROWS),
+        lanes=figures.shared(contract.METRIC_LANES),
+        sizes=figures.total_or_zero(contract.METRIC_BATCH_SIZE),
+        requests=figures.total_or_zero(f"{contract.METRIC_BATCH_REQUESTS}_sum"),
+        in_flight=figures.total(contract.METRIC_IN_FLIGHT_REQUESTS),
+        startup=startup,
     )
-    size = series.largest(contract.METRIC_MAX_BATCH_SIZE)
-    if size is not None and not 1 <= size <= contract.MAX_BATCH_SIZE_LIMIT:
-        raise MetricsUnavailableError("invalid", f"{contract.METRIC_MAX_BATCH_SIZE}: {size}")
+    size = figures.within(contract.METRIC_MAX_BATCH_SIZE, 1, contract.MAX_BATCH_SIZE_LIMIT)
+    figures.within(contract.METRIC_LANES, 0, MAX_LANES)
     return MetricsPage(
         sample=sample,
+        counted=counted,
         max_batch_size=None if size is None else int(size),
-        batch_interval=series.largest(contract.METRIC_BATCH_INTERVAL_SECONDS),
-        process_memory=series.largest(contract.METRIC_MODEL_PROCESS_MEMORY_BYTES),
-        requests=series.optional(f"{contract.METRIC_BATCH_REQUESTS}_sum"),
+        batch_interval=figures.within(
+            contract.METRIC_BATCH_INTERVAL_SECONDS, 0, MAX_BATCH_INTERVAL
+        ),
+        process_memory=figures.within(
+            contract.METRIC_MODEL_PROCESS_MEMORY_BYTES, 0, MAX_PROCESS_MEMORY
+        ),
     )
 
 
-def _read(text: str) -> _Series:
-    if len(text) > MAX_BYTES:
-        raise MetricsUnavailableError("too_large", f"more than {MAX_BYTES} bytes")
-    lines = list(_lines_of_interest(text))
-    if len(lines) > MAX_SERIES:
-        raise MetricsUnavailableError("too_large", f"more than {MAX_SERIES} series")
-    values: defaultdict[str, list[Sample]] = defaultdict(list)
-    seen: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
-    try:
-        for family in text_string_to_metric_families("\n".join(lines) + "\n"):
-            for sample in family.samples:
-                _check(sample, seen)
-                values[sample.name].append(sample)
-    except _PARSER_ERRORS as error:
-        raise MetricsUnavailableError("malformed", f"not an exposition: {error!r:.200}") from error
-    return _Series(dict(values))
-
-
-def _lines_of_interest(text: str) -> Iterator[str]:
-    """Lines of the metrics that are read; the others are not worth the parser's time."""
-    for line in text.split("\n"):
-        name = line.partition("{")[0].partition(" ")[0]
-        if name in _READ:
-            if len(line) > MAX_LINE:
-                raise MetricsUnavailableError("too_large", f"{name}: a line over {MAX_LINE} long")
-            yield line
-
-
-def _check(sample: Sample, seen: set[tuple[str, tuple[tuple[str, str], ...]]]) -> None:
-    if not (math.isfinite(sample.value) and sample.value >= 0.0):
-        raise MetricsUnavailableError("invalid", f"{sample.name}: {sample.value}")
-    identity = (sample.name, tuple(sorted(sample.labels.items())))
-    if identity in seen:
-        raise MetricsUnavailableError("invalid", f"{sample.name}: the same series twice")
-    seen.add(identity)
-
-
-def _buckets(samples: Iterable[Sample]) -> Edges:
+def _buckets(points: Iterable[tuple[Series, float]]) -> Edges:
     """Cumulative (upper edge, batches) over all methods, whose edges may differ.
 
     Adding cumulative counts would be wrong where one method has an edge that another has not, so
     each bucket is taken alone first.
     """
     by_method: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
-    for sample in samples:
-        try:
-            edge = float(sample.labels["le"])
-        except (KeyError, ValueError) as error:
-            raise MetricsUnavailableError(
-                "invalid", f"a bucket without an edge: {error}"
-            ) from error
-        if math.isnan(edge):
-            raise MetricsUnavailableError("invalid", "a bucket with edge NaN")
-        by_method[sample.labels.get("method", "")].append((edge, sample.value))
+    for series, value in points:
+        by_method[series.method].append((_edge(series), value))
     alone: defaultdict[float, float] = defaultdict(float)
     for buckets in by_method.values():
         below = 0.0
@@ -218,6 +225,16 @@ def _buckets(samples: Iterable[Sample]) -> Edges:
             alone[edge] += count - below
             below = count
     return _cumulative(alone)
+
+
+def _edge(series: Series) -> float:
+    try:
+        edge = float(series.labels["le"])
+    except (KeyError, ValueError) as error:
+        raise MetricsUnavailableError("invalid", f"a bucket without an edge: {error}") from error
+    if math.isnan(edge):
+        raise MetricsUnavailableError("invalid", "a bucket with edge NaN")
+    return edge
 
 
 def _cumulative(alone: dict[float, float]) -> Edges:

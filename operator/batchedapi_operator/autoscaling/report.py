@@ -2,10 +2,17 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, assert_never
 
-from batchedapi_core.manifest import ConditionType, UnitError, format_duration, parse_duration
+from batchedapi_core.bottleneck import Verdict
+from batchedapi_core.manifest import (
+    BatchedAPI,
+    ConditionType,
+    UnitError,
+    format_duration,
+    parse_duration,
+)
 from batchedapi_core.placement import Advice
 from batchedapi_core.scaling import (
     ClampName,
@@ -13,14 +20,18 @@ from batchedapi_core.scaling import (
     Reason,
     ScalingDecision,
     ScalingPolicy,
-    record,
+    explain,
 )
 from batchedapi_operator.autoscaling.advice import spec_advice
+from batchedapi_operator.autoscaling.metrics_page import MetricsPage
+from batchedapi_operator.autoscaling.ring import decision_json
 from batchedapi_operator.keys import JsonObject
 from batchedapi_operator.reconcile.conditions import Condition, dated
 
 FIGURE_CHANGE: Final = 0.05
 """Share by which a figure must change to be worth a write."""
+PAUSED: Final = "spec.paused is true: nothing of this API is changed"
+_WORDS: Final = ("serviceTime", "bottleneck", "advice")
 OUR_CONDITIONS: Final = (
     ConditionType.METRICS_AVAILABLE,
     ConditionType.AUTOSCALING_ACTIVE,
@@ -40,18 +51,34 @@ class Effective:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """Everything that came of one look at an API."""
+class Decided:
+    """What one look at an API saw and came to."""
 
     policy: ScalingPolicy
     load: LoadWindow
     decision: ScalingDecision
-    learned: Mapping[str, object]
     ready: int
-    answered: int
+    pages: tuple[MetricsPage, ...]
+    """Of the ready pods that answered."""
+
+    def sentence(self) -> str:
+        """Why this many replicas."""
+        return explain(self.policy, self.decision)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Everything that came of one look at an API."""
+
+    decided: Decided
+    learned: Mapping[str, object]
     effective: Effective | None = None
     """None: no pod has said it."""
     advice: tuple[Advice, ...] = ()
+    verdict: Verdict | None = None
+    """None: too little was seen since the operator started; what the status says stands."""
+    released: Mapping[str, int] = field(default_factory=dict)
+    """Batches by the reason of their release, in percent."""
 
 
 def build_report(
@@ -66,26 +93,21 @@ def build_report(
         now: RFC 3339.
         scaled: Whether this look changed the replicas.
     """
-    recorded = record(look.policy, look.decision)
+    decided = look.decided
     last_scale = now if scaled else (before.get("autoscaling") or {}).get("lastScaleTime")
     found = (
-        _metrics_available(look),
-        _active(look),
-        _limited(look.decision),
+        _metrics_available(decided),
+        _active(decided),
+        _limited(decided.decision),
         spec_advice(look.advice),
     )
     effective = _effective(look.effective) if look.effective else before.get("effective")
     return {
         **({"effective": effective} if effective else {}),
-        "batching": _batching(look),
+        "batching": _batching(decided) | _explained(look, before.get("batching") or {}),
         "autoscaling": {
-            "lastDecision": {
-                "time": now,
-                "desired": look.decision.desired,
-                "reason": look.decision.reason.value,
-                "text": recorded["text"],
-                "record": recorded,
-            },
+            "policy": decided.policy.kind.value,
+            "lastDecision": decision_json(decided.policy, decided.decision, now),
             **({"lastScaleTime": last_scale} if last_scale else {}),
             "learned": dict(look.learned),
         },
@@ -94,12 +116,21 @@ def build_report(
 
 
 def inactive_report(
-    mode: str, advice: Sequence[Advice], before: Mapping[str, Any], generation: int, now: str
+    api: BatchedAPI,
+    advice: Sequence[Advice],
+    before: Mapping[str, Any],
+    generation: int,
+    now: str,
 ) -> JsonObject:
-    """In modes External and Off: the autoscaler says that it does nothing."""
-    idle = Condition(ConditionType.AUTOSCALING_ACTIVE, "False", mode, "spec.replicas decides")
+    """In modes External and Off, and while paused: the autoscaler says that it does nothing."""
+    why = ("Paused", PAUSED) if api.spec.paused else (_mode(api), "spec.replicas decides")
+    idle = Condition(ConditionType.AUTOSCALING_ACTIVE, "False", *why)
     found = (idle, spec_advice(advice))
     return {"conditions": dated(found, before.get("conditions") or (), generation, now)}
+
+
+def _mode(api: BatchedAPI) -> str:
+    return api.spec.autoscaling.mode.value
 
 
 def _effective(effective: Effective) -> JsonObject:
@@ -115,17 +146,17 @@ def _effective(effective: Effective) -> JsonObject:
     return figures
 
 
-def _batching(look: Look) -> JsonObject:
-    batching, service = look.load.batching, look.load.service
-    figures: JsonObject = {"maxBatchSize": look.policy.max_batch_size}
+def _batching(decided: Decided) -> JsonObject:
+    batching, service = decided.load.batching, decided.load.service
+    figures: JsonObject = {"maxBatchSize": decided.policy.max_batch_size}
     if batching.mean_rows is not None:
         figures["meanRows"] = f"{batching.mean_rows:.1f}"
     if batching.fill_percent is not None:
         figures["fillPercent"] = round(batching.fill_percent)
     if batching.full_share is not None:
         figures["fullPercent"] = round(100 * batching.full_share)
-    if look.load.demand is not None:
-        figures["rowsPerSecond"] = f"{look.load.demand.arrival_window:.1f}"
+    if decided.load.demand is not None:
+        figures["rowsPerSecond"] = f"{decided.load.demand.arrival_window:.1f}"
     if batching.batches_per_second is not None:
         figures["batchesPerSecond"] = f"{batching.batches_per_second:.1f}"
     if batching.busy is not None:
@@ -136,22 +167,36 @@ def _batching(look: Look) -> JsonObject:
     return figures
 
 
-def _metrics_available(look: Look) -> Condition:
-    kind = ConditionType.METRICS_AVAILABLE
-    told = f"{look.answered} of {look.ready} ready pods answered"
-    if look.answered == 0:
+def _explained(look: Look, before: Mapping[str, Any]) -> JsonObject:
+    """The verdict and what released batches; what stands while nothing new can be said."""
+    if look.verdict is None:
+        kept = ("bottleneck", "advice", "releaseReasons")
+        return {name: before[name] for name in kept if before.get(name)}
+    return {
+        "bottleneck": look.verdict.kind.value,
+        "advice": look.verdict.advice,
+        **({"releaseReasons": dict(look.released)} if look.released else {}),
+    }
+
+
+def _metrics_available(decided: Decided) -> Condition:
+    kind, answered = ConditionType.METRICS_AVAILABLE, len(decided.pages)
+    told = f"{answered} of {decided.ready} ready pods answered"
+    if answered == 0:
         return Condition(kind, "False", "None", told)
-    if look.answered < look.ready:
+    if answered < decided.ready:
         return Condition(kind, "True", "Partial", told)
     return Condition(kind, "True", "AllPods", told)
 
 
-def _active(look: Look) -> Condition:
-    kind, reason = ConditionType.AUTOSCALING_ACTIVE, look.decision.reason
-    if not reason.is_hold:
+def _active(decided: Decided) -> Condition:
+    kind, decision = ConditionType.AUTOSCALING_ACTIVE, decided.decision
+    if decided.policy.paused:
+        return Condition(kind, "False", "Paused", f"{PAUSED}; {decided.sentence()}")
+    if not decision.is_hold:
         return Condition(kind, "True", "Active")
-    why = "ModelUnknown" if reason is Reason.MODEL_UNKNOWN else "MetricsMissing"
-    return Condition(kind, "False", why, record(look.policy, look.decision)["text"])
+    why = "ModelUnknown" if decision.reason is Reason.MODEL_UNKNOWN else "MetricsMissing"
+    return Condition(kind, "False", why, decided.sentence())
 
 
 def _limited(decision: ScalingDecision) -> Condition:
@@ -169,12 +214,17 @@ def _limit_reason(name: ClampName) -> str:
             return "AtMax"
         case ClampName.MIN_REPLICAS:
             return "AtMin"
-        case ClampName.SCALE_DOWN_STABILIZING | ClampName.PARTIAL_METRICS:
+        case (
+            ClampName.SCALE_DOWN_STABILIZING
+            | ClampName.SCALE_UP_STABILIZING
+            | ClampName.PARTIAL_METRICS
+        ):
             return "Stabilizing"
         case ClampName.SURGE_LIMITED | ClampName.SCALE_DOWN_RATE:
             return "RateLimited"
         case (
             ClampName.WITHIN_TOLERANCE
+            | ClampName.PAUSED
             | ClampName.NO_READY_PODS
             | ClampName.NO_METRICS
             | ClampName.MODEL_UNKNOWN
@@ -209,8 +259,19 @@ def _states(status: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _figures_differ(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    numeric = (before.keys() | after.keys()) - {"serviceTime"}
-    return any(_differ(before.get(name), after.get(name)) for name in numeric)
+    numeric = (before.keys() | after.keys()) - {*_WORDS, "releaseReasons"}
+    return (
+        before.get("bottleneck") != after.get("bottleneck")
+        or any(_differ(before.get(name), after.get(name)) for name in numeric)
+        or _shares_differ(before.get("releaseReasons") or {}, after.get("releaseReasons") or {})
+    )
+
+
+def _shares_differ(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """By five of a hundred batches."""
+    points = 100 * FIGURE_CHANGE
+    names = before.keys() | after.keys()
+    return any(abs(after.get(name, 0) - before.get(name, 0)) >= points for name in names)
 
 
 def _differ(before: object, after: object) -> bool:

@@ -1,16 +1,19 @@
 """The command line of `kubectl batchedapi`; reads with the user's kubeconfig and rights."""
 
 import json
-from typing import Any, Final
+from typing import Any
 
 import click
-from kubernetes import client, config
-from urllib3.exceptions import HTTPError
 
-from batchedapi_core import contract
-from batchedapi_operator.plugin.why import NoDecisionError, explain_status
-
-NOT_FOUND: Final = 404
+from batchedapi_operator.autoscaling.ring import ENTRIES
+from batchedapi_operator.plugin.cluster import (
+    OperatorAddress,
+    connect,
+    read_decisions,
+    read_status,
+)
+from batchedapi_operator.plugin.history import history_table, joined
+from batchedapi_operator.plugin.why import NoDecisionError, explain_decision, newest
 
 
 @click.group()
@@ -20,39 +23,55 @@ def main() -> None:
 
 @main.command()
 @click.argument("name")
-@click.option("-n", "--namespace", default=None, help="Absent: that of the current context.")
+@click.option("-n", "--namespace", default=None, help="Absent: that of the context.")
 @click.option("--context", default=None, help="Of the kubeconfig.")
+@click.option(
+    "--last",
+    type=click.IntRange(1, ENTRIES),
+    default=None,
+    help="So many decisions, the newest first; those in a row that came to the same are one.",
+)
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
-def why(name: str, namespace: str | None, context: str | None, output: str) -> None:
+@click.option(
+    "--operator-namespace",
+    default="batchedapi-system",
+    show_default=True,
+    help="Where the operator runs; it is asked for older decisions.",
+)
+@click.option(
+    "--operator-service",
+    default="batchedapi-operator-metrics",
+    show_default=True,
+    help="Service of its admin port.",
+)
+def why(
+    name: str,
+    *,
+    namespace: str | None,
+    context: str | None,
+    last: int | None,
+    output: str,
+    operator_namespace: str,
+    operator_service: str,
+) -> None:
     """Say why the BatchedAPI NAME has as many replicas as it has."""
-    status = _status(name, namespace, context)
+    current = connect(context)
+    place = namespace or current
+    status = read_status(place, name)
     try:
-        told = explain_status(name, status)
+        decision = newest(name, status)
     except NoDecisionError as error:
         raise click.ClickException(error.message) from error
+    if last is None:
+        click.echo(_json(decision) if output == "json" else explain_decision(decision))
+        return
+    operator = OperatorAddress(operator_namespace, operator_service)
+    decisions = joined(decision, read_decisions(operator, place, name, last))[:last]
     if output == "json":
-        told = json.dumps(status["autoscaling"]["lastDecision"], indent=2)
-    click.echo(told)
+        click.echo(_json(decisions))
+        return
+    click.echo("\n".join((explain_decision(decisions[0]), "", *history_table(decisions))))
 
 
-def _status(name: str, namespace: str | None, context: str | None) -> dict[str, Any]:
-    try:
-        config.load_kube_config(context=context)  # type: ignore[no-untyped-call] # no types
-        _, current = config.list_kube_config_contexts()  # type: ignore[no-untyped-call] # no types
-    except config.ConfigException as error:
-        raise click.ClickException(f"kubeconfig: {error}") from error
-    place = namespace or current.get("context", {}).get("namespace") or "default"
-    try:
-        found: Any = client.CustomObjectsApi().get_namespaced_custom_object(
-            contract.GROUP, contract.VERSION, place, contract.PLURAL, name
-        )
-    except client.ApiException as error:
-        if error.status == NOT_FOUND:
-            raise click.ClickException(
-                f"there is no BatchedAPI {name!r} in namespace {place!r}"
-            ) from error
-        raise click.ClickException(f"apiserver: {error.status} {error.reason}") from error
-    except HTTPError as error:
-        raise click.ClickException(f"apiserver: {error}") from error
-    status: dict[str, Any] = found.get("status") or {}
-    return status
+def _json(what: Any) -> str:
+    return json.dumps(what, indent=2)

@@ -1,29 +1,44 @@
-"""What `kubectl batchedapi why` prints, out of an API's status. Pure."""
+"""What `kubectl batchedapi why` prints of a decision. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-TERMS: Final = (
+from batchedapi_core.scaling import PolicyKind
+
+_SEEN: Final = (
     ("arrival_now", "rows/s over the last look"),
     ("arrival_window", "rows/s over the window"),
-    ("base", "rows/s planned for"),
     ("queue_rows", "rows waiting"),
+    ("in_flight", "requests in flight, over the window"),
     ("mean_batch", "rows of a batch"),
     ("fill", "of a full batch"),
     ("full_share", "of batches released full"),
     ("busy", "of the lanes' time"),
-    ("capacity_batch", "rows of a batch at capacity"),
-    ("capacity", "rows/s of one replica within the target"),
-    ("target", "of the capacity is used"),
-    ("boost", "on the need, while overloaded"),
+)
+_OUTCOME: Final = (
     ("need", "replicas, before rounding"),
     ("raw", "replicas, before clamps"),
     ("ready", "pods ready"),
     ("current", "replicas before"),
     ("coverage", "of ready pods seen"),
 )
-"""Terms of a decision in the order of the formula, and what each is."""
+TERMS: Final = (
+    *_SEEN,
+    ("base", "rows/s planned for"),
+    ("forecast", "rows/s more, by the time that a new replica is ready"),
+    ("backlog", "rows/s more, for what waits to be gone soon"),
+    ("start_up", "seconds until a new replica is ready"),
+    ("capacity_batch", "rows of a batch at capacity"),
+    ("capacity", "rows/s of one replica within the target"),
+    ("target", "of the capacity is used"),
+    ("imbalance", "on the need, for the hottest replica"),
+    ("boost", "on the need, while overloaded"),
+    *_OUTCOME,
+)
+"""Terms of a decision by policy CapacitySLO in the order of the formula, and what each is."""
+CONCURRENCY_TERMS: Final = (*_SEEN, ("target", "requests in flight of one replica"), *_OUTCOME)
+"""The same by policy Concurrency."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,24 +48,31 @@ class NoDecisionError(Exception):
     message: str
 
 
-def explain_status(name: str, status: Mapping[str, Any]) -> str:
-    """The last decision as its sentence, its terms and its clamps.
+def newest(name: str, status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The decision that the status has.
 
     Raises:
         NoDecisionError: The autoscaler has not decided anything for this API.
     """
-    decision = (status.get("autoscaling") or {}).get("lastDecision")
+    decision: Mapping[str, Any] | None = (status.get("autoscaling") or {}).get("lastDecision")
     if not decision:
         raise NoDecisionError(f"{name}: no decision yet{_inactive(status)}")
+    return decision
+
+
+def explain_decision(decision: Mapping[str, Any]) -> str:
+    """A decision as its sentence, its terms and its clamps."""
     record = decision.get("record") or {}
     parts = [f"{decision['text']}", f"decided {decision['time']}"]
     terms = record.get("terms") or {}
-    rows = [(label, _number(terms[label]), unit) for label, unit in TERMS if label in terms]
-    parts += ["", *_table(("TERM", "VALUE", ""), rows)]
+    concurrency = (record.get("policy") or {}).get("kind") == PolicyKind.CONCURRENCY
+    known = CONCURRENCY_TERMS if concurrency else TERMS
+    rows = [(label, number(terms[label]), unit) for label, unit in known if label in terms]
+    parts += ["", *table(("TERM", "VALUE", ""), rows)]
     clamps = record.get("clamps") or ()
     if clamps:
         limits = [(c["name"], f"{c['before']} -> {c['after']}", c["detail"]) for c in clamps]
-        parts += ["", *_table(("CLAMP", "REPLICAS", ""), limits)]
+        parts += ["", *table(("CLAMP", "REPLICAS", ""), limits)]
     else:
         parts += ["", "no clamp bound"]
     return "\n".join(parts)
@@ -63,7 +85,8 @@ def _inactive(status: Mapping[str, Any]) -> str:
     return "; the operator decides every few seconds once a replica is ready"
 
 
-def _number(value: object) -> str:
+def number(value: object) -> str:
+    """Four figures; what is not known is said to be."""
     match value:
         case None:
             return "unknown"
@@ -75,7 +98,8 @@ def _number(value: object) -> str:
             return str(value)
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines with columns of one width."""
     lines = [tuple(head), *map(tuple, rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     return [

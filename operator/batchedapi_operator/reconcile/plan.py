@@ -110,6 +110,8 @@ def plan(
     if problem is not None or api is None or revision is None:
         again = REFUSED_AGAIN_SECONDS if refusal is not None else None
         return Plan((), None, (), status, notes, again)
+    if api.spec.paused:
+        return Plan((), None, (), status, notes, None)
     if _predecessors(api, observed):
         return Plan((), None, (), status, (), GONE_SOON_SECONDS)
     return Plan(
@@ -203,7 +205,8 @@ def first_or_copied_count(api: BatchedAPI, deployment: DeploymentView | None) ->
     owned_already = deployment is not None and deployment.replicas_owned
     scaling = api.spec.autoscaling
     if scaling.mode is ScalingMode.NATIVE:
-        return None if owned_already else scaling.min_replicas
+        first = scaling.min_replicas if scaling.init_replicas is None else scaling.init_replicas
+        return None if owned_already else first
     wanted = api.spec.replicas if api.spec.replicas is not None else 1
     if owned_already and deployment is not None and deployment.replicas == wanted:
         return None

@@ -39,6 +39,11 @@ class Subject:
     image: str
     problem: InvalidSpecError | None
 
+    @property
+    def paused(self) -> bool:
+        """Nothing of it is changed, so what runs may be of an earlier manifest."""
+        return self.api is not None and self.api.spec.paused
+
 
 def build_status(subject: Subject, observed: Observed, now: str) -> JsonObject:
     """Every field the reconciler owns; `now` is RFC 3339 and dates what has changed."""
@@ -54,7 +59,7 @@ def build_status(subject: Subject, observed: Observed, now: str) -> JsonObject:
     )
     return {
         "observedGeneration": subject.generation,
-        "phase": phase_of(found, observed).value,
+        "phase": (Phase.PAUSED if subject.paused else phase_of(found, observed)).value,
         "replicas": deployment.existing if deployment else 0,
         "readyReplicas": deployment.ready if deployment else 0,
         "updatedReplicas": deployment.updated if deployment else 0,
@@ -75,7 +80,7 @@ def _address(subject: Subject, before: Mapping[str, object]) -> JsonObject:
 
 
 def _revision(subject: Subject, before: Mapping[str, object]) -> JsonObject:
-    if subject.revision is not None and subject.problem is None:
+    if subject.revision is not None and subject.problem is None and not subject.paused:
         return {"revision": {"current": subject.revision.name, "image": subject.image}}
     return {"revision": before["revision"]} if "revision" in before else {}
 

@@ -1,12 +1,13 @@
 """What the operator needs of the objects it reads; parsed once, at the edge."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Self
 
 from batchedapi_core import contract
 from batchedapi_operator.keys import JsonObject
-from batchedapi_operator.resources.deployment import CONTAINER
+from batchedapi_operator.resources.deployment import CONTAINER, PROGRESS_DEADLINE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,11 +17,18 @@ class ConditionView:
     status: str
     reason: str
     message: str
+    since: str = ""
+    """RFC 3339."""
 
 
 def _conditions(status: Mapping[str, Any]) -> dict[str, ConditionView]:
     return {
-        one["type"]: ConditionView(one["status"], one.get("reason", ""), one.get("message", ""))
+        one["type"]: ConditionView(
+            one["status"],
+            one.get("reason", ""),
+            one.get("message", ""),
+            one.get("lastTransitionTime") or "",
+        )
         for one in status.get("conditions") or ()
     }
 
@@ -145,6 +153,8 @@ class PodView:
     """Why the container last ended, e.g. OOMKilled; empty if it never did."""
     exit_message: str
     exit_code: int
+    startup: float | None = None
+    """Seconds from its creation to its first readiness; None until then, or where not known."""
 
     @classmethod
     def of(cls, body: JsonObject) -> Self:
@@ -178,7 +188,22 @@ class PodView:
             exit_reason=ended.get("reason", ""),
             exit_message=ended.get("message", ""),
             exit_code=ended.get("exitCode", 0),
+            startup=_startup(metadata, ready, containers),
         )
+
+
+def _startup(
+    metadata: Mapping[str, Any], ready: ConditionView, containers: Iterable[Mapping[str, Any]]
+) -> float | None:
+    """Seconds; the time of the condition is that of the first readiness if nothing restarted."""
+    if ready.status != "True" or any(one.get("restartCount", 0) for one in containers):
+        return None
+    try:
+        created = datetime.fromisoformat(metadata.get("creationTimestamp", ""))
+        seconds = (datetime.fromisoformat(ready.since) - created).total_seconds()
+    except (ValueError, TypeError):  # absent, no date, or one of them without a zone
+        return None
+    return seconds if 0 <= seconds <= PROGRESS_DEADLINE_SECONDS else None
 
 
 @dataclass(frozen=True, slots=True)

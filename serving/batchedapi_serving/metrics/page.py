@@ -89,6 +89,7 @@ class _MemoryCollector(Collector):
         restarts.add_metric(("web",), values[slots.WEB_RESTARTS])
         restarts.add_metric(("model",), values[slots.MODEL_RESTARTS])
         yield restarts
+        yield self._web_cpu()
         largest = GaugeMetricFamily(
             contract.METRIC_MODEL_PROCESS_MEMORY_BYTES,
             "Resident memory of the largest model process.",
@@ -99,6 +100,17 @@ class _MemoryCollector(Collector):
             yield from self._plain()
             yield from self._labeled()
             yield from self._histograms()
+
+    def _web_cpu(self) -> Metric:
+        """Those that ever ran; the first is always there, so that the family is."""
+        family = CounterMetricFamily(
+            contract.METRIC_WEB_CPU_SECONDS, "CPU seconds of a web process.", labels=("process",)
+        )
+        seconds = self._replica[slots.WEB_CPU : slots.WEB_CPU + contract.MAX_WEB_PROCESSES]
+        for index, value in enumerate(seconds):
+            if index == 0 or value > 0.0:
+                family.add_metric((str(index),), value)
+        return family
 
     def _plain(self) -> Iterator[Metric]:
         for name, slot, text in _GAUGES:

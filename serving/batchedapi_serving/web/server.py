@@ -116,8 +116,11 @@ def _config(gateway: Gateway) -> uvicorn.Config:
 
 
 def _sweep(memory: slots.Memory, index: int, host: Host) -> Callable[[], None]:
+    replaced = memory[slots.WEB_CPU + index]
+
     def sweep() -> None:
         memory[slots.BEAT + index] = time.monotonic()  # this loop runs
+        memory[slots.WEB_CPU + index] = replaced + time.process_time()
         host.sweep()
 
     return sweep

@@ -19,7 +19,7 @@ FILL_SECONDS: Final = 10.0
 """Longest wait for the two scrapes that a rate needs."""
 LABEL_VALUES: Final = {
     "method": "predict", "reason": "full", "code": "200", "role": "model", "result": "success",
-    "namespace": "team", "name": "iris",
+    "namespace": "team", "name": "iris", "process": "0",
 }  # fmt: skip
 
 Made = Counter | Gauge | Histogram

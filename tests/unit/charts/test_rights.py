@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from batchedapi_operator.plugin.cluster import OperatorAddress
 from chart import Objects, only, render
 
 
@@ -31,7 +32,7 @@ def test_with_a_namespace_the_operator_has_no_rights_outside_it() -> None:
     """`watchNamespace` is a promise to the owners of all other namespaces."""
     objects = render("watchNamespace=team-a")
 
-    assert "team-a" == only(objects, "Role")["metadata"]["namespace"]
+    assert "team-a" == only(objects, "Role", "batchedapi-operator")["metadata"]["namespace"]
     assert "team-a" == only(objects, "RoleBinding")["metadata"]["namespace"]
     assert [] == rules(objects, "ClusterRole")
     assert not [item for item in objects if item["kind"] == "ClusterRoleBinding"]
@@ -54,3 +55,23 @@ def test_users_who_may_edit_a_namespace_may_edit_its_apis() -> None:
     assert "batchedapis/status" not in {
         name for rule in edit["rules"] for name in rule["resources"]
     }
+
+
+def test_older_decisions_are_read_by_whom_an_administrator_lets() -> None:
+    """They tell of the load of every namespace: the right is there, and bound to nobody (F3)."""
+    objects = render()
+    role, service = only(objects, "Role", "-decisions-view"), only(objects, "Service")
+    port = service["spec"]["ports"][0]["name"]
+    (rule,) = role["rules"]
+
+    assert (
+        OperatorAddress("system", service["metadata"]["name"])
+        .path("demo", "iris")
+        .startswith(
+            f"/api/v1/namespaces/{role['metadata']['namespace']}/services/{rule['resourceNames'][0]}/"
+        )
+    )
+    assert f"{service['metadata']['name']}:{port}" == rule["resourceNames"][0]
+    assert (["services/proxy"], ["get"]) == (rule["resources"], rule["verbs"])
+    bindings = [one for one in objects if one["kind"].endswith("RoleBinding")]
+    assert role["metadata"]["name"] not in [one["roleRef"]["name"] for one in bindings]

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from batchedapi_operator import __main__ as program
 from batchedapi_operator import logs
 from batchedapi_operator.admin import admin_server
-from batchedapi_operator.keys import ObjectKey
+from batchedapi_operator.keys import JsonObject, ObjectKey
 from batchedapi_operator.logs import JsonFormatter, TextFormatter
 from batchedapi_operator.metrics import Metrics
 from batchedapi_operator.settings import LogFormat, Settings, default_serving_image
@@ -73,6 +73,55 @@ def test_a_log_line_is_one_json_object_with_its_facts() -> None:
     assert "api=demo/iris desired=5" in TextFormatter().format(made)
 
 
+def known_decisions(key: ObjectKey, count: int) -> list[JsonObject]:
+    """One API has decided thrice."""
+    return [{"desired": 3 - n} for n in range(3)][:count] if key.name == "iris" else []
+
+
+async def answers_of(port: int, metrics: Metrics, *paths: str) -> dict[str, tuple[int, str]]:
+    """Status and text of the admin port's answers."""
+    found = {}
+    async with (
+        admin_server(
+            "127.0.0.1",
+            port,
+            live=lambda: True,
+            ready=lambda: False,
+            registry=metrics.registry,
+            decisions=known_decisions,
+        ),
+        aiohttp.ClientSession() as session,
+    ):
+        for path in paths:
+            async with session.get(f"http://127.0.0.1:{port}{path}") as answer:
+                found[path] = (answer.status, await answer.text())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("/decisions/demo/iris", 200, '[{"desired": 3}, {"desired": 2}, {"desired": 1}]'),
+        ("/decisions/demo/iris?last=1", 200, '[{"desired": 3}]'),
+        ("/decisions/demo/nobody", 404, "no decision about BatchedAPI demo/nobody"),
+        ("/decisions/demo/iris?last=0", 400, "last: expected a number"),
+        ("/decisions/demo/iris?last=99999999999999", 400, "last: expected a number"),
+        ("/decisions/demo/iris?last=-1", 400, "last: expected a number"),
+        ("/decisions/demo", 404, ""),
+    ],
+)
+async def test_the_admin_port_tells_the_last_decisions(path: str, status: int, words: str) -> None:
+    """F3: `kubectl batchedapi why --last` reads them from here."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    found = await answers_of(port, Metrics(), path)
+
+    assert status == found[path][0]
+    assert words in found[path][1]
+
+
 async def test_the_admin_port_tells_health_and_metrics() -> None:
     """Readiness goes when the apiserver does not answer; liveness does not."""
     with socket.socket() as probe:
@@ -82,16 +131,8 @@ async def test_the_admin_port_tells_health_and_metrics() -> None:
     metrics.decided(
         ObjectKey("demo", "iris"), "Demand", desired=3, ready=2, base=10.0, capacity=5.0
     )
-    found = {}
-    async with (
-        admin_server(
-            "127.0.0.1", port, live=lambda: True, ready=lambda: False, registry=metrics.registry
-        ),
-        aiohttp.ClientSession() as session,
-    ):
-        for path in ("/livez", "/readyz", "/metrics"):
-            async with session.get(f"http://127.0.0.1:{port}{path}") as answer:
-                found[path] = (answer.status, await answer.text())
+
+    found = await answers_of(port, metrics, "/livez", "/readyz", "/metrics")
 
     assert (200, 503) == (found["/livez"][0], found["/readyz"][0])
     wanted = 'batchedapi_operator_desired_replicas{name="iris",namespace="demo"} 3.0'

@@ -10,6 +10,7 @@ from tests.unit.operator.worlds import KEY, api_body, deployment_body, pod_body,
 from batchedapi_operator.handlers import EndlessBackoff, Relay, kopf_settings
 from batchedapi_operator.keys import JsonObject, ObjectKey
 from batchedapi_operator.queue import WorkQueue
+from batchedapi_operator.reconcile.views import PodView
 from batchedapi_operator.store import Store
 
 
@@ -64,6 +65,53 @@ def test_pods_belong_by_the_chain_of_owners() -> None:
     assert ["ours"] == [pod.name for pod in store.owned_pods(KEY)]
     store.remove_replica_set(KEY, "iris-rs")
     assert () == store.owned_pods(KEY)
+
+
+def starting(seconds: int, *, ready: bool = True, restarts: int = 0) -> JsonObject:
+    """A pod that became ready so long after it was made, or lost its readiness then."""
+    body = pod_body("ours")
+    body["metadata"]["creationTimestamp"] = "2026-01-02T03:00:00Z"
+    when = f"2026-01-02T03:{seconds // 60:02}:{seconds % 60:02}Z"
+    state = "True" if ready else "False"
+    body["status"]["conditions"] = [{"type": "Ready", "status": state, "lastTransitionTime": when}]
+    body["status"]["containerStatuses"][0]["restartCount"] = restarts
+    return body
+
+
+def startup_of(*seen: JsonObject, relisted: bool = False) -> float | None:
+    """What the store knows after it has seen a pod like that."""
+    store = Store()
+    store.put_deployment(KEY, deployment_body())
+    store.put_replica_set(KEY, replica_set_body())
+    for body in seen:
+        if relisted:
+            store.replace_pods(KEY, [PodView.of(body)])
+        else:
+            store.put_pod(KEY, body)
+    (pod,) = store.owned_pods(KEY)
+    return pod.startup
+
+
+@pytest.mark.parametrize("relisted", [False, True])
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        pytest.param([starting(0, ready=False)], None, id="not yet"),
+        pytest.param([starting(0, ready=False), starting(42)], 42.0, id="ready"),
+        pytest.param([starting(42), starting(100, ready=False)], 42.0, id="lost"),
+        pytest.param(
+            [starting(42), starting(100, ready=False), starting(160)], 42.0, id="found again"
+        ),
+        pytest.param([starting(42, restarts=1)], None, id="a container restarted"),
+        pytest.param([starting(59 * 60)], None, id="longer than any start may take"),
+        pytest.param([pod_body("ours")], None, id="no dates"),
+    ],
+)
+def test_a_pods_startup_is_the_time_to_its_first_readiness(
+    seen: list[JsonObject], expected: float | None, *, relisted: bool
+) -> None:
+    """The autoscaler plans with it; a readiness that flaps must not look like a slow start."""
+    assert expected == startup_of(*seen, relisted=relisted)
 
 
 async def test_events_are_stored_and_queued_on_the_operators_loop() -> None:

@@ -13,6 +13,7 @@ def page(
     size: float | None = None,
     max_batch_size: int = 16,
     lanes: int = 2,
+    in_flight: int = 5,
     extra: str = "",
 ) -> str:
     """One method's page; a request has one row unless `requests` says otherwise.
@@ -40,6 +41,7 @@ batchedapi_batch_seconds_count{{method="predict"}} {batches}
 batchedapi_batches_total{{method="predict",reason="full"}} {full}
 batchedapi_batches_total{{method="predict",reason="interval"}} {batches - full}
 batchedapi_queue_rows{{method="predict"}} 3
+batchedapi_in_flight_requests{{method="predict"}} {in_flight}
 batchedapi_lanes{{method="predict"}} {lanes}
 batchedapi_max_batch_size{{method="predict"}} {max_batch_size}
 batchedapi_batch_interval_seconds{{method="predict"}} 0.005
@@ -58,6 +60,7 @@ batchedapi_batch_seconds_sum{method="ask"} 600
 batchedapi_batch_seconds_count{method="ask"} 60
 batchedapi_batches_total{method="ask",reason="full"} 60
 batchedapi_queue_rows{method="ask"} 7
+batchedapi_in_flight_requests{method="ask"} 900
 batchedapi_lanes{method="ask"} 1024
 batchedapi_max_batch_size{method="ask"} 1
 batchedapi_batch_interval_seconds{method="ask"} 1

@@ -1,5 +1,6 @@
 """Advice in the status and in events: what a user should think about, said once."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -104,7 +105,9 @@ async def test_advice_that_comes_second_is_said_too() -> None:
         predictor={"path": "m:C", "processesPerReplica": 2}, compute={"mem": "1Gi", "cpu": "1"}
     )
     await heavy.run(60)
-    heavy.cluster.objects[BATCHED_APIS, KEY]["spec"]["compute"]["cpu"] = "100m"
+    edited = copy.deepcopy(heavy.cluster.objects[BATCHED_APIS, KEY])
+    edited["spec"]["compute"]["cpu"] = "100m"
+    heavy.cluster.put(BATCHED_APIS, edited)
     heavy.refresh()
 
     await heavy.run(60)

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.operator.autoscaling.pages import page
 from tests.unit.operator.worlds import api
 
-from batchedapi_core.scaling import ScalingState
+from batchedapi_core.scaling import PolicyKind, ScalingState, StepKind, StepPolicy
 from batchedapi_operator.autoscaling.in_effect import (
     effective_of,
     policy_of,
@@ -102,3 +102,73 @@ def test_a_full_batch_has_rows_whatever_is_limited(
     assert (expected, 16) == (policy.max_batch_size, policy.max_size)
     (sample,) = samples_of(written, seen)
     assert 100.0 / expected == pytest.approx(sample.sizes / 16)
+
+
+def test_what_the_manifest_says_of_scaling_reaches_the_policy() -> None:
+    """Every field once, with a value that no default has."""
+    written = api(
+        paused=True,
+        serverSideBatching={"maxLatency": "100ms"},
+        autoscaling={
+            "policy": "Concurrency",
+            "minReplicas": 2,
+            "maxReplicas": 7,
+            "targetReplicaConcurrency": "12500m",
+            "targetUtilizationPercent": 70,
+            "window": "120s",
+            "slo": {"percentile": 95, "latency": "80ms"},
+            "behavior": {
+                "scaleUp": {"stabilizationWindowSeconds": 7},
+                "scaleDown": {"policies": [{"type": "Pods", "value": 3, "periodSeconds": 30}]},
+            },
+        },
+    )
+
+    policy = policy_of(written, pages(), ScalingState.empty(), 0.0)
+
+    assert (PolicyKind.CONCURRENCY, 12.5, True) == (
+        policy.kind,
+        policy.target_concurrency,
+        policy.paused,
+    )
+    assert (2, 7, 0.7, 120.0) == (
+        policy.min_replicas,
+        policy.max_replicas,
+        policy.target_utilization,
+        policy.window,
+    )
+    assert (0.95, 0.08) == (policy.quantile, policy.latency_target)
+    assert 7.0 == policy.up.stabilization
+    assert (StepPolicy(StepKind.PODS, 3, 30.0),) == policy.down.policies
+
+
+@pytest.mark.parametrize(
+    ("predictor", "figures", "expected"),
+    [
+        pytest.param({}, {"max_batch_size": 16}, 16.0, id="one lane"),
+        pytest.param({"processesPerReplica": 3}, {"max_batch_size": 16}, 48.0, id="three"),
+        pytest.param(
+            {"processesPerReplica": 3, "threadsPerProcess": 2}, {"max_batch_size": 1}, 6.0,
+            id="no batching",
+        ),
+        pytest.param({}, {"max_batch_size": 1, "lanes": 1024}, 1.0, id="calls"),
+    ],
+)  # fmt: skip
+def test_a_replica_is_to_have_as_many_requests_as_fill_its_lanes(
+    predictor: dict[str, Any], figures: dict[str, Any], expected: float
+) -> None:
+    """W05: Cortex's default, processes times threads, is right only without batching."""
+    written = api(predictor={"path": "m:C", **predictor}, autoscaling={"policy": "Concurrency"})
+
+    policy = policy_of(written, pages(**figures), ScalingState.empty(), 0.0)
+
+    assert expected == policy.target_concurrency
+
+
+def test_without_a_latency_of_its_own_the_slo_is_max_latency() -> None:
+    """One place to say it is enough."""
+    written = api(serverSideBatching={"maxLatency": "100ms"})
+
+    policy = policy_of(written, [], ScalingState.empty(), 0.0)
+
+    assert (0.1, 0.99) == (policy.latency_target, policy.quantile)

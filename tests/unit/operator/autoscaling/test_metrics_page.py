@@ -8,13 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.operator.autoscaling.pages import CALLS, page
 
-from batchedapi_operator.autoscaling.metrics_page import MAX_BYTES, MetricsPage, parse_page
+from batchedapi_operator.autoscaling.exposition import MAX_BYTES, MAX_SERIES, REMEMBERED, Layout
+from batchedapi_operator.autoscaling.metrics_page import MetricsPage, parse_page
 from batchedapi_operator.errors import MetricsUnavailableError
 
 
-def parsed(text: str) -> MetricsPage:
-    """Read at a fixed time."""
-    return parse_page(text, "uid", time=50.0, unix_time=1060.0)
+def parsed(text: str, layout: Layout | None = None) -> MetricsPage:
+    """Read at a fixed time; a line that is added need not end."""
+    whole = text if text.endswith("\n") else f"{text}\n"
+    return parse_page(whole, "uid", time=50.0, unix_time=1060.0, layout=layout)
 
 
 def test_every_figure_is_read_from_its_metric() -> None:
@@ -38,6 +40,70 @@ def test_every_figure_is_read_from_its_metric() -> None:
     assert [(8, 5), (16, 10), (math.inf, 10)] == list(sample.batch_rows_buckets)
     assert (3, 2) == (sample.queue_rows, sample.lanes)
     assert (16, 0.005) == (found.max_batch_size, found.batch_interval)
+
+
+def test_what_explains_a_batch_is_read_too() -> None:
+    """Release reasons, waiting and requests in flight become words in the status."""
+    extra = (
+        'batchedapi_queue_wait_seconds_sum{method="predict"} 1.5\n'
+        'batchedapi_queue_wait_seconds_count{method="predict"} 30\n'
+        'batchedapi_request_seconds_sum{method="predict"} 2.5\n'
+        'batchedapi_request_seconds_count{method="predict"} 20\n'
+    )
+
+    found = parse_page(page(extra=extra), "uid", time=50.0, unix_time=1060.0, startup=21.0)
+
+    assert (5, 100, 21.0) == (found.sample.in_flight, found.sample.requests, found.sample.startup)
+    assert [2, 8, 0, 0, 0, 0, 0] == list(found.counted.released)
+    assert [1, 2, 0, 0, 0] == list(found.counted.rejected)
+    assert (1.5, 30, 2.5, 20) == (
+        found.counted.queue_wait,
+        found.counted.waited,
+        found.counted.request_seconds,
+        found.counted.answered,
+    )
+
+
+def test_a_page_that_was_read_before_reads_the_same() -> None:
+    """What is remembered is which line is which series, and nothing of its number."""
+    layout = Layout()
+    first = parsed(page(extra=CALLS), layout)
+    other = parsed(page(received=500, rows=400, batches=40, full=9, extra=CALLS), layout)
+
+    assert first == parsed(page(extra=CALLS), layout)
+    assert other == parsed(page(received=500, rows=400, batches=40, full=9, extra=CALLS))
+
+
+def test_a_series_is_the_same_whatever_the_order_of_its_labels() -> None:
+    """Else a page could count one twice, the second time under the other spelling."""
+    twice = 'batchedapi_batches_total{reason="full",method="predict"} 5'
+    layout = Layout()
+    parsed(page(), layout)
+
+    for known in (None, layout):
+        with pytest.raises(MetricsUnavailableError, match="twice"):
+            parsed(page(extra=twice), known)
+
+
+def test_a_layout_stays_small_whatever_pods_say() -> None:
+    """New labels with every page would else fill the operator's memory (O24)."""
+    layout = Layout()
+    for number in range(30):
+        lines = (f'batchedapi_queue_rows{{method="{number}-{n}"}} 1' for n in range(100))
+        noise = (f'mine{{n="{number}-{n}"}} 1' for n in range(200))
+        parsed(page(extra="\n".join((*lines, *noise))), layout)
+
+    assert 2 * REMEMBERED >= sum(map(len, layout.lines))
+    assert parsed(page(), layout) == parsed(page())
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 10, 100])
+def test_a_page_that_ends_early_is_refused(cut: int) -> None:
+    """`1000` cut to `10` is a number, too; only the missing end of the line tells."""
+    with pytest.raises(MetricsUnavailableError) as refused:
+        parse_page(page()[:-cut], "uid", time=50.0, unix_time=1060.0)
+
+    assert "malformed" == refused.value.result
 
 
 def test_methods_with_different_edges_are_added_bucket_by_bucket() -> None:
@@ -85,6 +151,7 @@ def test_methods_without_lanes_are_not_known(calls: int) -> None:
         "batchedapi_batch_seconds_sum",
         "batchedapi_batches_total",
         "batchedapi_queue_rows",
+        "batchedapi_in_flight_requests",
         "batchedapi_lanes",
     ],
 )
@@ -112,7 +179,7 @@ def test_impossible_values_void_the_page(value: str) -> None:
     [
         pytest.param("x" * (MAX_BYTES + 1), "too_large", id="page"),
         pytest.param(
-            "\n".join(f'batchedapi_lanes{{method="{n}"}} 1' for n in range(6000)),
+            "\n".join(f'batchedapi_lanes{{method="{n}"}} 1' for n in range(MAX_SERIES)),
             "too_large",
             id="series",
         ),
@@ -127,7 +194,17 @@ def test_impossible_values_void_the_page(value: str) -> None:
         ),
         pytest.param('batchedapi_lanes{method="b} 1', "malformed", id="open quote"),
         pytest.param('batchedapi_lanes{method="b"} many', "malformed", id="no number"),
+        pytest.param('batchedapi_lanes{method="b"} 1_0', "malformed", id="underscore"),
+        pytest.param('batchedapi_lanes{method="b"} ' + "1" * 900, "malformed", id="digits"),
+        pytest.param('batchedapi_lanes{method="b"} 1 1700000000', "malformed", id="timestamp"),
+        pytest.param('batchedapi_lanes{method="b",method="c"} 1', "malformed", id="label twice"),
+        pytest.param('batchedapi_lanes more{method="b"} 1', "malformed", id="two names"),
+        pytest.param("batchedapi_lanes", "malformed", id="no value"),
+        pytest.param('batchedapi_lanes{method="b"}', "malformed", id="labels, no value"),
         pytest.param('batchedapi_max_batch_size{method="b"} 1e9', "invalid", id="batch size"),
+        pytest.param('batchedapi_max_batch_size{method="b"} 0', "invalid", id="no batch size"),
+        pytest.param('batchedapi_batch_interval_seconds{method="b"} 1e9', "invalid", id="interval"),
+        pytest.param("batchedapi_model_process_memory_bytes 1e300", "invalid", id="memory"),
     ],
 )
 def test_hostile_pages_are_refused_by_kind(extra: str, result: str) -> None:
@@ -135,6 +212,12 @@ def test_hostile_pages_are_refused_by_kind(extra: str, result: str) -> None:
     with pytest.raises(MetricsUnavailableError) as refused:
         parsed(page(extra=extra))
     assert result == refused.value.result
+
+
+def test_more_lanes_than_a_replica_can_have_are_none() -> None:
+    """Believed, they would be capacity without end, and a reason to remove all others."""
+    with pytest.raises(MetricsUnavailableError, match="batchedapi_lanes"):
+        parsed(page(lanes=10**9))
 
 
 def test_other_metrics_cost_nothing() -> None:

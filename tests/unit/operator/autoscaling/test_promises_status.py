@@ -4,7 +4,7 @@ from tests.unit.operator.autoscaling.pages import page
 
 from batchedapi_core.scaling import Observation, ScalingPolicy, ScalingState, decide, observe
 from batchedapi_operator.autoscaling.metrics_page import parse_page
-from batchedapi_operator.autoscaling.report import Look, build_report
+from batchedapi_operator.autoscaling.report import Decided, Look, build_report
 
 POLICY = ScalingPolicy(min_replicas=1, max_replicas=5, max_batch_size=16, batch_interval=0.005)
 
@@ -14,11 +14,11 @@ def test_the_mean_batch_in_the_status_is_rows_over_batches_of_the_replicas() -> 
     state, now = ScalingState.empty(), 0.0
     for now, rows, batches in ((0.0, 100.0, 50.0), (5.0, 400.0, 75.0)):
         text = page(received=rows, rows=rows, batches=batches, full=0, seconds=batches / 50)
-        sample = parse_page(text, "pod", time=now, unix_time=4600.0 + now).sample
-        load, state = observe(POLICY, state, Observation((sample,), 1, 1, "a"), now)
+        found = parse_page(text, "pod", time=now, unix_time=4600.0 + now)
+        load, state = observe(POLICY, state, Observation((found.sample,), 1, 1, "a"), now)
     decision, state = decide(POLICY, load, state, now)
 
-    look = Look(POLICY, load, decision, state.to_saved(), ready=1, answered=1)
+    look = Look(Decided(POLICY, load, decision, 1, (found,)), state.to_saved())
     batching = build_report(look, {}, 1, "2026-01-02T03:04:05Z", scaled=False)["batching"]
 
     assert ("12.0", 75, 16) == tuple(

@@ -1,16 +1,18 @@
 """The scraper against servers that misbehave, over real sockets."""
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from tests.unit.operator.autoscaling.pages import page
 from tests.unit.operator.worlds import pod_body
 
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
-from batchedapi_operator.autoscaling.scrape import SCRAPE_SECONDS, Outcome, Scraper
+from batchedapi_operator.autoscaling.scrape import AT_ONCE, SCRAPE_SECONDS, Outcome, Scraper
 from batchedapi_operator.errors import MetricsUnavailableError
 from batchedapi_operator.reconcile.views import PodView
 
@@ -93,7 +95,7 @@ async def test_a_page_becomes_a_sample_of_its_pod() -> None:
         ),
         pytest.param(endless, "too_large", id="a gigabyte"),
         pytest.param(dripping, "unreachable", id="drip"),
-        pytest.param(whole("no exposition"), "incomplete", id="another page"),
+        pytest.param(whole("no exposition\n"), "incomplete", id="another page"),
     ],
 )
 async def test_a_pod_that_misbehaves_is_a_pod_not_seen(answer: Answer, result: str) -> None:
@@ -125,3 +127,61 @@ async def test_only_addresses_are_scraped(ip: str) -> None:
 
     assert isinstance(outcome, MetricsUnavailableError)
     assert outcome.result == "no_address"
+
+
+async def test_pods_that_hang_hold_up_nobody_for_longer_than_their_limit() -> None:
+    """50 of 100: the others are read at once, and the look ends when the limit is over (O24)."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            if int(writer.get_extra_info("sockname")[0].rpartition(".")[2]) % 2:
+                await whole(page(), extra="Connection: close\r\n")(writer)
+            else:
+                await reader.read()
+        writer.close()
+
+    bodies = [pod_body(f"iris-{n}", ip=f"127.0.3.{n}") for n in range(1, 101)]
+    server = await asyncio.start_server(serve, "0.0.0.0", 0)
+    begun = asyncio.get_running_loop().time()
+    async with server, Scraper.opened(server.sockets[0].getsockname()[1], seconds=1.0) as scraper:
+        outcomes = await scraper.scrape([PodView.of(body) for body in bodies])
+
+    assert [True, False] * 50 == [isinstance(one, MetricsPage) for one in outcomes]
+    assert asyncio.get_running_loop().time() - begun < 2.5
+
+
+async def test_more_pods_than_are_asked_at_once_wait_without_losing_their_time() -> None:
+    """A pod's limit begins with its own request; hanging neighbours are not its fault."""
+    hanging, limit = asyncio.Event(), 0.3
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            if writer.get_extra_info("sockname")[0] == "127.0.4.1":
+                await whole(page(), extra="Connection: close\r\n")(writer)
+            else:
+                await hanging.wait()
+        writer.close()
+
+    bodies = [pod_body(f"iris-{n}", ip=f"127.0.5.{n}") for n in range(1, 255)] * 2
+    bodies = [*bodies[:AT_ONCE], pod_body("last", ip="127.0.4.1")]
+    server = await asyncio.start_server(serve, "0.0.0.0", 0)
+    async with server, Scraper.opened(server.sockets[0].getsockname()[1], seconds=limit) as scraper:
+        *_, last = await scraper.scrape([PodView.of(body) for body in bodies])
+        hanging.set()
+
+    assert isinstance(last, MetricsPage)
+
+
+async def test_the_sample_carries_how_long_the_pod_took_to_start() -> None:
+    """Its page does not say it: the pod's own conditions do."""
+    pod = replace(PodView.of(pod_body(ip="127.0.0.1")), startup=21.0)
+    async with (
+        pod_that_answers(whole(page())) as port,
+        Scraper.opened(port) as scraper,
+    ):
+        (outcome,) = await scraper.scrape([pod])
+
+    assert isinstance(outcome, MetricsPage)
+    assert 21.0 == outcome.sample.startup

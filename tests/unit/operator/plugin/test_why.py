@@ -4,13 +4,20 @@ import pytest
 
 from batchedapi_core.scaling import (
     Observation,
+    PolicyKind,
     ScalingPolicy,
     ScalingState,
     explain,
     record,
     step,
 )
-from batchedapi_operator.plugin.why import TERMS, NoDecisionError, explain_status
+from batchedapi_operator.plugin.why import (
+    CONCURRENCY_TERMS,
+    TERMS,
+    NoDecisionError,
+    explain_decision,
+    newest,
+)
 
 
 def test_it_prints_the_sentence_the_terms_and_the_clamps() -> None:
@@ -21,7 +28,7 @@ def test_it_prints_the_sentence_the_terms_and_the_clamps() -> None:
     recorded = record(policy, decision)
     last = {"time": "2026-01-02T03:04:05Z", "text": recorded["text"], "record": recorded}
 
-    told = explain_status("iris", {"autoscaling": {"lastDecision": last}})
+    told = explain_decision(newest("iris", {"autoscaling": {"lastDecision": last}}))
 
     assert explain(policy, decision) == told.split("\n")[0]
     assert "MinReplicas" in told
@@ -35,7 +42,28 @@ def test_every_term_it_names_is_one_of_core() -> None:
     nothing = Observation(samples=(), ready=0, current=1, revision="r")
     decision, _ = step(policy, ScalingState.empty(), nothing, 0.0)
 
-    assert {label for label, _ in TERMS} <= set(record(policy, decision)["terms"])
+    named = {label for label, _ in (*TERMS, *CONCURRENCY_TERMS)}
+    assert named <= set(record(policy, decision)["terms"])
+
+
+def test_by_requests_in_flight_no_capacity_is_shown() -> None:
+    """Policy Concurrency knows none: the target is one of requests."""
+    policy = ScalingPolicy(
+        min_replicas=1,
+        max_replicas=5,
+        max_batch_size=8,
+        batch_interval=0.01,
+        kind=PolicyKind.CONCURRENCY,
+        target_concurrency=32.0,
+    )
+    nothing = Observation(samples=(), ready=0, current=1, revision="r")
+    decision, _ = step(policy, ScalingState.empty(), nothing, 0.0)
+    recorded = record(policy, decision)
+
+    told = explain_decision({"time": "now", "text": recorded["text"], "record": recorded})
+
+    assert "requests in flight of one replica" in told
+    assert "capacity_batch" not in told
 
 
 @pytest.mark.parametrize(
@@ -62,5 +90,5 @@ def test_without_a_decision_it_says_why_there_is_none(
 ) -> None:
     """Nothing to explain is an answer, too."""
     with pytest.raises(NoDecisionError) as refused:
-        explain_status("iris", status)
+        newest("iris", status)
     assert words in refused.value.message

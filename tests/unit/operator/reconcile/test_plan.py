@@ -51,6 +51,58 @@ def test_a_new_api_gets_its_children_in_the_order_they_need_each_other() -> None
     assert ("Accepted", "") == valid(made)
 
 
+def test_a_new_api_begins_with_init_replicas() -> None:
+    """W05: a service whose load is known starts with what it needs."""
+    scaling = {"minReplicas": 1, "initReplicas": 4, "maxReplicas": 9}
+
+    assert 4 == planned(autoscaling=scaling).replicas
+    assert planned(existing(replicas=2), autoscaling=scaling).replicas is None
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [{}, {"autoscaling": {"mode": "External"}, "replicas": 5}],
+    ids=["Native", "External"],
+)
+def test_nothing_of_a_paused_api_is_changed(spec: dict[str, Any]) -> None:
+    """Neither a rollout nor a count nor a deletion, though source and count are other now."""
+    changed = replace(existing(replicas=2, revision="older"), revisions=revision_children(9))
+
+    made = planned(changed, paused=True, **spec)
+
+    assert ((), None, ()) == (made.apply, made.replicas, made.delete)
+    assert ("Paused", 2) == (made.status["phase"], made.status["desiredReplicas"])
+
+
+def test_a_paused_api_says_what_runs_and_not_what_would() -> None:
+    """The revision in the status is that of the pods; no event announces another."""
+    pinned = {"current": "iris-abc", "image": "mine:1"}
+    world = replace(existing(), status={"revision": pinned})
+
+    made = planned(world, paused=True, predictor={"path": "m:C", "image": "mine:2"})
+
+    assert pinned == made.status["revision"]
+    assert () == made.notes
+
+
+def test_a_paused_api_of_which_there_is_nothing_yet_stays_so() -> None:
+    """A manifest can be applied paused, to be looked at first."""
+    made = planned(paused=True)
+
+    assert ((), None) == (made.apply, made.replicas)
+    assert "Paused" == made.status["phase"]
+    assert "revision" not in made.status
+
+
+def test_an_api_that_is_resumed_is_rolled_out() -> None:
+    """What was changed meanwhile is made up for."""
+    resumed = planned(existing(replicas=2), autoscaling={"mode": "Off"}, replicas=5)
+
+    assert ["ConfigMap", "Service", "Deployment"] == kinds(resumed)
+    assert 5 == resumed.replicas
+    assert "Paused" != resumed.status["phase"]
+
+
 def test_the_first_count_is_written_even_if_it_is_what_there_is() -> None:
     """Only then is it somebody's, and later looks can tell a first count from a chosen one."""
     assert planned(existing(replicas=1, replicas_owned=False)).replicas == 1

@@ -63,6 +63,26 @@ async def test_an_operator_that_restarts_settles_without_a_status_write(
     assert {"apply"} == {verb for verb, _ in cluster.writes}
 
 
+async def test_a_pause_writes_its_phase_and_nothing_else_until_it_ends(
+    cluster: MemoryCluster,
+) -> None:
+    """Edited while paused: the edit is rolled out when the pause is over, once."""
+    reconciler = reconciler_of(cluster)
+    for _ in range(3):
+        await reconciler.reconcile(KEY)
+    edited = {"autoscaling": {"minReplicas": 2}, "compute": {"cpu": "1"}}
+    for paused in (True, False):
+        cluster.writes.clear()
+        status = cluster.objects[BATCHED_APIS, KEY]["status"]
+        cluster.put(BATCHED_APIS, {**api_body(**edited, paused=paused), "status": status})
+        for _ in range(3):
+            await reconciler.reconcile(KEY)
+        kinds = {what.partition("/")[0] for verb, what in cluster.writes if verb != "status"}
+        phase = cluster.objects[BATCHED_APIS, KEY]["status"]["phase"]
+        assert ({"Deployment"} <= kinds, bool(kinds)) == (not paused, not paused)
+        assert paused == (phase == "Paused")
+
+
 async def test_the_children_are_made_in_order_and_then_scaled(cluster: MemoryCluster) -> None:
     """The status comes last: it tells of what has been done."""
     await reconciler_of(cluster).reconcile(KEY)

@@ -97,6 +97,7 @@ def test_before_the_method_is_known_there_is_little_to_say() -> None:
     assert names == {
         contract.METRIC_PROCESS_START_TIME,
         contract.METRIC_PROCESS_RESTARTS,
+        contract.METRIC_WEB_CPU_SECONDS,
         contract.METRIC_MODEL_PROCESS_MEMORY_BYTES,
     }
 
@@ -133,6 +134,18 @@ def test_the_page_says_what_was_recorded(batches: list[Any]) -> None:
     assert math.isclose(
         sum(b[1] * b[4] for b in batches), read[contract.METRIC_BATCH_ROW_SECONDS, ""], abs_tol=1e-6
     )
+
+
+def test_the_cpu_time_of_every_web_process_that_ran_has_a_series() -> None:
+    """One of several may be out of CPU alone; sixteen series for the usual one would be a waste."""
+    memory = fresh()
+    memory[slots.WEB_CPU] = 12.5
+    memory[slots.WEB_CPU + 2] = 0.5
+
+    read = samples(memory)
+
+    name = contract.METRIC_WEB_CPU_SECONDS
+    assert [12.5, None, 0.5, None] == [read.get((name, f"process={i}")) for i in range(4)]
 
 
 def test_requests_are_counted_by_code_and_timed_when_they_were_answered() -> None:
@@ -294,6 +307,7 @@ def test_slots_do_not_overlap() -> None:
         (slots.START_TIME, 4),
         (slots.READY, 1),
         (slots.BEAT, contract.MAX_WEB_PROCESSES),
+        (slots.WEB_CPU, contract.MAX_WEB_PROCESSES),
         (slots.ANSWERED, contract.MAX_PROCESSES),
     ]
     block = [

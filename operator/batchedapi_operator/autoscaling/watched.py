@@ -1,0 +1,100 @@
+"""What the autoscaler remembers of one API, and what its users are told of lost metrics."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from batchedapi_core.bottleneck import Verdict
+from batchedapi_core.manifest import BatchedAPI, ConditionType
+from batchedapi_core.placement import AdviceReason
+from batchedapi_core.scaling import ClampName, Reason, ScalingDecision, ScalingState
+from batchedapi_operator.autoscaling.advice import standing_in
+from batchedapi_operator.autoscaling.tally import Tally
+from batchedapi_operator.events import Note
+from batchedapi_operator.keys import JsonObject, ObjectKey
+from batchedapi_operator.reconcile.plan import parsed
+
+LOOKS_BEFORE_HOLD: Final = 3
+"""In a row without knowledge before anybody is told: the first look after a start has nothing to
+compare with, and one missed scrape is no news."""
+SECONDS_PER_HOLD_EVENT: Final = 300.0
+"""Pods that come and go must not become a stream of events."""
+
+
+@dataclass(slots=True)
+class Watched:
+    """Owned by the loop."""
+
+    uid: str
+    state: ScalingState
+    tally: Tally = field(default_factory=Tally.empty)
+    verdict: Verdict | None = None
+    reported: float = float("-inf")
+    held: int = 0
+    """Looks in a row that ended in a hold."""
+    advised: frozenset[AdviceReason] = frozenset()
+    """What the status says at present."""
+    blind: int = 0
+    """Looks in a row at which metrics were missing."""
+    missing: bool = False
+    """Users were told that metrics are missing, and not yet that they are back."""
+    told: float = float("-inf")
+    """When users were last told that they are missing, monotonic seconds."""
+
+    @classmethod
+    def restored(cls, uid: str, document: Mapping[str, Any]) -> "Watched":
+        """What an earlier operator learned; checked by core, since anybody may edit a status."""
+        status = document.get("status") or {}
+        saved = (status.get("autoscaling") or {}).get("learned")
+        last = (status.get("autoscaling") or {}).get("lastDecision") or {}
+        missing = last.get("reason") == Reason.NO_METRICS and any(
+            one["type"] == ConditionType.AUTOSCALING_ACTIVE and one["reason"] == "MetricsMissing"
+            for one in status.get("conditions") or ()
+        )
+        state = ScalingState.restored(saved)
+        return cls(uid, state, advised=standing_in(status), missing=missing)
+
+    def note_of_hold(
+        self, decision: ScalingDecision, why: Callable[[], str], now: float
+    ) -> Note | None:
+        """The event that a decision is worth: that a hold begins, or that it ends."""
+        held_by = {clamp.name for clamp in decision.clamps}
+        if ClampName.NO_METRICS in held_by:
+            self.blind += 1
+            rested = now - self.told >= SECONDS_PER_HOLD_EVENT
+            if self.missing or self.blind < LOOKS_BEFORE_HOLD or not rested:
+                return None
+            self.missing, self.told = True, now
+            return Note("Warning", "MetricsMissing", "Scale", why())
+        if ClampName.NO_READY_PODS in held_by:
+            return None
+        self.blind = 0
+        if not self.missing:
+            return None
+        self.missing = False
+        return Note("Normal", "MetricsBack", "Scale", why())
+
+
+class Manifests:
+    """Manifests as models; parsed again only when they have changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[ObjectKey, tuple[str, JsonObject, BatchedAPI]] = {}
+
+    def of(self, key: ObjectKey, document: JsonObject) -> BatchedAPI:
+        """The model of what was watched last.
+
+        Raises:
+            InvalidSpecError: It cannot be used.
+        """
+        uid, spec = document["metadata"]["uid"], document["spec"]
+        known = self._known.get(key)
+        if known is not None and known[:2] == (uid, spec):
+            return known[2]
+        api = parsed(document)
+        self._known[key] = (uid, spec, api)
+        return api
+
+    def forget(self, key: ObjectKey) -> None:
+        """The API is gone."""
+        self._known.pop(key, None)

@@ -1,0 +1,85 @@
+"""What the autoscaler writes: replicas, its part of the status, events."""
+
+import logging
+import uuid
+from collections.abc import Callable
+from datetime import datetime
+
+from batchedapi_core import contract
+from batchedapi_core.placement import Advice, AdviceReason
+from batchedapi_core.scaling import ScalingDecision
+from batchedapi_operator.autoscaling.advice import notes_of_advice
+from batchedapi_operator.cluster import Cluster, micro_time
+from batchedapi_operator.errors import ApplyError
+from batchedapi_operator.events import Note, build_event
+from batchedapi_operator.keys import DEPLOYMENTS, JsonObject, ObjectKey
+from batchedapi_operator.reconcile.views import DeploymentView
+
+log = logging.getLogger(__name__)
+
+
+class Writes:
+    """Every one may raise ApplyError, but for events: the status says the same."""
+
+    def __init__(self, cluster: Cluster, wall: Callable[[], datetime]) -> None:
+        self._cluster = cluster
+        self._wall = wall
+
+    async def scale(
+        self,
+        key: ObjectKey,
+        uid: str,
+        deployment: DeploymentView,
+        decision: ScalingDecision,
+        text: str,
+    ) -> bool:
+        """Carry out a decision; False where there is nothing to do, or nothing must be done."""
+        if decision.desired == deployment.replicas:
+            return False
+        body = await self._cluster.get(DEPLOYMENTS, key)
+        live = DeploymentView.of(body) if body is not None else None
+        if live is None or (live.child.uid, live.replicas) != (
+            deployment.child.uid,
+            deployment.replicas,
+        ):
+            # Decided on what is no longer so: the watch is behind, the next look will know.
+            return False
+        await self._cluster.scale(key, decision.desired)
+        log.info(
+            "replicas changed",
+            extra={
+                "api": str(key),
+                "current": deployment.replicas,
+                "desired": decision.desired,
+                "reason": decision.reason.value,
+                "why": text,
+            },
+        )
+        up = decision.desired > deployment.replicas
+        await self.event(
+            key, uid, Note("Normal", "ScaledUp" if up else "ScaledDown", "Scale", text)
+        )
+        return True
+
+    async def status(self, key: ObjectKey, uid: str, status: JsonObject) -> None:
+        """The autoscaler's part."""
+        await self._cluster.apply_status(key, uid, status, contract.AUTOSCALER_FIELD_MANAGER)
+
+    async def advice(
+        self,
+        key: ObjectKey,
+        uid: str,
+        advice: tuple[Advice, ...],
+        standing: frozenset[AdviceReason],
+    ) -> None:
+        """An event for each piece that is new."""
+        for note in notes_of_advice(advice, standing):
+            await self.event(key, uid, note)
+
+    async def event(self, key: ObjectKey, uid: str, note: Note) -> None:
+        """Record it, if that can be done: a quota on events must not hold up a report."""
+        event = build_event(note, key, uid, micro_time(self._wall()), uuid.uuid4().hex[:16])
+        try:
+            await self._cluster.create_event(event)
+        except ApplyError as error:
+            log.warning("event not written", extra={"api": str(key), "error": error.message})

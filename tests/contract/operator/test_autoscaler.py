@@ -1,0 +1,103 @@
+"""Pauses, first counts, and the autoscaler's part of the status, against a real apiserver."""
+
+import asyncio
+
+import pytest
+from tests.contract.operator.conftest import OperatorProcess
+from tests.contract.operator.test_operator import IN_IMAGE, replicas, template
+from tests.contract.operator.world import World, until
+
+from batchedapi_core.bottleneck import Kind, Verdict
+from batchedapi_core.scaling import (
+    Observation,
+    ScalingPolicy,
+    ScalingState,
+    decide,
+    observe,
+    replay,
+)
+from batchedapi_operator.autoscaling.report import Decided, Effective, Look, build_report
+from batchedapi_operator.keys import BATCHED_APIS, ObjectKey
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("operator")]
+
+
+async def test_nothing_of_a_paused_api_is_changed_until_it_is_resumed(world: World) -> None:
+    """Neither its pods' template nor its replicas, in mode External too; the phase says why."""
+    scaling = {"autoscaling": {"mode": "External"}, "replicas": 1}
+    await world.create_api("paused", {"predictor": IN_IMAGE, **scaling})
+    await world.until_condition("paused", "SpecValid", "Accepted")
+    before = template(await world.deployment("paused"))
+    edit = {"paused": True, "replicas": 3, "predictor": {"env": [{"name": "A", "value": "2"}]}}
+    await world.patch(BATCHED_APIS, "paused", {"spec": edit})
+
+    async def phase() -> str:
+        return str((await world.api("paused"))["status"].get("phase"))
+
+    async def paused() -> bool:
+        return await phase() == "Paused"
+
+    await until(paused, "the phase to be Paused")
+    await world.until_condition("paused", "AutoscalingActive", "Paused")
+    await asyncio.sleep(2)
+    assert (before, 1) == (
+        template(await world.deployment("paused")),
+        await replicas(world, "paused"),
+    )
+    await world.patch(BATCHED_APIS, "paused", {"spec": {"paused": False}})
+
+    async def resumed() -> bool:
+        changed = template(await world.deployment("paused")) != before
+        return changed and await replicas(world, "paused") == 3
+
+    await until(resumed, "the edit to be rolled out")
+    assert "Paused" != await phase()
+
+
+async def test_a_new_api_begins_with_init_replicas(world: World) -> None:
+    """Through /scale, and the minimum is left to the autoscaler."""
+    scaling = {"minReplicas": 1, "initReplicas": 3, "maxReplicas": 5}
+    await world.create_api("begun", {"predictor": IN_IMAGE, "autoscaling": scaling})
+
+    async def begun() -> bool:
+        return await replicas(world, "begun") == 3
+
+    await until(begun, "initReplicas")
+
+
+async def test_every_field_that_the_autoscaler_writes_is_kept_by_the_apiserver(
+    world: World,
+) -> None:
+    """A field that the schema lacks is dropped without a word, and its news written for ever."""
+    await world.create_api("told", {"predictor": IN_IMAGE, "paused": True})
+    policy = ScalingPolicy(min_replicas=1, max_replicas=5, max_batch_size=8, batch_interval=0.01)
+    nothing = Observation(samples=(), ready=0, current=1, revision="r")
+    load, state = observe(policy, ScalingState.empty(), nothing, 0.0)
+    decision, state = decide(policy, load, state, 0.0)
+    look = Look(
+        Decided(policy, load, decision, 0, ()),
+        state.to_saved(),
+        Effective(processes=1, lanes=1, max_batch_size=8, batch_interval=0.01),
+        verdict=Verdict(Kind.IDLE, "0 batches in 60 s: nothing to change"),
+    )
+    written = build_report(look, {}, 1, "2026-01-02T03:04:05Z", scaled=True)
+    written["batching"]["releaseReasons"] = {"full": 31, "interval": 69}
+    key = ObjectKey(world.namespace, "told")
+    uid = (await world.api("told"))["metadata"]["uid"]
+
+    await world.kube.apply_status(key, uid, written, "contract-tests")
+
+    status = (await world.api("told"))["status"]
+    for part in ("batching", "autoscaling", "effective"):
+        assert written[part] == {name: status[part].get(name) for name in written[part]}
+    last = status["autoscaling"]["lastDecision"]
+    assert last["desired"] == replay(last["record"])
+
+
+async def test_decisions_that_nobody_made_are_told_with_a_sentence(
+    operator: OperatorProcess,
+) -> None:
+    """The admin port answers for every name; the plugin tells its 404 from the apiserver's."""
+    status, _ = operator.admin("/decisions/demo/nobody")
+
+    assert 404 == status

@@ -1,0 +1,174 @@
+"""What pods counted within the window, and the evidence for the verdict made of it."""
+
+import pytest
+from tests.unit.operator.autoscaling.pages import page
+from tests.unit.operator.autoscaling.test_loop import Situation
+from tests.unit.operator.worlds import api
+
+from batchedapi_core.scaling import LoadWindow, Observation, ScalingPolicy, ScalingState, observe
+from batchedapi_operator.autoscaling.bottleneck import evidence_of
+from batchedapi_operator.autoscaling.metrics_page import MetricsPage, parse_page
+from batchedapi_operator.autoscaling.tally import RETENTION, Counts, Tally, release_percent
+
+POLICY = ScalingPolicy(min_replicas=1, max_replicas=5, max_batch_size=16, batch_interval=0.005)
+
+
+def at(seconds: float, scale: float, *, start: float = 1000.0, uid: str = "uid") -> MetricsPage:
+    """A page whose counters are `scale` times those of a plain one."""
+    text = page(
+        received=100 * scale, batches=10 * scale, rows=100 * scale, full=2 * scale,
+        seconds=1.0 * scale, start=start,
+    )  # fmt: skip
+    return parse_page(text, uid, time=seconds, unix_time=1060.0 + seconds)
+
+
+def tally_of(*looks: tuple[float, dict[str, MetricsPage]]) -> Tally:
+    """Looks at pods, with a window of 60 s."""
+    tally = Tally.empty()
+    for now, pages in looks:
+        tally = tally.looked(pages, now, 60.0)
+    return tally
+
+
+def total_of(tally: Tally) -> Counts:
+    """Of all pods."""
+    return Counts.total(one.counts for one in tally.by_pod())
+
+
+def load_of(tally: Tally) -> LoadWindow:
+    """What core makes of the same pages."""
+    samples = tuple(found.sample for found in tally.pages.values())
+    return observe(POLICY, ScalingState.empty(), Observation(samples, 2, 2, "r"), 5.0)[0]
+
+
+def test_counters_of_pods_are_compared_with_themselves_and_added() -> None:
+    """100 rows of one pod and 300 of the other within five seconds."""
+    tally = tally_of(
+        (0.0, {"a": at(0.0, 1.0), "b": at(0.0, 7.0, uid="other")}),
+        (5.0, {"a": at(5.0, 2.0), "b": at(5.0, 10.0, uid="other")}),
+    )
+
+    assert (400, 40, 400) == total_of(tally).sums[:3]
+    assert {"full": 20, "interval": 80} == release_percent(tally.by_pod())
+    assert 5.0 == tally.seconds
+
+
+def test_a_pod_that_started_anew_counts_from_there() -> None:
+    """Its counters begin at zero: what it had counted before is known already."""
+    tally = tally_of((0.0, {"a": at(0.0, 9.0)}), (5.0, {"a": at(5.0, 1.0, start=1062.0)}))
+
+    (rise,) = tally.by_pod()
+
+    assert (100, 3.0) == (rise.counts.sums.received, rise.seconds)
+
+
+def test_what_is_older_than_the_window_does_not_count() -> None:
+    """The verdict is about now."""
+    looks = [(5.0 * n, {"a": at(5.0 * n, 1.0 + n)}) for n in range(30)]
+
+    tally = tally_of(*looks)
+
+    assert (1200, 60.0) == (total_of(tally).sums.received, tally.seconds)
+
+
+def test_the_busiest_web_process_of_any_pod_tells_whether_python_is_short_of_cpu() -> None:
+    """The mean of two would hide that the one with the queue has used up its core."""
+
+    def with_cpu(seconds: float, first: float, second: float) -> MetricsPage:
+        series = "batchedapi_web_cpu_seconds_total"
+        extra = f'{series}{{process="0"}} {first}\n{series}{{process="1"}} {second}\n'
+        return parse_page(page(extra=extra), "uid", time=seconds, unix_time=1060.0 + seconds)
+
+    tally = tally_of(
+        (0.0, {"a": with_cpu(0.0, 10.0, 1.0), "b": at(0.0, 1.0, uid="other")}),
+        (5.0, {"a": with_cpu(5.0, 14.5, 3.0), "b": at(5.0, 2.0, uid="other")}),
+    )
+    older = tally_of((0.0, {"a": at(0.0, 1.0)}), (5.0, {"a": at(5.0, 2.0)}))
+
+    assert 0.9 == evidence_of(api(), POLICY, load_of(tally), tally.by_pod(), tally.seconds).web_cpu
+    assert evidence_of(api(), POLICY, load_of(older), older.by_pod(), older.seconds).web_cpu is None
+
+
+def test_a_counter_that_falls_is_no_page() -> None:
+    """F10: believed, the way back up would be a demand of all that was ever counted."""
+    tally = tally_of((0.0, {"a": at(0.0, 9.0)}))
+
+    refusal = tally.refusal("a", at(5.0, 1.0))
+
+    assert refusal is not None
+    assert "invalid" == refusal.result
+    assert tally.refusal("a", at(5.0, 9.5)) is None
+    assert tally.refusal("a", at(5.0, 1.0, start=1062.0)) is None
+    assert tally.refusal("a", at(5.0, 1.0, uid="another pod of that name")) is None
+
+
+def test_what_was_believed_is_forgotten_in_the_end() -> None:
+    """Else a pod that was wrong once might never be seen again."""
+    tally = tally_of((0.0, {"a": at(0.0, 9.0)}), (RETENTION + 5.0, {}))
+
+    assert tally.refusal("a", at(RETENTION + 10.0, 1.0)) is None
+
+
+def test_the_evidence_is_the_sums_over_pods() -> None:
+    """Shares and means are made of sums: a mean of means would weigh an idle pod like a busy."""
+    tally = tally_of(
+        (0.0, {"a": at(0.0, 1.0), "b": at(0.0, 7.0, uid="other")}),
+        (5.0, {"a": at(5.0, 2.0), "b": at(5.0, 10.0, uid="other")}),
+    )
+
+    evidence = evidence_of(api(), POLICY, load_of(tally), tally.by_pod(), tally.seconds)
+
+    assert (80.0, 0.2, 0.2) == (evidence.arrival, evidence.busy, evidence.released_share("full"))
+    assert [("a", 100, 10.0), ("b", 300, 10.0)] == [
+        (pod.pod, pod.rows, pod.lane_seconds) for pod in evidence.pods
+    ]
+    assert (16, 0.005, 1, 1024) == (
+        evidence.max_batch_size,
+        evidence.batch_interval,
+        evidence.web_processes,
+        evidence.replica_concurrency,
+    )
+
+
+async def test_the_verdict_and_the_release_reasons_are_in_the_status() -> None:
+    """C28: batches of 10 of 16 rows that the interval releases; the advice has the numbers."""
+    waiting = Situation(autoscaling={"maxReplicas": 1})
+    waiting.rate = 300.0
+
+    await waiting.run(90)
+
+    batching = waiting.status["batching"]
+    assert ("BatchInterval", {"interval": 100}) == (
+        batching["bottleneck"],
+        batching["releaseReasons"],
+    )
+    assert "mean 10.0 < max 16: batchInterval (5 ms) releases first" in batching["advice"]
+    assert "CapacitySLO" == waiting.status["autoscaling"]["policy"]
+
+
+async def test_a_new_operator_leaves_the_verdict_until_it_has_seen_enough() -> None:
+    """Else every restart would flip the column."""
+    waiting = Situation(autoscaling={"maxReplicas": 1})
+    waiting.rate = 300.0
+    await waiting.run(90)
+    before = waiting.status["batching"]["bottleneck"]
+    waiting.restarted()
+
+    seen = []
+    for _ in range(10):
+        await waiting.run(5)
+        seen.append(waiting.status["batching"]["bottleneck"])
+
+    assert {before} == set(seen)
+
+
+@pytest.mark.parametrize("rows", [0.0, 100.0])
+async def test_an_idle_api_is_called_idle(rows: float) -> None:
+    """Nothing to change is an answer, too."""
+    idle = Situation()
+    idle.rows = rows
+
+    await idle.run(60)
+
+    assert "Idle" == idle.status["batching"]["bottleneck"]
+    assert "releaseReasons" not in idle.status["batching"]
