@@ -18,13 +18,17 @@ from batchedapi_serving.codecs.method_codec import Encoded
 from batchedapi_serving.codecs.named_rows import checked_arrays
 from batchedapi_serving.codecs.plain_arrays import decode_other
 from batchedapi_serving.codecs.plain_replies import INSTANCES, ITEM
-from batchedapi_serving.codecs.tensor_results import results_of
+from batchedapi_serving.codecs.tensor_results import results_of, tensor_results
 from batchedapi_serving.codecs.tensor_rows import RowPacker
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.errors import InvalidInputError
 from batchedapi_serving.predictor.api import MethodSpec
 
 _NO_META: Final[Mapping[str, Any]] = {}
+_PLAIN: Final = Wire.PLAIN
+_U, _L = b"ul"
+"""Letters of true and false; no number has these. To search for a byte takes half of the time that
+a piece of text takes."""
 
 
 class TensorCodec:
@@ -44,13 +48,13 @@ class TensorCodec:
 
     def decode(self, wire: Wire, head: Head, body: bytes) -> Decoded:
         """See Codec.decode."""
-        if wire is not Wire.PLAIN:
+        if wire is not _PLAIN:
             return wires.decode(self, wire, head, body)
         if not is_json(head.content_type):
             return decode_other(self, head, body)
         value = parse_json(body)
-        may_hold_bool = b"u" in body or b"l" in body  # of true and false; no number has these
-        rows = instances_of(value)
+        may_hold_bool = _U in body or _L in body
+        rows = None if type(value) is list else instances_of(value)
         if rows is None:
             packed = self._pack(value, "item", may_hold_bool=may_hold_bool)
             return Decoded(1, packed, ITEM, self._size)
@@ -105,4 +109,5 @@ class TensorCodec:
 
     def results(self, meta: Meta, payload: bytes) -> Results:
         """See Codec.results."""
-        return results_of(self.method, meta, payload)
+        of_kind = tensor_results if meta["kind"] == "tensors" else results_of
+        return of_kind(self.method, meta, payload)

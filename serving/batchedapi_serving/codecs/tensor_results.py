@@ -70,13 +70,17 @@ class TensorResults:
         Rows that are not finite have a text too, which must not be sent; ask not_finite_row.
         """
         if self._json is None:
-            self._json = self._texts()
+            if self._method.single_output:
+                (column,) = self._columns.values()
+                self._json = (
+                    json_rows(column) if isinstance(column, np.ndarray) else _json_texts(column)
+                )
+            else:
+                self._json = self._objects()
         return self._json
 
-    def _texts(self) -> list[bytes]:
+    def _objects(self) -> list[bytes]:
         texts = [_json_texts(column) for column in self._columns.values()]
-        if self._method.single_output:
-            return texts[0]
         names = [orjson.dumps(name) for name in self._columns]
         return [
             b"{%b}" % b",".join(b"%b:%b" % pair for pair in zip(names, row, strict=True))

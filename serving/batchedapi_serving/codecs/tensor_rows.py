@@ -24,6 +24,9 @@ _STRUCT_CODES: Final = {
 }  # fmt: skip
 
 
+_NUMPY: Final = orjson.OPT_SERIALIZE_NUMPY
+
+
 class RowPacker:
     """Packs JSON rows of one tensor without variable dimensions."""
 
@@ -125,7 +128,7 @@ def json_rows(array: np.ndarray[Any, Any]) -> list[bytes]:
     The whole batch is written at once and cut between rows, which is far cheaper than a call a row;
     float32 gets its own shortest text (0.1, not 0.10000000149011612).
     """
-    text = orjson.dumps(np.ascontiguousarray(array), option=orjson.OPT_SERIALIZE_NUMPY)
+    text = orjson.dumps(np.ascontiguousarray(array), option=_NUMPY)
     depth = array.ndim - 1
     if depth == 0:
         return text[1:-1].split(b",")
@@ -140,5 +143,6 @@ def array_of(
     payload: bytes, dtype: str, shape: Sequence[int], offset: int = 0
 ) -> np.ndarray[Any, Any]:
     """A read-only array over packed bytes; copies nothing."""
-    count = math.prod(shape)
-    return np.frombuffer(payload, dtype=dtype, count=count, offset=offset).reshape(shape)
+    if len(shape) == 1:
+        return np.frombuffer(payload, dtype, shape[0], offset)
+    return np.frombuffer(payload, dtype, math.prod(shape), offset).reshape(shape)

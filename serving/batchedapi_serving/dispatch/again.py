@@ -37,6 +37,8 @@ class Again:
         self._plain: deque[Batch] = deque()
         self._on_trial: deque[Batch] = deque()
         self.trial = trial
+        self.any = False
+        """Whether any is left; it is read for every batch, and mostly there is none."""
 
     def __bool__(self) -> bool:
         """Whether there is a next one."""
@@ -44,14 +46,18 @@ class Again:
 
     def next(self) -> Batch:
         """The next to run."""
-        return (self._plain or self._on_trial).popleft()
+        batch = (self._plain or self._on_trial).popleft()
+        self.any = bool(self._plain or self._on_trial)
+        return batch
 
     def first(self, batches: Sequence[Batch]) -> None:
         """Run these before others; they are what is left of a batch that failed."""
         for batch in reversed(batches):
             (self._on_trial if batch.on_trial else self._plain).appendleft(batch)
+            self.any = True
 
     def last(self, batches: Sequence[Batch]) -> None:
         """Run these after others."""
         for batch in batches:
             (self._on_trial if batch.on_trial else self._plain).append(batch)
+            self.any = True

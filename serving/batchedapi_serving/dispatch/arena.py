@@ -164,7 +164,7 @@ class Arena:
         outgoing = self._outgoing
         if length >= THRESHOLD and outgoing is not None and outgoing.write(payload, length):
             return encode_frame({**meta, "arena": length})
-        return encode_frame(meta, payload)
+        return encode_frame(meta, payload, length)
 
     def view(self, meta: Meta, payload: bytes) -> bytes | memoryview:
         """The payload of a frame, wherever it is; a view holds until the next `encode` there.

@@ -209,7 +209,7 @@ class Dispatcher:
         if batch is None:
             raise AssertionError("a result without a batch")
         batch.line.group.finished(runner, batch, meta, payload)
-        if batch.on_trial:  # the next on trial may be another group's
+        if batch.deaths and batch.on_trial:  # the next on trial may be another group's
             for group in self._groups:
                 group.decide(self._now())
 

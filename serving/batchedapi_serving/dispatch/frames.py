@@ -17,7 +17,7 @@ remote_frames).
 
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -40,11 +40,12 @@ class BrokenFrameError(ConnectionError):
     """The other side sent something that is no frame; the connection is of no further use."""
 
 
-def encode_frame(meta: Meta, payload: Sequence[bytes] = ()) -> bytes:
-    """The bytes of one frame; `payload` is sent in one piece."""
+def encode_frame(meta: Meta, payload: Sequence[bytes] = (), length: int | None = None) -> bytes:
+    """The bytes of one frame; `payload` is sent in one piece, `length` is its own if known."""
     text = orjson.dumps(meta)
-    size = sum(map(len, payload))
-    return b"".join((_HEADER.pack(len(text), size), text, *payload))
+    if length is None:
+        length = sum(map(len, payload))
+    return b"".join((_HEADER.pack(len(text), length), text, *payload))
 
 
 class FrameReader:
@@ -53,12 +54,22 @@ class FrameReader:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data: bytes | memoryview) -> Iterator[Frame]:
-        """Frames that are complete now that `data` has come.
+    def feed(self, data: bytes | memoryview) -> Iterable[Frame]:
+        """Frames that are complete now that `data` has come; to be iterated over at once.
 
         Raises:
-            BrokenFrameError: lengths beyond the limits, or meta that is not a JSON object.
+            BrokenFrameError: lengths beyond the limits, or meta that is not a JSON object; now, or
+                when the iteration comes there.
         """
+        # A small batch and its result mostly come whole and alone: they are read where they are.
+        if not self._buffer and len(data) >= _HEADER.size:
+            meta_length, payload_length = _HEADER.unpack_from(data)
+            middle = _HEADER.size + meta_length
+            if len(data) == middle + payload_length and meta_length <= MAX_META_BYTES:
+                return (Frame(_meta_of(data[_HEADER.size : middle]), bytes(data[middle:])),)
+        return self._pieces(data)
+
+    def _pieces(self, data: bytes | memoryview) -> Iterator[Frame]:
         buffer = self._buffer
         buffer += data
         while len(buffer) >= _HEADER.size:
@@ -69,15 +80,20 @@ class FrameReader:
             end = middle + payload_length
             if len(buffer) < end:
                 return
-            try:
-                meta = orjson.loads(memoryview(buffer)[_HEADER.size : middle])
-            except orjson.JSONDecodeError as error:
-                raise BrokenFrameError("frame whose meta is not JSON") from error
-            if type(meta) is not dict:
-                raise BrokenFrameError(f"frame whose meta is {type(meta).__name__}")
+            meta = _meta_of(memoryview(buffer)[_HEADER.size : middle])
             payload = bytes(memoryview(buffer)[middle:end])
             del buffer[:end]
             yield Frame(meta, payload)
+
+
+def _meta_of(text: bytes | memoryview) -> Meta:
+    try:
+        meta = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise BrokenFrameError("frame whose meta is not JSON") from error
+    if type(meta) is not dict:
+        raise BrokenFrameError(f"frame whose meta is {type(meta).__name__}")
+    return meta
 
 
 def read_frames(connection: socket.socket) -> Iterator[Frame]:

@@ -82,9 +82,10 @@ class LaneGroup:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        while self.lanes.free > 0 and self.lines:
-            if self._again:
-                wanted = self._again.next().still_wanted(now)
+        lanes, lines, again = self.lanes, self.lines, self._again
+        while lanes.free > 0 and lines:
+            if again.any and again:
+                wanted = again.next().still_wanted(now)
                 if wanted is not None:
                     self._start(wanted, now)
                 continue
@@ -117,26 +118,29 @@ class LaneGroup:
         self.decide(self._clock.now(), self._standing)
 
     def _dispatch(self, line: MethodLine, action: Dispatch, now: float) -> None:
-        least = line.least_seconds(action.size, self._jobs.patience)
-        size = line.at_most(action.size, action.shape)
-        taken = line.batcher.take(size, now + least, action.shape)
-        for late in taken.expired:
+        size, reason, shape = action
+        least = line.least_seconds(size, self._jobs.patience)
+        if line.limited:
+            size = line.at_most(size, shape)
+        entries, expired = line.batcher.take(size, now + least, shape)
+        for late in expired:
             self._jobs.expire(late.payload.job, now, late.rows)
-        if taken.entries:
-            self._start(Batch(line, taken.entries, action.reason), now)
+        if entries:
+            self._start(Batch(line, entries, reason), now)
 
     def _start(self, batch: Batch, now: float) -> None:
+        """What only counts is done while the model runs already."""
         line, entries = batch.line, batch.entries
         runner = self.pool.take()
-        line.batcher.started(batch.size, now)
         runner.batch = batch
         runner.started = now
-        if batch.on_trial:
+        meta, buffers = line.codec.collate([entry.payload.payload for entry in entries])
+        runner.run({"method": line.name, "rows": batch.rows, **meta}, buffers)
+        line.batcher.started(batch.size, now)
+        if batch.deaths and batch.on_trial:
             self._again.trial.runs = True
         if self._receipts is not None:
             batch.number = self._receipts.number()
-        collated = line.codec.collate([entry.payload.payload for entry in entries])
-        runner.run({"method": line.name, "rows": batch.rows, **collated.meta}, collated.buffers)
         if self._logs_batches:
             _log_start(batch, now)
         first_time = batch.reason != RETRY  # a second wait would hold the first execution
@@ -146,12 +150,16 @@ class LaneGroup:
     # ------------------------------------------------------------ what becomes of it
 
     def finished(self, runner: Runner, batch: Batch, meta: Meta, payload: bytes) -> None:
-        """The next batch starts before this one's answers are written."""
+        """The next batch starts before this one's answers are written.
+
+        If there is none they go first, and what there is to learn from this one is learned while
+        they are on their way.
+        """
         now, line = self._clock.now(), batch.line
         started = runner.started  # before the runner starts another
         runner.batch = None
         self.pool.release(runner, now)
-        if batch.on_trial:
+        if batch.deaths and batch.on_trial:
             self._again.trial.runs = False
         seconds = now - started
         worker = runner.worker_index
@@ -163,16 +171,24 @@ class LaneGroup:
             return
         if batch.pair is not None:
             line.halves_ran(batch.pair)
-        line.batcher.finished(batch.entries, seconds, now)
-        if self._again or self._queued():
+        if self._waiting():
+            line.batcher.finished(batch.entries, seconds, now)
             self.decide(now)
-        self._hand_out(batch, meta, payload, runner.worker_index, started, now)
+            self._hand_out(batch, meta, payload, worker, started, now)
+            return
+        try:
+            self._hand_out(batch, meta, payload, worker, started, now)
+        finally:
+            line.batcher.finished(batch.entries, seconds, now)
+        if self._waiting():
+            self.decide(now)
 
-    def _queued(self) -> bool:
-        for line in self.lines:  # noqa: SIM110 - on the hot path; a generator costs as much again
+    def _waiting(self) -> bool:
+        """Whether anything could be the next batch."""
+        for line in self.lines:
             if line.batcher.queued_size:
                 return True
-        return False
+        return self._again.any
 
     def lost(
         self, runner: Runner, now: float, *, out_of_memory: bool, blamed: bool, alone: bool

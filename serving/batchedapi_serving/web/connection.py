@@ -219,10 +219,9 @@ class Connection(asyncio.Protocol):
 
     def _stays_open(self) -> bool:
         """A drain ends the connection, but not before what was read of it is answered."""
-        if not self._keep_alive:
-            return False
-        more = self._pending or self._patience.sending or self._refusal is not None
-        return bool(more) or not self._gateway.draining
+        if not self._keep_alive or not self._gateway.draining:
+            return self._keep_alive
+        return bool(self._pending) or self._patience.sending or self._refusal is not None
 
     def _answered(self, *, stays_open: bool) -> None:
         """`stays_open` is what the client was told."""

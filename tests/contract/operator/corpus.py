@@ -54,6 +54,30 @@ ACCEPTED: Final[dict[str, Document]] = {
     ),
     "compound duration": spec(overload={"timeout": "1m30s"}),
     "bounds equal": spec(autoscaling={"minReplicas": 3, "maxReplicas": 3}),
+    "begins with replicas within the bounds": spec(
+        autoscaling={"minReplicas": 1, "maxReplicas": 5, "initReplicas": 5}
+    ),
+    "a window of minutes": spec(autoscaling={"window": "1m30s"}),
+    "a share of a request in flight": spec(
+        autoscaling={"policy": "Concurrency", "targetReplicaConcurrency": "500m"}
+    ),
+    "a latency to size for": spec(autoscaling={"slo": {"percentile": 95, "latency": "80ms"}}),
+    "words of an HPA": spec(
+        autoscaling={
+            "behavior": {
+                "scaleUp": {"selectPolicy": "Disabled", "tolerance": "0.1"},
+                "scaleDown": {
+                    "stabilizationWindowSeconds": 0,
+                    "selectPolicy": "Min",
+                    "policies": [
+                        {"type": "Pods", "value": 1, "periodSeconds": 15},
+                        {"type": "Percent", "value": 50, "periodSeconds": 60},
+                    ],
+                },
+            }
+        }
+    ),
+    "paused": spec(paused=True),
     "external with replicas": spec(autoscaling={"mode": "External"}, replicas=3),
     "off with no replicas running": spec(autoscaling={"mode": "Off"}, replicas=0),
     "quantities": spec(compute={"cpu": "500m", "mem": "1Gi", "gpu": 2}),
@@ -189,6 +213,45 @@ REFUSED: Final[dict[str, tuple[Document, str]]] = {
         spec(autoscaling={"targetUtilizationPercent": 101}),
         "spec.autoscaling.targetUtilizationPercent",
     ),
+    "begins above the bounds": (
+        spec(autoscaling={"maxReplicas": 5, "initReplicas": 6}),
+        "spec.autoscaling.initReplicas",
+    ),
+    "begins below the bounds": (
+        spec(autoscaling={"minReplicas": 2, "initReplicas": 1}),
+        "spec.autoscaling.initReplicas",
+    ),
+    "a window of 15s": (spec(autoscaling={"window": "15s"}), "spec.autoscaling.window"),
+    "a window of 10.5s": (spec(autoscaling={"window": "10500ms"}), "spec.autoscaling.window"),
+    "a window of 5s": (spec(autoscaling={"window": "5s"}), "spec.autoscaling.window"),
+    "no request in flight": (
+        spec(autoscaling={"targetReplicaConcurrency": "0"}),
+        "spec.autoscaling.targetReplicaConcurrency",
+    ),
+    "unknown policy": (spec(autoscaling={"policy": "Fill"}), "spec.autoscaling.policy"),
+    "all requests in time": (
+        spec(autoscaling={"slo": {"percentile": 100}}),
+        "spec.autoscaling.slo.percentile",
+    ),
+    "a behavior without a step": (
+        spec(autoscaling={"behavior": {"scaleUp": {"policies": []}}}),
+        "spec.autoscaling.behavior.scaleUp.policies",
+    ),
+    "a step of nothing": (
+        spec(
+            autoscaling={
+                "behavior": {
+                    "scaleDown": {"policies": [{"type": "Pods", "value": 0, "periodSeconds": 15}]}
+                }
+            }
+        ),
+        "spec.autoscaling.behavior.scaleDown.policies",
+    ),
+    "a tolerance that is no number": (
+        spec(autoscaling={"behavior": {"scaleUp": {"tolerance": "some"}}}),
+        "spec.autoscaling.behavior.scaleUp.tolerance",
+    ),
+    "paused as text": (spec(paused="perhaps"), "spec.paused"),
     "unknown mode": (spec(autoscaling={"mode": "Auto"}), "spec.autoscaling.mode"),
     "replicas in native": (spec(replicas=3), "spec.replicas"),
     "external without replicas": (spec(autoscaling={"mode": "External"}), "spec.replicas"),

@@ -400,3 +400,20 @@ def test_the_memory_of_a_copy_is_on_the_page(replica: Replica) -> None:
     replica.wait_for(lambda: replica.metrics().get(name, 0) > 0, "no figure")
 
     assert 1 << 20 < replica.metrics()[name] < 1 << 31
+
+
+async def test_cpu_time_of_a_web_process_goes_on_where_it_ended(tmp_path: Path) -> None:
+    """N13: a counter that fell would be no page for the operator, and one that stood no verdict."""
+    name = "batchedapi_web_cpu_seconds_total{process=0}"
+    with running_replica(tmp_path, ["-f", str(write_manifest(tmp_path, CODE, {}))]) as replica:
+        replica.wait_for(lambda: replica.metrics().get(name, 0) > 0, "no figure")
+        before = replica.metrics()[name]
+
+        os.kill(replica.children("web")[0], signal.SIGKILL)
+        replica.wait_for(lambda: restarts(replica, "web") == 1, "not replaced")
+        assert replica.metrics()[name] >= before
+        replica.wait_for(lambda: replica.metrics()[name] > before + 0.05, "it stands")
+
+        for n in range(20):
+            assert n == (await ask(replica.port, {"id": n})).json()
+        assert before < replica.metrics()[name] < 60

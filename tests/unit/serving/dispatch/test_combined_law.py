@@ -215,7 +215,7 @@ class History:
             assert len({item["shape"] for item in items}) == 1
             assert all(at < self.world.deadlines[item["id"]] for item in items)
             line = self.world.dispatcher.line(method)
-            if not line._limited:  # else a row larger than the limit of then counts as that much
+            if not line.limited:  # else a row larger than the limit of then counts as that much
                 assert sum(item["size"] for item in items) <= line.max_size
 
     def _receipts_name_batches_that_ran(self) -> None:

@@ -324,6 +324,33 @@ async def test_a_lane_whose_frames_are_broken_is_given_up() -> None:
     assert len(world.batches) == 2
 
 
+async def test_a_client_that_cannot_be_told_costs_no_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers go before the account of their batch; a bug in one must not keep the lane busy."""
+    world = World()
+    asked = world.ask(1)
+    monkeypatch.setattr(asked, "deliver", _fail)
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    await asyncio.sleep(1)
+
+    asked = world.ask(2)
+    await asyncio.sleep(1)
+
+    assert asked.status == 200
+
+
+async def test_who_asks_again_while_being_answered_need_not_wait_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its batch is not yet accounted for then, and nobody else would start the next."""
+    world = World(strategy=Strategy.WINDOW)
+    first, again = world.ask(1), []
+    monkeypatch.setattr(first, "deliver", lambda _: again.append(world.ask(2)))
+
+    await asyncio.sleep(1)
+
+    assert [200] == [one.status for one in again]
+
+
 async def test_a_dispatcher_that_was_never_ready_stops_quietly() -> None:
     """SIGTERM may come while the model is loading."""
     world = World(lanes=0)
@@ -343,3 +370,7 @@ async def test_a_dispatcher_that_was_never_ready_stops_quietly() -> None:
 
 def _hang(_: object) -> None:
     raise HangsError
+
+
+def _fail(_: object) -> None:
+    raise RuntimeError

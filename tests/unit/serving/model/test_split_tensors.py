@@ -7,7 +7,7 @@ import pytest
 
 from batchedapi_serving import Tensor
 from batchedapi_serving.errors import PredictorError
-from batchedapi_serving.model.split_tensors import split_tensors
+from batchedapi_serving.model.split_tensors import TensorSplitter, split_tensors
 from batchedapi_serving.predictor.api import MethodSpec
 from protocols import named, single
 
@@ -195,3 +195,32 @@ def test_too_few_dimensions_for_the_batch_dimension_are_refused() -> None:
     method = MethodSpec("predict", batched=True, inputs=ANY.inputs, batch_dim=(0, 1))
 
     assert "dimension 1 (batch_dim) must have one for each row" in refusal(method, [1, 2])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        np.array([[1], [2]], "<f4"),
+        np.array([[1], [2]], ">f4"),
+        np.array([[1], [2]], "<f8"),
+        np.array([[1], [np.nan]], "<f4"),
+        np.array([[9, 1], [9, 2]], "<f4")[:, 1:],
+        [[1], [2]],
+    ],
+    ids=["usual", "big endian", "wider", "not finite", "sliced", "a list"],
+)
+def test_the_shortcut_for_the_usual_answer_frames_it_as_the_long_way_does(answer: Any) -> None:
+    """It leaves out checks, and must do so only where they cannot fail."""
+    assert split_tensors(TENSOR, answer, 2) == _framed(TENSOR, answer)
+
+
+@pytest.mark.parametrize("method", [TENSOR, ANY, TOKENS], ids=["declared", "undeclared", "named"])
+def test_the_shortcut_lets_nothing_pass_that_the_long_way_refuses(method: MethodSpec) -> None:
+    """A row too many would be another client's answer."""
+    with pytest.raises(PredictorError):
+        _framed(method, np.zeros((3, 1), "<f4"))
+
+
+def _framed(method: MethodSpec, answer: Any) -> tuple[Any, list[bytes]]:
+    meta, buffers = TensorSplitter(method).split(answer, {"method": method.name, "rows": 2})
+    return meta, list(buffers)
