@@ -1,4 +1,4 @@
-"""Every benchmark one after the other, in about half an hour; writes the results files.
+"""Every benchmark one after the other, in about an hour; writes the results files.
 
 python tests/bench/run_all.py                 # a quiet machine, please
 python tests/bench/run_all.py --quick --out /tmp/bench
@@ -29,6 +29,7 @@ FULL: Final = (
     "overload.py",
     "slow.py",
     "clock.py",
+    "simulated.py",
     "soak.py",
 )
 QUICK: Final = (
@@ -45,6 +46,7 @@ QUICK: Final = (
     "overload.py --seconds 2",
     "slow.py --connections 50",
     "clock.py --jumps 3",
+    "simulated.py --rounds 1 --seconds 5",
     "soak.py --requests 100000",
 )
 """The same programs, only to see that they work: their figures mean nothing, and may fail."""

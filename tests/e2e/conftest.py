@@ -7,8 +7,11 @@ from typing import Final
 import pytest
 
 import cluster
+import watched_replicas
 
 NAMESPACE: Final = "e2e"
+EXTERNAL_SECONDS: Final = 1800.0
+"""Of load on the API of mode External: until the end, whatever comes before."""
 FIRST_ANSWER: Final = pytest.StashKey[float]()
 
 
@@ -59,3 +62,30 @@ def first_answer_seconds(iris: tuple[str, str], request: pytest.FixtureRequest) 
     """From kubectl apply to the first 200 through the Service."""
     assert iris
     return request.session.stash[FIRST_ANSWER]
+
+
+@pytest.fixture(scope="session")
+def model(namespace: str) -> str:
+    """The namespace, with the ConfigMap of the class."""
+    source = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "slow-model"},
+        "data": {"model.py": watched_replicas.SLOW},
+    }
+    cluster.apply(source, namespace)
+    return namespace
+
+
+@pytest.fixture(scope="session")
+def external(model: str) -> Iterator[watched_replicas.Replicas]:
+    """An API of mode External under load, watched from here on."""
+    scaling = {"mode": "External", "minReplicas": 1, "maxReplicas": 5}
+    cluster.apply(watched_replicas.manifest("external", autoscaling=scaling, replicas=2), model)
+    watched_replicas.wait_until_ready(model, "external", 2)
+    watch = watched_replicas.Replicas("external", model)
+    url = cluster.service_url("external", model)
+    load = cluster.Load(url, 20, EXTERNAL_SECONDS)
+    yield watch
+    watch.stop()
+    load.stop()

@@ -162,6 +162,7 @@ def updated_under(rate: float, api: Api, replicas: int, *, version: int) -> dict
     return report
 
 
+@pytest.mark.usefixtures("external")  # its minutes go by meanwhile
 def test_an_idle_api_is_not_written_to(iris: Api) -> None:
     """No write in two minutes: neither the object nor a child changes its resourceVersion."""
     namespace, name = iris

@@ -1,0 +1,178 @@
+"""What the autoscaler must not do: move on missing data, on a restart, or where others decide.
+
+The load is of a slow model, so that two cores hold several busy replicas.
+"""
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+import cluster
+from watched_replicas import Replicas, manifest, wait_until_ready
+
+pytestmark = pytest.mark.cluster
+
+Api = tuple[str, str]
+ADMIN_PORT: Final = 8081
+BLIND_SECONDS: Final = 20.0
+"""Four looks of the operator."""
+EXTERNAL_SECONDS: Final = 300.0
+REPLICAS: Final = 3
+RATE: Final = 330.0
+"""Requests a second: three replicas at 80 % of 8 rows / 56 ms each want 342."""
+
+
+@pytest.fixture(scope="module")
+def busy(model: str) -> Iterator[Api]:
+    """An API with as many replicas as its load wants."""
+    scaling = {"minReplicas": 1, "maxReplicas": 6, "initReplicas": REPLICAS}
+    cluster.apply(manifest("busy", autoscaling=scaling), model)
+    wait_until_ready(model, "busy", REPLICAS)
+    url = cluster.service_url("busy", model)
+    load = cluster.Load(url, RATE, 400)
+    time.sleep(30)  # the service model and half a window of demand are known
+    yield model, "busy"
+    print(f"\nbusy: {load.stop()}")
+
+
+def test_kubectl_scale_moves_the_replicas_in_mode_external(external: Replicas, model: str) -> None:
+    """The other half of `/scale`: HPA and KEDA write the same."""
+    cluster.kubectl("scale", "bapi/external", "--replicas=3", "-n", model)
+    wait_until_ready(model, "external", 3)
+
+    status = cluster.get("bapi", "external", model)["status"]
+
+    assert [2, 3] == [count for _, count in external.changes]
+    assert "External" == cluster.condition_of({"status": status}, "AutoscalingActive")["reason"]
+
+
+@pytest.mark.usefixtures("local_node")
+@pytest.mark.parametrize("blind", range(1, REPLICAS + 1))
+def test_a_metrics_port_that_dies_takes_no_replica_with_it(busy: Api, blind: int) -> None:
+    """Missing is not zero: with any number of pods unseen, no replica of a busy API goes."""
+    namespace, name = busy
+    pods = cluster.get_all("pod", namespace, f"batchedapi.dev/api={name}")
+    before = cluster.get("deployment", name, namespace)["spec"]["replicas"]
+    operator = cluster.operator_pod()["status"]["podIP"]
+    watch = Replicas(name, namespace)
+    unseen = pods[:blind]
+    for pod in unseen:
+        filter_packets("-I", pod, operator)
+    try:
+        time.sleep(BLIND_SECONDS)
+        status = cluster.get("bapi", name, namespace)["status"]
+    finally:
+        for pod in unseen:
+            filter_packets("-D", pod, operator)
+    counts = watch.stop()
+
+    told = cluster.condition_of({"status": status}, "MetricsAvailable")
+    print(f"\n{blind} of {len(pods)} unseen: {counts}, {told['reason']}: {told['message']}")
+    assert before == min(counts)
+    assert ("None" if blind == len(pods) else "Partial") == told["reason"]
+
+
+def test_an_operator_that_restarts_under_load_makes_no_wrong_move(busy: Api) -> None:
+    """What it knew is in the status; until it has seen a window nothing goes down."""
+    namespace, name = busy
+    before = cluster.get("deployment", name, namespace)["spec"]["replicas"]
+    watch = Replicas(name, namespace)
+
+    place = ("-n", cluster.SYSTEM_NAMESPACE)
+    cluster.kubectl("rollout", "restart", "deployment", *place)
+    cluster.kubectl("rollout", "status", "deployment", *place, "--timeout=90s")
+    time.sleep(45)
+    counts = watch.stop()
+    decision = cluster.get("bapi", name, namespace)["status"]["autoscaling"]["lastDecision"]
+
+    print(f"\noperator restarted: {counts}\n{decision['text']}")
+    assert before == min(counts)
+    assert max(counts) <= before + 1
+    assert decision["record"]["terms"]["service"] is not None
+
+
+def test_a_paused_api_stays_as_it_is(busy: Api) -> None:
+    """Neither replicas nor a new revision, until it goes on; and it says so."""
+    namespace, name = busy
+    revision = cluster.get("bapi", name, namespace)["status"]["revision"]["current"]
+    pause = {"spec": {"paused": True, "predictor": {"config": {"v": 2}}}}
+    watch = Replicas(name, namespace)
+    try:
+        patch(namespace, name, pause)
+        api = cluster.wait_for(
+            lambda: (
+                (found := cluster.get("bapi", name, namespace))["status"]["phase"] == "Paused"
+                and found
+            ),
+            30,
+            "phase Paused",
+        )
+        time.sleep(10)
+        after = cluster.get("bapi", name, namespace)["status"]["revision"]["current"]
+    finally:
+        patch(namespace, name, {"spec": {"paused": False, "predictor": {"config": None}}})
+    counts = watch.stop()
+
+    assert "Paused" == cluster.condition_of(api, "AutoscalingActive")["reason"]
+    assert revision == after
+    assert 1 == len(set(counts))
+
+
+def test_why_tells_older_decisions(busy: Api) -> None:
+    """From the operator's memory, through the API server, with the user's own rights."""
+    namespace, name = busy
+
+    text = cluster.kubectl("batchedapi", "why", name, "-n", namespace, "--last", 5)
+
+    print("\n" + text)
+    assert "replicas (" in text
+
+
+def test_nobody_else_moved_the_replicas_in_mode_external(external: Replicas) -> None:
+    """Five minutes in which one replica would have been enough."""
+    time.sleep(max(0.0, EXTERNAL_SECONDS - external.seconds()))
+
+    print(f"\nexternal: {external.changes} in {external.seconds():.0f} s")
+    assert [2, 3] == external.stop()
+
+
+@pytest.fixture
+def local_node() -> None:
+    """Pods run on this machine: their sockets can be filtered from here."""
+    if not (cluster.ROOT / ".run/cluster/kubeconfig").exists() or not processes_of(
+        cluster.operator_pod()
+    ):
+        pytest.skip("the pods do not run on this machine")
+
+
+def processes_of(pod: dict[str, Any]) -> list[int]:
+    """Of a pod on this machine, by its cgroup."""
+    uid = pod["metadata"]["uid"]
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cgroup"):
+        try:
+            text = file.read_text()
+        except OSError:  # it ended meanwhile
+            continue
+        if uid in text or uid.replace("-", "_") in text:
+            found.append(int(file.parent.name))
+    return found
+
+
+def filter_packets(action: str, pod: dict[str, Any], source: str) -> None:
+    """Refuse (-I), or take again (-D), what `source` sends to a pod's admin port."""
+    space = f"--net=/proc/{processes_of(pod)[0]}/ns/net"
+    rule = f"INPUT -p tcp --dport {ADMIN_PORT} -s {source} -j REJECT --reject-with tcp-reset"
+    command = ["nsenter", space, "iptables", "-w", action, *rule.split()]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+
+
+def patch(namespace: str, name: str, change: dict[str, Any]) -> None:
+    """Merge into the object."""
+    text = json.dumps(change)
+    cluster.kubectl("patch", "bapi", name, "-n", namespace, "--type=merge", "-p", text)
