@@ -16,10 +16,10 @@ NAMESPACE = "demo"
 SYSTEM = "batchedapi-system"
 IMAGE = "batchedapi-serving:dev"
 RATE = 1650
-"""Requests a second: three replicas at 80 % of 690 items a second each."""
+"""Requests a second: what three replicas serve at 80 % of 690 items a second each."""
 LOAD_SECONDS = 90
 WAY_DOWN = 420
-"""Seconds at most: 180 after the need was last that high, then at most half of them a minute."""
+"""Seconds at most: a start-up's time after the need was last that high, half of them a minute."""
 
 
 def sh(*command, stdin=None, quiet=False):
