@@ -30,6 +30,9 @@ FULL: Final = (
     "slow.py",
     "clock.py",
     "simulated.py",
+    "simulation_speed.py",
+    "autoscaler_tick.py",
+    "autoscaling --seeds 0",
     "soak.py",
 )
 QUICK: Final = (
@@ -47,6 +50,9 @@ QUICK: Final = (
     "slow.py --connections 50",
     "clock.py --jumps 3",
     "simulated.py --rounds 1 --seconds 5",
+    "simulation_speed.py --rounds 1",
+    "autoscaler_tick.py --ticks 3",
+    "autoscaling --service cpu,emb --trace low,step --controller batchedapi,cortex",
     "soak.py --requests 100000",
 )
 """The same programs, only to see that they work: their figures mean nothing, and may fail."""
