@@ -1,4 +1,4 @@
-"""How long `batchedapi simulate` takes for a million arrivals, in either of its engines.
+"""How long `batchedapi simulate` takes for a million arrivals.
 
     python tests/bench/simulation_speed.py
 
@@ -28,15 +28,14 @@ SERVICE: Final = (
     "--service", "a=25ms,b=5ms", "--max-batch-size", "32", "--batch-interval", "20ms",
     "--max-replicas", "20",
 )  # fmt: skip
-ENGINES: Final = {"the product's batcher (Window)": "Window", "batch by batch (Fixed)": "Fixed"}
+STRATEGIES: Final = ("Window", "Fixed", "Adaptive")
 MANIFEST: Final = """
 apiVersion: batchedapi.dev/v1alpha1
 kind: BatchedAPI
 metadata: {name: speed}
 spec:
   predictor: {path: "model:Model"}
-  serverSideBatching: {strategy: %s}
-  autoscaling: {slo: {latency: 500ms}}
+  serverSideBatching: {strategy: %s, maxLatency: 500ms}
 """
 
 
@@ -64,15 +63,15 @@ def simulated(folder: Path, strategy: str) -> dict[str, Any]:
 def main(rounds: int, out: Path | None) -> None:
     """See the module's docstring."""
     around = environment()
-    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in ENGINES}
+    runs: dict[str, list[dict[str, Any]]] = {strategy: [] for strategy in STRATEGIES}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(rounds):
-            for name, strategy in ENGINES.items():
-                runs[name].append(simulated(Path(folder), strategy))
+            for strategy in STRATEGIES:
+                runs[strategy].append(simulated(Path(folder), strategy))
     cpu = {name: Spread.of([run["cpu"] for run in found]) for name, found in runs.items()}
     table = Table(
         "Seconds for a million arrivals, median (range)",
-        ("engine", "CPU seconds", "seconds"),
+        ("strategy", "CPU seconds", "seconds"),
         [
             (
                 name,
