@@ -1,6 +1,6 @@
 """What the watches brought, for whoever must not ask the apiserver every few seconds.
 
-The autoscaler looks at every API every five seconds and reads from here. The reconciler reads
+The autoscaler looks at every API every two seconds and reads from here. The reconciler reads
 the apiserver itself: a deletion or a first write must not be decided on what may be stale.
 """
 

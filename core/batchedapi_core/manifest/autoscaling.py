@@ -74,12 +74,13 @@ class ScalingBehavior(ManifestModel):
 
     scale_up: ScalingRules | None = Field(
         None,
-        description="Absent, CapacitySLO: at once, within 5 s at most 900 % or 4 pods, tolerance"
+        description="Absent, CapacitySLO: at once, within 2 s at most 900 % or 4 pods, tolerance"
         " 0.05. Absent, Concurrency: window 60 s, 50 % in 10 s, tolerance 0.05.",
     )
     scale_down: ScalingRules | None = Field(
         None,
-        description="Absent, CapacitySLO: window 180 s, 50 % in 60 s, no tolerance. Absent,"
+        description="Absent, CapacitySLO: window as long as replicas take to start, at least 30 s;"
+        " 50 % in 60 s, no tolerance. Absent,"
         " Concurrency: window 300 s, 25 % in 10 s, tolerance 0.05.",
     )
 
@@ -112,7 +113,7 @@ class Autoscaling(ManifestModel):
         " maxBatchSize times lanes with batching, else processes times threads.",
     )
     target_utilization_percent: int = Field(
-        80,
+        93,
         ge=10,
         le=100,
         description="Share of what a replica can serve that is to be used, policy CapacitySLO.",
@@ -122,7 +123,8 @@ class Autoscaling(ManifestModel):
         "60s",
         at_least="10s",
         at_most="1h",
-        description="Demand is averaged over this long; a multiple of 10s.",
+        description="Batching, a slow trend of demand and, by policy Concurrency, requests in"
+        " flight are measured over this long; a multiple of 10s.",
     )
     behavior: ScalingBehavior | None = Field(None, description=(ScalingBehavior.__doc__ or ""))
 

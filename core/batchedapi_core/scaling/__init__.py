@@ -1,4 +1,4 @@
-"""How many replicas: rows that arrive / (80 % of what one replica serves within the target).
+"""How many replicas: rows that arrive / (93 % of what one replica serves within the target).
 
 What one replica serves is learned from the batch histogram: the sums of batch sizes and durations
 that every replica exports. `step` is the whole of it, a function of values; docs/decisions/0003

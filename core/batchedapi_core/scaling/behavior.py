@@ -12,7 +12,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import assert_never
+from typing import Final, assert_never
+
+SHORTEST_HOLD: Final = 30.0
+"""Seconds: the stabilization that is as long as a start-up is not shorter than this."""
 
 
 class StepKind(StrEnum):
@@ -53,18 +56,26 @@ class Behavior:
         ValueError: A value that no decision could be made with.
     """
 
-    stabilization: float  # seconds
+    stabilization: float | None  # seconds; None: as long as a replica takes to start
     policies: tuple[StepPolicy, ...]  # none: any step is allowed
     select: Select = Select.MAX
     tolerance: float = 0.0  # share of the replicas by which the need must differ
 
     def __post_init__(self) -> None:
         possible = all(one.value > 0 and 0 < one.period < math.inf for one in self.policies)
-        if not (0 <= self.stabilization < math.inf and 0 <= self.tolerance < math.inf and possible):
+        window = 0.0 if self.stabilization is None else self.stabilization
+        if not (0 <= window < math.inf and 0 <= self.tolerance < math.inf and possible):
             raise ValueError(
                 "scaling behavior: expected stabilization >= 0, tolerance >= 0 and policies with "
                 f"value > 0 and period > 0, got {self}"
             )
+
+    def window(self, start_up: float) -> float:
+        """Seconds of stabilization, where a replica takes `start_up` seconds to start.
+
+        What goes must be started again if it was needed after all: hence the default.
+        """
+        return max(SHORTEST_HOLD, start_up) if self.stabilization is None else self.stabilization
 
     @property
     def longest_period(self) -> float:

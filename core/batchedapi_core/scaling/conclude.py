@@ -17,12 +17,12 @@ from batchedapi_core.scaling.decision import (
 from batchedapi_core.scaling.limits import (
     CORTEX_RECOMMENDED,
     CORTEX_STEP_LIMITS,
+    RECOMMENDED,
     STEP_LIMITS,
     Limit,
     bounds,
-    within_tolerance,
 )
-from batchedapi_core.scaling.need import Need, idle, needed
+from batchedapi_core.scaling.need import Need, idle, needed, whole
 from batchedapi_core.scaling.policy import PolicyKind, ScalingPolicy
 
 
@@ -38,8 +38,8 @@ def conclude(policy: ScalingPolicy, evidence: Evidence) -> ScalingDecision:
 
 
 def _moved(policy: ScalingPolicy, evidence: Evidence, need: Need) -> ScalingDecision:
-    recommended, before = _recommended(policy, evidence, need, need.raw)
-    steady, _ = _recommended(policy, evidence, need, need.steady)
+    recommended, before = _recommended(policy, evidence, need)
+    steady = _steady(policy, need, recommended)
     desired, after = _step(policy, evidence, need, recommended)
     clamps = (*before, *after)
     return ScalingDecision(
@@ -105,13 +105,21 @@ def _held(policy: ScalingPolicy, evidence: Evidence, need: Need, hold: Clamp) ->
 
 
 def _recommended(
-    policy: ScalingPolicy, evidence: Evidence, need: Need, wanted: int
+    policy: ScalingPolicy, evidence: Evidence, need: Need
 ) -> tuple[int, tuple[Clamp, ...]]:
     """What the demand calls for, within the user's bounds."""
-    limits: tuple[Limit, ...] = (within_tolerance,)
-    if policy.kind is PolicyKind.CONCURRENCY:
-        limits = (within_tolerance, *CORTEX_RECOMMENDED)
-    return _limited(policy, evidence, need, wanted, limits)
+    cortex = policy.kind is PolicyKind.CONCURRENCY
+    limits = CORTEX_RECOMMENDED if cortex else RECOMMENDED
+    return _limited(policy, evidence, need, need.raw, limits)
+
+
+def _steady(policy: ScalingPolicy, need: Need, recommended: int) -> int:
+    """What of it is likely to be needed for good."""
+    if policy.kind is PolicyKind.CONCURRENCY or need.reason is Reason.SATURATED:
+        return recommended
+    lasting = whole(need.lasting)
+    limit = bounds(policy, lasting)
+    return min(recommended, lasting if limit is None else limit.after)
 
 
 def _step(
@@ -153,6 +161,7 @@ def _reason(evidence: Evidence, need: Need, desired: int, clamps: tuple[Clamp, .
         Reason.PARTIAL_METRICS,
         Reason.SCALE_DOWN_STABILIZING,
         Reason.SCALE_UP_STABILIZING,
+        Reason.BURSTS,
         Reason.SURGE_LIMITED,
     )
     if not need.feasible and reason not in passing:
@@ -168,6 +177,7 @@ _STEP_REASONS = {
     ClampName.PARTIAL_METRICS: Reason.PARTIAL_METRICS,
     ClampName.SCALE_DOWN_STABILIZING: Reason.SCALE_DOWN_STABILIZING,
     ClampName.SCALE_UP_STABILIZING: Reason.SCALE_UP_STABILIZING,
+    ClampName.BURSTS: Reason.BURSTS,
     ClampName.SCALE_DOWN_RATE: Reason.SCALE_DOWN_STABILIZING,
 }
 
@@ -178,6 +188,7 @@ def _terms(evidence: Evidence, need: Need, recommended: int, steady: int) -> Ter
         **known,
         base=need.base,
         forecast=need.forecast,
+        margin=need.margin,
         backlog=need.backlog,
         largest_batch=need.largest_batch,
         capacity=need.capacity,

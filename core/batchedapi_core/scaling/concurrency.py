@@ -5,7 +5,7 @@
 Formula, tolerances, factors and stabilization are those of Cortex 0.20 (pkg/autoscaler); its
 factors bound what is recommended, its stabilization what is done: the lowest recommendation of the
 last minute going up, the highest of the last five going down, and no move in a direction before
-that long was watched. What differs: it looks at each tick of ten seconds, here at each of five,
+that long was watched. What differs: it looks at each tick of ten seconds, here at each of two,
 with the factors per ten seconds; and what is missing holds by the rules of CapacitySLO.
 """
 

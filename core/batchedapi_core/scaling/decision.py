@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import assert_never
 
+from batchedapi_core.scaling.bursts import Recurrence
 from batchedapi_core.service_model.line import ServiceTime
 
 
@@ -14,12 +15,14 @@ class Reason(StrEnum):
     TREND = "Trend"
     OVERLOAD = "Overload"
     BACKLOG = "Backlog"
+    MARGIN = "Margin"
     HOT_REPLICA = "HotReplica"
     SATURATED = "Saturated"
     WITHIN_TOLERANCE = "WithinTolerance"
     SCALE_DOWN = "ScaleDown"
     SCALE_DOWN_STABILIZING = "ScaleDownStabilizing"
     SCALE_UP_STABILIZING = "ScaleUpStabilizing"
+    BURSTS = "Bursts"
     SURGE_LIMITED = "SurgeLimited"
     MIN_REPLICAS = "MinReplicas"
     MAX_REPLICAS = "MaxReplicas"
@@ -41,12 +44,14 @@ class Reason(StrEnum):
                 | Reason.TREND
                 | Reason.OVERLOAD
                 | Reason.BACKLOG
+                | Reason.MARGIN
                 | Reason.HOT_REPLICA
                 | Reason.SATURATED
                 | Reason.WITHIN_TOLERANCE
                 | Reason.SCALE_DOWN
                 | Reason.SCALE_DOWN_STABILIZING
                 | Reason.SCALE_UP_STABILIZING
+                | Reason.BURSTS
                 | Reason.SURGE_LIMITED
                 | Reason.MIN_REPLICAS
                 | Reason.MAX_REPLICAS
@@ -69,6 +74,7 @@ class ClampName(StrEnum):
     PARTIAL_METRICS = "PartialMetrics"
     SCALE_DOWN_STABILIZING = "ScaleDownStabilizing"
     SCALE_UP_STABILIZING = "ScaleUpStabilizing"
+    BURSTS = "Bursts"
     SCALE_DOWN_RATE = "ScaleDownRate"
     PAUSED = "Paused"
     NO_READY_PODS = "NoReadyPods"
@@ -95,15 +101,17 @@ class Evidence:
     coverage: float  # of the ready pods, seen; 0..1
     arrival_now: float | None  # rows/s over the last interval; None: too few pods seen
     arrival_window: float | None  # rows/s over the window
+    level: float | None  # rows/s that arrive at present, beyond doubt
     interval: float | None  # seconds
     queue_rows: float  # in all pods
+    waiting_rows: float  # of those, in pods where more wait than should
     service: ServiceTime | None  # None: too few batches seen
     largest_mean_batch: float  # rows
     mean_batch: float | None  # rows, over the window, as the next three
     fill: float | None  # mean batch / largest batch, in what its size counts
     full_share: float | None  # of the batches, released because full; 0..1
     busy: float | None  # of the lanes' time; 0..1
-    saturated_ticks: int
+    saturated: float  # seconds in which every lane was busy and every batch full
     held: int  # highest recommendation that still holds a scale-down; 0: none
     settled: bool  # all recommendations of one scale-down stabilization window are known
     shrunk_from: tuple[int, ...]  # for each policy of scale-down, most replicas in its period
@@ -111,6 +119,11 @@ class Evidence:
     lowest: int | None = None  # recommendation that still holds a scale-up
     settled_up: bool = True  # as `settled`, of the scale-up stabilization window
     trend: float = 0.0  # rows/s each second, beyond doubt
+    margin_share: float = 0.0  # of the demand, that forecasts were too low by
+    highest: float = 0.0  # rows/s, of the last minutes
+    recurring: tuple[Recurrence, ...] = ()  # bursts
+    slowdown: float = 1.0  # times longer than learned that batches take
+    trust: float = 1.0  # in the capacity, by how long requests wait
     start_up: float = 30.0  # seconds, of a replica
     imbalance: float = 1.0  # on the need, for the hottest replica
     rows_per_request: float = 1.0
@@ -121,15 +134,17 @@ class Evidence:
 class Terms(Evidence):
     """Evidence and every intermediate result.
 
-    CapacitySLO: need = (base + forecast + backlog) * imbalance * boost / (target * capacity).
+    CapacitySLO: need = (base + max(forecast, margin) + backlog) * imbalance * boost
+        / (target * trust * capacity).
     Concurrency: need = in_flight / target.
     """
 
     base: float  # rows/s to plan for
     forecast: float  # rows/s more, by the time that a replica started now is ready
+    margin: float  # rows/s more, for forecasts that are too low
     backlog: float  # rows/s more, for what waits to be gone soon
     largest_batch: int  # rows, that the model is trusted with
-    capacity: float  # rows/s of one replica within the latency target; 0: unknown
+    capacity: float  # rows/s of one replica within the latency target, at present; 0: unknown
     capacity_batch: int  # rows of a batch at which it does that; 0: unknown
     feasible: bool  # some batch size meets the latency target
     target: float  # share of the capacity to use, or requests in flight of a replica

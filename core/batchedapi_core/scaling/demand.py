@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from batchedapi_core.scaling.samples import PodChange
 from batchedapi_core.scaling.window import Interval
 
+LEVEL_SECONDS = 10.0
+"""Demand of the present is read from no more than this much of the past."""
+
 
 def arrival_rate(changes: Sequence[PodChange], interval: float, coverage: float) -> float:
     """Rows per second that reach all ready pods, those unseen taken to be like those seen.
@@ -36,9 +39,18 @@ def mean_in_flight(intervals: Sequence[Interval]) -> float:
     return sum(interval.in_flight * interval.seconds for interval in intervals) / seconds
 
 
-def base_demand(arrival_now: float, arrival_window: float, interval: float) -> float:
-    """Demand to plan for: steady, yet quick to follow a jump that is no accident.
+def level(intervals: Sequence[Interval]) -> float:
+    """Rows per second of the present: the highest mean of the last 1, 2, 4, ... intervals.
 
-    The last interval counts less one standard error of a Poisson count over it.
+    Each mean counts less one standard error of a Poisson count over its time. So a jump counts
+    after one interval, chance is averaged out, and a fall is believed once all of them show it.
+    More rows in any interval never make it lower.
     """
-    return max(arrival_window, arrival_now - math.sqrt(arrival_now / interval))
+    highest = seconds = rows = 0.0
+    take = 1
+    for count, one in enumerate(reversed(intervals), 1):
+        seconds, rows = seconds + one.seconds, rows + one.arrival * one.seconds
+        if count == take or count == len(intervals):
+            mean = rows / seconds
+            highest, take = max(highest, mean - math.sqrt(mean / seconds)), 2 * take
+    return highest

@@ -10,6 +10,7 @@ from batchedapi_core.scaling.decision import (
 from batchedapi_core.scaling.policy import PolicyKind, ScalingPolicy
 
 _SMALL_RATE = 10.0  # rows/s
+_WORTH_SAYING = 1.05  # a factor; less is noise
 
 
 def explain(policy: ScalingPolicy, decision: ScalingDecision) -> str:
@@ -26,12 +27,13 @@ def _formula(policy: ScalingPolicy, decision: ScalingDecision) -> str:
     if terms.service is None:
         return "no rows arrive and none wait"
     line = f"{1e3 * terms.service.fixed:.1f} ms + {1e3 * terms.service.per_row:.2f} ms/row"
+    model = f"batch {terms.capacity_batch}, {line}{_slow(terms)}"
     capacity = f"{_rate(terms.capacity)}/s {_condition(policy, terms)}"
     factors = f"{_uneven(terms)}{_boost(terms)}"
-    used = f"{percent(terms.target)} of it is used{factors} => {terms.need:.2f}"
+    used = f"{percent(terms.target)} of it is used{_doubted(terms)}{factors} => {terms.need:.2f}"
     parts = [
-        f"{_rate(terms.base)} rows/s arrive{_more(terms)}",
-        f"one replica sustains {capacity} (batch {terms.capacity_batch}, {line}), {used}",
+        f"{_rate(terms.base or terms.arrival_window or 0.0)} rows/s arrive{_more(terms)}",
+        f"one replica sustains {capacity} ({model}), {used}",
         *_batching(policy, terms),
     ]
     if decision.reason is Reason.SATURATED:
@@ -50,6 +52,8 @@ def _more(terms: Terms) -> str:
     parts = []
     if terms.forecast > 0.0:
         parts.append(f"{_rate(terms.forecast)} more are forecast for in {lead:.0f} s")
+    if terms.margin > terms.forecast:
+        parts.append(f"{_rate(terms.margin)} more are a margin as forecasts were too low by that")
     if terms.backlog > 0.0:
         parts.append(f"{_rate(terms.backlog)} more clear the {terms.queue_rows:.0f} that wait")
     return "".join(f", {part}" for part in parts)
@@ -59,6 +63,18 @@ def _uneven(terms: Terms) -> str:
     if terms.imbalance <= 1.0:
         return ""
     return f", times {terms.imbalance:.2f} because one replica has more load than the others"
+
+
+def _slow(terms: Terms) -> str:
+    if terms.slowdown < _WORTH_SAYING:
+        return ""
+    return f", {terms.slowdown:.2f} times that at present"
+
+
+def _doubted(terms: Terms) -> str:
+    if terms.trust * _WORTH_SAYING > 1.0:
+        return ""
+    return f", times {terms.trust:.2f} because requests wait longer than they should"
 
 
 def _condition(policy: ScalingPolicy, terms: Terms) -> str:
@@ -73,7 +89,10 @@ def _condition(policy: ScalingPolicy, terms: Terms) -> str:
 def _boost(terms: Terms) -> str:
     if terms.boost <= 1.0:
         return ""
-    return f", times {terms.boost:g} because {terms.ready} ready cannot keep up"
+    return (
+        f", times {terms.boost:g} because {terms.ready} ready cannot keep up: what is not needed is"
+        " cancelled once enough are ready"
+    )
 
 
 def _batching(policy: ScalingPolicy, terms: Terms) -> tuple[str, ...]:

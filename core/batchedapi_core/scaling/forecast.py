@@ -1,30 +1,39 @@
 """Demand as it will be when a replica started now is ready, while demand is rising.
 
-Whether and how fast demand rises is read from the window before the last interval; the last
-interval must go on rising and bounds how fast. So one sudden jump is no trend, and more rows in
-the last interval never make for a smaller forecast.
+A rise is looked for twice: over a few seconds, with little doubt allowed, for what starts suddenly;
+and over the window, for what is slow and would drown in the noise of seconds. Whether and how fast
+demand rises is read from before the last interval; the last must go on rising and bounds how fast.
+So one sudden jump is no trend, and more rows in it never make for a smaller forecast.
 """
 
 import math
 from collections.abc import Sequence
 
-from batchedapi_core.scaling.window import Interval
+from batchedapi_core.scaling.window import Interval, recent
 
 FEWEST_INTERVALS = 3
 """Before the last one: a line through two points leaves no doubt, however much there should be."""
+SUDDEN_SECONDS = 10.0
+SUDDEN_DOUBT = 3.0
+"""Standard errors above zero from which on a slope of few seconds counts as a rise."""
 DOUBT = 2.0
-"""Standard errors above zero from which on a slope counts as a rise."""
+"""The same over the whole window, which has more points and fewer that happen to rise."""
+STILL_SECONDS = 15.0
+"""A rise over the window is only as fast as it was lately."""
 
 
 def trend(intervals: Sequence[Interval]) -> float:
     """Rows/s by which demand rises each second, less one standard error; 0 if it may not rise."""
     if len(intervals) <= FEWEST_INTERVALS:
         return 0.0
-    *earlier, last = intervals
-    slope, error = slope_and_error(earlier)
-    latest = (last.arrival - earlier[-1].arrival) / max(1e-3, last.time - earlier[-1].time)
-    rise = min(slope, latest)
-    return rise - error if rise > DOUBT * error else 0.0
+    now = intervals[-1].time
+    sudden = recent(intervals, now, SUDDEN_SECONDS)
+    still = recent(intervals, now, STILL_SECONDS)
+    lately = slope_and_error(still if len(still) >= FEWEST_INTERVALS else intervals[-2:])[0]
+    return max(
+        _rise(sudden, SUDDEN_DOUBT, slope_and_error(intervals[-2:])[0]),
+        _rise(intervals, DOUBT, lately),
+    )
 
 
 def forecast(trend: float, *, base: float, lead: float, cap: float) -> float:
@@ -50,3 +59,11 @@ def slope_and_error(intervals: Sequence[Interval]) -> tuple[float, float]:
     ) / max(1, count - 2)
     poisson = mean_rate / max(1e-3, intervals[-1].seconds)
     return slope, math.sqrt(residual / spread) + math.sqrt(poisson / spread)
+
+
+def _rise(intervals: Sequence[Interval], doubt: float, at_most: float) -> float:
+    if len(intervals) <= FEWEST_INTERVALS:
+        return 0.0
+    slope, error = slope_and_error(intervals[:-1])
+    rise = min(slope, at_most)
+    return rise - error if rise > doubt * error else 0.0

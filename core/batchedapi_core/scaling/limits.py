@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from batchedapi_core.scaling.behavior import Behavior, Select, fewest, most
+from batchedapi_core.scaling.bursts import kept_for
 from batchedapi_core.scaling.decision import Clamp, ClampName, Evidence, Reason, percent
 from batchedapi_core.scaling.need import Need
 from batchedapi_core.scaling.policy import ScalingPolicy
@@ -15,7 +16,7 @@ def within_tolerance(
 ) -> Clamp | None:
     """No replica comes or goes for a need a few percent off what there is."""
     current, above, below = evidence.current, policy.up.tolerance, policy.down.tolerance
-    if wanted > current and need.reason is not Reason.SATURATED:
+    if wanted > current and need.reason not in (Reason.OVERLOAD, Reason.SATURATED):
         tolerance, within = above, need.need <= current * (1.0 + above)
     elif wanted < current:
         tolerance, within = below, below > 0.0 and need.need >= current * (1.0 - below)
@@ -50,17 +51,28 @@ def coverage(policy: ScalingPolicy, evidence: Evidence, _need: Need, wanted: int
 def down_stabilization(
     policy: ScalingPolicy, evidence: Evidence, _need: Need, wanted: int
 ) -> Clamp | None:
-    """Down only to the highest recommendation of the last minutes."""
+    """Down only to the highest recommendation of as long as a start takes, or as was asked for."""
     current = evidence.current
     held = min(current, evidence.held if evidence.settled else current)
     if wanted >= held:
         return None
-    span = f"{policy.down.stabilization:g} s"
+    span = f"{policy.down.window(evidence.start_up):.3g} s"
     if evidence.settled:
         detail = f"{evidence.held} were recommended within the last {span}"
     else:
         detail = f"the operator has watched for less than {span}"
     return Clamp(ClampName.SCALE_DOWN_STABILIZING, wanted, held, detail)
+
+
+def bursts(_policy: ScalingPolicy, evidence: Evidence, need: Need, wanted: int) -> Clamp | None:
+    """Replicas stay for bursts that come again and again, while that costs less than missing."""
+    if wanted >= evidence.current or need.one <= 0.0:
+        return None
+    kept, why = kept_for(evidence.recurring, need=wanted, one=need.one, lead=evidence.start_up)
+    if why is None:
+        return None
+    detail = f"bursts of {why.peak:.0f} rows/s come without warning every {why.gap:.0f} s"
+    return Clamp(ClampName.BURSTS, wanted, min(kept, evidence.current), detail)
 
 
 def up_stabilization(
@@ -70,10 +82,11 @@ def up_stabilization(
     current, lowest = evidence.current, evidence.lowest
     if not evidence.settled_up:
         reached = current
-        detail = f"the operator has watched for less than {policy.up.stabilization:g} s"
+        span = f"{policy.up.window(evidence.start_up):.3g} s"
+        detail = f"the operator has watched for less than {span}"
     elif lowest is not None:
         reached = max(current, lowest)
-        span = f"{policy.up.stabilization:g} s"
+        span = f"{policy.up.window(evidence.start_up):.3g} s"
         detail = f"as few as {lowest} were recommended within the last {span}"
     else:
         return None
@@ -107,15 +120,17 @@ def down_rate(policy: ScalingPolicy, evidence: Evidence, _need: Need, wanted: in
     return Clamp(ClampName.SCALE_DOWN_RATE, wanted, allowed, detail)
 
 
+RECOMMENDED: tuple[Limit, ...] = (within_tolerance,)
 STEP_LIMITS: tuple[Limit, ...] = (
     coverage,
     down_stabilization,
+    bursts,
     up_stabilization,
     up_rate,
     down_rate,
 )
 """From what is recommended to what is done, in the HPA's order: stabilization, then rate."""
-CORTEX_RECOMMENDED: tuple[Limit, ...] = (up_rate, down_rate)
+CORTEX_RECOMMENDED: tuple[Limit, ...] = (within_tolerance, up_rate, down_rate)
 CORTEX_STEP_LIMITS: tuple[Limit, ...] = (coverage, down_stabilization, up_stabilization)
 """Cortex remembers recommendations as its factors left them, so it climbs a step each window."""
 

@@ -8,9 +8,6 @@ from batchedapi_core.scaling.samples import PodChange
 from batchedapi_core.service_model.fit import BatchSums, fit
 from batchedapi_core.service_model.line import ServiceTime
 
-ENOUGH_BATCHES = 5.0
-"""Fewer in one interval say little about how large batches become."""
-
 
 @dataclass(frozen=True, slots=True)
 class LearnedModel:
@@ -32,9 +29,8 @@ class LearnedModel:
             if change.warming_up or change.sums.batches < 1 or not change.sums.possible():
                 continue
             sums = sums.plus(change.sums)
-            if change.sums.batches >= ENOUGH_BATCHES:
-                mean = min(change.sums.row_weighted_mean(), float(policy.max_batch_size))
-                largest = max(largest, mean)
+            mean = min(change.sums.row_weighted_mean(), float(policy.max_batch_size))
+            largest = max(largest, mean)
         return LearnedModel(sums, largest, now)
 
     def service(self, policy: ScalingPolicy) -> ServiceTime | None:

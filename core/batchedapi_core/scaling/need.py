@@ -1,21 +1,27 @@
 """How many replicas are called for, before any limit.
 
-    need = (base + forecast + backlog) * imbalance * boost / (target * capacity)
+    need = (base + max(forecast, margin) + backlog) * imbalance * boost
+           / (target * trust * capacity)
     raw = ceil(need)
 
 Each factor is a field of `Terms`; `concurrency` has the formula of the other policy.
+
+The boost is a hedge: while demand is well above what the ready replicas serve, more are started
+than will be needed. How long one takes to start varies, so of three times as many the first third
+is ready much sooner; the others are cancelled then, most of them before they began to serve.
 """
 
 import math
 from dataclasses import dataclass
 from typing import assert_never
 
+from batchedapi_core.scaling.behavior import Select
 from batchedapi_core.scaling.concurrency import concurrency_need
 from batchedapi_core.scaling.decision import Evidence, Reason
-from batchedapi_core.scaling.demand import base_demand
 from batchedapi_core.scaling.forecast import forecast
 from batchedapi_core.scaling.policy import PolicyKind, ScalingPolicy
-from batchedapi_core.service_model.capacity import Capacity, lane_capacity
+from batchedapi_core.scaling.replica import replica_capacity, trusted_batch
+from batchedapi_core.service_model.capacity import Capacity
 
 ROUNDING = 1e-9
 """A need of 3 that arithmetic turned into 3.0000000001 is 3."""
@@ -29,6 +35,7 @@ class Need:
 
     base: float
     forecast: float
+    margin: float
     backlog: float
     largest_batch: int
     capacity: float
@@ -36,34 +43,43 @@ class Need:
     feasible: bool
     target: float
     boost: float
+    one: float  # rows/s to plan one replica with; 0: unknown
     need: float
     raw: int
-    steady: int  # replicas, without boost and forecast
+    lasting: float  # replicas, a fraction, without boost and forecast
     reason: Reason
 
 
 def needed(policy: ScalingPolicy, evidence: Evidence) -> Need:
     """Fill in the formula; evidence without a demand counts as none, so hold before asking."""
     largest_batch = trusted_batch(policy, evidence.largest_mean_batch)
-    lane = _lane(policy, evidence, largest_batch)
+    replica = replica_capacity(
+        policy,
+        evidence.service,
+        largest_batch=largest_batch,
+        rows_per_request=evidence.rows_per_request,
+        slowdown=evidence.slowdown,
+    )
     match policy.kind:
         case PolicyKind.CAPACITY_SLO:
-            return _capacity_need(policy, evidence, lane, largest_batch)
+            return _capacity_need(policy, evidence, replica, largest_batch)
         case PolicyKind.CONCURRENCY:
             need = concurrency_need(policy, evidence)
             return Need(
                 base=_base(evidence),
                 forecast=0.0,
+                margin=0.0,
                 backlog=0.0,
                 largest_batch=largest_batch,
-                capacity=lane.rows_per_second * policy.lanes,
-                capacity_batch=lane.batch_size,
+                capacity=replica.rows_per_second,
+                capacity_batch=replica.batch_size,
                 feasible=True,
                 target=policy.target_concurrency,
                 boost=1.0,
+                one=0.0,
                 need=need,
                 raw=whole(need),
-                steady=whole(need),
+                lasting=need,
                 reason=Reason.DEMAND,
             )
         case _:
@@ -71,58 +87,42 @@ def needed(policy: ScalingPolicy, evidence: Evidence) -> Need:
 
 
 def _capacity_need(
-    policy: ScalingPolicy, evidence: Evidence, lane: Capacity, largest_batch: int
+    policy: ScalingPolicy, evidence: Evidence, replica: Capacity, largest_batch: int
 ) -> Need:
-    base, capacity = _base(evidence), lane.rows_per_second * policy.lanes
-    backlog = _backlog(policy, evidence, capacity, largest_batch)
-    one = policy.target_utilization * capacity / evidence.imbalance
-    lead = evidence.start_up + (evidence.interval or 0.0)
-    expected = forecast(evidence.trend, base=base, lead=lead, cap=policy.forecast_cap)
-    steady = (base + backlog) / one if one > 0 else 0.0
-    need = (base + backlog + expected) / one if one > 0 else 0.0
-    boost = 1.0
-    if steady * policy.overload_factor > need and _overloaded(policy, evidence, base, capacity):
-        expected, boost = 0.0, policy.overload_factor
-        need = steady * boost
-    raw = whole(need)
-    reason = _reason(raw, steady, boost, base / one if one > 0 else 0.0, evidence.imbalance)
+    base, capacity = _base(evidence), replica.rows_per_second
+    one = policy.target_utilization * capacity * evidence.trust / evidence.imbalance
+    more = _more(policy, evidence, base)
+    rates = (base, base + more.margin, base + more.margin + more.backlog)
+    plain, likely, lasting = (rate / one if one > 0 else 0.0 for rate in rates)
+    need = (base + more.highest + more.backlog) / one if one > 0 else 0.0
+    boost = policy.overload_factor if _hedged(policy, evidence, base, capacity) else 1.0
+    raw = whole(boost * need)
+    reason = _reason(raw, (lasting, likely, plain, plain / evidence.imbalance), boost)
     grown = _saturated_raw(policy, evidence)
     if grown > raw:
         raw, reason = grown, Reason.SATURATED
     return Need(
         base=base,
-        forecast=expected,
-        backlog=backlog,
+        forecast=more.forecast,
+        margin=more.margin,
+        backlog=more.backlog,
         largest_batch=largest_batch,
         capacity=capacity,
-        capacity_batch=lane.batch_size,
-        feasible=lane.feasible,
+        capacity_batch=replica.batch_size,
+        feasible=replica.feasible,
         target=policy.target_utilization,
         boost=boost,
-        need=need,
+        one=one,
+        need=boost * need,
         raw=raw,
-        steady=whole(steady),
+        lasting=lasting,
         reason=reason,
     )
 
 
-def _reason(raw: int, steady: float, boost: float, plain: float, imbalance: float) -> Reason:
-    """The last term without which it would be fewer replicas."""
-    if raw > whole(steady):
-        return Reason.OVERLOAD if boost > 1.0 else Reason.TREND
-    if raw > whole(plain):
-        return Reason.BACKLOG
-    return Reason.HOT_REPLICA if raw > whole(plain / imbalance) else Reason.DEMAND
-
-
 def idle(evidence: Evidence) -> bool:
     """Nothing arrives and nothing waits: no model is needed to serve that."""
-    return _base(evidence) <= 0.0 and evidence.queue_rows <= 0.0
-
-
-def trusted_batch(policy: ScalingPolicy, largest_mean_batch: float) -> int:
-    """Rows of the largest batch to plan with: t(n) is a line only as far as it was seen."""
-    return min(policy.max_batch_size, max(1, math.ceil(policy.seen_factor * largest_mean_batch)))
+    return (evidence.arrival_window or 0.0) <= 0.0 and evidence.queue_rows <= 0.0
 
 
 def whole(need: float) -> int:
@@ -130,62 +130,58 @@ def whole(need: float) -> int:
     return max(1, math.ceil(min(need, MOST_REPLICAS) - ROUNDING))
 
 
-def backlog_rate(queue_rows: float, *, waiting: float, sustained: float, drain: float) -> float:
-    """Rows/s more for what waits beyond the ordinary to be gone in `drain` seconds.
+@dataclass(frozen=True, slots=True)
+class _More:
+    """Rows/s on top of the demand of the present."""
+
+    forecast: float
+    margin: float
+    backlog: float
+
+    @property
+    def highest(self) -> float:
+        """A forecast that comes true needs no margin, and one that does not was covered by it."""
+        return max(self.forecast, self.margin)
+
+
+def _more(policy: ScalingPolicy, evidence: Evidence, base: float) -> _More:
+    lead = evidence.start_up + (evidence.interval or 0.0)
+    likely = min(base * (1.0 + evidence.margin_share), evidence.highest)
+    return _More(
+        forecast=forecast(evidence.trend, base=base, lead=lead, cap=policy.forecast_cap),
+        margin=max(0.0, likely - base),
+        backlog=evidence.waiting_rows / policy.drain_seconds,
+    )
+
+
+def _reason(raw: int, without: tuple[float, float, float, float], boost: float) -> Reason:
+    """The last term without which it would be fewer replicas.
 
     Args:
-        queue_rows: In all pods.
-        waiting: Seconds that a row may wait in queue in the ordinary course.
-        sustained: Rows/s of all ready pods.
-        drain: Seconds.
+        raw: Replicas.
+        without: Replicas without boost and forecast; also without backlog; margin; imbalance.
+        boost: Factor.
     """
-    return max(0.0, queue_rows - waiting * sustained) / drain
-
-
-def _backlog(
-    policy: ScalingPolicy, evidence: Evidence, capacity: float, largest_batch: int
-) -> float:
-    """Half of the latency target is an ordinary wait; without a target, one full batch is."""
-    if evidence.service is None:
-        return 0.0
-    target = policy.latency_target
-    waiting = evidence.service.seconds(largest_batch) if target is None else 0.5 * target
-    return backlog_rate(
-        evidence.queue_rows,
-        waiting=waiting,
-        sustained=capacity * evidence.ready,
-        drain=policy.drain_seconds,
-    )
+    terms = (Reason.TREND, Reason.BACKLOG, Reason.MARGIN, Reason.HOT_REPLICA)
+    found = (reason for fewer, reason in zip(without, terms, strict=True) if raw > whole(fewer))
+    reason = next(found, Reason.DEMAND)
+    return Reason.OVERLOAD if reason is Reason.TREND and boost > 1.0 else reason
 
 
 def _base(evidence: Evidence) -> float:
-    now, window, interval = evidence.arrival_now, evidence.arrival_window, evidence.interval
-    if now is None or window is None or interval is None:
-        return 0.0
-    return base_demand(now, window, interval)
+    return evidence.level or 0.0
 
 
-def _lane(policy: ScalingPolicy, evidence: Evidence, largest_batch: int) -> Capacity:
-    if evidence.service is None:
-        return Capacity(0.0, 0, feasible=True)
-    return lane_capacity(
-        evidence.service,
-        largest_batch=largest_batch,
-        batch_interval=policy.batch_interval,
-        latency_target=policy.latency_target,
-        quantile=policy.quantile,
-        rows_per_request=evidence.rows_per_request,
-    )
-
-
-def _overloaded(policy: ScalingPolicy, evidence: Evidence, base: float, capacity: float) -> bool:
-    """Demand far above what is ready: start more at once, they start slowly and a queue waits."""
+def _hedged(policy: ScalingPolicy, evidence: Evidence, base: float, capacity: float) -> bool:
+    """Whether demand is far above what is ready; not where what is too much could not go again."""
+    if policy.down.select is Select.DISABLED:
+        return False
     return base > policy.overload_trigger * capacity * evidence.ready and capacity > 0
 
 
 def _saturated_raw(policy: ScalingPolicy, evidence: Evidence) -> int:
     """Every lane busy and every batch full while no pod is starting: demand may hide upstream."""
-    saturated = evidence.saturated_ticks >= policy.saturation_ticks
+    saturated = evidence.saturated >= policy.saturation_seconds
     if not saturated or evidence.ready < evidence.current:
         return 0
     return math.ceil(policy.saturation_factor * evidence.current)

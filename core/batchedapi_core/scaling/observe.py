@@ -8,7 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from batchedapi_core.contract import MAX_BATCH_SIZE_LIMIT
-from batchedapi_core.scaling.demand import arrival_rate, mean_arrival, mean_in_flight
+from batchedapi_core.scaling.demand import (
+    LEVEL_SECONDS,
+    arrival_rate,
+    level,
+    mean_arrival,
+    mean_in_flight,
+)
 from batchedapi_core.scaling.forecast import trend
 from batchedapi_core.scaling.imbalance import Share, imbalance, shares_of
 from batchedapi_core.scaling.model import LearnedModel
@@ -19,10 +25,12 @@ from batchedapi_core.scaling.samples import (
     PodChange,
     PodSample,
     change,
+    fell,
     usable,
 )
-from batchedapi_core.scaling.startup import start_up_of
+from batchedapi_core.scaling.startup import start_ups_of
 from batchedapi_core.scaling.state import ScalingState
+from batchedapi_core.scaling.trust import RATIO_SECONDS, slowdown
 from batchedapi_core.scaling.window import (
     BatchingWindow,
     Interval,
@@ -32,6 +40,7 @@ from batchedapi_core.scaling.window import (
     rows_per_size,
     totals_of,
 )
+from batchedapi_core.service_model.fit import BatchSums
 from batchedapi_core.service_model.line import ServiceTime
 
 
@@ -42,6 +51,7 @@ class Demand:
     arrival_now: float  # over the last interval
     arrival_window: float  # over the window
     interval: float  # seconds
+    level: float = 0.0  # at present, beyond doubt
     trend: float = 0.0  # rows/s each second by which demand rises; 0: may not rise
     in_flight: float = 0.0  # requests, over the window
 
@@ -58,9 +68,12 @@ class LoadWindow:
     queue_rows: float  # in all ready pods, estimated from those seen
     service: ServiceTime | None  # None: too few batches seen
     largest_mean_batch: float  # rows
-    saturated_ticks: int  # looks in a row with every lane busy and every batch full
+    saturated: float  # seconds in which every lane was busy and every batch full
     batching: BatchingWindow
     imbalance: float = 1.0  # factor on the need, for the hottest replica
+    queues: tuple[float, ...] = ()  # rows, of each pod that was seen
+    slowdown: float = 1.0  # times longer than learned that batches take
+    latency: float | None = None  # mean seconds from arrival to answer since the last look
 
 
 def observe(
@@ -88,7 +101,7 @@ def observe(
     if changes and coverage >= policy.hold_coverage:
         latest = _interval(policy, state, changes, coverage, now)
         intervals = (*intervals, latest)
-    ticks = _saturated_ticks(policy, state.saturated_ticks, latest)
+    saturated = _saturated(policy, state.saturated, latest)
     service = model.service(policy)
     shares = _shares(policy, state, changes, service, latest)
     load = LoadWindow(
@@ -100,9 +113,12 @@ def observe(
         queue_rows=sum(one.queue_rows for one in changes) / coverage if coverage else 0.0,
         service=service,
         largest_mean_batch=model.largest_mean_batch,
-        saturated_ticks=ticks,
+        saturated=saturated,
         batching=batching_window(intervals, policy),
-        imbalance=imbalance(policy, shares),
+        imbalance=imbalance(policy, state.shares),
+        queues=tuple(one.queue_rows for one in changes),
+        slowdown=slowdown(recent(intervals, now, RATIO_SECONDS), service),
+        latency=_latency(latest, service),
     )
     return load, replace(
         state,
@@ -111,9 +127,9 @@ def observe(
         intervals=intervals,
         looked=None if latest is None else now,
         complete=bool(ready) and len(samples) >= ready,
-        saturated_ticks=ticks,
+        saturated=saturated,
         shares=shares,
-        start_up=start_up_of(state.start_up, state.samples, samples),
+        start_ups=start_ups_of(state.start_ups, state.samples, samples),
     )
 
 
@@ -141,7 +157,7 @@ def _of_revision(state: ScalingState, revision: str) -> ScalingState:
     """Another image, model or batching: what was learned about service times holds no more."""
     if state.revision == revision:
         return state
-    return replace(state, revision=revision, model=LearnedModel(), shares=())
+    return replace(state, revision=revision, model=LearnedModel(), shares=(), trust=1.0)
 
 
 def _changes(
@@ -175,9 +191,13 @@ def _interval(
         seconds = max(one.seconds for one in changes)
     else:
         seconds = max(1e-3, now - state.looked)
-    totals = totals_of(changes, policy.lanes)
+    totals, warm = totals_of(changes, policy.lanes), BatchSums()
+    for one in changes:
+        if not one.warming_up:
+            warm = warm.plus(one.sums)
     in_flight = sum(one.in_flight for one in changes) / coverage
-    return Interval(now, seconds, arrival_rate(changes, seconds, coverage), totals, in_flight)
+    arrival = arrival_rate(changes, seconds, coverage)
+    return Interval(now, seconds, arrival, totals, in_flight, warm)
 
 
 def _shares(
@@ -197,29 +217,46 @@ def _demand(intervals: Sequence[Interval], latest: Interval | None) -> Demand | 
     if latest is None:
         return None
     return Demand(
-        latest.arrival,
-        mean_arrival(intervals),
-        latest.seconds,
-        trend(intervals),
-        mean_in_flight(intervals),
+        arrival_now=latest.arrival,
+        arrival_window=mean_arrival(intervals),
+        interval=latest.seconds,
+        level=level(recent(intervals, latest.time, LEVEL_SECONDS)),
+        trend=trend(intervals),
+        in_flight=mean_in_flight(intervals),
     )
 
 
-def _saturated_ticks(policy: ScalingPolicy, before: int, latest: Interval | None) -> int:
-    """Unseen is neither saturated nor not."""
+def _saturated(policy: ScalingPolicy, before: float, latest: Interval | None) -> float:
+    """Seconds. Unseen is neither saturated nor not."""
     if latest is None:
         return before
     totals = latest.totals
     busy = ratio(totals.batch_seconds, totals.lane_seconds) or 0.0
     full = ratio(totals.full_batches, totals.batches) or 0.0
     saturated = min(busy, full) > policy.saturation_share
-    return min(before + 1, policy.saturation_ticks) if saturated else 0
+    return min(before + latest.seconds, policy.saturation_seconds) if saturated else 0.0
+
+
+def _latency(latest: Interval | None, service: ServiceTime | None) -> float | None:
+    """As measured in the queue, and from there on as modelled: batches come with their rows."""
+    if latest is None or service is None:
+        return None
+    totals = latest.totals
+    wait, rows = ratio(totals.wait_seconds, totals.requests), ratio(totals.rows, totals.batches)
+    return None if wait is None or rows is None else wait + service.seconds(rows)
 
 
 def _remembered(
     before: Sequence[PodSample], latest: Sequence[PodSample], now: float
 ) -> tuple[PodSample, ...]:
-    """The last sample of every pod, for as long as a comparison with it makes sense."""
-    answered = {sample.pod for sample in latest}
-    silent = (one for one in before if one.pod not in answered and now - one.time < RETENTION)
-    return (*silent, *latest)
+    """What the next samples are compared with, for as long as a comparison makes sense.
+
+    A sample whose counters fell is not: the way back up would look like a demand of everything that
+    was ever counted. The one before stands, until it is too old.
+    """
+    kept = {one.pod: one for one in before if now - one.time < RETENTION}
+    for sample in latest:
+        known = kept.get(sample.pod)
+        if known is None or not fell(known, sample):
+            kept[sample.pod] = sample
+    return tuple(kept.values())

@@ -19,12 +19,12 @@ class PolicyKind(StrEnum):
 
 CAPACITY_UP: Final = Behavior(
     stabilization=0.0,
-    policies=(StepPolicy(StepKind.PERCENT, 900, 5.0), StepPolicy(StepKind.PODS, 4, 5.0)),
+    policies=(StepPolicy(StepKind.PERCENT, 900, 2.0), StepPolicy(StepKind.PODS, 4, 2.0)),
     tolerance=0.05,
 )
 """At once; the period is the time between two looks, so that one step is limited."""
 CAPACITY_DOWN: Final = Behavior(
-    stabilization=180.0, policies=(StepPolicy(StepKind.PERCENT, 50, 60.0),)
+    stabilization=None, policies=(StepPolicy(StepKind.PERCENT, 50, 60.0),)
 )
 CONCURRENCY_UP: Final = Behavior(
     stabilization=60.0, policies=(StepPolicy(StepKind.PERCENT, 50, 10.0),), tolerance=0.05
@@ -64,7 +64,7 @@ class ScalingPolicy:
     batch_interval: float  # in effect on the replicas
     latency_target: float | None = None  # None: plan for full batches
     quantile: float = 0.99  # of the latencies, to be within the target
-    target_utilization: float = 0.80  # of the capacity within the target
+    target_utilization: float = 0.93  # of the capacity within the target
     lanes: int = 1  # model instances of a replica, each running one batch at a time
     max_size: int | None = None  # the largest batch in the unit of sizes, by `in_rows`; None: rows
 
@@ -74,24 +74,24 @@ class ScalingPolicy:
     up: Behavior = CAPACITY_UP  # of the kind in use: `default_behaviors`
     down: Behavior = CAPACITY_DOWN
 
-    window: float = 60.0  # over which demand and batching are averaged
+    window: float = 60.0  # over which batching and a slow trend are measured
     model_half_life: float = 300.0
     ridge: float = DEFAULT_RIDGE  # batches
     seen_factor: float = 2.0  # batches at most this much larger than seen are counted on
     warm_up_batches: float = 20.0  # of a new process, kept out of the model
 
     start_up: float = 30.0  # from a pod's creation to its readiness, until measured
-    forecast_cap: float = 1.0  # a forecast adds at most this share of the demand
-    drain_seconds: float = 30.0  # a backlog is to be gone after this long
+    forecast_cap: float = 1.5  # a forecast adds at most this share of the demand
+    drain_seconds: float = 5.0  # a backlog is to be gone after this long
     hot_utilization: float = 0.95  # of the replica with the most load; above, replicas are added
     imbalance_cap: float = 1.5  # on the need
     imbalance_half_life: float = 60.0
 
-    overload_trigger: float = 1.3  # demand over ready capacity
-    overload_factor: float = 1.5  # on the need: drains the backlog, covers slow starters
-    overload_hold: float = 60.0  # what overload or forecast asked for is given up after this long
+    overload_trigger: float = 1.15  # demand over ready capacity
+    overload_factor: float = 3.0  # on the need: the first of many to be ready are ready sooner
+    passing_hold: float = 6.0  # what overload or forecast asked for is given up after this long
     saturation_share: float = 0.9  # of busy time and of full batches
-    saturation_ticks: int = 2  # in a row
+    saturation_seconds: float = 8.0
     saturation_factor: float = 1.5  # on the replicas, when demand may hide upstream
 
     hold_coverage: float = 0.5  # below this share of pods seen nothing moves

@@ -50,6 +50,8 @@ class PodSample:
     in_flight: float = 0.0
     # Seconds from the pod's creation to its readiness; None: not known
     startup: float | None = None
+    # A counter: seconds from arrival to dispatch, summed over `requests`; 0 where not known
+    wait_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ class PodChange:
     sizes: float = 0.0  # sum over batches
     requests: float = 0.0  # in batches
     in_flight: float = 0.0
+    wait_seconds: float = 0.0  # sum over `requests`
     mature: bool = False  # had its full share of the load since before the last look
 
 
@@ -125,9 +128,16 @@ def change(
         if not 0 < after.uptime <= gap + CLOCK_SLACK:
             return None
         return _rise(None, after, min(after.uptime, gap), warming_up=True)
-    if any(new < old for old, new in zip(_counters(before), _counters(after), strict=True)):
+    if fell(before, after):
         return None
     return _rise(before, after, gap, warming_up=before.batches < warm_up_batches)
+
+
+def fell(before: PodSample, after: PodSample) -> bool:
+    """Whether a counter of one process is smaller than it was, which is wrong."""
+    return after.process_start == before.process_start and any(
+        new < old for old, new in zip(_counters(before), _counters(after), strict=True)
+    )
 
 
 def _since_start_unknown(
@@ -144,9 +154,9 @@ def _rise(
     before: PodSample | None, after: PodSample, seconds: float, *, warming_up: bool
 ) -> PodChange:
     start = (0.0,) * len(_counters(after)) if before is None else _counters(before)
-    received, rejected, full, batches, rows, squared, busy, row_seconds, sizes, requests = (
-        new - old for old, new in zip(start, _counters(after), strict=True)
-    )
+    rises = [new - old for old, new in zip(start, _counters(after), strict=True)]
+    received, rejected, full, batches, rows, squared, busy, row_seconds = rises[:8]
+    sizes, requests, wait_seconds = rises[8:]
     return PodChange(
         pod=after.pod,
         seconds=max(seconds, 1e-3),  # scrapes closer than a millisecond carry no rate
@@ -161,6 +171,7 @@ def _rise(
         warming_up=warming_up,
         sizes=sizes,
         requests=requests,
+        wait_seconds=wait_seconds,
         in_flight=after.in_flight,
         mature=before is not None and before.uptime > MATURE,
     )
@@ -178,6 +189,7 @@ def _counters(sample: PodSample) -> tuple[float, ...]:
         sample.row_seconds,
         sample.sizes,
         sample.requests,
+        sample.wait_seconds,
     )
 
 

@@ -2,29 +2,40 @@
 
 from collections.abc import Iterable, Sequence
 
+from batchedapi_core.scaling.numbers import number
 from batchedapi_core.scaling.samples import PodSample
 
-_SLOWER, _FASTER = 0.5, 0.1
-"""Weights of a pod that took longer or shorter than expected. Five to one: the estimate settles
-where five times as much is below as above (an expectile), as being late costs more than early."""
+MOST = 16
+"""Of the last: a change of the image or of the nodes shows after so many."""
+QUANTILE = 0.9
+"""The mean would be too short: being late costs more than early, and slow ones are cancelled."""
 LONGEST = 3600.0
 """Seconds. Longer was no start but a wait for a node, an image or a volume; it counts as this."""
 
 
-def start_up_of(
-    known: float | None, before: Iterable[PodSample], samples: Sequence[PodSample]
-) -> float | None:
-    """Seconds, with every pod that was not seen before taken in; None while none was measured."""
+def start_ups_of(
+    known: tuple[float, ...], before: Iterable[PodSample], samples: Sequence[PodSample]
+) -> tuple[float, ...]:
+    """Seconds of the last that were measured, with every pod that was not seen before taken in."""
     seen = {sample.pod for sample in before}
-    taken = sorted(
+    measured = (
         min(sample.startup, LONGEST)
         for sample in samples
         if sample.startup is not None and sample.pod not in seen
     )
-    for seconds in taken:
-        known = seconds if known is None else _towards(known, seconds)
-    return known
+    return (*known, *measured)[-MOST:]
 
 
-def _towards(known: float, seconds: float) -> float:
-    return known + (_SLOWER if seconds > known else _FASTER) * (seconds - known)
+def start_up_of(start_ups: Sequence[float], unknown: float) -> float:
+    """Seconds to plan with; `unknown` while none was measured."""
+    if not start_ups:
+        return unknown
+    return sorted(start_ups)[min(len(start_ups) - 1, int(QUANTILE * len(start_ups)))]
+
+
+def restored(saved: object) -> tuple[float, ...] | None:
+    """Start-ups from a status that anybody may have edited; None if it is not that."""
+    if not isinstance(saved, list) or len(saved) > MOST:
+        return None
+    known = [seconds for one in saved if (seconds := number(one, 0.0, LONGEST)) is not None]
+    return tuple(known) if len(known) == len(saved) else None

@@ -1,16 +1,18 @@
 """What the autoscaler remembers between looks, and the part of it that survives a restart.
 
-An operator that restarts needs what took long to learn (service model, start-up time) and what
-still binds (recommendations, recent counts). How long it was away is not known, so what binds is
-kept for all the time that was left when it was saved. Last samples and demand are seen again
-within two looks.
+An operator that restarts needs what took long to learn (service model, start-up times, bursts, how
+wrong forecasts are) and what still binds (recommendations, recent counts). How long it was away is
+not known, so what binds is kept for all the time that was left when it was saved. Last samples and
+demand are seen again within two looks.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from batchedapi_core.contract import MAX_BATCH_SIZE_LIMIT
+from batchedapi_core.scaling import bursts, startup
+from batchedapi_core.scaling.bursts import Burst
+from batchedapi_core.scaling.foresight import Foresight
 from batchedapi_core.scaling.imbalance import Share
 from batchedapi_core.scaling.memory import (
     LONGEST,
@@ -20,7 +22,9 @@ from batchedapi_core.scaling.memory import (
     to_pairs,
 )
 from batchedapi_core.scaling.model import LearnedModel
+from batchedapi_core.scaling.numbers import number, short
 from batchedapi_core.scaling.samples import LARGEST_COUNT, PodSample
+from batchedapi_core.scaling.trust import LEAST
 from batchedapi_core.scaling.window import Interval
 from batchedapi_core.service_model.fit import BatchSums
 
@@ -43,12 +47,17 @@ class ScalingState:
     seen: float | None = None  # the last look
     looked: float | None = None  # the last look at which enough pods answered for a demand
     complete: bool = False  # the last look saw every ready pod
-    saturated_ticks: int = 0  # in a row
+    saturated: float = 0.0  # seconds in which every lane was busy and every batch full
     recommendations: tuple[Recommendation, ...] = ()  # that hold a scale-down
     lows: tuple[Recommendation, ...] = ()  # that hold a scale-up
-    sizes: tuple[Size, ...] = ()
+    sizes: tuple[Size, ...] = ()  # replicas asked for
+    ready_sizes: tuple[Size, ...] = ()  # of those, ready
     shares: tuple[Share, ...] = ()
-    start_up: float | None = None  # seconds, as measured
+    start_ups: tuple[float, ...] = ()  # seconds, as measured
+    foresight: Foresight = Foresight()  # noqa: RUF009 - a frozen value, safe to share
+    bursts: tuple[Burst, ...] = ()  # in order of time
+    trust: float = 1.0  # in the capacity, by how long requests wait
+    overloaded: float | None = None  # when it last was, or replicas were starting
     watched: float = 0.0  # seconds, by processes before this one
 
     @classmethod
@@ -67,26 +76,33 @@ class ScalingState:
             seen=now,
             recommendations=_later(self.recommendations, now),
             lows=_later(self.lows, now),
-            sizes=tuple(Size(size.time + now, size.replicas) for size in self.sizes),
+            sizes=_shifted(self.sizes, now),
+            ready_sizes=_shifted(self.ready_sizes, now),
+            foresight=self.foresight.later(now),
+            bursts=bursts.later(self.bursts, now),
         )
 
     def to_saved(self) -> dict[str, object]:
-        """What is worth a place in the status of the API: JSON, 200 bytes to 1 kB."""
+        """What is worth a place in the status of the API: JSON, 300 bytes to 2 kB."""
         sums = self.model.sums
         numbers = (sums.batches, sums.rows, sums.rows_squared, sums.seconds, sums.row_seconds)
         now = 0.0 if self.seen is None else self.seen
         watched = self.watched if self.started is None else now - self.started
-        saved: dict[str, object] = {
+        return {
             "version": SAVED_VERSION,
             "revision": self.revision,
-            "sums": [_short(number) for number in numbers],
-            "largestMeanBatch": _short(self.model.largest_mean_batch),
+            "sums": [short(one) for one in numbers],
+            "largestMeanBatch": short(self.model.largest_mean_batch),
             "watched": round(min(watched, LONGEST), 3),
             "high": to_pairs(_left(self.recommendations, now), max),
             "low": to_pairs(_left(self.lows, now), min),
-            "sizes": to_pairs(((one.replicas, one.time - now) for one in self.sizes), max),
+            "sizes": to_pairs(_ages(self.sizes, now), max),
+            "readySizes": to_pairs(_ages(self.ready_sizes, now), max),
+            "startUps": [round(seconds, 3) for seconds in self.start_ups],
+            "bursts": bursts.to_saved(self.bursts, now),
+            "trust": short(self.trust),
+            **self.foresight.to_saved(now),
         }
-        return saved if self.start_up is None else {**saved, "startUp": _short(self.start_up)}
 
     @classmethod
     def restored(cls, saved: object) -> "ScalingState":
@@ -98,23 +114,38 @@ class ScalingState:
         if not isinstance(saved, Mapping) or saved.get("version") != SAVED_VERSION:
             return cls()
         revision, model = saved.get("revision"), _model(saved)
-        watched, start_up = _number(saved.get("watched")), _number(saved.get("startUp", 0.0))
+        watched = number(saved.get("watched"), 0.0, LARGEST_COUNT)
         high = from_pairs(saved.get("high"), 0.0, LONGEST)
         low = from_pairs(saved.get("low"), 0.0, LONGEST)
         sizes = from_pairs(saved.get("sizes"), -LONGEST, 0.0)
-        if not isinstance(revision, str) or model is None or watched is None or start_up is None:
+        ready = from_pairs(saved.get("readySizes"), -LONGEST, 0.0)
+        state = _lessons(saved)
+        if not isinstance(revision, str) or model is None or watched is None or state is None:
             return cls()
-        if high is None or low is None or sizes is None:
+        if high is None or low is None or sizes is None or ready is None:
             return cls()
-        return cls(
+        return replace(
+            state,
             revision=revision,
             model=model,
             recommendations=tuple(Recommendation(*pair) for pair in high),
             lows=tuple(Recommendation(*pair) for pair in low),
             sizes=tuple(Size(seconds, replicas) for replicas, seconds in sizes),
-            start_up=start_up if "startUp" in saved else None,
+            ready_sizes=tuple(Size(seconds, replicas) for replicas, seconds in ready),
             watched=min(watched, LONGEST),
         )
+
+
+def _lessons(saved: Mapping[object, object]) -> ScalingState | None:
+    """What was learned beside the service model."""
+    start_ups = startup.restored(saved.get("startUps"))
+    peaks, foresight = bursts.restored(saved.get("bursts")), Foresight.restored(saved)
+    trust = number(saved.get("trust"), 0.0, 1.0)
+    if start_ups is None or peaks is None or foresight is None or trust is None:
+        return None
+    return ScalingState(
+        start_ups=start_ups, bursts=peaks, foresight=foresight, trust=max(LEAST, trust)
+    )
 
 
 _SUMS = 5
@@ -128,22 +159,21 @@ def _later(recommendations: tuple[Recommendation, ...], now: float) -> tuple[Rec
     return tuple(Recommendation(one.replicas, one.expires + now) for one in recommendations)
 
 
+def _ages(sizes: tuple[Size, ...], now: float) -> list[tuple[int, float]]:
+    return [(one.replicas, one.time - now) for one in sizes]
+
+
+def _shifted(sizes: tuple[Size, ...], now: float) -> tuple[Size, ...]:
+    return tuple(Size(size.time + now, size.replicas) for size in sizes)
+
+
 def _model(saved: Mapping[object, object]) -> LearnedModel | None:
-    sums, largest = saved.get("sums"), _number(saved.get("largestMeanBatch"))
-    if not isinstance(sums, list) or largest is None or not 1.0 <= largest <= MAX_BATCH_SIZE_LIMIT:
+    sums = saved.get("sums")
+    largest = number(saved.get("largestMeanBatch"), 1.0, MAX_BATCH_SIZE_LIMIT)
+    if not isinstance(sums, list) or largest is None:
         return None
-    numbers = [number for number in map(_number, sums) if number is not None]
+    found = (number(one, 0.0, LARGEST_COUNT) for one in sums)
+    numbers = [one for one in found if one is not None]
     if len(numbers) != len(sums) or len(sums) != _SUMS:
         return None
     return LearnedModel(BatchSums(*numbers), largest)
-
-
-def _short(number: float) -> float:
-    """Ten digits: the fit subtracts products of these, six would show."""
-    return float(f"{number:.10g}")
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if 0 <= value <= LARGEST_COUNT and not math.isnan(value) else None

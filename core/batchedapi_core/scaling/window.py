@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.samples import PodChange, PodSample
+from batchedapi_core.service_model.fit import BatchSums
 
 _NOTHING = 1e-6
 """Of batches or seconds: less is rounding, or an exporter that counts in fractions."""
@@ -26,6 +27,7 @@ class BatchTotals:
     batches_by_edge: tuple[tuple[float, float], ...] = ()  # (upper edge, batches in that bucket)
     sizes: float = 0.0  # sum over batches, in the unit of maxBatchSize: rows, requests or cost
     requests: float = 0.0  # in batches
+    wait_seconds: float = 0.0  # from arrival to dispatch, sum over `requests`
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class Interval:
     arrival: float  # rows/s, of all ready pods
     totals: BatchTotals  # of the pods that answered
     in_flight: float = 0.0  # requests in all ready pods, at its end
+    warm: BatchSums = BatchSums()  # noqa: RUF009 - frozen; of pods that are not warming up
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,7 @@ def totals_of(changes: Iterable[PodChange], lanes: int) -> BatchTotals:
             change.batches_by_edge,
             change.sizes,
             change.requests,
+            change.wait_seconds,
         )
         for change in changes
     ]
@@ -89,6 +93,7 @@ def pooled(parts: Sequence[BatchTotals]) -> BatchTotals:
         batches_by_edge=tuple(sorted(by_edge.items())),
         sizes=sum(part.sizes for part in parts),
         requests=sum(part.requests for part in parts),
+        wait_seconds=sum(part.wait_seconds for part in parts),
     )
 
 

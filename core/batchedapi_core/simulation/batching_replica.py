@@ -162,6 +162,7 @@ class BatchingReplica:
         for entry in entries:
             rows += entry.rows
             size += entry.size
+            self.counters.wait_seconds += now - entry.arrived
         seconds = self._durations.next(rows)
         self._batcher.started(size, now)
         self._number += 1

@@ -28,6 +28,7 @@ class SimulatedPod:
     # Counters like those above: sum over batches in the unit of maxBatchSize, and of requests.
     sizes: float = 0.0
     requests: float = 0.0
+    wait_seconds: float = 0.0  # from arrival to dispatch, sum over `requests`
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ class FixedReplica:
         ends: list[float] = []
         all_rows: list[int] = []
         all_seconds: list[float] = []
-        taken = 0
+        waited, taken = 0.0, 0
         while (start := self._start(times, taken)) < until:
             stop = bisect_right(times, start, taken)
             if stop > taken:
@@ -92,6 +92,7 @@ class FixedReplica:
             batch = min(size, waiting)
             seconds = self._durations.next(batch)
             arrived.extend(queue[:batch])
+            waited += max(0.0, batch * start - sum(queue[:batch]))
             del queue[:batch]
             self._free_at = start + seconds
             ends.append(self._free_at)
@@ -102,6 +103,7 @@ class FixedReplica:
         self._until = until
         if ends:
             self._ran(ends, all_rows, all_seconds)
+            self.counters.wait_seconds += waited
 
     def _start(self, times: Sequence[float], taken: int) -> float:
         """When the next batch starts, if nothing comes after `times`; inf without a request."""

@@ -202,6 +202,7 @@ def _pods(live: list[_Member], now: float, lanes: int) -> tuple[SimulatedPod, ..
                 lanes,
                 count.sizes,
                 count.requests,
+                count.wait_seconds,
             )
         )
     return tuple(pods)

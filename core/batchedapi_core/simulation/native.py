@@ -13,7 +13,7 @@ from batchedapi_core.scaling import (
 )
 from batchedapi_core.simulation.controller import Fleet, SimulatedPod
 
-POLL_INTERVAL: Final = 5.0  # seconds between looks, as in the operator
+POLL_INTERVAL: Final = 2.0  # seconds between looks, as in the operator
 _REVISION: Final = "simulated"
 
 
@@ -62,6 +62,7 @@ def _sample(pod: SimulatedPod, now: float) -> PodSample:
         lanes=pod.lanes,
         sizes=pod.sizes,
         requests=pod.requests,
+        wait_seconds=pod.wait_seconds,
         in_flight=pod.in_flight,
         startup=pod.ready_at - pod.created if pod.ready_at > pod.created else None,
     )

@@ -25,6 +25,7 @@ class Counters:
     rows_squared: int = 0
     batch_seconds: float = 0.0
     row_seconds: float = 0.0
+    wait_seconds: float = 0.0  # from arrival to dispatch, sum over `requests`
 
     def executed(self, rows: int, size: int, requests: int, seconds: float, *, full: bool) -> None:
         """A batch ran."""

@@ -1,6 +1,6 @@
 """The lines of a Prometheus page that the autoscaler reads, and no others. Pure, and suspicious.
 
-A page is read every five seconds and changes in nothing but its numbers, so what a line is about
+A page is read every two seconds and changes in nothing but its numbers, so what a line is about
 is found once and remembered: the text before the number is looked up, and parsed only when new.
 """
 

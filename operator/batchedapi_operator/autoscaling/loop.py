@@ -1,4 +1,4 @@
-"""Every five seconds, for every API: scrape, decide (in core), scale, report."""
+"""Every two seconds, for every API: scrape, decide (in core), scale, report."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ from batchedapi_operator.autoscaling.metrics_page import MetricsPage
 from batchedapi_operator.autoscaling.ring import DecisionRing
 from batchedapi_operator.autoscaling.scrape import Outcome, Scrapes
 from batchedapi_operator.autoscaling.tally import Rise, release_percent
-from batchedapi_operator.autoscaling.watched import LOOKS_BEFORE_HOLD, Manifests, Watched
+from batchedapi_operator.autoscaling.watched import SECONDS_BEFORE_HOLD, Manifests, Watched
 from batchedapi_operator.autoscaling.writes import Writes
 from batchedapi_operator.cluster import Cluster, rfc3339, utc_now
 from batchedapi_operator.errors import ApplyError, InvalidSpecError
@@ -35,7 +35,7 @@ from batchedapi_operator.store import Store
 
 log = logging.getLogger(__name__)
 
-TICK_SECONDS: Final = 5.0
+TICK_SECONDS: Final = 2.0
 SECONDS_PER_WRITE: Final = 10.0
 """Between two reports on one API that scaled nothing."""
 WRITES_AT_ONCE: Final = 16
@@ -161,7 +161,10 @@ class Autoscaler:
         load, state = observe(policy, watched.state, seen, now)
         decision, watched.state = decide(policy, load, state, now)
         watched.tally = watched.tally.looked(pages, now, policy.window)
-        watched.held = watched.held + 1 if decision.is_hold else 0
+        if not decision.is_hold:
+            watched.held_since = None
+        elif watched.held_since is None:
+            watched.held_since = now
         self.decisions.add(key, self._wall(), policy, decision)
         self._metrics.decided(
             key,
@@ -201,7 +204,8 @@ class Autoscaler:
         if note is not None:
             await self._writes.event(key, watched.uid, note)
         due = now - watched.reported >= SECONDS_PER_WRITE
-        unsure = 0 < watched.held < LOOKS_BEFORE_HOLD
+        held = watched.held_since
+        unsure = held is not None and now - held < SECONDS_BEFORE_HOLD
         if scaled or (due and not unsure):
             await self._report(subject, decided, scaled=scaled)
 

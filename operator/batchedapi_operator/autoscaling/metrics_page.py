@@ -178,6 +178,7 @@ def parse_page(
         uptime=max(0.0, unix_time - start),
         rows_received=figures.total(contract.METRIC_ROWS_RECEIVED),
         rows_rejected=figures.total_or_zero(contract.METRIC_ROWS_REJECTED),
+        wait_seconds=counted.queue_wait,
         batches=figures.total(f"{contract.METRIC_BATCH_ROWS}_count"),
         rows=figures.total(f"{contract.METRIC_BATCH_ROWS}_sum"),
         full_batches=counted.released[_FULL],

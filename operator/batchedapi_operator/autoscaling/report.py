@@ -217,6 +217,7 @@ def _limit_reason(name: ClampName) -> str:
         case (
             ClampName.SCALE_DOWN_STABILIZING
             | ClampName.SCALE_UP_STABILIZING
+            | ClampName.BURSTS
             | ClampName.PARTIAL_METRICS
         ):
             return "Stabilizing"

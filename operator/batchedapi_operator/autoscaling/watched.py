@@ -14,9 +14,9 @@ from batchedapi_operator.events import Note
 from batchedapi_operator.keys import JsonObject, ObjectKey
 from batchedapi_operator.reconcile.plan import parsed
 
-LOOKS_BEFORE_HOLD: Final = 3
-"""In a row without knowledge before anybody is told: the first look after a start has nothing to
-compare with, and one missed scrape is no news."""
+SECONDS_BEFORE_HOLD: Final = 10.0
+"""Without knowledge before anybody is told: the first look after a start has nothing to compare
+with, and one missed scrape is no news."""
 SECONDS_PER_HOLD_EVENT: Final = 300.0
 """Pods that come and go must not become a stream of events."""
 
@@ -30,12 +30,12 @@ class Watched:
     tally: Tally = field(default_factory=Tally.empty)
     verdict: Verdict | None = None
     reported: float = float("-inf")
-    held: int = 0
-    """Looks in a row that ended in a hold."""
+    held_since: float | None = None
+    """Monotonic seconds since when every look ended in a hold; None: the last did not."""
     advised: frozenset[AdviceReason] = frozenset()
     """What the status says at present."""
-    blind: int = 0
-    """Looks in a row at which metrics were missing."""
+    blind_since: float | None = None
+    """Since when metrics are missing; None: they are not."""
     missing: bool = False
     """Users were told that metrics are missing, and not yet that they are back."""
     told: float = float("-inf")
@@ -60,15 +60,17 @@ class Watched:
         """The event that a decision is worth: that a hold begins, or that it ends."""
         held_by = {clamp.name for clamp in decision.clamps}
         if ClampName.NO_METRICS in held_by:
-            self.blind += 1
+            if self.blind_since is None:
+                self.blind_since = now
+            sure = now - self.blind_since >= SECONDS_BEFORE_HOLD
             rested = now - self.told >= SECONDS_PER_HOLD_EVENT
-            if self.missing or self.blind < LOOKS_BEFORE_HOLD or not rested:
+            if self.missing or not sure or not rested:
                 return None
             self.missing, self.told = True, now
             return Note("Warning", "MetricsMissing", "Scale", why())
         if ClampName.NO_READY_PODS in held_by:
             return None
-        self.blind = 0
+        self.blind_since = None
         if not self.missing:
             return None
         self.missing = False

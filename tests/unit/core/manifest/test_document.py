@@ -64,7 +64,7 @@ def test_what_is_not_written_has_the_decided_defaults() -> None:
         spec.overload.max_body_size,
         spec.overload.max_replica_concurrency,
     )
-    assert (ScalingMode.NATIVE, 1, 100, 80) == (
+    assert (ScalingMode.NATIVE, 1, 100, 93) == (
         spec.autoscaling.mode,
         spec.autoscaling.min_replicas,
         spec.autoscaling.max_replicas,

@@ -115,4 +115,4 @@ def test_a_whole_behavior_is_taken_over() -> None:
 
     steps = (StepPolicy(StepKind.PODS, 2, 30.0), StepPolicy(StepKind.PERCENT, 10, 60.0))
     assert Behavior(15.0, steps, Select.MIN, 0.1) == up
-    assert (Select.DISABLED, 0.0, 180.0) == (down.select, down.tolerance, down.stabilization)
+    assert (Select.DISABLED, 0.0, None) == (down.select, down.tolerance, down.stabilization)

@@ -21,6 +21,7 @@ from batchedapi_core.scaling import (
     record,
     replay,
 )
+from batchedapi_core.scaling.bursts import Recurrence
 from batchedapi_core.scaling.conclude import conclude
 from batchedapi_core.scaling.policy import CAPACITY_DOWN, CAPACITY_UP
 from batchedapi_core.service_model.line import ServiceTime
@@ -30,10 +31,10 @@ from batchedapi_core.service_model.line import ServiceTime
     ("evidence", "desired", "reason", "bound"),
     [
         (evidence_of(worth(3.0)), 3, Reason.DEMAND, ""),
-        (evidence_of(worth(3.0), current=2, ready=2, held=3), 3, Reason.DEMAND, ""),
-        (evidence_of(worth(3.5), ready=2, held=3), 6, Reason.OVERLOAD, ""),
-        (evidence_of(worth(2.0), saturated_ticks=2), 5, Reason.SATURATED, ""),
-        (evidence_of(worth(2.9), saturated_ticks=2, ready=2), 3, Reason.DEMAND, ""),
+        (evidence_of(worth(2.4), current=2, ready=2, held=3), 3, Reason.DEMAND, ""),
+        (evidence_of(worth(2.9), ready=2, held=3), 9, Reason.OVERLOAD, ""),
+        (evidence_of(worth(2.0), saturated=8.0), 5, Reason.SATURATED, ""),
+        (evidence_of(worth(2.4), saturated=8.0, ready=2), 3, Reason.DEMAND, ""),
         (evidence_of(worth(3.1)), 3, Reason.WITHIN_TOLERANCE, "WithinTolerance"),
         (evidence_of(worth(3.2)), 4, Reason.DEMAND, ""),
         (evidence_of(worth(11.0), ready=9, current=9), 10, Reason.MAX_REPLICAS, "MaxReplicas"),
@@ -132,9 +133,9 @@ def test_batches_are_counted_on_only_up_to_twice_what_was_seen() -> None:
 
 def test_overload_is_told_apart_from_what_the_demand_needs_for_good() -> None:
     """Stabilization holds the one for less long than the other."""
-    terms = conclude(POLICY, evidence_of(worth(3.5), ready=2)).terms
+    terms = conclude(POLICY, evidence_of(worth(2.9), ready=2)).terms
 
-    assert (4, 6) == (terms.steady, terms.recommended)
+    assert (3, 9) == (terms.steady, terms.recommended)
 
 
 def test_however_small_the_share_one_replica_may_go() -> None:
@@ -159,7 +160,7 @@ def test_every_lane_of_a_replica_counts() -> None:
 
 LINE = (
     "one replica sustains 690/s in full batches (batch 8, 10.0 ms + 0.20 ms/row), "
-    "80 % of it is used"
+    "93 % of it is used"
 )
 MIX = "mean batch 7.1 of 8, 62 % released full"
 
@@ -169,19 +170,20 @@ MIX = "mean batch 7.1 of 8, 62 % released full"
     [
         (
             evidence_of(worth(3.0)),
-            f"3 replicas (Demand): 1655 rows/s arrive; {LINE} => 3.00; {MIX}",
+            f"3 replicas (Demand): 1924 rows/s arrive; {LINE} => 3.00; {MIX}",
         ),
         (
-            evidence_of(worth(3.5), ready=2),
+            evidence_of(worth(2.9), ready=2),
             (
-                f"6 replicas (Overload): 1931 rows/s arrive; {LINE}, times 1.5 because 2 ready "
-                f"cannot keep up => 5.25; {MIX}"
+                f"9 replicas (Overload): 1860 rows/s arrive; {LINE}, times 3 because 2 ready "
+                "cannot keep up: what is not needed is cancelled once enough are ready "
+                f"=> 8.70; {MIX}"
             ),
         ),
         (
-            evidence_of(worth(2.0), saturated_ticks=2),
+            evidence_of(worth(2.0), saturated=8.0),
             (
-                f"5 replicas (Saturated): 1103 rows/s arrive; {LINE} => 2.00; {MIX}; every lane is "
+                f"5 replicas (Saturated): 1283 rows/s arrive; {LINE} => 2.00; {MIX}; every lane is "
                 "busy with full batches and more demand may wait upstream"
             ),
         ),
@@ -192,50 +194,51 @@ MIX = "mean batch 7.1 of 8, 62 % released full"
         (
             evidence_of(worth(3.1)),
             (
-                f"3 replicas (WithinTolerance): 1710 rows/s arrive; {LINE} => 3.10; {MIX}; "
+                f"3 replicas (WithinTolerance): 1988 rows/s arrive; {LINE} => 3.10; {MIX}; "
                 "WithinTolerance 4 -> 3: a need of 3.10 is within 5 % of 3"
             ),
         ),
         (
             evidence_of(worth(11.0), ready=9, current=9),
             (
-                f"10 replicas (MaxReplicas): 6069 rows/s arrive; {LINE} => 11.00; {MIX}; "
+                f"10 replicas (MaxReplicas): 7055 rows/s arrive; {LINE} => 11.00; {MIX}; "
                 "MaxReplicas 11 -> 10: maxReplicas is 10"
             ),
         ),
         (
             evidence_of(worth(7.0), ready=1, current=0),
             (
-                f"4 replicas (SurgeLimited): 3862 rows/s arrive; {LINE}, times 1.5 because 1 ready "
-                f"cannot keep up => 10.50; {MIX}; MaxReplicas 11 -> 10: maxReplicas is 10; "
-                "SurgeLimited 10 -> 4: at most 900 % in 5 s or 4 pods in 5 s may be added to 0"
+                f"4 replicas (SurgeLimited): 4490 rows/s arrive; {LINE}, times 3 because 1 ready "
+                "cannot keep up: what is not needed is cancelled once enough are ready "
+                f"=> 21.00; {MIX}; MaxReplicas 21 -> 10: maxReplicas is 10; "
+                "SurgeLimited 10 -> 4: at most 900 % in 2 s or 4 pods in 2 s may be added to 0"
             ),
         ),
         (
             evidence_of(worth(1.0), held=3),
             (
-                f"3 replicas (ScaleDownStabilizing): 552 rows/s arrive; {LINE} => 1.00; {MIX}; "
-                "ScaleDownStabilizing 1 -> 3: 3 were recommended within the last 180 s"
+                f"3 replicas (ScaleDownStabilizing): 641 rows/s arrive; {LINE} => 1.00; {MIX}; "
+                "ScaleDownStabilizing 1 -> 3: 3 were recommended within the last 30 s"
             ),
         ),
         (
             evidence_of(worth(1.0), settled=False),
             (
-                f"3 replicas (ScaleDownStabilizing): 552 rows/s arrive; {LINE} => 1.00; {MIX}; "
-                "ScaleDownStabilizing 1 -> 3: the operator has watched for less than 180 s"
+                f"3 replicas (ScaleDownStabilizing): 641 rows/s arrive; {LINE} => 1.00; {MIX}; "
+                "ScaleDownStabilizing 1 -> 3: the operator has watched for less than 30 s"
             ),
         ),
         (
             evidence_of(worth(1.0)),
             (
-                f"2 replicas (ScaleDown): 552 rows/s arrive; {LINE} => 1.00; {MIX}; "
+                f"2 replicas (ScaleDown): 641 rows/s arrive; {LINE} => 1.00; {MIX}; "
                 "ScaleDownRate 1 -> 2: at most 50 % in 60 s may go of 3"
             ),
         ),
         (
             evidence_of(worth(1.0), coverage=0.75, ready=4),
             (
-                f"3 replicas (PartialMetrics): 552 rows/s arrive; {LINE} => 1.00; {MIX}; "
+                f"3 replicas (PartialMetrics): 641 rows/s arrive; {LINE} => 1.00; {MIX}; "
                 "PartialMetrics 1 -> 3: 75 % of 4 ready pods were seen, "
                 "80 % are needed to remove any"
             ),
@@ -294,7 +297,7 @@ def test_a_record_is_plain_json_of_moderate_size() -> None:
 
     text = json.dumps(recorded, allow_nan=False)
     assert recorded == json.loads(text)
-    assert 4000 > len(text)
+    assert 5000 > len(text)
     assert ("ScaleDownStabilizing", 1, 3) == tuple(
         recorded["clamps"][0][key] for key in ("name", "before", "after")
     )
@@ -330,11 +333,18 @@ def _random_evidence(chance: random.Random) -> Evidence:
         current=current,
         coverage=chance.random() ** 0.2,
         service=chance.choice((None, ServiceTime(chance.random() / 50, chance.random() / 1000))),
-        saturated_ticks=chance.choice((0, 0, 1, 2)),
+        saturated=chance.choice((0.0, 0.0, 4.0, 8.0)),
         held=chance.randint(0, 30),
         largest_recent=current + chance.choice((0, 0, 5)),
         settled=chance.random() < 0.8,
         queue_rows=chance.choice((0.0, 50.0)),
+        waiting_rows=chance.choice((0.0, 0.0, 900.0)),
+        trend=chance.choice((0.0, 50.0)),
+        margin_share=chance.choice((0.0, 0.3)),
+        highest=chance.expovariate(1 / 3000),
+        recurring=chance.choice(((), (Recurrence(chance.expovariate(1 / 3000), 200.0),))),
+        slowdown=chance.choice((1.0, 1.5)),
+        trust=chance.choice((1.0, 0.7)),
     )
 
 
@@ -355,13 +365,15 @@ def test_more_demand_never_means_fewer_replicas(seed: int, more: float) -> None:
     """All else equal; an autoscaler that is not monotone oscillates."""
     evidence = _random_evidence(random.Random(seed))
     if evidence.arrival_now is None:
-        evidence = replace(evidence, arrival_now=1.0, arrival_window=1.0, interval=5.0)
+        evidence = replace(evidence, arrival_now=1.0, arrival_window=1.0, level=1.0, interval=2.0)
     assert evidence.arrival_now is not None
     assert evidence.arrival_window is not None
+    assert evidence.level is not None
     grown = replace(
         evidence,
         arrival_now=evidence.arrival_now * more,
         arrival_window=evidence.arrival_window * more,
+        level=evidence.level * more,
     )
 
     assert conclude(POLICY, evidence).desired <= conclude(POLICY, grown).desired

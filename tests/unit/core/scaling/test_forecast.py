@@ -9,11 +9,11 @@ from batchedapi_core.scaling.window import BatchTotals, Interval
 
 
 def intervals(*rates: float) -> list[Interval]:
-    """Arrival rates of five seconds each."""
-    return [Interval(5.0 * (n + 1), 5.0, rate, BatchTotals()) for n, rate in enumerate(rates)]
+    """Arrival rates of two seconds each."""
+    return [Interval(2.0 * (n + 1), 2.0, rate, BatchTotals()) for n, rate in enumerate(rates)]
 
 
-RAMP = [1000.0 + 50.0 * n for n in range(12)]
+RAMP = [1000.0 + 20.0 * n for n in range(30)]
 
 
 def test_a_steady_rise_is_seen_but_for_its_standard_error() -> None:
@@ -29,12 +29,12 @@ def test_a_steady_rise_is_seen_but_for_its_standard_error() -> None:
     "rates",
     [
         [1000.0] * 12,
-        [*RAMP[:-1], RAMP[-2]],
+        [*RAMP, *[RAMP[-1]] * 7],
         [*RAMP[:-1], 0.0],
-        [1000.0] * 11 + [5000.0],
+        [1000.0] * 29 + [5000.0],
         RAMP[:3],
         list(reversed(RAMP)),
-        [10.0 + (n % 2) for n in range(12)],
+        [10.0 + (n % 2) for n in range(30)],
     ],
     ids=["flat", "no longer", "collapsed", "one jump", "too short", "falling", "noise"],
 )
@@ -43,11 +43,25 @@ def test_what_may_be_chance_is_no_trend(rates: list[float]) -> None:
     assert 0.0 == trend(intervals(*rates))
 
 
-def test_the_last_interval_bounds_how_fast_it_goes_on() -> None:
+def test_what_starts_suddenly_is_seen_within_ten_seconds() -> None:
+    """A steep rise cannot wait until a minute shows it, and is far above the noise."""
+    sudden = [1000.0] * 25 + [1000.0 + 400.0 * n for n in range(1, 6)]
+
+    assert 150.0 < trend(intervals(*sudden)) < 200.0
+
+
+def test_the_last_seconds_bound_how_fast_it_goes_on() -> None:
     """Demand that levels off is not extrapolated at the pace it had."""
-    slowing = trend(intervals(*RAMP[:-1], RAMP[-2] + 15.0))
+    slowing = trend(intervals(*RAMP, *(RAMP[-1] + 4.0 * n for n in range(1, 8))))
 
     assert 0.0 < slowing < 3.0
+
+
+def test_a_slow_look_still_sees_a_slow_rise() -> None:
+    """An operator with very many APIs may need ten seconds for a round."""
+    slow = [Interval(10.0 * n, 10.0, 1000.0 + 100.0 * n, BatchTotals()) for n in range(6)]
+
+    assert 8.0 < trend(slow) < 10.0
 
 
 def test_more_rows_in_the_last_interval_never_make_the_forecast_smaller() -> None:

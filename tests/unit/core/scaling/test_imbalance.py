@@ -49,11 +49,11 @@ def test_even_load_adds_nothing() -> None:
 
 
 def test_twice_as_much_on_one_pod_of_three_is_made_up_for() -> None:
-    """1.5 times the mean, at 80 % of which it would be above all it can: 120 %."""
+    """1.5 times the mean, at 93 % of which it would be above all it can."""
     shares = after_minutes(change_of("a", 200), change_of("b", 400), change_of("c", 200))
 
     assert 1.5 == pytest.approx(max(share.load for share in shares))
-    assert 1.5 * 0.80 / 0.95 == pytest.approx(imbalance(POLICY, shares))
+    assert 1.5 * 0.93 / 0.95 == pytest.approx(imbalance(POLICY, shares))
 
 
 def test_a_slow_pod_with_an_even_part_is_as_hot() -> None:
@@ -66,9 +66,9 @@ def test_a_slow_pod_with_an_even_part_is_as_hot() -> None:
 def test_it_is_slow_to_believe_and_bounded() -> None:
     """One odd interval is chance; one absurd pod must not start a fleet."""
     changes = (change_of("a", 10), *(change_of(name, 10_000.0) for name in "b"))
-    once = shares_of(POLICY, (), changes, SERVICE, 5.0)
+    once = shares_of(POLICY, (), changes, SERVICE, 2.0)
 
-    assert 1.0 == imbalance(POLICY, once)
+    assert 1.01 > imbalance(POLICY, once)
     many = after_minutes(change_of("a", 100_000.0), *(change_of(name, 4.0) for name in "bcdef"))
     assert 1.5 == imbalance(POLICY, many)
 

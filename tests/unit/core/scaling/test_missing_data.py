@@ -94,7 +94,7 @@ def test_no_subset_of_silent_pods_removes_a_replica_that_full_data_would_keep(
 
 def test_the_property_above_can_fail() -> None:
     """With all pods seen, the same fall in load does remove replicas."""
-    decisions = decide_with(6, 500.0, 10.0, set(), ticks=60)
+    decisions = decide_with(6, 600.0, 10.0, set(), ticks=60)
 
     assert 6 == decisions[0].desired
     assert 3 == decisions[-1].desired
@@ -178,3 +178,35 @@ def test_hostile_numbers_never_crash_and_never_leave_the_bounds(
         text = json.dumps(record(policy, decision), allow_nan=False)
         assert decision.desired == replay(json.loads(text))
         assert ScalingState.restored(state.to_saved()).revision in {"a", ""}
+
+
+def test_counters_that_fall_and_recover_are_no_demand() -> None:
+    """A page cut short, or an exporter that starts over: not all of it has just arrived."""
+    state = ScalingState.empty()
+    decisions = []
+    for tick in range(40):
+        rows = 500.0 * 5.0 * (tick + 2000)
+        shown = rows / 1000 if tick in {20, 21} else rows
+        samples = (scrape(0, tick, rows), scrape(1, tick, shown))
+        decision, state = step(POLICY, state, Observation(samples, 2, 2, "a"), 5.0 * tick)
+        decisions.append(decision)
+
+    assert {2} == {decision.desired for decision in decisions}
+    assert 0.5 == decisions[20].terms.coverage
+    assert 1.0 == decisions[22].terms.coverage
+    assert 1100 > max(decision.terms.base for decision in decisions)
+
+
+def test_counters_that_stay_low_are_believed_in_the_end() -> None:
+    """For ten minutes the pod is not seen; then what it says is where counting begins."""
+    state = ScalingState.empty()
+    coverage = []
+    for tick in range(150):
+        rows = 500.0 * 5.0 * (tick + (2000 if tick < 10 else 1))
+        sample = scrape(0, tick, rows)
+        decision, state = step(POLICY, state, Observation((sample,), 1, 1, "a"), 5.0 * tick)
+        coverage.append(decision.terms.coverage)
+
+    assert 1.0 == coverage[9]
+    assert {0.0} == set(coverage[10:130])
+    assert 1.0 == coverage[-1]

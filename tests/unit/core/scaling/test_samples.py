@@ -1,13 +1,15 @@
 """How counters become changes: restarts, first sights, falls and impossible numbers."""
 
+import random
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from batchedapi_core.scaling import PodSample
-from batchedapi_core.scaling.demand import arrival_rate, base_demand
+from batchedapi_core.scaling.demand import arrival_rate, level
 from batchedapi_core.scaling.samples import PodChange, change, usable
+from batchedapi_core.scaling.window import BatchTotals, Interval
 
 SEEN = PodSample(
     pod="a",
@@ -71,16 +73,6 @@ def test_a_counter_that_falls_without_a_restart_skips_the_pod() -> None:
     """Taking the whole value for the increase gave eighty times the demand."""
     assert change_of(SEEN, replace(LATER, batches=900)) is None
     assert change_of(SEEN, replace(LATER, batch_seconds=19.0)) is None
-
-
-def test_the_look_after_a_fall_counts_again() -> None:
-    """One interval is lost, not the pod."""
-    fallen = replace(LATER, rows_received=10)
-
-    rise = change_of(fallen, replace(fallen, time=1010.0, rows_received=60))
-
-    assert rise is not None
-    assert 50.0 == rise.received
 
 
 @pytest.mark.parametrize(
@@ -185,8 +177,26 @@ def test_rows_dispatched_queued_and_rejected_stand_in_for_rows_received() -> Non
     assert (95 + 5 + 50) / 5 == arrival_rate([rise], interval=5.0, coverage=1.0)
 
 
-def test_base_demand_follows_a_jump_less_one_standard_error() -> None:
-    """A jump of 100 to 400 rows/s is followed at once; noise around 100 is not."""
-    assert 400 - (400 / 5) ** 0.5 == base_demand(400.0, 100.0, 5.0)
-    assert 100.0 == base_demand(104.0, 100.0, 5.0)
-    assert 0.0 == base_demand(0.0, 0.0, 5.0)
+def level_of(*rates: float) -> float:
+    """Of intervals of two seconds."""
+    return level([Interval(2.0 * n, 2.0, rate, BatchTotals()) for n, rate in enumerate(rates)])
+
+
+def test_the_level_follows_a_jump_at_once_and_a_fall_when_all_intervals_show_it() -> None:
+    """Less one standard error of a Poisson count, so that noise around 100 is taken for 100."""
+    assert 400 - (400 / 2) ** 0.5 == level_of(100.0, 100.0, 100.0, 400.0)
+    assert 96.0 < level_of(95.0, 105.0, 98.0, 102.0, 104.0) < 100.0
+    assert 70.0 < level_of(100.0, 100.0, 100.0, 100.0, 0.0) < 80.0
+    assert 0.0 == level_of(0.0, 0.0) == level_of()
+
+
+def test_more_rows_in_an_interval_never_lower_the_level() -> None:
+    """Else an autoscaler would remove replicas because more came."""
+    chance = random.Random(1)
+    for _ in range(500):
+        rates = [chance.expovariate(1 / chance.choice((0.1, 100.0))) for _ in range(5)]
+        at = chance.randrange(5)
+
+        more = [rate * (3.0 if n == at else 1.0) for n, rate in enumerate(rates)]
+
+        assert level_of(*rates) <= level_of(*more)

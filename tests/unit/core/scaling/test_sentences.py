@@ -21,6 +21,7 @@ from batchedapi_core.scaling import (
     record,
     replay,
 )
+from batchedapi_core.scaling.bursts import Recurrence
 from batchedapi_core.scaling.conclude import conclude
 
 GOLDEN = Path(__file__).with_name("sentences.json")
@@ -86,8 +87,25 @@ CASES: dict[str, tuple[ScalingPolicy, Evidence]] = {
         replace(POLICY, paused=True),
         evidence_of(None, ready=12, current=12),
     ),
-    "trend": (POLICY, evidence_of(worth(2.5), trend=20.0)),
-    "backlog": (POLICY, evidence_of(worth(2.9), queue_rows=5000.0)),
+    "trend": (POLICY, evidence_of(worth(2.9), trend=10.0)),
+    "backlog": (POLICY, evidence_of(worth(2.9), queue_rows=5000.0, waiting_rows=4000.0)),
+    "margin": (POLICY, evidence_of(worth(2.9), margin_share=0.2, highest=worth(9.0))),
+    "margin, no more than there was": (
+        POLICY,
+        evidence_of(worth(2.9), margin_share=0.5, highest=worth(3.5)),
+    ),
+    "bursts": (POLICY, evidence_of(worth(1.0), recurring=(Recurrence(worth(2.6), 240.0),))),
+    "bursts, too rare to pay for": (
+        POLICY,
+        evidence_of(worth(1.0), recurring=(Recurrence(worth(2.6), 900.0),)),
+    ),
+    "slowdown": (POLICY, evidence_of(worth(3.0), slowdown=1.3)),
+    "trust": (POLICY, evidence_of(worth(3.0), trust=0.8)),
+    "overload where nothing may go": (
+        replace(POLICY, down=FROZEN),
+        replace(evidence_of(worth(4.0), ready=2), shrunk_from=()),
+    ),
+    "next to nothing": (POLICY, replace(evidence_of(0.1, ready=1, current=1), level=0.0)),
     "hot replica": (POLICY, evidence_of(worth(2.9), imbalance=1.2)),
     "concurrency": (CORTEX, of_cortex(11.0, 3)),
     "concurrency, factor up": (CORTEX, of_cortex(40.0, 3, lowest=4)),

@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedapi_core.scaling import ScalingState
+from batchedapi_core.scaling.bursts import Burst
+from batchedapi_core.scaling.foresight import Foresight, Point
 from batchedapi_core.scaling.memory import Recommendation, Size
 from batchedapi_core.scaling.model import LearnedModel
 from batchedapi_core.service_model.fit import BatchSums
@@ -25,7 +27,7 @@ def test_the_service_model_survives_and_is_compact() -> None:
 
     restored = ScalingState.restored(json.loads(text))
 
-    assert 250 > len(text)
+    assert 400 > len(text)
     assert LEARNED.model.sums == restored.model.sums
     assert 7.65 == restored.model.largest_mean_batch
     assert "iris-5f6c" == restored.revision
@@ -41,7 +43,14 @@ def test_what_binds_survives_for_all_the_time_that_was_left() -> None:
         recommendations=(Recommendation(4, 620.0), Recommendation(7, 530.0)),
         lows=(Recommendation(2, 510.0),),
         sizes=(Size(470.0, 8), Size(500.0, 4)),
-        start_up=42.0,
+        ready_sizes=(Size(500.0, 3),),
+        start_ups=(42.0, 31.5),
+        bursts=(Burst(300.0, 310.0, 900.0), Burst(480.0, 490.0, 950.0)),
+        foresight=Foresight(
+            highs=(Point(310.0, 1000.0), Point(490.0, 950.0)),
+            errors=(Point(400.0, 0.2), Point(500.0, 0.2)),
+        ),
+        trust=0.8,
     )
 
     after = ScalingState.restored(json.loads(json.dumps(before.to_saved()))).at(90_000.0)
@@ -49,13 +58,19 @@ def test_what_binds_survives_for_all_the_time_that_was_left() -> None:
     assert (Recommendation(4, 90_120.0), Recommendation(7, 90_030.0)) == after.recommendations
     assert (Recommendation(2, 90_010.0),) == after.lows
     assert (Size(89_970.0, 8), Size(90_000.0, 4)) == after.sizes
-    assert (42.0, 89_500.0, 90_000.0) == (after.start_up, after.started, after.opened)
+    assert (Size(90_000.0, 3),) == after.ready_sizes
+    assert (89_500.0, 90_000.0) == (after.started, after.opened)
+    assert ((42.0, 31.5), 0.8, 0.2) == (after.start_ups, after.trust, after.foresight.margin)
+    assert (Burst(89_800.0, 89_810.0, 900.0), Burst(89_980.0, 89_990.0, 950.0)) == after.bursts
+    assert (Point(89_810.0, 1000.0), Point(89_990.0, 950.0)) == after.foresight.highs
     assert before.to_saved() == {**after.to_saved(), "watched": 500.0}
 
 
 def test_a_state_that_was_restored_and_never_used_is_saved_as_it_was() -> None:
     """The operator may be stopped again before its first look."""
     saved = {**SAVED, "high": [[4, 120.0]], "low": [[2, 9.0]], "sizes": [[5, -3.0]], "watched": 99}
+    saved |= {"readySizes": [[4, -3.0]], "startUps": [31.5], "bursts": [[-9.0, -4.0, 900.0]]}
+    saved |= {"margin": 0.25, "highs": [[900.0, -4.0]], "trust": 0.7}
 
     assert saved == ScalingState.restored(saved).to_saved()
 
@@ -84,7 +99,19 @@ def test_times_do_not_survive() -> None:
         {**SAVED, "largestMeanBatch": 1e9},
         {**SAVED, "largestMeanBatch": "7"},
         {**SAVED, "watched": "long"},
-        {**SAVED, "startUp": -1},
+        {**SAVED, "startUps": None},
+        {**SAVED, "startUps": [-1]},
+        {**SAVED, "startUps": [1.0] * 17},
+        {**SAVED, "bursts": [[-1.0, -2.0, 3.0]]},
+        {**SAVED, "bursts": [[-2.0, -1.0]]},
+        {**SAVED, "bursts": [[-2.0, -1.0, "3"]]},
+        {**SAVED, "bursts": [[-2.0, -1.0, 3.0]] * 17},
+        {**SAVED, "margin": 2.0},
+        {**SAVED, "highs": None},
+        {**SAVED, "highs": [[1.0]]},
+        {**SAVED, "highs": [[1.0, 5.0]]},
+        {**SAVED, "trust": 1.5},
+        {**SAVED, "readySizes": 3},
         {**SAVED, "high": [[1, 1e9]]},
         {**SAVED, "low": None},
         {**SAVED, "sizes": [[1, 5.0]]},
@@ -109,7 +136,8 @@ json_values = st.recursive(
         optional=dict.fromkeys(
             (
                 *("revision", "sums", "largestMeanBatch", "watched"),
-                *("high", "low", "sizes", "startUp"),
+                *("high", "low", "sizes", "readySizes", "startUps"),
+                *("bursts", "margin", "highs", "trust"),
             ),
             json_values,
         ),

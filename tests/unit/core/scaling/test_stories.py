@@ -19,7 +19,7 @@ from batchedapi_core.scaling import (
 )
 from batchedapi_core.service_model.line import ServiceTime
 
-TICK = 5.0
+TICK = 2.0
 SLEEPY = ServiceTime(fixed=0.010, per_row=0.0002)
 SLEEPY_POLICY = ScalingPolicy(
     min_replicas=1, max_replicas=20, max_batch_size=8, batch_interval=0.010
@@ -86,7 +86,7 @@ class Pod:
 
 @dataclass
 class World:
-    """Pods behind an even balancer, an operator that looks every five seconds."""
+    """Pods behind an even balancer, an operator that looks every two seconds."""
 
     policy: ScalingPolicy = SLEEPY_POLICY
     start_up: float = 20.0
@@ -115,7 +115,7 @@ class World:
         return [pod for pod in self.pods if self.now - pod.started >= self.start_up]
 
     def tick(self, rate: float) -> ScalingDecision:
-        """Five seconds of load, one look, and the replicas that follow from it."""
+        """Two seconds of load, one look, and the replicas that follow from it."""
         serving = self.ready()
         for pod in serving:
             pod.serve(rate / len(serving), TICK, SLEEPY, self.policy.max_batch_size)
@@ -136,7 +136,7 @@ class World:
 
 
 def test_constant_load_converges_and_stays() -> None:
-    """Three replicas' worth needs 3.75 at 80 %; the overload start is given back."""
+    """Three replicas' worth needs 3.23 at 93 %; what the overload started is given back."""
     world = World()
 
     world.run(3 * ONE_REPLICA, 600)
@@ -144,11 +144,11 @@ def test_constant_load_converges_and_stays() -> None:
 
     assert {4} == set(settled)
     assert Reason.DEMAND is world.decisions[-1].reason
-    assert 6 >= max(decision.desired for decision in world.decisions)
+    assert 14 >= max(decision.desired for decision in world.decisions)
 
 
 def test_one_to_several_and_back_to_one() -> None:
-    """Up within seconds; down after 180 s and at most by half in 60 s."""
+    """Up within seconds; down after 30 s and at most by half in 60 s."""
     world = World()
     world.run(20, 300)
     assert 1 == world.desired
@@ -158,22 +158,22 @@ def test_one_to_several_and_back_to_one() -> None:
     peak = world.desired
     fall = world.run(0, 600)
 
-    assert 3 <= max(rise) <= 6
+    assert 9 <= max(rise) <= 20
     assert 3 <= peak <= 6
-    assert {peak} == set(fall[: int(170 / TICK)])
+    assert {peak} == set(fall[: int(26 / TICK)])
     assert 1 == fall[-1]
     minute = int(60 / TICK)
     assert all(after >= before / 2 for before, after in zip(fall, fall[minute - 1 :], strict=False))
 
 
-def test_what_overload_asked_for_is_given_back_after_a_minute() -> None:
-    """Six were started to catch up quickly; four are enough, and 180 s would be a waste."""
+def test_what_overload_asked_for_is_cancelled_once_enough_are_ready() -> None:
+    """Of three times as many the first are ready sooner; the others would only cost."""
     world = World()
     world.run(20, 300)
 
-    counts = world.run(3 * ONE_REPLICA, 150)
+    counts = world.run(3 * ONE_REPLICA, 100)
 
-    assert 6 == max(counts)
+    assert 9 <= max(counts)
     assert 4 == counts[-1]
 
 
@@ -224,13 +224,13 @@ def test_the_first_look_after_an_operator_restart_decides_nothing() -> None:
 
 
 def test_an_operator_that_restarts_keeps_its_model_and_removes_nothing_for_one_window() -> None:
-    """What took an hour to learn is in the status; what takes three minutes is watched again."""
+    """What took an hour to learn is in the status; what takes a start-up is watched again."""
     world = World()
     world.run(3 * ONE_REPLICA, 900)
     held = world.desired
 
     world.state = ScalingState.restored(world.state.to_saved())
-    watched = world.run(0, 180)
+    watched = world.run(0, 28)
     later = world.run(0, 300)
 
     assert {held} == set(watched)
@@ -246,25 +246,25 @@ def test_an_operator_that_restarts_again_and_again_still_scales_down() -> None:
 
     watched = []
     for _ in range(10):
-        watched += world.run(0, 30)
+        watched += world.run(0, 6)
         world.state = ScalingState.restored(json.loads(json.dumps(world.state.to_saved())))
 
     assert watched[-1] < held
-    assert {held} == set(watched[: int(170 / TICK)])
+    assert {held} == set(watched[: int(26 / TICK)])
 
 
 def test_an_operator_that_restarts_does_not_hurry_a_scale_down() -> None:
     """Half in a minute, also when the minute began before the restart."""
     world = World()
     world.run(6 * ONE_REPLICA, 900)
-    held = world.desired
-    while world.desired > held / 2:
+    half = -(-world.desired // 2)
+    while world.desired > half:
         world.tick(0)
 
     world.state = ScalingState.restored(world.state.to_saved())
     after = world.run(0, 15)
 
-    assert {held // 2} == set(after)
+    assert {half} == set(after)
 
 
 def test_a_rollout_forgets_the_model_and_keeps_the_recommendations() -> None:
@@ -272,10 +272,10 @@ def test_a_rollout_forgets_the_model_and_keeps_the_recommendations() -> None:
     world = World()
     world.run(3 * ONE_REPLICA, 600)
     held = world.desired
-    world.run(0, 150)
+    world.run(0, 20)
 
     world.revision = "b"
-    counts = world.run(0, 60)
+    counts = world.run(0, 120)
 
     assert {held} == set(counts[:4])
     assert counts[-1] < held
@@ -352,7 +352,7 @@ def test_metrics_that_are_gone_for_an_hour_move_nothing() -> None:
     dark = world.run(0, 3600)
     assert Reason.NO_METRICS is world.decisions[-1].reason
     world.silent = set()
-    back = world.run(0, 175)
+    back = world.run(0, 26)
 
     assert {before} == set(dark)
     assert {before} == set(back)
@@ -361,7 +361,7 @@ def test_metrics_that_are_gone_for_an_hour_move_nothing() -> None:
 
 def test_demand_hidden_upstream_is_found_by_growing() -> None:
     """Full batches on busy lanes mean that arrivals may have stopped at what is served."""
-    world = World(policy=replace(SLEEPY_POLICY, target_utilization=1.0))
+    world = World(policy=replace(SLEEPY_POLICY, target_utilization=1.0, drain_seconds=1e6))
     world.run(0.9 * ONE_REPLICA, 300)
     assert 1 == world.desired
 

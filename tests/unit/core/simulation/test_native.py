@@ -9,7 +9,7 @@ POLICY = ScalingPolicy(
 )
 
 
-def test_it_decides_every_five_seconds_and_follows_the_load_up_and_down() -> None:
+def test_it_decides_every_two_seconds_and_follows_the_load_up_and_down() -> None:
     """1 -> N -> 1, with a reason for each answer."""
     trace = StepTrace((0.0, 100.0, 400.0), (100.0, 600.0, 100.0), 900.0)
     controller = CapacityController(POLICY)
@@ -17,10 +17,10 @@ def test_it_decides_every_five_seconds_and_follows_the_load_up_and_down() -> Non
 
     outcome = simulate(EMB, trace, controller, why=controller.why)
 
-    assert [5.0 * (i + 1) for i in range(180)] == [choice.t for choice in outcome.replicas]
+    assert [2.0 * (i + 1) for i in range(450)] == [choice.t for choice in outcome.replicas]
     desired = [choice.desired for choice in outcome.replicas]
-    assert [1, 1, 1] == [desired[2], desired[18], desired[-1]]
-    assert 5 <= desired[60] <= 8  # 600 / (0.8 * 164) = 4.6, and what is left of the overload
+    assert [1, 1, 1] == [desired[5], desired[45], desired[-1]]
+    assert 4 <= desired[150] <= 6  # 600 / (0.93 * 164) = 3.9
     assert all(choice.reason for choice in outcome.replicas)
     assert outcome.miss_fraction < 0.1
 

@@ -12,7 +12,7 @@ def events_of(situation: Situation) -> list[str]:
 async def test_users_are_told_that_metrics_are_missing_and_that_they_are_back() -> None:
     """F10: while they are, replicas stay as they are, whatever the load does."""
     api = Situation(replicas=2)
-    api.rate = 100.0
+    api.rate = 800.0
     await api.run(60)
     api.answering = False
     await api.run(60)

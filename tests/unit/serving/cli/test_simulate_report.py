@@ -129,7 +129,7 @@ def test_json_has_the_figures_in_seconds_and_shares() -> None:
     assert simulated.outcome.p99 == value["p99"]
     assert simulated.cost_ratio == value["cost_ratio"]
     assert simulated.outcome.scale_events == value["scale_events"]
-    assert [5.0, 1, 1] == value["replicas"][0][:3]
+    assert [2.0, 1, 1] == value["replicas"][0][:3]
     assert all(len(entry) == 4 for entry in value["replicas"])
     assert isinstance(simulated, Simulated)
     assert "random" == value["settings"]["balancing"]["value"]

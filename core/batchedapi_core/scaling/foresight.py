@@ -1,0 +1,117 @@
+"""How wrong the autoscaler's own forecasts were, and the margin that follows from it.
+
+At every look demand is compared with what was forecast for it one start-up ago. Demand that is
+noisy, or that rises in a way that no trend shows, makes for errors, and the errors for a margin:
+as much is planned on top as would have covered all but the worst of them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from batchedapi_core.scaling.numbers import number, short
+
+MEMORY = 600.0
+"""Seconds for which errors and levels are remembered."""
+QUANTILE = 0.85
+"""Of the errors, to be covered. The rest are bursts, or would cost more than they are worth."""
+MOST = 1.0
+"""Share of the demand that a margin adds at most."""
+LEAST_MEMORY = 60.0
+"""Seconds of errors before they say anything."""
+MOST_EXPECTED = 60
+"""Forecasts that are waited for at once; where starts take very long, not each look's is."""
+MOST_SAVED = 16
+HIGHEST_RATE = 1e24
+"""Rows/s; above, a status was not written by this program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A number at a time."""
+
+    time: float  # seconds
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Foresight:
+    """Forecasts that are not due yet, errors of those that were, and the highest levels."""
+
+    expected: tuple[Point, ...] = ()  # rows/s, forecast at that time for one start-up later
+    errors: tuple[Point, ...] = ()  # demand / its forecast - 1
+    highs: tuple[Point, ...] = ()  # rows/s, falling: none has a higher one after it
+    inherited: float = 0.0  # the margin of a process before this one
+
+    @property
+    def margin(self) -> float:
+        """Share to add to the demand."""
+        errors = self.errors
+        if not errors or errors[-1].time - errors[0].time < LEAST_MEMORY:
+            return self.inherited
+        ordered = sorted(one.value for one in errors)
+        covered = ordered[min(len(ordered) - 1, int(QUANTILE * len(ordered)))]
+        return min(MOST, max(0.0, covered))
+
+    @property
+    def highest(self) -> float:
+        """Rows/s: nothing above what was there lately is planned for by a margin."""
+        return self.highs[0].value if self.highs else 0.0
+
+    def looked(
+        self, now: float, *, lead: float, base: float, forecast: float
+    ) -> tuple["Foresight", float | None]:
+        """With a look taken in.
+
+        Args:
+            now: Seconds.
+            lead: Seconds that a replica takes to start.
+            base: Rows/s now.
+            forecast: Rows/s more that are expected in `lead` seconds.
+
+        Returns:
+            The memory, and the error of the forecast for now; None: there was none.
+        """
+        due = [one for one in self.expected if one.time <= now - lead]
+        waiting = self.expected[len(due) :]
+        if not waiting or now - waiting[-1].time >= lead / MOST_EXPECTED:
+            waiting = (*waiting, Point(now, base + forecast))
+        lower = [one for one in self._recent(self.highs, now) if one.value > base]
+        memory = replace(self, expected=waiting, highs=(*lower, Point(now, base)))
+        if not due:
+            return memory, None
+        error = base / max(due[-1].value, 1e-9) - 1.0
+        errors = (*self._recent(self.errors, now), Point(now, error))
+        return replace(memory, errors=errors), error
+
+    @staticmethod
+    def _recent(points: Sequence[Point], now: float) -> list[Point]:
+        return [one for one in points if now - one.time < MEMORY]
+
+    def later(self, now: float) -> "Foresight":
+        """On a clock that shows `now` where this one shows 0."""
+        return replace(self, highs=tuple(Point(one.time + now, one.value) for one in self.highs))
+
+    def to_saved(self, now: float) -> dict[str, object]:
+        """Margin and highs; of many highs neighbours become one that is as high and as late."""
+        step = max(1, -(-len(self.highs) // MOST_SAVED))
+        groups = [self.highs[at : at + step] for at in range(0, len(self.highs), step)]
+        return {
+            "margin": short(self.margin),
+            "highs": [[short(group[0].value), round(group[-1].time - now, 3)] for group in groups],
+        }
+
+    @classmethod
+    def restored(cls, saved: Mapping[object, object]) -> "Foresight | None":
+        """What `to_saved` returned, times from 0 backwards; None if it is not that."""
+        margin, highs = number(saved.get("margin"), 0.0, MOST), saved.get("highs")
+        if margin is None or not isinstance(highs, list) or len(highs) > MOST_SAVED:
+            return None
+        points = []
+        for entry in highs:
+            if not isinstance(entry, list) or len(entry) != len(("value", "time")):
+                return None
+            value, time = number(entry[0], 0.0, HIGHEST_RATE), number(entry[1], -MEMORY, 0.0)
+            if value is None or time is None:
+                return None
+            points.append(Point(time, value))
+        return cls(highs=tuple(points), inherited=margin)
