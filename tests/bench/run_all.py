@@ -32,7 +32,7 @@ FULL: Final = (
     "simulated.py",
     "simulation_speed.py",
     "autoscaler_tick.py",
-    "autoscaling --seeds 0",
+    "autoscaling",
     "soak.py",
 )
 QUICK: Final = (
