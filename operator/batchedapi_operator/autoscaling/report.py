@@ -262,7 +262,7 @@ def _states(status: Mapping[str, Any]) -> tuple[object, ...]:
 def _figures_differ(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     numeric = (before.keys() | after.keys()) - {*_WORDS, "releaseReasons"}
     return (
-        before.get("bottleneck") != after.get("bottleneck")
+        (before.get("bottleneck") or "") != (after.get("bottleneck") or "")  # as _differ
         or any(_differ(before.get(name), after.get(name)) for name in numeric)
         or _shares_differ(before.get("releaseReasons") or {}, after.get("releaseReasons") or {})
     )

@@ -260,10 +260,11 @@ async def test_an_idle_api_is_not_written_to_and_carries_nothing_of_kopf(world: 
             for name, body in objects.items()
         }
 
-    before = await versions()
+    before, said = await versions(), (await world.api("idle"))["status"]
     await asyncio.sleep(12)
 
     api = await world.api("idle")
+    assert said == api["status"]
     assert before == await versions()
     assert "finalizers" not in api["metadata"]
     assert "kopf" not in json.dumps(api["metadata"].get("annotations", {}))
