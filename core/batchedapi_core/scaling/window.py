@@ -11,6 +11,8 @@ from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.samples import PodChange, PodSample
 from batchedapi_core.service_model.fit import BatchSums
 
+_SAME = 0.02
+"""A page is read while batches are counted: of two counters that are equal one may be ahead."""
 _NOTHING = 1e-6
 """Of batches or seconds: less is rounding, or an exporter that counts in fractions."""
 
@@ -109,11 +111,12 @@ def rows_per_size(intervals: Sequence[Interval], samples: Iterable[PodSample]) -
     the cost of the mean row where a method says what rows cost. None without batches.
     """
     totals = pooled([interval.totals for interval in intervals])
-    recently = ratio(totals.rows, totals.sizes)
-    if recently is not None:
-        return recently
-    counted = list(samples)
-    return ratio(sum(one.rows for one in counted), sum(one.sizes for one in counted))
+    rows, sizes = totals.rows, totals.sizes
+    if ratio(rows, sizes) is None:
+        counted = list(samples)
+        rows, sizes = sum(one.rows for one in counted), sum(one.sizes for one in counted)
+    each = ratio(rows, sizes)
+    return 1.0 if each is not None and abs(each - 1.0) < _SAME else each
 
 
 def batching_window(intervals: Sequence[Interval], policy: ScalingPolicy) -> BatchingWindow:
