@@ -32,7 +32,7 @@ def _formula(policy: ScalingPolicy, decision: ScalingDecision) -> str:
     factors = f"{_uneven(terms)}{_boost(terms)}"
     used = f"{percent(terms.target)} of it is used{_doubted(terms)}{factors} => {terms.need:.2f}"
     parts = [
-        f"{_rate(terms.base or terms.arrival_window or 0.0)} rows/s arrive{_more(terms)}",
+        f"{_arrivals(policy, terms)}{_more(terms)}",
         f"one replica sustains {capacity} ({model}), {used}",
         *_batching(policy, terms),
     ]
@@ -44,6 +44,14 @@ def _formula(policy: ScalingPolicy, decision: ScalingDecision) -> str:
 def _concurrency(policy: ScalingPolicy, terms: Terms) -> str:
     flying = f"{terms.in_flight or 0.0:.1f} requests in flight over {policy.window:g} s"
     return f"{flying}; {terms.target:g} are the target of one replica => {terms.need:.2f}"
+
+
+def _arrivals(policy: ScalingPolicy, terms: Terms) -> str:
+    """What is planned for; where that is nothing, what came before, so that it is not missed."""
+    if terms.base > 0.0 or not terms.arrival_window:
+        return f"{_rate(terms.base)} rows/s arrive"
+    mean = f"{_rate(terms.arrival_window)} rows/s over the last {policy.window:g} s"
+    return f"next to nothing arrives at present, {mean}"
 
 
 def _more(terms: Terms) -> str:
