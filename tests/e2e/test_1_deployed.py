@@ -133,6 +133,12 @@ def test_external_mode_follows_kubectl_scale(namespace: str) -> None:
 def test_a_restarted_operator_changes_nothing(iris: Api, deployed_sleepy: Api) -> None:
     """It reads what is there, finds it right, and leaves it alone."""
     namespace = iris[0]
+    cluster.wait_for(  # what an earlier load asked for goes away meanwhile
+        lambda: len(cluster.get_all("pod", namespace, "batchedapi.dev/api=sleepy")) == 1,
+        240,
+        "one replica of sleepy again",
+    )
+    time.sleep(3)  # and the Deployment's own status settles
     before = versions(namespace)
     old = cluster.operator_pod()["metadata"]["name"]
 

@@ -68,7 +68,7 @@ def _more(terms: Terms) -> str:
 
 
 def _uneven(terms: Terms) -> str:
-    if terms.imbalance <= 1.0:
+    if terms.imbalance < _WORTH_SAYING:
         return ""
     return f", times {terms.imbalance:.2f} because one replica has more load than the others"
 
