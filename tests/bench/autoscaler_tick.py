@@ -25,7 +25,7 @@ from aiohttp import web
 from harness.report import Table, environment, help_of, out_option, report
 
 from batchedapi_core import contract
-from batchedapi_operator.autoscaling.loop import Autoscaler
+from batchedapi_operator.autoscaling.loop import TICK_SECONDS, Autoscaler
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
 from batchedapi_operator.autoscaling.scrape import Scraper
 from batchedapi_operator.keys import DEPLOYMENTS, JsonObject, ObjectKey, Resource
@@ -50,7 +50,7 @@ HANGING: Final = "127.200."
 
 
 def pages_of_a_replica() -> list[bytes]:
-    """Pages at looks five seconds apart: 100 requests a second in batches of about 8 rows."""
+    """Pages at looks two seconds apart: 30 batches a second of about 8 rows."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "metrics"
         slots.create_memory(path)
@@ -203,8 +203,8 @@ async def measure_ticks(port: int, apis: int, pods: int, ticks: int) -> dict[str
     looks = 0
 
     def clock() -> float:
-        """Five seconds between looks, however fast they follow each other here."""
-        return begin + 5.0 * looks
+        """Two seconds between looks, however fast they follow each other here."""
+        return begin + TICK_SECONDS * looks
 
     async with Scraper.opened(port) as scraper:
         autoscaler = Autoscaler(apiserver, store, scraper, Metrics(), monotonic=clock)

@@ -11,7 +11,7 @@ from batchedapi_core.simulation import Service
 MIN_REPLICAS: Final = 1
 MAX_REPLICAS: Final = 40
 UTILIZATION: Final = 0.8
-"""Share of a replica's true capacity that load-tested targets use, and ours by default."""
+"""Share of a replica's true capacity that load-tested targets use."""
 
 SERVICES: Final[Mapping[str, Service]] = MappingProxyType(
     {
