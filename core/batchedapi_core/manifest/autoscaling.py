@@ -79,7 +79,7 @@ class ScalingBehavior(ManifestModel):
     )
     scale_down: ScalingRules | None = Field(
         None,
-        description="Absent, CapacitySLO: window as long as replicas take to start, at least 30 s;"
+        description="Absent, CapacitySLO: window as long as replicas take to start, at least 60 s;"
         " 50 % in 60 s, no tolerance. Absent,"
         " Concurrency: window 300 s, 25 % in 10 s, tolerance 0.05.",
     )

@@ -14,8 +14,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, assert_never
 
-SHORTEST_HOLD: Final = 30.0
-"""Seconds: the stabilization that is as long as a start-up is not shorter than this."""
+SHORTEST_HOLD: Final = 60.0
+"""Seconds: the stabilization that is as long as a start-up is not shorter than this.
+
+Half of it costs 2 % less, and lets a quarter more requests be late where bursts are random.
+"""
 
 
 class StepKind(StrEnum):

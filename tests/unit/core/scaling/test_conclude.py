@@ -218,14 +218,14 @@ MIX = "mean batch 7.1 of 8, 62 % released full"
             evidence_of(worth(1.0), held=3),
             (
                 f"3 replicas (ScaleDownStabilizing): 641 rows/s arrive; {LINE} => 1.00; {MIX}; "
-                "ScaleDownStabilizing 1 -> 3: 3 were recommended within the last 30 s"
+                "ScaleDownStabilizing 1 -> 3: 3 were recommended within the last 60 s"
             ),
         ),
         (
             evidence_of(worth(1.0), settled=False),
             (
                 f"3 replicas (ScaleDownStabilizing): 641 rows/s arrive; {LINE} => 1.00; {MIX}; "
-                "ScaleDownStabilizing 1 -> 3: the operator has watched for less than 30 s"
+                "ScaleDownStabilizing 1 -> 3: the operator has watched for less than 60 s"
             ),
         ),
         (
