@@ -15,6 +15,7 @@ from batchedapi_operator.settings import PATH_DECISIONS
 DEFAULT_LAST: Final = 10
 """Decisions that are answered with where nobody says how many."""
 MOST_LAST: Final = 1000
+_DIGITS: Final = 4
 
 Decisions = Callable[[ObjectKey, int], list[JsonObject]]
 """At most so many decisions about an API, the newest first."""
@@ -75,11 +76,12 @@ async def admin_server(
 
 def _told(request: web.Request, decisions: Decisions) -> web.Response:
     asked = request.query.get("last", str(DEFAULT_LAST))
-    if not (asked.isascii() and asked.isdecimal() and 1 <= int(asked[:9]) <= MOST_LAST):
+    number = int(asked) if asked.isascii() and asked.isdecimal() and len(asked) <= _DIGITS else 0
+    if not 1 <= number <= MOST_LAST:
         text = f"last: expected a number within 1..{MOST_LAST}, got {asked:.20}"
         return web.json_response({"error": text}, status=400)
     key = ObjectKey(request.match_info["namespace"], request.match_info["name"])
-    found = decisions(key, int(asked))
+    found = decisions(key, number)
     if not found:
         text = (
             f"no decision about BatchedAPI {key} since this operator started: it decides every few"

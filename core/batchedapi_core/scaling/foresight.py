@@ -77,7 +77,7 @@ class Foresight:
             waiting = (*waiting, Point(now, base + forecast))
         lower = [one for one in self._recent(self.highs, now) if one.value > base]
         memory = replace(self, expected=waiting, highs=(*lower, Point(now, base)))
-        if not due:
+        if not due or now - due[-1].time > 2.0 * lead:  # nothing was looked at meanwhile
             return memory, None
         error = base / max(due[-1].value, 1e-9) - 1.0
         errors = (*self._recent(self.errors, now), Point(now, error))
@@ -93,8 +93,9 @@ class Foresight:
 
     def to_saved(self, now: float) -> dict[str, object]:
         """Margin and highs; of many highs neighbours become one that is as high and as late."""
-        step = max(1, -(-len(self.highs) // MOST_SAVED))
-        groups = [self.highs[at : at + step] for at in range(0, len(self.highs), step)]
+        highs = self._recent(self.highs, now)
+        step = max(1, -(-len(highs) // MOST_SAVED))
+        groups = [highs[at : at + step] for at in range(0, len(highs), step)]
         return {
             "margin": short(self.margin),
             "highs": [[short(group[0].value), round(group[-1].time - now, 3)] for group in groups],

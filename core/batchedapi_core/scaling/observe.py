@@ -43,6 +43,9 @@ from batchedapi_core.scaling.window import (
 from batchedapi_core.service_model.fit import BatchSums
 from batchedapi_core.service_model.line import ServiceTime
 
+_ALL_BUSY = 0.98
+"""Of the lanes' time: between two batches there is a moment even with a queue."""
+
 
 @dataclass(frozen=True, slots=True)
 class Demand:
@@ -193,7 +196,7 @@ def _interval(
         seconds = max(1e-3, now - state.looked)
     totals, warm = totals_of(changes, policy.lanes), BatchSums()
     for one in changes:
-        if not one.warming_up:
+        if not one.warming_up and one.sums.possible():
             warm = warm.plus(one.sums)
     in_flight = sum(one.in_flight for one in changes) / coverage
     arrival = arrival_rate(changes, seconds, coverage)
@@ -233,7 +236,10 @@ def _saturated(policy: ScalingPolicy, before: float, latest: Interval | None) ->
     totals = latest.totals
     busy = ratio(totals.batch_seconds, totals.lane_seconds) or 0.0
     full = ratio(totals.full_batches, totals.batches) or 0.0
-    saturated = min(busy, full) > policy.saturation_share
+    # As busy as was planned is not saturated, or more replicas would come and go without end.
+    halfway = min(_ALL_BUSY, (1.0 + policy.target_utilization) / 2)
+    most = max(policy.saturation_share, halfway)
+    saturated = busy > most and full > policy.saturation_share
     return min(before + latest.seconds, policy.saturation_seconds) if saturated else 0.0
 
 

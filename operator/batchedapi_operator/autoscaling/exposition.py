@@ -4,13 +4,13 @@ A page is read every two seconds and changes in nothing but its numbers, so what
 is found once and remembered: the text before the number is looked up, and parsed only when new.
 """
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final
 
 from batchedapi_core import contract
+from batchedapi_core.scaling.samples import LARGEST_COUNT
 from batchedapi_operator.errors import MetricsUnavailableError
 
 MAX_BYTES: Final = 2**20
@@ -147,7 +147,7 @@ def _value(before: str, number: str) -> float:
     if value is None:
         message = f"{before:.200}: not a number: {number:.50}"
         raise MetricsUnavailableError("malformed", message)
-    if not 0.0 <= value < math.inf:
+    if not 0.0 <= value <= LARGEST_COUNT:
         raise MetricsUnavailableError("invalid", f"{before:.200}: {value}")
     return value
 

@@ -196,7 +196,10 @@ class Autoscaler:
     async def _act(self, subject: _Subject, decided: report.Decided) -> None:
         key, watched, deployment = subject.key, subject.watched, subject.deployment
         decision, now, scaled = decided.decision, self._monotonic(), False
-        if not subject.api.spec.paused and decision.desired != deployment.replicas:
+        asked = self._store.api(key) or {}  # paused, or taken over by others, since the look began?
+        unchanged = asked.get("spec") == subject.document.get("spec")
+        paused = subject.api.spec.paused or not unchanged
+        if not paused and decision.desired != deployment.replicas:
             scaled = await self._writes.scale(
                 key, watched.uid, deployment, decision, decided.sentence()
             )

@@ -99,7 +99,9 @@ def set_up(api: BatchedAPI, options: Options) -> Setup:
     scaling = api.spec.autoscaling
     service = _service(api, options.service)
     native = scaling.mode is ScalingMode.NATIVE
-    replicas = options.replicas if native else api.spec.replicas
+    replicas = options.replicas
+    if replicas is None and not native:
+        replicas = api.spec.replicas
     return Setup(
         service=service,
         policy=_policy(api, service) if native else None,

@@ -55,6 +55,8 @@ def _stepped(steps: Sequence[tuple[int, float, float]]) -> StepTrace:
         end = starts[-1]
     else:
         end = 2 * starts[-1] - starts[-2]
+    if end < 1.0:
+        raise TraceError(f"expected a trace of a second or more, got {end:g} s")
     starts[0] = 0.0
     spans = zip([*starts[1:], end], starts, rates, strict=True)
     _check_extent(end, sum(rate * max(0.0, stop - start) for stop, start, rate in spans))

@@ -106,6 +106,8 @@ async def answers_of(port: int, metrics: Metrics, *paths: str) -> dict[str, tupl
         ("/decisions/demo/nobody", 404, "no decision about BatchedAPI demo/nobody"),
         ("/decisions/demo/iris?last=0", 400, "last: expected a number"),
         ("/decisions/demo/iris?last=99999999999999", 400, "last: expected a number"),
+        ("/decisions/demo/iris?last=00001", 400, "last: expected a number"),
+        ("/decisions/demo/iris?last=000000001" + 5000 * "0", 400, "last: expected a number"),
         ("/decisions/demo/iris?last=-1", 400, "last: expected a number"),
         ("/decisions/demo", 404, ""),
     ],

@@ -7,6 +7,25 @@ import pytest
 from batchedapi_core.scaling.foresight import MOST_SAVED, Foresight, Point
 
 
+def test_what_is_saved_after_a_long_hold_can_be_restored() -> None:
+    """Nothing is looked at while nothing is known; the rest of the state is not lost for it."""
+    memory, _ = Foresight().looked(0.0, lead=30.0, base=100.0, forecast=0.0)
+
+    restored = Foresight.restored(memory.to_saved(601.0))
+
+    assert Foresight() == restored
+
+
+def test_a_forecast_from_before_a_hold_is_not_compared() -> None:
+    """It was for another minute."""
+    memory, _ = Foresight().looked(0.0, lead=30.0, base=100.0, forecast=0.0)
+
+    _, late = memory.looked(100.0, lead=30.0, base=300.0, forecast=0.0)
+    _, due = memory.looked(40.0, lead=30.0, base=300.0, forecast=0.0)
+
+    assert (None, 2.0) == (late, due)
+
+
 def watched(rates: list[float], *, every: float = 2.0, lead: float = 30.0) -> Foresight:
     """After looks at demands that no trend was seen in."""
     memory = Foresight()

@@ -147,6 +147,17 @@ def test_constant_load_converges_and_stays() -> None:
     assert 14 >= max(decision.desired for decision in world.decisions)
 
 
+@pytest.mark.parametrize("size", [1, 8])
+def test_as_busy_as_was_planned_is_not_saturated(size: int) -> None:
+    """Without a latency target full batches are the plan: ten replicas stay ten."""
+    world = World(policy=replace(SLEEPY_POLICY, max_batch_size=size))
+    rate = 9.25 * size / SLEEPY.seconds(size)
+
+    world.run(rate, 600)
+
+    assert {10} == set(world.run(rate, 600))
+
+
 def test_one_to_several_and_back_to_one() -> None:
     """Up within seconds; down after 60 s and at most by half in 60 s."""
     world = World()

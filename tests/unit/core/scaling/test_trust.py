@@ -27,6 +27,7 @@ def test_a_few_batches_say_nothing() -> None:
     """Nor do any without a model to compare them with."""
     assert 1.0 == slowdown([ran(19, 0.9)], LINE)
     assert 1.0 == slowdown([ran(30, 0.9)], None)
+    assert 1.0 == slowdown([ran(30, 0.9)], ServiceTime(0.0, 0.0))
 
 
 def test_the_latency_of_a_replica_at_its_capacity() -> None:

@@ -196,11 +196,13 @@ def test_pause_and_behavior_reach_the_policy() -> None:
 
 @pytest.mark.parametrize("mode", ["External", "Off"])
 def test_without_our_autoscaler_the_replicas_are_those_written(mode: str) -> None:
-    """`spec.replicas`, from beginning to end."""
-    setup = set_up(api(autoscaling={"mode": mode}, replicas=4), Options(TIME, replicas=9))
+    """`spec.replicas`, from beginning to end, unless another number is tried out."""
+    written = api(autoscaling={"mode": mode}, replicas=4)
 
-    assert setup.policy is None
-    assert 4 == setup.replicas
+    setup, tried = set_up(written, Options(TIME)), set_up(written, Options(TIME, replicas=9))
+
+    assert setup.policy is tried.policy is None
+    assert (4, 9) == (setup.replicas, tried.replicas)
 
 
 def test_a_policy_by_concurrency_is_told_its_target() -> None:

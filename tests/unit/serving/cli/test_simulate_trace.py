@@ -13,6 +13,12 @@ def steps(text: str) -> StepTrace:
     return trace
 
 
+def test_a_trace_of_less_than_a_second_is_refused() -> None:
+    """There is no replica-second in it to compare with."""
+    with pytest.raises(TraceError, match=r"expected a trace of a second or more, got 0\.3 s"):
+        parse_trace("0,5\n0.3,0\n")
+
+
 @pytest.mark.parametrize("heading", ["", "t,rate\n", "t, rate\n\n"])
 def test_a_csv_is_steps_of_which_the_last_is_as_long_as_the_one_before(heading: str) -> None:
     """Nothing else says when it ends."""
