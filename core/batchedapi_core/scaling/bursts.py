@@ -5,12 +5,11 @@ the last burst may be kept: the ski rental problem, where buying is keeping and 
 One burst alone is no pattern.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from batchedapi_core.scaling.foresight import HIGHEST_RATE
-from batchedapi_core.scaling.numbers import number, short
+from batchedapi_core.scaling.numbers import MOST_SAVED, short, table, whole
 
 SURPRISE = 0.25
 """Share by which demand is above its forecast of one start-up ago in a burst."""
@@ -18,8 +17,6 @@ LEAST_LOAD = 0.5
 """Of one replica's capacity: what fewer rows do is no burst but chance."""
 MEMORY = 900.0
 """Seconds for which a burst is remembered."""
-MOST = 16
-"""Bursts that are remembered."""
 WORTH = 16.0
 """A burst that is missed until replicas have started is worth this many start-ups of all of them:
 of the requests of a service with a target of 99 %, few may be missed."""
@@ -67,7 +64,7 @@ def bursts_of(
     if kept and now - kept[-1].end < lead:
         last = replace(kept[-1], end=now, peak=max(kept[-1].peak, base))
         return (*kept[:-1], last)
-    return (*kept[-(MOST - 1) :], Burst(now, now, base))
+    return (*kept[-(MOST_SAVED - 1) :], Burst(now, now, base))
 
 
 def recurrences(bursts: Iterable[Burst], now: float) -> tuple[Recurrence, ...]:
@@ -98,7 +95,7 @@ def kept_for(
     """
     kept, reason = need, None
     for it in recurring:
-        count = math.ceil(min(it.peak / one, 1e9) - 1e-9)
+        count = whole(it.peak / one)
         if count > kept and (count - need) * it.gap < WORTH * count * lead:
             kept, reason = count, it
     return kept, reason
@@ -116,15 +113,7 @@ def to_saved(bursts: Iterable[Burst], now: float) -> list[list[float]]:
 
 def restored(saved: object) -> tuple[Burst, ...] | None:
     """What `to_saved` returned, or None if it is not that."""
-    if not isinstance(saved, list) or len(saved) > MOST:
+    bursts = table(saved, (-1e6, 0.0), (-1e6, 0.0), (0.0, HIGHEST_RATE))
+    if bursts is None or any(begin > end for begin, end, _ in bursts):
         return None
-    bursts: list[Burst] = []
-    for entry in saved:
-        if not isinstance(entry, list) or len(entry) != len(("begin", "end", "peak")):
-            return None
-        begin, end = (number(time, -1e6, 0.0) for time in entry[:2])
-        peak = number(entry[2], 0.0, HIGHEST_RATE)
-        if begin is None or end is None or peak is None or begin > end:
-            return None
-        bursts.append(Burst(begin, end, peak))
-    return tuple(sorted(bursts, key=lambda one: one.begin))
+    return tuple(sorted((Burst(*one) for one in bursts), key=lambda one: one.begin))

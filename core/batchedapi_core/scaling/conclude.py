@@ -22,7 +22,8 @@ from batchedapi_core.scaling.limits import (
     Limit,
     bounds,
 )
-from batchedapi_core.scaling.need import Need, idle, needed, whole
+from batchedapi_core.scaling.need import Need, idle, needed
+from batchedapi_core.scaling.numbers import whole
 from batchedapi_core.scaling.policy import PolicyKind, ScalingPolicy
 
 

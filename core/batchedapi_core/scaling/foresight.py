@@ -8,7 +8,7 @@ as much is planned on top as would have covered all but the worst of them.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from batchedapi_core.scaling.numbers import number, short
+from batchedapi_core.scaling.numbers import grouped, number, quantile, short, table
 
 MEMORY = 600.0
 """Seconds for which errors and levels are remembered."""
@@ -20,7 +20,6 @@ LEAST_MEMORY = 60.0
 """Seconds of errors before they say anything."""
 MOST_EXPECTED = 60
 """Forecasts that are waited for at once; where starts take very long, not each look's is."""
-MOST_SAVED = 16
 HIGHEST_RATE = 1e24
 """Rows/s; above, a status was not written by this program."""
 
@@ -48,9 +47,7 @@ class Foresight:
         errors = self.errors
         if not errors or errors[-1].time - errors[0].time < LEAST_MEMORY:
             return self.inherited
-        ordered = sorted(one.value for one in errors)
-        covered = ordered[min(len(ordered) - 1, int(QUANTILE * len(ordered)))]
-        return min(MOST, max(0.0, covered))
+        return min(MOST, max(0.0, quantile([one.value for one in errors], QUANTILE)))
 
     @property
     def highest(self) -> float:
@@ -93,9 +90,7 @@ class Foresight:
 
     def to_saved(self, now: float) -> dict[str, object]:
         """Margin and highs; of many highs neighbours become one that is as high and as late."""
-        highs = self._recent(self.highs, now)
-        step = max(1, -(-len(highs) // MOST_SAVED))
-        groups = [highs[at : at + step] for at in range(0, len(highs), step)]
+        groups = grouped(self._recent(self.highs, now))
         return {
             "margin": short(self.margin),
             "highs": [[short(group[0].value), round(group[-1].time - now, 3)] for group in groups],
@@ -104,15 +99,8 @@ class Foresight:
     @classmethod
     def restored(cls, saved: Mapping[object, object]) -> "Foresight | None":
         """What `to_saved` returned, times from 0 backwards; None if it is not that."""
-        margin, highs = number(saved.get("margin"), 0.0, MOST), saved.get("highs")
-        if margin is None or not isinstance(highs, list) or len(highs) > MOST_SAVED:
+        margin = number(saved.get("margin"), 0.0, MOST)
+        highs = table(saved.get("highs"), (0.0, HIGHEST_RATE), (-MEMORY, 0.0))
+        if margin is None or highs is None:
             return None
-        points = []
-        for entry in highs:
-            if not isinstance(entry, list) or len(entry) != len(("value", "time")):
-                return None
-            value, time = number(entry[0], 0.0, HIGHEST_RATE), number(entry[1], -MEMORY, 0.0)
-            if value is None or time is None:
-                return None
-            points.append(Point(time, value))
-        return cls(highs=tuple(points), inherited=margin)
+        return cls(highs=tuple(Point(time, value) for value, time in highs), inherited=margin)

@@ -71,8 +71,7 @@ def _loads(
     loads = []
     for change in changes:
         sums = change.sums
-        if change.mature and not change.warming_up and sums.batches >= 1 and sums.possible():
-            expected = service.fixed * sums.batches + service.per_row * sums.rows
+        if change.mature and change.tells_service_time:
             rate = arrived(change) / max(change.seconds, interval)
-            loads.append((change.pod, rate * sums.seconds / expected))
+            loads.append((change.pod, rate * sums.seconds / sums.modelled(service)))
     return loads

@@ -4,9 +4,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-MOST_SAVED = 16
-"""Entries of a list in the status. Neighbours are merged into one that binds at least as much."""
-MOST_REPLICAS = 10**9
+from batchedapi_core.scaling.numbers import MOST_REPLICAS, grouped, table
+
 LONGEST = 3600.0
 """Seconds: the longest window or period that a manifest may ask for."""
 
@@ -87,12 +86,9 @@ def to_pairs(
         entries: Replicas, and seconds that are left or (negative) have passed.
         merged: Which of neighbours counts; of their seconds it is the longest left.
     """
-    every = list(entries)
-    step = max(1, -(-len(every) // MOST_SAVED))
-    groups = [every[first : first + step] for first in range(0, len(every), step)]
     return [
         [merged(count for count, _ in group), round(max(left for _, left in group), 3)]
-        for group in groups
+        for group in grouped(list(entries))
     ]
 
 
@@ -104,20 +100,5 @@ def from_pairs(saved: object, least: float, most: float) -> list[tuple[int, floa
         least: Seconds, and `most`: what an entry may have.
         most: See `least`.
     """
-    if not isinstance(saved, list) or len(saved) > MOST_SAVED:
-        return None
-    pairs = []
-    for entry in saved:
-        if not isinstance(entry, list) or len(entry) != len(("replicas", "seconds")):
-            return None
-        replicas, seconds = entry
-        if not _is_number(replicas) or not _is_number(seconds):
-            return None
-        if not 0 <= replicas <= MOST_REPLICAS or not least <= seconds <= most:
-            return None
-        pairs.append((int(replicas), float(seconds)))
-    return pairs
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+    pairs = table(saved, (0, MOST_REPLICAS), (least, most))
+    return None if pairs is None else [(int(replicas), seconds) for replicas, seconds in pairs]

@@ -26,11 +26,10 @@ class LearnedModel:
         if self.updated is not None:
             sums = sums.scaled(0.5 ** (max(0.0, now - self.updated) / policy.model_half_life))
         for change in changes:
-            if change.warming_up or change.sums.batches < 1 or not change.sums.possible():
-                continue
-            sums = sums.plus(change.sums)
-            mean = min(change.sums.row_weighted_mean(), float(policy.max_batch_size))
-            largest = max(largest, mean)
+            if change.tells_service_time:
+                sums = sums.plus(change.sums)
+                mean = min(change.sums.row_weighted_mean(), float(policy.max_batch_size))
+                largest = max(largest, mean)
         return LearnedModel(sums, largest, now)
 
     def service(self, policy: ScalingPolicy) -> ServiceTime | None:

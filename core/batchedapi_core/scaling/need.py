@@ -19,14 +19,10 @@ from batchedapi_core.scaling.behavior import Select
 from batchedapi_core.scaling.concurrency import concurrency_need
 from batchedapi_core.scaling.decision import Evidence, Reason
 from batchedapi_core.scaling.forecast import forecast
+from batchedapi_core.scaling.numbers import whole
 from batchedapi_core.scaling.policy import PolicyKind, ScalingPolicy
 from batchedapi_core.scaling.replica import replica_capacity, trusted_batch
 from batchedapi_core.service_model.capacity import Capacity
-
-ROUNDING = 1e-9
-"""A need of 3 that arithmetic turned into 3.0000000001 is 3."""
-MOST_REPLICAS = 1e9
-"""Any need above is the same to the limits, and fits the integers of the Kubernetes API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +119,6 @@ def _capacity_need(
 def idle(evidence: Evidence) -> bool:
     """Nothing arrives and nothing waits: no model is needed to serve that."""
     return (evidence.arrival_window or 0.0) <= 0.0 and evidence.queue_rows <= 0.0
-
-
-def whole(need: float) -> int:
-    """Replicas for a fractional need; one is kept for the request to come."""
-    return max(1, math.ceil(min(need, MOST_REPLICAS) - ROUNDING))
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,7 +196,7 @@ def _interval(
         seconds = max(1e-3, now - state.looked)
     totals, warm = totals_of(changes, policy.lanes), BatchSums()
     for one in changes:
-        if not one.warming_up and one.sums.possible():
+        if one.tells_service_time:
             warm = warm.plus(one.sums)
     in_flight = sum(one.in_flight for one in changes) / coverage
     arrival = arrival_rate(changes, seconds, coverage)

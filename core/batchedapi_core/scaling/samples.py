@@ -85,6 +85,11 @@ class PodChange:
     wait_seconds: float = 0.0  # sum over `requests`
     mature: bool = False  # had its full share of the load since before the last look
 
+    @property
+    def tells_service_time(self) -> bool:
+        """Whether its batches are such as those to come."""
+        return not self.warming_up and self.sums.batches >= 1 and self.sums.possible()
+
 
 def usable(samples: Iterable[PodSample]) -> tuple[PodSample, ...]:
     """The latest sample of each pod; one with an impossible number is as good as none."""

@@ -2,11 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
-from batchedapi_core.scaling.numbers import number
+from batchedapi_core.scaling.numbers import MOST_SAVED, number, quantile
 from batchedapi_core.scaling.samples import PodSample
 
-MOST = 16
-"""Of the last: a change of the image or of the nodes shows after so many."""
 QUANTILE = 0.9
 """The mean would be too short: being late costs more than early, and slow ones are cancelled."""
 LONGEST = 3600.0
@@ -16,26 +14,27 @@ LONGEST = 3600.0
 def start_ups_of(
     known: tuple[float, ...], before: Iterable[PodSample], samples: Sequence[PodSample]
 ) -> tuple[float, ...]:
-    """Seconds of the last that were measured, with every pod that was not seen before taken in."""
+    """Seconds of the last MOST_SAVED that were measured, pods that were not seen before among them.
+
+    Few enough that a change of the image or of the nodes shows.
+    """
     seen = {sample.pod for sample in before}
     measured = (
         min(sample.startup, LONGEST)
         for sample in samples
         if sample.startup is not None and sample.pod not in seen
     )
-    return (*known, *measured)[-MOST:]
+    return (*known, *measured)[-MOST_SAVED:]
 
 
 def start_up_of(start_ups: Sequence[float], unknown: float) -> float:
     """Seconds to plan with; `unknown` while none was measured."""
-    if not start_ups:
-        return unknown
-    return sorted(start_ups)[min(len(start_ups) - 1, int(QUANTILE * len(start_ups)))]
+    return quantile(start_ups, QUANTILE) if start_ups else unknown
 
 
 def restored(saved: object) -> tuple[float, ...] | None:
     """Start-ups from a status that anybody may have edited; None if it is not that."""
-    if not isinstance(saved, list) or len(saved) > MOST:
+    if not isinstance(saved, list) or len(saved) > MOST_SAVED:
         return None
     known = [seconds for one in saved if (seconds := number(one, 0.0, LONGEST)) is not None]
     return tuple(known) if len(known) == len(saved) else None

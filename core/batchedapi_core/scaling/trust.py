@@ -37,7 +37,7 @@ def slowdown(intervals: Sequence[Interval], service: ServiceTime | None) -> floa
         sums = sums.plus(one.warm)
     if service is None or sums.batches < FEWEST_BATCHES:
         return 1.0
-    modelled = service.fixed * sums.batches + service.per_row * sums.rows
+    modelled = sums.modelled(service)
     return min(SLOWEST, max(1.0, sums.seconds / modelled)) if modelled > 0.0 else 1.0
 
 

@@ -61,6 +61,10 @@ class BatchSums:
             self.batches, self.rows, self.rows * mean, self.seconds, self.seconds * mean
         )
 
+    def modelled(self, service: ServiceTime) -> float:
+        """Seconds that these batches take by `service`."""
+        return service.fixed * self.batches + service.per_row * self.rows
+
     def possible(self) -> bool:
         """Every batch has at least one row."""
         return self.rows >= LEAST_ROWS * self.batches

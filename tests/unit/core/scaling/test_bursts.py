@@ -2,7 +2,8 @@
 
 import random
 
-from batchedapi_core.scaling.bursts import MOST, Burst, Recurrence, bursts_of, kept_for, recurrences
+from batchedapi_core.scaling.bursts import Burst, Recurrence, bursts_of, kept_for, recurrences
+from batchedapi_core.scaling.numbers import MOST_SAVED
 
 
 def after(*looks: tuple[float, float, float | None]) -> tuple[Burst, ...]:
@@ -28,7 +29,7 @@ def test_bursts_are_forgotten() -> None:
 
     assert 8 == len(after(*many))
     assert () == after(*many, (5000.0, 100.0, 0.0))
-    assert MOST == len(after(*((40.0 * n, 800.0, 0.5) for n in range(20))))
+    assert MOST_SAVED == len(after(*((40.0 * n, 800.0, 0.5) for n in range(20))))
 
 
 def test_a_peak_that_was_reached_once_is_no_pattern() -> None:

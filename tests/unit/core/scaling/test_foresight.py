@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from batchedapi_core.scaling.foresight import MOST_SAVED, Foresight, Point
+from batchedapi_core.scaling.foresight import Foresight, Point
+from batchedapi_core.scaling.numbers import MOST_SAVED
 
 
 def test_what_is_saved_after_a_long_hold_can_be_restored() -> None:

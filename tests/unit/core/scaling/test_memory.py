@@ -3,7 +3,6 @@
 import pytest
 
 from batchedapi_core.scaling.memory import (
-    MOST_SAVED,
     Recommendation,
     Size,
     at_begin,
@@ -14,6 +13,7 @@ from batchedapi_core.scaling.memory import (
     standing_low,
     to_pairs,
 )
+from batchedapi_core.scaling.numbers import MOST_SAVED
 
 
 def test_only_what_may_still_bind_is_kept() -> None:
