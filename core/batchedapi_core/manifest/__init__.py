@@ -33,7 +33,12 @@ from batchedapi_core.manifest.predictor import (
     WarmUp,
 )
 from batchedapi_core.manifest.rules import Rule
-from batchedapi_core.manifest.scaling_policy import behaviors_of
+from batchedapi_core.manifest.scaling_policy import (
+    InEffect,
+    behaviors_of,
+    model_processes,
+    scaling_policy_of,
+)
 from batchedapi_core.manifest.spec import BatchedAPI, BatchedAPISpec, Metadata
 from batchedapi_core.manifest.status import BatchedAPIStatus, ConditionType, Phase
 from batchedapi_core.manifest.units import (
@@ -54,6 +59,7 @@ __all__ = [
     "Compute",
     "ConditionType",
     "EnvVar",
+    "InEffect",
     "LogLevel",
     "ManifestError",
     "Metadata",
@@ -79,9 +85,11 @@ __all__ = [
     "behaviors_of",
     "format_duration",
     "format_quantity",
+    "model_processes",
     "parse_api",
     "parse_duration",
     "parse_quantity",
+    "scaling_policy_of",
     "serving_slice",
     "with_changes",
 ]

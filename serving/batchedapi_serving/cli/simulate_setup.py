@@ -3,28 +3,22 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
-from batchedapi_core import contract
 from batchedapi_core.manifest import (
     BatchedAPI,
     ScalingMode,
     UnitError,
-    behaviors_of,
     format_duration,
     parse_duration,
-    parse_quantity,
+    scaling_policy_of,
     with_changes,
 )
-from batchedapi_core.placement import cpu_count
 from batchedapi_core.scaling import ScalingPolicy
 from batchedapi_core.service_model.line import ServiceTime
 from batchedapi_core.simulation import STARTUP, Service
 from batchedapi_serving.cli.overrides import Flags, in_effect
 from batchedapi_serving.cli.simulate_settings import Options, Setting, settings_of
-
-_MANY_CPUS: Final = 10**6
-"""Stands in for the CPUs of a node, which are not known here; the request is less."""
 
 
 class OptionError(ValueError):
@@ -97,14 +91,15 @@ def set_up(api: BatchedAPI, options: Options) -> Setup:
     written = in_effect(api, Flags(), {}, 1)
     api = _changed(written, options)
     scaling = api.spec.autoscaling
-    service = _service(api, options.service)
+    policy = scaling_policy_of(api)
+    service = _service(api, options.service, policy)
     native = scaling.mode is ScalingMode.NATIVE
     replicas = options.replicas
     if replicas is None and not native:
         replicas = api.spec.replicas
     return Setup(
         service=service,
-        policy=_policy(api, service) if native else None,
+        policy=policy if native else None,
         replicas=replicas if replicas is not None else scaling.init_replicas,
         min_replicas=scaling.min_replicas,
         max_replicas=scaling.max_replicas,
@@ -135,57 +130,22 @@ def _changed(api: BatchedAPI, options: Options) -> BatchedAPI:
     return with_changes(api, {name: fields for name, fields in changes.items() if fields})
 
 
-def _service(api: BatchedAPI, time: ServiceTime) -> Service:
+def _service(api: BatchedAPI, time: ServiceTime, policy: ScalingPolicy) -> Service:
+    """A replica that runs what the manifest says, as the autoscaler takes it to."""
     batching, overload = api.spec.server_side_batching, api.spec.overload
-    size = batching.max_batch_size or contract.DEFAULT_BATCHED_MAX_BATCH_SIZE
-    size = size if batching.enabled else 1
-    target = api.spec.autoscaling.slo.latency
+    size = policy.max_batch_size
     return Service(
         fixed=time.fixed,
         per_row=time.per_row,
         max_batch_size=size,
-        batch_interval=batching.batch_interval,
-        latency_target=batching.max_latency if target is None else target,
+        batch_interval=policy.batch_interval,
+        latency_target=policy.latency_target,
         strategy=batching.strategy,
         max_latency=batching.max_latency,
         max_in_flight=overload.max_replica_concurrency,
         timeout=overload.timeout or math.inf,
-        lanes=_lanes(api),
+        lanes=policy.lanes,
         size_unit=batching.size_unit,
         preferred_sizes=tuple(n for n in sorted(batching.preferred_batch_sizes) if n <= size),
         queue_order=batching.queue_order,
-    )
-
-
-def _lanes(api: BatchedAPI) -> int:
-    predictor = api.spec.predictor
-    processes = predictor.processes_per_replica
-    if not isinstance(processes, int):
-        processes = cpu_count((), parse_quantity(api.spec.compute.cpu), _MANY_CPUS)
-    return processes * predictor.threads_per_process
-
-
-def _policy(api: BatchedAPI, service: Service) -> ScalingPolicy:
-    """As the operator makes it, of replicas that run what the manifest says."""
-    scaling = api.spec.autoscaling
-    up, down = behaviors_of(scaling)
-    batched = service.max_batch_size if api.spec.server_side_batching.enabled else 1
-    written = scaling.target_replica_concurrency
-    return ScalingPolicy(
-        min_replicas=scaling.min_replicas,
-        max_replicas=scaling.max_replicas,
-        max_batch_size=service.max_batch_size,
-        batch_interval=service.batch_interval,
-        latency_target=service.latency_target,
-        quantile=scaling.slo.percentile / 100,
-        target_utilization=scaling.target_utilization_percent / 100,
-        lanes=service.lanes,
-        window=scaling.window,
-        kind=scaling.policy,
-        target_concurrency=(
-            float(batched * service.lanes) if written is None else parse_quantity(written)
-        ),
-        up=up,
-        down=down,
-        paused=api.spec.paused,
     )
