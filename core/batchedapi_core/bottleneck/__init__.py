@@ -8,6 +8,15 @@ before they are divided, as for scaling.
 
 from batchedapi_core.bottleneck.diagnose import diagnose
 from batchedapi_core.bottleneck.evidence import BottleneckEvidence, PodLoad
+from batchedapi_core.bottleneck.unpressed import SHORTEST_WINDOW
 from batchedapi_core.bottleneck.verdict import Finding, Kind, Verdict
 
-__all__ = ["BottleneckEvidence", "Finding", "Kind", "PodLoad", "Verdict", "diagnose"]
+__all__ = [
+    "SHORTEST_WINDOW",
+    "BottleneckEvidence",
+    "Finding",
+    "Kind",
+    "PodLoad",
+    "Verdict",
+    "diagnose",
+]

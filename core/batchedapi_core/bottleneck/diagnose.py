@@ -28,7 +28,7 @@ _RULES: Final[tuple[Rule, ...]] = (
 
 
 def find(evidence: BottleneckEvidence, standing: Kind | None) -> Finding:
-    """What this window says; limits are a tenth lower for the kind that stands."""
+    """What this window says; limits are lower for the kind that stands."""
     for rule in _RULES:
         found = rule(evidence, standing)
         if found is not None:

@@ -39,6 +39,7 @@ class BottleneckEvidence:
     lane_seconds: float
     max_batch_size: int  # in effect, >= 1
     batch_interval: float  # seconds, in effect
+    target_utilization: float  # share of the capacity that replicas are planned with; (0, 1]
     pods: tuple[PodLoad, ...]
     service: ServiceTime | None = None  # learned t(n) of one lane, n in rows
     latency_target: float | None = None  # seconds

@@ -5,7 +5,7 @@ from typing import Final
 from batchedapi_core.bottleneck.evidence import BottleneckEvidence
 from batchedapi_core.bottleneck.limits import limit
 from batchedapi_core.bottleneck.verdict import Finding, Kind
-from batchedapi_core.bottleneck.words import ms, percent
+from batchedapi_core.words import ms, percent
 
 REJECTED: Final = 0.01  # of the rows
 WEB_BUSY: Final = 0.85  # of one core: a process runs Python on one at a time

@@ -5,18 +5,17 @@ from typing import Final
 
 from batchedapi_core import contract
 from batchedapi_core.bottleneck.evidence import BottleneckEvidence
-from batchedapi_core.bottleneck.limits import limit
+from batchedapi_core.bottleneck.limits import limit, planned
 from batchedapi_core.bottleneck.verdict import Finding, Kind
-from batchedapi_core.bottleneck.words import ms, percent, rate, size
+from batchedapi_core.words import ms, percent, rate, size
 
 BUSY: Final = 0.85
 """Of the lanes' time. Alone it says little: lanes that start whatever is queued are busy early."""
-USED: Final = 0.9
-"""Of what the lanes serve in full batches. The autoscaler leaves a fifth, so above is too much."""
+ALL_BUSY: Final = 0.98
+"""Of the lanes' time: between two batches there is a moment even with a queue."""
 FULL: Final = 0.5  # of the batches
-FILLED: Final = 0.9  # of the largest batch, on average
+FILLED: Final = 0.9  # of the largest batch, on average; of the batches, for all of them
 GAIN: Final = 0.1  # in rows/s from twice the size; a tenth is the knee of the curve
-COMFORT: Final = 0.8  # of what replicas serve; what to aim at when adding some
 
 
 def saturated(e: BottleneckEvidence, standing: Kind | None) -> Finding | None:
@@ -27,13 +26,38 @@ def saturated(e: BottleneckEvidence, standing: Kind | None) -> Finding | None:
         or e.mean_size >= limit(FILLED, kind, standing) * e.max_batch_size
     )
     capacity = e.capacity(e.max_batch_size)
-    used_up = capacity is not None and e.arrival >= limit(USED, kind, standing) * capacity
-    if e.busy < limit(BUSY, kind, standing) or not (full or used_up):
+    # Without t(n), and batches not full: lanes that start whatever is queued are busy early.
+    if e.busy < limit(BUSY, kind, standing) or (capacity is None and not full):
         return None
+    # Also while lanes are used as planned: the same replicas would serve more.
+    larger = _larger(e, capacity, standing) if full else None
+    if larger is not None or not _short(e, capacity, standing):
+        return larger
     if full:
-        return _larger(e, capacity, standing) or _compute(e, capacity, _no_size_helps(e, capacity))
+        return _compute(e, capacity, _no_size_helps(e, capacity))
     below = f"mean {size(e.mean_size)} < max {e.max_batch_size}, so neither size nor interval helps"
     return _compute(e, capacity, below)
+
+
+def _short(e: BottleneckEvidence, capacity: float | None, standing: Kind | None) -> bool:
+    """Whether more arrives than was planned for.
+
+    While t(n) is not known, the lanes' time is all there is to tell by. Lanes that are used up show
+    `ALL_BUSY` or little more, so that targets near it and beyond cannot be told from used up.
+    """
+    most = ALL_BUSY if capacity is None else 1.0
+    return _used(e, capacity) > planned(e.target_utilization, standing, most=most)
+
+
+def _used(e: BottleneckEvidence, capacity: float | None) -> float:
+    """Share of what the lanes serve.
+
+    Where all batches are full, the lanes' time is that share as measured: clients that wait for
+    their answers send no more than is served, and batches may take longer than t(n) learned.
+    """
+    arrives = e.arrival / capacity if capacity else 0.0
+    measured = capacity is None or e.released_share("full") >= FILLED
+    return max(arrives, e.busy) if measured else arrives
 
 
 def _larger(e: BottleneckEvidence, capacity: float | None, standing: Kind | None) -> Finding | None:
@@ -85,8 +109,7 @@ def _no_size_helps(e: BottleneckEvidence, capacity: float | None) -> str:
 
 def _more(e: BottleneckEvidence, capacity: float | None) -> str:
     pods = max(1, len(e.pods))
-    used = max(1.0, e.arrival / capacity) if capacity else 1.0
-    replicas = max(pods + 1, math.ceil(pods * used / COMFORT))
+    replicas = max(pods + 1, math.ceil(pods * _used(e, capacity) / e.target_utilization))
     return (
         f"go from {pods} to {replicas} replicas, or give each more spec.compute and as many"
         " processesPerReplica or threadsPerProcess as it can feed"

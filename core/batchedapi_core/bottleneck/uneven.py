@@ -5,11 +5,12 @@ from typing import Final
 from batchedapi_core.bottleneck.evidence import BottleneckEvidence, PodLoad
 from batchedapi_core.bottleneck.limits import limit
 from batchedapi_core.bottleneck.verdict import Finding, Kind
-from batchedapi_core.bottleneck.words import percent
+from batchedapi_core.words import percent
 
 UNEVEN: Final = 1.5  # times what the other pods have
 USED: Final = 0.7  # of what its lanes serve: a pod with less is not too loaded, however uneven
 BUSY: Final = 0.85  # of its lanes' time
+# Both may be below what replicas are planned with: pods with even shares are never `UNEVEN`.
 SIGNIFICANT: Final = 100.0  # rows; of fewer, chance alone makes such shares
 
 

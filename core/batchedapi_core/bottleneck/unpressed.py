@@ -5,9 +5,11 @@ from typing import Final
 from batchedapi_core.bottleneck.evidence import BottleneckEvidence
 from batchedapi_core.bottleneck.limits import limit
 from batchedapi_core.bottleneck.verdict import Finding, Kind
-from batchedapi_core.bottleneck.words import ms, percent, rate, size
+from batchedapi_core.words import ms, percent, rate, size
 
-SHORTEST_WINDOW: Final = 10.0  # seconds: two looks
+SHORTEST_WINDOW: Final = 10.0
+"""Seconds that a verdict needs. In less, much of what was counted ran across the window's ends, and
+noise would show: the first verdict is believed at once, and each start of an operator has one."""
 COVERAGE: Final = 0.5  # of the ready pods; as much as a scaling decision needs
 FEWEST_BATCHES: Final = 10.0  # in a window
 MOST: Final = 0.5  # of the batches: their reason is what usually happens

@@ -12,7 +12,6 @@ from batchedapi_core.scaling.decision import (
     Reason,
     ScalingDecision,
     Terms,
-    percent,
 )
 from batchedapi_core.scaling.limits import (
     CORTEX_RECOMMENDED,
@@ -25,6 +24,7 @@ from batchedapi_core.scaling.limits import (
 from batchedapi_core.scaling.need import Need, idle, needed
 from batchedapi_core.scaling.numbers import whole
 from batchedapi_core.scaling.policy import PolicyKind, ScalingPolicy
+from batchedapi_core.words import percent
 
 
 def conclude(policy: ScalingPolicy, evidence: Evidence) -> ScalingDecision:

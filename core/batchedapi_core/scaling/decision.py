@@ -172,8 +172,3 @@ class ScalingDecision:
 
 
 _HOLDS = (ClampName.NO_READY_PODS, ClampName.NO_METRICS, ClampName.MODEL_UNKNOWN)
-
-
-def percent(share: float) -> str:
-    """A share of 0..1 as the sentences write it."""
-    return f"{100 * share:.0f} %"

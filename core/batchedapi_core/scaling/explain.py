@@ -1,15 +1,9 @@
 """Say in one sentence why there are as many replicas as there are."""
 
-from batchedapi_core.scaling.decision import (
-    Clamp,
-    Reason,
-    ScalingDecision,
-    Terms,
-    percent,
-)
+from batchedapi_core.scaling.decision import Clamp, Reason, ScalingDecision, Terms
 from batchedapi_core.scaling.policy import PolicyKind, ScalingPolicy
+from batchedapi_core.words import per_second, percent, rate
 
-_SMALL_RATE = 10.0  # rows/s
 _WORTH_SAYING = 1.05  # a factor; less is noise
 
 
@@ -28,7 +22,7 @@ def _formula(policy: ScalingPolicy, decision: ScalingDecision) -> str:
         return "no rows arrive and none wait"
     line = f"{1e3 * terms.service.fixed:.1f} ms + {1e3 * terms.service.per_row:.2f} ms/row"
     model = f"batch {terms.capacity_batch}, {line}{_slow(terms)}"
-    capacity = f"{_rate(terms.capacity)}/s {_condition(policy, terms)}"
+    capacity = f"{per_second(terms.capacity)}/s {_condition(policy, terms)}"
     factors = f"{_uneven(terms)}{_boost(terms)}"
     used = f"{percent(terms.target)} of it is used{_doubted(terms)}{factors} => {terms.need:.2f}"
     parts = [
@@ -49,8 +43,8 @@ def _concurrency(policy: ScalingPolicy, terms: Terms) -> str:
 def _arrivals(policy: ScalingPolicy, terms: Terms) -> str:
     """What is planned for; where that is nothing, what came before, so that it is not missed."""
     if terms.base > 0.0 or not terms.arrival_window:
-        return f"{_rate(terms.base)} rows/s arrive"
-    mean = f"{_rate(terms.arrival_window)} rows/s over the last {policy.window:g} s"
+        return f"{rate(terms.base)} arrive"
+    mean = f"{rate(terms.arrival_window)} over the last {policy.window:g} s"
     return f"next to nothing arrives at present, {mean}"
 
 
@@ -59,11 +53,13 @@ def _more(terms: Terms) -> str:
     lead = terms.start_up + (terms.interval or 0.0)
     parts = []
     if terms.forecast > 0.0:
-        parts.append(f"{_rate(terms.forecast)} more are forecast for in {lead:.0f} s")
+        parts.append(f"{per_second(terms.forecast)} more are forecast for in {lead:.0f} s")
     if terms.margin > terms.forecast:
-        parts.append(f"{_rate(terms.margin)} more are a margin as forecasts were too low by that")
+        parts.append(
+            f"{per_second(terms.margin)} more are a margin as forecasts were too low by that"
+        )
     if terms.backlog > 0.0:
-        parts.append(f"{_rate(terms.backlog)} more clear the {terms.queue_rows:.0f} that wait")
+        parts.append(f"{per_second(terms.backlog)} more clear the {terms.queue_rows:.0f} that wait")
     return "".join(f", {part}" for part in parts)
 
 
@@ -118,11 +114,6 @@ def _limit(clamp: Clamp) -> str:
     if clamp.before == clamp.after:
         return clamp.detail
     return f"{clamp.name.value} {clamp.before} -> {clamp.after}: {clamp.detail}"
-
-
-def _rate(rows_per_second: float) -> str:
-    """A small rate keeps one decimal, so that little is not shown as nothing."""
-    return f"{rows_per_second:.{0 if rows_per_second >= _SMALL_RATE else 1}f}"
 
 
 def _plural(count: int) -> str:

@@ -31,6 +31,7 @@ def evidence_of(
         lane_seconds=sum(one.lane_seconds for one in pods),
         max_batch_size=policy.max_batch_size if policy.max_size is None else policy.max_size,
         batch_interval=policy.batch_interval,
+        target_utilization=policy.target_utilization,
         pods=tuple(map(_load_of, pods)),
         service=load.service,
         latency_target=policy.latency_target,

@@ -17,6 +17,7 @@ from batchedapi_core.service_model.line import ServiceTime
 
 TICK = 5.0  # seconds between looks
 WINDOW = 60.0
+TARGET = 0.93  # share of the capacity that replicas are planned with
 NOISE = 0.05  # of a batch's seconds, and of what was learned about them
 
 
@@ -167,6 +168,7 @@ class Fleet:
             lane_seconds=seconds * len(by_pod),
             max_batch_size=regime.max_batch_size,
             batch_interval=regime.batch_interval if regime.waits else 0.0,
+            target_utilization=TARGET,
             pods=tuple(_load(f"pod-{i}", ticks, seconds) for i, ticks in enumerate(by_pod)),
             service=ServiceTime(self._near(regime.fixed), self._near(regime.per_row)),
             queue_wait=wait,

@@ -1,6 +1,9 @@
-"""Numbers as advice says them."""
+"""Numbers as the sentences of status, log and command line say them."""
 
-SMALL_RATE = 10.0  # rows/s; below, one decimal is kept, so that little is not shown as nothing
+from typing import Final
+
+SMALL_RATE: Final = 10.0
+"""Rows per second; below, one decimal is kept, so that little is not shown as nothing."""
 
 
 def ms(seconds: float) -> str:
@@ -14,10 +17,14 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
+def per_second(rows: float) -> str:
+    """The bare number of a rate: the unit is left to the sentence."""
+    return f"{rows:.{0 if rows >= SMALL_RATE else 1}f}"
+
+
 def rate(rows_per_second: float) -> str:
-    """Rows per second."""
-    digits = 0 if rows_per_second >= SMALL_RATE else 1
-    return f"{rows_per_second:.{digits}f} rows/s"
+    """With its unit."""
+    return f"{per_second(rows_per_second)} rows/s"
 
 
 def size(number: float) -> str:
