@@ -1,7 +1,7 @@
 """Rows that arrive, not rows that were served: the latter end at capacity."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from batchedapi_core.scaling.samples import PodChange
 from batchedapi_core.scaling.window import Interval
@@ -19,12 +19,14 @@ def arrival_rate(changes: Sequence[PodChange], interval: float, coverage: float)
             else load that moved to it would count twice.
         coverage: Share of the ready pods that `changes` is of, in (0, 1].
     """
-    return sum(arrived(one) / max(one.seconds, interval) for one in changes) / coverage
+    return sum(one.received / max(one.seconds, interval) for one in changes) / coverage
 
 
-def arrived(change: PodChange) -> float:
-    """Rows that came. What was dispatched, queued and rejected covers a `received` left out."""
-    return max(change.received, change.sums.rows + change.queue_growth + change.rejected)
+def rows_per_request(changes: Iterable[PodChange]) -> float:
+    """Of the requests that came, at least 1; 1 where no replica counts requests."""
+    counted = [one for one in changes if one.requests_received > 0.0]
+    requests = sum(one.requests_received for one in counted)
+    return max(1.0, sum(one.received for one in counted) / requests) if counted else 1.0
 
 
 def mean_arrival(intervals: Sequence[Interval]) -> float:
@@ -42,15 +44,17 @@ def mean_in_flight(intervals: Sequence[Interval]) -> float:
 def level(intervals: Sequence[Interval]) -> float:
     """Rows per second of the present: the highest mean of the last 1, 2, 4, ... intervals.
 
-    Each mean counts less one standard error of a Poisson count over its time. So a jump counts
-    after one interval, chance is averaged out, and a fall is believed once all of them show it.
-    More rows in any interval never make it lower.
+    Each mean counts less one standard error, which is 1/sqrt(N) of it for a Poisson count of N
+    requests. So a jump counts after one interval, chance is averaged out, a single request of many
+    rows is no load, and a fall is believed once all of them show it. More rows in any interval
+    never make it lower.
     """
-    highest = seconds = rows = 0.0
+    highest = seconds = rows = requests = 0.0
     take = 1
     for count, one in enumerate(reversed(intervals), 1):
         seconds, rows = seconds + one.seconds, rows + one.arrival * one.seconds
-        if count == take or count == len(intervals):
-            mean = rows / seconds
-            highest, take = max(highest, mean - math.sqrt(mean / seconds)), 2 * take
+        requests += one.requests
+        if (count == take or count == len(intervals)) and requests > 0.0:
+            highest = max(highest, rows / seconds * (1.0 - 1.0 / math.sqrt(requests)))
+        take = 2 * take if count == take else take
     return highest

@@ -45,7 +45,7 @@ def slope_and_error(intervals: Sequence[Interval]) -> tuple[float, float]:
     """Least squares through arrival rates: rows/s each second, and its standard error.
 
     The error is that of the residuals and, as few points may happen to lie on a line, that of
-    Poisson counts over such intervals.
+    Poisson counts of requests over such intervals.
     """
     count = len(intervals)
     mean_time = sum(one.time for one in intervals) / count
@@ -57,7 +57,7 @@ def slope_and_error(intervals: Sequence[Interval]) -> tuple[float, float]:
     residual = sum(
         (one.arrival - mean_rate - slope * (one.time - mean_time)) ** 2 for one in intervals
     ) / max(1, count - 2)
-    poisson = mean_rate / max(1e-3, intervals[-1].seconds)
+    poisson = mean_rate * _rows_per_request(intervals) / max(1e-3, intervals[-1].seconds)
     return slope, math.sqrt(residual / spread) + math.sqrt(poisson / spread)
 
 
@@ -67,3 +67,8 @@ def _rise(intervals: Sequence[Interval], doubt: float, at_most: float) -> float:
     slope, error = slope_and_error(intervals[:-1])
     rise = min(slope, at_most)
     return rise - error if rise > doubt * error else 0.0
+
+
+def _rows_per_request(intervals: Sequence[Interval]) -> float:
+    requests = sum(one.requests for one in intervals)
+    return sum(one.arrival * one.seconds for one in intervals) / requests if requests > 0 else 1.0

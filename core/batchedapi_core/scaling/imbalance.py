@@ -8,7 +8,6 @@ popular.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from batchedapi_core.scaling.demand import arrived
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.samples import PodChange
 from batchedapi_core.service_model.line import ServiceTime
@@ -31,8 +30,13 @@ def shares_of(
     changes: Sequence[PodChange],
     service: ServiceTime | None,
     interval: float,
+    *,
+    ready: int,
 ) -> tuple[Share, ...]:
-    """Of the pods that had time to get their part of the load; none while fewer than two had.
+    """Of the pods that had time to get their part of the load; none where there is one pod.
+
+    Of a pod that this look says nothing of, what was known stands: while some pods are not seen it
+    may be one of them. Once all are seen, the others are gone.
 
     Args:
         policy: Says how fast a share is forgotten.
@@ -40,16 +44,19 @@ def shares_of(
         changes: Of the pods that answered.
         service: Pooled service time; without it no pod can be called slow.
         interval: Seconds since the last look.
+        ready: Pods that there are.
     """
-    loads = _loads(changes, service, interval)
-    mean = sum(load for _, load in loads) / len(loads) if loads else 0.0
-    if len(loads) < FEWEST_PODS or mean <= 0.0:
+    if ready < FEWEST_PODS:
         return ()
-    keep = 0.5 ** (interval / policy.imbalance_half_life)
-    known = {share.pod: share.load for share in before}
-    return tuple(
-        Share(pod, known.get(pod, 1.0) * keep + load / mean * (1.0 - keep)) for pod, load in loads
-    )
+    seen = {change.pod for change in changes}
+    shares = {one.pod: one.load for one in before if one.pod in seen or len(seen) < ready}
+    loads = _loads(changes, service, interval)
+    mean = sum(loads.values()) / len(loads) if loads else 0.0
+    if len(loads) >= FEWEST_PODS and mean > 0.0:
+        keep = 0.5 ** (interval / policy.imbalance_half_life)
+        for pod, load in loads.items():
+            shares[pod] = shares.get(pod, 1.0) * keep + load / mean * (1.0 - keep)
+    return tuple(Share(pod, load) for pod, load in shares.items())
 
 
 def imbalance(policy: ScalingPolicy, shares: Iterable[Share]) -> float:
@@ -65,13 +72,17 @@ def imbalance(policy: ScalingPolicy, shares: Iterable[Share]) -> float:
 
 def _loads(
     changes: Sequence[PodChange], service: ServiceTime | None, interval: float
-) -> list[tuple[str, float]]:
+) -> dict[str, float]:
+    """Rows/s of each pod, more where it is slow; a pod to which nothing came has none."""
     if service is None:
-        return []
-    loads = []
+        return {}
+    loads = {}
     for change in changes:
-        sums = change.sums
-        if change.mature and change.tells_service_time:
-            rate = arrived(change) / max(change.seconds, interval)
-            loads.append((change.pod, rate * sums.seconds / sums.modelled(service)))
+        if not change.mature:
+            continue
+        rate = change.received / max(change.seconds, interval)
+        if change.tells_service_time:
+            loads[change.pod] = rate * change.sums.seconds / change.sums.modelled(service)
+        elif rate <= 0.0:
+            loads[change.pod] = 0.0
     return loads

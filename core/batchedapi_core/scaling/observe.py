@@ -14,6 +14,7 @@ from batchedapi_core.scaling.demand import (
     level,
     mean_arrival,
     mean_in_flight,
+    rows_per_request,
 )
 from batchedapi_core.scaling.forecast import trend
 from batchedapi_core.scaling.imbalance import Share, imbalance, shares_of
@@ -106,7 +107,7 @@ def observe(
         intervals = (*intervals, latest)
     saturated = _saturated(policy, state.saturated, latest)
     service = model.service(policy)
-    shares = _shares(policy, state, changes, service, latest)
+    shares = _shares(policy, state, changes, service, latest, ready=ready)
     load = LoadWindow(
         ready=ready,
         current=current,
@@ -200,7 +201,7 @@ def _interval(
             warm = warm.plus(one.sums)
     in_flight = sum(one.in_flight for one in changes) / coverage
     arrival = arrival_rate(changes, seconds, coverage)
-    return Interval(now, seconds, arrival, totals, in_flight, warm)
+    return Interval(now, seconds, arrival, totals, in_flight, warm, rows_per_request(changes))
 
 
 def _shares(
@@ -209,11 +210,13 @@ def _shares(
     changes: Sequence[PodChange],
     service: ServiceTime | None,
     latest: Interval | None,
+    *,
+    ready: int,
 ) -> tuple[Share, ...]:
     """Too few pods seen say nothing about who has more load than the others."""
     if latest is None:
         return state.shares
-    return shares_of(policy, state.shares, changes, service, latest.seconds)
+    return shares_of(policy, state.shares, changes, service, latest.seconds, ready=ready)
 
 
 def _demand(intervals: Sequence[Interval], latest: Interval | None) -> Demand | None:

@@ -52,6 +52,18 @@ class PodSample:
     startup: float | None = None
     # A counter: seconds from arrival to dispatch, summed over `requests`; 0 where not known
     wait_seconds: float = 0.0
+    # Another: requests that were answered, refused ones too; 0 where not known
+    answered: float = 0.0
+
+    @property
+    def rows_arrived(self) -> float:
+        """Since the start of the process.
+
+        Rows in batches, in queue and rejected make up for a server that does not count them all as
+        received. Compared from look to look they would not: a batch that outlasts a look counts
+        with its rows in one and has taken them out of the queue in another.
+        """
+        return max(self.rows_received, self.rows + self.queue_rows + self.rows_rejected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +82,18 @@ class PodChange:
 
     pod: str
     seconds: float
-    received: float
-    rejected: float
+    received: float  # rows
     full_batches: float
     sums: BatchSums
     batches_by_edge: tuple[tuple[float, float], ...]  # (upper edge, batches in that bucket)
     queue_rows: float
-    queue_growth: float
     lanes: float
     warming_up: bool  # its batches are slower than those to come
     sizes: float = 0.0  # sum over batches
     requests: float = 0.0  # in batches
     in_flight: float = 0.0
     wait_seconds: float = 0.0  # sum over `requests`
+    requests_received: float = 0.0  # 0 where not known
     mature: bool = False  # had its full share of the load since before the last look
 
     @property
@@ -160,24 +171,25 @@ def _rise(
 ) -> PodChange:
     start = (0.0,) * len(_counters(after)) if before is None else _counters(before)
     rises = [new - old for old, new in zip(start, _counters(after), strict=True)]
-    received, rejected, full, batches, rows, squared, busy, row_seconds = rises[:8]
-    sizes, requests, wait_seconds = rises[8:]
+    full, batches, rows, squared, busy, row_seconds = rises[2:8]
+    sizes, requests, wait_seconds, answered = rises[8:]
+    flight_growth = after.in_flight - (before.in_flight if before else 0.0)
+    counted = after.answered > 0 or after.batches <= 0  # batches without answers: not exported
     return PodChange(
         pod=after.pod,
         seconds=max(seconds, 1e-3),  # scrapes closer than a millisecond carry no rate
-        received=received,
-        rejected=rejected,
+        received=max(0.0, after.rows_arrived - (before.rows_arrived if before else 0.0)),
         full_batches=full,
         sums=BatchSums(batches, rows, squared, busy, row_seconds).with_moments(),
         batches_by_edge=_bucket_rises(before, after),
         queue_rows=after.queue_rows,
-        queue_growth=after.queue_rows - (before.queue_rows if before is not None else 0.0),
         lanes=after.lanes,
         warming_up=warming_up,
         sizes=sizes,
         requests=requests,
         wait_seconds=wait_seconds,
         in_flight=after.in_flight,
+        requests_received=max(0.0, answered + flight_growth) if counted else 0.0,
         mature=before is not None and before.uptime > MATURE,
     )
 
@@ -195,6 +207,7 @@ def _counters(sample: PodSample) -> tuple[float, ...]:
         sample.sizes,
         sample.requests,
         sample.wait_seconds,
+        sample.answered,
     )
 
 

@@ -42,6 +42,12 @@ class Interval:
     totals: BatchTotals  # of the pods that answered
     in_flight: float = 0.0  # requests in all ready pods, at its end
     warm: BatchSums = BatchSums()  # noqa: RUF009 - frozen; of pods that are not warming up
+    rows_per_request: float = 1.0  # of those that came, >= 1
+
+    @property
+    def requests(self) -> float:
+        """That reached all ready pods."""
+        return self.arrival * self.seconds / self.rows_per_request
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,7 @@ class BatchingReplica:
             or (self._admission is not None and not self._admission.accepts(batcher, size, now))
         ):
             counters.rejected += rows
-            self.answers.refused += 1
+            self._refuse()
             return
         self._requests += 1
         if size <= service.max_batch_size:
@@ -184,6 +184,7 @@ class BatchingReplica:
             arrived.append(entry.arrived)
         answered = len(arrived) - before
         self._requests -= answered
+        self.counters.answered += answered
         self.answers.ends.append(end)
         self.answers.rows.append(rows)
         self.answers.requests.append(answered)
@@ -199,5 +200,9 @@ class BatchingReplica:
             given_up, missing[0] = missing[0] <= 0, 0
             if given_up:
                 return
-        self.answers.refused += 1
+        self._refuse()
         self._requests -= 1
+
+    def _refuse(self) -> None:
+        self.answers.refused += 1
+        self.counters.answered += 1

@@ -129,6 +129,7 @@ class FixedReplica:
             refused = len(times) - int(room)
             self.counters.rejected += refused
             self.answers.refused += refused
+            self.counters.answered += refused
             times = times[: int(room)]
         self._queue.extend(times)
 
@@ -144,6 +145,7 @@ class FixedReplica:
         counters.rows += total
         counters.sizes += total
         counters.requests += total
+        counters.answered += total
         counters.full_batches += rows.count(self._size)
         counters.rows_squared += sum(map(mul, rows, rows))
         counters.batch_seconds += sum(seconds)

@@ -203,6 +203,7 @@ def _pods(live: list[_Member], now: float, lanes: int) -> tuple[SimulatedPod, ..
                 count.sizes,
                 count.requests,
                 count.wait_seconds,
+                count.answered,
             )
         )
     return tuple(pods)

@@ -3,6 +3,7 @@
 from typing import Final
 
 from batchedapi_core.scaling import (
+    SECONDS_BETWEEN_LOOKS,
     Observation,
     PodSample,
     ScalingDecision,
@@ -13,7 +14,7 @@ from batchedapi_core.scaling import (
 )
 from batchedapi_core.simulation.controller import Fleet, SimulatedPod
 
-POLL_INTERVAL: Final = 2.0  # seconds between looks, as in the operator
+POLL_INTERVAL: Final = SECONDS_BETWEEN_LOOKS
 _REVISION: Final = "simulated"
 
 
@@ -64,5 +65,6 @@ def _sample(pod: SimulatedPod, now: float) -> PodSample:
         requests=pod.requests,
         wait_seconds=pod.wait_seconds,
         in_flight=pod.in_flight,
+        answered=pod.answered,
         startup=pod.ready_at - pod.created if pod.ready_at > pod.created else None,
     )

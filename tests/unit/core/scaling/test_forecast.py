@@ -1,6 +1,7 @@
 """When demand counts as rising, and what is expected of it."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -74,6 +75,15 @@ def test_more_rows_in_the_last_interval_never_make_the_forecast_smaller() -> Non
         less, more = (trend(intervals(*rates, last * k)) for k in (1.0, chance.uniform(1.0, 3.0)))
 
         assert less <= more
+
+
+def test_a_rise_of_few_large_requests_may_be_chance() -> None:
+    """The same rows in a fiftieth of the requests."""
+    rising = intervals(*(100.0 + 10.0 * n for n in range(10)))
+    lumpy = [replace(one, rows_per_request=50.0) for one in rising]
+
+    assert trend(rising) > 0.0
+    assert 0.0 == trend(lumpy)
 
 
 def test_intervals_at_one_time_have_no_slope() -> None:

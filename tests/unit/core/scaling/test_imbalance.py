@@ -1,5 +1,7 @@
 """The replica with the most load misses the target first."""
 
+from dataclasses import replace
+
 import pytest
 
 from batchedapi_core.scaling import ScalingPolicy
@@ -20,12 +22,10 @@ def change_of(pod: str, rows: float, *, slowness: float = 1.0, mature: bool = Tr
         pod=pod,
         seconds=5.0,
         received=rows,
-        rejected=0.0,
         full_batches=0.0,
         sums=BatchSums(batches, rows, rows * 4, seconds, seconds * 4),
         batches_by_edge=(),
         queue_rows=0.0,
-        queue_growth=0.0,
         lanes=1.0,
         warming_up=False,
         mature=mature,
@@ -36,7 +36,7 @@ def after_minutes(*changes: PodChange) -> tuple[Share, ...]:
     """Shares after so long that the beginning is forgotten."""
     shares: tuple[Share, ...] = ()
     for _ in range(600):
-        shares = shares_of(POLICY, shares, changes, SERVICE, 5.0)
+        shares = shares_of(POLICY, shares, changes, SERVICE, 5.0, ready=len(changes))
     return shares
 
 
@@ -66,7 +66,7 @@ def test_a_slow_pod_with_an_even_part_is_as_hot() -> None:
 def test_it_is_slow_to_believe_and_bounded() -> None:
     """One odd interval is chance; one absurd pod must not start a fleet."""
     changes = (change_of("a", 10), *(change_of(name, 10_000.0) for name in "b"))
-    once = shares_of(POLICY, (), changes, SERVICE, 2.0)
+    once = shares_of(POLICY, (), changes, SERVICE, 2.0, ready=2)
 
     assert 1.01 > imbalance(POLICY, once)
     many = after_minutes(change_of("a", 100_000.0), *(change_of(name, 4.0) for name in "bcdef"))
@@ -78,15 +78,49 @@ def test_it_is_slow_to_believe_and_bounded() -> None:
     [
         (change_of("a", 900),),
         (change_of("a", 900), change_of("b", 100, mature=False)),
-        (change_of("a", 900), change_of("b", 0)),
+        (change_of("a", 0), change_of("b", 0)),
     ],
-    ids=["one pod", "one is new", "one is idle"],
+    ids=["one pod", "one is new", "all are idle"],
 )
 def test_fewer_than_two_to_compare_say_nothing(changes: tuple[PodChange, ...]) -> None:
     """A pod that joined within the interval had no fair part of the load yet."""
-    assert () == shares_of(POLICY, (), changes, SERVICE, 5.0)
+    assert () == shares_of(POLICY, (), changes, SERVICE, 5.0, ready=len(changes))
 
 
 def test_without_a_service_time_no_pod_is_slow() -> None:
     """What is normal is not known yet."""
-    assert () == shares_of(POLICY, (), (change_of("a", 9), change_of("b", 400)), None, 5.0)
+    changes = (change_of("a", 9), change_of("b", 400))
+
+    assert () == shares_of(POLICY, (), changes, None, 5.0, ready=2)
+
+
+def test_a_pod_without_load_makes_the_others_the_hotter() -> None:
+    """One connection that does not let go of its pod: the mean is of all pods, idle ones too."""
+    shares = after_minutes(change_of("a", 600), change_of("b", 0), change_of("c", 600))
+
+    assert [1.5, 0.0, 1.5] == pytest.approx([share.load for share in shares])
+
+
+def test_a_pod_in_the_middle_of_a_long_batch_is_not_idle() -> None:
+    """Rows came and no batch has ended yet: its share is what it was."""
+    before = (Share("a", 1.2), Share("b", 0.8), Share("c", 1.0))
+    busy = replace(change_of("a", 0), received=8.0)
+
+    after = shares_of(
+        POLICY, before, (busy, change_of("b", 80), change_of("c", 80)), SERVICE, 2.0, ready=3
+    )
+
+    assert Share("a", 1.2) in after
+    assert 0.8 < next(one.load for one in after if one.pod == "b")
+
+
+def test_what_was_known_of_a_pod_stands_until_all_others_are_seen_without_it() -> None:
+    """A scrape that failed is no news; a pod that is gone is none to plan for."""
+    before = (Share("a", 1.4), Share("b", 0.8), Share("c", 0.8))
+    seen = (change_of("b", 80), change_of("c", 80))
+
+    missed = shares_of(POLICY, before, seen, SERVICE, 2.0, ready=3)
+    gone = shares_of(POLICY, before, seen, SERVICE, 2.0, ready=2)
+
+    assert Share("a", 1.4) in missed
+    assert {"b", "c"} == {one.pod for one in gone}

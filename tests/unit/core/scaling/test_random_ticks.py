@@ -1,6 +1,7 @@
 """F3: whatever a fleet goes through, decisions repeat, keep the bounds, and grow with demand."""
 
 import json
+import math
 import random
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -35,7 +36,9 @@ class Pod:
     started: float
     start_up: float | None
     slowness: float
+    rows_per_request: float  # inf: it does not count requests
     received: float = 0.0
+    answered: float = 0.0
     batches: float = 0.0
     rows: float = 0.0
     full: float = 0.0
@@ -47,6 +50,7 @@ class Pod:
     def serve(self, chance: random.Random, rows: float, *, crowded: bool) -> None:
         """Five seconds in which `rows` came and were served, and a queue that came and went."""
         self.received += rows
+        self.answered += rows / self.rows_per_request
         size = 8.0 if crowded else chance.uniform(1.0, 8.0)
         batches = rows / size
         seconds = 5.0 / batches if crowded else self.slowness * (0.008 + 0.0005 * size)
@@ -57,6 +61,7 @@ class Pod:
         self.squared += rows * size
         self.row_seconds += rows * seconds
         self.queue = chance.choice((0.0, 0.0, chance.uniform(0.0, 300.0)))
+        self.received = max(self.received, self.rows + self.queue)
 
     def scrape(self, now: float, received: float) -> PodSample:
         """Its page, with another number of rows received."""
@@ -77,6 +82,7 @@ class Pod:
             queue_rows=self.queue,
             lanes=1.0,
             in_flight=self.queue / 2,
+            answered=self.answered,
             startup=self.start_up,
         )
 
@@ -141,7 +147,7 @@ def test_ten_thousand_ticks_repeat_and_keep_the_bounds_and_grow_with_demand(seed
             reasons[decision.reason] += 1
             state, current = after, decision.desired
     rare = {Reason.PAUSED, Reason.NO_READY_PODS, Reason.SATURATED, Reason.TREND}
-    rare |= {Reason.BURSTS, Reason.HOT_REPLICA, Reason.OVERLOAD}
+    rare |= {Reason.BURSTS, Reason.HOT_REPLICA, Reason.OVERLOAD, Reason.MARGIN}
     assert {*Reason} - rare <= {*reasons}
 
 
@@ -152,7 +158,8 @@ def look(
     while len(pods) < current:
         start_up = chance.choice((None, chance.uniform(5.0, 90.0)))
         name = f"pod-{chance.getrandbits(60)}"
-        pods[name] = Pod(name, now - 3.0, start_up, chance.choice((1.0, 1.0, 2.0)))
+        slowness, rows = chance.choice((1.0, 1.0, 2.0)), chance.choice((1.0, 12.0, math.inf))
+        pods[name] = Pod(name, now - 3.0, start_up, slowness, rows)
     for name in list(pods)[current:]:
         del pods[name]
     ready = [pod for pod in pods.values() if chance.random() < 0.95]
@@ -161,7 +168,7 @@ def look(
     plain, more = [], []
     for pod in ready:
         if chance.random() < 0.01:
-            fresh = Pod(pod.name, now - 2.0, pod.start_up, pod.slowness)
+            fresh = Pod(pod.name, now - 2.0, pod.start_up, pod.slowness, pod.rows_per_request)
             pods[pod.name] = pod = fresh  # noqa: PLW2901 - the same pod with a new process
         rows = 5.0 * rate / len(ready) * chance.uniform(0.8, 1.2)
         pod.serve(chance, rows, crowded=crowded)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batchedapi_core.scaling import PodSample
-from batchedapi_core.scaling.demand import arrival_rate, level
+from batchedapi_core.scaling.demand import arrival_rate, level, rows_per_request
 from batchedapi_core.scaling.samples import PodChange, change, usable
 from batchedapi_core.scaling.window import BatchTotals, Interval
 
@@ -56,7 +56,7 @@ def test_a_running_pod_changes_by_the_difference() -> None:
         rise.sums.batches,
         rise.sums.rows,
     )
-    assert (5.0, False) == (rise.queue_growth, rise.warming_up)
+    assert not rise.warming_up
 
 
 def test_a_restarted_pod_changes_by_all_it_did_since() -> None:
@@ -95,7 +95,7 @@ def test_a_young_pod_is_taken_at_its_whole_life() -> None:
     rise = change_of(None, RESTARTED)
 
     assert rise is not None
-    assert (2.0, 7.0, 0.0) == (rise.seconds, rise.received, rise.queue_growth)
+    assert (2.0, 7.0) == (rise.seconds, rise.received)
 
 
 def test_an_old_pod_at_first_sight_says_nothing() -> None:
@@ -177,6 +177,17 @@ def test_rows_dispatched_queued_and_rejected_stand_in_for_rows_received() -> Non
     assert (95 + 5 + 50) / 5 == arrival_rate([rise], interval=5.0, coverage=1.0)
 
 
+def test_a_batch_that_outlasts_a_look_does_not_count_twice() -> None:
+    """Its rows leave the queue in one look and are counted as run in a later one."""
+    queued = replace(SEEN, rows_received=5010)
+    begun = replace(queued, time=1002.0, uptime=1002.0, rows_received=5030, queue_rows=0)
+    ended = replace(begun, time=1004.0, uptime=1004.0, rows_received=5050, rows=5030, queue_rows=20)
+
+    looks = [change_of(queued, begun), change_of(begun, ended)]
+
+    assert [20.0, 20.0] == [one.received for one in looks if one is not None]
+
+
 def level_of(*rates: float) -> float:
     """Of intervals of two seconds."""
     return level([Interval(2.0 * n, 2.0, rate, BatchTotals()) for n, rate in enumerate(rates)])
@@ -188,6 +199,37 @@ def test_the_level_follows_a_jump_at_once_and_a_fall_when_all_intervals_show_it(
     assert 96.0 < level_of(95.0, 105.0, 98.0, 102.0, 104.0) < 100.0
     assert 70.0 < level_of(100.0, 100.0, 100.0, 100.0, 0.0) < 80.0
     assert 0.0 == level_of(0.0, 0.0) == level_of()
+
+
+def test_requests_of_many_rows_are_fewer_than_their_rows() -> None:
+    """What chance does goes by requests: 900 rows are sure in 900 of them, and nothing in one."""
+    single, of_nine, whole = (
+        level([Interval(2.0, 2.0, 450.0, BatchTotals(), rows_per_request=rows)])
+        for rows in (1.0, 9.0, 900.0)
+    )
+
+    assert 450.0 - 15.0 == pytest.approx(single)
+    assert 450.0 * 0.9 == pytest.approx(of_nine)
+    assert 0.0 == whole
+
+
+def test_requests_came_if_they_were_answered_or_are_in_flight() -> None:
+    """A hundred and five rows in 21 requests, of which one is not answered yet."""
+    before = replace(SEEN, answered=500, in_flight=3)
+    rise = change_of(before, replace(LATER, answered=520, in_flight=4, rows_received=5115))
+
+    assert rise is not None
+    assert 21.0 == rise.requests_received
+    assert 5.0 == rows_per_request([rise])
+
+
+@pytest.mark.parametrize("rows", [0.0, 100.0])
+def test_replicas_that_do_not_count_requests_have_one_row_in_each(rows: float) -> None:
+    """As for rows that came to nobody."""
+    rise = change_of(SEEN, replace(LATER, rows_received=5000 + rows, in_flight=4))
+
+    assert rise is not None
+    assert 1.0 == rows_per_request([rise])
 
 
 def test_more_rows_in_an_interval_never_lower_the_level() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from batchedapi_core.contract import MAX_BATCH_SIZE_LIMIT
@@ -92,6 +92,7 @@ def test_the_unit_of_sizes_changes_no_share_and_no_rows(
     per_size: float, limit: int, batches: list[float]
 ) -> None:
     """Fill is the same share of a full batch, and a full batch the same rows, in any unit."""
+    assume(abs(abs(per_size - 1.0) - 0.02) > 1e-6)  # where rounding decides whether they are equal
     sizes = sum(limit * fill for fill in batches)
     sample = replace(
         sample_of(1005.0, sizes * per_size, sizes), batches=len(batches), full_batches=0.0
