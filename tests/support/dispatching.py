@@ -21,10 +21,10 @@ from batchedapi_serving.dispatch.desk import Ticket
 from batchedapi_serving.dispatch.dispatcher import Dispatcher
 from batchedapi_serving.dispatch.frames import FrameReader, encode_frame
 from batchedapi_serving.dispatch.lanes import Lane
-from batchedapi_serving.dispatch.oom import OomKills
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.recorder import Recorder
 from batchedapi_serving.model.batch import BatchRunner
+from batchedapi_serving.oom import OomKills
 from batchedapi_serving.predictor.api import MethodSpec
 from batchedapi_serving.settings import BatchingSettings, MethodSettings, ReplicaSettings
 
@@ -435,9 +435,9 @@ def replica_settings(**changes: Any) -> ReplicaSettings:
 
 
 def run_virtually(main: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine on a loop whose time passes only when nothing is left to do."""
-    loop = looptime.new_event_loop()
-    try:
-        loop.run_until_complete(main)
-    finally:
-        loop.close()
+    """Run a coroutine on a loop whose time passes only when nothing is left to do.
+
+    What it leaves behind is cancelled.
+    """
+    with asyncio.Runner(loop_factory=looptime.new_event_loop) as runner:
+        runner.run(main)

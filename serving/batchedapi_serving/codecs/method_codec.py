@@ -35,7 +35,10 @@ class Encoded(NamedTuple):
 
 
 class MethodCodec(Codec, Protocol):
-    """A Codec as the languages see it."""
+    """A Codec as the languages see it.
+
+    Each codec sets the three attributes itself: a base class for that would be no shorter.
+    """
 
     method: MethodSpec
     api_name: str

@@ -51,13 +51,16 @@ class Batch:
             return [self._again(live)] if live and len(self.entries) > 1 else []
         return self._halves(live)
 
-    def after_memory_error(self) -> "list[Batch]":
+    def after_failure_of_a_row(self) -> "list[Batch]":
         """The halves to run next, of a lone request its rows'; none if it is one row."""
         live = self._live()
         if len(live) == 1 and live[0].rows > 1:
-            halves = [self._again([half]) for half in halved(live[0])]
-        else:
-            halves = self.after_failure()
+            return [self._again([half]) for half in halved(live[0])]
+        return self.after_failure()
+
+    def after_memory_error(self) -> "list[Batch]":
+        """The same, but what is learned of the size waits for both halves."""
+        halves = self.after_failure_of_a_row()
         if len(halves) > 1:
             pair = HalvesOfBatch(self.entries[0].shape, self.size)
             for half in halves:

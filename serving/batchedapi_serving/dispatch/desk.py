@@ -4,11 +4,14 @@ The dispatcher itself is the desk of the first web process; further ones have a 
 """
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs.base import Answer, Codec, Decoded
+from batchedapi_serving.errors import NoSuchRouteError, NotReadyError
 from batchedapi_serving.predictor.api import MethodSpec
+
+_NOT_READY: Final = "the model is still being loaded; try again in a moment"
 
 
 class AnswerTo(Protocol):
@@ -35,6 +38,9 @@ class Line(Protocol):
     @property
     def codec(self) -> Codec:
         """Decodes its requests."""
+
+
+L = TypeVar("L", bound=Line)
 
 
 class Ticket(Protocol):
@@ -87,3 +93,34 @@ class Desk(Protocol):
 
     def disconnected(self, client: Client) -> None:
         """A connection without a request in flight closed: its next request is not awaited."""
+
+
+class LinesOfDesk(Generic[L]):
+    """What every desk knows of its methods; a base class, for `line` is asked for every request."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, L] = {}
+        self._default: str | None = None
+
+    @property
+    def methods(self) -> Mapping[str, MethodSpec]:
+        """See Desk."""
+        return {name: line.spec for name, line in self._lines.items()}
+
+    @property
+    def default(self) -> str | None:
+        """See Desk."""
+        return self._default
+
+    def line(self, method: str | None) -> L:
+        """See Desk."""
+        name = self._default if method is None else method
+        line = self._lines.get(name or "")
+        if line is not None:
+            return line
+        if not self._lines:
+            raise NotReadyError(_NOT_READY)
+        served = ", ".join(self._lines)
+        if method is None:
+            raise NoSuchRouteError(f"name a method; there are {served}, and none is the default")
+        raise NoSuchRouteError(f"there is no method {method!r}; there are {served}")

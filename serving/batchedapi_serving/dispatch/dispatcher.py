@@ -9,32 +9,31 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs.base import Decoded
 from batchedapi_serving.dispatch.again import Trial, blamed
 from batchedapi_serving.dispatch.channel import ModelChannel
 from batchedapi_serving.dispatch.deadlines import Clock, Deadlines
-from batchedapi_serving.dispatch.desk import AnswerTo, Line, Ticket
+from batchedapi_serving.dispatch.desk import AnswerTo, Line, LinesOfDesk, Ticket
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.dispatch.in_flight import InFlight
 from batchedapi_serving.dispatch.jobs import Job
 from batchedapi_serving.dispatch.lane_group import LaneGroup
 from batchedapi_serving.dispatch.lanes import Channel, Lane, Runner
 from batchedapi_serving.dispatch.line import MethodLine
-from batchedapi_serving.dispatch.oom import OomKills
 from batchedapi_serving.dispatch.pools import CallPool, LanePool, Pool
 from batchedapi_serving.dispatch.receipts import receipt_book
-from batchedapi_serving.errors import DrainingError, NoSuchRouteError, NotReadyError
+from batchedapi_serving.errors import DrainingError
 from batchedapi_serving.metrics.recorder import Recorder
+from batchedapi_serving.oom import OomKills
 from batchedapi_serving.predictor.method import MethodSpec
 from batchedapi_serving.predictor.served import default_method
 from batchedapi_serving.settings import ReplicaSettings
 
 log = logging.getLogger(__name__)
-_NOT_READY: Final = "the model is still being loaded; try again in a moment"
 
 
 class Supervision(Protocol):
@@ -47,7 +46,7 @@ class Supervision(Protocol):
         """The first model process is ready and serves these."""
 
 
-class Dispatcher:
+class Dispatcher(LinesOfDesk[MethodLine]):
     """Owner of the lines, the lanes and the requests in flight; see desk.Desk."""
 
     def __init__(  # noqa: PLR0917 - the parts of a web process, put together in one place
@@ -59,6 +58,7 @@ class Dispatcher:
         now: Callable[[], float] = time.monotonic,
         oom_kills: OomKills | None = None,
     ) -> None:
+        super().__init__()
         self._settings = settings
         self._recorder = recorder
         self._supervision = supervision
@@ -75,34 +75,9 @@ class Dispatcher:
         self._sync = self._group_of(self._lane_pool)
         self._channels: dict[int, tuple[Channel, asyncio.Transport]] = {}
         self._calls: list[tuple[CallPool, LaneGroup]] = []
-        self._lines: dict[str, MethodLine] = {}
-        self._default: str | None = None
         self._draining = False
 
     # ------------------------------------------------------------ the desk
-
-    @property
-    def methods(self) -> Mapping[str, MethodSpec]:
-        """See Desk."""
-        return {name: line.spec for name, line in self._lines.items()}
-
-    @property
-    def default(self) -> str | None:
-        """See Desk."""
-        return self._default
-
-    def line(self, method: str | None) -> MethodLine:
-        """See Desk."""
-        name = self._default if method is None else method
-        line = self._lines.get(name or "")
-        if line is not None:
-            return line
-        if not self._lines:
-            raise NotReadyError(_NOT_READY)
-        served = ", ".join(self._lines)
-        if method is None:
-            raise NoSuchRouteError(f"name a method; there are {served}, and none is the default")
-        raise NoSuchRouteError(f"there is no method {method!r}; there are {served}")
 
     def submit(
         self,

@@ -166,7 +166,13 @@ class LaneGroup:
         line.recorder.executed(batch.rows, batch.requests, batch.size, seconds, worker)
         if meta["kind"] == "error":
             line.batcher.finished(batch.entries, None, now)
-            self._failed(batch, meta["error"], now, out_of_memory=meta.get("oom", False))
+            self._failed(
+                batch,
+                meta["error"],
+                now,
+                out_of_memory=meta.get("oom", False),
+                of_a_row=meta.get("of_a_row", False),
+            )
             self.decide(now)
             return
         if batch.pair is not None:
@@ -216,7 +222,9 @@ class LaneGroup:
         if not again:
             self._fail(batch, OUT_OF_MEMORY if out_of_memory else _DIED, now)
 
-    def _failed(self, batch: Batch, what: str, now: float, *, out_of_memory: bool) -> None:
+    def _failed(
+        self, batch: Batch, what: str, now: float, *, out_of_memory: bool, of_a_row: bool = False
+    ) -> None:
         if out_of_memory:
             shape = batch.entries[0].shape
             if batch.rows == 1:
@@ -225,8 +233,10 @@ class LaneGroup:
             else:
                 batch.line.ran_out_of_memory(shape, batch.size)
         again: list[Batch] = []
-        if self._isolates:
-            again = batch.after_memory_error() if out_of_memory else batch.after_failure()
+        if self._isolates and out_of_memory:
+            again = batch.after_memory_error()
+        elif self._isolates:
+            again = batch.after_failure_of_a_row() if of_a_row else batch.after_failure()
         self._again.first(again)
         if not again:
             self._fail(batch, what, now)

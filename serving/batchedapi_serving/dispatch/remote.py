@@ -16,22 +16,17 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import codec_for
 from batchedapi_serving.codecs.base import Codec, Decoded
-from batchedapi_serving.dispatch.desk import AnswerTo, Line, Ticket
+from batchedapi_serving.dispatch.desk import AnswerTo, Line, LinesOfDesk, Ticket
 from batchedapi_serving.dispatch.frames import BrokenFrameError, FrameReader, Meta, encode_frame
 from batchedapi_serving.dispatch.remote_frames import error_of, pack_payload, receipt_of
-from batchedapi_serving.errors import (
-    NoSuchRouteError,
-    NotReadyError,
-    QueueFullError,
-    ServingError,
-)
+from batchedapi_serving.errors import NotReadyError, QueueFullError, ServingError
 from batchedapi_serving.predictor.api import MethodSpec
 from batchedapi_serving.settings import ReplicaSettings
 
@@ -72,15 +67,14 @@ class Ask:
         self.done = False
 
 
-class RemoteDesk:
+class RemoteDesk(LinesOfDesk[RemoteLine]):
     """See Desk. Runs on one event loop; every request it took is answered exactly once."""
 
     def __init__(self, settings: ReplicaSettings, ready: Callable[[], None]) -> None:
         """`ready` is called each time the methods have become known."""
+        super().__init__()
         self._settings = settings
         self._ready = ready
-        self._lines: dict[str, RemoteLine] = {}
-        self._default: str | None = None
         self._asks: dict[int, Ask] = {}
         self._clients: dict[Client, int] = {}
         self._next = 0
@@ -91,28 +85,6 @@ class RemoteDesk:
         self._uncounted: Counter[int] = Counter()
 
     # ------------------------------------------------------------ the desk
-
-    @property
-    def methods(self) -> Mapping[str, MethodSpec]:
-        """See Desk."""
-        return {name: line.spec for name, line in self._lines.items()}
-
-    @property
-    def default(self) -> str | None:
-        """See Desk."""
-        return self._default
-
-    def line(self, method: str | None) -> Line:
-        """See Desk."""
-        if not self._lines:
-            raise NotReadyError("the model is still being loaded; try again in a moment")
-        name = self._default if method is None else method
-        line = None if name is None else self._lines.get(name)
-        if line is None:
-            served = ", ".join(self._lines)
-            asked = "no method was named" if name is None else f"there is no method {name!r}"
-            raise NoSuchRouteError(f"{asked}; served are {served}")
-        return line
 
     def submit(
         self,

@@ -14,11 +14,19 @@ of its fill and nobody an answer."""
 class Peers:
     """Clients by the address of their connection.
 
-    gRPC does not say when a connection closes, so those that were silent longest are forgotten.
+    gRPC does not say when a connection opens or closes: it is new with its first call, and those
+    that were silent longest are forgotten.
     """
 
-    def __init__(self, disconnected: Callable[[Client], None], most: int = MOST_PEERS) -> None:
+    def __init__(
+        self,
+        connected: Callable[[], None],
+        disconnected: Callable[[Client], None],
+        most: int = MOST_PEERS,
+    ) -> None:
+        """`connected` is called for each new connection, `disconnected` for each forgotten one."""
         self._clients: OrderedDict[str, Client] = OrderedDict()
+        self._connected = connected
         self._disconnected = disconnected
         self._most = most
 
@@ -31,5 +39,6 @@ class Peers:
         if len(self._clients) >= self._most:
             _, silent = self._clients.popitem(last=False)
             self._disconnected(silent)
+        self._connected()
         client = self._clients[peer] = Client()
         return client

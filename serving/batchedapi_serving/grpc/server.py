@@ -28,11 +28,22 @@ class GrpcServer:
     """
 
     def __init__(
-        self, settings: ReplicaSettings, desk: Desk, answered: Callable[[int], None]
+        self,
+        settings: ReplicaSettings,
+        desk: Desk,
+        answered: Callable[[int], None],
+        connected: Callable[[], None],
     ) -> None:
-        """Args: answered: told the HTTP status of every ModelInfer that the desk did not take."""
+        """What is told to whom.
+
+        Args:
+            settings: Of the replica.
+            desk: Where predictions are asked for.
+            answered: Told the HTTP status of every ModelInfer that the desk did not take.
+            connected: Called with the first ModelInfer of every connection.
+        """
         self._settings = settings
-        self._service = Service(settings.name, desk, answered)
+        self._service = Service(settings.name, desk, answered, connected)
         self._server: grpc.aio.Server | None = None
         self.port = 0
 

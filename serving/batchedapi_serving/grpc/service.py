@@ -52,12 +52,18 @@ class Context(Protocol):
 class Service:
     """Every call of the protocol. Counts what the desk does not: calls it never took."""
 
-    def __init__(self, api_name: str, desk: Desk, answered: Callable[[int], None]) -> None:
-        """Args: answered: told the HTTP status of every ModelInfer that the desk did not take."""
+    def __init__(
+        self,
+        api_name: str,
+        desk: Desk,
+        answered: Callable[[int], None],
+        connected: Callable[[], None],
+    ) -> None:
+        """See GrpcServer; health and metadata are asked for by probes too and make no client."""
         self._api_name = api_name
         self._desk = desk
         self._answered = answered
-        self._peers = Peers(desk.disconnected)
+        self._peers = Peers(connected, desk.disconnected)
         self.draining = False
 
     async def server_live(
@@ -105,12 +111,12 @@ class Service:
         metadata = _metadata(context)
         request_id = options_of(metadata).request_id
         asker = _Asker(request_id)
+        client = self._peers.client(context.peer())
         try:
             request = read_message(body)
             method = method_of_model(self._api_name, request.model_name, request.model_version)
             line = self._desk.line(method)
             decoded = line.codec.decode(Wire.GRPC, GrpcHead(request, metadata), body)
-            client = self._peers.client(context.peer())
             ticket = self._desk.submit(line, decoded, client, asker, _timeout(context))
         except ServingError as error:
             self._answered(error.status)

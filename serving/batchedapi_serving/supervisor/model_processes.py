@@ -8,8 +8,8 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from batchedapi_serving.dispatch.oom import read_oom_kills
 from batchedapi_serving.metrics import slots
+from batchedapi_serving.oom import read_oom_kills
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.supervisor.children import Backoff, Child, came
 from batchedapi_serving.supervisor.crashes import STARTS, CrashLoop

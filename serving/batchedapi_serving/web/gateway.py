@@ -30,7 +30,7 @@ class Gateway:
         self.limits = Limits(body=settings.max_body_bytes)
         self.draining = False
         self.accepted_at = -math.inf
-        """When the last client connected, on the loop's clock."""
+        """When the last client connected, over HTTP or gRPC, on the loop's clock."""
         self.routes: dict[str, Route] = {}
         """By path; those of named methods once the methods are known."""
         self.hot: dict[bytes, Route] = {}

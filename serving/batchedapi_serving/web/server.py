@@ -73,7 +73,7 @@ async def _serve(
         gateway = Gateway(settings, host.desk, host.counter)
         server = _Server(_config(gateway))
         end_with_parent(control, loop)
-        grpc = await _start_grpc(settings, host) if index == 0 else None
+        grpc = await _start_grpc(settings, host, gateway) if index == 0 else None
         stop = _Stop(settings, gateway, host, server, grpc)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.begin)
@@ -126,12 +126,17 @@ def _sweep(memory: slots.Memory, index: int, host: Host) -> Callable[[], None]:
     return sweep
 
 
-async def _start_grpc(settings: ReplicaSettings, host: Host) -> Grpc | None:
+async def _start_grpc(settings: ReplicaSettings, host: Host, gateway: Gateway) -> Grpc | None:
     if settings.grpc_port is None:
         return None
+    loop = asyncio.get_running_loop()
+
+    def connected() -> None:
+        gateway.accepted_at = loop.time()
+
     from batchedapi_serving.grpc.server import GrpcServer  # noqa: PLC0415 - it starts threads
 
-    grpc = GrpcServer(settings, host.desk, host.counter.answered)
+    grpc = GrpcServer(settings, host.desk, host.counter.answered, connected)
     await grpc.start()
     return grpc
 
@@ -141,7 +146,9 @@ class _Stop:
 
     It goes on answering for `drain_delay`, each answer closing its connection, and then until
     nobody connects any more: on a busy node endpoints settle late, and whoever is in the backlog
-    when the listener closes is reset. That takes at most as long again. What was begun by then is
+    when the listener closes is reset. That takes at most as long again. A connection over gRPC
+    counts with its first prediction, which is all that gRPC shows of it; later ones do not: nothing
+    but the end of the listener sends a client away that stays connected. What was begun by then is
     answered; a request that takes longer than its timeout gets a 503.
     """
 

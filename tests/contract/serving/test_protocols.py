@@ -36,6 +36,8 @@ CODE = """
 
         @batched(inputs=Tensor("FP32", [4]), outputs=Tensor("FP32", [2]))
         def predict(self, rows):
+            if (rows == 409).any():
+                raise ItemError(409, "taken")
             return rows[:, :2] * 2
 
         @batched(
@@ -258,6 +260,27 @@ def test_a_failure_is_never_a_success(
         client.infer("api.describe", [tensor_of(module, "text", "BYTES", words)])
 
     assert raised.value.status() in ("409", "StatusCode.ABORTED")
+
+
+@pytest.mark.parametrize(
+    ("name", "module"), [("http_client", triton_http), ("grpc_client", triton_grpc)]
+)
+def test_an_item_error_that_is_raised_over_many_rows_is_that_of_its_row(
+    name: str, module: Any, request: pytest.FixtureRequest, served: Served
+) -> None:
+    """Raised over arrays, it cannot say whose it is: the row is found, and named to everybody."""
+    client = request.getfixturevalue(name)
+    rows = np.full((5, 4), 1, np.float32)
+    rows[3, 1] = 409
+
+    with pytest.raises(InferenceServerException, match="row 3: taken") as raised:
+        client.infer("api", [tensor_of(module, "input", "FP32", rows)])
+    status, _, body = served.post("/predict", {"instances": rows.tolist()})
+
+    assert raised.value.status() in ("409", "StatusCode.ABORTED")
+    *others, failed, last = json.loads(body)["predictions"]
+    assert (409, "taken") == (status, failed["error"]["message"])
+    assert [[2, 2]] * 4 == [*others, last]
 
 
 def test_v1_is_as_kserve_has_it(served: Served) -> None:

@@ -1,14 +1,18 @@
 """SIGTERM: what was accepted is answered, then everything ends."""
 
 import asyncio
+import contextlib
 import signal
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tritonclient.grpc.aio as triton
+from tritonclient.utils import InferenceServerException
 
 from raw_http import ask, connected
-from serving import Replica, is_alive, running_replica, write_manifest
+from serving import HOST, Replica, free_ports, is_alive, running_replica, write_manifest
 
 CODE = """
     import time
@@ -104,6 +108,66 @@ async def test_while_clients_still_connect_the_listener_stays_open_for_at_most_a
 
         assert (seconds > 4) == bool(refused)
         assert all(at > 3.9 for at in refused)
+        assert await asyncio.to_thread(replica.stop) == 0
+
+
+async def infer(client: triton.InferenceServerClient, value: int) -> int:
+    """One request of one row over gRPC."""
+    item = triton.InferInput("input", [1], "INT64")
+    item.set_data_from_numpy(np.array([value]))
+    return int((await client.infer("api", [item])).as_numpy("output")[0])
+
+
+async def ask_over_grpc(port: int, value: int) -> int:
+    """The same over a connection of its own."""
+    own = [("grpc.use_local_subchannel_pool", 1)]  # else channels share a connection
+    async with triton.InferenceServerClient(f"{HOST}:{port}", channel_args=own) as client:
+        return await infer(client, value)
+
+
+@pytest.mark.parametrize("seconds", [2.5, 6.0])
+async def test_clients_that_still_connect_over_grpc_keep_the_listener_open_as_well(
+    tmp_path: Path, seconds: float
+) -> None:
+    """Nobody speaks HTTP here: they would be refused from `drainDelay` on, and bounded it stays."""
+    manifest = write_manifest(tmp_path, CODE, {})
+    (port,) = free_ports(1)
+    arguments = ["-f", str(manifest), "--drain-delay", "2s", "--grpc-port", str(port)]
+    with running_replica(tmp_path, arguments) as replica:
+        await ask_over_grpc(port, 100)
+        began = time.monotonic()
+        replica.process.send_signal(signal.SIGTERM)
+        refused: list[float] = []
+
+        while (now := time.monotonic() - began) < seconds:
+            try:
+                assert await ask_over_grpc(port, 100) == 100
+            except InferenceServerException:
+                refused.append(now)
+            await asyncio.sleep(0.2)
+
+        assert (seconds > 4) == bool(refused)
+        assert all(at > 3.9 for at in refused)
+        assert await asyncio.to_thread(replica.stop) == 0
+
+
+async def test_a_connection_over_grpc_that_stays_does_not_hold_up_the_stop(tmp_path: Path) -> None:
+    """Only the end sends it away: were its calls to count, every stop would take twice as long."""
+    manifest = write_manifest(tmp_path, CODE, {})
+    (port,) = free_ports(1)
+    arguments = ["-f", str(manifest), "--drain-delay", "2s", "--grpc-port", str(port)]
+    with running_replica(tmp_path, arguments) as replica:
+        async with triton.InferenceServerClient(f"{HOST}:{port}") as client:
+            await infer(client, 100)
+            began = time.monotonic()
+            replica.process.send_signal(signal.SIGTERM)
+
+            with contextlib.suppress(InferenceServerException):
+                while time.monotonic() - began < 6:
+                    await infer(client, 100)
+                    await asyncio.sleep(0.1)
+
+            assert 2 < time.monotonic() - began < 3.9
         assert await asyncio.to_thread(replica.stop) == 0
 
 

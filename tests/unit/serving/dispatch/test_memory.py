@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from batchedapi_core.batching import ItemErrorPolicy, SizeUnit
-from batchedapi_serving.dispatch.oom import OomKills, read_oom_kills
 from batchedapi_serving.metrics import slots
+from batchedapi_serving.oom import OomKills, read_oom_kills
 from dispatching import KilledForMemoryError, World
 
 pytestmark = pytest.mark.looptime

@@ -426,7 +426,7 @@ async def test_methods_are_told_once_they_are_known() -> None:
 
         assert methods == both.remote.methods
         assert "predict" == both.remote.default
-        with pytest.raises(NoSuchRouteError, match="no method 'other'; served are predict"):
+        with pytest.raises(NoSuchRouteError, match="no method 'other'; there are predict"):
             both.remote.line("other")
         running.cancel()
         await both.end()

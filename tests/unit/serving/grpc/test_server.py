@@ -114,7 +114,11 @@ class World:
     def __init__(self) -> None:
         self.desk = FakeDesk()
         self.answered: list[int] = []
-        self.server = GrpcServer(SETTINGS, self.desk, self.answered.append)
+        self.connections = 0
+        self.server = GrpcServer(SETTINGS, self.desk, self.answered.append, self._connected)
+
+    def _connected(self) -> None:
+        self.connections += 1
 
     async def start(self) -> None:
         """Listen on a free port."""
@@ -171,6 +175,22 @@ async def test_a_client_that_others_wrote_gets_its_prediction(world: World) -> N
         assert [[10, 10, 10]] == result.as_numpy("output").tolist()
         assert ("42", "iris") == (result.get_response().id, result.get_response().model_name)
         assert 12 == result.get_response().parameters["batch_rows"].int64_param
+
+
+async def test_a_connection_counts_with_its_first_prediction(world: World) -> None:
+    """Calls are all that gRPC shows. A refused one counts; who asks for health may be a probe."""
+    async with triton.InferenceServerClient(world.target) as probe:
+        await probe.is_server_ready()
+        assert 0 == world.connections
+
+    for _ in range(3):
+        await world.infer()
+    assert 1 == world.connections
+
+    own = [("grpc.use_local_subchannel_pool", 1)]  # else channels share a connection
+    async with grpc.aio.insecure_channel(world.target, options=own) as channel:
+        await failure(channel.unary_unary(INFER)(iris("other").SerializeToString()))
+    assert 2 == world.connections
 
 
 async def test_every_method_is_a_model(world: World) -> None:
@@ -370,7 +390,7 @@ async def test_a_port_that_is_taken_is_an_error(world: World) -> None:
     taken = dataclasses.replace(SETTINGS, grpc_port=world.server.port)
 
     with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{world.server.port} for gRPC"):
-        await GrpcServer(taken, world.desk, world.answered.append).start()
+        await GrpcServer(taken, world.desk, world.answered.append, lambda: None).start()
 
 
 async def test_a_server_without_a_port_is_not_started() -> None:
@@ -378,4 +398,4 @@ async def test_a_server_without_a_port_is_not_started() -> None:
     settings = dataclasses.replace(SETTINGS, grpc_port=None)
 
     with pytest.raises(ValueError, match="expected a port, got None"):
-        await GrpcServer(settings, FakeDesk(), lambda _: None).start()
+        await GrpcServer(settings, FakeDesk(), lambda _: None, lambda: None).start()

@@ -116,7 +116,8 @@ def test_an_item_error_raised_over_one_row_is_that_rows_answer() -> None:
         raise ItemError(409, "no")
 
     assert [409] == statuses(run(ITEMS, refuse, rows=1))
-    assert error(run(ITEMS, refuse, rows=2)) == "raised ItemError"
+    meta, _ = run(ITEMS, refuse, rows=2)
+    assert ("raised ItemError", True) == (meta["error"], meta["of_a_row"])
     assert [409] == statuses(run(TENSOR, refuse, rows=1))
 
 

@@ -8,11 +8,11 @@ import asyncio
 import re
 from typing import Any
 
-import looptime
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connections import Peer, Server
+from dispatching import run_virtually
 
 SETTINGS = settings(derandomize=True, database=None, deadline=None, max_examples=200)
 
@@ -69,19 +69,6 @@ def bodies_of(received: bytes) -> list[tuple[int, bytes]]:
         found.append((status, rest[: int(length)]))
         received = rest[int(length) :]
     return found
-
-
-def run_virtually(main: Any) -> None:
-    """Run a coroutine on a loop whose time passes only when nothing is left to do."""
-    loop = looptime.new_event_loop()
-    try:
-        loop.run_until_complete(main)
-        left = asyncio.all_tasks(loop)
-        for task in left:
-            task.cancel()
-        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-    finally:
-        loop.close()
 
 
 async def sent_in_pieces(requests: list[Any], pieces: list[int], pause: float) -> Peer:

@@ -1,4 +1,7 @@
-"""Whether a process that ended may have been ended by the kernel for want of memory."""
+"""Whether a process that ended may have been ended by the kernel for want of memory.
+
+The dispatcher asks whether a smaller batch would have fit, the supervisor what a failed start says.
+"""
 
 import logging
 from collections.abc import Callable
