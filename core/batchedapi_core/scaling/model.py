@@ -13,6 +13,7 @@ from batchedapi_core.service_model.line import ServiceTime
 class LearnedModel:
     """Service time of one revision, learned while it serves."""
 
+    revision: str = ""
     sums: BatchSums = BatchSums()  # noqa: RUF009 - a frozen value without fields to share
     largest_mean_batch: float = 1.0  # rows: the largest row-weighted mean of any interval
     updated: float | None = None  # seconds; None: not yet by this process
@@ -30,7 +31,12 @@ class LearnedModel:
                 sums = sums.plus(change.sums)
                 mean = min(change.sums.row_weighted_mean(), float(policy.max_batch_size))
                 largest = max(largest, mean)
-        return LearnedModel(sums, largest, now)
+        return LearnedModel(self.revision, sums, largest, now)
+
+    @property
+    def known(self) -> bool:
+        """Whether enough was seen for a service time."""
+        return fit(self.sums) is not None
 
     def service(self, policy: ScalingPolicy) -> ServiceTime | None:
         """t(n), or None while too little was seen."""

@@ -18,8 +18,8 @@ from batchedapi_core.scaling.demand import (
 )
 from batchedapi_core.scaling.forecast import trend
 from batchedapi_core.scaling.imbalance import Share, imbalance, shares_of
-from batchedapi_core.scaling.model import LearnedModel
 from batchedapi_core.scaling.policy import ScalingPolicy
+from batchedapi_core.scaling.revisions import of_model, of_revision, taught
 from batchedapi_core.scaling.samples import (
     RETENTION,
     Observation,
@@ -94,19 +94,20 @@ def observe(
     Returns:
         The load, and the state with the look taken in.
     """
-    state = _of_revision(state.at(now), observation.revision)
+    state = of_revision(state.at(now), observation.revision)
     ready, current = max(0, observation.ready), max(0, observation.current)
     samples = usable(observation.samples)
     changes = _changes(policy, state, samples, now)
     coverage = min(1.0, len(changes) / ready) if ready else 0.0
-    model = state.model.learned(policy, changes, now)
+    over = bool(ready) and len(samples) >= ready and all(map(state.runs, samples))
+    state = taught(policy, state, changes, now, over=over)
     intervals = recent(state.intervals, now, policy.window)
     latest = None
     if changes and coverage >= policy.hold_coverage:
         latest = _interval(policy, state, changes, coverage, now)
         intervals = (*intervals, latest)
     saturated = _saturated(policy, state.saturated, latest)
-    service = model.service(policy)
+    service = state.in_use.service(policy)
     shares = _shares(policy, state, changes, service, latest, ready=ready)
     load = LoadWindow(
         ready=ready,
@@ -116,17 +117,16 @@ def observe(
         demand=_demand(intervals, latest),
         queue_rows=sum(one.queue_rows for one in changes) / coverage if coverage else 0.0,
         service=service,
-        largest_mean_batch=model.largest_mean_batch,
+        largest_mean_batch=state.in_use.largest_mean_batch,
         saturated=saturated,
         batching=batching_window(intervals, policy),
         imbalance=imbalance(policy, state.shares),
         queues=tuple(one.queue_rows for one in changes),
-        slowdown=slowdown(recent(intervals, now, RATIO_SECONDS), service),
+        slowdown=slowdown(of_model(recent(intervals, now, RATIO_SECONDS), state.in_use), service),
         latency=_latency(latest, service),
     )
     return load, replace(
         state,
-        model=model,
         samples=_remembered(state.samples, samples, now),
         intervals=intervals,
         looked=None if latest is None else now,
@@ -155,13 +155,6 @@ def in_rows(
     each = rows_per_size(recent(state.intervals, now, policy.window), usable(samples))
     rows = size if each is None else math.ceil(min(size * each, MAX_BATCH_SIZE_LIMIT))
     return replace(policy, max_batch_size=max(1, rows), max_size=size)
-
-
-def _of_revision(state: ScalingState, revision: str) -> ScalingState:
-    """Another image, model or batching: what was learned about service times holds no more."""
-    if state.revision == revision:
-        return state
-    return replace(state, revision=revision, model=LearnedModel(), shares=(), trust=1.0)
 
 
 def _changes(
@@ -196,12 +189,22 @@ def _interval(
     else:
         seconds = max(1e-3, now - state.looked)
     totals, warm = totals_of(changes, policy.lanes), BatchSums()
+    of_new = state.in_use is state.model
     for one in changes:
-        if one.tells_service_time:
+        if one.tells_service_time and state.runs(one) is of_new:
             warm = warm.plus(one.sums)
     in_flight = sum(one.in_flight for one in changes) / coverage
     arrival = arrival_rate(changes, seconds, coverage)
-    return Interval(now, seconds, arrival, totals, in_flight, warm, rows_per_request(changes))
+    return Interval(
+        now,
+        seconds,
+        arrival,
+        totals,
+        in_flight,
+        warm,
+        rows_per_request(changes),
+        state.in_use.revision,
+    )
 
 
 def _shares(

@@ -54,6 +54,8 @@ class PodSample:
     wait_seconds: float = 0.0
     # Another: requests that were answered, refused ones too; 0 where not known
     answered: float = 0.0
+    # What the pod runs; "": not known, it is taken to run what is looked at
+    revision: str = ""
 
     @property
     def rows_arrived(self) -> float:
@@ -95,6 +97,7 @@ class PodChange:
     wait_seconds: float = 0.0  # sum over `requests`
     requests_received: float = 0.0  # 0 where not known
     mature: bool = False  # had its full share of the load since before the last look
+    revision: str = ""  # see PodSample
 
     @property
     def tells_service_time(self) -> bool:
@@ -191,6 +194,7 @@ def _rise(
         in_flight=after.in_flight,
         requests_received=max(0.0, answered + flight_growth) if counted else 0.0,
         mature=before is not None and before.uptime > MATURE,
+        revision=after.revision,
     )
 
 

@@ -23,7 +23,7 @@ from batchedapi_core.scaling.memory import (
 )
 from batchedapi_core.scaling.model import LearnedModel
 from batchedapi_core.scaling.numbers import number, short
-from batchedapi_core.scaling.samples import LARGEST_COUNT, PodSample
+from batchedapi_core.scaling.samples import LARGEST_COUNT, PodChange, PodSample
 from batchedapi_core.scaling.trust import LEAST
 from batchedapi_core.scaling.window import Interval
 from batchedapi_core.service_model.fit import BatchSums
@@ -38,8 +38,8 @@ class ScalingState:
     Until the first look there is no clock: times of what was restored count from that look.
     """
 
-    revision: str = ""
     model: LearnedModel = LearnedModel()  # noqa: RUF009 - a frozen value, safe to share
+    former: LearnedModel = LearnedModel()  # noqa: RUF009 - of the revision before, while it serves
     samples: tuple[PodSample, ...] = ()  # the last of each pod
     intervals: tuple[Interval, ...] = ()
     started: float | None = None  # since when all is remembered, by this process or one before
@@ -59,6 +59,15 @@ class ScalingState:
     trust: float = 1.0  # in the capacity, by how long requests wait
     overloaded: float | None = None  # when it last was, or replicas were starting
     watched: float = 0.0  # seconds, by processes before this one
+
+    @property
+    def in_use(self) -> LearnedModel:
+        """What to plan with: while a new revision is not known, what the pods of the old taught."""
+        return self.model if self.model.known or not self.former.known else self.former
+
+    def runs(self, pod: PodSample | PodChange) -> bool:
+        """Whether a pod is of the revision that is looked at."""
+        return pod.revision in ("", self.model.revision)
 
     @classmethod
     def empty(cls) -> "ScalingState":
@@ -84,15 +93,15 @@ class ScalingState:
 
     def to_saved(self) -> dict[str, object]:
         """What is worth a place in the status of the API: JSON, 300 bytes to 2 kB."""
-        sums = self.model.sums
+        model, sums = self.in_use, self.in_use.sums
         numbers = (sums.batches, sums.rows, sums.rows_squared, sums.seconds, sums.row_seconds)
         now = 0.0 if self.seen is None else self.seen
         watched = self.watched if self.started is None else now - self.started
         return {
             "version": SAVED_VERSION,
-            "revision": self.revision,
+            "revision": model.revision,
             "sums": [short(one) for one in numbers],
-            "largestMeanBatch": short(self.model.largest_mean_batch),
+            "largestMeanBatch": short(model.largest_mean_batch),
             "watched": round(min(watched, LONGEST), 3),
             "high": to_pairs(_left(self.recommendations, now), max),
             "low": to_pairs(_left(self.lows, now), min),
@@ -113,20 +122,19 @@ class ScalingState:
         """
         if not isinstance(saved, Mapping) or saved.get("version") != SAVED_VERSION:
             return cls()
-        revision, model = saved.get("revision"), _model(saved)
+        model = _model(saved)
         watched = number(saved.get("watched"), 0.0, LARGEST_COUNT)
         high = from_pairs(saved.get("high"), 0.0, LONGEST)
         low = from_pairs(saved.get("low"), 0.0, LONGEST)
         sizes = from_pairs(saved.get("sizes"), -LONGEST, 0.0)
         ready = from_pairs(saved.get("readySizes"), -LONGEST, 0.0)
         state = _lessons(saved)
-        if not isinstance(revision, str) or model is None or watched is None or state is None:
+        if model is None or watched is None or state is None:
             return cls()
         if high is None or low is None or sizes is None or ready is None:
             return cls()
         return replace(
             state,
-            revision=revision,
             model=model,
             recommendations=tuple(Recommendation(*pair) for pair in high),
             lows=tuple(Recommendation(*pair) for pair in low),
@@ -168,12 +176,12 @@ def _shifted(sizes: tuple[Size, ...], now: float) -> tuple[Size, ...]:
 
 
 def _model(saved: Mapping[object, object]) -> LearnedModel | None:
-    sums = saved.get("sums")
+    revision, sums = saved.get("revision"), saved.get("sums")
     largest = number(saved.get("largestMeanBatch"), 1.0, MAX_BATCH_SIZE_LIMIT)
-    if not isinstance(sums, list) or largest is None:
+    if not isinstance(revision, str) or not isinstance(sums, list) or largest is None:
         return None
     found = (number(one, 0.0, LARGEST_COUNT) for one in sums)
     numbers = [one for one in found if one is not None]
     if len(numbers) != len(sums) or len(sums) != _SUMS:
         return None
-    return LearnedModel(BatchSums(*numbers), largest)
+    return LearnedModel(revision, BatchSums(*numbers), largest)

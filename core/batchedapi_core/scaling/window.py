@@ -43,6 +43,7 @@ class Interval:
     in_flight: float = 0.0  # requests in all ready pods, at its end
     warm: BatchSums = BatchSums()  # noqa: RUF009 - frozen; of pods that are not warming up
     rows_per_request: float = 1.0  # of those that came, >= 1
+    revision: str = ""  # that `warm` is of
 
     @property
     def requests(self) -> float:

@@ -155,6 +155,7 @@ def parse_page(
     unix_time: float,
     layout: Layout | None = None,
     startup: float | None = None,
+    revision: str = "",
 ) -> MetricsPage:
     """Read one page.
 
@@ -165,6 +166,7 @@ def parse_page(
         unix_time: Of the scrape, wall clock; only compared with the start of the process.
         layout: Of earlier pages of the same revision; saves most of the work.
         startup: Seconds that the pod took to become ready, which its page does not say.
+        revision: That the pod runs; nor does it say that.
 
     Raises:
         MetricsUnavailableError: The page is not one that could be true.
@@ -193,6 +195,7 @@ def parse_page(
         requests=figures.total_or_zero(f"{contract.METRIC_BATCH_REQUESTS}_sum"),
         in_flight=figures.total(contract.METRIC_IN_FLIGHT_REQUESTS),
         startup=startup,
+        revision=revision,
     )
     size = figures.within(contract.METRIC_MAX_BATCH_SIZE, 1, contract.MAX_BATCH_SIZE_LIMIT)
     figures.within(contract.METRIC_LANES, 0, MAX_LANES)

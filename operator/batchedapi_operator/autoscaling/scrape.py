@@ -80,6 +80,7 @@ class Scraper:
                 unix_time=time.time(),
                 layout=self._layout(pod.owner_uid),
                 startup=pod.startup,
+                revision=pod.revision,
             )
         except MetricsUnavailableError as error:
             return error

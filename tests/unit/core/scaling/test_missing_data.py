@@ -177,7 +177,7 @@ def test_hostile_numbers_never_crash_and_never_leave_the_bounds(
         assert 2 <= decision.desired <= 9
         text = json.dumps(record(policy, decision), allow_nan=False)
         assert decision.desired == replay(json.loads(text))
-        assert ScalingState.restored(state.to_saved()).revision in {"a", ""}
+        assert ScalingState.restored(state.to_saved()).model.revision in {"a", ""}
 
 
 def test_counters_that_fall_and_recover_are_no_demand() -> None:

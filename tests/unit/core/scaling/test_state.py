@@ -15,8 +15,9 @@ from batchedapi_core.scaling.model import LearnedModel
 from batchedapi_core.service_model.fit import BatchSums
 
 LEARNED = ScalingState(
-    revision="iris-5f6c",
-    model=LearnedModel(BatchSums(1000.0, 7100.0, 54321.0, 11.42, 84.5), 7.65, updated=12.0),
+    model=LearnedModel(
+        "iris-5f6c", BatchSums(1000.0, 7100.0, 54321.0, 11.42, 84.5), 7.65, updated=12.0
+    ),
 )
 SAVED = LEARNED.to_saved()
 
@@ -30,7 +31,7 @@ def test_the_service_model_survives_and_is_compact() -> None:
     assert 400 > len(text)
     assert LEARNED.model.sums == restored.model.sums
     assert 7.65 == restored.model.largest_mean_batch
-    assert "iris-5f6c" == restored.revision
+    assert "iris-5f6c" == restored.model.revision
 
 
 def test_what_binds_survives_for_all_the_time_that_was_left() -> None:

@@ -1,0 +1,158 @@
+"""A rollout: two revisions serve side by side, and one may never come."""
+
+from dataclasses import replace
+
+import pytest
+
+from batchedapi_core.scaling import (
+    LoadWindow,
+    Observation,
+    PodSample,
+    ScalingPolicy,
+    ScalingState,
+    observe,
+)
+from batchedapi_core.service_model.line import ServiceTime
+
+POLICY = ScalingPolicy(min_replicas=1, max_replicas=9, max_batch_size=8, batch_interval=0.010)
+OLD, NEW = ServiceTime(0.010, 0.0005), ServiceTime(0.040, 0.002)
+LOOK = 2.0
+
+
+class Rollout:
+    """Pods by name, each of a revision; every look brings each of them forty batches."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.state = ScalingState.empty()
+        self.pods: dict[str, PodSample] = {}
+
+    def start(self, name: str, revision: str) -> None:
+        """A pod that has not counted anything yet."""
+        self.pods[name] = PodSample(
+            name, self.now, self.now - 60.0, 60.0, 0, 0, 0, 0, 0, 0, 0, 0, (), 0, 1,
+            revision=revision,
+        )  # fmt: skip
+
+    def look(self, revision: str, silent: frozenset[str] = frozenset()) -> LoadWindow:
+        """Two seconds later."""
+        self.now += LOOK
+        for name, pod in self.pods.items():
+            service = OLD if pod.revision == "a" else NEW
+            self.pods[name] = _after(pod, self.now, service)
+        seen = tuple(pod for name, pod in self.pods.items() if name not in silent)
+        count = len(self.pods)
+        load, self.state = observe(
+            POLICY, self.state, Observation(seen, count, count, revision), self.now
+        )
+        return load
+
+
+def _after(pod: PodSample, now: float, service: ServiceTime) -> PodSample:
+    """Twenty batches of three rows, twenty of five."""
+    seconds = [20 * service.seconds(rows) for rows in (3, 5)]
+    return replace(
+        pod,
+        time=now,
+        uptime=now - pod.process_start,
+        rows_received=pod.rows_received + 160,
+        batches=pod.batches + 40,
+        rows=pod.rows + 160,
+        batch_seconds=pod.batch_seconds + sum(seconds),
+        rows_squared=pod.rows_squared + 20 * (9 + 25),
+        row_seconds=pod.row_seconds + 3 * seconds[0] + 5 * seconds[1],
+    )
+
+
+@pytest.fixture
+def rollout() -> Rollout:
+    """Two pods of revision a that have served for a minute."""
+    world = Rollout()
+    world.start("old-1", "a")
+    world.start("old-2", "a")
+    for _ in range(30):
+        world.look("a")
+    return world
+
+
+def fixed(load: LoadWindow) -> float:
+    """Milliseconds that a batch takes whatever its size, as far as that is known."""
+    assert load.service is not None
+    return round(1e3 * load.service.fixed)
+
+
+def test_while_a_new_revision_starts_replicas_are_planned_with_the_old(rollout: Rollout) -> None:
+    """Its pods serve on, for ever if the image of the new one cannot be pulled."""
+    assert [10.0] * 50 == [fixed(rollout.look("b")) for _ in range(50)]
+
+
+def test_a_new_revision_is_learned_from_its_own_pods_alone(rollout: Rollout) -> None:
+    """Though as many of the old serve beside them; and it counts as soon as it is known."""
+    rollout.start("new-1", "b")
+    loads = [rollout.look("b") for _ in range(20)]
+
+    assert 10.0 == fixed(loads[0])
+    assert 40.0 == pytest.approx(fixed(loads[-1]), rel=0.1)
+    assert rollout.state.model.sums.batches < 20 * 40
+
+
+def test_pods_of_the_old_revision_do_not_look_like_a_model_gone_slow(rollout: Rollout) -> None:
+    """Nor those of the new one, the slower of the two, while the old one is planned with."""
+    rollout.start("new-1", "b")
+
+    assert {1.0} == {round(rollout.look("b").slowdown, 2) for _ in range(30)}
+
+
+def test_a_rollback_is_planned_with_what_was_known(rollout: Rollout) -> None:
+    """The rollout was stuck, and the pods have served all the time."""
+    for _ in range(5):
+        rollout.look("b")
+    learned = rollout.state.former.sums.batches
+
+    assert 10.0 == fixed(rollout.look("a"))
+    assert rollout.state.model.sums.batches > 0.9 * learned
+
+
+def test_an_operator_that_restarts_in_a_rollout_knows_the_old_revision(rollout: Rollout) -> None:
+    """It may be stuck for days; what is known is what must be saved."""
+    rollout.look("b")
+    rollout.state = ScalingState.restored(rollout.state.to_saved())
+
+    rollout.look("b")
+    assert 10.0 == fixed(rollout.look("b"))
+
+
+def test_an_operator_that_starts_in_a_rollout_learns_from_the_pods_that_serve(
+    rollout: Rollout,
+) -> None:
+    """They are of another revision than the one that is awaited; that one has no pods."""
+    rollout.state = ScalingState.empty()
+    for _ in range(5):
+        load = rollout.look("b")
+
+    assert 10.0 == pytest.approx(fixed(load), rel=0.2)
+
+
+def test_once_the_last_old_pod_is_gone_nothing_is_planned_with_it(rollout: Rollout) -> None:
+    """Better to hold for the seconds that it takes to learn than to size by another model."""
+    rollout.pods.clear()
+    rollout.start("new-1", "b")
+
+    assert rollout.look("b").service is None
+
+
+def test_an_old_pod_that_is_not_seen_may_still_be_there(rollout: Rollout) -> None:
+    """A scrape that fails is no end of a rollout."""
+    rollout.start("new-1", "b")
+
+    assert 10.0 == fixed(rollout.look("b", silent=frozenset({"old-1", "old-2"})))
+
+
+def test_a_third_revision_does_not_teach_for_the_first(rollout: Rollout) -> None:
+    """The second was given up before it was known, and its pods serve for a while."""
+    rollout.start("new-1", "b")
+    rollout.look("b")
+    for _ in range(10):
+        load = rollout.look("c")
+
+    assert 10.0 == fixed(load)
