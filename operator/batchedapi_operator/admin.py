@@ -15,7 +15,7 @@ from batchedapi_operator.settings import PATH_DECISIONS
 DEFAULT_LAST: Final = 10
 """Decisions that are answered with where nobody says how many."""
 MOST_LAST: Final = 1000
-_DIGITS: Final = 4
+_DIGITS: Final = len(str(MOST_LAST))  # longer ones are no number: int() refuses thousands of digits
 
 Decisions = Callable[[ObjectKey, int], list[JsonObject]]
 """At most so many decisions about an API, the newest first."""

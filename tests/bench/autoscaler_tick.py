@@ -25,7 +25,8 @@ from aiohttp import web
 from harness.report import Table, environment, help_of, out_option, report
 
 from batchedapi_core import contract
-from batchedapi_operator.autoscaling.loop import TICK_SECONDS, Autoscaler
+from batchedapi_core.scaling import SECONDS_BETWEEN_LOOKS
+from batchedapi_operator.autoscaling.loop import Autoscaler
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
 from batchedapi_operator.autoscaling.scrape import Scraper
 from batchedapi_operator.keys import DEPLOYMENTS, JsonObject, ObjectKey, Resource
@@ -204,7 +205,7 @@ async def measure_ticks(port: int, apis: int, pods: int, ticks: int) -> dict[str
 
     def clock() -> float:
         """Two seconds between looks, however fast they follow each other here."""
-        return begin + TICK_SECONDS * looks
+        return begin + SECONDS_BETWEEN_LOOKS * looks
 
     async with Scraper.opened(port) as scraper:
         autoscaler = Autoscaler(apiserver, store, scraper, Metrics(), monotonic=clock)

@@ -19,13 +19,20 @@ from batchedapi_core.scaling.decision import (
 )
 from batchedapi_core.scaling.explain import explain
 from batchedapi_core.scaling.observe import Demand, LoadWindow, in_rows, observe
-from batchedapi_core.scaling.policy import PolicyKind, ScalingPolicy, default_behaviors
+from batchedapi_core.scaling.policy import (
+    SECONDS_BETWEEN_LOOKS,
+    PolicyKind,
+    ScalingPolicy,
+    default_behaviors,
+)
 from batchedapi_core.scaling.record import record, replay
-from batchedapi_core.scaling.samples import Observation, PodSample
+from batchedapi_core.scaling.samples import RETENTION, Observation, PodSample
 from batchedapi_core.scaling.state import ScalingState
 from batchedapi_core.scaling.window import BatchingWindow, batch_rows_quantile
 
 __all__ = [
+    "RETENTION",
+    "SECONDS_BETWEEN_LOOKS",
     "BatchingWindow",
     "Behavior",
     "Clamp",

@@ -17,12 +17,17 @@ class PolicyKind(StrEnum):
     CONCURRENCY = "Concurrency"
 
 
+SECONDS_BETWEEN_LOOKS: Final = 2.0
+"""In the operator, and in simulations of it."""
 CAPACITY_UP: Final = Behavior(
     stabilization=0.0,
-    policies=(StepPolicy(StepKind.PERCENT, 900, 2.0), StepPolicy(StepKind.PODS, 4, 2.0)),
+    policies=(
+        StepPolicy(StepKind.PERCENT, 900, SECONDS_BETWEEN_LOOKS),
+        StepPolicy(StepKind.PODS, 4, SECONDS_BETWEEN_LOOKS),
+    ),
     tolerance=0.05,
 )
-"""At once; the period is the time between two looks, so that one step is limited."""
+"""At once; what limits it is counted from one look to the next."""
 CAPACITY_DOWN: Final = Behavior(
     stabilization=None, policies=(StepPolicy(StepKind.PERCENT, 50, 60.0),)
 )

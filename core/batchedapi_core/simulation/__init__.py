@@ -10,13 +10,12 @@ Admission; `FixedReplica` knows only the rule `Fixed` and is many times faster.
 from batchedapi_core.simulation.capacity import Clairvoyant, clairvoyant, max_rate
 from batchedapi_core.simulation.controller import Controller, Fleet, SimulatedPod
 from batchedapi_core.simulation.fleet import STARTUP, simulate
-from batchedapi_core.simulation.native import POLL_INTERVAL, CapacityController
+from batchedapi_core.simulation.native import CapacityController
 from batchedapi_core.simulation.outcome import Outcome, ReplicaChoice, Second
 from batchedapi_core.simulation.service import Service
 from batchedapi_core.simulation.trace import PoissonTrace, RecordedTrace, StepTrace, Trace
 
 __all__ = [
-    "POLL_INTERVAL",
     "STARTUP",
     "CapacityController",
     "Clairvoyant",

@@ -14,14 +14,13 @@ from batchedapi_core.scaling import (
 )
 from batchedapi_core.simulation.controller import Fleet, SimulatedPod
 
-POLL_INTERVAL: Final = SECONDS_BETWEEN_LOOKS
 _REVISION: Final = "simulated"
 
 
 class CapacityController:
     """See Controller; keeps the state between looks and the decision of the last."""
 
-    def __init__(self, policy: ScalingPolicy, *, every: float = POLL_INTERVAL) -> None:
+    def __init__(self, policy: ScalingPolicy, *, every: float = SECONDS_BETWEEN_LOOKS) -> None:
         """`policy.max_batch_size` is in the unit that `SimulatedPod.sizes` counts."""
         self._policy = policy
         self._every = every

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from batchedapi_core.bottleneck import Verdict, diagnose
+from batchedapi_core.bottleneck import SHORTEST_WINDOW, Verdict, diagnose
 from batchedapi_core.manifest import BatchedAPI, ScalingMode
-from batchedapi_core.scaling import Observation, decide, observe
+from batchedapi_core.scaling import SECONDS_BETWEEN_LOOKS, Observation, decide, observe
 from batchedapi_operator.autoscaling import report
 from batchedapi_operator.autoscaling.advice import advice_seen, advice_unseen, standing_in
 from batchedapi_operator.autoscaling.bottleneck import evidence_of
@@ -21,6 +21,7 @@ from batchedapi_operator.autoscaling.in_effect import (
     samples_of,
 )
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
+from batchedapi_operator.autoscaling.news import news
 from batchedapi_operator.autoscaling.ring import DecisionRing
 from batchedapi_operator.autoscaling.scrape import Outcome, Scrapes
 from batchedapi_operator.autoscaling.tally import Rise, release_percent
@@ -35,13 +36,10 @@ from batchedapi_operator.store import Store
 
 log = logging.getLogger(__name__)
 
-TICK_SECONDS: Final = 2.0
 SECONDS_PER_WRITE: Final = 10.0
 """Between two reports on one API that scaled nothing."""
 WRITES_AT_ONCE: Final = 16
 """APIs whose writes are under way: a flood of decisions must not become one of requests."""
-SHORTEST_TALLY: Final = 10.0
-"""Seconds that a verdict needs; until then the status keeps the one it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +80,12 @@ class Autoscaler:
         """When the last round ended, monotonic seconds; liveness goes by it."""
 
     async def run(self) -> None:
-        """Look every TICK_SECONDS until cancelled; a slow round delays the next, never overlaps."""
+        """Look again and again until cancelled; a slow round delays the next, never overlaps."""
         while True:
             started = self._monotonic()
             await self.round()
             self.last_round = self._monotonic()
-            await asyncio.sleep(max(0.0, started + TICK_SECONDS - self.last_round))
+            await asyncio.sleep(max(0.0, started + SECONDS_BETWEEN_LOOKS - self.last_round))
 
     async def round(self) -> None:
         """One look at every API."""
@@ -124,11 +122,10 @@ class Autoscaler:
         except InvalidSpecError:
             return  # the reconciler has said so; the replicas stay as they are
         native = api.spec.autoscaling.mode is ScalingMode.NATIVE
-        if (ours and not native) or (api.spec.paused and not (ours and native)):
-            async with self._slots:
-                await self._stand_aside(key, document, api)
-            return
-        if deployment is None or not ours:
+        if deployment is None or not ours or not native:
+            if ours or api.spec.paused:
+                async with self._slots:
+                    await self._stand_aside(key, document, api)
             return
         watched = self._watched.get(key)
         if watched is None or watched.uid != uid:
@@ -154,7 +151,7 @@ class Autoscaler:
         policy = policy_of(subject.api, found, watched.state, now)
         seen = Observation(
             samples=samples_of(subject.api, found),
-            ready=len(pods),
+            ready=watched.ready_pods(len(pods), deployment.ready),
             current=deployment.replicas,
             revision=deployment.revision,
         )
@@ -170,11 +167,11 @@ class Autoscaler:
             key,
             decision.reason,
             desired=decision.desired,
-            ready=len(pods),
+            ready=seen.ready,
             base=decision.terms.base,
             capacity=decision.terms.capacity,
         )
-        return report.Decided(policy, load, decision, len(pods), found)
+        return report.Decided(policy, load, decision, seen.ready, found)
 
     def _counted(
         self, key: ObjectKey, watched: Watched, pods: list[PodView], outcomes: list[Outcome]
@@ -195,24 +192,24 @@ class Autoscaler:
 
     async def _act(self, subject: _Subject, decided: report.Decided) -> None:
         key, watched, deployment = subject.key, subject.watched, subject.deployment
-        decision, now, scaled = decided.decision, self._monotonic(), False
+        decision, now = decided.decision, self._monotonic()
         asked = self._store.api(key) or {}  # paused, or taken over by others, since the look began?
         unchanged = asked.get("spec") == subject.document.get("spec")
         paused = subject.api.spec.paused or not unchanged
-        if not paused and decision.desired != deployment.replicas:
-            scaled = await self._writes.scale(
-                key, watched.uid, deployment, decision, decided.sentence()
-            )
+        if not paused and await self._writes.scale(
+            key, watched.uid, deployment, decision, decided.sentence()
+        ):
+            watched.scaled(rfc3339(self._wall()))
         note = watched.note_of_hold(decision, decided.sentence, now)
         if note is not None:
             await self._writes.event(key, watched.uid, note)
         due = now - watched.reported >= SECONDS_PER_WRITE
         held = watched.held_since
         unsure = held is not None and now - held < SECONDS_BEFORE_HOLD
-        if scaled or (due and not unsure):
-            await self._report(subject, decided, scaled=scaled)
+        if watched.scale_untold or (due and not unsure):
+            await self._report(subject, decided)
 
-    async def _report(self, subject: _Subject, decided: report.Decided, *, scaled: bool) -> None:
+    async def _report(self, subject: _Subject, decided: report.Decided) -> None:
         key, api, watched = subject.key, subject.api, subject.watched
         pages, pods = decided.pages, watched.tally.by_pod()
         advice = advice_seen(
@@ -233,12 +230,14 @@ class Autoscaler:
         )
         before = subject.document.get("status") or {}
         generation = subject.document["metadata"].get("generation", 0)
-        after = report.build_report(look, before, generation, rfc3339(self._wall()), scaled=scaled)
+        after = report.build_report(
+            look, before, generation, rfc3339(self._wall()), last_scale=watched.last_scale
+        )
         # of several pieces of advice the condition's reason is that of the first alone
         advised = frozenset(one.reason for one in advice)
-        if scaled or advised != watched.advised or report.news(before, after):
+        if watched.scale_untold or advised != watched.advised or news(before, after):
             await self._writes.status(key, watched.uid, after)
-            watched.reported = self._monotonic()
+            watched.reported, watched.scale_untold = self._monotonic(), False
             await self._writes.advice(key, watched.uid, advice, watched.advised)
             watched.advised = advised
 
@@ -246,20 +245,24 @@ class Autoscaler:
         self, subject: _Subject, decided: report.Decided, pods: tuple[Rise, ...]
     ) -> Verdict | None:
         watched, seconds = subject.watched, subject.watched.tally.seconds
-        if watched.verdict is None and seconds < SHORTEST_TALLY:
-            return None
+        if watched.verdict is None and seconds < SHORTEST_WINDOW:
+            return None  # the status keeps the one it has
         evidence = evidence_of(subject.api, decided.policy, decided.load, pods, seconds)
         watched.verdict = diagnose(evidence, watched.verdict, self._monotonic())
         return watched.verdict
 
     async def _stand_aside(self, key: ObjectKey, document: JsonObject, api: BatchedAPI) -> None:
-        if key in self._watched:
-            self._stop_watching(key)
-        before = document.get("status") or {}
+        before, uid = document.get("status") or {}, document["metadata"]["uid"]
         generation = document["metadata"].get("generation", 0)
         advice, now = advice_unseen(api, processes_of(api)), rfc3339(self._wall())
-        after = report.inactive_report(api, advice, before, generation, now)
-        if report.news(before, after):
-            uid = document["metadata"]["uid"]
+        watched = self._watched.get(key)
+        seen = watched.seen() if watched is not None and watched.uid == uid else {}
+        after = report.inactive_report(api, advice, before, generation, now, seen=seen)
+        if news(before, after):
+            native = api.spec.autoscaling.mode is ScalingMode.NATIVE
+            if native and await self._writes.watch_is_behind(key, uid):
+                return  # paused, and there are replicas to look at as soon as the watch brings them
             await self._writes.status(key, uid, after)
             await self._writes.advice(key, uid, advice, standing_in(before))
+        if watched is not None:  # only now: a write that failed is tried again with what was seen
+            self._stop_watching(key)

@@ -1,18 +1,11 @@
-"""The autoscaler's part of `status`, out of a decision; and whether it is news. Pure."""
+"""The autoscaler's part of `status`, out of a decision. Pure."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, assert_never
 
 from batchedapi_core.bottleneck import Verdict
-from batchedapi_core.manifest import (
-    BatchedAPI,
-    ConditionType,
-    UnitError,
-    format_duration,
-    parse_duration,
-)
+from batchedapi_core.manifest import BatchedAPI, ConditionType, format_duration
 from batchedapi_core.placement import Advice
 from batchedapi_core.scaling import (
     ClampName,
@@ -28,16 +21,9 @@ from batchedapi_operator.autoscaling.ring import decision_json
 from batchedapi_operator.keys import JsonObject
 from batchedapi_operator.reconcile.conditions import Condition, dated
 
-FIGURE_CHANGE: Final = 0.05
-"""Share by which a figure must change to be worth a write."""
 PAUSED: Final = "spec.paused is true: nothing of this API is changed"
-_WORDS: Final = ("serviceTime", "bottleneck", "advice")
-OUR_CONDITIONS: Final = (
-    ConditionType.METRICS_AVAILABLE,
-    ConditionType.AUTOSCALING_ACTIVE,
-    ConditionType.SCALING_LIMITED,
-    ConditionType.SPEC_ADVICE,
-)
+_LASTING: Final = ("lastDecision", "lastScaleTime", "learned")
+"""Of `status.autoscaling`, true while nobody looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +68,7 @@ class Look:
 
 
 def build_report(
-    look: Look, before: Mapping[str, Any], generation: int, now: str, *, scaled: bool
+    look: Look, before: Mapping[str, Any], generation: int, now: str, *, last_scale: str | None
 ) -> JsonObject:
     """Every field of the status that the autoscaler owns.
 
@@ -91,10 +77,11 @@ def build_report(
         before: The API's status as it is.
         generation: Of the API.
         now: RFC 3339.
-        scaled: Whether this look changed the replicas.
+        last_scale: RFC 3339, when this operator changed the replicas last; None: not yet, and
+            what the status says stands.
     """
     decided = look.decided
-    last_scale = now if scaled else (before.get("autoscaling") or {}).get("lastScaleTime")
+    scaled = last_scale or (before.get("autoscaling") or {}).get("lastScaleTime")
     found = (
         _metrics_available(decided),
         _active(decided),
@@ -108,7 +95,7 @@ def build_report(
         "autoscaling": {
             "policy": decided.policy.kind.value,
             "lastDecision": decision_json(decided.policy, decided.decision, now),
-            **({"lastScaleTime": last_scale} if last_scale else {}),
+            **({"lastScaleTime": scaled} if scaled else {}),
             "learned": dict(look.learned),
         },
         "conditions": dated(found, before.get("conditions") or (), generation, now),
@@ -121,12 +108,38 @@ def inactive_report(
     before: Mapping[str, Any],
     generation: int,
     now: str,
+    *,
+    seen: Mapping[str, Any],
 ) -> JsonObject:
-    """In modes External and Off, and while paused: the autoscaler says that it does nothing."""
+    """In modes External and Off, and while paused: the autoscaler says that it does nothing.
+
+    An apply takes away every field that the last one had and this one has not. So what is still
+    true is said again: what was learned, for the day on which the autoscaler goes on, and the last
+    decision and scale, with their times. Figures, verdict, what is in effect and the policy are
+    not: nobody looks any more.
+
+    Args:
+        api: The API.
+        advice: What the manifest alone gives reason for.
+        before: The API's status as it is.
+        generation: Of the API.
+        now: RFC 3339.
+        seen: Fields of `status.autoscaling` that are newer than in `before`.
+    """
     why = ("Paused", PAUSED) if api.spec.paused else (_mode(api), "spec.replicas decides")
     idle = Condition(ConditionType.AUTOSCALING_ACTIVE, "False", *why)
     found = (idle, spec_advice(advice))
-    return {"conditions": dated(found, before.get("conditions") or (), generation, now)}
+    known = {**(before.get("autoscaling") or {}), **seen}
+    lasting = {name: known[name] for name in _LASTING if known.get(name)}
+    return {
+        **({"autoscaling": lasting} if lasting else {}),
+        "conditions": dated(found, before.get("conditions") or (), generation, now),
+    }
+
+
+def is_inactive(status: Mapping[str, Any]) -> bool:
+    """Whether the last report was one of `inactive_report`: it alone names no policy."""
+    return not (status.get("autoscaling") or {}).get("policy")
 
 
 def _mode(api: BatchedAPI) -> str:
@@ -233,57 +246,3 @@ def _limit_reason(name: ClampName) -> str:
             return "NotLimited"
         case _:
             assert_never(name)
-
-
-def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """Whether `after` says something that the status does not: a state, or a figure by 5 %.
-
-    Times, sentences and the learned numbers are no news by themselves; they go along.
-    """
-    return (
-        _states(before) != _states(after)
-        or ("autoscaling" in before) != ("autoscaling" in after)
-        or _figures_differ(before.get("batching") or {}, after.get("batching") or {})
-        or _figures_differ(before.get("effective") or {}, after.get("effective") or {})
-    )
-
-
-def _states(status: Mapping[str, Any]) -> tuple[object, ...]:
-    last = (status.get("autoscaling") or {}).get("lastDecision") or {}
-    kinds = {kind.value for kind in OUR_CONDITIONS}
-    found: Sequence[JsonObject] = status.get("conditions") or ()
-    return (
-        last.get("desired"),
-        last.get("reason"),
-        {one["type"]: (one["status"], one["reason"]) for one in found if one["type"] in kinds},
-    )
-
-
-def _figures_differ(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    numeric = (before.keys() | after.keys()) - {*_WORDS, "releaseReasons"}
-    return (
-        (before.get("bottleneck") or "") != (after.get("bottleneck") or "")  # as _differ
-        or any(_differ(before.get(name), after.get(name)) for name in numeric)
-        or _shares_differ(before.get("releaseReasons") or {}, after.get("releaseReasons") or {})
-    )
-
-
-def _shares_differ(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """By five of a hundred batches."""
-    points = 100 * FIGURE_CHANGE
-    names = before.keys() | after.keys()
-    return any(abs(after.get(name, 0) - before.get(name, 0)) >= points for name in names)
-
-
-def _differ(before: object, after: object) -> bool:
-    if before in (None, "") or after in (None, ""):  # the CRD's default for a text is empty
-        return (before or None) != (after or None)
-    try:  # a duration first: in milliseconds, so that the tolerance below is of what is shown
-        old, new = 1e3 * parse_duration(str(before)), 1e3 * parse_duration(str(after))
-    except UnitError:
-        try:
-            old, new = float(str(before)), float(str(after))
-        except ValueError:
-            return True
-    # abs_tol: the last digit that is shown
-    return not math.isclose(old, new, rel_tol=FIGURE_CHANGE, abs_tol=0.1)

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from batchedapi_core import contract
+from batchedapi_core.scaling import RETENTION
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
 from batchedapi_operator.errors import MetricsUnavailableError
-
-RETENTION: Final = 600.0
-"""Seconds for which a page is kept to compare the next with; after that, anything is new."""
 
 
 class Sums(NamedTuple):

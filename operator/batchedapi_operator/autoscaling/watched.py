@@ -1,7 +1,7 @@
 """What the autoscaler remembers of one API, and what its users are told of lost metrics."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from batchedapi_core.bottleneck import Verdict
@@ -9,6 +9,7 @@ from batchedapi_core.manifest import BatchedAPI, ConditionType
 from batchedapi_core.placement import AdviceReason
 from batchedapi_core.scaling import ClampName, Reason, ScalingDecision, ScalingState
 from batchedapi_operator.autoscaling.advice import standing_in
+from batchedapi_operator.autoscaling.report import is_inactive
 from batchedapi_operator.autoscaling.tally import Tally
 from batchedapi_operator.events import Note
 from batchedapi_operator.keys import JsonObject, ObjectKey
@@ -40,6 +41,12 @@ class Watched:
     """Users were told that metrics are missing, and not yet that they are back."""
     told: float = float("-inf")
     """When users were last told that they are missing, monotonic seconds."""
+    last_scale: str | None = None
+    """RFC 3339, when this operator changed the replicas last; None: what the status says stands."""
+    scale_untold: bool = False
+    """No report was written since: one that failed must not lose the time."""
+    listed: bool = False
+    """The watch has brought as many ready pods as the Deployment counted, at least once."""
 
     @classmethod
     def restored(cls, uid: str, document: Mapping[str, Any]) -> "Watched":
@@ -52,7 +59,30 @@ class Watched:
             for one in status.get("conditions") or ()
         )
         state = ScalingState.restored(saved)
+        if is_inactive(status):
+            state = _rested(state)
         return cls(uid, state, advised=standing_in(status), missing=missing)
+
+    def ready_pods(self, known: int, counted: int) -> int:
+        """How many ready pods there are.
+
+        Args:
+            known: Ready pods that the watch has brought.
+            counted: By the Deployment. After a start the watch brings one pod after the other, and
+                the first few must not be taken for all: their load would seem to be the whole. Once
+                complete, the watch of the pods is the more recent of the two.
+        """
+        self.listed = self.listed or known >= counted
+        return known if self.listed else counted
+
+    def scaled(self, time: str) -> None:
+        """The replicas were changed at `time` (RFC 3339)."""
+        self.last_scale, self.scale_untold = time, True
+
+    def seen(self) -> JsonObject:
+        """Fields of `status.autoscaling` that may be newer than in the status."""
+        scale = {} if self.last_scale is None else {"lastScaleTime": self.last_scale}
+        return {"learned": self.state.to_saved(), **scale}
 
     def note_of_hold(
         self, decision: ScalingDecision, why: Callable[[], str], now: float
@@ -75,6 +105,25 @@ class Watched:
             return None
         self.missing = False
         return Note("Normal", "MetricsBack", "Scale", why())
+
+
+def _rested(state: ScalingState) -> ScalingState:
+    """What is left of a state from before the autoscaler stood aside, for days maybe.
+
+    The service model, start-up times, margin and trust hold. What counts from the time of the save
+    does not: replicas were others' to choose, and to have watched then is not to have watched now.
+    So nothing is removed until the stabilization window has been watched anew.
+    """
+    return replace(
+        state,
+        watched=0.0,
+        recommendations=(),
+        lows=(),
+        sizes=(),
+        ready_sizes=(),
+        bursts=(),
+        foresight=replace(state.foresight, highs=()),
+    )
 
 
 class Manifests:

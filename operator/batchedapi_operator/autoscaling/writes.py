@@ -61,6 +61,11 @@ class Writes:
         )
         return True
 
+    async def watch_is_behind(self, key: ObjectKey, uid: str) -> bool:
+        """Whether the API with that uid has a Deployment that the watch has not brought."""
+        body = await self._cluster.get(DEPLOYMENTS, key)
+        return body is not None and DeploymentView.of(body).child.owner_uid == uid
+
     async def status(self, key: ObjectKey, uid: str, status: JsonObject) -> None:
         """The autoscaler's part."""
         await self._cluster.apply_status(key, uid, status, contract.AUTOSCALER_FIELD_MANAGER)

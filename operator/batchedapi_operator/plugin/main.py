@@ -1,6 +1,7 @@
 """The command line of `kubectl batchedapi`; reads with the user's kubeconfig and rights."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -62,6 +63,9 @@ def why(
         decision = newest(name, status)
     except NoDecisionError as error:
         raise click.ClickException(error.message) from error
+    stale = _stale(status)
+    if stale and output == "text":
+        click.echo(stale)
     if last is None:
         click.echo(_json(decision) if output == "json" else explain_decision(decision))
         return
@@ -71,6 +75,19 @@ def why(
         click.echo(_json(decisions))
         return
     click.echo("\n".join((explain_decision(decisions[0]), "", *history_table(decisions))))
+
+
+def _stale(status: Mapping[str, Any]) -> str:
+    """That others decide by now, and what about; empty while the autoscaler does.
+
+    It names the policy that it decides by in every report but those in which it stands aside.
+    """
+    if (status.get("autoscaling") or {}).get("policy"):
+        return ""
+    for one in status.get("conditions") or ():
+        if one["type"] == "AutoscalingActive" and one["status"] != "True":
+            return f"nothing is decided now: {one['reason']}, {one['message']}; the last decision:"
+    return ""
 
 
 def _json(what: Any) -> str:

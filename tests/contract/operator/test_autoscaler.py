@@ -7,8 +7,10 @@ from tests.contract.operator.conftest import OperatorProcess
 from tests.contract.operator.test_operator import IN_IMAGE, replicas, template
 from tests.contract.operator.world import World, until
 
+from batchedapi_core import contract
 from batchedapi_core.bottleneck import Kind, Verdict
 from batchedapi_core.scaling import (
+    SECONDS_BETWEEN_LOOKS,
     Observation,
     ScalingPolicy,
     ScalingState,
@@ -17,7 +19,7 @@ from batchedapi_core.scaling import (
     replay,
 )
 from batchedapi_operator.autoscaling.report import Decided, Effective, Look, build_report
-from batchedapi_operator.keys import BATCHED_APIS, ObjectKey
+from batchedapi_operator.keys import BATCHED_APIS, JsonObject, ObjectKey
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("operator")]
 
@@ -70,18 +72,7 @@ async def test_every_field_that_the_autoscaler_writes_is_kept_by_the_apiserver(
 ) -> None:
     """A field that the schema lacks is dropped without a word, and its news written for ever."""
     await world.create_api("told", {"predictor": IN_IMAGE, "paused": True})
-    policy = ScalingPolicy(min_replicas=1, max_replicas=5, max_batch_size=8, batch_interval=0.01)
-    nothing = Observation(samples=(), ready=0, current=1, revision="r")
-    load, state = observe(policy, ScalingState.empty(), nothing, 0.0)
-    decision, state = decide(policy, load, state, 0.0)
-    look = Look(
-        Decided(policy, load, decision, 0, ()),
-        state.to_saved(),
-        Effective(processes=1, lanes=1, max_batch_size=8, batch_interval=0.01),
-        verdict=Verdict(Kind.IDLE, "0 batches in 60 s: nothing to change"),
-    )
-    written = build_report(look, {}, 1, "2026-01-02T03:04:05Z", scaled=True)
-    written["batching"]["releaseReasons"] = {"full": 31, "interval": 69}
+    written = full_report()
     key = ObjectKey(world.namespace, "told")
     uid = (await world.api("told"))["metadata"]["uid"]
 
@@ -92,6 +83,59 @@ async def test_every_field_that_the_autoscaler_writes_is_kept_by_the_apiserver(
         assert written[part] == {name: status[part].get(name) for name in written[part]}
     last = status["autoscaling"]["lastDecision"]
     assert last["desired"] == replay(last["record"])
+
+
+async def test_standing_aside_takes_the_figures_out_and_leaves_what_was_learned(
+    world: World,
+) -> None:
+    """An apply takes away what its manager applied before and does not now; once, not for ever."""
+    others = {"autoscaling": {"mode": "External"}, "replicas": 1}
+    await world.create_api("aside", {"predictor": IN_IMAGE, **others})
+    await world.until_condition("aside", "AutoscalingActive", "External")
+    written = full_report()
+    key = ObjectKey(world.namespace, "aside")
+    uid = (await world.api("aside"))["metadata"]["uid"]
+
+    await world.kube.apply_status(key, uid, written, contract.AUTOSCALER_FIELD_MANAGER)
+
+    async def aside() -> bool:
+        return not (await world.api("aside"))["status"]["autoscaling"].get("policy")
+
+    await until(aside, "the autoscaler to stand aside again")
+    await world.until_condition("aside", "AutoscalingActive", "External")
+    status = (await world.api("aside"))["status"]
+    for part in ("lastDecision", "lastScaleTime", "learned"):
+        assert written["autoscaling"][part] == status["autoscaling"][part]
+    assert not status.get("batching")
+    assert not status.get("effective")
+    before = await applied_at(world, "aside")
+    await asyncio.sleep(3 * SECONDS_BETWEEN_LOOKS)
+    assert before == await applied_at(world, "aside")
+
+
+async def applied_at(world: World, name: str) -> list[str]:
+    """When the autoscaler wrote last."""
+    entries = (await world.api(name))["metadata"]["managedFields"]
+    ours = contract.AUTOSCALER_FIELD_MANAGER
+    return [str(one["time"]) for one in entries if one["manager"] == ours]
+
+
+def full_report() -> JsonObject:
+    """Every field that the autoscaler ever writes."""
+    policy = ScalingPolicy(min_replicas=1, max_replicas=5, max_batch_size=8, batch_interval=0.01)
+    nothing = Observation(samples=(), ready=0, current=1, revision="r")
+    load, state = observe(policy, ScalingState.empty(), nothing, 0.0)
+    decision, state = decide(policy, load, state, 0.0)
+    look = Look(
+        Decided(policy, load, decision, 0, ()),
+        state.to_saved(),
+        Effective(processes=1, lanes=1, max_batch_size=8, batch_interval=0.01),
+        verdict=Verdict(Kind.IDLE, "0 batches in 60 s: nothing to change"),
+    )
+    time = "2026-01-02T03:04:05Z"
+    written = build_report(look, {}, 1, time, last_scale=time)
+    written["batching"]["releaseReasons"] = {"full": 31, "interval": 69}
+    return written
 
 
 async def test_decisions_that_nobody_made_are_told_with_a_sentence(

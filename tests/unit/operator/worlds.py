@@ -21,6 +21,9 @@ UID: Final = "api-uid"
 IMAGE: Final = "batchedapi-serving:test"
 KEY: Final = ObjectKey("demo", "iris")
 
+Path = tuple[str, ...]
+"""Names of a field and of those around it."""
+
 
 def api_body(**spec: Any) -> JsonObject:
     """A BatchedAPI as the apiserver keeps it; `spec` is added to the smallest good one."""
@@ -135,6 +138,30 @@ def replica_set_body(uid: str = "rs-uid", owner: str = f"{KEY.name}-uid") -> Jso
     return child_body("iris-rs", uid=uid, ownerReferences=owners)
 
 
+def _fields(status: JsonObject, above: Path = ()) -> dict[Path, Any]:
+    """Every field that has a value of its own, by where it is."""
+    fields: dict[Path, Any] = {}
+    for name, value in status.items():
+        if name == "conditions" and not above:
+            fields |= {(name, one["type"]): one for one in value}
+        elif isinstance(value, dict) and value:
+            fields |= _fields(value, (*above, name))
+        else:
+            fields[(*above, name)] = value
+    return fields
+
+
+def _status_of(fields: dict[Path, Any]) -> JsonObject:
+    """What `_fields` took apart."""
+    status: JsonObject = {}
+    for (*above, name), value in fields.items():
+        place = status
+        for part in above:
+            place = place.setdefault(part, {})
+        place[name] = value
+    return {**status, "conditions": list(status.get("conditions", {}).values())}
+
+
 @dataclass
 class MemoryCluster:
     """Keeps what is applied and records every write, in order."""
@@ -143,6 +170,8 @@ class MemoryCluster:
     writes: list[tuple[str, str]] = field(default_factory=list)
     statuses: list[tuple[str, JsonObject]] = field(default_factory=list)
     events: list[JsonObject] = field(default_factory=list)
+    applied: dict[tuple[ObjectKey, str], dict[Path, Any]] = field(default_factory=dict)
+    """Fields of a status by who applied them last."""
     fail: Callable[[str, str], ApplyError | None] = lambda _verb, _what: None
     version: int = 100
 
@@ -206,16 +235,19 @@ class MemoryCluster:
     async def apply_status(
         self, key: ObjectKey, uid: str, status: JsonObject, manager: str
     ) -> None:
-        """As Cluster: conditions are merged by type, other fields by name."""
+        """As Cluster: what this manager applied before and does not now is gone.
+
+        Fields are owned one by one, conditions by type; no two managers here share one.
+        """
         assert uid == UID
         self._write("status", manager)
         self.statuses.append((manager, status))
         body = self.objects[BATCHED_APIS, key]
-        before = body.get("status", {})
-        conditions = {c["type"]: c for c in before.get("conditions", ())}
-        conditions |= {c["type"]: c for c in status.get("conditions", ())}
-        merged = {**before, **status, "conditions": list(conditions.values())}
-        self.objects[BATCHED_APIS, key] = {**body, "status": merged}
+        applied = _fields(status)
+        dropped = self.applied.get((key, manager), {}).keys() - applied.keys()
+        self.applied[key, manager] = applied
+        kept = {p: v for p, v in _fields(body.get("status", {})).items() if p not in dropped}
+        self.objects[BATCHED_APIS, key] = {**body, "status": _status_of(kept | applied)}
 
     async def scale(self, key: ObjectKey, replicas: int) -> None:
         """As Cluster."""

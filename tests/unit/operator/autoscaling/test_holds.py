@@ -1,6 +1,9 @@
 """Events of lost metrics: one when a hold begins, one when it ends, never a stream."""
 
 from tests.unit.operator.autoscaling.test_loop import Situation
+from tests.unit.operator.worlds import deployment_body
+
+from batchedapi_operator.keys import DEPLOYMENTS
 
 
 def events_of(situation: Situation) -> list[str]:
@@ -71,7 +74,9 @@ async def test_a_new_operator_knows_that_users_were_told() -> None:
 async def test_pods_that_are_not_ready_are_not_missing_metrics() -> None:
     """A model that takes ten minutes to load is no fault of the metrics."""
     starting = Situation(replicas=1)
+    starting.cluster.put(DEPLOYMENTS, deployment_body(replicas=1, ready=0))
     starting.pods = 0
+    starting.refresh()
     starting.store.replace_pods(next(iter(starting.store.apis())), ())
 
     await starting.run(60)

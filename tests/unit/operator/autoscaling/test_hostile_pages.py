@@ -1,7 +1,8 @@
 """10,000 pages of replicas that run somebody else's code, all the way to a replica count."""
 
+import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +19,7 @@ from tests.unit.operator.worlds import api
 
 from batchedapi_core.manifest import BatchedAPI
 from batchedapi_core.scaling import Observation, ScalingDecision, ScalingState, step
+from batchedapi_core.scaling.samples import LARGEST_COUNT
 from batchedapi_operator.autoscaling.exposition import Layout
 from batchedapi_operator.autoscaling.in_effect import policy_of, samples_of
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage, parse_page
@@ -83,6 +85,22 @@ def fleet_of(folder: Path, autoscaling: dict[str, Any]) -> Fleet:
     return fleet
 
 
+def decisions_of(
+    calm: Fleet, mutation: Mutation, rounds: int
+) -> Iterator[tuple[str, ScalingDecision]]:
+    """Of every look at hostile pages, and what it takes to look there again.
+
+    Each round starts from `calm`; one pod lies in the first, two in the second, and so on.
+    """
+    for round_ in range(rounds):
+        fleet, hostile = calm, 1 + round_ % PODS
+        mutations = [mutation] * hostile + [None] * (PODS - hostile)
+        for look in range(CALM, CALM + LOOKS):
+            seed = 1000 * round_ + look
+            decision, fleet = fleet.look(look, mutations, seed)
+            yield f"seed {seed}, {hostile} hostile: {decision}", decision
+
+
 @pytest.mark.parametrize("autoscaling", [SLO, IN_FLIGHT], ids=["CapacitySLO", "Concurrency"])
 @pytest.mark.parametrize("mutation", UNBELIEVABLE, ids=lambda it: it.__name__)
 def test_pages_that_cannot_be_true_move_nothing(
@@ -90,14 +108,9 @@ def test_pages_that_cannot_be_true_move_nothing(
 ) -> None:
     """F10, O24: of one pod or of all four; 4,500 pages, and the load stays as it was."""
     calm = fleet_of(tmp_path, autoscaling)
-    for round_ in range(20):
-        fleet = calm
-        hostile = 1 + round_ % PODS
-        for look in range(CALM, CALM + LOOKS):
-            mutations = [mutation] * hostile + [None] * (PODS - hostile)
-            seed = 1000 * round_ + look
-            decision, fleet = fleet.look(look, mutations, seed)
-            assert PODS == decision.desired, (seed, hostile, decision)
+
+    for told, decision in decisions_of(calm, mutation, rounds=20):
+        assert PODS == decision.desired, told
 
 
 @pytest.mark.parametrize("autoscaling", [SLO, IN_FLIGHT], ids=["CapacitySLO", "Concurrency"])
@@ -107,11 +120,48 @@ def test_lies_that_could_be_true_stay_within_the_users_bounds(
 ) -> None:
     """5,500 pages; a replica's code may say what it likes of itself, and no more than that."""
     calm = fleet_of(tmp_path, autoscaling)
-    for round_ in range(75):
-        fleet = calm
-        hostile = 1 + round_ % PODS
-        for look in range(CALM, CALM + LOOKS):
-            mutations = [mutation] * hostile + [None] * (PODS - hostile)
-            seed = 1000 * round_ + look
-            decision, fleet = fleet.look(look, mutations, seed)
-            assert BOUNDS[0] <= decision.desired <= BOUNDS[1], (seed, decision)
+
+    for told, decision in decisions_of(calm, mutation, rounds=75):
+        assert BOUNDS[0] <= decision.desired <= BOUNDS[1], told
+
+
+def in_series(number: int, value: float) -> Mutation:
+    """Puts `value` into one of the series that are not comments, counted from 0."""
+
+    def mutation(text: str, _: random.Random) -> bytes:
+        lines = text.split("\n")
+        at = series_of(text)[number]
+        lines[at] = f"{lines[at].rpartition(' ')[0]} {value!r}"
+        return "\n".join(lines).encode()
+
+    return mutation
+
+
+def series_of(text: str) -> list[int]:
+    """Numbers of the lines that carry a value."""
+    return [n for n, line in enumerate(text.split("\n")) if line and not line.startswith("#")]
+
+
+@pytest.mark.parametrize("autoscaling", [SLO, IN_FLIGHT], ids=["CapacitySLO", "Concurrency"])
+@pytest.mark.parametrize(
+    ("value", "least", "most"),
+    [
+        pytest.param(math.nextafter(LARGEST_COUNT, math.inf), PODS, PODS, id="just above"),
+        pytest.param(LARGEST_COUNT, *BOUNDS, id="at it"),
+    ],
+)
+def test_the_largest_number_is_no_crash_in_any_series_and_one_above_it_moves_nothing(
+    tmp_path: Path, value: float, least: int, most: int, autoscaling: dict[str, Any]
+) -> None:
+    """Every series of the page in turn, of one pod and of all; products of it must not overflow."""
+    calm = fleet_of(tmp_path, autoscaling)
+    series = series_of(calm.replica.at(CALM))
+    assert len(series) > 50
+
+    for number in range(len(series)):
+        for hostile in (1, PODS):
+            mutations = [in_series(number, value)] * hostile + [None] * (PODS - hostile)
+            decision, after = calm.look(CALM, mutations, 0)
+            later, _ = after.look(CALM + 1, [None] * PODS, 0)
+            for each in (decision, later):
+                assert least <= each.desired <= most, (number, hostile, each)

@@ -1,6 +1,9 @@
 """The autoscaler's loop: what it observes, writes and leaves alone."""
 
+import copy
 from collections.abc import Callable, Sequence
+from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -19,6 +22,7 @@ from tests.unit.operator.worlds import (
 from batchedapi_operator.autoscaling.loop import Autoscaler
 from batchedapi_operator.autoscaling.metrics_page import parse_page
 from batchedapi_operator.autoscaling.scrape import Outcome
+from batchedapi_operator.cluster import rfc3339
 from batchedapi_operator.errors import ApplyError, MetricsUnavailableError
 from batchedapi_operator.keys import BATCHED_APIS, DEPLOYMENTS
 from batchedapi_operator.metrics import Metrics
@@ -59,7 +63,7 @@ class Situation:
             self.store,
             self,
             self.metrics,
-            wall=lambda: WALL,
+            wall=lambda: WALL + timedelta(seconds=self.now),
             monotonic=lambda: self.now,
         )
         return self.autoscaler
@@ -114,6 +118,15 @@ class Situation:
         """Of the API."""
         found: dict[str, Any] = self.cluster.objects[BATCHED_APIS, KEY].get("status", {})
         return found
+
+    def edit(self, **spec: Any) -> None:
+        """As `kubectl patch` would, None for a field to go; the watch brings it at once."""
+        body = copy.deepcopy(self.cluster.objects[BATCHED_APIS, KEY])
+        edited = {**body["spec"], **spec}
+        body["spec"] = {name: value for name, value in edited.items() if value is not None}
+        body["metadata"]["generation"] += 1
+        self.cluster.put(BATCHED_APIS, body)
+        self.refresh()
 
     def reason(self, kind: str) -> str:
         """Of a condition."""
@@ -297,6 +310,55 @@ async def test_an_event_that_cannot_be_written_leaves_the_report() -> None:
     assert not busy.cluster.events
     assert "lastScaleTime" in busy.status["autoscaling"]
     assert busy.replicas == busy.status["autoscaling"]["lastDecision"]["desired"]
+
+
+async def test_every_scale_is_reported_in_its_own_look() -> None:
+    """Ten seconds between two reports are for figures; of a change users are told at once."""
+    busy = Situation(autoscaling={"maxReplicas": 50})
+    scales = []
+    for rate in (400.0, 400.0, 900.0, 3000.0, 9000.0, 20000.0):
+        busy.rate, before = rate, busy.replicas
+        await busy.run(5)
+        if busy.replicas != before:
+            scales.append(busy.now)
+            told = busy.status["autoscaling"]["lastScaleTime"]
+            assert rfc3339(WALL + timedelta(seconds=busy.now)) == told
+
+    assert any(later - earlier < 10 for earlier, later in pairwise(scales))
+
+
+async def test_the_time_of_a_scale_outlives_a_report_that_failed() -> None:
+    """It is the time of the scale, and not that of the report which is written at last."""
+    busy = Situation(autoscaling={"maxReplicas": 5})
+    busy.rate = 900.0
+    busy.cluster.fail = lambda verb, _what: ApplyError("down", 503) if verb == "status" else None
+    while busy.replicas == 1:
+        await busy.run(5)
+    scaled = rfc3339(WALL + timedelta(seconds=busy.now))
+    busy.rate = 0.0
+    await busy.run(20)
+    busy.cluster.fail = lambda _verb, _what: None
+
+    await busy.run(5)
+
+    assert scaled == busy.status["autoscaling"]["lastScaleTime"]
+    assert scaled < busy.status["autoscaling"]["lastDecision"]["time"]
+
+
+async def test_the_time_of_a_scale_is_reported_though_all_else_is_as_it_was() -> None:
+    """It is no figure: nothing but the scale itself makes it news."""
+    busy = Situation(replicas=2, autoscaling={"maxReplicas": 5})
+    busy.rate = 900.0
+    await busy.run(120)
+    before = busy.status
+    watched = busy.autoscaler._watched[KEY]
+    watched.scaled("2026-01-02T03:04:06Z")
+
+    await busy.run(5)
+
+    assert "lastScaleTime" not in before["autoscaling"]
+    assert "2026-01-02T03:04:06Z" == busy.status["autoscaling"]["lastScaleTime"]
+    assert not watched.scale_untold
 
 
 @pytest.mark.parametrize("failing", [False, True], ids=["answering", "failing"])

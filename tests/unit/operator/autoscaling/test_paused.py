@@ -1,6 +1,5 @@
 """`spec.paused`: nothing of an API is changed, and what would be is still said."""
 
-import copy
 from typing import Any
 
 import pytest
@@ -8,15 +7,7 @@ from tests.unit.operator.autoscaling.test_loop import Situation
 from tests.unit.operator.worlds import KEY
 
 from batchedapi_core.scaling import replay
-from batchedapi_operator.keys import BATCHED_APIS
-
-
-def set_paused(situation: Situation, *, paused: bool) -> None:
-    """As `kubectl patch` would."""
-    body = copy.deepcopy(situation.cluster.objects[BATCHED_APIS, KEY])
-    body["spec"]["paused"] = paused
-    situation.cluster.put(BATCHED_APIS, body)
-    situation.refresh()
+from batchedapi_operator.keys import DEPLOYMENTS
 
 
 async def test_a_paused_api_is_not_scaled_and_says_what_it_would_need() -> None:
@@ -40,7 +31,7 @@ async def test_an_api_that_is_resumed_goes_on_with_what_it_has_learned() -> None
     busy.rate = 900.0
     await busy.run(120)
 
-    set_paused(busy, paused=False)
+    busy.edit(paused=False)
     await busy.run(15)
 
     assert 1 < busy.replicas
@@ -54,7 +45,7 @@ async def test_a_pause_with_load_gone_removes_nothing_until_it_ends() -> None:
     await quiet.run(600)
     before = quiet.replicas
 
-    set_paused(quiet, paused=False)
+    quiet.edit(paused=False)
     await quiet.run(600)
 
     assert (4, 1) == (before, quiet.replicas)
@@ -74,6 +65,7 @@ async def test_in_other_modes_the_pause_is_what_is_said(mode: str) -> None:
 async def test_a_pause_before_there_is_a_deployment_is_said_too() -> None:
     """Nothing will come until it ends; a status without a word would look like a fault."""
     new = Situation(paused=True)
+    del new.cluster.objects[DEPLOYMENTS, KEY]
     new.store.remove_deployment(KEY, KEY.name)
 
     await new.autoscaler.round()
@@ -91,3 +83,25 @@ async def test_metrics_that_are_missing_meanwhile_are_no_reason_to_hide_the_paus
     reasons: tuple[Any, ...] = (silent.reason("AutoscalingActive"), silent.reason("ScalingLimited"))
     assert ("Paused", "NotLimited") == reasons
     assert "None" == silent.reason("MetricsAvailable")
+
+
+@pytest.mark.parametrize("edit", [{"paused": True}, {"autoscaling": {"maxReplicas": 1}}])
+async def test_an_edit_while_pods_are_asked_stops_what_that_look_would_do(
+    edit: dict[str, Any],
+) -> None:
+    """A look takes seconds where pods are slow, and was begun under another manifest."""
+    looks, control = 0, Situation(autoscaling={"maxReplicas": 5})
+    control.rate = 900.0
+    while control.replicas == 1:
+        await control.run(5)
+        looks += 1
+    edited = Situation(autoscaling={"maxReplicas": 5})
+    edited.rate = 900.0
+    await edited.run(5 * (looks - 1))
+    edited.meanwhile = lambda: edited.edit(**edit)
+
+    await edited.run(5)
+
+    decided = edited.autoscaler.decisions.last(KEY, 1)[0]
+    assert (control.replicas, 1) == (decided["desired"], edited.replicas)
+    assert not [what for verb, what in edited.cluster.writes if verb == "scale"]

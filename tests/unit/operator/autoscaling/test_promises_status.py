@@ -19,7 +19,7 @@ def test_the_mean_batch_in_the_status_is_rows_over_batches_of_the_replicas() -> 
     decision, state = decide(POLICY, load, state, now)
 
     look = Look(Decided(POLICY, load, decision, 1, (found,)), state.to_saved())
-    batching = build_report(look, {}, 1, "2026-01-02T03:04:05Z", scaled=False)["batching"]
+    batching = build_report(look, {}, 1, "2026-01-02T03:04:05Z", last_scale=None)["batching"]
 
     assert ("12.0", 75, 16) == tuple(
         batching[name] for name in ("meanRows", "fillPercent", "maxBatchSize")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batchedapi_operator.autoscaling.report import news
+from batchedapi_operator.autoscaling.news import news
 
 SAID: dict[str, Any] = {
     "batching": {"maxBatchSize": 32, "bottleneck": "Compute", "advice": "more", "meanRows": "6.0"},
@@ -42,3 +42,12 @@ def test_the_empty_texts_of_the_schema_say_nothing() -> None:
 
     assert not news(before, after)
     assert not news(after, before)
+
+
+def test_what_is_learned_first_is_news_and_the_defaults_of_the_crd_are_none() -> None:
+    """An apiserver fills in defaults that no report has: each look would be written for them."""
+    defaults = {**SAID, "autoscaling": {**SAID["autoscaling"], "policy": "", "learned": {}}}
+    learned = {**SAID, "autoscaling": {**SAID["autoscaling"], "learned": {"version": 2}}}
+
+    assert not news(defaults, SAID)
+    assert news(SAID, learned)

@@ -1,14 +1,23 @@
 """What pods counted within the window, and the evidence for the verdict made of it."""
 
+from dataclasses import replace
+
 import pytest
 from tests.unit.operator.autoscaling.pages import page
 from tests.unit.operator.autoscaling.test_loop import Situation
 from tests.unit.operator.worlds import api
 
-from batchedapi_core.scaling import LoadWindow, Observation, ScalingPolicy, ScalingState, observe
+from batchedapi_core.scaling import (
+    RETENTION,
+    LoadWindow,
+    Observation,
+    ScalingPolicy,
+    ScalingState,
+    observe,
+)
 from batchedapi_operator.autoscaling.bottleneck import evidence_of
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage, parse_page
-from batchedapi_operator.autoscaling.tally import RETENTION, Counts, Tally, release_percent
+from batchedapi_operator.autoscaling.tally import Counts, Tally, release_percent
 
 POLICY = ScalingPolicy(min_replicas=1, max_replicas=5, max_batch_size=16, batch_interval=0.005)
 
@@ -116,15 +125,18 @@ def test_the_evidence_is_the_sums_over_pods() -> None:
         (5.0, {"a": at(5.0, 2.0), "b": at(5.0, 10.0, uid="other")}),
     )
 
-    evidence = evidence_of(api(), POLICY, load_of(tally), tally.by_pod(), tally.seconds)
+    policy = replace(POLICY, target_utilization=0.8)
+
+    evidence = evidence_of(api(), policy, load_of(tally), tally.by_pod(), tally.seconds)
 
     assert (80.0, 0.2, 0.2) == (evidence.arrival, evidence.busy, evidence.released_share("full"))
     assert [("a", 100, 10.0), ("b", 300, 10.0)] == [
         (pod.pod, pod.rows, pod.lane_seconds) for pod in evidence.pods
     ]
-    assert (16, 0.005, 1, 1024) == (
+    assert (16, 0.005, 0.8, 1, 1024) == (
         evidence.max_batch_size,
         evidence.batch_interval,
+        evidence.target_utilization,
         evidence.web_processes,
         evidence.replica_concurrency,
     )

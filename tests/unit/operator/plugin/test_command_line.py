@@ -94,6 +94,31 @@ def test_the_newest_decision_needs_nothing_but_the_api() -> None:
 
 
 @pytest.mark.usefixtures("apiserver")
+@pytest.mark.parametrize(
+    ("policy", "first"),
+    [
+        ("", "nothing is decided now: External, spec.replicas decides; the last decision:"),
+        ("CapacitySLO", "3 replicas (Demand)"),
+    ],
+    ids=["others decide", "metrics are missing"],
+)
+def test_a_decision_from_before_others_decided_is_not_told_as_that_of_today(
+    answers: Answers, policy: str, first: str
+) -> None:
+    """The status keeps the last one in mode External, too; a pause of ours says it itself."""
+    condition = {
+        "type": "AutoscalingActive",
+        "status": "False",
+        "reason": "External",
+        "message": "spec.replicas decides",
+    }
+    told = {**STATUS["status"]["autoscaling"], "policy": policy}
+    answers[API] = (200, {"status": {"autoscaling": told, "conditions": [condition]}})
+
+    assert first == why().output.splitlines()[0]
+
+
+@pytest.mark.usefixtures("apiserver")
 def test_older_ones_come_from_the_operator_the_newest_first() -> None:
     """Through the apiserver: users need no way to the operator's pod (F3)."""
     told = why("--last", "5")
