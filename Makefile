@@ -60,7 +60,7 @@ lint: $(INSTALLED) ## ruff: every rule but those ignored with a reason
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
 type: $(INSTALLED) ## mypy --strict
-	$(BIN)/mypy core serving operator crds tests/support tests/cluster tests/bench tests/fuzz
+	$(BIN)/mypy core serving operator crds tests/support tests/cluster tests/bench tests/e2e tests/fuzz
 
 arch: $(INSTALLED) ## import-linter: who may know whom
 	$(BIN)/lint-imports

@@ -83,7 +83,7 @@ def external(model: str) -> Iterator[watched_replicas.Replicas]:
     scaling = {"mode": "External", "minReplicas": 1, "maxReplicas": 5}
     cluster.apply(watched_replicas.manifest("external", autoscaling=scaling, replicas=2), model)
     watched_replicas.wait_until_ready(model, "external", 2)
-    watch = watched_replicas.Replicas("external", model)
+    watch = watched_replicas.Replicas(model, "external")
     cluster.wait_for(lambda: watch.changes, 10, "a first look at the replicas")
     url = cluster.service_url("external", model)
     load = cluster.Load(url, 20, EXTERNAL_SECONDS)

@@ -4,6 +4,7 @@ import json
 import time
 
 import pytest
+import yaml
 
 import cluster
 
@@ -86,11 +87,19 @@ def test_a_model_that_cannot_be_imported_is_named_in_a_condition(namespace: str)
     cluster.kubectl("delete", "bapi", "broken", "-n", namespace)
 
 
+def sleepy_as(name: str, **spec: object) -> str:
+    """Example 02 with another name, and with these fields of its spec changed."""
+    text = (cluster.ROOT / "examples/02-sleepy/batchedapi.yaml").read_text()
+    documents = list(yaml.safe_load_all(text))
+    (api,) = (one for one in documents if one["kind"] == "BatchedAPI")
+    api["metadata"]["name"] = name
+    api["spec"] |= spec
+    return yaml.safe_dump_all(documents)
+
+
 def test_deletion_leaves_nothing(namespace: str) -> None:
     """Owner references do it, with the operator alive or dead."""
-    text = (cluster.ROOT / "examples/02-sleepy/batchedapi.yaml").read_text()
-    copy = text.replace("name: sleepy\n", "name: gone\n")
-    cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=copy)
+    cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=sleepy_as("gone"))
     selector = "batchedapi.dev/api=gone"
     cluster.wait_for(lambda: cluster.get_all("pod", namespace, selector), 30, "a pod of the API")
 
@@ -110,11 +119,7 @@ def test_deletion_leaves_nothing(namespace: str) -> None:
 
 def test_external_mode_follows_kubectl_scale(namespace: str) -> None:
     """HPA, KEDA and people write /scale of the BatchedAPI; the operator copies it."""
-    text = (cluster.ROOT / "examples/02-sleepy/batchedapi.yaml").read_text()
-    manual = text.replace("name: sleepy\n", "name: manual\n").replace(
-        "  autoscaling:\n    minReplicas: 1\n    maxReplicas: 6\n",
-        "  autoscaling: {mode: External}\n  replicas: 1\n",
-    )
+    manual = sleepy_as("manual", autoscaling={"mode": "External"}, replicas=1)
     cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=manual)
 
     cluster.kubectl("scale", "bapi", "manual", "-n", namespace, "--replicas=2")

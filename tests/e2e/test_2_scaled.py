@@ -1,7 +1,6 @@
 """Load on 02-sleepy, up and down again. The way down takes minutes: other tests run beside it."""
 
 import json
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any, Final
@@ -9,6 +8,7 @@ from typing import Any, Final
 import pytest
 
 import cluster
+from watched_replicas import Replicas, decided
 
 pytestmark = pytest.mark.cluster
 
@@ -22,54 +22,22 @@ does."""
 IDLE_SECONDS: Final = 120.0
 WINDOW_SECONDS: Final = 75.0
 """The autoscaler's window of a minute, and its slowest report after it."""
-
-
-class Watch:
-    """Every change of the desired replicas, with its reason."""
-
-    def __init__(self, api: Api) -> None:
-        self._api = api
-        self._ended = threading.Event()
-        self._began = time.monotonic()
-        self.changes: list[tuple[float, int, str]] = []
-        self.unloaded = 0.0
-        """When the last load ended, as the changes are dated."""
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._ended.wait(1.0):
-            status = cluster.get("bapi", self._api[1], self._api[0]).get("status", {})
-            desired = status.get("desiredReplicas", 0)
-            if not self.changes or self.changes[-1][1] != desired:
-                decision = status.get("autoscaling", {}).get("lastDecision", {})
-                at = time.monotonic() - self._began
-                self.changes.append((at, desired, decision.get("text", "")))
-
-    def desired(self) -> int:
-        """As last seen."""
-        return self.changes[-1][1] if self.changes else 0
-
-    def load_ended(self) -> None:
-        """From now on there are no requests; those of the last look are still to be decided on."""
-        self.unloaded = time.monotonic() - self._began + 5.0
-
-    def stop(self) -> None:
-        """End the watch."""
-        self._ended.set()
-        self._thread.join()
+LOOK_SECONDS: Final = 5.0
+"""Between two looks of the operator: requests of the last are still to be decided on."""
+UNLOADED: Final = pytest.StashKey[float]()
+"""From when on, as the changes are dated, no request is left to be decided on."""
 
 
 @pytest.fixture(scope="module")
-def watch(deployed_sleepy: Api) -> Iterator[Watch]:
+def watch(deployed_sleepy: Api) -> Iterator[Replicas]:
     """From before the load until after the way down."""
-    watch = Watch(deployed_sleepy)
+    watch = Replicas(*deployed_sleepy, look=decided, every=1.0)
     yield watch
     watch.stop()
 
 
 @pytest.fixture(scope="module")
-def load(deployed_sleepy: Api, watch: Watch) -> Iterator[cluster.Load]:
+def load(deployed_sleepy: Api, watch: Replicas) -> Iterator[cluster.Load]:
     """Three replicas' worth of requests, until stopped."""
     assert watch
     load = cluster.Load(cluster.service_url("sleepy", deployed_sleepy[0]), RATE, 400)
@@ -78,7 +46,7 @@ def load(deployed_sleepy: Api, watch: Watch) -> Iterator[cluster.Load]:
 
 
 @pytest.fixture(scope="module")
-def scaled_up(deployed_sleepy: Api, load: cluster.Load, watch: Watch) -> int:
+def scaled_up(deployed_sleepy: Api, load: cluster.Load, watch: Replicas) -> int:
     """The replicas, once they are at least three and all ready."""
     assert load
     namespace, name = deployed_sleepy
@@ -86,14 +54,16 @@ def scaled_up(deployed_sleepy: Api, load: cluster.Load, watch: Watch) -> int:
     def settled() -> int | None:
         status = cluster.get("bapi", name, namespace)["status"]
         desired, ready = status.get("desiredReplicas", 0), status.get("readyReplicas", 0)
-        return int(ready) if ready >= 3 and ready == desired == watch.desired() else None
+        return int(ready) if ready >= 3 and ready == desired == watch.latest() else None
 
     return cluster.wait_for(settled, 90, "three or more replicas ready")
 
 
-def test_load_of_three_replicas_worth_scales_to_three_to_six(scaled_up: int, watch: Watch) -> None:
+def test_load_of_three_replicas_worth_scales_to_three_to_six(
+    scaled_up: int, watch: Replicas
+) -> None:
     """Demand over learned capacity: no replica count was ever written down."""
-    report_changes("way up", watch)
+    watch.report("way up")
 
     assert 3 <= scaled_up <= 6
 
@@ -127,14 +97,14 @@ def test_a_rolling_update_under_load_loses_nothing(
 
 
 def test_a_rolling_update_at_full_load_answers_nobody_wrongly(
-    deployed_sleepy: Api, scaled_up: int, watch: Watch
+    deployed_sleepy: Api, scaled_up: int, watch: Replicas, request: pytest.FixtureRequest
 ) -> None:
     """With as much as the replicas were scaled for, on a node with nothing to spare.
 
     What is lost then is reported: the generator may get to its own sockets seconds late.
     """
     report = updated_under(RATE, deployed_sleepy, scaled_up, version=3)
-    watch.load_ended()
+    request.session.stash[UNLOADED] = watch.seconds() + LOOK_SECONDS
 
     assert 0 == report["wrong"]
     assert report["ok"] > 0
@@ -155,7 +125,7 @@ def updated_under(rate: float, api: Api, replicas: int, *, version: int) -> dict
         status, wanted = deployment["status"], deployment["spec"]["replicas"]
         current = cluster.get("bapi", name, namespace)["status"]["revision"]["current"]
         pods = cluster.get_all("pod", namespace, f"batchedapi.dev/api={name}")
-        return (
+        return bool(
             current != old
             and status["observedGeneration"] == deployment["metadata"]["generation"]
             and status.get("updatedReplicas", 0) == status.get("availableReplicas", 0) == wanted
@@ -181,13 +151,16 @@ def test_an_idle_api_is_not_written_to(iris: Api) -> None:
     assert before == resource_versions(namespace, name)
 
 
-def test_the_way_down_ends_at_one_replica(watch: Watch, scaled_up: int) -> None:
+def test_the_way_down_ends_at_one_replica(
+    watch: Replicas, scaled_up: int, request: pytest.FixtureRequest
+) -> None:
     """After the last load, without a step up."""
     assert scaled_up
-    cluster.wait_for(lambda: watch.desired() == 1, 420, "one replica again")
-    report_changes("up and down", watch)
+    cluster.wait_for(lambda: watch.latest() == 1, 420, "one replica again")
+    watch.report("up and down")
 
-    steps = [desired for at, desired, _ in watch.changes if at > watch.unloaded]
+    unloaded = request.session.stash.get(UNLOADED, 0.0)
+    steps = [change.replicas for change in watch.changes if change.at > unloaded]
     assert sorted(steps, reverse=True) == steps
 
 
@@ -198,9 +171,3 @@ def resource_versions(namespace: str, name: str) -> dict[str, str]:
         for child in cluster.get_all(kind, namespace, f"batchedapi.dev/api={name}"):
             found[f"{kind}/{child['metadata']['name']}"] = child["metadata"]["resourceVersion"]
     return found
-
-
-def report_changes(title: str, watch: Watch) -> None:
-    """Print what the figures in the README are made of."""
-    lines: list[Any] = [f"{at:6.1f} s  {desired}  {text}" for at, desired, text in watch.changes]
-    print(f"\n{title}:", *lines, sep="\n  ")

@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from hashlib import sha256
 from typing import Any, Final
 
@@ -177,7 +178,7 @@ def http(applied: str) -> Iterator[httpx.Client]:
     with httpx.Client(trust_env=False, timeout=10) as client:
         for name in ("deep", "items", "two-models"):
             docs = cluster.service_url(name, applied, "/openapi.json")
-            cluster.wait_for(lambda docs=docs: answers(client, docs), 30, f"an answer from {name}")
+            cluster.wait_for(partial(answers, client, docs), 30, f"an answer from {name}")
         yield client
 
 

@@ -47,7 +47,7 @@ def test_kubectl_scale_moves_the_replicas_in_mode_external(external: Replicas, m
 
     status = cluster.get("bapi", "external", model)["status"]
 
-    assert [2, 3] == [count for _, count in external.changes]
+    assert [2, 3] == [change.replicas for change in external.changes]
     assert "External" == cluster.condition_of({"status": status}, "AutoscalingActive")["reason"]
 
 
@@ -59,7 +59,7 @@ def test_a_metrics_port_that_dies_takes_no_replica_with_it(busy: Api, blind: int
     pods = cluster.get_all("pod", namespace, f"batchedapi.dev/api={name}")
     before = cluster.get("deployment", name, namespace)["spec"]["replicas"]
     operator = cluster.operator_pod()["status"]["podIP"]
-    watch = Replicas(name, namespace)
+    watch = Replicas(namespace, name)
     unseen = pods[:blind]
     for pod in unseen:
         filter_packets("-I", pod, operator)
@@ -81,7 +81,7 @@ def test_an_operator_that_restarts_under_load_makes_no_wrong_move(busy: Api) -> 
     """What it knew is in the status; until it has seen a window nothing goes down."""
     namespace, name = busy
     before = cluster.get("deployment", name, namespace)["spec"]["replicas"]
-    watch = Replicas(name, namespace)
+    watch = Replicas(namespace, name)
 
     place = ("-n", cluster.SYSTEM_NAMESPACE)
     cluster.kubectl("rollout", "restart", "deployment", *place)
@@ -101,7 +101,7 @@ def test_a_paused_api_stays_as_it_is(busy: Api) -> None:
     namespace, name = busy
     revision = cluster.get("bapi", name, namespace)["status"]["revision"]["current"]
     pause = {"spec": {"paused": True, "predictor": {"config": {"v": 2}}}}
-    watch = Replicas(name, namespace)
+    watch = Replicas(namespace, name)
     try:
         patch(namespace, name, pause)
         cluster.wait_for(lambda: told_as_paused(namespace, name), 40, "both to say Paused")
@@ -136,7 +136,7 @@ def test_nobody_else_moved_the_replicas_in_mode_external(external: Replicas) -> 
     """Five minutes in which one replica would have been enough."""
     time.sleep(max(0.0, EXTERNAL_SECONDS - external.seconds()))
 
-    print(f"\nexternal: {external.changes} in {external.seconds():.0f} s")
+    external.report(f"external, {external.seconds():.0f} s")
     assert [2, 3] == external.stop()
 
 

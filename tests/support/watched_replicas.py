@@ -1,8 +1,9 @@
-"""A slow model on the cluster, and its replicas watched: what the autoscaler does, and does not."""
+"""A slow model on the cluster, and replicas watched: what the autoscaler does, and does not."""
 
 import threading
 import time
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
 import cluster
 
@@ -38,33 +39,68 @@ def manifest(name: str, **spec: Any) -> dict[str, Any]:
     }
 
 
-class Replicas:
-    """The replicas of a Deployment twice a second, and who asked for how many."""
+class Change(NamedTuple):
+    """A replica count that was not the one before."""
 
-    def __init__(self, name: str, namespace: str) -> None:
-        self._name, self._namespace = name, namespace
+    at: float  # seconds since the watch began
+    replicas: int
+    reason: str  # in a sentence; empty where none is told
+
+
+Look = Callable[[str, str], tuple[int, str]]
+"""Replicas of the API of that namespace and name, and the reason."""
+
+
+def asked_for(namespace: str, name: str) -> tuple[int, str]:
+    """What the Deployment is set to, whoever did it."""
+    return cluster.get("deployment", name, namespace)["spec"]["replicas"], ""
+
+
+def decided(namespace: str, name: str) -> tuple[int, str]:
+    """What the operator told in the status, and why; 0 before it did."""
+    status = cluster.get("bapi", name, namespace).get("status", {})
+    decision = status.get("autoscaling", {}).get("lastDecision", {})
+    return status.get("desiredReplicas", 0), decision.get("text", "")
+
+
+class Replicas:
+    """Every change of an API's replica count, from now until stopped."""
+
+    def __init__(
+        self, namespace: str, name: str, *, look: Look = asked_for, every: float = 0.5
+    ) -> None:
+        """`every` is the seconds between two looks; a count that comes and goes between is lost."""
+        self.changes: list[Change] = []
+        """The first count seen is one."""
         self._ended = threading.Event()
         self._began = time.monotonic()
-        self.changes: list[tuple[float, int]] = []
-        """(seconds since the watch began, replicas) of every change, the first look included."""
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, args=(namespace, name, look, every))
         self._thread.start()
 
-    def _run(self) -> None:
-        while not self._ended.wait(0.5):
-            found = cluster.get("deployment", self._name, self._namespace)["spec"]["replicas"]
-            if not self.changes or self.changes[-1][1] != found:
-                self.changes.append((round(time.monotonic() - self._began, 1), found))
+    def _run(self, namespace: str, name: str, look: Look, every: float) -> None:
+        while not self._ended.wait(every):
+            count, reason = look(namespace, name)
+            if not self.changes or self.changes[-1].replicas != count:
+                self.changes.append(Change(self.seconds(), count, reason))
 
     def stop(self) -> list[int]:
         """End the watch; every count there was, in order."""
         self._ended.set()
         self._thread.join()
-        return [count for _, count in self.changes]
+        return [change.replicas for change in self.changes]
+
+    def latest(self) -> int:
+        """As last seen; 0 before the first look."""
+        return self.changes[-1].replicas if self.changes else 0
 
     def seconds(self) -> float:
         """Since the watch began."""
         return time.monotonic() - self._began
+
+    def report(self, title: str) -> None:
+        """Print what the figures in the README are made of."""
+        lines = [f"{at:6.1f} s  {count}  {reason}" for at, count, reason in self.changes]
+        print(f"\n{title}:", *lines, sep="\n  ")
 
 
 def wait_until_ready(namespace: str, name: str, replicas: int) -> None:

@@ -98,7 +98,8 @@ class DeadlineQueue(Generic[P]):
     """Entries in order of their deadlines, of arrival among equals; else as RequestQueue.
 
     O(log n) an entry. A second list in order of arrival knows the oldest. In both lists an entry
-    that left stays until it is first or more than half of the list is such.
+    that left stays until it is first or more than half of the list is such. `take` repeats the rule
+    of the other queue: shared, it would be a call for every entry.
     """
 
     __slots__ = ("_arrivals", "_count", "_heap", "_live", "rows", "size")

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from collections.abc import Sequence
 from typing import Final
 
@@ -101,7 +102,7 @@ def _request(number: int, line: str) -> tuple[float, int]:
     if not isinstance(value, dict):
         raise TraceError(f"{expected}, got {line[:100]!r}")
     t, rows = value.get("t"), value.get("rows")
-    if isinstance(t, bool) or not isinstance(t, int | float) or not 0.0 <= t < math.inf:
+    if isinstance(t, bool) or not isinstance(t, int | float) or not 0.0 <= t <= sys.float_info.max:
         raise TraceError(f"{expected} with finite seconds t >= 0, got t {t!r:.100}")
     if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= MOST_ROWS:
         raise TraceError(f"{expected} with a whole number of rows >= 1, got rows {rows!r:.100}")

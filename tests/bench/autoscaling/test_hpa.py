@@ -16,9 +16,15 @@ def busy_fleet(now: float, busy: float, *, ready: int, starting: int = 0) -> Fle
     return fleet(now, here + coming)
 
 
-def after_a_minute(controller: hpa.HorizontalPodAutoscaler, *fleets: Fleet) -> int | None:
+def answer_to(controller: hpa.HorizontalPodAutoscaler, *fleets: Fleet) -> int | None:
     """Its answer to the last of the fleets."""
     return [controller.desired(each) for each in fleets][-1]
+
+
+def wished_after_a_minute(busy: float, *, ready: int, starting: int) -> int | None:
+    """By one that keeps pods busy for 0.7 of their time, of a fleet that stays as it is."""
+    fleets = [busy_fleet(float(t), busy, ready=ready, starting=starting) for t in range(1, 61)]
+    return answer_to(hpa.on_busy(0.7), *fleets)
 
 
 def test_it_decides_every_15_seconds() -> None:
@@ -55,24 +61,12 @@ def test_one_step_up_adds_four_or_doubles(replicas: int, expected: int) -> None:
 
 def test_pods_that_start_count_as_idle_when_it_would_go_up() -> None:
     """1.43 times four would be six, while the two it already asked for are starting."""
-    controller = hpa.on_busy(0.7)
-
-    wished = after_a_minute(
-        controller, *(busy_fleet(float(t), 1.0, ready=2, starting=2) for t in range(1, 61))
-    )
-
-    assert 4 == wished
+    assert 4 == wished_after_a_minute(1.0, ready=2, starting=2)
 
 
 def test_pods_that_start_are_left_out_when_it_would_go_down() -> None:
     """Four at half the target are two replicas' worth; it does not wait for the others."""
-    controller = hpa.on_busy(0.7)
-
-    wished = after_a_minute(
-        controller, *(busy_fleet(float(t), 0.35, ready=4, starting=2) for t in range(1, 61))
-    )
-
-    assert 2 == wished
+    assert 2 == wished_after_a_minute(0.35, ready=4, starting=2)
 
 
 def test_a_pod_that_has_just_become_ready_counts_as_one_that_starts() -> None:
@@ -83,25 +77,19 @@ def test_a_pod_that_has_just_become_ready_counts_as_one_that_starts() -> None:
         here = [pod(f"pod-{n}", float(t), ready_at=-100.0, busy=1.0) for n in range(4)]
         seen.append(fleet(float(t), [*here, pod("new", float(t), ready_at=50.0, busy=1.0)]))
 
-    assert 6 == after_a_minute(controller, *seen)
+    assert 6 == answer_to(controller, *seen)
 
 
 def test_pods_that_start_do_not_make_it_go_down() -> None:
     """With two idle pods counted the mean would be two thirds of the target: four replicas."""
-    controller = hpa.on_busy(0.7)
-
-    wished = after_a_minute(
-        controller, *(busy_fleet(float(t), 0.68, ready=4, starting=2) for t in range(1, 61))
-    )
-
-    assert 6 == wished
+    assert 6 == wished_after_a_minute(0.68, ready=4, starting=2)
 
 
 def test_without_any_pod_that_has_a_metric_it_leaves_the_replicas() -> None:
     """A failed metric is no reason to scale."""
     controller = hpa.on_busy(0.7)
 
-    assert after_a_minute(controller, busy_fleet(15.0, 1.0, ready=0, starting=3)) is None
+    assert answer_to(controller, busy_fleet(15.0, 1.0, ready=0, starting=3)) is None
 
 
 def test_the_mean_batch_is_taken_over_30_seconds() -> None:
@@ -112,7 +100,7 @@ def test_the_mean_batch_is_taken_over_30_seconds() -> None:
         for t in range(1, 31)
     ]
 
-    assert 3 == after_a_minute(controller, *seen)
+    assert 3 == answer_to(controller, *seen)
 
 
 def received(now: float, gone: float) -> list[SimulatedPod]:

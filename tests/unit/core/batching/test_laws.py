@@ -1,29 +1,14 @@
 """What holds for any traffic: random histories, checked after every step."""
 
-from collections.abc import Hashable
-from dataclasses import dataclass, field
 from math import inf
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.core.batching.history import MAX_SIZE, History
 
-from batchedapi_core.batching import (
-    Batcher,
-    BatchPolicy,
-    Client,
-    Dispatch,
-    Entry,
-    Idle,
-    QueueOrder,
-    Strategy,
-    WaitUntil,
-)
+from batchedapi_core.batching import BatchPolicy, QueueOrder, Strategy
 
 SETTINGS = settings(derandomize=True, database=None, deadline=None, max_examples=250)
-MAX_SIZE = 8
-TIMEOUT = 0.3  # seconds
-SHAPES = (None, "other")
-
 WITH_TARGET = st.sampled_from([0.02, 0.2])
 
 
@@ -60,186 +45,9 @@ STEPS = st.lists(
         st.tuples(st.just("lane"), st.just(0), st.just(0)),
         st.tuples(st.just("lane dies"), st.just(0), st.just(0)),
     ),
+    min_size=40,  # else most are of a few steps: nobody waits or comes too late
     max_size=120,
 )
-
-
-@dataclass
-class History:
-    """Plays steps against a batcher as a dispatcher would, and keeps its own books."""
-
-    policy: BatchPolicy
-    batcher: Batcher[int] = field(init=False)
-    clients: list[Client] = field(default_factory=lambda: [Client() for _ in range(6)])
-    live: list[Entry[int]] = field(default_factory=list)
-    arrived: int = 0
-    cancelled: set[int] = field(default_factory=set)
-    expired: list[int] = field(default_factory=list)
-    dispatched: list[int] = field(default_factory=list)
-    limits: dict[Hashable, int] = field(default_factory=lambda: dict.fromkeys(SHAPES, MAX_SIZE))
-    running: list[tuple[float, list[Entry[int]]]] = field(default_factory=list)
-    free_since: float = 0.0
-    now: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.batcher = Batcher(self.policy)
-        self.batcher.lane_added(0.0)
-
-    def play(self, kind: str, which: int, size: int) -> None:  # noqa: C901 - one case for each step
-        """One step and, as after everything that happens, a decision."""
-        match kind:
-            case "arrive":
-                self.batcher.arrive(self.entry(which, size), self.now)
-            case "other shape":
-                self.batcher.arrive(self.entry(which, size, "other"), self.now)
-            case "limit":
-                self.limits[SHAPES[which]] = min(size, self.limits[SHAPES[which]])
-                self.batcher.limit(SHAPES[which], size)
-            case "oversize":
-                parts = [self.entry(which, MAX_SIZE), self.entry(which, size)]
-                self.batcher.arrive_parts(parts, self.now)
-            case "cancel" if self.live:
-                entry = self.live.pop(which % len(self.live))
-                self.cancelled.add(entry.payload)
-                self.batcher.cancel(entry)
-            case "disconnect":
-                self.batcher.disconnected(self.clients[which])
-                self.clients[which] = Client()
-            case "pass":
-                self.pass_time(self.now + which / 1000)
-            case "finish" | "fail" if self.running:
-                self.finish(which % len(self.running), failed=kind == "fail")
-            case "lane" if self.batcher.lanes < 3:
-                self.freed()
-                self.batcher.lane_added(self.now)
-            case "lane dies" if self.batcher.free_lanes:
-                self.batcher.lane_removed(was_free=True, now=self.now)
-        self.act()
-        self.check_sizes()
-
-    def entry(self, client: int, size: int, shape: str | None = None) -> Entry[int]:
-        """The next request; its payload is its number. Odd clients wait for half as long."""
-        deadline = self.now + TIMEOUT / (1 + client % 2)
-        who = self.clients[client]
-        entry = Entry(self.arrived, 2 * size, size, who, self.now, deadline, shape)
-        self.arrived += 1
-        self.live.append(entry)
-        return entry
-
-    def freed(self) -> None:
-        """A lane is about to be free."""
-        if not self.batcher.free_lanes:
-            self.free_since = self.now
-
-    def finish(self, which: int, *, failed: bool = False) -> None:
-        """One of the running batches ends."""
-        started, entries = self.running.pop(which)
-        self.freed()
-        self.batcher.finished(entries, None if failed else self.now - started, self.now)
-
-    def pass_time(self, until: float) -> None:
-        """Move the clock, stopping wherever a decision asked for it."""
-        while True:
-            action = self.act()
-            if not isinstance(action, WaitUntil) or action.at > until:
-                break
-            self.now = action.at
-        self.now = until
-
-    def act(self) -> Idle | WaitUntil:
-        """Follow the decisions until one is to wait."""
-        while True:
-            action = self.batcher.next_action(self.now)
-            assert action == self.batcher.next_action(self.now)
-            match action:
-                case Dispatch():
-                    self.dispatch(action)
-                case WaitUntil():
-                    self.check_wait(action)
-                    return action
-                case Idle():
-                    assert not self.batcher.queued_size or not self.batcher.free_lanes
-                    return action
-
-    def dispatch(self, action: Dispatch) -> None:
-        """Take a batch, and run it if anything is left of it."""
-        size, shape = action.size, action.shape
-        self.check_reason(action)
-        waiting = sorted((e for e in self.live if e.shape == shape), key=self.turn)
-        entries, expired = self.batcher.take(size, self.now, shape)
-        taken = sum(entry.size for entry in entries)
-        assert 1 <= size <= self.limits[shape]
-        assert taken <= size or len(entries) == 1
-        assert all(entry.deadline > self.now and not entry.cancelled for entry in entries)
-        assert all(entry.deadline <= self.now for entry in expired)
-        left = {*entries, *expired}
-        assert left == set(waiting[: len(left)])
-        assert entries == sorted(entries, key=self.turn)
-        self.live = [entry for entry in self.live if entry not in left]
-        self.dispatched += [entry.payload for entry in entries]
-        self.expired += [entry.payload for entry in expired]
-        assert entries or expired
-        if entries:
-            self.batcher.started(taken, self.now)
-            self.running.append((self.now, entries))
-
-    def turn(self, entry: Entry[int]) -> tuple[float, int]:
-        """Whose is less goes first."""
-        fifo = self.policy.queue_order is QueueOrder.FIFO
-        return (0.0 if fifo else entry.deadline, entry.payload)
-
-    def check_reason(self, action: Dispatch) -> None:
-        """It is true, and a full batch overtakes only who has not waited for the interval."""
-        size, reason, shape = action
-        queued = sum(entry.size for entry in self.live if entry.shape == shape)
-        fifo = self.policy.queue_order is QueueOrder.FIFO
-        turns = [(0.0 if fifo else e.deadline, e.arrived, e.shape == shape) for e in self.live]
-        (*first, _), mine = min(turns), min(turn[:2] for turn in turns if turn[2])
-        several = len({entry.shape for entry in self.live}) > 1
-        patient = self.now < first[1] + self.policy.batch_interval
-        assert mine == tuple(first) or (reason == "full" and patient)
-        assert several or reason != "shape"
-        assert not several or reason in {"full", "shape", "drain"}
-        assert size == queued or reason in {"full", "shape", "early"}
-        match reason:
-            case "full":
-                assert queued >= size
-            case "early":
-                assert self.policy.strategy is not Strategy.FIXED
-            case "interval" if self.policy.strategy is Strategy.FIXED:
-                oldest = min(entry.arrived for entry in self.live)
-                share = 1 if self.limits[shape] == MAX_SIZE else 0  # a limit shortens the interval
-                assert self.now >= oldest + self.policy.batch_interval * share
-
-    def check_wait(self, wait: WaitUntil) -> None:
-        """Later than now, never beyond the interval, and not for what is already here."""
-        oldest = self.live[0].arrived
-        begun = oldest if self.policy.strategy is Strategy.FIXED else max(oldest, self.free_since)
-        assert self.now < wait.at <= begun + self.policy.batch_interval
-        assert wait.size == 0 or self.batcher.queued_size < wait.size <= MAX_SIZE
-        assert len({entry.shape for entry in self.live}) == 1
-
-    def check_sizes(self) -> None:
-        """The batcher's counts are those of the live entries."""
-        live = self.live
-        assert sum(entry.size for entry in live) == self.batcher.queued_size
-        assert sum(entry.rows for entry in live) == self.batcher.queued_rows
-        assert (live[0].arrived if live else inf) == self.batcher.oldest_arrival
-        assert len(self.running) == self.batcher.lanes - self.batcher.free_lanes
-        running = sum(entry.size for _, entries in self.running for entry in entries)
-        assert running == self.batcher.running_size
-        assert (self.batcher.next_free < inf) == bool(self.running)
-
-    def drain(self) -> None:
-        """Stop: nothing waits, everything ends."""
-        self.batcher.draining = True
-        if not self.batcher.lanes:
-            self.batcher.lane_added(self.now)
-        self.act()
-        while self.running:
-            self.now += 0.01
-            self.finish(0)
-            self.act()
 
 
 @SETTINGS
@@ -262,28 +70,48 @@ def test_any_history_keeps_every_promise(
     assert sorted(left) == sorted(set(range(history.arrived)) - history.cancelled)
 
 
+def asking_again(pauses: list[float], interval: float) -> History:
+    """Six clients under Window, one of which asks again after each of `pauses`, in seconds.
+
+    A batch takes 20 ms: long enough for it to pay to wait for those who were just answered.
+    """
+    history = History(BatchPolicy(MAX_SIZE, interval))
+    coming = [(0.001 * number, number) for number in range(len(history.clients))]
+    left = iter(pauses)
+    while coming or history.running:
+        ends = history.running[0][0] + 0.020 if history.running else inf
+        arrival, number = min(coming, default=(inf, 0))
+        if arrival < ends:
+            coming.remove((arrival, number))
+            history.pass_time(max(history.now, arrival))
+            history.play("arrive", number, 1)
+        else:
+            answered = [history.clients.index(entry.client) for entry in history.running[0][1]]
+            history.pass_time(max(history.now, ends))
+            history.finish(0)
+            coming += [(history.now + pause, n) for n, pause in zip(answered, left, strict=False)]
+        if not coming and not history.running:
+            history.pass_time(history.now + interval)
+    return history
+
+
 @SETTINGS
 @given(
-    gaps=st.lists(st.floats(0.0, 0.05), min_size=2, max_size=40),
+    pauses=st.lists(st.floats(0.0, 0.006), min_size=40, max_size=80),
     interval=st.floats(0.0, 0.02),
 )
 def test_no_traffic_makes_window_hold_a_request_beyond_the_interval(
-    gaps: list[float], interval: float
+    pauses: list[float], interval: float
 ) -> None:
     """Held time is measured here, from arrival or free lane to dispatch, in virtual time."""
-    history = History(BatchPolicy(MAX_SIZE, interval))
-    held = []
+    history = asking_again(pauses, interval)
 
-    for i, gap in enumerate(gaps * 3):
-        history.pass_time(history.now + gap)
-        history.play("arrive", i % 6, 1)
-        if history.running:
-            history.now += 0.001
-            history.finish(0)
-        waiting = history.act()
-        if isinstance(waiting, WaitUntil):
-            oldest = max(history.live[0].arrived, history.free_since)
-            history.pass_time(waiting.at)
-            held.append(history.now - oldest)
+    assert not history.live
+    assert max(history.held) <= interval + 1e-12
 
-    assert all(time <= interval + 1e-12 for time in held)
+
+def test_window_does_hold_requests_for_clients_that_come_back() -> None:
+    """Or the law above would be kept by never waiting."""
+    held = asking_again([0.001, 0.002, 0.003, 0.004, 0.005, 0.006] * 10, 0.02).held
+
+    assert max(held) > 0.002

@@ -66,7 +66,9 @@ def test_a_change_rests_before_the_next() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from([IDLE, FULL, SLOW, NOTHING]), st.floats(0.1, 120.0)), max_size=200
+        st.tuples(st.sampled_from([IDLE, FULL, SLOW, NOTHING]), st.floats(0.1, 120.0)),
+        min_size=20,
+        max_size=200,
     )
 )
 def test_whatever_is_found_changes_are_five_minutes_apart(

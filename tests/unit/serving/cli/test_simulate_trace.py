@@ -68,6 +68,8 @@ def test_json_lines_are_recorded_requests_whatever_else_they_say() -> None:
         ("0,5\n10,5\n10,6", "line 3: expected t after 10, got 10"),
         ("0,5\n99999999,5", "at most 30 days and 1e\\+08 rows"),
         ("0,1e9", "6e\\+11 rows; cut the trace"),
+        ("0,1\n1e308,1", "at most 30 days"),
+        (f'{{"t": 1{"0" * 400}, "rows": 1}}', "line 1: expected .* with finite seconds"),
         ('{"t": 1, "rows": 1}\n{"t": }', "line 2: expected an object such as"),
         ('{"t": 1, "rows": 1}\n[1]', "line 2: expected an object such as"),
         ('{"t": -1, "rows": 1}', "finite seconds t >= 0, got t -1"),

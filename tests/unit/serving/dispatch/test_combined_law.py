@@ -55,6 +55,7 @@ STEPS = st.lists(
         st.tuples(st.just("pass"), st.sampled_from([0.001, 0.01, 0.03, 0.2, 0.9, 3.0])),
         st.tuples(st.just("drain"), st.none()),
     ),
+    min_size=10,
     max_size=30,
 )
 

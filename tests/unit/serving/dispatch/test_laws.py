@@ -24,6 +24,7 @@ STEPS = st.lists(
         st.tuples(st.just("pass"), st.sampled_from([1, 3, 10, 30, 200, 900]), st.just(0)),
         st.tuples(st.just("drain"), st.just(0), st.just(0)),
     ),
+    min_size=20,
     max_size=60,
 )
 
