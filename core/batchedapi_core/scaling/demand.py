@@ -23,10 +23,15 @@ def arrival_rate(changes: Sequence[PodChange], interval: float, coverage: float)
 
 
 def rows_per_request(changes: Iterable[PodChange]) -> float:
-    """Of the requests that came, at least 1; 1 where no replica counts requests."""
-    counted = [one for one in changes if one.requests_received > 0.0]
-    requests = sum(one.requests_received for one in counted)
-    return max(1.0, sum(one.received for one in counted) / requests) if counted else 1.0
+    """Of the requests that came, at least 1; replicas that do not count them have one row in each.
+
+    Counting those rows like those of the others would let more of them mean fewer requests.
+    """
+    rows = requests = 0.0
+    for one in changes:
+        rows += one.received
+        requests += one.requests_received or one.received
+    return max(1.0, rows / requests) if requests > 0.0 else 1.0
 
 
 def mean_arrival(intervals: Sequence[Interval]) -> float:
@@ -44,17 +49,19 @@ def mean_in_flight(intervals: Sequence[Interval]) -> float:
 def level(intervals: Sequence[Interval]) -> float:
     """Rows per second of the present: the highest mean of the last 1, 2, 4, ... intervals.
 
-    Each mean counts less one standard error, which is 1/sqrt(N) of it for a Poisson count of N
-    requests. So a jump counts after one interval, chance is averaged out, a single request of many
-    rows is no load, and a fall is believed once all of them show it. More rows in any interval
-    never make it lower.
+    Each mean counts less one standard error of a Poisson count, which is 1/sqrt(N) of it for N. So
+    a jump counts after one interval, chance is averaged out, and a fall is believed once all of
+    them show it. Over the few intervals it is requests that count: one of many rows is no jump.
+    Over all of them it is rows, or demand of few large requests would always be taken for less.
+    More rows in any interval never make it lower.
     """
     highest = seconds = rows = requests = 0.0
     take = 1
     for count, one in enumerate(reversed(intervals), 1):
         seconds, rows = seconds + one.seconds, rows + one.arrival * one.seconds
         requests += one.requests
-        if (count == take or count == len(intervals)) and requests > 0.0:
-            highest = max(highest, rows / seconds * (1.0 - 1.0 / math.sqrt(requests)))
+        counted = rows if count == len(intervals) else requests
+        if (count == take or count == len(intervals)) and counted > 0.0:
+            highest = max(highest, rows / seconds * (1.0 - 1.0 / math.sqrt(counted)))
         take = 2 * take if count == take else take
     return highest

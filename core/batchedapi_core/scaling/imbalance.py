@@ -5,6 +5,7 @@ balancer that splits evenly makes the slowest pod the limit, one with sticky con
 popular.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,9 @@ from batchedapi_core.service_model.line import ServiceTime
 
 FEWEST_PODS = 2
 """One alone is as loaded as the mean."""
+_DOUBT = 2.0
+"""Shares of few requests differ by chance, and the highest of many pods most: as much is left out
+as this many times 1/sqrt(N), nearly three standard errors of a share that is smoothed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +26,7 @@ class Share:
 
     pod: str
     load: float
+    requests: float = 0.0  # that it rests on, forgotten as fast
 
 
 def shares_of(
@@ -49,14 +54,19 @@ def shares_of(
     if ready < FEWEST_PODS:
         return ()
     seen = {change.pod for change in changes}
-    shares = {one.pod: one.load for one in before if one.pod in seen or len(seen) < ready}
+    shares = {one.pod: one for one in before if one.pod in seen or len(seen) < ready}
     loads = _loads(changes, service, interval)
     mean = sum(loads.values()) / len(loads) if loads else 0.0
     if len(loads) >= FEWEST_PODS and mean > 0.0:
         keep = 0.5 ** (interval / policy.imbalance_half_life)
-        for pod, load in loads.items():
-            shares[pod] = shares.get(pod, 1.0) * keep + load / mean * (1.0 - keep)
-    return tuple(Share(pod, load) for pod, load in shares.items())
+        for change, load in loads.items():
+            known = shares.get(change.pod, Share(change.pod, 1.0))
+            shares[change.pod] = Share(
+                change.pod,
+                known.load * keep + load / mean * (1.0 - keep),
+                known.requests * keep + (change.requests_received or change.received),
+            )
+    return tuple(shares.values())
 
 
 def imbalance(policy: ScalingPolicy, shares: Iterable[Share]) -> float:
@@ -65,24 +75,27 @@ def imbalance(policy: ScalingPolicy, shares: Iterable[Share]) -> float:
     Or below the target, where the user set that higher: even load then adds nothing.
     """
     limit = max(policy.hot_utilization, policy.target_utilization)
-    hottest = max((share.load for share in shares), default=1.0)
+    hottest = max(map(_surely, shares), default=1.0)
     factor = hottest * policy.target_utilization / limit
     return min(policy.imbalance_cap, max(1.0, factor))
 
 
+def _surely(share: Share) -> float:
+    """Load of a pod over the mean pod's that is not due to chance."""
+    return share.load * (1.0 - _DOUBT / math.sqrt(max(share.requests, _DOUBT**2)))
+
+
 def _loads(
     changes: Sequence[PodChange], service: ServiceTime | None, interval: float
-) -> dict[str, float]:
-    """Rows/s of each pod, more where it is slow; a pod to which nothing came has none."""
+) -> dict[PodChange, float]:
+    """Rows/s of each pod, more where it is slow; of one that ran no batch, what came."""
     if service is None:
         return {}
     loads = {}
     for change in changes:
-        if not change.mature:
-            continue
-        rate = change.received / max(change.seconds, interval)
-        if change.tells_service_time:
-            loads[change.pod] = rate * change.sums.seconds / change.sums.modelled(service)
-        elif rate <= 0.0:
-            loads[change.pod] = 0.0
+        if change.mature:
+            sums, slowness = change.sums, 1.0
+            if change.tells_service_time:
+                slowness = sums.seconds / sums.modelled(service)
+            loads[change] = change.received / max(change.seconds, interval) * slowness
     return loads

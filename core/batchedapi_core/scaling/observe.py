@@ -19,7 +19,7 @@ from batchedapi_core.scaling.demand import (
 from batchedapi_core.scaling.forecast import trend
 from batchedapi_core.scaling.imbalance import Share, imbalance, shares_of
 from batchedapi_core.scaling.policy import ScalingPolicy
-from batchedapi_core.scaling.revisions import of_model, of_revision, taught
+from batchedapi_core.scaling.revisions import of_model, of_revision, taught, teaches
 from batchedapi_core.scaling.samples import (
     RETENTION,
     Observation,
@@ -189,9 +189,8 @@ def _interval(
     else:
         seconds = max(1e-3, now - state.looked)
     totals, warm = totals_of(changes, policy.lanes), BatchSums()
-    of_new = state.in_use is state.model
     for one in changes:
-        if one.tells_service_time and state.runs(one) is of_new:
+        if one.tells_service_time and teaches(state, one, state.in_use):
             warm = warm.plus(one.sums)
     in_flight = sum(one.in_flight for one in changes) / coverage
     arrival = arrival_rate(changes, seconds, coverage)

@@ -18,10 +18,10 @@ def of_revision(state: ScalingState, revision: str) -> ScalingState:
     """Another image, model or batching has another service time; a rollback has the one before."""
     if state.model.revision == revision:
         return state
-    known = [one for one in (state.model, state.former) if one.known]
+    known = [one for one in (state.in_use, state.model, state.former) if one.known]
     model = next((one for one in known if one.revision == revision), LearnedModel(revision))
     former = next((one for one in known if one.revision != revision), LearnedModel())
-    return replace(state, model=model, former=former, shares=(), trust=1.0)
+    return _anew(state, replace(state, model=model, former=former))
 
 
 def taught(
@@ -41,17 +41,27 @@ def taught(
         now: Monotonic seconds.
         over: No pod of another revision is left.
     """
-    own = [one for one in changes if state.runs(one)]
-    model = state.model.learned(policy, own, now)
-    if over:
-        return replace(state, model=model, former=LearnedModel())
-    former = state.former
-    others = [
-        one for one in changes if not state.runs(one) and former.revision in ("", one.revision)
-    ]
-    return replace(state, model=model, former=former.learned(policy, others, now))
+    model, former = (
+        one.learned(policy, [pod for pod in changes if teaches(state, pod, one)], now)
+        for one in (state.model, state.former)
+    )
+    return _anew(state, replace(state, model=model, former=LearnedModel() if over else former))
+
+
+def teaches(state: ScalingState, pod: PodChange, model: LearnedModel) -> bool:
+    """Whether a pod's batches are those of one of the two models; of a third revision, of none."""
+    if model is state.model:
+        return state.runs(pod)
+    return not state.runs(pod) and model.revision in ("", pod.revision)
 
 
 def of_model(intervals: Iterable[Interval], model: LearnedModel) -> list[Interval]:
     """Those whose batches can be compared with it."""
     return [one for one in intervals if one.revision == model.revision]
+
+
+def _anew(before: ScalingState, after: ScalingState) -> ScalingState:
+    """Trust and shares are about the service time that is planned with; another begins anew."""
+    if after.in_use.revision == before.in_use.revision:
+        return after
+    return replace(after, shares=(), trust=1.0)

@@ -52,7 +52,7 @@ class PodSample:
     startup: float | None = None
     # A counter: seconds from arrival to dispatch, summed over `requests`; 0 where not known
     wait_seconds: float = 0.0
-    # Another: requests that were answered, refused ones too; 0 where not known
+    # Another: requests that ended, also refused or given up; 0 where not known
     answered: float = 0.0
     # What the pod runs; "": not known, it is taken to run what is looked at
     revision: str = ""

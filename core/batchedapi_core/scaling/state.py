@@ -29,6 +29,8 @@ from batchedapi_core.scaling.window import Interval
 from batchedapi_core.service_model.fit import BatchSums
 
 SAVED_VERSION = 2
+ENOUGH = 2.0
+"""A new revision's batches are to be seen at least half as large as the old one's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +64,14 @@ class ScalingState:
 
     @property
     def in_use(self) -> LearnedModel:
-        """What to plan with: while a new revision is not known, what the pods of the old taught."""
-        return self.model if self.model.known or not self.former.known else self.former
+        """What to plan with: the former revision, until the new one is known as well.
+
+        The first of the new pods get little load. A line through small batches says nothing of
+        large ones, and would call for many times the replicas.
+        """
+        new, old = self.model, self.former
+        comparable = ENOUGH * new.largest_mean_batch >= old.largest_mean_batch
+        return new if not old.known or (new.known and comparable) else old
 
     def runs(self, pod: PodSample | PodChange) -> bool:
         """Whether a pod is of the revision that is looked at."""

@@ -29,7 +29,7 @@ class SimulatedPod:
     sizes: float = 0.0
     requests: float = 0.0
     wait_seconds: float = 0.0  # from arrival to dispatch, sum over `requests`
-    answered: float = 0.0  # requests, refused ones too
+    answered: float = 0.0  # requests that ended, also refused ones
 
 
 @dataclass(frozen=True, slots=True)

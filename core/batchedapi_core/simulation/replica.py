@@ -26,7 +26,7 @@ class Counters:
     batch_seconds: float = 0.0
     row_seconds: float = 0.0
     wait_seconds: float = 0.0  # from arrival to dispatch, sum over `requests`
-    answered: int = 0  # requests, refused ones too
+    answered: int = 0  # requests that ended, also refused ones
 
     def executed(self, rows: int, size: int, requests: int, seconds: float, *, full: bool) -> None:
         """A batch ran."""

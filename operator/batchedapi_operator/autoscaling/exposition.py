@@ -31,6 +31,7 @@ _HISTOGRAMS: Final = (
 _READ: Final = frozenset(
     {
         contract.METRIC_BATCHES,
+        contract.METRIC_REQUESTS,
         contract.METRIC_ROWS_RECEIVED,
         contract.METRIC_ROWS_REJECTED,
         contract.METRIC_BATCH_SIZE,

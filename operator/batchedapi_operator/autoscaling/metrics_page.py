@@ -181,7 +181,7 @@ def parse_page(
         rows_received=figures.total(contract.METRIC_ROWS_RECEIVED),
         rows_rejected=figures.total_or_zero(contract.METRIC_ROWS_REJECTED),
         wait_seconds=counted.queue_wait,
-        answered=counted.answered,
+        answered=figures.total_or_zero(contract.METRIC_REQUESTS),
         batches=figures.total(f"{contract.METRIC_BATCH_ROWS}_count"),
         rows=figures.total(f"{contract.METRIC_BATCH_ROWS}_sum"),
         full_batches=counted.released[_FULL],

@@ -12,6 +12,7 @@ from batchedapi_core.scaling import (
     ScalingState,
     observe,
 )
+from batchedapi_core.scaling.imbalance import Share
 from batchedapi_core.service_model.line import ServiceTime
 
 POLICY = ScalingPolicy(min_replicas=1, max_replicas=9, max_batch_size=8, batch_interval=0.010)
@@ -26,6 +27,7 @@ class Rollout:
         self.now = 1000.0
         self.state = ScalingState.empty()
         self.pods: dict[str, PodSample] = {}
+        self.quiet: set[str] = set()
 
     def start(self, name: str, revision: str) -> None:
         """A pod that has not counted anything yet."""
@@ -39,7 +41,8 @@ class Rollout:
         self.now += LOOK
         for name, pod in self.pods.items():
             service = OLD if pod.revision == "a" else NEW
-            self.pods[name] = _after(pod, self.now, service)
+            sizes = (1, 1) if name in self.quiet else (3, 5)
+            self.pods[name] = _after(pod, self.now, service, sizes)
         seen = tuple(pod for name, pod in self.pods.items() if name not in silent)
         count = len(self.pods)
         load, self.state = observe(
@@ -48,19 +51,20 @@ class Rollout:
         return load
 
 
-def _after(pod: PodSample, now: float, service: ServiceTime) -> PodSample:
-    """Twenty batches of three rows, twenty of five."""
-    seconds = [20 * service.seconds(rows) for rows in (3, 5)]
+def _after(pod: PodSample, now: float, service: ServiceTime, sizes: tuple[int, int]) -> PodSample:
+    """Twenty batches of each size."""
+    seconds = [20 * service.seconds(rows) for rows in sizes]
+    rows = 20 * sum(sizes)
     return replace(
         pod,
         time=now,
         uptime=now - pod.process_start,
-        rows_received=pod.rows_received + 160,
+        rows_received=pod.rows_received + rows,
         batches=pod.batches + 40,
-        rows=pod.rows + 160,
+        rows=pod.rows + rows,
         batch_seconds=pod.batch_seconds + sum(seconds),
-        rows_squared=pod.rows_squared + 20 * (9 + 25),
-        row_seconds=pod.row_seconds + 3 * seconds[0] + 5 * seconds[1],
+        rows_squared=pod.rows_squared + 20 * sum(size**2 for size in sizes),
+        row_seconds=pod.row_seconds + sum(n * t for n, t in zip(sizes, seconds, strict=True)),
     )
 
 
@@ -156,3 +160,44 @@ def test_a_third_revision_does_not_teach_for_the_first(rollout: Rollout) -> None
         load = rollout.look("c")
 
     assert 10.0 == fixed(load)
+
+
+def test_a_new_pod_that_gets_little_load_does_not_say_what_batches_cost(rollout: Rollout) -> None:
+    """Connections stay with the old pods; its batches of one row say nothing of larger ones."""
+    rollout.start("new-1", "b")
+    rollout.quiet.add("new-1")
+    waiting = [rollout.look("b") for _ in range(30)]
+    rollout.state = ScalingState.restored(rollout.state.to_saved())
+    rollout.look("b")
+    waiting.append(rollout.look("b"))
+    rollout.quiet.clear()
+    for _ in range(20):
+        load = rollout.look("b")
+
+    assert {10.0} == set(map(fixed, waiting))
+    assert 40.0 == pytest.approx(fixed(load), rel=0.1)
+
+
+def test_trust_and_shares_are_those_of_the_service_time_that_is_planned_with(
+    rollout: Rollout,
+) -> None:
+    """A rollout that is stuck changes no load; the new revision, once known, begins anew."""
+    hot = Share("old-1", 1.3, 1e6)
+    rollout.state = replace(rollout.state, trust=0.7, shares=(hot,))
+    rollout.look("b")
+    stuck = rollout.state
+    rollout.start("new-1", "b")
+    for _ in range(20):
+        rollout.look("b")
+
+    assert 0.7 == stuck.trust
+    assert 1.2 < max(share.load for share in stuck.shares)
+    assert 1.0 == rollout.state.trust
+
+
+def test_batches_of_a_third_revision_are_not_compared_with_the_first(rollout: Rollout) -> None:
+    """Its pods are four times slower, which says nothing of those that are planned with."""
+    rollout.start("new-1", "b")
+    rollout.look("b")
+
+    assert {1.0} == {round(rollout.look("c").slowdown, 2) for _ in range(30)}

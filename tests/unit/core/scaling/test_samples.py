@@ -5,12 +5,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from batchedapi_core.scaling import PodSample
 from batchedapi_core.scaling.demand import arrival_rate, level, rows_per_request
 from batchedapi_core.scaling.samples import PodChange, change, usable
 from batchedapi_core.scaling.window import BatchTotals, Interval
 
+ROWS = st.floats(0.0, 1e4)
 SEEN = PodSample(
     pod="a",
     time=1000.0,
@@ -201,16 +204,54 @@ def test_the_level_follows_a_jump_at_once_and_a_fall_when_all_intervals_show_it(
     assert 0.0 == level_of(0.0, 0.0) == level_of()
 
 
-def test_requests_of_many_rows_are_fewer_than_their_rows() -> None:
+def test_one_request_of_many_rows_is_no_jump() -> None:
     """What chance does goes by requests: 900 rows are sure in 900 of them, and nothing in one."""
+    calm = [Interval(2.0 * n, 2.0, 0.0, BatchTotals()) for n in range(4)]
     single, of_nine, whole = (
-        level([Interval(2.0, 2.0, 450.0, BatchTotals(), rows_per_request=rows)])
+        level([*calm, Interval(8.0, 2.0, 450.0, BatchTotals(), rows_per_request=rows)])
         for rows in (1.0, 9.0, 900.0)
     )
 
     assert 450.0 - 15.0 == pytest.approx(single)
     assert 450.0 * 0.9 == pytest.approx(of_nine)
-    assert 0.0 == whole
+    assert 90.0 * (1 - 1 / 30) == pytest.approx(whole)
+
+
+def test_a_steady_demand_of_few_large_requests_is_not_taken_for_less() -> None:
+    """One of 200 rows each second."""
+    steady = [
+        Interval(2.0 * n, 2.0, 200.0, BatchTotals(), rows_per_request=200.0) for n in range(5)
+    ]
+
+    assert 190.0 < level(steady) < 200.0
+
+
+@settings(derandomize=True, database=None, deadline=None)
+@given(st.lists(st.tuples(ROWS, ROWS, st.booleans()), min_size=1, max_size=8), ROWS, st.data())
+def test_more_rows_of_any_pod_never_lower_the_level(
+    pods: list[tuple[float, float, bool]], more: float, data: st.DataObject
+) -> None:
+    """Also in a fleet of which some do not count requests, and with rows in the requests before."""
+    at = data.draw(st.integers(0, len(pods) - 1))
+    above = [(rows + more * (n == at), rest, counts) for n, (rows, rest, counts) in enumerate(pods)]
+    calm = Interval(0.0, 2.0, 1.0, BatchTotals())
+
+    def level_of_pods(pods: list[tuple[float, float, bool]]) -> float:
+        changes = [
+            rise_of(rows, min(rows, requests) if counts else 0.0) for rows, requests, counts in pods
+        ]
+        rate = arrival_rate(changes, 2.0, 1.0)
+        each = rows_per_request(changes)
+        return level([calm, Interval(2.0, 2.0, rate, BatchTotals(), rows_per_request=each)])
+
+    assert level_of_pods(pods) <= level_of_pods(above) + 1e-6
+
+
+def rise_of(rows: float, requests: float) -> PodChange:
+    """Within two seconds."""
+    found = change_of(SEEN, LATER)
+    assert found is not None
+    return replace(found, seconds=2.0, received=rows, requests_received=requests)
 
 
 def test_requests_came_if_they_were_answered_or_are_in_flight() -> None:
