@@ -27,33 +27,62 @@ class Trial:
 
 
 class Again:
-    """Batches of one group to run again.
+    """Batches of one group to run again, before what is queued.
 
     Those on trial run one at a time: beside each other, all would be blamed for the next death.
+    Searches for a culprit among the rows of a request are the exception: they take turns with what
+    is queued, which goes first, so that nobody waits for more than one run of another's search.
     """
 
     def __init__(self, trial: Trial) -> None:
         """The owner sets `trial.runs` while it runs one of those on trial."""
         self._plain: deque[Batch] = deque()
         self._on_trial: deque[Batch] = deque()
+        self._searches: deque[Batch] = deque()
+        self._turn_of_searches = False
         self.trial = trial
         self.any = False
         """Whether any is left; it is read for every batch, and mostly there is none."""
 
     def __bool__(self) -> bool:
         """Whether there is a next one."""
-        return bool(self._plain or (self._on_trial and not self.trial.runs))
+        return bool(
+            self._plain
+            or (self._on_trial and not self.trial.runs)
+            or (self._searches and self._turn_of_searches)
+        )
 
     def next(self) -> Batch:
-        """The next to run."""
-        batch = (self._plain or self._on_trial).popleft()
-        self.any = bool(self._plain or self._on_trial)
+        """The next to run; only if there is one."""
+        if self._plain:
+            batch = self._plain.popleft()
+        elif self._on_trial and not self.trial.runs:
+            batch = self._on_trial.popleft()
+        else:
+            batch = self._searches.popleft()
+            self._turn_of_searches = False
+        self.any = bool(self._plain or self._on_trial or self._searches)
         return batch
+
+    def others_had_their_turn(self) -> bool:
+        """What is queued ran, or is not to run yet; returns whether a search is next."""
+        self._turn_of_searches = bool(self._searches)
+        return self._turn_of_searches
 
     def first(self, batches: Sequence[Batch]) -> None:
         """Run these before others; they are what is left of a batch that failed."""
         for batch in reversed(batches):
             (self._on_trial if batch.on_trial else self._plain).appendleft(batch)
+            self.any = True
+
+    def search(self, halves: Sequence[Batch]) -> None:
+        """Run these, in turn with what is queued.
+
+        After all others: the larger parts of a request first, so that what is left in the end is
+        small.
+        """
+        for batch in halves:
+            (self._on_trial if batch.on_trial else self._searches).append(batch)
             self.any = True
 
     def last(self, batches: Sequence[Batch]) -> None:

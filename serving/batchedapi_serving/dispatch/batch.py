@@ -3,6 +3,11 @@
 from collections.abc import Sequence
 from typing import Final
 
+import orjson
+
+from batchedapi_serving.codecs.item_results import Item, ItemResults
+from batchedapi_serving.codecs.problems import error_object
+from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.dispatch.jobs import PartEntry, halved
 from batchedapi_serving.dispatch.line import HalvesOfBatch, MethodLine
 from batchedapi_serving.errors import PredictorError
@@ -51,16 +56,26 @@ class Batch:
             return [self._again(live)] if live and len(self.entries) > 1 else []
         return self._halves(live)
 
-    def after_failure_of_a_row(self) -> "list[Batch]":
-        """The halves to run next, of a lone request its rows'; none if it is one row."""
+    def search(self) -> "list[Batch]":
+        """The halves of a lone request that has a culprit among its rows.
+
+        None if it is not alone, or one row, or was halved as often as is allowed.
+        """
         live = self._live()
-        if len(live) == 1 and live[0].rows > 1:
+        if len(live) == 1 and live[0].rows > 1 and live[0].payload.job.may_halve():
             return [self._again([half]) for half in halved(live[0])]
-        return self.after_failure()
+        return []
 
     def after_memory_error(self) -> "list[Batch]":
-        """The same, but what is learned of the size waits for both halves."""
-        halves = self.after_failure_of_a_row()
+        """The halves to run next, of a lone request its rows'; none if it is one row.
+
+        What is learned of the size waits for both.
+        """
+        live = self._live()
+        if len(live) == 1 and live[0].rows > 1:
+            halves = [self._again([half]) for half in halved(live[0])]
+        else:
+            halves = self.after_failure()
         if len(halves) > 1:
             pair = HalvesOfBatch(self.entries[0].shape, self.size)
             for half in halves:
@@ -109,6 +124,14 @@ class Batch:
 
     def _live(self) -> list[PartEntry]:
         return [entry for entry in self.entries if not entry.cancelled]
+
+
+def raised_for_all(batch: Batch, meta: Meta) -> ItemResults:
+    """Every row's answer where an ItemError was raised for them together, as `meta` says."""
+    first = batch.entries[0].payload.first
+    together = f"raised for rows {first} to {first + batch.rows - 1}, which were not run one by one"
+    text = orjson.dumps(error_object("item_failed", f"{meta['message']} ({together})"))
+    return ItemResults([Item(meta["status"], "json", text)] * batch.rows)
 
 
 def predictor_failed(what: str) -> PredictorError:

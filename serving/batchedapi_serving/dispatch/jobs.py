@@ -22,7 +22,7 @@ class Job:
 
     __slots__ = (
         "arrived", "asker", "client", "deadline", "done", "entries", "hurried", "line", "missing",
-        "reply", "rows", "slices",
+        "pieces", "reply", "rows",
     )  # fmt: skip
 
     def __init__(  # noqa: PLR0917 - one for each request: positional arguments are cheaper
@@ -47,8 +47,8 @@ class Job:
         self.entries: Sequence[PartEntry] = ()
         self.missing = 0
         """Rows not yet answered of a request in parts; 0 for a request in one piece."""
-        self.slices: dict[int, tuple[Results, int, int]] | None = None
-        """Answered parts of a request in parts by their first row."""
+        self.pieces: Pieces | None = None
+        """What is known of a request in parts; None until there is anything."""
 
     def part_answered(
         self, first: int, results: Results, start: int, stop: int, receipt: Receipt | None
@@ -61,13 +61,32 @@ class Job:
         Raises:
             ServingError: the parts do not fit together, or the answer cannot be written.
         """
-        slices = self.slices = self.slices or {}
+        pieces = self.pieces = self.pieces or Pieces(self.rows)
+        slices = pieces.slices
         slices[first] = (results, start, stop)
         self.missing -= stop - start
         if self.missing:
             return None
         (results, start, stop), *others = (slices[key] for key in sorted(slices))
         return self.reply.answer(results.joined(start, stop, others), 0, self.rows, receipt)
+
+    def may_halve(self) -> bool:
+        """Whether a search for a culprit among its rows may take two runs more; it counts them."""
+        pieces = self.pieces = self.pieces or Pieces(self.rows)
+        pieces.halvings -= 1
+        return pieces.halvings >= 0
+
+
+class Pieces:
+    """Of a request in parts: what was answered, and how much longer a culprit is looked for."""
+
+    __slots__ = ("halvings", "slices")
+
+    def __init__(self, rows: int) -> None:
+        self.slices: dict[int, tuple[Results, int, int]] = {}
+        """Answered parts by their first row."""
+        self.halvings = (rows - 1).bit_length() + 1
+        """Of two runs each: ceil(log2(rows)) find one culprit, and one is to spare."""
 
 
 class Part:

@@ -13,8 +13,9 @@ from batchedapi_core.batching import (
     WaitUntil,
     choose,
 )
+from batchedapi_serving.codecs.base import Results
 from batchedapi_serving.dispatch.again import Again, Trial
-from batchedapi_serving.dispatch.batch import RETRY, Batch, predictor_failed
+from batchedapi_serving.dispatch.batch import RETRY, Batch, predictor_failed, raised_for_all
 from batchedapi_serving.dispatch.deadlines import Clock
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.dispatch.in_flight import InFlight
@@ -92,6 +93,10 @@ class LaneGroup:
             line, action = self._next(now, standing)
             if isinstance(action, Dispatch):
                 self._dispatch(line, action, now)
+                if again.any:
+                    again.others_had_their_turn()
+                continue
+            if again.any and again.others_had_their_turn():
                 continue
             if isinstance(action, WaitUntil):
                 self._timer = self._clock.call_at(action.at, now, self._waited)
@@ -166,13 +171,10 @@ class LaneGroup:
         line.recorder.executed(batch.rows, batch.requests, batch.size, seconds, worker)
         if meta["kind"] == "error":
             line.batcher.finished(batch.entries, None, now)
-            self._failed(
-                batch,
-                meta["error"],
-                now,
-                out_of_memory=meta.get("oom", False),
-                of_a_row=meta.get("of_a_row", False),
-            )
+            if self._isolates and meta.get("of_a_row", False):
+                self._look_for_row(batch, meta, worker, started, now)
+            else:
+                self._failed(batch, meta["error"], now, out_of_memory=meta.get("oom", False))
             self.decide(now)
             return
         if batch.pair is not None:
@@ -180,10 +182,10 @@ class LaneGroup:
         if self._waiting():
             line.batcher.finished(batch.entries, seconds, now)
             self.decide(now)
-            self._hand_out(batch, meta, payload, worker, started, now)
+            self._hand_out(batch, line.codec.results(meta, payload), worker, started, now)
             return
         try:
-            self._hand_out(batch, meta, payload, worker, started, now)
+            self._hand_out(batch, line.codec.results(meta, payload), worker, started, now)
         finally:
             line.batcher.finished(batch.entries, seconds, now)
         if self._waiting():
@@ -222,9 +224,20 @@ class LaneGroup:
         if not again:
             self._fail(batch, OUT_OF_MEMORY if out_of_memory else _DIED, now)
 
-    def _failed(
-        self, batch: Batch, what: str, now: float, *, out_of_memory: bool, of_a_row: bool = False
+    def _look_for_row(
+        self, batch: Batch, meta: Meta, worker: int, started: float, now: float
     ) -> None:
+        """An ItemError was raised for several rows: tell requests apart, then the rows of one."""
+        halves = batch.search()
+        if halves:
+            self._again.search(halves)
+            return
+        again = batch.after_failure()
+        self._again.first(again)
+        if not again:
+            self._hand_out(batch, raised_for_all(batch, meta), worker, started, now)
+
+    def _failed(self, batch: Batch, what: str, now: float, *, out_of_memory: bool) -> None:
         if out_of_memory:
             shape = batch.entries[0].shape
             if batch.rows == 1:
@@ -236,7 +249,7 @@ class LaneGroup:
         if self._isolates and out_of_memory:
             again = batch.after_memory_error()
         elif self._isolates:
-            again = batch.after_failure_of_a_row() if of_a_row else batch.after_failure()
+            again = batch.after_failure()
         self._again.first(again)
         if not again:
             self._fail(batch, what, now)
@@ -245,10 +258,9 @@ class LaneGroup:
         for entry in batch.entries:
             self._jobs.fail(entry.payload.job, predictor_failed(what), now)
 
-    def _hand_out(  # noqa: PLR0917 - once a batch, from one place
-        self, batch: Batch, meta: Meta, payload: bytes, worker: int, started: float, now: float
+    def _hand_out(
+        self, batch: Batch, results: Results, worker: int, started: float, now: float
     ) -> None:
-        results = batch.line.codec.results(meta, payload)
         receipts, jobs, receipt = self._receipts, self._jobs, None
         start = 0
         for entry in batch.entries:

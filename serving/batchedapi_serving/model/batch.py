@@ -88,7 +88,7 @@ class BatchRunner:
         if isinstance(error, ItemError):
             # Raised, not returned: of one row it is that row's answer; else find whose it is.
             if rows > 1:
-                return _error("raised ItemError", of_a_row=True)
+                return _raised_for_a_row(error)
             return item_frame([error_item(error)])
         text = "".join(traceback.format_exception(error))
         log.error("predict raised", extra={**facts, "traceback": text})
@@ -104,8 +104,15 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)
 
 
-def _error(text: str, *, oom: bool = False, of_a_row: bool = False) -> Result:
-    return {"kind": "error", "error": text, "oom": oom, "of_a_row": of_a_row}, ()
+def _error(text: str, *, oom: bool = False) -> Result:
+    return {"kind": "error", "error": text, "oom": oom}, ()
+
+
+def _raised_for_a_row(error: ItemError) -> Result:
+    """Status and message are for the rows of one request that are never run one by one."""
+    message = str(error.message).encode("utf-8", "replace").decode()  # of half a surrogate no JSON
+    facts = {"of_a_row": True, "status": error.status, "message": message}
+    return {"kind": "error", "error": "raised ItemError", "oom": False, **facts}, ()
 
 
 def _splitter(method: MethodSpec) -> Callable[[Any, Meta], Result]:

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedapi_core.batching import ItemErrorPolicy
 from batchedapi_serving import ItemError
 from batchedapi_serving.metrics import slots
 from dispatching import DiedError, HangsError, World
@@ -105,73 +104,6 @@ async def test_an_item_error_that_is_raised_gets_its_status_in_the_end() -> None
     assert [200, 200, 410, 200] == [one.status for one in asked]
 
 
-def refusing(refused: set[int]) -> Any:
-    """Raises an ItemError over any batch with one of these."""
-
-    def predict(items: list[int]) -> list[int]:
-        if refused & set(items):
-            raise ItemError(410, "gone")
-        return items
-
-    return predict
-
-
-@pytest.mark.parametrize("culprit", [0, 7, 15])
-async def test_an_item_error_raised_over_a_lone_request_is_that_of_its_row(culprit: int) -> None:
-    """It gets what it would get had the method returned the error in its list."""
-    world = World(refusing({culprit}))
-
-    asked = world.ask_rows(list(range(16)))
-    await asyncio.sleep(1)
-
-    error = {"code": "item_failed", "message": "gone", "request_id": None}
-    predictions: list[Any] = list(range(16))
-    predictions[culprit] = {"error": error}
-    assert 410 == asked.status
-    assert predictions == asked.body["predictions"]
-    assert f"instances[{culprit}] failed" in asked.body["error"]["message"]
-    assert len(world.batches) - 1 <= 2 * math.log2(16)
-
-
-async def test_an_item_error_raised_for_every_row_is_every_rows_answer() -> None:
-    """A method that fails for what lies outside its rows; the number of runs has an end."""
-    world = World(refusing({0, 1, 2, 3, 4}))
-
-    asked = world.ask_rows(list(range(5)))
-    await asyncio.sleep(1)
-
-    messages = [row["error"]["message"] for row in asked.body["predictions"]]
-    assert (410, ["gone"] * 5) == (asked.status, messages)
-    assert len(world.batches) == 2 * 5 - 1
-
-
-async def test_an_item_error_raised_beside_other_requests_costs_them_nothing() -> None:
-    """Requests are told apart first, then the rows of the one at fault."""
-    world = World(refusing({11}), max_batch_size=32)
-
-    many = [world.ask_rows(list(range(first, first + 4))) for first in (0, 10, 20)]
-    single = world.ask(30)
-    await asyncio.sleep(1)
-
-    assert [200, 410, 200, 200] == [one.status for one in [*many, single]]
-    assert "instances[1] failed" in many[1].body["error"]["message"]
-    assert [10, 12, 13] == [row for row in many[1].body["predictions"] if isinstance(row, int)]
-
-
-async def test_an_item_error_raised_over_a_part_of_an_oversize_request_names_the_row() -> None:
-    """The row is counted from the request's first, not from its part's."""
-    world = World(refusing({21}), max_batch_size=8)
-
-    asked = world.ask_rows(list(range(30)))
-    await asyncio.sleep(1)
-
-    assert 410 == asked.status
-    assert "instances[21] failed" in asked.body["error"]["message"]
-    assert [n for n in range(30) if n != 21] == [
-        row for row in asked.body["predictions"] if isinstance(row, int)
-    ]
-
-
 async def test_another_exception_over_a_lone_request_fails_all_of_it_at_once() -> None:
     """Only an ItemError says that it is one row's; the rest of a batch is not tried row by row."""
     world = World(raising({3}))
@@ -180,19 +112,6 @@ async def test_another_exception_over_a_lone_request_fails_all_of_it_at_once() -
     await asyncio.sleep(1)
 
     assert (500, 1) == (asked.status, len(world.batches))
-
-
-async def test_with_fail_batch_an_item_error_raised_over_several_rows_is_not_looked_for() -> None:
-    """Nothing is run twice, so nobody knows whose it is; over one row it is that row's answer."""
-    world = World(refusing({3}), item_errors=ItemErrorPolicy.FAIL_BATCH)
-
-    several = world.ask_rows([2, 3])
-    await asyncio.sleep(1)
-    one = world.ask(3)
-    await asyncio.sleep(1)
-
-    assert [500, 410] == [several.status, one.status]
-    assert [[2, 3], [3]] == world.batches
 
 
 async def test_a_killed_process_costs_nobody_an_answer() -> None:
