@@ -29,12 +29,15 @@ def capacity_of(
     )
 
 
-def rate_by_hand(service: ServiceTime, rows: int, interval: float, target: float) -> float:
+def rate_by_hand(
+    service: ServiceTime, rows: int, interval: float, target: float, largest: int
+) -> float:
     """The formula as written in the module's docstring."""
     seconds = service.seconds(rows)
     slack = target - max(interval, seconds) - seconds
     z = math.log(1 / (1 - 0.99)) / 2
-    return rows / seconds * slack / (slack + z * service.per_row) if slack > 0 else 0.0
+    price = seconds / rows if rows == largest else service.per_row
+    return rows / seconds * slack / (slack + z * price) if slack > 0 else 0.0
 
 
 def test_without_a_target_full_batches_are_the_capacity() -> None:
@@ -120,7 +123,7 @@ def test_bisection_finds_what_trying_every_size_finds(
 ) -> None:
     """65 536 sizes each tick for each API would be felt; the rate has one peak."""
     service = ServiceTime(fixed, per_row)
-    best = max(rate_by_hand(service, rows, interval, target) for rows in range(1, size + 1))
+    best = max(rate_by_hand(service, rows, interval, target, size) for rows in range(1, size + 1))
 
     capacity = capacity_of(
         service, largest_batch=size, batch_interval=interval, latency_target=target

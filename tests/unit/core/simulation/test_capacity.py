@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from batchedapi_core.batching import SizeUnit, Strategy
+from batchedapi_core.service_model.capacity import lane_capacity
+from batchedapi_core.service_model.line import ServiceTime
 from batchedapi_core.simulation import (
     PoissonTrace,
     RecordedTrace,
@@ -31,6 +33,30 @@ def test_the_rate_of_one_replica_is_that_of_the_reference(
 ) -> None:
     """The three services of docs/decisions/0003, found by another simulator."""
     assert expected == pytest.approx(max_rate(service), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "service",
+    [
+        Service(0.008, 0.00015, 32, 0.005, 0.100),
+        Service(0.001, 0.004, 8, 0.005, 0.250),
+        Service(0.100, 0.0, 1, 0.0, 0.500),
+        Service(0.500, 0.0, 4, 0.100, 2.0),
+        Service(0.040, 0.001, 16, 0.010, 0.300),
+        Service(0.200, 0.010, 2, 0.020, 1.0),
+    ],
+)
+def test_the_formula_of_capacity_is_near_what_a_replica_holds(service: Service) -> None:
+    """Also where few rows fill a batch, and another costs its share of a further batch."""
+    planned = lane_capacity(
+        ServiceTime(service.fixed, service.per_row),
+        largest_batch=service.max_batch_size,
+        batch_interval=service.batch_interval,
+        latency_target=service.latency_target,
+        quantile=0.99,
+    )
+
+    assert 1.0 == pytest.approx(planned.rows_per_second / max_rate(service), abs=0.15)
 
 
 def test_at_that_rate_the_target_holds_and_above_it_does_not() -> None:
