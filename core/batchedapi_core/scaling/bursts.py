@@ -7,6 +7,7 @@ One burst alone is no pattern.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from batchedapi_core.scaling.foresight import HIGHEST_RATE
 from batchedapi_core.scaling.numbers import MOST_SAVED, short, table, whole
@@ -15,6 +16,8 @@ SURPRISE = 0.25
 """Share by which demand is above its forecast of one start-up ago in a burst."""
 LEAST_LOAD = 0.5
 """Of one replica's capacity: what fewer rows do is no burst but chance."""
+LASTING = 10.0
+"""Seconds from one look at a burst to the next, at most: it goes on while demand is as high."""
 MEMORY = 900.0
 """Seconds for which a burst is remembered."""
 WORTH = 16.0
@@ -27,7 +30,7 @@ class Burst:
     """One burst; more surprises within one start-up belong to it."""
 
     begin: float  # seconds
-    end: float
+    end: float  # when demand was last about as high
     peak: float  # rows/s
 
 
@@ -36,7 +39,7 @@ class Recurrence:
     """A peak that was reached at least twice."""
 
     peak: float  # rows/s
-    gap: float  # seconds, the mean between bursts as high, or since the last if that is longer
+    gap: float  # seconds from one as high to the next: the mean, or since the last if longer
 
 
 def bursts_of(
@@ -59,6 +62,8 @@ def bursts_of(
         lead: Seconds that a replica takes to start.
     """
     kept = tuple(one for one in before if now - one.end < MEMORY)
+    if kept and now - kept[-1].end < LASTING and base * (1.0 + SURPRISE) >= kept[-1].peak:
+        kept = (*kept[:-1], replace(kept[-1], end=now))
     if error is None or error <= SURPRISE or base <= least:
         return kept
     if kept and now - kept[-1].end < lead:
@@ -74,7 +79,8 @@ def recurrences(bursts: Iterable[Burst], now: float) -> tuple[Recurrence, ...]:
     for peak in sorted({one.peak for one in every}, reverse=True):
         those = [one for one in every if one.peak >= peak]
         if len(those) > 1:
-            mean = (those[-1].begin - those[0].begin) / (len(those) - 1)
+            between = [later.begin - earlier.end for earlier, later in pairwise(those)]
+            mean = sum(between) / len(between)
             found.append(Recurrence(peak, max(mean, now - those[-1].end)))
     return tuple(found)
 

@@ -90,6 +90,7 @@ def _evidence(policy: ScalingPolicy, load: LoadWindow, state: ScalingState, now:
         slowdown=load.slowdown,
         trust=state.trust,
         start_up=start_up,
+        seasoned=state.in_use.sums.batches >= policy.hedge_batches,
         imbalance=load.imbalance,
         rows_per_request=rows_per_request,
         in_flight=None if demand is None else demand.in_flight,

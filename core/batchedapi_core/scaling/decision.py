@@ -125,6 +125,7 @@ class Evidence:
     slowdown: float = 1.0  # times longer than learned that batches take
     trust: float = 1.0  # in the capacity, by how long requests wait
     start_up: float = 30.0  # seconds, of a replica
+    seasoned: bool = True  # the service time rests on enough batches to bet on it
     imbalance: float = 1.0  # on the need, for the hottest replica
     rows_per_request: float = 1.0
     in_flight: float | None = None  # requests, over the window

@@ -3,11 +3,13 @@
 A rise is looked for twice: over a few seconds, with little doubt allowed, for what starts suddenly;
 and over the window, for what is slow and would drown in the noise of seconds. Whether and how fast
 demand rises is read from before the last interval; the last must go on rising and bounds how fast.
-So one sudden jump is no trend, and more rows in it never make for a smaller forecast.
+So one sudden jump is no trend, and more rows in it never make for a smaller forecast. Nor is a step
+one that the window still shows: two levels explain it better than a line does.
 """
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 
 from batchedapi_core.scaling.window import Interval, recent
 
@@ -20,6 +22,8 @@ DOUBT = 2.0
 """The same over the whole window, which has more points and fewer that happen to rise."""
 STILL_SECONDS = 15.0
 """A rise over the window is only as fast as it was lately."""
+STEP_ERROR = 0.7
+"""Of the squared error of a line: two levels that leave less are a step."""
 
 
 def trend(intervals: Sequence[Interval]) -> float:
@@ -30,10 +34,8 @@ def trend(intervals: Sequence[Interval]) -> float:
     sudden = recent(intervals, now, SUDDEN_SECONDS)
     still = recent(intervals, now, STILL_SECONDS)
     lately = slope_and_error(still if len(still) >= FEWEST_INTERVALS else intervals[-2:])[0]
-    return max(
-        _rise(sudden, SUDDEN_DOUBT, slope_and_error(intervals[-2:])[0]),
-        _rise(intervals, DOUBT, lately),
-    )
+    slow = 0.0 if _stepped(intervals[:-1]) else _rise(intervals, DOUBT, lately)
+    return max(_rise(sudden, SUDDEN_DOUBT, slope_and_error(intervals[-2:])[0]), slow)
 
 
 def forecast(trend: float, *, base: float, lead: float, cap: float) -> float:
@@ -72,3 +74,33 @@ def _rise(intervals: Sequence[Interval], doubt: float, at_most: float) -> float:
 def _rows_per_request(intervals: Sequence[Interval]) -> float:
     requests = sum(one.requests for one in intervals)
     return sum(one.arrival * one.seconds for one in intervals) / requests if requests > 0 else 1.0
+
+
+def _stepped(intervals: Sequence[Interval]) -> bool:
+    """Whether demand went from one level to another and rises no more."""
+    if len(intervals) <= FEWEST_INTERVALS:
+        return False
+    rates = [one.arrival for one in intervals]
+    cut, error = _two_levels(rates)
+    slope, _ = slope_and_error(intervals)
+    mean_time = sum(one.time for one in intervals) / len(intervals)
+    mean_rate = sum(rates) / len(rates)
+    line = sum((one.arrival - mean_rate - slope * (one.time - mean_time)) ** 2 for one in intervals)
+    if error >= STEP_ERROR * line:
+        return False
+    since = intervals[cut:]
+    if len(since) < FEWEST_INTERVALS:
+        return True
+    still, doubt = slope_and_error(since)
+    return still <= doubt
+
+
+def _two_levels(rates: Sequence[float]) -> tuple[int, float]:
+    """Where the second of two levels begins that fit best, and the sum of squared errors."""
+    total, squares = sum(rates), sum(rate * rate for rate in rates)
+    errors = (
+        (squares - before**2 / cut - (total - before) ** 2 / (len(rates) - cut), cut)
+        for cut, before in enumerate(accumulate(rates[:-1]), 1)
+    )
+    error, cut = min(errors)
+    return cut, error

@@ -164,8 +164,11 @@ def _base(evidence: Evidence) -> float:
 
 
 def _hedged(policy: ScalingPolicy, evidence: Evidence, base: float, capacity: float) -> bool:
-    """Whether demand is far above what is ready; not where what is too much could not go again."""
-    if policy.down.select is Select.DISABLED:
+    """Whether demand is far above what is ready.
+
+    Not while too few batches say how much that is, nor where what is too much could not go again.
+    """
+    if policy.down.select is Select.DISABLED or not evidence.seasoned:
         return False
     return base > policy.overload_trigger * capacity * evidence.ready and capacity > 0
 

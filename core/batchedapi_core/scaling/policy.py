@@ -94,6 +94,7 @@ class ScalingPolicy:
 
     overload_trigger: float = 1.15  # demand over ready capacity
     overload_factor: float = 3.0  # on the need: the first of many to be ready are ready sooner
+    hedge_batches: float = 20.0  # fewer say too little of a replica to bet on it
     passing_hold: float = 6.0  # what overload or forecast asked for is given up after this long
     saturation_share: float = 0.9  # of busy time and of full batches
     saturation_seconds: float = 8.0

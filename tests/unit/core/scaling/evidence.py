@@ -31,6 +31,7 @@ def evidence_of(
     recurring: tuple[Recurrence, ...] = (),
     slowdown: float = 1.0,
     trust: float = 1.0,
+    seasoned: bool = True,
 ) -> Evidence:
     """A steady load of `rate` rows/s on a service whose full batches were seen."""
     return Evidence(
@@ -64,6 +65,7 @@ def evidence_of(
         recurring=recurring,
         slowdown=slowdown,
         trust=trust,
+        seasoned=seasoned,
     )
 
 

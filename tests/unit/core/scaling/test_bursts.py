@@ -23,6 +23,15 @@ def test_a_burst_is_demand_that_its_forecast_was_far_too_low_for() -> None:
     )
 
 
+def test_a_burst_lasts_while_demand_is_about_as_high() -> None:
+    """What keeping costs is the time between bursts, in which replicas have nothing to do."""
+    long = [(2.0 * n, 800.0, 0.0) for n in range(1, 46)]
+
+    assert (Burst(0.0, 90.0, 800.0),) == after((0.0, 800.0, 0.5), *long)
+    assert (Burst(0.0, 90.0, 800.0),) == after((0.0, 800.0, 0.5), *long, (92.0, 500.0, 0.0))
+    assert (Burst(0.0, 0.0, 800.0),) == after((0.0, 800.0, 0.5), (60.0, 800.0, 0.0))
+
+
 def test_bursts_are_forgotten() -> None:
     """Those of this morning are no pattern this evening; and there are never very many."""
     many = tuple((100.0 * n, 800.0, 0.5) for n in range(8))
@@ -33,11 +42,11 @@ def test_bursts_are_forgotten() -> None:
 
 
 def test_a_peak_that_was_reached_once_is_no_pattern() -> None:
-    """The second highest was reached twice; every how often is the mean, or longer if overdue."""
+    """The second highest was reached twice, with so long between on average; longer if overdue."""
     bursts = [Burst(0.0, 9.0, 500.0), Burst(100.0, 109.0, 900.0), Burst(300.0, 309.0, 700.0)]
 
     assert () == recurrences(bursts[:1], 400.0)
-    assert (Recurrence(700.0, 200.0), Recurrence(500.0, 150.0)) == recurrences(bursts, 400.0)
+    assert (Recurrence(700.0, 191.0), Recurrence(500.0, 141.0)) == recurrences(bursts, 400.0)
     assert (Recurrence(700.0, 691.0), Recurrence(500.0, 691.0)) == recurrences(bursts, 1000.0)
 
 

@@ -33,6 +33,7 @@ from batchedapi_core.service_model.line import ServiceTime
         (evidence_of(worth(3.0)), 3, Reason.DEMAND, ""),
         (evidence_of(worth(2.4), current=2, ready=2, held=3), 3, Reason.DEMAND, ""),
         (evidence_of(worth(2.9), ready=2, held=3), 9, Reason.OVERLOAD, ""),
+        (evidence_of(worth(2.9), ready=2, held=3, seasoned=False), 3, Reason.DEMAND, ""),
         (evidence_of(worth(2.0), saturated=8.0), 5, Reason.SATURATED, ""),
         (evidence_of(worth(2.4), saturated=8.0, ready=2), 3, Reason.DEMAND, ""),
         (evidence_of(worth(3.1)), 3, Reason.WITHIN_TOLERANCE, "WithinTolerance"),

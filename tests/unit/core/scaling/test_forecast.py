@@ -36,8 +36,20 @@ def test_a_steady_rise_is_seen_but_for_its_standard_error() -> None:
         RAMP[:3],
         list(reversed(RAMP)),
         [10.0 + (n % 2) for n in range(30)],
+        [1000.0 + 4.0 * (n % 5) for n in range(20)] + [4000.0 + 9.0 * (n % 7) for n in range(10)],
+        [1000.0 + 4.0 * (n % 5) for n in range(27)] + [4000.0, 4009.0, 4005.0],
     ],
-    ids=["flat", "no longer", "collapsed", "one jump", "too short", "falling", "noise"],
+    ids=[
+        "flat",
+        "no longer",
+        "collapsed",
+        "one jump",
+        "too short",
+        "falling",
+        "noise",
+        "a step",
+        "a late step",
+    ],
 )
 def test_what_may_be_chance_is_no_trend(rates: list[float]) -> None:
     """A replica started for nothing is paid for a minute."""
@@ -49,6 +61,13 @@ def test_what_starts_suddenly_is_seen_within_ten_seconds() -> None:
     sudden = [1000.0] * 25 + [1000.0 + 400.0 * n for n in range(1, 6)]
 
     assert 150.0 < trend(intervals(*sudden)) < 200.0
+
+
+def test_a_rise_that_began_with_a_step_goes_on() -> None:
+    """Two levels explain the minute better than a line does, and still demand rises."""
+    opened = [*[200.0] * 12, *(3000.0 + 40.0 * n for n in range(18))]
+
+    assert 10.0 < trend(intervals(*opened)) < 20.0
 
 
 def test_the_last_seconds_bound_how_fast_it_goes_on() -> None:
