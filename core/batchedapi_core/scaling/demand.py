@@ -22,15 +22,20 @@ def arrival_rate(changes: Sequence[PodChange], interval: float, coverage: float)
     return sum(one.received / max(one.seconds, interval) for one in changes) / coverage
 
 
-def rows_per_request(changes: Iterable[PodChange]) -> float:
+def rows_per_request(changes: Iterable[PodChange], interval: float) -> float:
     """Of the requests that came, at least 1; replicas that do not count them have one row in each.
 
     Counting those rows like those of the others would let more of them mean fewer requests.
+
+    Args:
+        changes: Of the pods that answered.
+        interval: See `arrival_rate`; each pod has the same weight there and here.
     """
     rows = requests = 0.0
     for one in changes:
-        rows += one.received
-        requests += one.requests_received or one.received
+        seconds = max(one.seconds, interval)
+        rows += one.received / seconds
+        requests += (one.requests_received or one.received) / seconds
     return max(1.0, rows / requests) if requests > 0.0 else 1.0
 
 
@@ -52,7 +57,7 @@ def level(intervals: Sequence[Interval]) -> float:
     Each mean counts less one standard error of a Poisson count, which is 1/sqrt(N) of it for N. So
     a jump counts after one interval, chance is averaged out, and a fall is believed once all of
     them show it. Over the few intervals it is requests that count: one of many rows is no jump.
-    Over all of them it is rows, or demand of few large requests would always be taken for less.
+    Over all of them, seconds enough, it is rows: else few large requests were always too little.
     More rows in any interval never make it lower.
     """
     highest = seconds = rows = requests = 0.0
@@ -60,7 +65,8 @@ def level(intervals: Sequence[Interval]) -> float:
     for count, one in enumerate(reversed(intervals), 1):
         seconds, rows = seconds + one.seconds, rows + one.arrival * one.seconds
         requests += one.requests
-        counted = rows if count == len(intervals) else requests
+        whole = count == len(intervals) and seconds >= LEVEL_SECONDS / 2
+        counted = rows if whole else requests
         if (count == take or count == len(intervals)) and counted > 0.0:
             highest = max(highest, rows / seconds * (1.0 - 1.0 / math.sqrt(counted)))
         take = 2 * take if count == take else take

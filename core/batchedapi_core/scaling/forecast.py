@@ -23,7 +23,8 @@ DOUBT = 2.0
 STILL_SECONDS = 15.0
 """A rise over the window is only as fast as it was lately."""
 STEP_ERROR = 0.7
-"""Of the squared error of a line: two levels that leave less are a step."""
+"""Of the squared error of a line: two levels that leave less are a step. More would hide the
+beginning of many a ramp, less would take the noise on a step for one."""
 
 
 def trend(intervals: Sequence[Interval]) -> float:

@@ -15,7 +15,7 @@ from batchedapi_core.service_model.line import ServiceTime
 
 FEWEST_PODS = 2
 """One alone is as loaded as the mean."""
-_DOUBT = 2.0
+DOUBT = 2.0
 """Shares of few requests differ by chance, and the highest of many pods most: as much is left out
 as this many times 1/sqrt(N), nearly three standard errors of a share that is smoothed."""
 
@@ -82,7 +82,7 @@ def imbalance(policy: ScalingPolicy, shares: Iterable[Share]) -> float:
 
 def _surely(share: Share) -> float:
     """Load of a pod over the mean pod's that is not due to chance."""
-    return share.load * (1.0 - _DOUBT / math.sqrt(max(share.requests, _DOUBT**2)))
+    return share.load * (1.0 - DOUBT / math.sqrt(max(share.requests, DOUBT**2)))
 
 
 def _loads(

@@ -201,7 +201,7 @@ def _interval(
         totals,
         in_flight,
         warm,
-        rows_per_request(changes),
+        rows_per_request(changes, seconds),
         state.in_use.revision,
     )
 

@@ -34,6 +34,7 @@ def replica_capacity(
     lane = lane_capacity(
         service,
         largest_batch=largest_batch,
+        full_batch=policy.max_batch_size,
         batch_interval=policy.batch_interval,
         latency_target=policy.latency_target,
         quantile=policy.quantile,

@@ -18,7 +18,8 @@ def of_revision(state: ScalingState, revision: str) -> ScalingState:
     """Another image, model or batching has another service time; a rollback has the one before."""
     if state.model.revision == revision:
         return state
-    known = [one for one in (state.in_use, state.model, state.former) if one.known]
+    found = (state.in_use, state.model, state.former)
+    known = [one for one in found if one is not None and one.known]
     model = next((one for one in known if one.revision == revision), LearnedModel(revision))
     former = next((one for one in known if one.revision != revision), LearnedModel())
     return _anew(state, replace(state, model=model, former=former))
@@ -41,11 +42,13 @@ def taught(
         now: Monotonic seconds.
         over: No pod of another revision is left.
     """
-    model, former = (
-        one.learned(policy, [pod for pod in changes if teaches(state, pod, one)], now)
-        for one in (state.model, state.former)
-    )
-    return _anew(state, replace(state, model=model, former=LearnedModel() if over else former))
+    model = state.model.learned(policy, _teachers(state, changes, state.model), now)
+    former = state.former
+    if former is not None:
+        former = former.learned(policy, _teachers(state, changes, former), now)
+        if over or (model.known and _comparable(policy, model, former)):
+            former = None
+    return _anew(state, replace(state, model=model, former=former))
 
 
 def teaches(state: ScalingState, pod: PodChange, model: LearnedModel) -> bool:
@@ -58,6 +61,22 @@ def teaches(state: ScalingState, pod: PodChange, model: LearnedModel) -> bool:
 def of_model(intervals: Iterable[Interval], model: LearnedModel) -> list[Interval]:
     """Those whose batches can be compared with it."""
     return [one for one in intervals if one.revision == model.revision]
+
+
+def _teachers(
+    state: ScalingState, changes: Iterable[PodChange], model: LearnedModel
+) -> list[PodChange]:
+    return [one for one in changes if teaches(state, one, model)]
+
+
+def _comparable(policy: ScalingPolicy, new: LearnedModel, old: LearnedModel) -> bool:
+    """Whether the new revision's batches were half as large as the old one's, if those still fit.
+
+    The first of the new pods get little load. A line through small batches says nothing of large
+    ones, and would call for many times the replicas.
+    """
+    seen = min(old.largest_mean_batch, float(policy.max_batch_size))
+    return not old.known or policy.seen_factor * new.largest_mean_batch >= seen
 
 
 def _anew(before: ScalingState, after: ScalingState) -> ScalingState:

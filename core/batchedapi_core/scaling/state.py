@@ -29,8 +29,6 @@ from batchedapi_core.scaling.window import Interval
 from batchedapi_core.service_model.fit import BatchSums
 
 SAVED_VERSION = 2
-ENOUGH = 2.0
-"""A new revision's batches are to be seen at least half as large as the old one's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,8 @@ class ScalingState:
     """
 
     model: LearnedModel = LearnedModel()  # noqa: RUF009 - a frozen value, safe to share
-    former: LearnedModel = LearnedModel()  # noqa: RUF009 - of the revision before, while it serves
+    # Of the revision before, until the new one is known as well; None: it is
+    former: LearnedModel | None = LearnedModel()  # noqa: RUF009 - a frozen value, safe to share
     samples: tuple[PodSample, ...] = ()  # the last of each pod
     intervals: tuple[Interval, ...] = ()
     started: float | None = None  # since when all is remembered, by this process or one before
@@ -64,14 +63,8 @@ class ScalingState:
 
     @property
     def in_use(self) -> LearnedModel:
-        """What to plan with: the former revision, until the new one is known as well.
-
-        The first of the new pods get little load. A line through small batches says nothing of
-        large ones, and would call for many times the replicas.
-        """
-        new, old = self.model, self.former
-        comparable = ENOUGH * new.largest_mean_batch >= old.largest_mean_batch
-        return new if not old.known or (new.known and comparable) else old
+        """What to plan with."""
+        return self.model if self.former is None or not self.former.known else self.former
 
     def runs(self, pod: PodSample | PodChange) -> bool:
         """Whether a pod is of the revision that is looked at."""

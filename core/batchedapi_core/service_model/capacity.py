@@ -2,8 +2,8 @@
 
 A row waits at most max(batch interval, the batch in progress) and then for its own batch. What the
 target leaves after that, the slack, absorbs queueing noise: the tail of a queue whose marginal cost
-is one row's price c. Below the largest batch one more makes the batch larger and costs per_row; at
-the largest it takes its share of a further batch, t(n) / n. With z = ln(1 / (1 - quantile)) / 2
+is one row's price c. While a batch has room one more makes it larger and costs per_row; once it is
+full, one more takes its share of a further batch, t(n) / n. With z = ln(1 / (1 - quantile)) / 2
 
     capacity = max over n of  n / t(n) * slack / (slack + z * c * together),
     slack = target - max(interval, t(n)) - t(n) > 0
@@ -40,6 +40,7 @@ def lane_capacity(
     service: ServiceTime,
     *,
     largest_batch: int,
+    full_batch: int | None = None,
     batch_interval: float,
     latency_target: float | None,
     quantile: float,
@@ -50,6 +51,8 @@ def lane_capacity(
     Args:
         service: Seconds of a batch.
         largest_batch: Rows, >= 1.
+        full_batch: Rows at which a batch has no more room, where that is more than the largest to
+            count on.
         batch_interval: Seconds the oldest row waits for its batch to fill.
         latency_target: Seconds, for `quantile` of the rows; None plans for full batches.
         quantile: In (0, 1).
@@ -59,20 +62,21 @@ def lane_capacity(
         `feasible` is False when even a batch of one row misses the target; the rate is then half
         of what full batches give.
     """
-    full = largest_batch / service.seconds(largest_batch)
+    throughput = largest_batch / service.seconds(largest_batch)
     if latency_target is None:
-        return Capacity(full, largest_batch, feasible=True)
+        return Capacity(throughput, largest_batch, feasible=True)
+    full = full_batch or largest_batch
     noise = 0.5 * math.log(1.0 / (1.0 - quantile)) * rows_per_request
 
     def rate(rows: int) -> float:
         seconds = service.seconds(rows)
         slack = latency_target - max(batch_interval, seconds) - seconds
-        price = seconds / rows if rows == largest_batch else service.per_row
+        price = seconds / rows if rows == full else service.per_row
         return rows / seconds * slack / (slack + noise * price) if slack > 0 else 0.0
 
     best = _peak(rate, largest_batch)
     if rate(best) <= 0.0:
-        return Capacity(BEST_EFFORT * full, largest_batch, feasible=False)
+        return Capacity(BEST_EFFORT * throughput, largest_batch, feasible=False)
     return Capacity(rate(best), best, feasible=True)
 
 

@@ -37,6 +37,7 @@ TERMS: Final = (
     ("trust", "of it is counted on, by how long requests wait"),
     ("imbalance", "on the need, for the hottest replica"),
     ("boost", "on the need, while overloaded"),
+    ("seasoned", "enough batches for a boost"),
     *_OUTCOME,
 )
 """Terms of a decision by policy CapacitySLO in the order of the formula, and what each is."""

@@ -46,28 +46,28 @@ class Again:
 
     def __bool__(self) -> bool:
         """Whether there is a next one."""
-        return bool(
-            self._plain
-            or (self._on_trial and not self.trial.runs)
-            or (self._searches and self._turn_of_searches)
-        )
+        return bool(self._next())
 
     def next(self) -> Batch:
         """The next to run; only if there is one."""
-        if self._plain:
-            batch = self._plain.popleft()
-        elif self._on_trial and not self.trial.runs:
-            batch = self._on_trial.popleft()
-        else:
-            batch = self._searches.popleft()
+        queue = self._next()
+        batch = queue.popleft()
+        if queue is self._searches:
             self._turn_of_searches = False
         self.any = bool(self._plain or self._on_trial or self._searches)
         return batch
 
-    def others_had_their_turn(self) -> bool:
-        """What is queued ran, or is not to run yet; returns whether a search is next."""
-        self._turn_of_searches = bool(self._searches)
-        return self._turn_of_searches
+    def others_had_their_turn(self) -> None:
+        """What is queued ran, or is not to run yet: a search is next."""
+        self._turn_of_searches = True
+
+    def _next(self) -> deque[Batch]:
+        """Where the next one is; empty if there is none."""
+        if self._plain:
+            return self._plain
+        if self._on_trial and not self.trial.runs:
+            return self._on_trial
+        return self._searches if self._turn_of_searches else deque()
 
     def first(self, batches: Sequence[Batch]) -> None:
         """Run these before others; they are what is left of a batch that failed."""

@@ -96,8 +96,10 @@ class LaneGroup:
                 if again.any:
                     again.others_had_their_turn()
                 continue
-            if again.any and again.others_had_their_turn():
-                continue
+            if again.any:
+                again.others_had_their_turn()
+                if again:
+                    continue
             if isinstance(action, WaitUntil):
                 self._timer = self._clock.call_at(action.at, now, self._waited)
             return

@@ -12,14 +12,18 @@ class ItemError(Exception):
         message: Shown to the client.
     """
 
+    # Of a subclass that does not call our __init__: its items fail like those of any exception.
+    status: int = 500
+    message: str = ""
+
     def __init__(self, status: int, message: str) -> None:
         if not 400 <= status <= 599:  # noqa: PLR2004 - the range of HTTP error statuses
             raise ValueError(
                 f"{type(self).__name__}: expected a status of 400 to 599, got {status}"
             )
         super().__init__(message)
-        self.status = status
-        self.message = message
+        self.status = int(status)  # numpy's integers, too
+        self.message = str(message)
 
 
 class SubmitError(ItemError):

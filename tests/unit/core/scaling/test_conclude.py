@@ -351,7 +351,7 @@ def _random_evidence(chance: random.Random) -> Evidence:
 
 @pytest.mark.parametrize(
     "broken",
-    [{}, {"version": 1}, {"version": 2}, {"version": 2, "terms": {}, "policy": {}}],
+    [{}, {"version": 2}, {"version": 3}, {"version": 3, "terms": {}, "policy": {}}],
     ids=["empty", "of another version", "without terms", "without evidence"],
 )
 def test_what_is_no_record_is_refused(broken: dict[str, object]) -> None:

@@ -36,17 +36,22 @@ class Rollout:
             revision=revision,
         )  # fmt: skip
 
-    def look(self, revision: str, silent: frozenset[str] = frozenset()) -> LoadWindow:
-        """Two seconds later."""
+    def look(
+        self, revision: str, silent: frozenset[str] = frozenset(), size: int = 8
+    ) -> LoadWindow:
+        """Two seconds later, with a maxBatchSize of `size`."""
         self.now += LOOK
         for name, pod in self.pods.items():
             service = OLD if pod.revision == "a" else NEW
-            sizes = (1, 1) if name in self.quiet else (3, 5)
+            sizes = (1, 1) if name in self.quiet else (min(3, size), min(5, size))
             self.pods[name] = _after(pod, self.now, service, sizes)
         seen = tuple(pod for name, pod in self.pods.items() if name not in silent)
         count = len(self.pods)
         load, self.state = observe(
-            POLICY, self.state, Observation(seen, count, count, revision), self.now
+            replace(POLICY, max_batch_size=size),
+            self.state,
+            Observation(seen, count, count, revision),
+            self.now,
         )
         return load
 
@@ -111,7 +116,7 @@ def test_a_rollback_is_planned_with_what_was_known(rollout: Rollout) -> None:
     """The rollout was stuck, and the pods have served all the time."""
     for _ in range(5):
         rollout.look("b")
-    learned = rollout.state.former.sums.batches
+    learned = rollout.state.in_use.sums.batches
 
     assert 10.0 == fixed(rollout.look("a"))
     assert rollout.state.model.sums.batches > 0.9 * learned
@@ -201,3 +206,27 @@ def test_batches_of_a_third_revision_are_not_compared_with_the_first(rollout: Ro
     rollout.look("b")
 
     assert {1.0} == {round(rollout.look("c").slowdown, 2) for _ in range(30)}
+
+
+def test_smaller_batches_are_planned_with_once_they_are_known(rollout: Rollout) -> None:
+    """As large as the old ones they never become: `maxBatchSize` went from 8 to 2."""
+    rollout.start("new-1", "b")
+    rollout.quiet.update(("old-1", "old-2"))
+    for _ in range(20):
+        load = rollout.look("b", size=2)
+
+    assert load.service is not None
+    assert NEW.seconds(2) == pytest.approx(load.service.seconds(2), rel=0.01)
+
+
+def test_a_new_revision_is_taken_up_once(rollout: Rollout) -> None:
+    """Also where its batches stay at the limit of what can be compared with the old one's."""
+    rollout.start("new-1", "b")
+    used = []
+    for look in range(60):
+        rollout.quiet ^= {"new-1"} if look % 3 == 0 else set()
+        rollout.look("b")
+        used.append(rollout.state.in_use.revision)
+
+    assert {"a", "b"} == set(used)
+    assert sorted(used) == used

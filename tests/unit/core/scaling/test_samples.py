@@ -224,6 +224,7 @@ def test_a_steady_demand_of_few_large_requests_is_not_taken_for_less() -> None:
     ]
 
     assert 190.0 < level(steady) < 200.0
+    assert 0.0 == level([replace(steady[0], arrival=1500.0, rows_per_request=3000.0)])
 
 
 @settings(derandomize=True, database=None, deadline=None)
@@ -238,20 +239,21 @@ def test_more_rows_of_any_pod_never_lower_the_level(
 
     def level_of_pods(pods: list[tuple[float, float, bool]]) -> float:
         changes = [
-            rise_of(rows, min(rows, requests) if counts else 0.0) for rows, requests, counts in pods
+            rise_of(rows, min(rows, requests) if counts else 0.0, 2.0 + 9.0 * (n % 2))
+            for n, (rows, requests, counts) in enumerate(pods)
         ]
         rate = arrival_rate(changes, 2.0, 1.0)
-        each = rows_per_request(changes)
+        each = rows_per_request(changes, 2.0)
         return level([calm, Interval(2.0, 2.0, rate, BatchTotals(), rows_per_request=each)])
 
     assert level_of_pods(pods) <= level_of_pods(above) + 1e-6
 
 
-def rise_of(rows: float, requests: float) -> PodChange:
-    """Within two seconds."""
+def rise_of(rows: float, requests: float, seconds: float) -> PodChange:
+    """Within so long."""
     found = change_of(SEEN, LATER)
     assert found is not None
-    return replace(found, seconds=2.0, received=rows, requests_received=requests)
+    return replace(found, seconds=seconds, received=rows, requests_received=requests)
 
 
 def test_requests_came_if_they_were_answered_or_are_in_flight() -> None:
@@ -261,7 +263,7 @@ def test_requests_came_if_they_were_answered_or_are_in_flight() -> None:
 
     assert rise is not None
     assert 21.0 == rise.requests_received
-    assert 5.0 == rows_per_request([rise])
+    assert 5.0 == rows_per_request([rise], 5.0)
 
 
 @pytest.mark.parametrize("rows", [0.0, 100.0])
@@ -270,7 +272,7 @@ def test_replicas_that_do_not_count_requests_have_one_row_in_each(rows: float) -
     rise = change_of(SEEN, replace(LATER, rows_received=5000 + rows, in_flight=4))
 
     assert rise is not None
-    assert 1.0 == rows_per_request([rise])
+    assert 1.0 == rows_per_request([rise], 5.0)
 
 
 def test_more_rows_in_an_interval_never_lower_the_level() -> None:

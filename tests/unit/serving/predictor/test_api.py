@@ -5,6 +5,7 @@ import json
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 
 from batchedapi_serving import ItemError, SizeOf, Tensor, batched, endpoint
@@ -290,6 +291,19 @@ def test_a_cost_is_counted_in_something(per: float) -> None:
 def test_a_cost_is_rounded_up_and_never_nothing() -> None:
     """A free row would never fill a batch."""
     assert [1, 1, 2] == [SizeOf.bytes(per=10).cost(measured) for measured in (0, 10, 11)]
+
+
+def test_an_item_error_can_be_sent_whatever_made_it() -> None:
+    """Its status goes over a pipe as JSON: a predictor may take it from an array, or inherit."""
+
+    class CarelessError(ItemError):
+        def __init__(self) -> None:
+            """Without that of ItemError."""
+
+    assert {"status": 410, "text": "gone"} == json.loads(
+        json.dumps({"status": ItemError(np.int64(410), "gone").status, "text": "gone"})  # type: ignore[arg-type]
+    )
+    assert (500, "") == (CarelessError().status, CarelessError().message)
 
 
 @pytest.mark.parametrize("status", [200, 399, 600])
