@@ -10,8 +10,8 @@ simulating it at one load after the other; see `max_rate`.
 import math
 import random
 import sys
-import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,13 +57,17 @@ def compared(service: Service) -> dict[str, float]:
     )
     return {
         "size": service.max_batch_size,
-        "fixed": service.fixed,
-        "per_row": service.per_row,
-        "interval": service.batch_interval,
-        "target": service.latency_target or 0.0,
-        "formula": formula.rows_per_second,
-        "truth": max_rate(service),
+        "fixed": _short(service.fixed),
+        "per_row": _short(service.per_row),
+        "interval": _short(service.batch_interval),
+        "target": _short(service.latency_target or 0.0),
+        "formula": _short(formula.rows_per_second),
+        "truth": _short(max_rate(service)),
     }
+
+
+def _short(figure: float) -> float:
+    return float(f"{figure:.4g}")
 
 
 def row_of(least: int, most: int, runs: list[dict[str, float]]) -> tuple[Any, ...]:
@@ -80,15 +84,13 @@ def row_of(least: int, most: int, runs: list[dict[str, float]]) -> tuple[Any, ..
 
 
 @click.command(help=help_of(__doc__))
-@click.option("--seconds", default=150.0, show_default=True, help="After which no more are drawn.")
+@click.option("--services", "count", default=1000, show_default=True, help="About 15 a second.")
 @click.option("--seed", default=7, show_default=True)
 @out_option
-def main(seconds: float, seed: int, out: Path | None) -> None:
+def main(count: int, seed: int, out: Path | None) -> None:
     """See the module's docstring."""
-    around, runs, drawn = environment(), list[dict[str, float]](), services(seed)
-    end = time.monotonic() + seconds
-    while time.monotonic() < end or len(runs) < len(SIZES) ** 2:
-        runs.append(compared(next(drawn)))
+    around = environment()
+    runs = [compared(service) for service in islice(services(seed), count)]
     rows = [row_of(least, most, runs) for least, most in GROUPS]
     table = Table(
         "Capacity by the formula over what a replica holds",

@@ -52,7 +52,7 @@ QUICK: Final = (
     "clock.py --jumps 3",
     "simulated.py --rounds 1 --seconds 5",
     "simulation_speed.py --rounds 1",
-    "capacity.py --seconds 1",
+    "capacity.py --services 100",
     "autoscaler_tick.py --ticks 3",
     "autoscaling --service cpu,emb --trace low,step --controller batchedapi,cortex",
     "soak.py --requests 100000",
