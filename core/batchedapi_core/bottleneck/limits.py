@@ -3,6 +3,7 @@
 from typing import Final
 
 from batchedapi_core.bottleneck.verdict import Kind
+from batchedapi_core.service_model.utilization import as_planned
 
 CALM: Final = 0.9
 """What was found stands until the figure is a tenth below the limit: less is noise."""
@@ -19,8 +20,8 @@ def limit(figure: float, kind: Kind, standing: Kind | None) -> float:
 def planned(target: float, standing: Kind | None, *, most: float = 1.0) -> float:
     """Share of the capacity up to which lanes are used as planned, and need no more compute.
 
-    Halfway from the target to all there is: that is where the autoscaler, too, ceases to take a
-    busy lane for one that does what it should. A tenth less would be below the target, and
+    That is where the autoscaler, too, ceases to take a busy lane for one that does what it should:
+    `service_model.utilization`. A tenth less would be below the target, and
     `Kind.COMPUTE` would stand for ever; it stands until halfway back to the target instead.
 
     Args:
@@ -28,5 +29,5 @@ def planned(target: float, standing: Kind | None, *, most: float = 1.0) -> float
         standing: What was said last.
         most: What can be measured of lanes that are used up.
     """
-    above = min(most, max(ROOM, (1.0 + target) / 2))
+    above = as_planned(target, least=ROOM, most=most)
     return (above + min(target, above)) / 2 if standing is Kind.COMPUTE else above

@@ -7,12 +7,11 @@ from batchedapi_core import contract
 from batchedapi_core.bottleneck.evidence import BottleneckEvidence
 from batchedapi_core.bottleneck.limits import limit, planned
 from batchedapi_core.bottleneck.verdict import Finding, Kind
+from batchedapi_core.service_model.utilization import ALL_BUSY
 from batchedapi_core.words import ms, percent, rate, size
 
 BUSY: Final = 0.85
 """Of the lanes' time. Alone it says little: lanes that start whatever is queued are busy early."""
-ALL_BUSY: Final = 0.98
-"""Of the lanes' time: between two batches there is a moment even with a queue."""
 FULL: Final = 0.5  # of the batches
 FILLED: Final = 0.9  # of the largest batch, on average; of the batches, for all of them
 GAIN: Final = 0.1  # in rows/s from twice the size; a tenth is the knee of the curve

@@ -51,17 +51,24 @@ def slope_and_error(intervals: Sequence[Interval]) -> tuple[float, float]:
     Poisson counts of requests over such intervals.
     """
     count = len(intervals)
-    mean_time = sum(one.time for one in intervals) / count
-    mean_rate = sum(one.arrival for one in intervals) / count
-    spread = sum((one.time - mean_time) ** 2 for one in intervals)
+    slope, spread, squares = _line(intervals)
     if spread <= 0.0:
         return 0.0, 0.0
-    slope = sum((one.time - mean_time) * (one.arrival - mean_rate) for one in intervals) / spread
-    residual = sum(
-        (one.arrival - mean_rate - slope * (one.time - mean_time)) ** 2 for one in intervals
-    ) / max(1, count - 2)
+    mean_rate = sum(one.arrival for one in intervals) / count
+    residual = squares / max(1, count - 2)
     poisson = mean_rate * _rows_per_request(intervals) / max(1e-3, intervals[-1].seconds)
     return slope, math.sqrt(residual / spread) + math.sqrt(poisson / spread)
+
+
+def _line(intervals: Sequence[Interval]) -> tuple[float, float, float]:
+    """Slope, squared spread of the times, and sum of squared errors of the line that fits best."""
+    count = len(intervals)
+    mean_time = sum(one.time for one in intervals) / count
+    mean_rate = sum(one.arrival for one in intervals) / count
+    points = [(one.time - mean_time, one.arrival - mean_rate) for one in intervals]
+    spread = sum(time**2 for time, _ in points)
+    slope = sum(time * rate for time, rate in points) / spread if spread > 0.0 else 0.0
+    return slope, spread, sum((rate - slope * time) ** 2 for time, rate in points)
 
 
 def _rise(intervals: Sequence[Interval], doubt: float, at_most: float) -> float:
@@ -81,12 +88,8 @@ def _stepped(intervals: Sequence[Interval]) -> bool:
     """Whether demand went from one level to another and rises no more."""
     if len(intervals) <= FEWEST_INTERVALS:
         return False
-    rates = [one.arrival for one in intervals]
-    cut, error = _two_levels(rates)
-    slope, _ = slope_and_error(intervals)
-    mean_time = sum(one.time for one in intervals) / len(intervals)
-    mean_rate = sum(rates) / len(rates)
-    line = sum((one.arrival - mean_rate - slope * (one.time - mean_time)) ** 2 for one in intervals)
+    cut, error = _two_levels([one.arrival for one in intervals])
+    _, _, line = _line(intervals)
     if error >= STEP_ERROR * line:
         return False
     since = intervals[cut:]

@@ -56,10 +56,10 @@ def shares_of(
     seen = {change.pod for change in changes}
     shares = {one.pod: one for one in before if one.pod in seen or len(seen) < ready}
     loads = _loads(changes, service, interval)
-    mean = sum(loads.values()) / len(loads) if loads else 0.0
+    mean = sum(load for _, load in loads) / len(loads) if loads else 0.0
     if len(loads) >= FEWEST_PODS and mean > 0.0:
         keep = 0.5 ** (interval / policy.imbalance_half_life)
-        for change, load in loads.items():
+        for change, load in loads:
             known = shares.get(change.pod, Share(change.pod, 1.0))
             shares[change.pod] = Share(
                 change.pod,
@@ -87,15 +87,16 @@ def _surely(share: Share) -> float:
 
 def _loads(
     changes: Sequence[PodChange], service: ServiceTime | None, interval: float
-) -> dict[PodChange, float]:
+) -> list[tuple[PodChange, float]]:
     """Rows/s of each pod, more where it is slow; of one that ran no batch, what came."""
     if service is None:
-        return {}
-    loads = {}
+        return []
+    loads = []
     for change in changes:
         if change.mature:
             sums, slowness = change.sums, 1.0
             if change.tells_service_time:
                 slowness = sums.seconds / sums.modelled(service)
-            loads[change] = change.received / max(change.seconds, interval) * slowness
+            rate = change.received / max(change.seconds, interval)
+            loads.append((change, rate * slowness))
     return loads

@@ -43,9 +43,7 @@ from batchedapi_core.scaling.window import (
 )
 from batchedapi_core.service_model.fit import BatchSums
 from batchedapi_core.service_model.line import ServiceTime
-
-_ALL_BUSY = 0.98
-"""Of the lanes' time: between two batches there is a moment even with a queue."""
+from batchedapi_core.service_model.utilization import ALL_BUSY, as_planned
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +240,7 @@ def _saturated(policy: ScalingPolicy, before: float, latest: Interval | None) ->
     busy = ratio(totals.batch_seconds, totals.lane_seconds) or 0.0
     full = ratio(totals.full_batches, totals.batches) or 0.0
     # As busy as was planned is not saturated, or more replicas would come and go without end.
-    halfway = min(_ALL_BUSY, (1.0 + policy.target_utilization) / 2)
-    most = max(policy.saturation_share, halfway)
+    most = as_planned(policy.target_utilization, least=policy.saturation_share, most=ALL_BUSY)
     saturated = busy > most and full > policy.saturation_share
     return min(before + latest.seconds, policy.saturation_seconds) if saturated else 0.0
 
