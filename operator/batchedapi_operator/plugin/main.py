@@ -14,7 +14,12 @@ from batchedapi_operator.plugin.cluster import (
     read_status,
 )
 from batchedapi_operator.plugin.history import history_table, joined
-from batchedapi_operator.plugin.why import NoDecisionError, explain_decision, newest
+from batchedapi_operator.plugin.why import (
+    NoDecisionError,
+    explain_decision,
+    newest,
+    standing_aside,
+)
 
 
 @click.group()
@@ -82,12 +87,9 @@ def _stale(status: Mapping[str, Any]) -> str:
 
     It names the policy that it decides by in every report but those in which it stands aside.
     """
-    if (status.get("autoscaling") or {}).get("policy"):
-        return ""
-    for one in status.get("conditions") or ():
-        if one["type"] == "AutoscalingActive" and one["status"] != "True":
-            return f"nothing is decided now: {one['reason']}, {one['message']}; the last decision:"
-    return ""
+    decides = (status.get("autoscaling") or {}).get("policy")
+    why = "" if decides else standing_aside(status)
+    return f"nothing is decided now: {why}; the last decision:" if why else ""
 
 
 def _json(what: Any) -> str:

@@ -60,7 +60,8 @@ def newest(name: str, status: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     decision: Mapping[str, Any] | None = (status.get("autoscaling") or {}).get("lastDecision")
     if not decision:
-        raise NoDecisionError(f"{name}: no decision yet{_inactive(status)}")
+        why = standing_aside(status)
+        raise NoDecisionError(f"{name}: no decision yet{f': {why}' if why else _WAIT}")
     return decision
 
 
@@ -82,11 +83,15 @@ def explain_decision(decision: Mapping[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def _inactive(status: Mapping[str, Any]) -> str:
+_WAIT: Final = "; the operator decides every few seconds once a replica is ready"
+
+
+def standing_aside(status: Mapping[str, Any]) -> str:
+    """Why the autoscaler decides nothing: reason and message; empty while it does."""
     for one in status.get("conditions") or ():
         if one["type"] == "AutoscalingActive" and one["status"] != "True":
-            return f": {one['reason']}, {one['message']}"
-    return "; the operator decides every few seconds once a replica is ready"
+            return f"{one['reason']}, {one['message']}"
+    return ""
 
 
 def number(value: object) -> str:

@@ -301,7 +301,7 @@ def test_an_item_error_can_be_sent_whatever_made_it() -> None:
             """Without that of ItemError."""
 
     assert {"status": 410, "text": "gone"} == json.loads(
-        json.dumps({"status": ItemError(np.int64(410), "gone").status, "text": "gone"})  # type: ignore[arg-type]
+        json.dumps({"status": ItemError(np.int64(410), "gone").status, "text": "gone"})  # type: ignore[arg-type]  # an array's
     )
     assert (500, "") == (CarelessError().status, CarelessError().message)
 
