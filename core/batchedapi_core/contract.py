@@ -122,6 +122,13 @@ MAX_CPU_THREADS: Final = 256
 MAX_METHODS: Final = 32
 MAX_NESTING: Final = 64
 """Levels of arrays and objects in a JSON body."""
+MAX_VALUES: Final = 4 * 1024 * 1024
+"""Numbers, texts, names, arrays and objects that one body is taken apart into: as many numbers of
+eight bytes as are 32 MiB. Tensors that travel raw are not taken apart and not counted."""
+MAX_CONTAINERS: Final = 1024 * 1024
+"""Arrays and objects among them: an empty one takes 64 bytes where its text takes two."""
+MAX_MESSAGE_FIELDS: Final = 16384
+"""Fields of a gRPC request outside of its tensors' contents."""
 MAX_HEADER_BYTES: Final = 65536
 HEADER_ARRIVAL_SECONDS: Final = 10.0
 BODY_ARRIVAL_SECONDS: Final = 30.0

@@ -21,7 +21,8 @@ ServingError
 """
 
 import math
-from typing import ClassVar
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 
 class ServingError(Exception):
@@ -149,3 +150,34 @@ class LoadError(PredictorError):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+def brief(value: Any, most: int = 80) -> str:
+    """The first `most` characters of `repr(value)`, without writing the rest of it.
+
+    A client chooses how large a value is that an error quotes.
+    """
+    text = ""
+    for piece in _pieces(value, most):
+        text += piece
+        if len(text) >= most:
+            break
+    return text[:most]
+
+
+def _pieces(value: Any, most: int) -> Iterator[str]:
+    match value:
+        case list() if value:
+            for i, member in enumerate(value):
+                yield ", " if i else "["
+                yield brief(member, most)
+            yield "]"
+        case dict() if value:
+            for i, (name, member) in enumerate(value.items()):
+                yield f"{', ' if i else '{'}{brief(name, most)}: "
+                yield brief(member, most)
+            yield "}"
+        case str() | bytes():
+            yield repr(value if len(value) <= most else value[: most + 1])
+        case _:
+            yield repr(value)

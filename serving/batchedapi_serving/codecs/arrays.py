@@ -1,14 +1,17 @@
 """Arrays that come in whole (.npy, binary tensors): checked, and converted to what is declared."""
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from batchedapi_serving.codecs.json_values import check_row_count
-from batchedapi_serving.errors import InvalidInputError
+from batchedapi_serving.errors import InvalidInputError, TooLargeError
 from batchedapi_serving.predictor.api import Tensor
 
 Array = np.ndarray[Any, Any]
+MAX_WIDENED_BYTES: Final = 64 * 1024 * 1024
+"""Of one input after its values were converted to a wider type; what is sent in the declared type
+is bounded by the body alone."""
 
 
 def check_shape(
@@ -64,7 +67,14 @@ def converted(array: Array, tensor: Tensor, place: str) -> Array:
 
     Raises:
         InvalidInputError: a value is not finite, or out of the type's range.
+        TooLargeError: a narrower type was sent, and the declared one takes too many bytes.
     """
+    size = array.size * np.dtype(tensor.numpy_dtype).itemsize
+    if size > max(array.nbytes, MAX_WIDENED_BYTES):
+        raise TooLargeError(
+            f"{place}: expected at most {MAX_WIDENED_BYTES} bytes as {tensor.dtype}, got {size};"
+            f" send fewer rows at a time, or values that are {tensor.dtype} already"
+        )
     with np.errstate(over="ignore"):  # an overflow becomes inf and is refused below
         packed = np.ascontiguousarray(array, dtype=tensor.numpy_dtype).reshape(array.shape)
     if packed.dtype.kind == "f":

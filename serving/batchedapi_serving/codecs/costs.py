@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, assert_never
 
-from batchedapi_serving.errors import InvalidInputError
+from batchedapi_serving.errors import InvalidInputError, brief
 from batchedapi_serving.predictor.api import Measure, MethodSpec, SizeOf
 
 
@@ -27,13 +27,13 @@ def _length(value: Any, of: str | None, place: str) -> int:
         if not isinstance(value, dict) or of not in value:
             raise InvalidInputError(
                 f"{place}: expected an object with {of!r}, whose length is what the row costs,"
-                f" got {value!r:.80}"
+                f" got {brief(value)}"
             )
         value, place = value[of], f"{place}.{of}"
     if not isinstance(value, str | list | dict):
         raise InvalidInputError(
             f"{place}: expected a text, list or object, whose length is what the row costs,"
-            f" got {value!r:.80}"
+            f" got {brief(value)}"
         )
     return len(value)
 

@@ -6,8 +6,11 @@ from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from batchedapi_core import contract
 from batchedapi_core.batching import Receipts
 from batchedapi_serving.codecs.base import Answer, Decoded, Head, Receipt, Results
+from batchedapi_serving.codecs.grpc_fields import check_fields
+from batchedapi_serving.codecs.json_values import check_value_count
 from batchedapi_serving.codecs.method_codec import MethodCodec
 from batchedapi_serving.codecs.open_inference_binary import BYTES, raw_elements, raw_of
 from batchedapi_serving.codecs.open_inference_inputs import (
@@ -74,7 +77,10 @@ def read_message(body: bytes) -> ModelInferRequest:
 
     Raises:
         MalformedError: the bytes are none.
+        TooLargeError: more fields than there may be; nothing was built for them.
     """
+    if len(body) > contract.MAX_MESSAGE_FIELDS:  # fewer bytes hold no more than that
+        check_fields(body)
     try:
         message = ModelInferRequest()
         message.ParseFromString(body)
@@ -120,7 +126,9 @@ def _input(
     member = _CONTENTS.get(datatype)
     if member is None:
         raise InvalidInputError(f"{place}: {datatype} travels in raw_input_contents only")
-    flat = list(getattr(tensor.contents, member))
+    contents = getattr(tensor.contents, member)
+    check_value_count(len(contents), f"{place}.contents.{member}")
+    flat = list(contents)
     count = 1
     for length in shape:
         count *= length

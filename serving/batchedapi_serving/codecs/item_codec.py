@@ -19,6 +19,7 @@ from batchedapi_serving.codecs.costs import item_cost
 from batchedapi_serving.codecs.item_results import item_results
 from batchedapi_serving.codecs.json_values import (
     check_row_count,
+    check_value_count,
     instances_of,
     is_finite,
     is_json,
@@ -29,7 +30,7 @@ from batchedapi_serving.codecs.method_codec import Encoded
 from batchedapi_serving.codecs.plain_arrays import is_msgpack
 from batchedapi_serving.codecs.plain_replies import INSTANCES, ITEM
 from batchedapi_serving.dispatch.frames import Meta
-from batchedapi_serving.errors import InvalidInputError
+from batchedapi_serving.errors import InvalidInputError, brief
 from batchedapi_serving.predictor.api import MethodSpec
 
 
@@ -129,9 +130,10 @@ def rows_of_arrays(arrays: Mapping[str, Array], place: str) -> list[Any]:
     if len(set(counts.values())) != 1 or not all(counts.values()):
         raise InvalidInputError(
             f"{place}: expected as many rows, at least one, in each array,"
-            f" got {', '.join(f'{name}: {count}' for name, count in counts.items()) or 'none'}"
+            f" got {brief(counts) if counts else 'none'}"
         )
     check_row_count(next(iter(counts.values())))
+    check_value_count(sum(array.size for array in arrays.values()), place)
     columns = [array.tolist() for array in arrays.values()]
     if len(columns) == 1:
         return list(columns[0])

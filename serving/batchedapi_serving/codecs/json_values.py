@@ -3,6 +3,7 @@
 import math
 from typing import Any, Final
 
+import numpy as np
 import orjson
 
 from batchedapi_core import contract
@@ -14,6 +15,8 @@ from batchedapi_serving.errors import (
 )
 
 _INSTANCES: Final = "instances"
+_PIECE: Final = 1 << 20
+"""Bytes that are looked at together: numpy needs several times as many."""
 
 
 def parse_json(body: bytes) -> Any:
@@ -21,7 +24,10 @@ def parse_json(body: bytes) -> Any:
 
     Raises:
         MalformedError: not JSON, not UTF-8, or nested deeper than the limit.
+        TooLargeError: more values than there may be; nothing was built for them.
     """
+    if len(body) > contract.MAX_CONTAINERS:  # fewer bytes hold no more than that of anything
+        _check_counts(body)
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -34,6 +40,63 @@ def parse_json(body: bytes) -> Any:
     if nested and body.count(b"[") + body.count(b"{") > contract.MAX_NESTING:
         check_depth(value)
     return value
+
+
+def _check_counts(body: bytes) -> None:
+    """Bound how much a JSON text is taken apart into, before anything is built.
+
+    Separators and brackets bound values from above; only where that bound is too high those inside
+    of texts are told from the others.
+    """
+    separators = body.count(b",") + body.count(b":")
+    containers = body.count(b"[") + body.count(b"{")
+    if separators + containers > contract.MAX_VALUES or containers > contract.MAX_CONTAINERS:
+        counts = _outside_texts(body)
+        containers = int(counts[ord("[")] + counts[ord("{")])
+        separators = int(counts[ord(",")] + counts[ord(":")])
+    check_container_count(containers)
+    check_value_count(separators + containers, "body")
+
+
+def _outside_texts(body: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """How often each byte is there outside of texts, as far as `body` is JSON."""
+    if b"\\" in body:  # then a quote may be part of a text, unless its backslash is itself escaped
+        body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    counts = np.zeros(256, np.int64)
+    within = 0
+    for start in range(0, len(body), _PIECE):
+        piece = np.frombuffer(body, np.uint8, min(_PIECE, len(body) - start), start)
+        # Sums wrap at 256, which leaves odd ones odd: after an odd number of quotes is a text.
+        texts = (np.cumsum(piece == ord('"'), dtype=np.uint8) + np.uint8(within)) & 1
+        counts += np.bincount(piece[texts == 0], minlength=256)
+        within = int(texts[-1])
+    return counts
+
+
+def check_container_count(containers: int) -> None:
+    """Bound the arrays and objects of one body.
+
+    Raises:
+        TooLargeError: there are more.
+    """
+    if containers > contract.MAX_CONTAINERS:
+        raise TooLargeError(
+            f"body: expected at most {contract.MAX_CONTAINERS} arrays and objects, got"
+            f" {containers}; send fewer rows at a time"
+        )
+
+
+def check_value_count(values: int, place: str) -> None:
+    """Bound what one body is taken apart into.
+
+    Raises:
+        TooLargeError: there are more values.
+    """
+    if values > contract.MAX_VALUES:
+        raise TooLargeError(
+            f"{place}: expected at most {contract.MAX_VALUES} values, got {values}; send numbers as"
+            " .npy or as raw tensors, or fewer rows at a time"
+        )
 
 
 def check_depth(value: Any) -> None:

@@ -5,7 +5,6 @@ numbers that are finite. So a request means the same in both, and rides in the s
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,13 +13,21 @@ import orjson
 
 from batchedapi_core import contract
 from batchedapi_serving.codecs.base import Answer, Decoded, Head, Receipt, Reply, Results
-from batchedapi_serving.codecs.json_values import instances_of, media_type
+from batchedapi_serving.codecs.json_values import (
+    check_container_count,
+    check_depth,
+    check_value_count,
+    instances_of,
+    media_type,
+)
 from batchedapi_serving.codecs.method_codec import MethodCodec
 from batchedapi_serving.codecs.plain_replies import INSTANCES, ITEM
 from batchedapi_serving.codecs.problems import JSON_TYPE
-from batchedapi_serving.errors import InvalidInputError, MalformedError, ServingError
+from batchedapi_serving.errors import InvalidInputError, MalformedError, ServingError, brief
 
-_SCALARS: Final = frozenset((str, int, float, bool, type(None)))
+_NUMBERS: Final = frozenset((int, float, bool))
+_WITHOUT_FLOATS: Final = frozenset((str, int, bool, type(None)))
+_SCALARS: Final = _NUMBERS | _WITHOUT_FLOATS
 
 
 def read_msgpack(body: bytes) -> Any:
@@ -28,6 +35,7 @@ def read_msgpack(body: bytes) -> Any:
 
     Raises:
         MalformedError: not msgpack, more than one value, or nested deeper than the limit.
+        TooLargeError: more values than there may be.
         InvalidInputError: a value that JSON does not have; the message names its path.
     """
     try:
@@ -36,50 +44,91 @@ def read_msgpack(body: bytes) -> Any:
         skimmer = msgpack.Unpacker(max_buffer_size=max(1, len(body)))
         skimmer.feed(body)
         skimmer.skip()
-        value = msgpack.unpackb(body, raw=False, strict_map_key=True, timestamp=0)
+        value = _unpacked(body)
     except (ValueError, msgpack.UnpackException, RecursionError) as error:
         raise MalformedError(f"body: expected one msgpack value, got an error: {error}") from error
-    _check(value)
+    check_depth(value)
+    if not _fits(value):
+        raise _culprit(value, "")
     return value
 
 
-def _check(value: Any) -> None:
-    """Walk a value level by level: a stack of its own, so nesting cannot exhaust Python's."""
-    level: list[tuple[str, Any]] = [("", value)]
-    for _ in range(contract.MAX_NESTING):
-        level = [member for place, container in level for member in _members(place, container)]
-        if not level:
-            return
-    if any(type(member) in (list, dict) for _, member in level):
-        raise MalformedError(
-            f"body: expected at most {contract.MAX_NESTING} levels of arrays and maps, got more"
-        )
-    for place, member in level:
-        _members(place, member)
+def _unpacked(body: bytes) -> Any:
+    if len(body) <= contract.MAX_CONTAINERS:  # so few bytes hold no more than that of anything
+        return msgpack.unpackb(body, raw=False, strict_map_key=True, timestamp=0)
+    # The length of each is true: what is not finished yet is no more than the body is long.
+    count = _Count()
+    value = msgpack.unpackb(
+        body,
+        raw=False,
+        strict_map_key=True,
+        timestamp=0,
+        list_hook=count.list,
+        object_hook=count.map,
+        max_array_len=len(body),
+        max_map_len=len(body),
+    )
+    check_value_count(count.values, "body")
+    return value
 
 
-def _members(place: str, value: Any) -> Sequence[tuple[str, Any]]:
-    """What is in `value` and not checked yet."""
+class _Count:
+    """Ends reading when there is more than there may be, container by container."""
+
+    __slots__ = ("containers", "values")
+
+    def __init__(self) -> None:
+        self.containers = self.values = 0
+
+    def list(self, members: list[Any]) -> list[Any]:
+        self._add(len(members))
+        return members
+
+    def map(self, members: dict[Any, Any]) -> dict[Any, Any]:
+        self._add(2 * len(members))
+        return members
+
+    def _add(self, values: int) -> None:
+        self.containers += 1
+        self.values += values
+        if self.values > contract.MAX_VALUES or self.containers > contract.MAX_CONTAINERS:
+            check_container_count(self.containers)
+            check_value_count(self.values, "body")
+
+
+def _fits(value: Any) -> bool:
+    """Whether a value, of bounded depth, is made of what JSON has."""
     kind = type(value)
     if kind is dict:
-        for key in value:
-            if type(key) is not str:
-                raise InvalidInputError(
-                    f"{place or 'body'}: expected text as keys, got {key!r:.40}"
-                )
-        return [(f"{place}.{key}" if place else key, member) for key, member in value.items()]
+        if not all(type(name) is str for name in value):
+            return False
+        value, kind = list(value.values()), list
     if kind is list:
         kinds = set(map(type, value))
-        if kinds <= _SCALARS and (float not in kinds or all(map(_finite, value))):
-            return ()
-        return [(f"{place}[{i}]", member) for i, member in enumerate(value)]
-    if kind not in _SCALARS:
-        raise InvalidInputError(
-            f"{place or 'body'}: expected what JSON has, got msgpack {kind.__name__}"
-        )
-    if not _finite(value):
-        raise InvalidInputError(f"{place or 'body'}: expected a finite number, got {value}")
-    return ()
+        if kinds <= _NUMBERS:
+            return float not in kinds or all(map(math.isfinite, value))
+        return kinds <= _WITHOUT_FLOATS or all(map(_fits, value))
+    return kind in _SCALARS and _finite(value)
+
+
+def _culprit(value: Any, place: str) -> InvalidInputError:
+    """What is wrong with a value that does not fit; `place` is its path."""
+    if type(value) is dict:
+        for name in value:
+            if type(name) is not str:
+                return InvalidInputError(
+                    f"{place or 'body'}: expected text as keys, got {brief(name, 40)}"
+                )
+        name, member = next(pair for pair in value.items() if not _fits(pair[1]))
+        return _culprit(member, f"{place}.{name:.80}" if place else f"{name:.80}")
+    if type(value) is list:
+        i, member = next(pair for pair in enumerate(value) if not _fits(pair[1]))
+        return _culprit(member, f"{place}[{i}]")
+    if type(value) in _SCALARS:
+        return InvalidInputError(f"{place or 'body'}: expected a finite number, got {value}")
+    return InvalidInputError(
+        f"{place or 'body'}: expected what JSON has, got msgpack {type(value).__name__}"
+    )
 
 
 def _finite(value: Any) -> bool:

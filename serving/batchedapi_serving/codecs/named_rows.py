@@ -8,7 +8,7 @@ import numpy as np
 
 from batchedapi_serving.codecs.arrays import Array, check_dtype, check_shape, converted
 from batchedapi_serving.codecs.tensor_rows import RowPacker, wrong_shape
-from batchedapi_serving.errors import InvalidInputError
+from batchedapi_serving.errors import InvalidInputError, brief
 from batchedapi_serving.predictor.api import MethodSpec, Tensor
 
 
@@ -48,13 +48,15 @@ def _members(method: MethodSpec, row: Any, place: str) -> list[tuple[Any, str]]:
         return [(row, place)]
     names = ", ".join(method.inputs)
     if not isinstance(row, dict):
-        raise InvalidInputError(f"{place}: expected an object with {names}, got {row!r:.80}")
+        raise InvalidInputError(f"{place}: expected an object with {names}, got {brief(row)}")
     for name in method.inputs:
         if name not in row:
             raise InvalidInputError(f"{place}.{name}: expected an input of that name, got none")
     for name in row:
         if name not in method.inputs:
-            raise InvalidInputError(f"{place}: expected {names} and nothing else, got {name!r:.80}")
+            raise InvalidInputError(
+                f"{place}: expected {names} and nothing else, got {brief(name)}"
+            )
     return [(row[name], f"{place}.{name}") for name in method.inputs]
 
 
@@ -103,7 +105,7 @@ def checked_arrays(
     if set(arrays) != set(method.inputs):
         raise InvalidInputError(
             f"{place}: expected the inputs {', '.join(method.inputs)},"
-            f" got {', '.join(map(repr, arrays)) or 'none'}"
+            f" got {brief(list(arrays))[1:-1] or 'none'}"
         )
     lengths: dict[str, int] = {}
     for name, tensor in method.inputs.items():

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from batchedapi_serving.codecs.base import Head
-from batchedapi_serving.codecs.json_values import is_json, unsupported
+from batchedapi_serving.codecs.json_values import check_value_count, is_json, unsupported
 from batchedapi_serving.codecs.method_codec import Array
 from batchedapi_serving.errors import InvalidInputError, MalformedError, PredictorError
 from batchedapi_serving.predictor.tensor import DTYPES
@@ -68,6 +68,7 @@ def raw_elements(
     """
     count = math.prod(shape)
     if datatype == BYTES:
+        check_value_count(count, place)
         return _bytes_elements(raw, count, place)
     expected = count * np.dtype(DTYPES[datatype]).itemsize
     if len(raw) != expected:

@@ -11,10 +11,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from batchedapi_serving.codecs.base import Head
-from batchedapi_serving.codecs.json_values import check_row_count, parse_json
+from batchedapi_serving.codecs.json_values import check_row_count, check_value_count, parse_json
 from batchedapi_serving.codecs.method_codec import Array, Encoded, MethodCodec
 from batchedapi_serving.codecs.open_inference_binary import BYTES, Elements, packed_array
-from batchedapi_serving.errors import InvalidInputError, MalformedError
+from batchedapi_serving.errors import InvalidInputError, MalformedError, brief
 from batchedapi_serving.predictor.api import SINGLE_INPUT, MethodSpec
 from batchedapi_serving.predictor.tensor import DTYPES
 
@@ -60,7 +60,7 @@ def checked_shape(value: Any, place: str) -> tuple[int, ...]:
     ):
         raise InvalidInputError(
             f"{place}.shape: expected 1 to {_MAX_DIMENSIONS} lengths >= 1, rows first,"
-            f" got {value!r:.80}"
+            f" got {brief(value)}"
         )
     check_row_count(value[0])
     return tuple(value)
@@ -75,7 +75,7 @@ def checked_datatype(value: Any, place: str) -> str:
     if value == BYTES or (isinstance(value, str) and value in DTYPES):
         return str(value)
     raise InvalidInputError(
-        f"{place}.datatype: expected one of {', '.join(DTYPES)} and {BYTES}, got {value!r:.40}"
+        f"{place}.datatype: expected one of {', '.join(DTYPES)} and {BYTES}, got {brief(value, 40)}"
     )
 
 
@@ -88,7 +88,7 @@ def elements_of(datatype: str, flat: list[Any], place: str) -> Elements:
     if datatype == BYTES:
         for i, element in enumerate(flat):
             if type(element) is not str and type(element) is not bytes:
-                raise InvalidInputError(f"{place}[{i}]: expected a string, got {element!r:.80}")
+                raise InvalidInputError(f"{place}[{i}]: expected a string, got {brief(element)}")
         return flat
     code, types = _CODES[datatype], set(map(type, flat))
     if types == {bool} if datatype == "BOOL" else bool not in types:
@@ -108,7 +108,7 @@ def _culprit(datatype: str, flat: list[Any], place: str) -> InvalidInputError:
                 continue
         except (struct.error, OverflowError, TypeError):
             pass
-        return InvalidInputError(f"{place}[{i}]: expected {datatype}, got {element!r:.80}")
+        return InvalidInputError(f"{place}[{i}]: expected {datatype}, got {brief(element)}")
     raise AssertionError(f"{place}: every element packs alone, but not together")
 
 
@@ -123,7 +123,8 @@ def wants_json(content_type: Any, place: str) -> bool:
     if content_type in (JSON_TEXT, "application/json"):
         return True
     raise InvalidInputError(
-        f"{place}.parameters.{CONTENT_TYPE}: expected str or {JSON_TEXT}, got {content_type!r:.40}"
+        f"{place}.parameters.{CONTENT_TYPE}: expected str or {JSON_TEXT},"
+        f" got {brief(content_type, 40)}"
     )
 
 
@@ -139,7 +140,7 @@ def encode_inputs(codec: MethodCodec, inputs: Sequence[Input], head: Head) -> En
     names: set[str] = set()
     for tensor in inputs:
         if tensor.name in names:
-            raise InvalidInputError(f"{tensor.place}.name: {tensor.name!r} is there twice")
+            raise InvalidInputError(f"{tensor.place}.name: {brief(tensor.name)} is there twice")
         names.add(tensor.name)
         if tensor.shape[0] != rows:
             raise InvalidInputError(
@@ -184,6 +185,8 @@ def _rows(tensor: Input) -> Sequence[Any]:
         if tensor.elements.dtype.kind == "f" and not np.isfinite(tensor.elements).all():
             raise InvalidInputError(f"{tensor.place}: expected finite values, got NaN or Infinity")
         listed = tensor.listed
+        if listed is None:
+            check_value_count(tensor.elements.size, tensor.place)
         flat, shape = tensor.elements.tolist() if listed is None else list(listed), tensor.shape
     for length in reversed(shape[1:]):
         flat = [flat[i : i + length] for i in range(0, len(flat), length)]
@@ -196,7 +199,7 @@ def _text(tensor: Input, i: int) -> Any:
     try:
         text = element if isinstance(element, str) else element.decode()
     except UnicodeDecodeError as error:
-        raise InvalidInputError(f"{place}: expected UTF-8, got {element!r:.40}") from error
+        raise InvalidInputError(f"{place}: expected UTF-8, got {brief(element, 40)}") from error
     if not tensor.as_json:
         return text
     try:

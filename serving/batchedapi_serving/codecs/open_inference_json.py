@@ -23,7 +23,7 @@ from batchedapi_serving.codecs.open_inference_inputs import (
     wants_json,
 )
 from batchedapi_serving.codecs.open_inference_outputs import Output
-from batchedapi_serving.errors import InvalidInputError, MalformedError
+from batchedapi_serving.errors import InvalidInputError, MalformedError, brief
 
 BINARY_SIZE: Final = "binary_data_size"
 BINARY: Final = "binary_data"
@@ -89,7 +89,7 @@ def _input(
     """One input, and how many bytes of `raw` it took."""
     name = tensor.get("name")
     if not isinstance(name, str):
-        raise InvalidInputError(f"{place}.name: expected a string, got {name!r:.80}")
+        raise InvalidInputError(f"{place}.name: expected a string, got {brief(name)}")
     datatype = checked_datatype(tensor.get("datatype"), place)
     shape = checked_shape(tensor.get("shape"), place)
     parameters = _object(tensor.get("parameters"), f"{place}.parameters")
@@ -104,7 +104,7 @@ def _input(
     if type(size) is not int or not 0 <= size <= len(raw):
         raise MalformedError(
             f"{place}.parameters.{BINARY_SIZE}: expected 0 to {len(raw)}, what is left of the body,"
-            f" got {size!r:.40}"
+            f" got {brief(size, 40)}"
         )
     elements = raw_elements(datatype, shape, raw[:size], place)
     return Input(name, datatype, shape, elements, place, None, as_json), size
@@ -116,13 +116,13 @@ def _flat(data: Any, shape: Sequence[int], place: str) -> list[Any]:
     The flat form of one dimension is the nested one, so only what nests is looked into.
     """
     if type(data) is not list:
-        raise InvalidInputError(f"{place}: expected a list, got {data!r:.80}")
+        raise InvalidInputError(f"{place}: expected a list, got {brief(data)}")
     nested = bool(data) and type(data[0]) is list
     level: list[Any] = [data]
     for length in shape if nested else ():
         for part in level:
             if type(part) is not list or len(part) != length:
-                got = f"a list of {len(part)}" if type(part) is list else f"{part!r:.80}"
+                got = f"a list of {len(part)}" if type(part) is list else brief(part)
                 raise InvalidInputError(
                     f"{place}: expected lists nested as shape {list(shape)},"
                     f" got {got} for one of {length}"
@@ -141,7 +141,7 @@ def _flat(data: Any, shape: Sequence[int], place: str) -> list[Any]:
 
 def _id(value: Any) -> str | None:
     if value is not None and not isinstance(value, str):
-        raise InvalidInputError(f"id: expected a string, got {value!r:.80}")
+        raise InvalidInputError(f"id: expected a string, got {brief(value)}")
     return value
 
 
@@ -155,23 +155,23 @@ def _object(value: Any, place: str) -> dict[str, Any]:
     if value is None:
         return {}
     if type(value) is not dict:
-        raise InvalidInputError(f"{place}: expected an object, got {value!r:.80}")
+        raise InvalidInputError(f"{place}: expected an object, got {brief(value)}")
     return value
 
 
 def _objects(value: Any, place: str) -> list[dict[str, Any]]:
     if type(value) is not list:
-        raise InvalidInputError(f"{place}: expected a list of tensors, got {value!r:.80}")
+        raise InvalidInputError(f"{place}: expected a list of tensors, got {brief(value)}")
     for i, member in enumerate(value):
         if type(member) is not dict:
-            raise InvalidInputError(f"{place}[{i}]: expected an object, got {member!r:.80}")
+            raise InvalidInputError(f"{place}[{i}]: expected an object, got {brief(member)}")
     return value
 
 
 def _flag(parameters: dict[str, Any], name: str, place: str, *, default: bool) -> bool:
     value = parameters.get(name, default)
     if type(value) is not bool:
-        raise InvalidInputError(f"{place}.{name}: expected true or false, got {value!r:.40}")
+        raise InvalidInputError(f"{place}.{name}: expected true or false, got {brief(value, 40)}")
     return value
 
 

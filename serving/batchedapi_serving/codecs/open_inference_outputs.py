@@ -14,7 +14,7 @@ from batchedapi_serving.codecs.item_results import OK, Item, ItemResults
 from batchedapi_serving.codecs.method_codec import Array
 from batchedapi_serving.codecs.open_inference_binary import BYTES, datatype_of
 from batchedapi_serving.codecs.tensor_results import TensorResults
-from batchedapi_serving.errors import InvalidInputError
+from batchedapi_serving.errors import InvalidInputError, brief
 from batchedapi_serving.predictor.api import SINGLE_OUTPUT, MethodSpec
 
 
@@ -79,12 +79,14 @@ def checked_outputs(method: MethodSpec, names: Sequence[Any]) -> tuple[str, ...]
         InvalidInputError: a name that the method does not answer, or twice the same.
     """
     known = output_names(method)
+    seen: set[str] = set()
     for i, name in enumerate(names):
         if not isinstance(name, str) or (known is not None and name not in known):
             expected = "a string" if known is None else " or ".join(map(repr, known))
-            raise InvalidInputError(f"outputs[{i}].name: expected {expected}, got {name!r:.80}")
-        if name in names[:i]:
-            raise InvalidInputError(f"outputs[{i}].name: {name!r} is there twice")
+            raise InvalidInputError(f"outputs[{i}].name: expected {expected}, got {brief(name)}")
+        if name in seen:
+            raise InvalidInputError(f"outputs[{i}].name: {brief(name)} is there twice")
+        seen.add(name)
     return tuple(names)
 
 
@@ -107,6 +109,6 @@ def requested(outputs: Sequence[Output], names: Sequence[str]) -> list[Output]:
     missing = [name for name in names if name not in by_name]
     if missing:
         raise InvalidInputError(
-            f"outputs: expected {' or '.join(map(repr, by_name))}, got {missing[0]!r:.80}"
+            f"outputs: expected {' or '.join(map(repr, by_name))}, got {brief(missing[0])}"
         )
     return [by_name[name] for name in names]

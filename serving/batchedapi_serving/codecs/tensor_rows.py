@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
-from batchedapi_serving.errors import InvalidInputError
+from batchedapi_serving.errors import InvalidInputError, brief
 from batchedapi_serving.predictor.api import Tensor
 
 _STRUCT_CODES: Final = {
@@ -86,7 +86,7 @@ class RowPacker:
                     continue
             except (struct.error, OverflowError, TypeError):
                 pass
-            return InvalidInputError(f"{path}: expected {self._tensor.dtype}, got {number!r:.80}")
+            return InvalidInputError(f"{path}: expected {self._tensor.dtype}, got {brief(number)}")
         raise AssertionError(f"{place}: every number packs alone, but not together")
 
 
@@ -108,7 +108,7 @@ def wrong_shape(row: Any, tensor: Tensor, place: str) -> InvalidInputError:
 def _shape_of(value: Any) -> str:
     """A shape as far as it is regular, in words for an error."""
     if type(value) is not list:
-        return f"{value!r:.80}"
+        return brief(value)
     shape = []
     while type(value) is list:
         shape.append(len(value))

@@ -9,7 +9,7 @@ from batchedapi_serving.codecs.base import Decoded, Head
 from batchedapi_serving.codecs.json_values import instances_of, is_json, parse_json, unsupported
 from batchedapi_serving.codecs.method_codec import MethodCodec
 from batchedapi_serving.codecs.plain_replies import INSTANCES
-from batchedapi_serving.errors import InvalidInputError
+from batchedapi_serving.errors import InvalidInputError, brief
 
 
 def decode_v1(codec: MethodCodec, head: Head, body: bytes) -> Decoded:
@@ -19,8 +19,8 @@ def decode_v1(codec: MethodCodec, head: Head, body: bytes) -> Decoded:
     value = parse_json(body)
     rows = instances_of(value)
     if rows is None:
-        members = f"an object with {sorted(value)}" if type(value) is dict else f"{value!r}"
+        members = f"an object with {brief(list(value))}" if type(value) is dict else brief(value)
         raise InvalidInputError(
-            f'body: expected {{"instances": [...]}} and nothing beside it, got {members:.80}'
+            f'body: expected {{"instances": [...]}} and nothing beside it, got {members}'
         )
     return codec.from_rows(rows, "instances", head).decoded(INSTANCES)

@@ -1,16 +1,20 @@
 """Open Inference Protocol over gRPC: messages taken apart and put together."""
 
+import contextlib
 import struct
 from typing import Any
 
 import numpy as np
 import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchedapi_core import contract
 from batchedapi_core.batching import Receipts
 from batchedapi_serving.codecs.base import Answer, RequestHead, Wire
-from batchedapi_serving.codecs.grpc_messages import GrpcHead
+from batchedapi_serving.codecs.grpc_fields import check_fields, model_of
+from batchedapi_serving.codecs.grpc_messages import GrpcHead, read_message
 from batchedapi_serving.codecs.tensor_results import TensorResults
 from batchedapi_serving.errors import (
     ClientError,
@@ -18,6 +22,7 @@ from batchedapi_serving.errors import (
     LateError,
     MalformedError,
     PredictorError,
+    TooLargeError,
 )
 from batchedapi_serving.grpc.open_inference_pb2 import ModelInferRequest, ModelInferResponse
 from batchedapi_serving.predictor.tensor import Tensor
@@ -243,3 +248,53 @@ def test_any_message_is_decoded_or_refused(
     except ClientError:
         return
     assert 1 <= decoded.rows
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [b"\x2a\x00", b"\x32\x00", b"\x22\x00", b"\x3a\x00", b"\x0a\x00"],
+    ids=["inputs", "outputs", "parameters", "raw contents", "names"],
+)
+def test_more_fields_than_there_may_be_are_refused(unit: bytes) -> None:
+    """Two bytes become a message of a hundred."""
+    with pytest.raises(TooLargeError, match="message: expected at most 16384 fields"):
+        read_message(unit * (contract.MAX_MESSAGE_FIELDS + 1))
+
+
+@pytest.mark.parametrize("tag", [b"\x2a", b"\x32"], ids=["inputs", "outputs"])
+def test_fields_of_inner_messages_count(tag: bytes) -> None:
+    """One input with a million parameters is as large as a million inputs."""
+    inner = (b"\x22\x00" if tag == b"\x2a" else b"\x12\x00") * contract.MAX_MESSAGE_FIELDS
+    length = len(inner)
+    varint = bytes([length & 0x7F | 0x80, length >> 7 & 0x7F | 0x80, length >> 14])
+
+    with pytest.raises(TooLargeError, match="fields"):
+        read_message(tag + varint + inner)
+
+
+def test_contents_of_tensors_are_not_counted_as_fields() -> None:
+    """A hundred thousand texts in one tensor are an ordinary request."""
+    texts = [b"text"] * 100_000
+    tensor = ("input", "BYTES", [len(texts)], "bytes_contents", texts)
+    body = with_contents(message(), tensor).SerializeToString()
+
+    assert texts == list(read_message(body).inputs[0].contents.bytes_contents)
+
+
+def test_a_number_where_the_name_belongs_is_no_name() -> None:
+    """A field of another type is one that nobody knows."""
+    assert ("iris", "") == model_of(message().SerializeToString() + b"\x08\x01")
+
+
+@given(st.binary(max_size=64))
+def test_fields_are_found_or_refused_whatever_the_bytes(body: bytes) -> None:
+    """What protobuf reads is never refused for its fields."""
+    try:
+        read = ModelInferRequest.FromString(body)
+    except DecodeError:
+        with contextlib.suppress(MalformedError):
+            model_of(body)
+        return
+
+    check_fields(body)
+    assert (read.model_name, read.model_version) == model_of(body)

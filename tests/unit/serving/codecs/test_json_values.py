@@ -1,12 +1,23 @@
 """JSON that comes in is parsed once, bounded, and told apart from other content types."""
 
 import json
+import tracemalloc
+from typing import Any
 
+import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from batchedapi_core import contract
-from batchedapi_serving.codecs.json_values import instances_of, is_finite, is_json, parse_json
-from batchedapi_serving.errors import InvalidInputError, MalformedError
+from batchedapi_serving.codecs.json_values import (
+    _outside_texts,
+    instances_of,
+    is_finite,
+    is_json,
+    parse_json,
+)
+from batchedapi_serving.errors import InvalidInputError, MalformedError, TooLargeError
 
 
 def nested(levels: int) -> bytes:
@@ -105,3 +116,72 @@ def test_content_types_that_mean_json(content_type: bytes, *, expected: bool) ->
 def test_what_is_not_finite_is_found_at_any_depth(value: object, *, expected: bool) -> None:
     """S10: msgpack can hold what JSON cannot."""
     assert expected == is_finite(value)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" + b"0," * contract.MAX_VALUES + b"0]",
+        b"[" + b"[]," * contract.MAX_CONTAINERS + b"0]",
+        b"[" + b'{"":[]},' * (contract.MAX_CONTAINERS // 2) + b"[]]",
+    ],
+    ids=["numbers", "lists", "objects"],
+)
+def test_more_values_than_there_may_be_are_refused_before_they_are_built(body: bytes) -> None:
+    """An empty list takes two bytes to say and sixty-four to hold."""
+    tracemalloc.start()
+    with pytest.raises(TooLargeError, match="body: expected at most"):
+        parse_json(body)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert 20 * (1 << 20) > peak
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "," * (contract.MAX_VALUES + 1),
+        "[" * (contract.MAX_CONTAINERS + 1),
+        '"' * 1000 + "[:{," * contract.MAX_CONTAINERS + '"',
+        "\\" * 1001 + "[:{," * contract.MAX_CONTAINERS + "\\",
+        '\\"' * 1001 + "[:{," * contract.MAX_CONTAINERS + '"\\',
+    ],
+    ids=["commas", "brackets", "quotes", "backslashes", "both"],
+)
+def test_what_stands_in_a_text_is_no_value(text: str) -> None:
+    """A document with a million commas is one value."""
+    value = {"text": text, "more": [text[:10], 1]}
+
+    assert value == parse_json(orjson.dumps(value))
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers(-9, 9) | st.text(alphabet='"\\,[]{}:a', max_size=6),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text('"\\,[', max_size=3), inner),
+    )
+)
+def test_the_count_outside_of_texts_is_exact(value: Any) -> None:
+    """Counted once by bytes and once by walking the value."""
+    counts = _outside_texts(orjson.dumps(value))
+
+    assert (containers(value), separators(value)) == (
+        counts[ord("[")] + counts[ord("{")],
+        counts[ord(",")] + counts[ord(":")],
+    )
+
+
+def containers(value: Any) -> int:
+    """Arrays and objects."""
+    if not isinstance(value, list | dict):
+        return 0
+    return 1 + sum(map(containers, value.values() if isinstance(value, dict) else value))
+
+
+def separators(value: Any) -> int:
+    """Commas and colons."""
+    if not isinstance(value, list | dict):
+        return 0
+    own = max(0, len(value) - 1) + (len(value) if isinstance(value, dict) else 0)
+    return own + sum(map(separators, value.values() if isinstance(value, dict) else value))

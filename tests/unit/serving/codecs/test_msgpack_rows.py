@@ -12,7 +12,13 @@ from batchedapi_core import contract
 from batchedapi_serving.codecs.base import Decoded, RequestHead, Wire
 from batchedapi_serving.codecs.item_results import Item
 from batchedapi_serving.codecs.msgpack_rows import read_msgpack
-from batchedapi_serving.errors import ClientError, InvalidInputError, MalformedError, QueueFullError
+from batchedapi_serving.errors import (
+    ClientError,
+    InvalidInputError,
+    MalformedError,
+    QueueFullError,
+    TooLargeError,
+)
 from batchedapi_serving.predictor.method import MethodSpec
 from protocols import IRIS, ITEMS, array, codec_of, failed_item, items, packed, plain, tensors
 
@@ -184,3 +190,25 @@ def test_any_value_is_decoded_or_refused(value: Any) -> None:
         except ClientError:
             continue
         assert 1 <= decoded.rows
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\xdd" + (contract.MAX_VALUES + 1).to_bytes(4, "big") + bytes(contract.MAX_VALUES + 1),
+        b"\xdd" + contract.MAX_CONTAINERS.to_bytes(4, "big") + b"\x90" * contract.MAX_CONTAINERS,
+        b"\xdd" + contract.MAX_CONTAINERS.to_bytes(4, "big") + b"\x80" * contract.MAX_CONTAINERS,
+    ],
+    ids=["numbers", "lists", "maps"],
+)
+def test_more_values_than_there_may_be_are_refused(body: bytes) -> None:
+    """A byte that is a list costs as much as one of three in JSON."""
+    with pytest.raises(TooLargeError, match="body: expected at most"):
+        read_msgpack(body)
+
+
+def test_a_text_as_long_as_the_limit_is_one_value() -> None:
+    """Lengths of texts are not counted."""
+    text = "a" * (contract.MAX_VALUES + 1)
+
+    assert [text] == read_msgpack(msgpack.packb([text]))
