@@ -20,6 +20,7 @@ from batchedapi_operator.reconcile.status import Subject, build_status
 from batchedapi_operator.reconcile.views import ChildView, DeploymentView, Observed
 from batchedapi_operator.resources import (
     Revision,
+    Running,
     build_config_map,
     build_deployment,
     build_service,
@@ -127,14 +128,24 @@ def plan(
 def _revision(api: BatchedAPI, observed: Observed) -> Revision:
     source = api.spec.predictor.source
     if source is None or source.config_map is None:
-        return revision_of(api, {}, {})
+        return revision_of(api, {}, {}, running(api, observed))
     if observed.source is None:
         raise InvalidSpecError(
             "SourceMissing",
             f"spec.predictor.source.configMap: there is no ConfigMap {source.config_map!r} in"
             f" namespace {api.metadata.namespace!r}; create it, or name another",
         )
-    return revision_of(api, observed.source.data, observed.source.binary_data)
+    files = observed.source
+    return revision_of(api, files.data, files.binary_data, running(api, observed))
+
+
+def running(api: BatchedAPI, observed: Observed) -> Running | None:
+    """What the pods are made with; where no Deployment tells, what the status says of it."""
+    deployment = observed.deployment
+    if deployment is not None and deployment.revision and owned(api, deployment.child):
+        return Running(deployment.revision, deployment.setting)
+    named = (observed.status.get("revision") or {}).get("current")
+    return Running(named.removeprefix(f"{api.metadata.name}-"), None) if named else None
 
 
 def image_for(api: BatchedAPI, revision: Revision, status: JsonObject, default_image: str) -> str:

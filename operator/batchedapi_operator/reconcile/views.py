@@ -8,6 +8,7 @@ from typing import Any, Self
 from batchedapi_core import contract
 from batchedapi_operator.keys import JsonObject
 from batchedapi_operator.resources.deployment import CONTAINER, PROGRESS_DEADLINE_SECONDS
+from batchedapi_operator.resources.setting import digest_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,8 @@ class DeploymentView:
     image: str
     revision: str
     """Digest that its pod template carries."""
+    setting: str
+    """Digest of the environment and resources of its serving container; empty without one."""
     conditions: Mapping[str, ConditionView] = field(default_factory=dict)
 
     @classmethod
@@ -115,7 +118,7 @@ class DeploymentView:
         """From a Deployment's body."""
         metadata, spec, status = body["metadata"], body["spec"], body.get("status") or {}
         template = spec["template"]
-        images = [c["image"] for c in template["spec"]["containers"] if c["name"] == CONTAINER]
+        serving = [c for c in template["spec"]["containers"] if c["name"] == CONTAINER]
         return cls(
             child=ChildView.of(body),
             replicas=spec.get("replicas", 1),
@@ -127,8 +130,9 @@ class DeploymentView:
             existing=status.get("replicas", 0),
             ready=status.get("readyReplicas", 0),
             updated=status.get("updatedReplicas", 0),
-            image=images[0] if images else "",
+            image=serving[0]["image"] if serving else "",
             revision=(template["metadata"].get("labels") or {}).get(contract.LABEL_REVISION, ""),
+            setting=digest_of(serving[0]) if serving else "",
             conditions=_conditions(status),
         )
 

@@ -3,9 +3,11 @@
 from batchedapi_operator.resources.configmap import Revision, build_config_map, revision_of
 from batchedapi_operator.resources.deployment import build_deployment
 from batchedapi_operator.resources.service import build_service, url
+from batchedapi_operator.resources.setting import Running
 
 __all__ = [
     "Revision",
+    "Running",
     "build_config_map",
     "build_deployment",
     "build_service",

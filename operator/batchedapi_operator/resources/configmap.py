@@ -15,6 +15,7 @@ from batchedapi_core.manifest import BatchedAPI, serving_slice
 from batchedapi_operator.errors import InvalidSpecError
 from batchedapi_operator.keys import CONFIG_MAPS, JsonObject
 from batchedapi_operator.resources.names import REVISION_DIGITS, head, revision_name
+from batchedapi_operator.resources.setting import Running, digest_of, setting_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +31,24 @@ class Revision:
 
 
 def revision_of(
-    api: BatchedAPI, data: Mapping[str, str], binary_data: Mapping[str, str]
+    api: BatchedAPI,
+    data: Mapping[str, str],
+    binary_data: Mapping[str, str],
+    running: Running | None = None,
 ) -> Revision:
     """The revision that `api` asks for with the source it has now.
 
     The manifest's image takes part in the hash: leaving it out later must give a revision of its
     own, else the image pinned for the old one would stay.
+
+    The setting does from the first change on: the first revision of an API is named by its files
+    and image alone, as every revision once was, and keeps that name while its setting stays.
+
+    Args:
+        api: The manifest.
+        data: The files of its source.
+        binary_data: Those that are no text, as base64.
+        running: What its pods are made with; None: it has never had any.
 
     Raises:
         InvalidSpecError: The source has a key that the manifest of the replica needs.
@@ -47,18 +60,26 @@ def revision_of(
             " manifest of the replica; rename that file",
         )
     manifest = serving_slice(api)
-    hashed = [manifest, api.spec.predictor.image, dict(data), dict(binary_data)]
+    hashed: list[object] = [manifest, api.spec.predictor.image, dict(data), dict(binary_data)]
     model = api.spec.predictor.model
     if model is not None and model.claim is not None:
         hashed.append(model.claim)  # the slice names the folder that it is mounted at alone
-    digest = hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
-    digest = digest[:REVISION_DIGITS]
+    setting = digest_of(setting_of(api))
+    digest = _digest(hashed)
+    first = running is None or (running.digest, running.setting or setting) == (digest, setting)
+    if not first:
+        digest = _digest([*hashed, setting])
     return Revision(
         name=revision_name(api.metadata.name, digest),
         digest=digest,
         data={contract.MANIFEST_FILE: yaml.safe_dump(manifest, sort_keys=True), **data},
         binary_data=binary_data,
     )
+
+
+def _digest(hashed: list[object]) -> str:
+    text = json.dumps(hashed, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:REVISION_DIGITS]
 
 
 def build_config_map(api: BatchedAPI, revision: Revision) -> JsonObject:

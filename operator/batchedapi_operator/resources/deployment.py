@@ -4,10 +4,11 @@ import math
 from typing import Final
 
 from batchedapi_core import contract
-from batchedapi_core.manifest import CPU_COUNT, BatchedAPI, Compute, format_duration
+from batchedapi_core.manifest import BatchedAPI, format_duration
 from batchedapi_operator.keys import DEPLOYMENTS, JsonObject
 from batchedapi_operator.resources.configmap import Revision
 from batchedapi_operator.resources.names import head, labels, selector_labels
+from batchedapi_operator.resources.setting import setting_of
 
 CONTAINER: Final = "serving"
 USER_ID: Final = 65532
@@ -18,7 +19,6 @@ PROGRESS_DEADLINE_SECONDS: Final = STARTUP_SECONDS + 300
 """A rollout is not called stuck while a model may still be loading."""
 UNLIMITED_REQUEST_SECONDS: Final = 600
 """How long a stopping replica is given where `spec.overload.timeout` sets no limit."""
-GPU: Final = "nvidia.com/gpu"
 _MANIFEST_VOLUME: Final = "revision"
 _SCRATCH_VOLUME: Final = "tmp"
 _MODEL_VOLUME: Final = "model"
@@ -81,11 +81,7 @@ def _pod(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
 
 
 def _container(api: BatchedAPI, image: str) -> JsonObject:
-    told = {entry.name: entry.value for entry in api.spec.predictor.env}
-    if api.spec.predictor.processes_per_replica == CPU_COUNT:
-        # what the user says of it goes first: two of one name cannot be applied
-        told.setdefault(contract.ENV_CPU_REQUEST, api.spec.compute.cpu)
-    env = [{"name": name, "value": value} for name, value in told.items()]
+    setting = setting_of(api)
     return {
         "name": CONTAINER,
         "image": image,
@@ -97,9 +93,9 @@ def _container(api: BatchedAPI, image: str) -> JsonObject:
             *("--drain-delay", format_duration(api.spec.update_strategy.drain_delay)),
             "--tolerate-unknown-fields",
         ],
-        **({"env": env} if env else {}),
+        **({"env": setting["env"]} if "env" in setting else {}),
         "ports": _ports(api),
-        "resources": _resources(api.spec.compute),
+        "resources": setting["resources"],
         "startupProbe": _probe(contract.PATH_STARTUP, period=1, failures=STARTUP_SECONDS),
         "readinessProbe": _probe(contract.PATH_READY, period=1, timeout=3, failures=3),
         "livenessProbe": _probe(contract.PATH_LIVE, period=10, timeout=5, failures=6),
@@ -142,17 +138,6 @@ def _claim_volumes(api: BatchedAPI) -> list[JsonObject]:
         return []
     claim = {"claimName": model.claim, "readOnly": True}
     return [{"name": _MODEL_VOLUME, "persistentVolumeClaim": claim}]
-
-
-def _resources(compute: Compute) -> JsonObject:
-    """No CPU limit: a throttled batch makes every request in it late."""
-    requests: JsonObject = {"cpu": compute.cpu}
-    limits: JsonObject = {}
-    if compute.mem is not None:
-        requests["memory"] = limits["memory"] = compute.mem
-    if compute.gpu:
-        limits[GPU] = str(compute.gpu)
-    return {"requests": requests, **({"limits": limits} if limits else {})}
 
 
 def _probe(path: str, *, period: int, failures: int, timeout: int = 1) -> JsonObject:

@@ -229,6 +229,38 @@ def test_an_operator_upgrade_restarts_no_pod(pinned: str, expected: str) -> None
     assert expected == made.status["revision"]["image"]
 
 
+def rolled_out(made: Plan) -> Observed:
+    """The world after a plan was carried out, with the container as the apiserver keeps it."""
+    template = made.apply[-1].body["spec"]["template"]
+    body = deployment_body(revision=template["metadata"]["labels"]["batchedapi.dev/revision"])
+    body["spec"]["template"]["spec"] = template["spec"]
+    return replace(existing(), status=made.status, deployment=DeploymentView.of(body))
+
+
+def test_less_cpu_is_a_new_revision_and_stays_one() -> None:
+    """Pods carry its label, so that what was learned of the old ones is not believed of them."""
+    first = planned(compute={"cpu": "1"})
+    kept = planned(rolled_out(first), compute={"cpu": "1000m"}, autoscaling={"maxReplicas": 9})
+    cut = planned(rolled_out(kept), compute={"cpu": "250m"})
+    still = planned(rolled_out(cut), compute={"cpu": "0.25"})
+
+    names = [made.status["revision"]["current"] for made in (first, kept, cut, still)]
+    assert names[0] == names[1] != names[2] == names[3]
+    label = cut.apply[-1].body["spec"]["template"]["metadata"]["labels"]["batchedapi.dev/revision"]
+    assert f"iris-{label}" == names[2]
+
+
+def test_a_deployment_that_was_deleted_comes_back_with_its_revision() -> None:
+    """Its name is in the status, and other pods of that name are gone."""
+    first = planned(compute={"cpu": "1"})
+    cut = planned(rolled_out(first), compute={"cpu": "250m"})
+
+    for made in (first, cut):
+        cpu = made.apply[-1].body["spec"]["template"]["spec"]["containers"][0]["resources"]
+        gone = planned(Observed(status=made.status), compute=cpu["requests"])
+        assert made.status["revision"] == gone.status["revision"]
+
+
 def test_the_manifests_image_wins() -> None:
     """The user asked for it by name."""
     made = planned(predictor={"path": "model:Iris", "image": "mine:1"})

@@ -1,12 +1,21 @@
 """Revisions: the same content has the same name, another content another."""
 
+from typing import Any, Final
+
 import pytest
 import yaml
 from tests.unit.operator.worlds import KEY, UID, api
 
 from batchedapi_core.manifest import parse_api
 from batchedapi_operator.errors import InvalidSpecError
-from batchedapi_operator.resources import build_config_map, build_service, revision_of, url
+from batchedapi_operator.resources import (
+    Running,
+    build_config_map,
+    build_service,
+    revision_of,
+    url,
+)
+from batchedapi_operator.resources.setting import digest_of
 
 
 def test_it_holds_the_slice_and_every_file() -> None:
@@ -41,9 +50,74 @@ def test_what_changes_a_replica_changes_the_name(
 
 def test_limits_do_not_change_the_name() -> None:
     """Raising maxReplicas must roll nothing."""
-    raised = api(autoscaling={"maxReplicas": 50}, compute={"cpu": "1"})
+    raised = api(autoscaling={"maxReplicas": 50})
 
     assert revision_of(api(), {}, {}) == revision_of(raised, {}, {})
+
+
+SETTING: Final[dict[str, Any]] = {
+    "predictor": {"path": "model:Iris", "env": [{"name": "A", "value": "1"}, {"name": "B"}]},
+    "compute": {"cpu": "1.5", "mem": "1024Mi", "gpu": 1},
+}
+AS_STORED: Final[dict[str, Any]] = {
+    "env": [{"name": "B"}, {"name": "A", "value": "1"}],
+    "resources": {
+        "requests": {"cpu": "1500m", "memory": "1Gi"},
+        "limits": {"memory": "1Gi", "nvidia.com/gpu": "1"},
+    },
+}
+"""The same setting as the apiserver keeps it."""
+
+
+def changed(section: str, **fields: Any) -> dict[str, Any]:
+    """SETTING with other fields in one section."""
+    return {**SETTING, section: {**SETTING[section], **fields}}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param(changed("compute", cpu="500m"), id="less cpu"),
+        pytest.param(changed("compute", mem="2Gi"), id="more memory"),
+        pytest.param(changed("compute", mem=None), id="no memory limit"),
+        pytest.param(changed("compute", gpu=2), id="another gpu"),
+        pytest.param(changed("predictor", env=[{"name": "A", "value": "2"}]), id="another value"),
+        pytest.param(changed("predictor", env=[{"name": "A", "value": "1"}]), id="a variable less"),
+        pytest.param(changed("predictor", processesPerReplica="cpu_count"), id="told its cpu"),
+    ],
+)
+def test_another_setting_is_another_revision(spec: dict[str, Any]) -> None:
+    """A quarter of the CPU has another service time: what was learned is not of it."""
+    before = revision_of(api(**SETTING), {}, {})
+    running = Running(before.digest, digest_of(AS_STORED))
+
+    after = revision_of(api(**spec), {}, {}, running)
+    back = revision_of(api(**SETTING), {}, {}, Running(after.digest, "of the other"))
+
+    assert len({before.name, after.name, back.name}) == 3
+    assert after == revision_of(api(**spec), {}, {}, Running(after.digest, "whatever"))
+
+
+@pytest.mark.parametrize("setting", [digest_of(AS_STORED), None], ids=["as stored", "not told"])
+def test_a_setting_that_is_not_changed_keeps_the_name(setting: str | None) -> None:
+    """Also one that an earlier version gave, which knew nothing of settings: no pod is rolled."""
+    before = revision_of(api(**SETTING), {}, {})
+    raised = api(**SETTING, autoscaling={"maxReplicas": 50})
+
+    assert before == revision_of(raised, {}, {}, Running(before.digest, setting))
+
+
+def test_settings_that_we_never_write_are_told_apart() -> None:
+    """A hand edit may have any quantity and any source of a value."""
+    edits: list[dict[str, Any]] = [
+        {},
+        {"resources": {"requests": {"cpu": "1e3"}}},
+        {"resources": {"limits": {"cpu": "1"}}},
+        {"env": [{"name": "A"}]},
+        {"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]},
+    ]
+
+    assert len(edits) == len({digest_of(one) for one in edits})
 
 
 @pytest.mark.parametrize("binary", [False, True])
