@@ -38,6 +38,11 @@ GRPC_PORT_NAME: Final = "grpc"
 
 PATH_PREDICT: Final = "/predict"
 PATH_METRICS: Final = "/metrics"
+QUERY_SCALING: Final = "view=scaling"
+"""Of PATH_METRICS: a page of SCALING_SERIES alone, which is all that the operator asks for.
+
+A query rather than a path: replicas that do not know it answer with the whole page.
+"""
 PATH_LIVE: Final = "/livez"
 PATH_READY: Final = "/readyz"
 PATH_STARTUP: Final = "/startupz"
@@ -92,6 +97,42 @@ METRIC_MODEL_PROCESS_MEMORY_BYTES: Final = "batchedapi_model_process_memory_byte
 """No label. Resident memory of the largest model process."""
 METRIC_PROCESS_START_TIME: Final = "process_start_time_seconds"
 """No label. Unix time at which the replica's supervisor started: its counters count from here."""
+
+SCALING_SERIES: Final = frozenset(
+    {
+        METRIC_BATCHES,
+        METRIC_REQUESTS,
+        METRIC_ROWS_RECEIVED,
+        METRIC_ROWS_REJECTED,
+        METRIC_BATCH_SIZE,
+        METRIC_BATCH_ROWS_SQUARED,
+        METRIC_BATCH_ROW_SECONDS,
+        METRIC_QUEUE_ROWS,
+        METRIC_IN_FLIGHT_REQUESTS,
+        METRIC_LANES,
+        METRIC_MAX_BATCH_SIZE,
+        METRIC_BATCH_INTERVAL_SECONDS,
+        METRIC_PROCESS_START_TIME,
+        METRIC_MODEL_PROCESS_MEMORY_BYTES,
+        METRIC_WEB_CPU_SECONDS,
+        f"{METRIC_BATCH_ROWS}_bucket",
+        f"{METRIC_BATCH_REQUESTS}_sum",
+        *(
+            f"{name}_{part}"
+            for name in (
+                METRIC_BATCH_ROWS,
+                METRIC_BATCH_SECONDS,
+                METRIC_QUEUE_WAIT_SECONDS,
+                METRIC_REQUEST_SECONDS,
+            )
+            for part in ("sum", "count")
+        ),
+    }
+)
+"""What replicas are scaled by and explained with; the operator reads no other series."""
+SCALING_PAGE_BYTES: Final = 16 * 1024
+SCALING_PAGE_BYTES_A_METHOD: Final = 4 * 1024
+"""Together the most that a page of SCALING_SERIES has, if names of methods are not very long."""
 
 RELEASE_REASONS: Final = ("full", "interval", "early", "shape", "deadline", "retry", "drain")
 """Why a batch was dispatched, exactly one a batch: `batchedapi_batches_total{reason}`."""

@@ -13,44 +13,18 @@ from batchedapi_core import contract
 from batchedapi_core.scaling.samples import LARGEST_COUNT
 from batchedapi_operator.errors import MetricsUnavailableError
 
-MAX_BYTES: Final = 2**20
-MAX_SERIES: Final = 5000
-"""Of the metrics that are read; a replica with one method has 60."""
+MAX_BYTES: Final = 2**19
+"""A whole page of 32 methods, from a replica that knows no narrower one, has 330 KiB."""
+MAX_LINES: Final = 8192
+MAX_SERIES: Final = 2500
+"""Of the metrics that are read; a replica with one method has 60, with 32 about 2000."""
 MAX_LINE: Final = 1000
 MAX_NUMBER: Final = 64
 """Characters: making a number of very many digits takes long."""
 REMEMBERED: Final = 65536
-"""Characters of lines in one layout, of those that are read and of others: those of 15 methods.
-Further ones are looked at anew every time."""
-_HISTOGRAMS: Final = (
-    contract.METRIC_BATCH_ROWS,
-    contract.METRIC_BATCH_SECONDS,
-    contract.METRIC_QUEUE_WAIT_SECONDS,
-    contract.METRIC_REQUEST_SECONDS,
-)
-_READ: Final = frozenset(
-    {
-        contract.METRIC_BATCHES,
-        contract.METRIC_REQUESTS,
-        contract.METRIC_ROWS_RECEIVED,
-        contract.METRIC_ROWS_REJECTED,
-        contract.METRIC_BATCH_SIZE,
-        contract.METRIC_BATCH_ROWS_SQUARED,
-        contract.METRIC_BATCH_ROW_SECONDS,
-        contract.METRIC_QUEUE_ROWS,
-        contract.METRIC_IN_FLIGHT_REQUESTS,
-        contract.METRIC_LANES,
-        contract.METRIC_MAX_BATCH_SIZE,
-        contract.METRIC_BATCH_INTERVAL_SECONDS,
-        contract.METRIC_PROCESS_START_TIME,
-        contract.METRIC_MODEL_PROCESS_MEMORY_BYTES,
-        contract.METRIC_WEB_CPU_SECONDS,
-        f"{contract.METRIC_BATCH_ROWS}_bucket",
-        f"{contract.METRIC_BATCH_REQUESTS}_sum",
-        *(f"{name}_{part}" for name in _HISTOGRAMS for part in ("sum", "count")),
-    }
-)
-_LABEL: Final = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"(?:,|$)')
+"""Characters of lines that one layout may add, of those that are read and of others: those of 15
+methods. Further ones are looked at anew every time."""
+_LABEL: Final = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="([^"\\]*(?:\\.[^"\\]*)*)"(?:,|$)')
 _ESCAPES: Final = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
 _ESCAPED: Final = re.compile(r"\\.")
 
@@ -71,23 +45,42 @@ class Series:
 Points = list[tuple[Series, float]]
 
 
-class Layout:
-    """Which text before a number is which series. Replicas of one revision share a layout."""
+class Table:
+    """Lines and series that are remembered, of all pages: most APIs name their method alike."""
+
+    __slots__ = ("characters", "lines", "series")
 
     def __init__(self) -> None:
         self.lines: dict[str, Series | None] = {}
         """By the text before the number; None: of no metric that is read."""
-        self._series: dict[tuple[str, Labels], Series] = {}
+        self.series: dict[tuple[str, Labels], Series] = {}
+        self.characters = 0
+        """Of the lines; whoever owns the table begins a new one when they are too many."""
+
+    def remember(self, before: str, series: Series | None) -> None:
+        """A line that is not there yet."""
+        self.lines[before] = series
+        self.characters += len(before)
+
+
+class Layout:
+    """Which text before a number is which series, and how much of it one revision may add."""
+
+    __slots__ = ("_room", "_room_for_others", "_table", "lines")
+
+    def __init__(self, table: Table | None = None) -> None:
+        self._table = table or Table()
+        self.lines = self._table.lines
         self._room = REMEMBERED
         self._room_for_others = REMEMBERED
 
     def is_read(self, line: str, before: str) -> bool:
         """Whether a line that is not in `lines` is of a metric that is read."""
-        if line.partition("{")[0].partition(" ")[0] in _READ:
+        if line.partition("{")[0].partition(" ")[0] in contract.SCALING_SERIES:
             return True
         if 0 < len(before) <= self._room_for_others:
             self._room_for_others -= len(before)
-            self.lines[before] = None
+            self._table.remember(before, None)
         return False
 
     def find(self, line: str, before: str, fresh: dict[tuple[str, Labels], Series]) -> Series:
@@ -102,10 +95,12 @@ class Layout:
             MetricsUnavailableError: It is not a line of an exposition.
         """
         identity = _identity(line, before)
-        series = self._series.get(identity) or fresh.get(identity) or Series(*identity)
+        known = self._table.series
+        series = known.get(identity) or fresh.get(identity) or Series(*identity)
         if len(before) <= self._room:
             self._room -= len(before)
-            self.lines[before] = self._series[identity] = series
+            known[identity] = series
+            self._table.remember(before, series)
         else:
             fresh[identity] = series
         return series
@@ -119,6 +114,8 @@ def read(text: str, layout: Layout) -> Mapping[str, Points]:
     """
     if len(text) > MAX_BYTES:
         raise MetricsUnavailableError("too_large", f"more than {MAX_BYTES} bytes")
+    if text.count("\n") > MAX_LINES:
+        raise MetricsUnavailableError("too_large", f"more than {MAX_LINES} lines")
     if text and not text.endswith("\n"):
         raise MetricsUnavailableError("malformed", "the last line is cut off")
     values: defaultdict[str, Points] = defaultdict(list)
@@ -159,7 +156,7 @@ def _identity(line: str, before: str) -> tuple[str, Labels]:
         raise MetricsUnavailableError("too_large", f"{line:.60}: a line over {MAX_LINE} long")
     name, brace, rest = before.partition("{")
     name = name.rstrip()
-    if name not in _READ:
+    if name not in contract.SCALING_SERIES:
         raise MetricsUnavailableError("malformed", f"{line:.200}: expected name, labels and number")
     if not brace:
         return name, ()

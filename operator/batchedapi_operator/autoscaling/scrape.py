@@ -12,17 +12,28 @@ from typing import Final, Protocol, Self
 import aiohttp
 
 from batchedapi_core import contract
-from batchedapi_operator.autoscaling.exposition import MAX_BYTES, Layout
+from batchedapi_operator.autoscaling.exposition import MAX_BYTES, Layout, Table
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage, parse_page
 from batchedapi_operator.errors import MetricsUnavailableError
 from batchedapi_operator.reconcile.views import PodView
 
 SCRAPE_SECONDS: Final = 2.0
 """For everything: connection, headers and the whole body."""
-AT_ONCE: Final = 256
+LOOK_SECONDS: Final = 10.0
+"""For all pods of one API; those that were not asked by then were not seen."""
+AT_ONCE: Final = 512
 """Pods of all APIs; the time of one that waits for its turn does not count yet."""
-LAYOUTS: Final = 512
-"""Revisions whose lines are remembered."""
+AT_ONCE_EACH: Final = 64
+"""Pods of one API: if all of them hang, others hardly wait for a turn."""
+BYTES_A_POD: Final = 32768
+"""Of what one API may send at a look, for each of its pods. A page has 4 KiB a method, and from
+replicas that know no narrower one 12 KiB."""
+BYTES_A_LOOK: Final = (4 * 2**20, 8 * 2**20)
+"""Of one API, at least and at most."""
+LAYOUTS: Final = 4096
+"""Revisions whose share in what is remembered is known."""
+REMEMBERED_IN_ALL: Final = 8 * 2**20
+"""Characters of lines; then what is remembered is found anew."""
 _CHUNK: Final = 65536
 
 Outcome = MetricsPage | MetricsUnavailableError
@@ -43,6 +54,8 @@ class Scraper:
         self._port = port
         self._seconds = seconds
         self._slots = asyncio.Semaphore(AT_ONCE)
+        self._parsing = asyncio.Lock()
+        self._table = Table()
         self._layouts: OrderedDict[str, Layout] = OrderedDict()
 
     @classmethod
@@ -62,51 +75,90 @@ class Scraper:
             yield cls(session, port, seconds)
 
     async def scrape(self, pods: Sequence[PodView]) -> list[Outcome]:
-        """One outcome for each pod, in order, after at most `seconds` and a little."""
-        return await asyncio.gather(*map(self._one, pods))
+        """One outcome for each pod of one API, in order, after at most `LOOK_SECONDS`."""
+        share = _Share(len(pods))
+        return await asyncio.gather(*(self._one(pod, share) for pod in pods))
 
-    async def _one(self, pod: PodView) -> Outcome:
+    async def _one(self, pod: PodView, share: "_Share") -> Outcome:
         try:
             url = _url(pod.ip, self._port)
         except ValueError:
             return MetricsUnavailableError("no_address", f"pod {pod.name} has no address yet")
         try:
-            async with self._slots, asyncio.timeout(self._seconds):
-                text = await self._fetch(url)
-            return parse_page(
-                text,
-                pod.uid,
-                time=time.monotonic(),
-                unix_time=time.time(),
-                layout=self._layout(pod.owner_uid),
-                startup=pod.startup,
-                revision=pod.revision,
-            )
+            async with asyncio.timeout_at(share.end), share.slots, self._slots:
+                async with asyncio.timeout(self._seconds):
+                    text = await self._fetch(url, share)
+            return await self._parsed(text, pod, time.monotonic(), time.time())
         except MetricsUnavailableError as error:
             return error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return MetricsUnavailableError("unreachable", f"pod {pod.name}: {error!r}")
 
+    async def _parsed(self, text: str, pod: PodView, now: float, unix_time: float) -> MetricsPage:
+        """One page after the other, and between two the loop keeps everybody's time limits."""
+        async with self._parsing:
+            await asyncio.sleep(0)
+            return parse_page(
+                text,
+                pod.uid,
+                time=now,
+                unix_time=unix_time,
+                layout=self._layout(pod.owner_uid),
+                startup=pod.startup,
+                revision=pod.revision,
+            )
+
     def _layout(self, replica_set: str) -> Layout:
         """Of the pods of one ReplicaSet; the one that was not asked for longest makes room."""
-        layout = self._layouts.pop(replica_set, None) or Layout()
+        if self._table.characters > REMEMBERED_IN_ALL:
+            self._table = Table()
+            self._layouts.clear()
+        layout = self._layouts.pop(replica_set, None) or Layout(self._table)
         self._layouts[replica_set] = layout
         if len(self._layouts) > LAYOUTS:
             self._layouts.popitem(last=False)
         return layout
 
-    async def _fetch(self, url: str) -> str:
+    async def _fetch(self, url: str, share: "_Share") -> str:
         async with self._session.get(url, allow_redirects=False) as response:
             if response.status != 200:  # noqa: PLR2004 - HTTP: OK
                 raise MetricsUnavailableError("refused", f"{url}: status {response.status}")
             if response.headers.get("Content-Encoding", "identity") != "identity":
                 raise MetricsUnavailableError("malformed", f"{url}: compressed unasked")
+            # what is announced is set aside before it is read, so that a share for some of many
+            # large pages is some pages and not a piece of each
+            paid = min(response.content_length or 0, MAX_BYTES)
+            share.spend(paid)
             received = bytearray()
             async for chunk in response.content.iter_chunked(_CHUNK):
                 received += chunk
+                share.spend(max(0, len(received) - paid))
+                paid = max(paid, len(received))
                 if len(received) > MAX_BYTES:
                     raise MetricsUnavailableError("too_large", f"{url}: over {MAX_BYTES} bytes")
         return received.decode("utf-8", errors="replace")
+
+
+class _Share:
+    """What the pods of one API may take of a look, together."""
+
+    __slots__ = ("_bytes", "end", "slots")
+
+    def __init__(self, pods: int) -> None:
+        least, most = BYTES_A_LOOK
+        self._bytes = min(most, max(least, pods * BYTES_A_POD))
+        self.slots = asyncio.Semaphore(AT_ONCE_EACH)
+        self.end = asyncio.get_running_loop().time() + LOOK_SECONDS
+
+    def spend(self, received: int) -> None:
+        """Count bytes.
+
+        Raises:
+            MetricsUnavailableError: They are more than the API has.
+        """
+        if received > self._bytes:
+            raise MetricsUnavailableError("too_large", "the API's pods sent too much at one look")
+        self._bytes -= received
 
 
 @lru_cache(maxsize=4096)
@@ -118,4 +170,4 @@ def _url(ip: str, port: int) -> str:
     """
     address = ipaddress.ip_address(ip)
     host = f"[{address}]" if address.version == 6 else str(address)  # noqa: PLR2004 - IPv6
-    return f"http://{host}:{port}{contract.PATH_METRICS}"
+    return f"http://{host}:{port}{contract.PATH_METRICS}?{contract.QUERY_SCALING}"

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
@@ -56,12 +56,31 @@ def page(memory: slots.Memory, methods: Sequence[tuple[str, int]]) -> bytes:
     in the order of their blocks. Before they are known there are none, and little to say.
     """
     registry = CollectorRegistry()
-    figures = [
-        _MethodFigures(name, size, slots.method_block(memory, index).tolist())
-        for index, (name, size) in enumerate(methods)
-    ]
-    registry.register(_MemoryCollector(memory[: slots.REPLICA_SLOTS].tolist(), figures))
+    registry.register(_MemoryCollector.of(memory, methods))
     return generate_latest(registry)
+
+
+def scaling_page(memory: slots.Memory, methods: Sequence[tuple[str, int]]) -> bytes:
+    """Only `contract.SCALING_SERIES`, without comments, and requests without their status.
+
+    At most `contract.SCALING_PAGE_BYTES` and so many a method.
+    """
+    values: dict[tuple[str, str], float] = {}
+    for family in _MemoryCollector.of(memory, methods).collect():
+        for sample in family.samples:
+            if sample.name not in contract.SCALING_SERIES:
+                continue
+            labels = ",".join(
+                f'{name}="{value}"'
+                for name, value in sample.labels.items()
+                if (sample.name, name) != (contract.METRIC_REQUESTS, "code")
+            )
+            series = (sample.name, labels)
+            values[series] = values.get(series, 0.0) + sample.value
+    return "".join(
+        f"{name}{{{labels}}} {value}\n" if labels else f"{name} {value}\n"
+        for (name, labels), value in values.items()
+    ).encode()
 
 
 class _MethodFigures(NamedTuple):
@@ -74,6 +93,15 @@ class _MemoryCollector(Collector):
     def __init__(self, replica: Sequence[float], methods: Sequence[_MethodFigures]) -> None:
         self._replica = replica
         self._methods = methods
+
+    @classmethod
+    def of(cls, memory: slots.Memory, methods: Sequence[tuple[str, int]]) -> Self:
+        """A copy of what `memory` says now."""
+        figures = [
+            _MethodFigures(name, size, slots.method_block(memory, index).tolist())
+            for index, (name, size) in enumerate(methods)
+        ]
+        return cls(memory[: slots.REPLICA_SLOTS].tolist(), figures)
 
     def collect(self) -> Iterable[Metric]:
         """One family after the other, in a fixed order."""

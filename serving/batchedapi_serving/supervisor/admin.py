@@ -10,7 +10,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from batchedapi_core import contract
 from batchedapi_serving.metrics import slots
-from batchedapi_serving.metrics.page import page
+from batchedapi_serving.metrics.page import page, scaling_page
 
 Methods = Sequence[tuple[str, int]]
 """Name and configured batch size of each method, in the order of their blocks in the memory."""
@@ -34,21 +34,20 @@ class AdminApp:
         self._ready = ready
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG002, D102 - ASGI
-        status, content_type, body = self._answer(scope["method"], scope["path"])
+        status, content_type, body = self._answer(
+            scope["method"], scope["path"], scope["query_string"].decode("latin-1")
+        )
         headers = [(b"content-type", content_type.encode()), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    def _answer(self, method: str, path: str) -> tuple[int, str, bytes]:
+    def _answer(self, method: str, path: str, query: str) -> tuple[int, str, bytes]:
         if method not in {"GET", "HEAD"}:
             return 405, _TEXT, b"only GET is served here\n"
         match path:
             case contract.PATH_METRICS:
-                return (
-                    200,
-                    CONTENT_TYPE_LATEST,
-                    page(self._memory, self._methods()),
-                )
+                write = scaling_page if query == contract.QUERY_SCALING else page
+                return 200, CONTENT_TYPE_LATEST, write(self._memory, self._methods())
             case contract.PATH_LIVE:
                 return 200, _TEXT, b"alive\n"
             case contract.PATH_STARTUP:

@@ -12,7 +12,13 @@ from tests.unit.operator.autoscaling.pages import page
 from tests.unit.operator.worlds import pod_body
 
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
-from batchedapi_operator.autoscaling.scrape import AT_ONCE, SCRAPE_SECONDS, Outcome, Scraper
+from batchedapi_operator.autoscaling.scrape import (
+    AT_ONCE_EACH,
+    BYTES_A_LOOK,
+    SCRAPE_SECONDS,
+    Outcome,
+    Scraper,
+)
 from batchedapi_operator.errors import MetricsUnavailableError
 from batchedapi_operator.reconcile.views import PodView
 
@@ -164,8 +170,8 @@ async def test_more_pods_than_are_asked_at_once_wait_without_losing_their_time()
                 await hanging.wait()
         writer.close()
 
-    bodies = [pod_body(f"iris-{n}", ip=f"127.0.5.{n}") for n in range(1, 255)] * 2
-    bodies = [*bodies[:AT_ONCE], pod_body("last", ip="127.0.4.1")]
+    bodies = [pod_body(f"iris-{n}", ip=f"127.0.5.{n}") for n in range(1, 255)]
+    bodies = [*bodies[:AT_ONCE_EACH], pod_body("last", ip="127.0.4.1")]
     server = await asyncio.start_server(serve, "0.0.0.0", 0)
     async with server, Scraper.opened(server.sockets[0].getsockname()[1], seconds=limit) as scraper:
         *_, last = await scraper.scrape([PodView.of(body) for body in bodies])
@@ -185,3 +191,35 @@ async def test_the_sample_carries_how_long_the_pod_took_to_start() -> None:
 
     assert isinstance(outcome, MetricsPage)
     assert 21.0 == outcome.sample.startup
+
+
+async def test_pods_that_send_too_much_use_up_their_own_apis_share() -> None:
+    """Each page alone is small enough; what was read before the share was used up counts."""
+    noise = "".join(f"{'x' * 1000} {number}\n" for number in range(500))
+    pods = [PodView.of(pod_body(f"iris-{number}")) for number in range(32)]
+    ours = [replace(pod, ip="127.0.0.1") for pod in pods]
+
+    async with pod_that_answers(whole(page() + noise)) as port, Scraper.opened(port) as scraper:
+        loud, quiet = await asyncio.gather(scraper.scrape(ours), scraper.scrape(ours[:1]))
+
+    read = [isinstance(one, MetricsPage) for one in loud]
+    refused = {one.result for one in loud if isinstance(one, MetricsUnavailableError)}
+    assert ({"too_large"}, BYTES_A_LOOK[0] // len(page() + noise)) == (refused, sum(read))
+    assert isinstance(quiet[0], MetricsPage)
+
+
+async def test_the_page_that_is_asked_for_has_only_what_is_read() -> None:
+    """A replica that does not know the query answers with the whole page, as before."""
+    asked: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        await whole(page(), extra="Connection: close\r\n")(writer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        outcome = await scraped(server.sockets[0].getsockname()[1])
+
+    assert isinstance(outcome, MetricsPage)
+    assert asked[0].startswith(b"GET /metrics?view=scaling HTTP/1.1\r\n")

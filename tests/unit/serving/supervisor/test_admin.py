@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from batchedapi_core import contract
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.supervisor.admin import AdminApp
 
@@ -19,7 +20,9 @@ async def get(
 
     memory = memoryview(bytearray(slots.BYTES)).cast("d")
     app = AdminApp(memory, started=lambda: started, ready=lambda: ready, methods=lambda: ())
-    await app({"method": method, "path": path}, None, send)
+    path, _, query = path.partition("?")
+    scope = {"method": method, "path": path, "query_string": query.encode()}
+    await app(scope, None, send)
     start, body = sent
     return start["status"], body["body"], dict(start["headers"])
 
@@ -55,3 +58,13 @@ async def test_the_page_has_its_content_type_and_length() -> None:
     assert b"process_start_time_seconds" in body
     assert headers[b"content-type"].startswith(b"text/plain; version=")
     assert headers[b"content-length"] == b"%d" % len(body)
+
+
+async def test_the_operator_gets_a_page_of_what_it_reads_and_everybody_else_the_whole() -> None:
+    """Another query is no reason to refuse: Prometheus may be told to send one."""
+    _, narrow, _ = await get(f"{contract.PATH_METRICS}?{contract.QUERY_SCALING}")
+    _, whole, _ = await get(f"{contract.PATH_METRICS}?other=1")
+
+    assert b"#" not in narrow
+    assert b"process_start_time_seconds 0.0\n" in narrow
+    assert b"# HELP process_start_time_seconds" in whole
