@@ -137,7 +137,7 @@ SCALING_PAGE_BYTES_A_METHOD: Final = 4 * 1024
 RELEASE_REASONS: Final = ("full", "interval", "early", "shape", "deadline", "retry", "drain")
 """Why a batch was dispatched, exactly one a batch: `batchedapi_batches_total{reason}`."""
 REJECTION_REASONS: Final = ("latency", "queue_full", "draining", "expired", "disconnected")
-STATUS_CODES: Final = (200, 400, 404, 405, 408, 413, 415, 422, 429, 431, 499, 500, 503, 504)
+STATUS_CODES: Final = (200, 400, 404, 405, 408, 413, 415, 422, 429, 431, 499, 500, 501, 503, 504)
 """Codes a request can end with; 499 is a client that left before its answer and is never sent."""
 
 # ---------------------------------------------------------------- metrics of the operator

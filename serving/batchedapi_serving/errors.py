@@ -9,7 +9,8 @@ ServingError
 │   ├── TooLargeError             413
 │   ├── UnsupportedTypeError      415
 │   ├── InvalidInputError         422
-│   └── HeadersTooLargeError      431
+│   ├── HeadersTooLargeError      431
+│   └── UnsupportedCodingError    501
 ├── OverloadedError        the request is right, the moment is not
 │   ├── LateError                 429
 │   ├── QueueFullError            503
@@ -92,6 +93,13 @@ class HeadersTooLargeError(ClientError):
 
     status = 431
     code = "headers_too_large"
+
+
+class UnsupportedCodingError(ClientError):
+    """A transfer coding other than `chunked`."""
+
+    status = 501
+    code = "unsupported_coding"
 
 
 class OverloadedError(ServingError):

@@ -236,6 +236,8 @@ class Peer(asyncio.Transport):
         self.unread = 0
         """Bytes of answers that the client has not taken."""
         self.ended = False
+        self.reset = False
+        """The kernel knows that the client is gone."""
         self.closed_at: float | None = None
         self.aborted = False
         self.reading = True
@@ -273,6 +275,10 @@ class Peer(asyncio.Transport):
         """See asyncio.Transport."""
         return self.closed_at is not None
 
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """The socket of a client that reset the connection; of others nothing is known."""
+        return _ResetSocket() if name == "socket" and self.reset else default
+
     def get_write_buffer_size(self) -> int:
         """See asyncio.Transport."""
         return self.unread
@@ -294,6 +300,11 @@ class Peer(asyncio.Transport):
         """Values of a header in all responses so far."""
         pattern = rb"(?i)\r\n%b: ([^\r\n]*)" % name.encode()
         return [value.decode() for value in re.findall(pattern, self.received)]
+
+
+class _ResetSocket:
+    def getsockopt(self, *_: int) -> bytes:
+        return b"\x07"
 
 
 class Server:

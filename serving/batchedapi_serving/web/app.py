@@ -27,6 +27,7 @@ from batchedapi_serving.web.routes import Route, wire_of_path
 
 _COUNTED = "counted_by_desk"
 _CLIENT_LEFT = 499
+_AS_GET = {"method": "GET"}
 _HEADERS = ("allow", "retry-after")
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
@@ -187,11 +188,18 @@ def _http_problem(request: Request, error: Exception) -> Answer:
 
 def _headers_of(error: Exception) -> dict[str, str]:
     found = (isinstance(error, HTTPException) and error.headers) or {}
-    return {name.lower(): value for name, value in found.items() if name.lower() in _HEADERS}
+    return {
+        name.lower(): "GET, HEAD" if value == "GET" else value
+        for name, value in found.items()
+        if name.lower() in _HEADERS
+    }
 
 
 class _Outermost:
-    """Counts by code every response that the desk has not counted; sends the request's id back."""
+    """Counts by code every response that the desk has not counted; sends the request's id back.
+
+    A HEAD is a GET whose answer goes out without its body, for which uvicorn sees.
+    """
 
     def __init__(self, app: FastAPI, gateway: Gateway) -> None:
         self._app = app
@@ -209,4 +217,4 @@ class _Outermost:
                     message["headers"] = [*message.get("headers", ()), header]
             await send(message)
 
-        await self._app(scope, receive, sending)
+        await self._app(scope | _AS_GET if scope["method"] == "HEAD" else scope, receive, sending)

@@ -69,7 +69,7 @@ def _scope(request: Request, client: Client, transport: Any) -> dict[str, Any]:
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
-        "http_version": "1.1",
+        "http_version": "1.0" if request.old else "1.1",
         "method": request.method.decode("ascii"),
         "scheme": "http",
         "path": urllib.parse.unquote(text) if "%" in text else text,

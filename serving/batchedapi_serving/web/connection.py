@@ -10,7 +10,7 @@ import asyncio
 import functools
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -23,13 +23,17 @@ from batchedapi_serving.dispatch.desk import Ticket
 from batchedapi_serving.errors import ServingError
 from batchedapi_serving.web.asgi import start_cycle
 from batchedapi_serving.web.gateway import Gateway
+from batchedapi_serving.web.limits import SWEEP_SECONDS
 from batchedapi_serving.web.patience import Patience, Verdict
 from batchedapi_serving.web.problems import ERROR, finished_error, new_request_id, problem_on
 from batchedapi_serving.web.request import Request
 from batchedapi_serving.web.request_parser import RequestParser
-from batchedapi_serving.web.responses import CONTINUE, render
+from batchedapi_serving.web.responses import CLOSES, CONTINUE, STAYS, render
 from batchedapi_serving.web.routes import Route, wire_of_path
-from batchedapi_serving.web.unsent import unsent_bytes
+from batchedapi_serving.web.transport import is_gone, unsent_bytes
+
+_FIRST_LOOK_SECONDS: Final = 0.002
+"""Between asking whether a client is there and the first look at what came of it."""
 
 
 def protocol_of(gateway: Gateway) -> Callable[..., asyncio.Protocol]:
@@ -63,6 +67,8 @@ class Connection(asyncio.Protocol):
         self._pending: deque[Request] = deque()
         self._busy = False  # a request is being answered
         self._keep_alive = True
+        self._kept = b""  # the header line that says so, where it does not go without saying
+        self._leaving = False  # closed with its next answer
         self._path = b""  # of the request being answered
         self._named: str | None = None  # what its client calls it
         self._request_id: str | None = None  # the same, or an id of ours once one is needed
@@ -115,10 +121,13 @@ class Connection(asyncio.Protocol):
 
     def _incomplete(self, part: str) -> None:
         """A request has begun and not ended: its limits in time run."""
-        self._patience.part_awaited(part, self._loop.time(), busy=self._busy)
-        if self._parser.wants_continue and not self._busy:
+        if self._parser.wants_continue:
+            if self._busy:  # the client waits for us: it hears after the answers before it
+                self._patience.part_over()
+                return
             self._parser.wants_continue = False
             self._transport.write(CONTINUE)
+        self._patience.part_awaited(part, self._loop.time(), busy=self._busy)
 
     def pause_writing(self) -> None:
         """The client reads too slowly: it is asked no more than it takes."""
@@ -133,8 +142,29 @@ class Connection(asyncio.Protocol):
             self._go_on()
 
     def eof_received(self) -> bool:
-        """The client closed: a close and a half-close look the same, and the first is the rule."""
-        return False
+        """The client sends no more: it left, or waits for the answers to what it sent.
+
+        Both look the same until something is sent to it: whoever left answers with a reset. The
+        interim answer that asks is one that every client of HTTP/1.1 skips.
+        """
+        if not self._busy and not self._pending:
+            return False
+        self._deaf = self._leaving = True
+        self._patience.part_over()
+        if not self._kept and (self._cycle is None or not self._cycle.response_started):
+            self._transport.write(CONTINUE)
+            self._abort_if_gone(_FIRST_LOOK_SECONDS)
+        return True
+
+    def _abort_if_gone(self, seconds: float) -> None:
+        """Look again and again, as long as somebody may wait for an answer."""
+        if self._transport.is_closing():
+            return
+        if is_gone(self._transport):
+            self._transport.abort()
+        else:
+            longer = min(2 * seconds, SWEEP_SECONDS)
+            self._loop.call_later(seconds, self._abort_if_gone, longer)
 
     def check_time(self, now: float) -> None:
         """Act if a limit in time is over; called about every second."""
@@ -153,7 +183,7 @@ class Connection(asyncio.Protocol):
         """The server stops: answer what was begun, then close."""
         if self._cycle is not None and not self._cycle.response_started:
             self._cycle.keep_alive = False
-        if self._busy or self._pending or self._patience.sending:
+        if self._busy or self._more_to_come():
             return
         if self._patience.may_stop(self._loop.time()):
             self._close()
@@ -170,6 +200,7 @@ class Connection(asyncio.Protocol):
         self._busy = True
         self._patience.answering(more=self._parser.awaiting is not None)
         self._keep_alive = request.keep_alive
+        self._kept = STAYS if request.old else b""
         self._path = request.path
         self._named = self._request_id = request.options.request_id
         route = self._gateway.hot.get(request.path) if request.method == b"POST" else None
@@ -210,18 +241,23 @@ class Connection(asyncio.Protocol):
             request_id = self.request_id()
             answer = finished_error(answer, self._path.decode("latin-1"), request_id)
         stays_open = self._stays_open()
-        self._write(answer, keep_alive=stays_open, request_id=request_id)
+        self._write(answer, self._kept if stays_open else CLOSES, request_id)
         self._answered(stays_open=stays_open)
 
-    def _write(self, answer: Answer, *, keep_alive: bool, request_id: str | None) -> None:
-        line = self._gateway.date_line(self._state)
-        self._transport.write(render(answer, line, keep_alive=keep_alive, request_id=request_id))
+    def _write(self, answer: Answer, connection: bytes, request_id: str | None) -> None:
+        date = self._gateway.date_line(self._state)
+        self._transport.write(render(answer, date, connection, request_id))
 
     def _stays_open(self) -> bool:
-        """A drain ends the connection, but not before what was read of it is answered."""
-        if not self._keep_alive or not self._gateway.draining:
-            return self._keep_alive
-        return bool(self._pending) or self._patience.sending or self._refusal is not None
+        """What ends a connection does so not before everything that was read of it is answered."""
+        if self._keep_alive and not self._leaving and not self._gateway.draining:
+            return True
+        return self._keep_alive and self._more_to_come()
+
+    def _more_to_come(self) -> bool:
+        """Whether there is something to answer after the present request."""
+        sending = self._parser.awaiting is not None and not self._deaf
+        return bool(self._pending) or sending or self._refusal is not None
 
     def _answered(self, *, stays_open: bool) -> None:
         """`stays_open` is what the client was told."""
@@ -232,7 +268,11 @@ class Connection(asyncio.Protocol):
             self._close()
         elif self._pending or self._refusal is not None:
             self._go_on()
+        elif self._deaf:
+            self._close()
         else:
+            if self._parser.awaiting is not None:
+                self._incomplete(self._parser.awaiting)
             self._patience.answered(self._loop.time(), draining=self._gateway.draining)
 
     def _go_on(self) -> None:
@@ -276,7 +316,7 @@ class Connection(asyncio.Protocol):
         request_id = self._parser.request_id() or new_request_id()
         wire = wire_of_path(self._parser.target.decode("latin-1").partition("?")[0])
         answer = problem_on(wire, error, request_id)
-        self._write(answer, keep_alive=False, request_id=request_id)
+        self._write(answer, CLOSES, request_id)
         # Closing with unread bytes would reset the connection, and with it maybe the answer.
         self._transport.write_eof()
 
@@ -290,7 +330,7 @@ class Connection(asyncio.Protocol):
             state=self._state,
             transport=self._transport,
             flow=self._flow,
-            keep_alive=request.keep_alive and not self._gateway.draining,
+            keep_alive=self._stays_open() and not request.old,
             on_response=self._app_answered,
         )
 

@@ -73,6 +73,8 @@ class Request(NamedTuple):
     body: bytes
     keep_alive: bool
     options: Options
+    old: bool = False
+    """HTTP/1.0, where whoever keeps a connection says so."""
 
 
 class Repeat:

@@ -11,6 +11,7 @@ from batchedapi_serving.errors import (
     MalformedError,
     ServingError,
     TooLargeError,
+    UnsupportedCodingError,
 )
 from batchedapi_serving.web.limits import Limits
 from batchedapi_serving.web.request import (
@@ -22,6 +23,13 @@ from batchedapi_serving.web.request import (
     options_of,
 )
 
+_HOST_BYTES: Final = b"!$%&'()*+,-.:;=[]_~" + bytes(
+    byte for byte in range(128) if chr(byte).isalnum()
+)
+"""Of a Host header: a name or an address, and a port."""
+_OLD: Final = "1.0"
+_SELDOM: Final = OPTIONS | {b"transfer-encoding", b"expect"}
+"""Headers that mean something here and that few requests have."""
 HEADERS: Final = "headers"
 BODY: Final = "body"
 
@@ -50,6 +58,8 @@ class RequestParser:
         self._limits = limits
         self._hot = hot
         self._parser = httptools.HttpRequestParser(self)
+        self._upgrades = False  # the head asks for another protocol
+        self._old = False  # it says HTTP/1.0
         self._repeat: Repeat | None = None
         self._complete: list[Request] = []
         self._ended = False  # by a request that says `connection: close`
@@ -80,8 +90,20 @@ class RequestParser:
         self._complete = []
         self._began_here = False
         self._piece = len(data)
+        self._parse(data)
+        if self.awaiting == HEADERS and self.error is None:
+            self._count_head()
+        elif between and len(self._complete) == 1:
+            self._remember(data, self._complete[0])
+        complete, self._complete = self._complete, []  # what was answered is not held here
+        return complete
+
+    def _parse(self, data: bytes) -> None:
         try:
-            self._parser.feed_data(data)
+            rest = self._fed(data)
+            while rest is not None:
+                self._fed(self._without_upgrade())
+                rest = self._fed(rest)
         except httptools.HttpParserCallbackError as error:
             cause = error.__context__
             if not isinstance(cause, ServingError):
@@ -90,12 +112,27 @@ class RequestParser:
         except httptools.HttpParserError as error:
             if not self._ended:  # what follows a request that closes is nobody's
                 self.error = MalformedError(f"expected an HTTP/1.1 request, got {error}")
-        if self.awaiting == HEADERS and self.error is None:
-            self._count_head()
-        elif between and len(self._complete) == 1:
-            self._remember(data, self._complete[0])
-        complete, self._complete = self._complete, []  # what was answered is not held here
-        return complete
+
+    def _fed(self, data: bytes | memoryview) -> memoryview | None:
+        """What comes after a head that asks for another protocol; None: there was none."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            return memoryview(data)[upgrade.args[0] :]
+        return None
+
+    def _without_upgrade(self) -> bytes:
+        """The head once more, for a new parser, without the wish for another protocol.
+
+        RFC 9110 lets a server ignore it. The old parser cannot: it takes what follows for the
+        other protocol, and a body for a second request.
+        """
+        method, version = self._parser.get_method(), self._parser.get_http_version().encode()
+        headers = (b"%b: %b\r\n" % pair for pair in self._headers if pair[0] != b"upgrade")
+        head = b"%b %b HTTP/%b\r\n%b\r\n" % (method, self.target, version, b"".join(headers))
+        self._upgrades = False
+        self._parser = httptools.HttpRequestParser(self)
+        return head
 
     def request_id(self) -> str | None:
         """What the client calls the request that has begun, as far as it has come."""
@@ -157,9 +194,18 @@ class RequestParser:
         may_be_large = self._head_bytes > 0 or self._piece > limits.headers
         if may_be_large and self._parsed_head_bytes() > limits.headers:
             raise self._headers_too_large()
-        if self._parser.should_upgrade():  # llhttp would take the body for the next request
-            raise MalformedError("upgrade: this server speaks HTTP/1.1 only; leave the header out")
-        asks = False
+        if self._parser.should_upgrade():
+            self._upgrades = True
+            if self._parser.get_method() == b"CONNECT":
+                raise MalformedError("CONNECT: this server is no proxy")
+            return
+        self._read_head()
+        if not self.target.startswith(b"/"):
+            self.target = _origin_form(self.target)
+
+    def _read_head(self) -> None:
+        limits = self._limits
+        hosts, more = 0, False
         for name, value in self._headers:
             if name == b"content-type":
                 self._content_type = value
@@ -167,12 +213,32 @@ class RequestParser:
                 self._length = int(value)
                 if self._length > limits.body:
                     raise self._too_large()
-            elif name in OPTIONS:
-                asks = True
+            elif name == b"host":
+                hosts += 1
+                if value.translate(None, _HOST_BYTES):
+                    raise MalformedError("header Host: expected a name or an address, and a port")
+            elif name in _SELDOM:
+                more = True
+        self._old = self._parser.get_http_version() == _OLD
+        if hosts != 1:
+            self._check_hosts(hosts)
+        if more:
+            self._read_more()
+
+    def _check_hosts(self, hosts: int) -> None:
+        if hosts or not self._old:
+            raise MalformedError(f"header Host: expected one, got {hosts or 'none'}")
+
+    def _read_more(self) -> None:
+        for name, value in self._headers:
+            if name == b"transfer-encoding":
+                if value.lower() != b"chunked":
+                    raise _unknown_coding(value)
+                if self._old:
+                    raise MalformedError("header Transfer-Encoding: expected none in HTTP/1.0")
             elif name == b"expect" and value.lower() == b"100-continue":
-                self.wants_continue = True
-        if asks:
-            self.options = options_of(self._headers)
+                self.wants_continue = not self._old
+        self.options = options_of(self._headers)
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
@@ -190,6 +256,8 @@ class RequestParser:
 
     def on_message_complete(self) -> None:
         """Last byte of a request."""
+        if self._upgrades:  # it is read once more
+            return
         self.awaiting = None
         body = self._body if self._pieces is None else self._pieces.getvalue()
         self._body, self._pieces = b"", None
@@ -206,6 +274,7 @@ class RequestParser:
                 body,
                 keep_alive,
                 self.options,
+                self._old,
             )
         )
 
@@ -218,3 +287,22 @@ class RequestParser:
         return TooLargeError(
             f"body: expected at most {self._limits.body} bytes (overload.maxBodySize), got more"
         )
+
+
+def _unknown_coding(value: bytes) -> ServingError:
+    if set(value.lower().replace(b" ", b"").split(b",")) == {b"chunked"}:
+        return MalformedError("header Transfer-Encoding: expected chunked once")
+    return UnsupportedCodingError(
+        "header Transfer-Encoding: nothing is decompressed here, got"
+        f" {value[:20].decode('latin-1')!r}; send the body as it is, or chunked"
+    )
+
+
+def _origin_form(target: bytes) -> bytes:
+    """Path and query of a target that names the server too, as a request to a proxy does."""
+    scheme, separator, rest = target.partition(b"://")
+    if not separator or scheme.lower() not in (b"http", b"https"):
+        return target
+    end = len(rest) if b"?" not in rest else rest.index(b"?")
+    slash = rest.find(b"/", 0, end)
+    return rest[slash:] if slash >= 0 else b"/" + rest[end:]

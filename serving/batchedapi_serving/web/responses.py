@@ -10,22 +10,23 @@ _STATUS_LINES: Final = {
     for status in http.HTTPStatus
 }
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+CLOSES: Final = b"connection: close\r\n"
+STAYS: Final = b"connection: keep-alive\r\n"
+"""For clients that speak HTTP/1.0; to others it goes without saying."""
 
 
-def render(
-    answer: Answer, date: bytes, *, keep_alive: bool, request_id: str | None = None
-) -> bytes:
+def render(answer: Answer, date: bytes, connection: bytes, request_id: str | None = None) -> bytes:
     """One whole HTTP/1.1 response.
 
     Args:
         answer: Status, type, body and headers of its own.
         date: A complete `date: ...` header line, or nothing.
-        keep_alive: False adds `connection: close`.
+        connection: What becomes of the connection, as a header line, or nothing.
         request_id: Sent back, so that a client can tell its answers apart; printable ASCII.
     """
     status, content_type, body, retry_after, headers = answer
     line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
-    extra = b"" if keep_alive else b"connection: close\r\n"
+    extra = connection
     if retry_after:
         extra += b"retry-after: %d\r\n" % retry_after
     if headers:

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from batchedapi_serving.web.app import create_app
 from batchedapi_serving.web.limits import ACTIVE, EXPIRY_GRACE, LAST_CALL, SWEEP_SECONDS
 from connections import LIMITS, JsonCodec, Server
 
@@ -150,19 +151,53 @@ async def test_what_is_pipelined_is_not_read_without_limit() -> None:
 
 
 async def test_a_client_that_closes_is_not_computed_for() -> None:
-    """Its row leaves the queue (LitServe computes it)."""
+    """Its row leaves the queue (LitServe computes it); it is asked, as it could still read."""
     server = Server()
     gone, stays = server.connect(), server.connect()
     gone.send(GET)
     stays.send(GET)
 
-    assert not gone.connection.eof_received()
-    gone.close()
+    assert gone.connection.eof_received()
+    gone.reset = True  # what its kernel answers to the interim answer
     await asyncio.sleep(1)
 
     assert [[1]] == server.desk.batches
-    assert ([], [200]) == (gone.statuses, stays.statuses)
+    assert ([100], [200]) == (gone.statuses, stays.statuses)
     assert 1 == len(server.desk.cancelled)
+
+
+@pytest.mark.parametrize("fast_lane", [True, False])
+async def test_a_client_that_only_ends_its_side_gets_all_its_answers(*, fast_lane: bool) -> None:
+    """`nc -N` and others half-close; what was not sent whole is not awaited any more."""
+    wire = Server(app=create_app, fast_lane=fast_lane).connect()
+    wire.send(GET + GET + HEAD)
+
+    assert wire.connection.eof_received()
+    await asyncio.sleep(1)
+
+    assert [100, 200, 200] == wire.statuses
+    assert ["close"] == wire.header("connection")
+    assert wire.is_closing()
+
+
+async def test_a_client_of_an_old_version_gets_no_interim_answer() -> None:
+    """It would take it for the answer."""
+    wire = Server().connect()
+    wire.send(GET.replace(b"HTTP/1.1", b"HTTP/1.0"))
+
+    assert wire.connection.eof_received()
+    await asyncio.sleep(1)
+
+    assert ([200], True) == (wire.statuses, wire.is_closing())
+
+
+async def test_a_client_that_ends_its_side_between_requests_has_left() -> None:
+    """Nothing is due to it."""
+    wire = Server().connect()
+    wire.send(GET)
+    await asyncio.sleep(1)
+
+    assert not wire.connection.eof_received()
 
 
 async def test_while_draining_each_answer_closes_its_connection() -> None:
@@ -206,16 +241,12 @@ async def test_a_connection_accepted_just_before_the_stop_has_its_request_answer
     assert silent.is_closing()
 
 
-@pytest.mark.parametrize("method", [b"POST", b"GET", b"CONNECT"])
-async def test_an_upgrade_is_refused_once_and_its_body_is_no_second_request(method: bytes) -> None:
-    """The parser stops at such headers; what follows could be smuggled past a proxy."""
+async def test_a_tunnel_is_refused_once_and_what_follows_is_no_second_request() -> None:
+    """The parser stops at CONNECT; what follows could be smuggled past a proxy."""
     server = Server()
     wire = server.connect()
 
-    wire.send(
-        method + b" /predict HTTP/1.1\r\nhost: t\r\nconnection: Upgrade\r\nupgrade: h2c\r\n"
-        b"content-length: %d\r\n\r\n%b" % (len(GET), GET)
-    )
+    wire.send(b"CONNECT t:80 HTTP/1.1\r\nhost: t\r\ncontent-length: 99\r\n\r\n%b" % GET)
     await asyncio.sleep(1)
 
     assert [400] == wire.statuses

@@ -132,7 +132,7 @@ async def test_another_http_method_is_refused_and_the_right_one_named(lane: str)
     await asked(wire, b"/v2", b"", b"POST")
 
     assert [405, 405, 405] == wire.statuses
-    assert ["POST", "POST", "GET"] == wire.header("allow")
+    assert ["POST", "POST", "GET, HEAD"] == wire.header("allow")
 
 
 async def test_a_response_is_counted_once() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from batchedapi_serving.codecs import Answer
-from batchedapi_serving.web.responses import render
+from batchedapi_serving.web.responses import CLOSES, STAYS, render
 
 DATE = b"date: Thu, 01 Jan 1970 00:00:00 GMT\r\n"
 
@@ -21,9 +21,9 @@ class Socket(io.BytesIO):
         return self
 
 
-def parsed(answer: Answer, *, keep_alive: bool = True) -> HTTPResponse:
+def parsed(answer: Answer, connection: bytes = b"") -> HTTPResponse:
     """As another HTTP implementation reads it."""
-    response = HTTPResponse(Socket(render(answer, DATE, keep_alive=keep_alive)))  # type: ignore[arg-type]  # all it needs of a socket
+    response = HTTPResponse(Socket(render(answer, DATE, connection)))  # type: ignore[arg-type]  # all it needs of a socket
     response.begin()
     return response
 
@@ -41,12 +41,13 @@ def test_another_implementation_reads_what_was_meant(status: int) -> None:
     assert response.read() == b'{"a":1}'
 
 
-def test_connection_close_is_said_only_when_it_is_meant() -> None:
+def test_what_becomes_of_the_connection_is_said_only_when_it_is_meant() -> None:
     """HTTP/1.1 keeps connections."""
     answer = Answer(200, b"text/plain", b"")
 
     assert "connection" not in parsed(answer).headers
-    assert parsed(answer, keep_alive=False).headers["connection"] == "close"
+    assert parsed(answer, CLOSES).headers["connection"] == "close"
+    assert parsed(answer, STAYS).headers["connection"] == "keep-alive"
 
 
 def test_retry_after_is_a_header_of_its_own() -> None:
