@@ -21,15 +21,18 @@ def test_the_first_answer_comes_within_ten_seconds_of_apply(first_answer_seconds
 
 
 def test_predictions_come_through_the_service(iris: Api) -> None:
-    """One item, many items, and an error that names the place."""
+    """One item, many items in both forms, and an error that names the place; `/predict` too."""
     url = cluster.service_url("iris", iris[0])
 
     status, one = cluster.post(url, [5.1, 3.5, 1.4, 0.2])
     many_status, many = cluster.post(url, {"instances": [[5.1, 3.5, 1.4, 0.2], [6.7, 3, 5.2, 2.3]]})
+    alias = url.removesuffix("/iris") + "/predict"
+    listed = [cluster.post(path, [[5.1, 3.5, 1.4, 0.2]]) for path in (url, alias)]
     bad_status, bad = cluster.post(url, {"instances": [[5.1, 3.5, 1.4, 0.2], [6.7, "x", 5.2, 2]]})
 
     assert (200, 3) == (status, len(one))
     assert (200, 2) == (many_status, len(many["predictions"]))
+    assert [(200, [one])] * 2 == listed
     assert 422 == bad_status
     assert "instances[1][1]" in bad["error"]["message"]
 

@@ -316,10 +316,12 @@ class Server:
         *,
         app: Callable[[Gateway], Any] | None = None,
         fast_lane: bool = True,
+        endpoint: str = "/api",
         **desk: Any,
     ) -> None:
         self.desk = FakeDesk(predict, **desk)
-        self.gateway = Gateway(web_settings(fast_lane=fast_lane), self.desk, self.desk)
+        settings = web_settings(fast_lane=fast_lane, endpoint=endpoint)
+        self.gateway = Gateway(settings, self.desk, self.desk)
         self._config = Config(app(self.gateway) if app else _no_app)
         self._config.load()
         self._state = ServerState()

@@ -14,7 +14,7 @@ from batchedapi_core.manifest.rules import (
 )
 from batchedapi_core.manifest.units import Duration, Quantity, duration_field
 
-RESERVED_ENDPOINTS: Final = ("/predict", "/docs", "/openapi.json")
+RESERVED_ENDPOINTS: Final = ("/docs", "/openapi.json")
 _PERCENT: Final = r"^(0|[1-9][0-9]{0,2})%$"
 
 
@@ -101,7 +101,11 @@ class Networking(ManifestModel):
             StringConstraints(pattern=r"^(/[A-Za-z0-9_.~-]+)+$", max_length=253),
         ]
         | None
-    ) = Field(None, description="Path of the prediction route. Absent: /<name>.")
+    ) = Field(
+        None,
+        description="Path of the predictions, beside /predict and /<name>, which are always"
+        " served. Absent: /<name>.",
+    )
     grpc: Flag = Field(
         False,
         description="Answer the Open Inference Protocol over gRPC too, on port"
@@ -110,9 +114,9 @@ class Networking(ManifestModel):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            cel="!has(self.endpoint) || !(self.endpoint in ['/predict', '/docs', '/openapi.json'])",
+            cel="!has(self.endpoint) || !(self.endpoint in ['/docs', '/openapi.json'])",
             check=lambda n: n.endpoint not in RESERVED_ENDPOINTS,
-            message="spec.networking.endpoint must not be /predict, /docs or /openapi.json:"
+            message="spec.networking.endpoint must not be /docs or /openapi.json:"
             " these routes exist already",
             field_path=".endpoint",
         ),

@@ -138,6 +138,15 @@ def instances_of(value: Any) -> list[Any] | None:
     return rows
 
 
+def is_deeper(value: Any, rank: int) -> bool:
+    """Whether lists are nested in more than `rank` levels, as first elements tell."""
+    for _ in range(rank):
+        if type(value) is not list or not value:
+            return False
+        value = value[0]
+    return type(value) is list
+
+
 def check_row_count(rows: int) -> None:
     """Bound what one request may queue.
 

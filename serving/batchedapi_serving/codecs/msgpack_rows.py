@@ -17,11 +17,10 @@ from batchedapi_serving.codecs.json_values import (
     check_container_count,
     check_depth,
     check_value_count,
-    instances_of,
     media_type,
 )
 from batchedapi_serving.codecs.method_codec import MethodCodec
-from batchedapi_serving.codecs.plain_replies import INSTANCES, ITEM
+from batchedapi_serving.codecs.plain_replies import ITEM, plain_rows
 from batchedapi_serving.codecs.problems import JSON_TYPE
 from batchedapi_serving.errors import InvalidInputError, MalformedError, ServingError, brief
 
@@ -139,10 +138,11 @@ def decode_msgpack(codec: MethodCodec, head: Head, body: bytes) -> Decoded:
     """A request of Wire.PLAIN in msgpack; see Codec.decode."""
     value = read_msgpack(body)
     content_type = media_type(head.content_type)
-    rows = instances_of(value)
-    if rows is None:
+    many = plain_rows(codec.method.row_rank, value)
+    if many is None:
         return codec.from_row(value, "item", head).decoded(MsgpackReply(ITEM, content_type))
-    return codec.from_rows(rows, "instances", head).decoded(MsgpackReply(INSTANCES, content_type))
+    rows, reply = many
+    return codec.from_rows(rows, reply.place, head).decoded(MsgpackReply(reply, content_type))
 
 
 @dataclass(frozen=True, slots=True)

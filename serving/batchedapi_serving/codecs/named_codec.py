@@ -14,7 +14,7 @@ from batchedapi_serving.codecs import wires
 from batchedapi_serving.codecs.arrays import Array
 from batchedapi_serving.codecs.base import Collated, Decoded, Head, Results, Wire
 from batchedapi_serving.codecs.costs import tensor_cost
-from batchedapi_serving.codecs.json_values import instances_of, is_json, parse_json
+from batchedapi_serving.codecs.json_values import is_json, parse_json
 from batchedapi_serving.codecs.method_codec import Encoded
 from batchedapi_serving.codecs.named_rows import (
     Row,
@@ -24,7 +24,7 @@ from batchedapi_serving.codecs.named_rows import (
 )
 from batchedapi_serving.codecs.padding import freely_padded, padded, padding_class
 from batchedapi_serving.codecs.plain_arrays import decode_other
-from batchedapi_serving.codecs.plain_replies import INSTANCES, ITEM
+from batchedapi_serving.codecs.plain_replies import ITEM, plain_rows
 from batchedapi_serving.codecs.tensor_results import results_of
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.predictor.api import MethodSpec
@@ -59,15 +59,16 @@ class NamedCodec:
             return decode_other(self, head, body)
         value = parse_json(body)
         may_hold_bool = b"u" in body or b"l" in body  # of true and false
-        rows = instances_of(value)
-        if rows is None:
+        many = plain_rows(self.method.row_rank, value)
+        if many is None:
             row = pack_row(self.method, value, "item", may_hold_bool=may_hold_bool)
             return self._encoded([row]).decoded(ITEM)
+        rows, reply = many
         packed = [
-            pack_row(self.method, row, f"instances[{i}]", may_hold_bool=may_hold_bool)
+            pack_row(self.method, row, f"{reply.place}[{i}]", may_hold_bool=may_hold_bool)
             for i, row in enumerate(rows)
         ]
-        return self._encoded(packed).decoded(INSTANCES)
+        return self._encoded(packed).decoded(reply)
 
     def _encoded(self, rows: list[Row]) -> Encoded:
         sizes = None

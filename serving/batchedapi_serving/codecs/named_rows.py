@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from batchedapi_serving.codecs.arrays import Array, check_dtype, check_shape, converted
+from batchedapi_serving.codecs.json_values import is_deeper
 from batchedapi_serving.codecs.tensor_rows import RowPacker, wrong_shape
 from batchedapi_serving.errors import InvalidInputError, brief
 from batchedapi_serving.predictor.api import MethodSpec, Tensor
@@ -34,12 +35,18 @@ def pack_row(method: MethodSpec, row: Any, place: str, *, may_hold_bool: bool) -
         InvalidInputError: names, shapes, types or ranges are not those declared.
     """
     lengths: dict[str, int] = {}
-    parts = [
-        _pack(value, tensor, path, lengths, may_hold_bool=may_hold_bool)
-        for (value, path), tensor in zip(
-            _members(method, row, place), method.inputs.values(), strict=True
-        )
-    ]
+    members = list(zip(_members(method, row, place), method.inputs.values(), strict=True))
+    try:
+        parts = [
+            _pack(value, tensor, path, lengths, may_hold_bool=may_hold_bool)
+            for (value, path), tensor in members
+        ]
+    except InvalidInputError as error:
+        if method.single_input or not any(
+            is_deeper(value, len(tensor.shape)) for (value, _), tensor in members
+        ):
+            raise
+        raise InvalidInputError(f"{error}; many rows are a list of objects, one a row") from error
     return Row(tuple(lengths[name] for name in method.variable), tuple(parts))
 
 

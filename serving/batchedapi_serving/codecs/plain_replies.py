@@ -1,18 +1,19 @@
 """Answers of the plain route, each in the form of its request."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
 from batchedapi_core import contract
 from batchedapi_serving.codecs.base import Answer, Receipt, Results
 from batchedapi_serving.codecs.item_results import OK, ItemResults
+from batchedapi_serving.codecs.json_values import check_row_count, instances_of, is_deeper
 from batchedapi_serving.codecs.npy import encode_npy
 from batchedapi_serving.codecs.problems import JSON_TYPE, error_object, problem_answer
 from batchedapi_serving.codecs.receipts import receipt_headers
 from batchedapi_serving.codecs.tensor_results import NOT_FINITE, TensorResults
-from batchedapi_serving.errors import PredictorError, ServingError
+from batchedapi_serving.errors import InvalidInputError, PredictorError, ServingError
 
 NPY_TYPE: Final = contract.NPY.encode()
 CONTENT_TYPES: Final = {
@@ -50,10 +51,15 @@ class ItemReply(_PlainReply):
         return Answer(status, JSON_TYPE, b'{"error":%b}' % body, 0, headers)
 
 
-class InstancesReply(_PlainReply):
-    """Rows as `{"predictions": [...]}`."""
+class RowsReply(_PlainReply):
+    """Many rows, in the form in which they were sent."""
 
-    __slots__ = ()
+    __slots__ = ("_form", "place")
+
+    def __init__(self, place: str, form: bytes) -> None:
+        """`place` is what messages call the rows; `form` is what goes around their answers."""
+        self.place = place
+        self._form = form
 
     def answer(self, results: Results, start: int, stop: int, receipt: Receipt | None) -> Answer:
         """See Reply.answer.
@@ -67,7 +73,7 @@ class InstancesReply(_PlainReply):
             if row is not None:
                 error = PredictorError(f"{NOT_FINITE} for row {row}")
                 return problem_answer(error)._replace(headers=headers)
-            return Answer(OK, JSON_TYPE, _predictions(results.json_rows()[start:stop]), 0, headers)
+            return self._rows(results.json_rows()[start:stop], headers)
         items = _items(results).items(start, stop)
         rows = [
             item_text(kind, body) if status == OK else b'{"error":%b}' % body
@@ -75,12 +81,15 @@ class InstancesReply(_PlainReply):
         ]
         failed = next((i for i, item in enumerate(items) if item.status != OK), None)
         if failed is None:
-            return Answer(OK, JSON_TYPE, _predictions(rows), 0, headers)
+            return self._rows(rows, headers)
         error_text = orjson.dumps(
-            error_object("item_failed", f"instances[{failed}] failed; see predictions")
+            error_object("item_failed", f"{self.place}[{failed}] failed; see predictions")
         )
         body = b'{"error":%b,"predictions":[%b]}' % (error_text, b",".join(rows))
         return Answer(items[failed].status, JSON_TYPE, body, 0, headers)
+
+    def _rows(self, rows: Sequence[bytes], headers: tuple[tuple[bytes, bytes], ...]) -> Answer:
+        return Answer(OK, JSON_TYPE, self._form % b",".join(rows), 0, headers)
 
 
 class NpyReply(_PlainReply):
@@ -103,8 +112,35 @@ class NpyReply(_PlainReply):
 
 
 ITEM: Final = ItemReply()
-INSTANCES: Final = InstancesReply()
+INSTANCES: Final = RowsReply("instances", b'{"predictions":[%b]}')
+ROWS: Final = RowsReply("rows", b"[%b]")
 NPY: Final = NpyReply()
+
+
+def plain_rows(rank: int | None, value: Any) -> tuple[list[Any], RowsReply] | None:
+    """The rows of a parsed value that holds many, and how they are answered; None: it is one row.
+
+    Many rows are the list in `{"instances": [...]}`, or a list that is nested one level deeper than
+    a row. Only first elements are looked at: a row that is not like the first is an error with
+    its place.
+
+    Args:
+        rank: Levels of lists in one row (MethodSpec.row_rank); None: a row may be any list.
+        value: What JSON or msgpack reads.
+
+    Raises:
+        InvalidInputError: `instances` is not a list, or there is no row.
+        TooLargeError: more rows than there may be.
+    """
+    if type(value) is dict:
+        instances = instances_of(value)
+        return None if instances is None else (instances, INSTANCES)
+    if rank is None or not is_deeper(value, rank):
+        return None
+    if not value:
+        raise InvalidInputError("rows: expected at least one row, got an empty list")
+    check_row_count(len(value))
+    return value, ROWS
 
 
 def item_text(kind: str, body: bytes) -> bytes:
@@ -116,10 +152,6 @@ def item_text(kind: str, body: bytes) -> bytes:
             return orjson.dumps(body.decode("latin-1"))
         case _:
             return body
-
-
-def _predictions(rows: Sequence[bytes]) -> bytes:
-    return b'{"predictions":[%b]}' % b",".join(rows)
 
 
 def _items(results: Results) -> ItemResults:

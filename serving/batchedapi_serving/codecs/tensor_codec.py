@@ -13,11 +13,11 @@ from batchedapi_serving.codecs import wires
 from batchedapi_serving.codecs.arrays import Array
 from batchedapi_serving.codecs.base import Collated, Decoded, Head, Results, Wire
 from batchedapi_serving.codecs.costs import same_costs, tensor_cost
-from batchedapi_serving.codecs.json_values import instances_of, is_json, parse_json
+from batchedapi_serving.codecs.json_values import is_json, parse_json
 from batchedapi_serving.codecs.method_codec import Encoded
 from batchedapi_serving.codecs.named_rows import checked_arrays
 from batchedapi_serving.codecs.plain_arrays import decode_other
-from batchedapi_serving.codecs.plain_replies import INSTANCES, ITEM
+from batchedapi_serving.codecs.plain_replies import ITEM, plain_rows
 from batchedapi_serving.codecs.tensor_results import results_of, tensor_results
 from batchedapi_serving.codecs.tensor_rows import RowPacker
 from batchedapi_serving.dispatch.frames import Meta
@@ -39,6 +39,7 @@ class TensorCodec:
         self.api_name = api_name
         self.receipts = receipts
         (self._tensor,) = method.inputs.values()
+        self._rank = method.row_rank
         self._row_bytes = self._tensor.row_bytes
         self._pack = RowPacker(self._tensor).pack
         self._cost = None
@@ -54,15 +55,16 @@ class TensorCodec:
             return decode_other(self, head, body)
         value = parse_json(body)
         may_hold_bool = _U in body or _L in body
-        rows = None if type(value) is list else instances_of(value)
-        if rows is None:
+        many = plain_rows(self._rank, value)
+        if many is None:
             packed = self._pack(value, "item", may_hold_bool=may_hold_bool)
             return Decoded(1, packed, ITEM, self._size)
-        pack = self._pack
+        pack, (rows, reply) = self._pack, many
         parts = [
-            pack(row, f"instances[{i}]", may_hold_bool=may_hold_bool) for i, row in enumerate(rows)
+            pack(row, f"{reply.place}[{i}]", may_hold_bool=may_hold_bool)
+            for i, row in enumerate(rows)
         ]
-        return Decoded(len(rows), b"".join(parts), INSTANCES, same_costs(self._cost, len(rows)))
+        return Decoded(len(rows), b"".join(parts), reply, same_costs(self._cost, len(rows)))
 
     def decode_plain(self, head: Head, body: bytes) -> Decoded:
         """See MethodCodec.decode_plain."""

@@ -45,6 +45,16 @@ class MethodSpec:
             dict.fromkeys(name for tensor in self.inputs.values() for name in tensor.names)
         )
 
+    @property
+    def row_rank(self) -> int | None:
+        """Levels of lists in one row as JSON: a list nested one level deeper is many rows.
+
+        A row of named tensors is an object, which has none. None: a row may be any list.
+        """
+        if not self.inputs:
+            return None
+        return len(next(iter(self.inputs.values())).shape) if self.single_input else 0
+
     def to_json(self) -> dict[str, Any]:
         """JSON object that `from_json` takes back."""
         return {

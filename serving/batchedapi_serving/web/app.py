@@ -17,13 +17,14 @@ from batchedapi_serving.errors import (
     NoSuchRouteError,
     ServingError,
 )
+from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.web.docs_page import serve_docs
 from batchedapi_serving.web.gateway import Gateway
 from batchedapi_serving.web.metadata import METADATA_PATHS, metadata_answer
 from batchedapi_serving.web.openapi import document_routes
 from batchedapi_serving.web.problems import ERROR, finished_error, new_request_id, problem_on
 from batchedapi_serving.web.request import REQUEST_ID, Options
-from batchedapi_serving.web.routes import Route, wire_of_path
+from batchedapi_serving.web.routes import Route, default_paths, wire_of_path
 
 _COUNTED = "counted_by_desk"
 _CLIENT_LEFT = 499
@@ -75,7 +76,7 @@ def create_app(gateway: Gateway) -> Any:
     async def http_error(request: Request, error: Exception) -> Response:
         return _response(request, _http_problem(request, error), _headers_of(error))
 
-    for path in _prediction_templates(settings.endpoint):
+    for path in dict.fromkeys(_prediction_templates(settings)):
         app.add_api_route(path, predict, methods=["POST"], include_in_schema=False)
     for path in METADATA_PATHS:
         app.add_api_route(path, metadata, methods=["GET"], include_in_schema=False)
@@ -86,12 +87,11 @@ def create_app(gateway: Gateway) -> Any:
     return _Outermost(app, gateway)
 
 
-def _prediction_templates(endpoint: str) -> tuple[str, ...]:
+def _prediction_templates(settings: ReplicaSettings) -> tuple[str, ...]:
     """Paths of predictions for whatever method or model; the table says which there are."""
     return (
-        contract.PATH_PREDICT,
-        endpoint,
-        f"{endpoint.rstrip('/')}/{{method}}",
+        *default_paths(settings),
+        f"{settings.endpoint.rstrip('/')}/{{method}}",
         "/v1/models/{model}:predict",
         "/v2/models/{model}/infer",
         "/v2/models/{model}/versions/{version}/infer",

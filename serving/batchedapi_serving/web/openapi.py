@@ -169,8 +169,12 @@ def _plain_bodies(
     if not method.batched:  # it takes and answers whatever its author likes
         return {contract.JSON: {"schema": {}, **example}}, {"*/*": {"schema": {}}}
     one = row | {"description": "One row, answered by one JSON value."}
-    request: Schema = {contract.JSON: {"schema": {"anyOf": [many, one]}, **example}}
-    answers: Schema = {contract.JSON: {"schema": {"anyOf": [predictions, answer]}}}
+    requests, responses = [many, one], [predictions, answer]
+    if method.inputs:
+        requests.append(schemas.rows(row, "Many rows, answered by a list of as many."))
+        responses.append(schemas.rows(answer, "One for each row of a list."))
+    request: Schema = {contract.JSON: {"schema": {"anyOf": requests}, **example}}
+    answers: Schema = {contract.JSON: {"schema": {"anyOf": responses}}}
     if method.inputs and method.single_input:
         request[contract.NPY] = binary
         answers[contract.NPY] = binary

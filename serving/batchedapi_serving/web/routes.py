@@ -33,7 +33,7 @@ def prediction_routes(settings: ReplicaSettings, methods: Iterable[str]) -> dict
     """Every path that takes predictions, by the path as it is written without escapes.
 
     Where two routes have one path (an endpoint may be anything) the first of this order is served:
-    `/predict`, the endpoint, the protocols.
+    `/predict`, `/<name>`, the endpoint, the protocols.
     """
     table: dict[str, Route] = {}
     for path, route in _all_routes(settings, tuple(methods)):
@@ -43,14 +43,22 @@ def prediction_routes(settings: ReplicaSettings, methods: Iterable[str]) -> dict
 
 def _all_routes(settings: ReplicaSettings, methods: tuple[str, ...]) -> Iterator[tuple[str, Route]]:
     endpoint = settings.endpoint
-    yield contract.PATH_PREDICT, Route(None, Wire.PLAIN)
-    yield endpoint, Route(None, Wire.PLAIN)
+    for path in default_paths(settings):
+        yield path, Route(None, Wire.PLAIN)
     for method in methods:
         yield f"{endpoint.rstrip('/')}/{method}", Route(method, Wire.PLAIN)
     for model, name in models(settings.name, methods):
         yield f"/v1/models/{model}:predict", Route(name, Wire.V1)
         yield f"/v2/models/{model}/infer", Route(name, Wire.V2)
         yield f"/v2/models/{model}/versions/{MODEL_VERSION}/infer", Route(name, Wire.V2)
+
+
+def default_paths(settings: ReplicaSettings) -> tuple[str, ...]:
+    """Plain paths of the default method; two of them may be the same.
+
+    The first two are what clients of other servers call: they are there whatever the endpoint is.
+    """
+    return contract.PATH_PREDICT, f"/{settings.name}", settings.endpoint
 
 
 def wire_of_path(path: str) -> Wire:

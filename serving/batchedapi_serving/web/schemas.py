@@ -47,15 +47,23 @@ def answer_schema(method: MethodSpec) -> Schema:
 
 def many_rows(row: Schema, name: str, description: str) -> Schema:
     """`{name: [row, ...]}`."""
-    rows = {"type": "array", "minItems": 1, "items": row}
-    if name == "instances":
-        rows["maxItems"] = contract.MAX_BATCH_SIZE_LIMIT
     return {
         "type": "object",
         "required": [name],
-        "properties": {name: rows},
+        "properties": {name: _list(row)},
         "description": description,
     }
+
+
+def rows(row: Schema, description: str) -> Schema:
+    """`[row, ...]`."""
+    return _list(row) | {"description": description}
+
+
+def _list(row: Schema) -> Schema:
+    return {
+        "type": "array", "minItems": 1, "maxItems": contract.MAX_BATCH_SIZE_LIMIT, "items": row,
+    }  # fmt: skip
 
 
 def _row(tensors: Mapping[str, Tensor], *, single: bool) -> Schema:

@@ -67,7 +67,7 @@ def v2(number: float) -> Any:
 
 
 async def test_paths_and_languages_share_batches_and_keep_their_answers(replica: Replica) -> None:
-    """Sixty requests in six languages and methods at once: nobody gets a neighbour's answer."""
+    """Eighty requests in six languages and methods at once: nobody gets a neighbour's answer."""
     asked: list[tuple[str, Any, Any]] = []
     for n in range(10):
         asked += [
@@ -75,6 +75,8 @@ async def test_paths_and_languages_share_batches_and_keep_their_answers(replica:
             ("/api", {"instances": [[n], [n + 1]]}, {"predictions": [[n + 1], [n + 2]]}),
             ("/v1/models/api:predict", {"instances": [[n]]}, {"predictions": [[n + 1]]}),
             ("/v2/models/api/infer", v2(n), [n + 1]),
+            ("/api", [[n], [n + 1]], [[n + 1], [n + 2]]),
+            ("/predict", [[n]], [[n + 1]]),
             ("/api/double", [n], [2 * n]),
             ("/v2/models/api.double/infer", v2(n), [2 * n]),
         ]

@@ -123,14 +123,14 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"compute": {"mem": "999m"}},
     ),
     (
-        "endpoint must not be /predict",
-        {"networking": {"endpoint": "/predictions"}},
-        {"networking": {"endpoint": "/predict"}},
-    ),
-    (
-        "endpoint must not be /predict",
+        "endpoint must not be /docs",
         {"networking": {"endpoint": "/docs/x"}},
         {"networking": {"endpoint": "/docs"}},
+    ),
+    (
+        "endpoint must not be /docs",
+        {"networking": {"endpoint": "/predict"}},
+        {"networking": {"endpoint": "/openapi.json"}},
     ),
     (
         "cannot be set while spec.autoscaling.mode is Native",

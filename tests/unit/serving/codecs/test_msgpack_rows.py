@@ -56,6 +56,17 @@ def test_instances_are_answered_with_predictions() -> None:
     assert {"predictions": [{"x": None}, [1]]} == msgpack.unpackb(answer.body)
 
 
+def test_a_list_of_rows_is_answered_with_a_list() -> None:
+    """As in JSON: one level deeper than a row is many rows. A list is one JSON item."""
+    results = tensors(IRIS, output=array("FP32", [[0.5, 0, 0], [1, 0, 0]]))
+
+    many = decode(IRIS, msgpack.packb([[1, 2, 3, 4], [5, 6, 7, 8]]))
+    one = decode(ITEMS, msgpack.packb([[1, 2, 3, 4], [5, 6, 7, 8]]))
+
+    assert (2, 1) == (many.rows, one.rows)
+    assert [[0.5, 0, 0], [1, 0, 0]] == msgpack.unpackb(many.reply.answer(results, 0, 2, None).body)
+
+
 def test_errors_are_msgpack_with_the_status_of_json() -> None:
     """One decoder is enough for a client; refusals before decoding are JSON."""
     reply = packed(codec_of(ITEMS), ["a", "b"]).reply

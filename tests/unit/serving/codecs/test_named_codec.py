@@ -9,7 +9,7 @@ import pytest
 from batchedapi_core.batching import Receipts, ShapePolicy
 from batchedapi_serving.codecs import Decoded, RequestHead, Wire
 from batchedapi_serving.codecs.named_codec import NamedCodec
-from batchedapi_serving.codecs.plain_replies import INSTANCES, ITEM, NPY
+from batchedapi_serving.codecs.plain_replies import INSTANCES, ITEM, NPY, ROWS
 from batchedapi_serving.errors import InvalidInputError, PredictorError, UnsupportedTypeError
 from batchedapi_serving.model.collate import input_arrays
 from batchedapi_serving.predictor.api import MethodSpec, SizeOf, Tensor
@@ -61,6 +61,42 @@ def test_an_item_is_an_object_with_one_member_for_each_input() -> None:
     assert (1, ITEM) == (decoded.rows, decoded.reply)
     assert [[7, 8]] == arrays["ids"].tolist()
     assert [[True, False]] == arrays["mask"].tolist()
+
+
+def test_a_list_of_objects_is_many_rows() -> None:
+    """A row of named inputs is an object, never a list; `to_json(orient="records")` writes it."""
+    decoded = decode(codec_of(TOKENS), [row(1), row(2, 3)])
+
+    assert (2, ROWS) == (decoded.rows, decoded.reply)
+    assert [(1,), (2,)] == decoded.shapes
+
+
+def test_of_a_variable_dimension_the_rank_is_known_and_lengths_may_differ() -> None:
+    """Rows of a list need not be as long as each other."""
+    codec = codec_of(single(Tensor("INT64", ["tokens"])))
+
+    one, many = decode(codec, [1, 2]), decode(codec, [[1, 2], [3]])
+
+    assert [(1, ITEM, [(2,)]), (2, ROWS, [(2,), (1,)])] == [
+        (decoded.rows, decoded.reply, decoded.shapes) for decoded in (one, many)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([row(1), {"ids": [1]}], "rows[1].mask: expected an input of that name"),
+        ([[1, 2]], "rows[0]: expected an object with ids, mask, got [1, 2]"),
+        ([], "rows: expected at least one row"),
+        (
+            {"ids": [[1], [2]], "mask": [[True], [True]]},
+            "item.ids[0]: expected INT64, got [1]; many rows are a list of objects",
+        ),
+    ],
+)
+def test_named_inputs_are_not_sent_as_columns(value: Any, message: str) -> None:
+    """An object is one row: of columns nobody could say which dimension they are of."""
+    assert refusal(TOKENS, value).startswith(message)
 
 
 def test_in_buckets_each_row_has_the_shape_of_its_variable_lengths() -> None:

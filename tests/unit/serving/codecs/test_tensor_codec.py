@@ -6,18 +6,20 @@ import json
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 
 from batchedapi_core import contract
 from batchedapi_core.batching import Receipts, ShapePolicy
 from batchedapi_serving.codecs import Answer, Codec, Reply, RequestHead, Wire, codec_for
-from batchedapi_serving.codecs.item_results import ItemResults
-from batchedapi_serving.codecs.plain_replies import INSTANCES, ITEM, NPY
+from batchedapi_serving.codecs.item_results import Item, ItemResults
+from batchedapi_serving.codecs.plain_replies import INSTANCES, ITEM, NPY, ROWS
 from batchedapi_serving.codecs.tensor_codec import TensorCodec
 from batchedapi_serving.errors import (
     InvalidInputError,
     MalformedError,
     PredictorError,
+    TooLargeError,
     UnsupportedTypeError,
 )
 from batchedapi_serving.model.split_tensors import split_tensors
@@ -60,6 +62,56 @@ def test_instances_are_many_rows_in_order() -> None:
     assert [1, 2, 3, 4, 5, 6] == np.frombuffer(decoded.payload, "<f4").tolist()
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_list_one_level_deeper_than_a_row_is_many_rows(rows: int) -> None:
+    """N14: what clients of other servers send, `[[5.1, 3.5, 1.4, 0.2]]`; one row is a list too."""
+    decoded = CODEC.decode(Wire.PLAIN, JSON_HEAD, orjson.dumps([[1, 2]] * rows))
+
+    answer = decoded.reply.answer(results_of(np.array([[3, 4]] * rows, "<f4")), 0, rows, None)
+
+    assert (rows, ROWS) == (decoded.rows, decoded.reply)
+    assert np.array([1, 2] * rows, "<f4").tobytes() == decoded.payload
+    assert (200, [[3, 4]] * rows) == (answer.status, json.loads(answer.body))
+
+
+@pytest.mark.parametrize(
+    ("shape", "row"), [([], 7), ([1], [7]), ([2, 1], [[7], [8]]), ([1, 1, 2], [[[7, 8]]])]
+)
+def test_the_rank_of_a_body_tells_one_row_from_many(shape: list[int], row: Any) -> None:
+    """Of any declared rank, also of single numbers: the rank is all that is looked at."""
+    codec = TensorCodec(single(Tensor("FP32", shape)), "api", Receipts.OFF)
+
+    one, listed, many = (
+        codec.decode(Wire.PLAIN, JSON_HEAD, orjson.dumps(body)) for body in (row, [row], [row, row])
+    )
+
+    assert [(1, ITEM), (1, ROWS), (2, ROWS)] == [
+        (decoded.rows, decoded.reply) for decoded in (one, listed, many)
+    ]
+    assert one.payload == listed.payload == codec.part(many.payload, 1, 2)
+
+
+def test_a_list_of_more_rows_than_there_may_be_is_too_large() -> None:
+    """As of `instances`: 413."""
+    codec = TensorCodec(single(Tensor("FP32", [])), "api", Receipts.OFF)
+
+    with pytest.raises(TooLargeError, match="at most 65536 rows"):
+        codec.decode(Wire.PLAIN, JSON_HEAD, b"[0" + b",0" * contract.MAX_BATCH_SIZE_LIMIT + b"]")
+    with pytest.raises(InvalidInputError, match="rows: expected at least one row"):
+        codec.decode(Wire.PLAIN, JSON_HEAD, b"[]")
+
+
+def test_a_row_of_a_list_that_failed_is_named_and_the_others_are_there() -> None:
+    """The body of an error is the same in every form."""
+    results = ItemResults((Item(200, "json", b"[1]"), Item(409, "json", b'{"code":"item_failed"}')))
+
+    answer = ROWS.answer(results, 0, 2, None)
+
+    assert 409 == answer.status
+    assert "rows[1] failed; see predictions" == json.loads(answer.body)["error"]["message"]
+    assert [[1], {"error": {"code": "item_failed"}}] == json.loads(answer.body)["predictions"]
+
+
 def test_npy_is_many_rows() -> None:
     """Without JSON in between; parameters of the content type do not matter."""
     body = saved(np.ones((3, 2), "<f4"))
@@ -79,6 +131,14 @@ def test_npy_is_many_rows() -> None:
         (b'{"instances": [[1, 2], [3, true]]}', "instances[1][1]"),
         (b'{"a": 1}', "item"),
         (b"null", "item"),
+        (b"[]", "item"),
+        (b"[[]]", "rows[0]"),
+        (b"[[1, 2], [3]]", "rows[1]"),
+        (b"[[1, 2], 3]", "rows[1]"),
+        (b"[[1, 2], [3, null]]", "rows[1][1]"),
+        (b"[[1, 2], [true, 3]]", "rows[1][0]"),
+        (b"[[[1, 2]]]", "rows[0]"),
+        (b"[1, [2, 3]]", "item[1]"),
     ],
 )
 def test_the_path_of_what_is_wrong_is_named(body: bytes, path: str) -> None:
@@ -117,7 +177,7 @@ def test_each_form_is_answered_in_kind() -> None:
     assert [[1, 2], [3, 4]] == np.load(io.BytesIO(npy.body)).tolist()
 
 
-@pytest.mark.parametrize("reply", [ITEM, INSTANCES, NPY])
+@pytest.mark.parametrize("reply", [ITEM, INSTANCES, ROWS, NPY])
 def test_a_row_of_nan_fails_its_own_request_only(reply: Reply) -> None:
     """One diverged row is no reason to fail its neighbours, nor to answer null."""
     results = results_of(np.array([[1, 2], [np.nan, 4], [5, 6]], "<f4"))

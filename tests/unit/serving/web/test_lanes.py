@@ -81,6 +81,23 @@ async def test_what_is_not_served_is_404_or_405(lane: str, path: bytes) -> None:
 
 
 @LANES
+@pytest.mark.parametrize("endpoint", ["/say", "/predict", "/a/b"])
+async def test_what_clients_of_other_servers_call_is_there_whatever_the_endpoint(
+    lane: str, endpoint: str
+) -> None:
+    """`/predict` and the API's name; an endpoint is one more path, or one of these."""
+    server = Server(app=create_app, fast_lane=lane == FAST, endpoint=endpoint)
+    wire = server.connect()
+
+    bodies = [
+        await asked(wire, path, b"7")
+        for path in (b"/predict", b"/api", endpoint.encode(), endpoint.encode() + b"/predict")
+    ]
+
+    assert ([200] * 4, [b"7"] * 4) == (wire.statuses, bodies)
+
+
+@LANES
 async def test_an_error_is_in_the_language_of_its_route(lane: str) -> None:
     """From the decoder as well as from the desk."""
     server = two_methods(lane)

@@ -104,8 +104,9 @@ async def test_every_route_is_described_once_the_methods_are_known() -> None:
     assert set(ROUTES) < set(after)
     assert all(verb in after[path] for path, verb in ROUTES.items())
     content = after["/predict"]["post"]["requestBody"]["content"]
-    row = content[contract.JSON]["schema"]["anyOf"][1]
+    _, row, listed = content[contract.JSON]["schema"]["anyOf"]
     assert (2, 2, "number") == (row["minItems"], row["maxItems"], row["items"]["type"])
+    assert {**row, "description": ...} == {**listed["items"], "description": ...}
     assert contract.NPY in content
     assert contract.NPY not in before["/predict"]["post"]["requestBody"]["content"]
 

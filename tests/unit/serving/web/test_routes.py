@@ -8,11 +8,12 @@ from connections import web_settings
 
 
 def test_the_default_method_has_every_route_and_a_named_one_its_own() -> None:
-    """D10, N25: one table for all protocols and methods."""
+    """D10, N25: one table for all; `/predict` and the name are there whatever the endpoint is."""
     table = prediction_routes(web_settings(name="api", endpoint="/say"), ["predict", "embed"])
 
     assert {
         "/predict": Route(None, Wire.PLAIN),
+        "/api": Route(None, Wire.PLAIN),
         "/say": Route(None, Wire.PLAIN),
         "/say/predict": Route("predict", Wire.PLAIN),
         "/say/embed": Route("embed", Wire.PLAIN),
@@ -34,6 +35,17 @@ def test_before_the_methods_are_known_the_default_ones_routes_are() -> None:
 
     assert {None} == {route.method for route in table.values()}
     assert {"/predict", "/api", "/v1/models/api:predict", "/v2/models/api/infer"} < set(table)
+
+
+@pytest.mark.parametrize("name", ["predict", "docs", "v2"])
+def test_a_name_may_be_a_path_that_is_there_already(name: str) -> None:
+    """The API `predict` has one path for both, and its methods below it."""
+    settings = web_settings(name=name, endpoint=f"/{name}")
+
+    table = prediction_routes(settings, ["predict", "embed"])
+
+    assert Route(None, Wire.PLAIN) == table["/predict"] == table[f"/{name}"]
+    assert Route("embed", Wire.PLAIN) == table[f"/{name}/embed"]
 
 
 @pytest.mark.parametrize("endpoint", ["/", "/predict", "/v2/models/api/infer"])
