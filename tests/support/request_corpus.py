@@ -184,7 +184,7 @@ HEADERS_CASES = [
     post("gzip", 415, b"\x1f\x8b\x08\x00", content_encoding="gzip"),
     post("identity", 200, b"[1, 2]", content_encoding="identity"),
     post("id with odd bytes", 200, b"[1, 2]", x_request_id="a\xffb"),
-    post("timeout of the client", 504, b"[504, 1]", x_request_timeout_ms="200"),
+    post("timeout of the client", 504, b"[505, 1]", x_request_timeout_ms="200"),
 ]
 PROTOCOL_CASES = [
     post("v1", 200, GOOD, V1),
