@@ -112,6 +112,10 @@ class ReplicaSettings:
     max_body_bytes: int
     max_concurrency: int
     drain_delay: float
+    max_connection_age: float | None
+    """Seconds; None: connections stay however old they are."""
+    keep_alive: float
+    """Seconds that a connection may be idle."""
     fast_lane: bool
     grpc_port: int | None
     """None: gRPC is not served."""

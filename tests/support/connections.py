@@ -34,7 +34,7 @@ from batchedapi_serving.web.gateway import Gateway
 from batchedapi_serving.web.limits import Limits
 from batchedapi_serving.web.problems import problem_on
 
-LIMITS: Final = Limits(body=1000)
+LIMITS: Final = Limits(body=1000, idle=75.0, age=300.0)
 SECONDS: Final = 0.010
 """What one row takes, unless a test says otherwise."""
 PREDICT: Final = MethodSpec("predict", batched=True, max_batch_size=32)
@@ -52,6 +52,7 @@ def web_settings(**changes: Any) -> ReplicaSettings:
         "batching": BatchingSettings(), "methods": (), "lane_choice": LaneChoice.RANDOM,
         "item_errors": ItemErrorPolicy.ISOLATE, "receipts": Receipts.OFF, "timeout": 30.0,
         "max_body_bytes": LIMITS.body, "max_concurrency": 1024, "drain_delay": 0.0,
+        "keep_alive": LIMITS.idle, "max_connection_age": LIMITS.age,
         "fast_lane": True, "grpc_port": None, "host": "127.0.0.1", "runtime": "",
     }  # fmt: skip
     return ReplicaSettings(**{**values, **changes})

@@ -426,6 +426,8 @@ def replica_settings(**changes: Any) -> ReplicaSettings:
         "max_body_bytes": 1 << 20,
         "max_concurrency": 1024,
         "drain_delay": 0.0,
+        "max_connection_age": None,
+        "keep_alive": 75.0,
         "fast_lane": True,
         "grpc_port": None,
         "host": "127.0.0.1",

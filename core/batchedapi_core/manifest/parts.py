@@ -111,6 +111,20 @@ class Networking(ManifestModel):
         description="Answer the Open Inference Protocol over gRPC too, on port"
         f" {contract.GRPC_PORT} of the replicas and of the Service.",
     )
+    max_connection_age: Duration = duration_field(
+        "5m",
+        at_least="0s",
+        at_most="24h",
+        description="A connection that is this old, give or take a tenth, is closed with its next"
+        " answer, so that clients with pools find new replicas; 0s = never.",
+    )
+    keep_alive: Duration = duration_field(
+        "65m",
+        at_least="1s",
+        at_most="24h",
+        description="A connection without a request for so long is closed. Longer than what stands"
+        " in front keeps its own: whoever closes first does not send into a closed connection.",
+    )
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

@@ -42,6 +42,14 @@ from batchedapi_serving.supervisor.devices import visible_gpus
 from batchedapi_serving.supervisor.supervisor import Supervisor
 
 _BACKLOG = 4096
+_ARE_YOU_THERE: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 20),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)
+"""Of accepted sockets too. After so many seconds without a byte the kernel asks the other end, and
+again: a machine that is gone never closes its connections, and idle ones may stay for an hour."""
 _LONGEST_FOLDER = 90
 """Characters; the address of a Unix socket has 108 at most."""
 
@@ -143,6 +151,8 @@ def replica_settings(documents: Documents, options: ServeOptions, runtime: Path)
         max_body_bytes=int(parse_quantity(overload.max_body_size)),
         max_concurrency=overload.max_replica_concurrency,
         drain_delay=options.drain_delay,
+        max_connection_age=spec.networking.max_connection_age or None,
+        keep_alive=spec.networking.keep_alive,
         fast_lane=options.fast_lane,
         grpc_port=_grpc_port(options, asked=spec.networking.grpc),
         host=options.host,
@@ -242,12 +252,15 @@ def _runtime_folder() -> Iterator[Path]:
 def _listen(host: str, port: int, option: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
         raise OSError(
             f"cannot listen on {host}:{port} ({os.strerror(error.errno or 0)});"
             f" choose another with {option}"
         ) from error
+    for option_of_sockets in _ARE_YOU_THERE:
+        listener.setsockopt(*option_of_sockets)
+    return listener
 
 
 def _how_to_ask(settings: ReplicaSettings, options: ServeOptions, example: Any) -> str:

@@ -84,6 +84,7 @@ class GrpcServer:
     def _options(self) -> list[tuple[str, int]]:
         settings = self._settings
         return [
+            *self._ages(),
             ("grpc.max_receive_message_length", settings.max_body_bytes),
             ("grpc.max_send_message_length", _UNLIMITED),
             ("grpc.max_metadata_size", contract.MAX_HEADER_BYTES),
@@ -95,3 +96,19 @@ class GrpcServer:
             # gRPC would share a port that is taken, and each of two servers get half the calls.
             ("grpc.so_reuseport", 0),
         ]
+
+    def _ages(self) -> list[tuple[str, int]]:
+        """When connections end; gRPC jitters the age itself, by a tenth.
+
+        A connection that is too old takes no further calls and answers those begun, each of which
+        has an answer of some kind within the timeout.
+        """
+        settings = self._settings
+        ages = [("grpc.max_connection_idle_ms", int(settings.keep_alive * 1000))]
+        if settings.max_connection_age is not None:
+            age = max(1, int(settings.max_connection_age * 1000))
+            ages.append(("grpc.max_connection_age_ms", age))
+            if settings.timeout is not None:
+                grace = settings.timeout + contract.TERMINATION_MARGIN_SECONDS
+                ages.append(("grpc.max_connection_age_grace_ms", int(grace * 1000)))
+        return ages

@@ -8,6 +8,7 @@ pipelines beyond that waits here, and nothing more is read meanwhile.
 
 import asyncio
 import functools
+import random
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
@@ -60,7 +61,7 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._parser = RequestParser(gateway.limits, gateway.hot)
         gateway.accepted_at = now = self._loop.time()
-        self._patience = Patience(gateway.limits, now)
+        self._patience = Patience(gateway.limits, now, random.random())  # noqa: S311 - no secret
         self._client = Client()
         self._transport: Any = None
         self._flow: Any = None
@@ -107,11 +108,13 @@ class Connection(asyncio.Protocol):
         if self._deaf:
             return
         parser = self._parser
-        for request in parser.feed(data):
-            if self._busy or self._pending or self._flow.write_paused:
-                self._pending.append(request)
-            else:
-                self._begin(request)
+        requests = parser.feed(data)
+        if len(requests) == 1 and not (self._busy or self._pending or self._flow.write_paused):
+            self._begin(requests[0])
+        elif requests:
+            self._pending.extend(requests)
+            if not self._busy:
+                self._go_on()
         if self._pending:
             self._flow.pause_reading()
         if parser.error is not None:
@@ -168,6 +171,7 @@ class Connection(asyncio.Protocol):
 
     def check_time(self, now: float) -> None:
         """Act if a limit in time is over; called about every second."""
+        self._leaving = self._leaving or self._patience.is_old(now)
         unsent = functools.partial(unsent_bytes, self._transport)
         match self._patience.verdict(now, self._parser.body_bytes, unsent):
             case Verdict.WAIT:

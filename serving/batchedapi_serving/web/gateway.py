@@ -27,7 +27,11 @@ class Gateway:
         self.settings = settings
         self.desk = desk
         self.recorder = recorder
-        self.limits = Limits(body=settings.max_body_bytes)
+        self.limits = Limits(
+            body=settings.max_body_bytes,
+            idle=settings.keep_alive,
+            age=math.inf if settings.max_connection_age is None else settings.max_connection_age,
+        )
         self.draining = False
         self.accepted_at = -math.inf
         """When the last client connected, over HTTP or gRPC, on the loop's clock."""

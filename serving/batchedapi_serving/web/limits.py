@@ -1,5 +1,6 @@
 """What one connection may send, and how slowly it may send and read."""
 
+import math
 from typing import Final, NamedTuple
 
 from batchedapi_core import contract
@@ -18,11 +19,15 @@ class Limits(NamedTuple):
     """After this a body that is on its way, or an answer that is, must move at `least_rate`."""
     least_rate: int = 1024
     """Bytes a second, slower than any modem: who is slower holds a connection on purpose."""
-    idle: float = 75.0
-    """A kept-alive connection without a request is closed after this; load balancers close theirs
-    after 60 s, and who closes first does not send into a closed connection."""
+    idle: float = math.inf
+    """A kept-alive connection without a request is closed after this; so long that what stands in
+    front closes first, as whoever closes does not send into a closed connection."""
+    age: float = math.inf
+    """A connection that is this old, give or take AGE_JITTER of it, is closed with an answer."""
 
 
+AGE_JITTER: Final = 0.1
+"""As gRPC does it: connections that were made together do not all leave together."""
 SWEEP_SECONDS: Final = 1.0
 """How often connections are looked over; a limit in time is met this late at most."""
 EXPIRY_GRACE: Final = 5.0

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 
 from batchedapi_serving.errors import TooSlowError
-from batchedapi_serving.web.limits import ACTIVE, EXPIRY_GRACE, LAST_CALL, Limits
+from batchedapi_serving.web.limits import ACTIVE, AGE_JITTER, EXPIRY_GRACE, LAST_CALL, Limits
 from batchedapi_serving.web.request_parser import BODY, HEADERS
 
 
@@ -38,12 +38,14 @@ class Patience:
     """Of one connection; all times are seconds on the loop's clock."""
 
     __slots__ = (
-        "_answered_at", "_expires", "_fresh", "_limits", "_part", "_part_expires", "_phase",
-        "_since", "_unread",
+        "_answered_at", "_expires", "_fresh", "_leaves", "_limits", "_part", "_part_expires",
+        "_phase", "_since", "_unread",
     )  # fmt: skip
 
-    def __init__(self, limits: Limits, now: float) -> None:
+    def __init__(self, limits: Limits, now: float, luck: float = 0.5) -> None:
+        """`luck`, from 0 to 1, is how much longer than others this connection may live."""
         self._limits = limits
+        self._leaves = now + limits.age * (1 + AGE_JITTER * (2 * luck - 1))
         self._phase = _Phase.IDLE
         self._expires = now + limits.header_arrival  # in READING, IDLE and CLOSING
         self._fresh = True  # no request has come yet
@@ -118,6 +120,10 @@ class Patience:
         """The connection was closed once what was written is sent."""
         self._phase = _Phase.CLOSING
         self._expires = now + EXPIRY_GRACE
+
+    def is_old(self, now: float) -> bool:
+        """Whether its client is to go elsewhere, with the next answer."""
+        return now >= self._leaves
 
     def may_stop(self, now: float) -> bool:
         """The server stops: whether an idle connection can be closed at once.

@@ -122,6 +122,7 @@ ACCEPTED: Final[dict[str, Document]] = {
         }
     ),
     "grpc": spec(networking={"grpc": True}),
+    "connections that stay": spec(networking={"maxConnectionAge": "0s", "keepAlive": "24h"}),
     "methods": predictor(
         methods=[
             {"name": "predict"},
@@ -338,6 +339,14 @@ REFUSED: Final[dict[str, tuple[Document, str]]] = {
         "spec.serverSideBatching.shapePolicy",
     ),
     "unknown receipt": (spec(**{BATCHING: {"receipt": "on"}}), "spec.serverSideBatching.receipt"),
+    "connections that stay for ever": (
+        spec(networking={"keepAlive": "0s"}),
+        "spec.networking.keepAlive",
+    ),
+    "connections older than a day": (
+        spec(networking={"maxConnectionAge": "25h"}),
+        "spec.networking.maxConnectionAge",
+    ),
     "grpc as text": (spec(networking={"grpc": "maybe"}), "spec.networking.grpc"),
     "a private method": (predictor(methods=[{"name": "_a"}]), "spec.predictor.methods"),
     "a method without a name": (predictor(methods=[{}]), "spec.predictor.methods"),

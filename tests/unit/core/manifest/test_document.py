@@ -70,6 +70,11 @@ def test_what_is_not_written_has_the_decided_defaults() -> None:
         spec.autoscaling.max_replicas,
         spec.autoscaling.target_utilization_percent,
     )
+    assert (False, 300.0, 3900.0) == (
+        spec.networking.grpc,
+        spec.networking.max_connection_age,
+        spec.networking.keep_alive,
+    )
     assert ("200m", None, 0, 5.0) == (
         spec.compute.cpu,
         spec.compute.mem,
@@ -266,6 +271,8 @@ def test_what_does_not_change_a_replica_is_not_in_its_slice(change: dict[str, An
         {"overload": {"timeout": "31s"}},
         {"networking": {"endpoint": "/other"}},
         {"networking": {"grpc": True}},
+        {"networking": {"maxConnectionAge": "1h"}},
+        {"networking": {"keepAlive": "620s"}},
         {"predictor": {"path": "model:Iris", "processesPerReplica": "cpu_count"}},
         {"predictor": {"path": "model:Iris", "threadSafe": False}},
         {"predictor": {"path": "model:Iris", "gpuAssignment": "All"}},
@@ -326,7 +333,7 @@ EVERYTHING: dict[str, Any] = {
         "onItemError": "FailBatch",
         "receipt": "Headers",
     },
-    "networking": {"grpc": True},
+    "networking": {"grpc": True, "maxConnectionAge": "0s", "keepAlive": "90s"},
 }
 
 
@@ -338,7 +345,11 @@ def test_every_field_that_a_replica_acts_on_survives_its_slice() -> None:
 
     assert api.spec.predictor == served.spec.predictor
     assert api.spec.server_side_batching == served.spec.server_side_batching
-    assert served.spec.networking.grpc is True
+    assert (True, 0.0, 90.0) == (
+        served.spec.networking.grpc,
+        served.spec.networking.max_connection_age,
+        served.spec.networking.keep_alive,
+    )
 
 
 def test_defaults_of_later_fields_are_not_in_the_slice() -> None:

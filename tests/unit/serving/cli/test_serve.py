@@ -82,6 +82,8 @@ def test_what_is_not_written_has_the_decided_defaults(tmp_path: Path) -> None:
         max_body_bytes=32 * 2**20,
         max_concurrency=1024,
         drain_delay=3.5,
+        max_connection_age=300.0,
+        keep_alive=3900.0,
         fast_lane=False,
         grpc_port=None,
         host="127.0.0.1",
@@ -120,7 +122,12 @@ def test_what_is_written_is_in_effect(tmp_path: Path) -> None:
                 "receipt": "All",
             },
             "overload": {"timeout": "7s", "maxBodySize": "1Ki", "maxReplicaConcurrency": 11},
-            "networking": {"endpoint": "/x", "grpc": True},
+            "networking": {
+                "endpoint": "/x",
+                "grpc": True,
+                "maxConnectionAge": "0s",
+                "keepAlive": "90s",
+            },
         },
     )
 
@@ -160,6 +167,8 @@ def test_what_is_written_is_in_effect(tmp_path: Path) -> None:
         max_body_bytes=1024,
         max_concurrency=11,
         drain_delay=3.5,
+        max_connection_age=None,
+        keep_alive=90.0,
         fast_lane=False,
         grpc_port=9000,
         host="127.0.0.1",

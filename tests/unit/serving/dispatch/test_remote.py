@@ -39,7 +39,8 @@ def settings_in(runtime: str, **changes: object) -> ReplicaSettings:
         "gpu_assignment": "Auto", "cpu_threads": None, "log_level": "info", "warm_up_sizes": None,
         "batching": BatchingSettings(), "methods": (), "lane_choice": LaneChoice.RANDOM,
         "item_errors": ItemErrorPolicy.ISOLATE, "receipts": Receipts.OFF, "timeout": None,
-        "max_body_bytes": 1 << 20, "max_concurrency": 100, "drain_delay": 0.0, "fast_lane": True,
+        "max_body_bytes": 1 << 20, "max_concurrency": 100, "drain_delay": 0.0,
+        "max_connection_age": None, "keep_alive": 75.0, "fast_lane": True,
         "grpc_port": None, "host": "127.0.0.1", "runtime": runtime,
     }  # fmt: skip
     return ReplicaSettings(**{**values, **changes})  # type: ignore[arg-type]  # names as above

@@ -115,6 +115,28 @@ async def test_a_kept_connection_is_closed_after_it_was_idle() -> None:
     assert ([200, 200, 200], False, True) == (wire.statuses, used, wire.is_closing())
 
 
+@pytest.mark.parametrize("fast_lane", [True, False])
+async def test_an_old_connection_is_closed_with_an_answer_and_loses_nothing(
+    *, fast_lane: bool
+) -> None:
+    """Pools find new replicas so; a client that is idle then is told with its next answer."""
+    wire = Server(app=create_app, fast_lane=fast_lane).connect()
+    for _ in range(9):
+        wire.send(GET)
+        await asyncio.sleep(LIMITS.age / 10)
+    young = wire.header("connection")
+    await asyncio.sleep(LIMITS.age * 0.2 - LIMITS.idle + SWEEP_SECONDS)
+    wire.send(GET)
+    await asyncio.sleep(LIMITS.idle - SWEEP_SECONDS)
+    idle = wire.is_closing()
+    wire.send(GET + GET)
+    await asyncio.sleep(1)
+
+    assert ([], False) == (young, idle)
+    assert [200] * 12 == wire.statuses
+    assert (["close"], True) == (wire.header("connection"), wire.is_closing())
+
+
 async def test_a_request_that_takes_long_is_not_the_clients_fault() -> None:
     """Limits in time are for what the client sends."""
     wire = Server(seconds=lambda _: 300.0, timeout=None).connect()
@@ -310,7 +332,8 @@ async def test_an_unexpected_error_in_a_pipelined_request_ends_the_connection(
     def broken(*_: object) -> None:
         raise RuntimeError
 
-    wire.send(GET + GET)
+    wire.send(GET)
+    wire.send(GET)
     monkeypatch.setattr(JsonCodec, "decode", broken)
     seen: list[object] = []
     asyncio.get_running_loop().set_exception_handler(

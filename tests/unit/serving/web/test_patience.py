@@ -6,7 +6,7 @@ from batchedapi_serving.web.limits import ACTIVE, EXPIRY_GRACE, LAST_CALL, Limit
 from batchedapi_serving.web.patience import Patience, Verdict
 from batchedapi_serving.web.request_parser import BODY, HEADERS
 
-LIMITS = Limits(body=1 << 30)
+LIMITS = Limits(body=1 << 30, idle=75.0, age=300.0)
 
 
 def nothing() -> int:
@@ -63,7 +63,6 @@ def test_an_answer_that_is_read_makes_the_connection_idle() -> None:
     verdicts = [patience.verdict(now, 0, nothing) for now in (104.0, 105.0, 174.0, 175.0)]
 
     assert [Verdict.WAIT, Verdict.WAIT, Verdict.WAIT, Verdict.CLOSE] == verdicts
-    assert LIMITS.idle > 60.0
 
 
 @pytest.mark.parametrize(
@@ -95,6 +94,19 @@ def test_the_limit_of_a_pipelined_request_goes_on_while_the_one_before_is_answer
 
     assert Verdict.WAIT is patience.verdict(10.9, 0, nothing)
     assert Verdict.REFUSE is patience.verdict(11.0, 0, nothing)
+
+
+@pytest.mark.parametrize(("luck", "age"), [(0.0, 270.0), (0.5, 300.0), (1.0, 330.0)])
+def test_connections_of_one_time_leave_within_a_fifth_of_the_age(luck: float, age: float) -> None:
+    """Else a fleet that was started together would reconnect together for ever."""
+    patience = Patience(LIMITS, 50.0, luck)
+
+    assert (False, True) == (patience.is_old(49.9 + age), patience.is_old(50.1 + age))
+
+
+def test_without_an_age_nobody_is_sent_away() -> None:
+    """`maxConnectionAge: 0s`."""
+    assert not Patience(Limits(body=1), 0.0, 0.0).is_old(1e9)
 
 
 @pytest.mark.parametrize("ago", [0.0, ACTIVE - 0.1])

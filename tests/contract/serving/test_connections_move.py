@@ -1,0 +1,112 @@
+"""`maxConnectionAge` and `keepAlive` on real sockets: connections end, and nothing is lost."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc.aio
+import numpy as np
+import pytest
+import tritonclient.grpc.aio as triton
+
+from raw_http import connected
+from serving import HOST, Replica, free_ports, running_replica, write_manifest
+
+CODE = """
+    from batchedapi_serving import batched
+
+    class Model:
+        def __init__(self, config, context):
+            pass
+
+        @batched(example=0)
+        def predict(self, items):
+            return items
+"""
+AGE = 2.0
+NETWORKING = {"networking": {"maxConnectionAge": "2s", "keepAlive": "3s"}}
+
+
+@pytest.fixture(scope="module")
+def grpc_port() -> int:
+    """Of the one replica of this file."""
+    (port,) = free_ports(1)
+    return port
+
+
+@pytest.fixture(scope="module")
+def replica(folder: Path, grpc_port: int) -> Iterator[Replica]:
+    """Its connections live for two seconds, idle ones for three."""
+    manifest = write_manifest(folder, CODE, NETWORKING)
+    arguments = ["-f", str(manifest), "--grpc-port", str(grpc_port)]
+    with running_replica(folder, arguments) as started:
+        yield started
+
+
+async def lives(port: int, until: float) -> list[float]:
+    """Seconds from connect to `Connection: close` of one client's connections, one by one."""
+    ages = []
+    while time.monotonic() < until:
+        async with connected(port) as connection:
+            began = time.monotonic()
+            while True:
+                response = await connection.post_json("/predict", 1)
+                assert response.status == 200
+                if response.headers.get("connection") == "close":
+                    ages.append(time.monotonic() - began)
+                    assert await connection.is_closed_by_server()
+                    break
+    return ages
+
+
+async def test_connections_in_use_end_with_an_answer_at_about_their_age(replica: Replica) -> None:
+    """Every request of eight closed loops is answered; no connection ends but with an answer."""
+    until = time.monotonic() + 3 * AGE
+
+    loops = await asyncio.gather(*(lives(replica.port, until) for _ in range(8)))
+    ages = [age for loop in loops for age in loop]
+
+    assert len(ages) >= 16
+    assert all(0.85 * AGE < age for age in ages)
+    assert sorted(ages)[len(ages) // 2] < 2 * AGE
+
+
+async def test_an_idle_connection_stays_for_the_time_it_is_given(replica: Replica) -> None:
+    """It is not closed for its age: its client could not be told."""
+    async with connected(replica.port) as connection:
+        assert (await connection.post_json("/predict", 1)).status == 200
+        began = time.monotonic()
+
+        assert await connection.is_closed_by_server(20)
+
+        assert 2.9 < time.monotonic() - began
+
+
+async def test_calls_over_grpc_go_on_over_other_connections(
+    replica: Replica, grpc_port: int
+) -> None:
+    """The client is told to open another one; no call fails, and connections are seen to change."""
+    own = [("grpc.use_local_subchannel_pool", 1)]
+    item = triton.InferInput("input", [1], "INT64")
+    item.set_data_from_numpy(np.array([7]))
+    seen: list[grpc.ChannelConnectivity] = []
+
+    async with triton.InferenceServerClient(f"{HOST}:{grpc_port}", channel_args=own) as client:
+        watching = asyncio.create_task(_states(client._channel, seen))
+        until = time.monotonic() + 3 * AGE
+        answers = []
+        while time.monotonic() < until:
+            answers.append(int((await client.infer("api", [item])).as_numpy("output")[0]))
+        watching.cancel()
+
+    assert replica.process.poll() is None
+    assert {7} == set(answers)
+    assert seen.count(grpc.ChannelConnectivity.READY) >= 3
+
+
+async def _states(channel: grpc.aio.Channel, seen: list[grpc.ChannelConnectivity]) -> None:
+    while True:
+        state = channel.get_state(try_to_connect=True)
+        seen.append(state)
+        await channel.wait_for_state_change(state)
