@@ -27,11 +27,11 @@ class InvalidSpecError(OperatorError):
 class NotOwnedError(InvalidSpecError):
     """A child's name is taken by an object that this BatchedAPI does not control."""
 
-    def __init__(self, kind: str, name: str, api: str) -> None:
+    def __init__(self, kind: str, name: str, api: str, more: str = "") -> None:
         super().__init__(
             "NotOwned",
             f"{kind} {name} exists and is not controlled by BatchedAPI {api};"
-            " it is left as it is: rename or delete one of them",
+            f" it is left as it is: rename or delete one of them{more}",
         )
 
 

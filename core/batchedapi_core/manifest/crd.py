@@ -29,6 +29,7 @@ PRINTER_COLUMNS: Final = (
     ("Reason", "string", ".status.autoscaling.lastDecision.reason", 1, "Of the replica count"),
     ("Revision", "string", ".status.revision.current", 1, ""),
     ("URL", "string", ".status.url", 1, ""),
+    ("Message", "string", ".status.message", 1, "What is wrong, else how many replicas answer"),
 )
 
 

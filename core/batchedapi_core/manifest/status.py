@@ -20,6 +20,7 @@ class Phase(enum.StrEnum):
     DEGRADED = "Degraded"
     ERROR = "Error"
     PAUSED = "Paused"
+    DELETING = "Deleting"
 
 
 class ConditionType(enum.StrEnum):
@@ -125,6 +126,7 @@ class BatchedAPIStatus(ManifestModel):
 
     observed_generation: int | None = Field(None, ge=0)
     phase: Phase | None = None
+    message: Text = Field("", description="What is wrong, else how many replicas answer.")
     replicas: int | None = Field(None, ge=0, description="Pods that exist.")
     ready_replicas: int | None = Field(None, ge=0)
     updated_replicas: int | None = Field(None, ge=0, description="Pods of the current revision.")

@@ -11,6 +11,15 @@ from batchedapi_operator.keys import JsonObject
 from batchedapi_operator.reconcile.views import DeploymentView, PodView
 
 MESSAGE_LENGTH: Final = 1024
+DELETING: Final = "Deleting"
+WAITING: Final = "WaitingForDeletion"
+STUCK: Final = "ProgressDeadlineExceeded"
+_HINDRANCES: Final = (DELETING, WAITING)
+_BREAKING: Final = (
+    ConditionType.SPEC_VALID,
+    ConditionType.MODEL_LOADED,
+    ConditionType.SCHEDULED,
+)
 _IMAGE_REASONS: Final = (
     "ErrImagePull",
     "ImagePullBackOff",
@@ -76,9 +85,24 @@ def refusal_reason(message: str) -> str:
     return "PodTemplateRefused"
 
 
-def ready(deployment: DeploymentView | None) -> Condition:
-    """Whether anybody answers."""
+def first_to_tell(found: Iterable[Condition]) -> str:
+    """What a user should read first: what is broken, before how many replicas answer."""
+    by_type = {one.type: one for one in found}
+    progress = by_type[ConditionType.PROGRESSING]
+    told = [by_type[kind] for kind in _BREAKING if by_type[kind].status == "False"]
+    if progress.reason in _HINDRANCES:
+        told.insert(0, progress)
+    elif progress.reason == STUCK:
+        told.append(progress)
+    return (told or [by_type[ConditionType.READY]])[0].message
+
+
+def ready(deployment: DeploymentView | None, causes: Iterable[Condition] = ()) -> Condition:
+    """Whether anybody answers; where nobody does, the first of `causes` that is False says why."""
     kind = ConditionType.READY
+    cause = next((one for one in causes if one.status == "False"), None)
+    if cause is not None and (deployment is None or deployment.ready == 0):
+        return Condition(kind, "False", cause.reason, cause.message)
     if deployment is None or deployment.replicas == 0:
         return Condition(kind, "False", "NoReplicas", "no replicas are asked for")
     answering = f"{deployment.ready} of {deployment.replicas} replicas ready"
@@ -95,8 +119,8 @@ def progressing(deployment: DeploymentView | None) -> Condition:
     if deployment is None:
         return Condition(kind, "True", "NewRevision", "the Deployment is yet to be created")
     verdict = deployment.conditions.get("Progressing")
-    if verdict is not None and verdict.reason == "ProgressDeadlineExceeded":
-        return Condition(kind, "False", "ProgressDeadlineExceeded", verdict.message)
+    if verdict is not None and verdict.reason == STUCK:
+        return Condition(kind, "False", STUCK, verdict.message)
     if not rolled_out(deployment):
         updated = f"{deployment.updated} of {deployment.replicas} replicas updated"
         return Condition(kind, "True", "NewRevision", updated)

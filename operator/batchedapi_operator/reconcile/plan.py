@@ -3,11 +3,12 @@
 Pure: the same world gives the same plan, and a plan that was carried out gives an empty one.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from batchedapi_core.manifest import (
     BatchedAPI,
+    ConditionType,
     ManifestError,
     ScalingMode,
     UnknownFields,
@@ -15,7 +16,21 @@ from batchedapi_core.manifest import (
 )
 from batchedapi_operator.errors import InvalidSpecError, NotOwnedError
 from batchedapi_operator.events import Note, notes_of
-from batchedapi_operator.keys import CONFIG_MAPS, DEPLOYMENTS, SERVICES, JsonObject, Resource
+from batchedapi_operator.keys import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    SERVICES,
+    JsonObject,
+    ObjectKey,
+    Resource,
+)
+from batchedapi_operator.reconcile.ownership import (
+    again,
+    deletion,
+    leaving,
+    refuse_foreign,
+    without_others,
+)
 from batchedapi_operator.reconcile.status import Subject, build_status
 from batchedapi_operator.reconcile.views import ChildView, DeploymentView, Observed
 from batchedapi_operator.resources import (
@@ -29,8 +44,6 @@ from batchedapi_operator.resources import (
 
 REVISIONS_KEPT: Final = 5
 """Besides those in use: what `kubectl rollout undo` may want to go back to."""
-GONE_SOON_SECONDS: Final = 2.0
-"""Until the children of a deleted API of the same name have been collected."""
 REFUSED_AGAIN_SECONDS: Final = 60.0
 """A quota may be raised, a webhook mended: refused children are tried again at this pace."""
 
@@ -91,38 +104,60 @@ def plan(
         now: RFC 3339, dates what changes in the status.
         refusal: What the apiserver said to the last try; its plan writes nothing but the status.
     """
-    metadata = document["metadata"]
+    metadata, key = document["metadata"], ObjectKey.of(document)
+    uid = metadata["uid"]
+    ours = without_others(uid, observed)
     api: BatchedAPI | None = None
     revision: Revision | None = None
     image = ""
     problem = refusal
     try:
         api = parsed(document)
-        revision = _revision(api, observed)
+        revision = _revision(api, ours)
         image = image_for(api, revision, observed.status, default_image)
-        _refuse_foreign(api, observed)
+        refuse_foreign(key, uid, observed)
     except InvalidSpecError as error:
         problem = problem or error
+    deleted, waits = deletion(metadata), leaving(key, uid, observed) if problem is None else None
     subject = Subject(
-        metadata["name"], metadata.get("generation", 0), api, revision, image, problem
+        metadata["name"],
+        metadata.get("generation", 0),
+        api,
+        revision,
+        image,
+        problem,
+        deleted or (waits[0] if waits is not None else None),
     )
-    status = build_status(subject, observed, now)
-    notes = notes_of(observed.status, status)
+    status = build_status(subject, ours, now)
+    nothing = Plan((), None, (), status, notes_of(observed.status, status), None)
+    if deleted is not None:
+        return replace(nothing, notes=())
     if problem is not None or api is None or revision is None:
-        again = REFUSED_AGAIN_SECONDS if refusal is not None else None
-        return Plan((), None, (), status, notes, again)
+        return replace(nothing, retry_after=_retry(problem, refusal, status, now))
     if api.spec.paused:
-        return Plan((), None, (), status, notes, None)
-    if _predecessors(api, observed):
-        return Plan((), None, (), status, (), GONE_SOON_SECONDS)
+        return nothing
+    if waits is not None:
+        return replace(nothing, notes=(), retry_after=again(waits[1], now))
     return Plan(
         apply=_children(api, revision, image, observed),
         replicas=first_or_copied_count(api, observed.deployment),
         delete=surplus_revisions(revision, observed),
         status=status,
-        notes=notes,
+        notes=nothing.notes,
         retry_after=None,
     )
+
+
+def _retry(
+    problem: InvalidSpecError | None, refusal: InvalidSpecError | None, status: JsonObject, now: str
+) -> float | None:
+    """Seconds; None where the change that makes it good will be told of."""
+    if refusal is not None:
+        return REFUSED_AGAIN_SECONDS
+    if not isinstance(problem, NotOwnedError):
+        return None
+    (told,) = (one for one in status["conditions"] if one["type"] == ConditionType.SPEC_VALID)
+    return again(told["lastTransitionTime"], now)
 
 
 def _revision(api: BatchedAPI, observed: Observed) -> Revision:
@@ -142,7 +177,7 @@ def _revision(api: BatchedAPI, observed: Observed) -> Revision:
 def running(api: BatchedAPI, observed: Observed) -> Running | None:
     """What the pods are made with; where no Deployment tells, what the status says of it."""
     deployment = observed.deployment
-    if deployment is not None and deployment.revision and owned(api, deployment.child):
+    if deployment is not None and deployment.revision:
         return Running(deployment.revision, deployment.setting)
     named = (observed.status.get("revision") or {}).get("current")
     return Running(named.removeprefix(f"{api.metadata.name}-"), None) if named else None
@@ -156,43 +191,6 @@ def image_for(api: BatchedAPI, revision: Revision, status: JsonObject, default_i
     if pinned.get("current") == revision.name and pinned.get("image"):
         return str(pinned["image"])
     return default_image
-
-
-def owned(api: BatchedAPI, child: ChildView) -> bool:
-    """Controlled by this very API, or applied by us and robbed of its owner since."""
-    if child.owner_uid:
-        return child.owner_uid == api.metadata.uid
-    return child.applied_by_us
-
-
-def _predecessor(api: BatchedAPI, child: ChildView) -> bool:
-    """Left by a deleted API of the same name: never adopted, and gone soon."""
-    return child.deleting or (
-        child.owner_api == api.metadata.name and child.owner_uid != api.metadata.uid
-    )
-
-
-def _named(observed: Observed) -> tuple[tuple[Resource, ChildView], ...]:
-    children = []
-    if observed.deployment is not None:
-        children.append((DEPLOYMENTS, observed.deployment.child))
-    if observed.service is not None:
-        children.append((SERVICES, observed.service))
-    return tuple(children)
-
-
-def _predecessors(api: BatchedAPI, observed: Observed) -> bool:
-    return any(_predecessor(api, child) for _, child in _named(observed))
-
-
-def _refuse_foreign(api: BatchedAPI, observed: Observed) -> None:
-    for resource, child in _named(observed):
-        if not owned(api, child) and not _predecessor(api, child):
-            raise NotOwnedError(
-                resource.kind,
-                f"{api.metadata.namespace}/{child.name}",
-                f"{api.metadata.namespace}/{api.metadata.name}",
-            )
 
 
 def _children(

@@ -19,6 +19,7 @@ from batchedapi_operator.pace import Pace
 from batchedapi_operator.reconcile.conditions import refusal_reason
 from batchedapi_operator.reconcile.execute import Executor
 from batchedapi_operator.reconcile.observe import observe
+from batchedapi_operator.reconcile.ownership import deletion
 from batchedapi_operator.reconcile.plan import Plan, plan
 from batchedapi_operator.reconcile.status import same
 from batchedapi_operator.reconcile.views import Observed
@@ -60,7 +61,8 @@ class Reconciler:
         document = await self._cluster.get(BATCHED_APIS, key)
         if document is None or "deletionTimestamp" in document["metadata"]:
             self._gone(key)
-            return None
+            if document is None or deletion(document["metadata"]) is None:
+                return None
         try:
             return await self._bring_up_to_date(key, document)
         except NamespaceGoingError:

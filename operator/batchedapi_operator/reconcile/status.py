@@ -38,6 +38,8 @@ class Subject:
     """None: none can be made; the one in the status is what runs."""
     image: str
     problem: InvalidSpecError | None
+    hindrance: Condition | None = None
+    """Progressing, where nothing can move before something else is gone."""
 
     @property
     def paused(self) -> bool:
@@ -50,16 +52,20 @@ def build_status(subject: Subject, observed: Observed, now: str) -> JsonObject:
     deployment = observed.deployment
     before = observed.status
     digest = deployment.revision if deployment is not None else ""
-    found = (
-        conditions.ready(deployment),
-        conditions.progressing(deployment),
+    causes = (
         conditions.spec_valid(subject.problem, deployment),
-        conditions.model_loaded(observed.pods, digest),
         conditions.scheduled(observed.pods),
+        conditions.model_loaded(observed.pods, digest),
+    )
+    found = (
+        conditions.ready(deployment, causes),
+        subject.hindrance or conditions.progressing(deployment),
+        *causes,
     )
     return {
         "observedGeneration": subject.generation,
         "phase": (Phase.PAUSED if subject.paused else phase_of(found, observed)).value,
+        "message": conditions.first_to_tell(found)[: conditions.MESSAGE_LENGTH],
         "replicas": deployment.existing if deployment else 0,
         "readyReplicas": deployment.ready if deployment else 0,
         "updatedReplicas": deployment.updated if deployment else 0,
@@ -88,13 +94,15 @@ def _revision(subject: Subject, before: Mapping[str, object]) -> JsonObject:
 def phase_of(found: Iterable[Condition], observed: Observed) -> Phase:
     """The state in one word: what is broken first, then what is under way."""
     state = {one.type: one for one in found}
+    if state[ConditionType.PROGRESSING].reason == conditions.DELETING:
+        return Phase.DELETING
     deployment = observed.deployment
     answering = deployment is not None and deployment.ready > 0
     broken = any(
         state[kind].status == "False"
         for kind in (ConditionType.SPEC_VALID, ConditionType.MODEL_LOADED)
     )
-    if broken or state[ConditionType.PROGRESSING].reason == "ProgressDeadlineExceeded":
+    if broken or state[ConditionType.PROGRESSING].reason == conditions.STUCK:
         return Phase.DEGRADED if answering else Phase.ERROR
     if not answering:
         return Phase.PENDING
@@ -109,12 +117,17 @@ def same(before: JsonObject, after: JsonObject) -> bool:
     """Whether `before`, the whole status, already says what `after`, our part of it, would."""
     if any(before.get(name) != after.get(name) for name in OUR_FIELDS):
         return False
+    if "message" not in before:  # written by a version that had none
+        return False
     ours = _ours(before.get("conditions") or ())
     return ours == _ours(after["conditions"])
 
 
 def _ours(found: Sequence[JsonObject]) -> dict[str, JsonObject]:
-    """Without messages that only tell details: the kubelet words a failure anew every time."""
+    """Without messages that only tell details: the kubelet words a failure anew every time.
+
+    For the same reason the message of the status is none of OUR_FIELDS: it is that of a condition.
+    """
     kinds = {kind.value for kind in OUR_CONDITIONS}
     return {
         one["type"]: {

@@ -54,7 +54,10 @@ class ChildView:
     """Name of the controller if that is a BatchedAPI; empty otherwise."""
     applied_by_us: bool
     """Our manager owns fields of it: a child that lost its owner reference is still ours."""
-    deleting: bool
+    deleting: str
+    """Since when, RFC 3339; empty while it stays."""
+    finalizers: tuple[str, ...]
+    """What holds it in its deletion."""
     created: str
     revision: str
     """Its revision label."""
@@ -76,7 +79,8 @@ class ChildView:
                 entry.get("manager") == contract.FIELD_MANAGER
                 for entry in metadata.get("managedFields") or ()
             ),
-            deleting="deletionTimestamp" in metadata,
+            deleting=metadata.get("deletionTimestamp") or "",
+            finalizers=tuple(metadata.get("finalizers") or ()),
             created=metadata.get("creationTimestamp", ""),
             revision=(metadata.get("labels") or {}).get(contract.LABEL_REVISION, ""),
             fingerprint=_fingerprint(metadata),

@@ -198,6 +198,31 @@ async def test_a_deleted_api_is_forgotten(cluster: MemoryCluster) -> None:
     assert [] == cluster.writes
 
 
+@pytest.mark.parametrize(
+    ("finalizers", "phase"),
+    [(["foregroundDeletion"], "Pending"), (["example.com/keep"], "Deleting")],
+)
+async def test_an_api_in_deletion_is_left_alone_but_for_what_it_says(
+    cluster: MemoryCluster, finalizers: list[str], phase: str
+) -> None:
+    """Kubernetes' own finalizers take care of themselves; of another's its user has to know."""
+    forgotten: list[ObjectKey] = []
+    reconciler = Reconciler(cluster, Store(), IMAGE, forget=forgotten.append)
+    for _ in range(2):
+        await reconciler.reconcile(KEY)
+    metadata = cluster.objects[BATCHED_APIS, KEY]["metadata"]
+    metadata |= {"deletionTimestamp": "2026-01-02T03:00:00Z", "finalizers": finalizers}
+    cluster.writes.clear()
+
+    for _ in range(3):
+        assert await reconciler.reconcile(KEY) is None
+
+    assert {"status"} >= {verb for verb, _ in cluster.writes}
+    assert len(cluster.writes) <= 1
+    assert phase == cluster.objects[BATCHED_APIS, KEY]["status"]["phase"]
+    assert {KEY} == set(forgotten)
+
+
 async def test_a_status_that_flaps_is_written_at_most_every_ten_seconds(
     cluster: MemoryCluster,
 ) -> None:

@@ -261,3 +261,46 @@ def test_messages_are_cut_to_what_a_status_should_hold() -> None:
     status = status_of(deployment_body(ready=0), [pod])
 
     assert conditions.MESSAGE_LENGTH == max(len(one["message"]) for one in status["conditions"])
+
+
+def test_ready_says_what_keeps_everybody_from_answering() -> None:
+    """ModelLoading sent its user to the model's log, which was empty: no image had been pulled."""
+    body = deployment_body(ready=0, conditions=[])
+    cannot = {"state": waiting("ErrImagePull", "no such image x:1")}
+    scheduling = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    nowhere = {"conditions": [{**scheduling, "message": "0/3 nodes have a GPU"}]}
+
+    pulled = status_of(body, [pod_body(ready=False, **cannot)])
+    waits = status_of(body, [pod_body(ready=False, **nowhere)])
+    loads = status_of(body, [pod_body(ready=False)])
+
+    assert ("False", "ImagePullFailed") == reasons(pulled)["Ready"]
+    assert "pod iris-1: no such image x:1" == pulled["message"]
+    assert ("False", "Unschedulable") == reasons(waits)["Ready"]
+    assert "0/3 nodes have a GPU" in waits["message"]
+    assert ("False", "ModelLoading") == reasons(loads)["Ready"]
+    assert "0 of 2 replicas ready" == loads["message"]
+
+
+def test_the_message_is_what_is_broken_before_how_many_answer() -> None:
+    """`kubectl get -o wide` shows it: nobody has to describe the object to know what to do."""
+    stuck = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}
+    told = [{**stuck, "message": "has timed out progressing"}]
+
+    fine = status_of(deployment_body(), [pod_body()])
+    late = status_of(deployment_body(conditions=told), [pod_body()])
+    failed = {"last_state": ended(1, "boom")}
+    broken = status_of(deployment_body(conditions=told), [pod_body(ready=False, **failed)])
+
+    assert "2 of 2 replicas ready" == fine["message"]
+    assert "has timed out progressing" == late["message"]
+    assert "boom" in broken["message"]
+
+
+def test_a_status_without_a_message_is_written_once() -> None:
+    """That of an idle API would stay without, after an upgrade."""
+    status = status_of(deployment_body(), [pod_body()])
+    before = {name: value for name, value in status.items() if name != "message"}
+
+    assert not same(before, status)
+    assert same({**before, "message": "worded otherwise"}, status)
