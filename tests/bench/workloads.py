@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 import orjson
 
-from batchedapi_serving import Tensor, batched
+from batchedapi_serving import ItemError, Tensor, batched
 
 MAX_BATCH: Final = 64
 BATCH_INTERVAL_MS: Final = 5
@@ -150,6 +150,33 @@ class Faulty:
     def _hits(self, fault: str, ids: np.ndarray[Any, Any]) -> bool:
         every = int(self._config.get(fault, 0))
         return bool(every and ((ids % every == 0) & (ids > 0)).any())
+
+
+class Pair:
+    """Two methods that share the lanes, each as dear as W3; `first` may fail after its work.
+
+    `fails`: "refuses", "raises" or "memory" (every batch), else it answers ids with themselves.
+    """
+
+    def __init__(self, config: Mapping[str, Any], *_: object) -> None:
+        """Takes fails."""
+        self._fails = config.get("fails")
+
+    @batched(inputs=Tensor("INT64", []), outputs=Tensor("INT64", []), max_batch_size=MAX_BATCH)
+    def first(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """int64 (n,) -> int64 (n,)."""
+        time.sleep(FIXED_SECONDS + ROW_SECONDS * len(ids))
+        if self._fails and ids.any():  # the warm-up's are zeros
+            if self._fails == "memory":
+                raise MemoryError
+            raise ItemError(410, "gone") if self._fails == "refuses" else ValueError("always")
+        return ids
+
+    @batched(inputs=Tensor("INT64", []), outputs=Tensor("INT64", []), max_batch_size=MAX_BATCH)
+    def second(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """int64 (n,) -> int64 (n,)."""
+        time.sleep(FIXED_SECONDS + ROW_SECONDS * len(ids))
+        return ids
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,7 @@ class Asked:
         self.answers: list[Answer] = []
         self.at = math.nan
         """Virtual seconds of the last answer."""
+        self.answered = asyncio.Event()
         self.ticket: Ticket | None = None
 
     def request_id(self) -> str | None:
@@ -70,6 +71,7 @@ class Asked:
         """See AnswerTo."""
         self.answers.append(answer)
         self.at = self._world.loop.time()
+        self.answered.set()
 
     @property
     def status(self) -> int:

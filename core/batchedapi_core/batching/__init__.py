@@ -20,6 +20,7 @@ from batchedapi_core.batching.choices import (
 )
 from batchedapi_core.batching.decision import View, next_action
 from batchedapi_core.batching.entry import Client, Entry, Taken
+from batchedapi_core.batching.isolation import Isolation, Parts, Search
 from batchedapi_core.batching.lanes import Lanes
 from batchedapi_core.batching.policy import BatchPolicy
 from batchedapi_core.batching.splitting import Span, split_parts, split_rows
@@ -36,11 +37,14 @@ __all__ = [
     "Effective",
     "Entry",
     "Idle",
+    "Isolation",
     "ItemErrorPolicy",
     "LaneChoice",
     "Lanes",
+    "Parts",
     "QueueOrder",
     "Receipts",
+    "Search",
     "ShapePolicy",
     "SizeUnit",
     "Span",

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from batchedapi_serving.dispatch.batch import Batch
 from batchedapi_serving.dispatch.lanes import Runner
+from batchedapi_serving.dispatch.line import MethodLine
 
 
 def blamed(runners: Sequence[Runner]) -> Sequence[Runner]:
@@ -27,66 +28,54 @@ class Trial:
 
 
 class Again:
-    """Batches of one group to run again, before what is queued.
+    """Batches of one group to run again, in turn with what is queued.
 
-    Those on trial run one at a time: beside each other, all would be blamed for the next death.
-    Searches for a culprit among the rows of a request are the exception: they take turns with what
-    is queued, which goes first, so that nobody waits for more than one run of another's search.
+    The next one's turn is when a method would get its second batch since the last one: nobody waits
+    for more than one run of another's failures, and of many methods with work none gives up more
+    than its share. Methods take turns with theirs, too; of one method's, the larger parts of a
+    batch are first. Those on trial run one at a time: beside each other, all would be
+    blamed for the next death.
     """
 
     def __init__(self, trial: Trial) -> None:
         """The owner sets `trial.runs` while it runs one of those on trial."""
-        self._plain: deque[Batch] = deque()
+        self._parts: dict[MethodLine, deque[Batch]] = {}  # whose turn was longest ago first
         self._on_trial: deque[Batch] = deque()
-        self._searches: deque[Batch] = deque()
-        self._turn_of_searches = False
+        self._served: set[MethodLine] = set()  # since the last one
         self.trial = trial
         self.any = False
         """Whether any is left; it is read for every batch, and mostly there is none."""
 
-    def __bool__(self) -> bool:
-        """Whether there is a next one."""
-        return bool(self._next())
+    def add(self, batches: Sequence[Batch]) -> None:
+        """Run these, which are what is left of one that failed, after those that are there."""
+        for batch in batches:
+            if not self.any:
+                self.any = True
+                self._served.clear()
+            if batch.on_trial:
+                self._on_trial.append(batch)
+            else:
+                self._parts.setdefault(batch.line, deque()).append(batch)
+
+    def is_next(self, line: MethodLine | None) -> bool:
+        """Whether one is to run before what is queued in `line`; None: nothing is to start."""
+        runnable = self._parts or (self._on_trial and not self.trial.runs)
+        return bool(runnable) and (line is None or line in self._served)
+
+    def served(self, line: MethodLine) -> None:
+        """A batch that was queued in `line` runs."""
+        self._served.add(line)
 
     def next(self) -> Batch:
-        """The next to run; only if there is one."""
-        queue = self._next()
-        batch = queue.popleft()
-        if queue is self._searches:
-            self._turn_of_searches = False
-        self.any = bool(self._plain or self._on_trial or self._searches)
-        return batch
-
-    def others_had_their_turn(self) -> None:
-        """What is queued ran, or is not to run yet: a search is next."""
-        self._turn_of_searches = True
-
-    def _next(self) -> deque[Batch]:
-        """Where the next one is; empty if there is none."""
-        if self._plain:
-            return self._plain
+        """The next to run; only if `is_next` said so."""
+        self._served.clear()
         if self._on_trial and not self.trial.runs:
-            return self._on_trial
-        return self._searches if self._turn_of_searches else deque()
-
-    def first(self, batches: Sequence[Batch]) -> None:
-        """Run these before others; they are what is left of a batch that failed."""
-        for batch in reversed(batches):
-            (self._on_trial if batch.on_trial else self._plain).appendleft(batch)
-            self.any = True
-
-    def search(self, halves: Sequence[Batch]) -> None:
-        """Run these, in turn with what is queued.
-
-        After all others: the larger parts of a request first, so that what is left in the end is
-        small.
-        """
-        for batch in halves:
-            (self._on_trial if batch.on_trial else self._searches).append(batch)
-            self.any = True
-
-    def last(self, batches: Sequence[Batch]) -> None:
-        """Run these after others."""
-        for batch in batches:
-            (self._on_trial if batch.on_trial else self._plain).append(batch)
-            self.any = True
+            batch = self._on_trial.popleft()
+        else:
+            line = next(iter(self._parts))
+            parts = self._parts.pop(line)
+            batch = parts.popleft()
+            if parts:
+                self._parts[line] = parts
+        self.any = bool(self._parts or self._on_trial)
+        return batch

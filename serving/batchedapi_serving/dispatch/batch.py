@@ -5,15 +5,17 @@ from typing import Final
 
 import orjson
 
+from batchedapi_core.batching import Parts, Search
 from batchedapi_serving.codecs.item_results import Item, ItemResults
 from batchedapi_serving.codecs.problems import error_object
 from batchedapi_serving.dispatch.frames import Meta
-from batchedapi_serving.dispatch.jobs import PartEntry, halved
+from batchedapi_serving.dispatch.jobs import PartEntry, cut
 from batchedapi_serving.dispatch.line import HalvesOfBatch, MethodLine
 from batchedapi_serving.errors import PredictorError
 
 RETRY: Final = "retry"
 _TRIAL: Final = 2  # deaths
+_HALVES: Final = 2
 
 
 class Batch:
@@ -28,15 +30,23 @@ class Batch:
         "reason",
         "requests",
         "rows",
+        "search",
         "size",
     )
 
     def __init__(
-        self, line: MethodLine, entries: Sequence[PartEntry], reason: str, deaths: int = 0
+        self,
+        line: MethodLine,
+        entries: Sequence[PartEntry],
+        reason: str,
+        deaths: int = 0,
+        search: Search | None = None,
     ) -> None:
         self.line = line
         self.entries = entries
         self.reason = reason
+        self.search = search
+        """Of the failed batch that it is a part of."""
         self.deaths = deaths
         """Model processes that died while they ran these entries."""
         self.number = ""
@@ -50,37 +60,53 @@ class Batch:
         self.requests = len(entries)
 
     def after_failure(self) -> "list[Batch]":
-        """The halves to run next, so that only the culprit fails; none if it is alone."""
+        """What to run again, so that in the end only the culprit fails; nothing if it is alone."""
         live = self._live()
         if len(live) <= 1:
             return [self._again(live)] if live and len(self.entries) > 1 else []
-        return self._halves(live)
+        search = self.search or Search(len(live))
+        parts = self.line.isolation.apart(search, len(live))
+        return [self._again(live[start:stop], search) for start, stop in parts]
 
-    def search(self) -> "list[Batch]":
-        """The halves of a lone request that has a culprit among its rows.
+    def after_item_error(self) -> "list[Batch]":
+        """What to run again of a batch of which one row was refused; a lone request's row is found.
 
-        None if it is not alone, or one row, or was halved as often as is allowed.
+        Nothing if it is one row, or its request was halved as often as is allowed: its rows are one
+        client's, and are not run one by one.
         """
-        live = self._live()
-        if len(live) == 1 and live[0].rows > 1 and live[0].payload.job.may_halve():
-            return [self._again([half]) for half in halved(live[0])]
-        return []
+        lone = self._lone()
+        if lone is not None:
+            search = lone.payload.job.search()
+            parts = search.halves(lone.rows)
+            if parts:
+                return self._rows_apart(lone, search, parts)
+        return self.after_failure()
 
     def after_memory_error(self) -> "list[Batch]":
-        """The halves to run next, of a lone request its rows'; none if it is one row.
+        """What to run again, of a lone request its rows; nothing if it is one row.
 
-        What is learned of the size waits for both.
+        What is learned of the size waits for both halves.
         """
-        live = self._live()
-        if len(live) == 1 and live[0].rows > 1:
-            halves = [self._again([half]) for half in halved(live[0])]
+        lone = self._lone()
+        if lone is None:
+            again = self.after_failure()
         else:
-            halves = self.after_failure()
-        if len(halves) > 1:
+            search = lone.payload.job.search()
+            parts = self.line.isolation.apart(search, lone.rows)
+            again = self._rows_apart(lone, search, parts)
+        if len(again) == _HALVES:
             pair = HalvesOfBatch(self.entries[0].shape, self.size)
-            for half in halves:
+            for half in again:
                 half.pair = pair
-        return halves
+        return again
+
+    def _lone(self) -> PartEntry | None:
+        """The only request that is left of it, if that has several rows."""
+        live = self._live()
+        return live[0] if len(live) == 1 and live[0].rows > 1 else None
+
+    def _rows_apart(self, lone: PartEntry, search: Search, parts: Parts) -> "list[Batch]":
+        return [self._again([part], search) for part in cut(lone, parts)]
 
     @property
     def on_trial(self) -> bool:
@@ -94,7 +120,7 @@ class Batch:
         """
         live, deaths = self._live(), self.deaths + 1
         if deaths == 1 and live:
-            return [Batch(self.line, live, RETRY, deaths)]
+            return [Batch(self.line, live, RETRY, deaths, self.search)]
         if len(self.entries) > 1 or (deaths == _TRIAL and not alone):
             return [Batch(self.line, [entry], RETRY, _TRIAL) for entry in live]
         return []
@@ -102,7 +128,7 @@ class Batch:
     def after_anothers_death(self) -> "list[Batch]":
         """What to run again if the process died of something else: all of it, unblamed."""
         live = self._live()
-        return [self._again(live)] if live else []
+        return [self._again(live, self.search)] if live else []
 
     def still_wanted(self, now: float) -> "Batch | None":
         """The batch without those nobody waits for any more; None if that is all of them."""
@@ -111,16 +137,12 @@ class Batch:
             return self
         if not entries:
             return None
-        wanted = Batch(self.line, entries, self.reason, self.deaths)
+        wanted = Batch(self.line, entries, self.reason, self.deaths, self.search)
         wanted.pair = self.pair
         return wanted
 
-    def _halves(self, live: Sequence[PartEntry]) -> "list[Batch]":
-        middle = len(live) // 2
-        return [self._again(half) for half in (live[:middle], live[middle:])]
-
-    def _again(self, entries: Sequence[PartEntry]) -> "Batch":
-        return Batch(self.line, entries, RETRY, self.deaths)
+    def _again(self, entries: Sequence[PartEntry], search: Search | None = None) -> "Batch":
+        return Batch(self.line, entries, RETRY, self.deaths, search)
 
     def _live(self) -> list[PartEntry]:
         return [entry for entry in self.entries if not entry.cancelled]

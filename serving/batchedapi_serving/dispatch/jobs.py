@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
-from batchedapi_core.batching import Batcher, Client, Entry
+from batchedapi_core.batching import Batcher, Client, Entry, Parts, Search
 from batchedapi_serving.codecs.base import Answer, Codec, Decoded, Receipt, Results
 from batchedapi_serving.dispatch.desk import AnswerTo
 from batchedapi_serving.metrics.recorder import MethodRecorder
@@ -70,23 +70,21 @@ class Job:
         (results, start, stop), *others = (slices[key] for key in sorted(slices))
         return self.reply.answer(results.joined(start, stop, others), 0, self.rows, receipt)
 
-    def may_halve(self) -> bool:
-        """Whether a search for a culprit among its rows may take two runs more; it counts them."""
+    def search(self) -> Search:
+        """For culprits among its rows; one for all its parts."""
         pieces = self.pieces = self.pieces or Pieces(self.rows)
-        pieces.halvings -= 1
-        return pieces.halvings >= 0
+        return pieces.search
 
 
 class Pieces:
     """Of a request in parts: what was answered, and how much longer a culprit is looked for."""
 
-    __slots__ = ("halvings", "slices")
+    __slots__ = ("search", "slices")
 
     def __init__(self, rows: int) -> None:
         self.slices: dict[int, tuple[Results, int, int]] = {}
         """Answered parts by their first row."""
-        self.halvings = (rows - 1).bit_length() + 1
-        """Of two runs each: ceil(log2(rows)) find one culprit, and one is to spare."""
+        self.search = Search(rows)
 
 
 class Part:
@@ -104,30 +102,29 @@ class Part:
 PartEntry: TypeAlias = Entry[Part]
 
 
-def halved(entry: PartEntry) -> list[PartEntry]:
-    """The same rows as two entries, for a batch that is too large although it is one request.
+def cut(entry: PartEntry, parts: Parts) -> list[PartEntry]:
+    """The same rows as several entries, for a batch too large although it is one request.
 
-    Neither is queued; the sizes are shared out by rows, as rows of one request are mostly alike.
+    None is queued; the sizes are shared out by rows, as rows of one request are mostly alike.
     """
     part = entry.payload
     job = part.job
-    middle = entry.rows // 2
-    size = max(1, entry.size * middle // entry.rows)
-    spans = ((0, middle, size), (middle, entry.rows, max(1, entry.size - size)))
-    halves = [
+    entries = [
         Entry(
             Part(job, job.line.codec.part(part.payload, start, stop), part.first + start),
             stop - start,
-            cost,
+            max(1, entry.size * stop // entry.rows - entry.size * start // entry.rows),
             job.client,
             entry.arrived,
             entry.deadline,
             entry.shape,
         )
-        for start, stop, cost in spans
+        for start, stop in parts
     ]
-    halves[0].returning, halves[1].returning = 0, entry.returning
+    for leading in entries[:-1]:
+        leading.returning = 0
+    entries[-1].returning = entry.returning
     if not job.missing:
         job.missing = job.rows
-    job.entries = [*(other for other in job.entries if other is not entry), *halves]
-    return halves
+    job.entries = [*(other for other in job.entries if other is not entry), *entries]
+    return entries

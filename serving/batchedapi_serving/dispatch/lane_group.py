@@ -85,21 +85,18 @@ class LaneGroup:
             self._timer = None
         lanes, lines, again = self.lanes, self.lines, self._again
         while lanes.free > 0 and lines:
-            if again.any and again:
+            line, action = self._next(now, standing)
+            queued = isinstance(action, Dispatch)
+            if again.any and again.is_next(line if queued else None):
                 wanted = again.next().still_wanted(now)
                 if wanted is not None:
                     self._start(wanted, now)
                 continue
-            line, action = self._next(now, standing)
             if isinstance(action, Dispatch):
                 self._dispatch(line, action, now)
                 if again.any:
-                    again.others_had_their_turn()
+                    again.served(line)
                 continue
-            if again.any:
-                again.others_had_their_turn()
-                if again:
-                    continue
             if isinstance(action, WaitUntil):
                 self._timer = self._clock.call_at(action.at, now, self._waited)
             return
@@ -181,15 +178,20 @@ class LaneGroup:
             return
         if batch.pair is not None:
             line.halves_ran(batch.pair)
+        learned: float | None = seconds
+        if "raised" in meta:  # of one row, which is its answer; but nothing ran to its end
+            learned = None
+        elif batch.search is not None or line.isolation.systemic:
+            line.isolation.succeeded(batch.search)
         if self._waiting():
-            line.batcher.finished(batch.entries, seconds, now)
+            line.batcher.finished(batch.entries, learned, now)
             self.decide(now)
             self._hand_out(batch, line.codec.results(meta, payload), worker, started, now)
             return
         try:
             self._hand_out(batch, line.codec.results(meta, payload), worker, started, now)
         finally:
-            line.batcher.finished(batch.entries, seconds, now)
+            line.batcher.finished(batch.entries, learned, now)
         if self._waiting():
             self.decide(now)
 
@@ -222,7 +224,7 @@ class LaneGroup:
         again: list[Batch] = []
         if self._isolates:
             again = batch.after_death(alone=alone) if blamed else batch.after_anothers_death()
-        self._again.last(again)
+        self._again.add(again)
         if not again:
             self._fail(batch, OUT_OF_MEMORY if out_of_memory else _DIED, now)
 
@@ -230,12 +232,8 @@ class LaneGroup:
         self, batch: Batch, meta: Meta, worker: int, started: float, now: float
     ) -> None:
         """An ItemError was raised for several rows: tell requests apart, then the rows of one."""
-        halves = batch.search()
-        if halves:
-            self._again.search(halves)
-            return
-        again = batch.after_failure()
-        self._again.first(again)
+        again = batch.after_item_error()
+        self._again.add(again)
         if not again:
             self._hand_out(batch, raised_for_all(batch, meta), worker, started, now)
 
@@ -252,7 +250,7 @@ class LaneGroup:
             again = batch.after_memory_error()
         elif self._isolates:
             again = batch.after_failure()
-        self._again.first(again)
+        self._again.add(again)
         if not again:
             self._fail(batch, what, now)
 

@@ -4,7 +4,15 @@ import logging
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from batchedapi_core.batching import Batcher, BatchPolicy, Entry, Lanes, SizeUnit, split_parts
+from batchedapi_core.batching import (
+    Batcher,
+    BatchPolicy,
+    Entry,
+    Isolation,
+    Lanes,
+    SizeUnit,
+    split_parts,
+)
 from batchedapi_serving.codecs import codec_for
 from batchedapi_serving.codecs.base import Codec, Decoded
 from batchedapi_serving.dispatch.door import Door
@@ -51,6 +59,7 @@ class MethodLine:
         self.group = group
         self.batcher = _batcher(spec, own.batching, group.lanes)
         self.door = Door(settings.max_concurrency, own.batching.max_latency, recorder)
+        self.isolation = Isolation()
         self.awaited = 0
         """While the group waits: ask again only when so much is queued here."""
         self.max_size: Final = self.batcher.policy.max_batch_size

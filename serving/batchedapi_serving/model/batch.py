@@ -89,7 +89,8 @@ class BatchRunner:
             # Raised, not returned: of one row it is that row's answer; else find whose it is.
             if rows > 1:
                 return _raised_for_a_row(error)
-            return item_frame([error_item(error)])
+            answer, buffers = item_frame([error_item(error)])
+            return {**answer, "raised": True}, buffers
         text = "".join(traceback.format_exception(error))
         log.error("predict raised", extra={**facts, "traceback": text})
         return _error(f"raised {type(error).__name__}", oom=out_of_memory(error))

@@ -13,9 +13,10 @@ from harness.http_answers import request
 class IdLoad:
     """An exchange without end: every request carries one id that no other carries."""
 
-    def __init__(self, body: bytes = b"%d") -> None:
-        """`body` is what is asked, and what is to be answered, with the id in it."""
+    def __init__(self, body: bytes = b"%d", path: str = contract.PATH_PREDICT) -> None:
+        """`body` is what is asked of `path`, and what is to be answered, with the id in it."""
         self._body = body
+        self._path = path
         self._ids = itertools.count(1)
         self._stopped = False
         self.right = 0
@@ -48,7 +49,7 @@ class IdLoad:
         if self._stopped:
             return None
         number = next(self._ids)
-        data = request(contract.PATH_PREDICT, contract.JSON, self._body % number)
+        data = request(self._path, contract.JSON, self._body % number)
         return Ask(data, range(number, number + 1), time.monotonic())
 
     def answered(self, ask: Ask, status: int, body: bytes) -> None:
@@ -59,8 +60,12 @@ class IdLoad:
             self.wrong += 1
         else:
             self.right += 1
+            self.took(time.monotonic() - ask.sent)
             self.latest = max(self.latest, ask.sent)
-            self.slowest = max(self.slowest, time.monotonic() - ask.sent)
+
+    def took(self, seconds: float) -> None:
+        """A right answer came after so long."""
+        self.slowest = max(self.slowest, seconds)
 
     def unanswered(self, ask: Ask, fate: Fate) -> None:  # noqa: ARG002 - whose it was makes no difference
         """See Exchange."""

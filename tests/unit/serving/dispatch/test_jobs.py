@@ -10,7 +10,7 @@ from batchedapi_serving.codecs.base import Answer, Decoded
 from batchedapi_serving.codecs.item_results import Item, ItemResults
 from batchedapi_serving.codecs.plain_replies import INSTANCES, ITEM
 from batchedapi_serving.dispatch.batch import Batch, predictor_failed
-from batchedapi_serving.dispatch.jobs import Job, Part, PartEntry, halved
+from batchedapi_serving.dispatch.jobs import Job, Part, PartEntry, cut
 from batchedapi_serving.dispatch.line import MethodLine
 from batchedapi_serving.errors import PredictorError
 from dispatching import World
@@ -159,13 +159,13 @@ async def test_a_lone_request_of_many_rows_is_halved_when_memory_runs_out(
     assert entry.payload.job.missing == 7
 
 
-async def test_a_half_may_be_halved_again(line: MethodLine) -> None:
+async def test_a_part_may_be_cut_again(line: MethodLine) -> None:
     """Until one row is left; the answer is put together in order."""
     (entry,) = entries_of(line, 1, rows=4)
     job = entry.payload.job
 
-    one, two = halved(entry)
-    three, four = halved(two)
+    one, two = cut(entry, [(0, 2), (2, 4)])
+    three, four = cut(two, [(0, 1), (1, 2)])
 
     assert [one, three, four] == job.entries
     assert [0, 2, 3] == [piece.payload.first for piece in job.entries]
