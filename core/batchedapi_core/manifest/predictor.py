@@ -1,6 +1,7 @@
 """`spec.predictor`: the user's class, its model, its methods, and its processes."""
 
 import enum
+import re
 from typing import Annotated, ClassVar, Final, TypeVar
 
 from pydantic import AfterValidator, Field, JsonValue, StringConstraints
@@ -15,7 +16,7 @@ from batchedapi_core.manifest.rules import (
     count_or_word_schema,
     no_two_alike,
 )
-from batchedapi_core.placement import GpuAssignment
+from batchedapi_core.placement import THREAD_VARIABLES, GpuAssignment
 
 CPU_COUNT: Final = "cpu_count"
 AUTO: Final = "Auto"
@@ -23,6 +24,11 @@ MODEL_URI: Final = (
     r"^(file:///|https://[^/\s]+/|s3://[a-z0-9][a-z0-9.-]*/|pvc://[a-z0-9]([a-z0-9.-]*[a-z0-9])?(/|$))"
     r"[^\s]*$"
 )
+
+OWN_VARIABLES: Final = ("PATH", "PYTHONPATH", "PYTHONHOME")
+OWN_PREFIXES: Final = ("LD_", "BATCHEDAPI_")
+"""What a replica finds its interpreter, its libraries and its own settings by."""
+_COUNT: Final = "^[1-9][0-9]{0,4}$"
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=253)]
 
@@ -65,6 +71,28 @@ class EnvVar(ManifestModel):
 
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*$", max_length=253)]
     value: Annotated[str, StringConstraints(max_length=32768)] = ""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel=f"!(self.name in {list(OWN_VARIABLES)})"
+            + "".join(f" && !self.name.startsWith('{head}')" for head in OWN_PREFIXES),
+            check=lambda e: e.name not in OWN_VARIABLES and not e.name.startswith(OWN_PREFIXES),
+            message="spec.predictor.env[].name must not be"
+            f" {', '.join(OWN_VARIABLES)}, {'* or '.join(OWN_PREFIXES)}*: the replica itself starts"
+            " by them; put libraries into the image, and settings into their own fields",
+            field_path=".name",
+        ),
+        Rule(
+            cel=f"!(self.name in {list(THREAD_VARIABLES)})"
+            f" || (has(self.value) && self.value.matches('{_COUNT}'))",
+            check=lambda e: (
+                e.name not in THREAD_VARIABLES or re.fullmatch(_COUNT, e.value) is not None
+            ),
+            message="spec.predictor.env[].value must be a number of threads, from 1 on, for"
+            f" {', '.join(THREAD_VARIABLES)}: libraries take anything else for no limit at all",
+            field_path=".value",
+        ),
+    )
 
 
 Named = TypeVar("Named", "EnvVar", "Method")
@@ -195,7 +223,9 @@ class Predictor(ManifestModel):
     env: Annotated[list[EnvVar], AfterValidator(_unique_names)] = Field(
         default_factory=list,
         max_length=128,
-        description="Environment variables of the model processes.",
+        description="Environment variables of the model processes; not those that the replica"
+        f" itself starts by: {', '.join(OWN_VARIABLES)}, {'*, '.join(OWN_PREFIXES)}*. A change is"
+        " a new revision.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
     image: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = Field(

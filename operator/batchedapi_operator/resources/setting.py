@@ -69,8 +69,7 @@ def _plain(value: object) -> str:
 def _environment(api: BatchedAPI) -> list[JsonObject]:
     told = {entry.name: entry.value for entry in api.spec.predictor.env}
     if api.spec.predictor.processes_per_replica == CPU_COUNT:
-        # what the user says of it goes first: two of one name cannot be applied
-        told.setdefault(contract.ENV_CPU_REQUEST, api.spec.compute.cpu)
+        told[contract.ENV_CPU_REQUEST] = api.spec.compute.cpu
     return [{"name": name, "value": value} for name, value in told.items()]
 
 

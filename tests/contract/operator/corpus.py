@@ -45,6 +45,9 @@ ACCEPTED: Final[dict[str, Document]] = {
     "source config map": predictor(source={"configMap": "iris"}),
     "source in image": predictor(source={"inImage": {}}),
     "env": predictor(env=[{"name": "A", "value": "1"}, {"name": "B"}]),
+    "env near what is refused": predictor(
+        env=[{"name": "PATHS"}, {"name": "LDFLAGS"}, {"name": "OMP_NUM_THREADS", "value": "12"}]
+    ),
     "config of any shape": predictor(config={"a": {"b": [1, "x", True]}}),
     "batch of one": spec(**{BATCHING: {"maxBatchSize": 1}}),
     "interval below latency": spec(**{BATCHING: {"batchInterval": "5ms", "maxLatency": "100ms"}}),
@@ -160,6 +163,33 @@ REFUSED: Final[dict[str, tuple[Document, str]]] = {
     "no source in source": (predictor(source={}), "spec.predictor.source"),
     "bad env name": (predictor(env=[{"name": "1A"}]), "spec.predictor.env"),
     "a variable twice": (predictor(env=[{"name": "A"}] * 2), "spec.predictor.env"),
+    "another path": (predictor(env=[{"name": "PATH", "value": "/x"}]), "spec.predictor.env"),
+    "other modules": (predictor(env=[{"name": "PYTHONPATH"}]), "spec.predictor.env"),
+    "another interpreter": (predictor(env=[{"name": "PYTHONHOME"}]), "spec.predictor.env"),
+    "other libraries": (
+        predictor(env=[{"name": "LD_PRELOAD", "value": "x"}]),
+        "spec.predictor.env",
+    ),
+    "a setting of ours": (
+        predictor(env=[{"name": "A"}, {"name": "BATCHEDAPI_CPU_REQUEST", "value": "3"}]),
+        "spec.predictor.env",
+    ),
+    "threads without a number": (
+        predictor(env=[{"name": "OMP_NUM_THREADS"}]),
+        "spec.predictor.env",
+    ),
+    "no threads": (
+        predictor(env=[{"name": "MKL_NUM_THREADS", "value": "0"}]),
+        "spec.predictor.env",
+    ),
+    "threads in words": (
+        predictor(env=[{"name": "OPENBLAS_NUM_THREADS", "value": "many"}]),
+        "spec.predictor.env",
+    ),
+    "threads below zero": (
+        predictor(env=[{"name": "NUMEXPR_NUM_THREADS", "value": "-1"}]),
+        "spec.predictor.env",
+    ),
     "no processes": (predictor(processesPerReplica=0), "spec.predictor.processesPerReplica"),
     "empty image": (predictor(image=""), "spec.predictor.image"),
     "unknown log level": (predictor(logLevel="loud"), "spec.predictor.logLevel"),

@@ -286,7 +286,7 @@ async def test_it_starts_and_stops_within_seconds(world: World, tmp_path: Path) 
     second.process.send_signal(signal.SIGTERM)
     begun = time.monotonic()
 
-    assert 0 == second.process.wait(timeout=5)
+    assert 0 == second.process.wait(timeout=10)
     # 1.1 s and 0.4 s on an idle machine; the margin is for one that is busy
-    assert started < 6.0
-    assert time.monotonic() - begun < 3.0
+    assert started < 20.0
+    assert time.monotonic() - begun < 5.0

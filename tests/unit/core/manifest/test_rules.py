@@ -185,6 +185,16 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {**predictor(gpuAssignment="Exclusive", processesPerReplica=4), "compute": {"gpu": 2}},
     ),
     (
+        "env[].name must not be PATH, PYTHONPATH, PYTHONHOME, LD_* or BATCHEDAPI_*",
+        predictor(env=[{"name": "MY_PATH"}, {"name": "LD"}, {"name": "PYTHONUNBUFFERED"}]),
+        predictor(env=[{"name": "A"}, {"name": "LD_LIBRARY_PATH", "value": "/x"}]),
+    ),
+    (
+        "env[].value must be a number of threads",
+        predictor(env=[{"name": "OMP_NUM_THREADS", "value": "16"}, {"name": "THREADS"}]),
+        predictor(env=[{"name": "OMP_NUM_THREADS", "value": "$(THREADS)"}]),
+    ),
+    (
         "must not have .. in its path",
         predictor(model={"uri": "file:///a/..b"}),
         predictor(model={"uri": "file:///a/../b"}),

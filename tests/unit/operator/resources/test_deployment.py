@@ -157,11 +157,3 @@ def test_cpu_count_is_told_the_request() -> None:
     found = container(predictor=predictor, compute={"cpu": "1500m"})
 
     assert {"name": "BATCHEDAPI_CPU_REQUEST", "value": "1500m"} in found["env"]
-
-
-def test_a_request_that_the_user_tells_is_left_alone() -> None:
-    """The apiserver refuses two variables of one name, and nothing would be rolled out."""
-    env = [{"name": "BATCHEDAPI_CPU_REQUEST", "value": "3"}]
-    predictor = {"path": "model:Iris", "processesPerReplica": "cpu_count", "env": env}
-
-    assert env == container(predictor=predictor, compute={"cpu": "1500m"})["env"]
