@@ -44,7 +44,7 @@ from batchedapi_serving.grpc.open_inference_pb2 import (
     ModelInferResponse,
 )
 
-_MESSAGE: Final = b"application/grpc"
+MESSAGE: Final = b"application/grpc"
 _TEXT: Final = b"text/plain; charset=utf-8"
 _CONTENTS: Final = {
     "BOOL": "bool_contents",
@@ -68,7 +68,7 @@ class GrpcHead(NamedTuple):
     message: ModelInferRequest
     headers: Sequence[tuple[bytes, bytes]]
     """The call's metadata, names in lower case."""
-    content_type: bytes = _MESSAGE
+    content_type: bytes = MESSAGE
     query: bytes = b""
 
 
@@ -79,7 +79,7 @@ def read_message(body: bytes) -> ModelInferRequest:
         MalformedError: the bytes are none.
         TooLargeError: more fields than there may be; nothing was built for them.
     """
-    if len(body) > contract.MAX_MESSAGE_FIELDS:  # fewer bytes hold no more than that
+    if len(body) > 2 * contract.MAX_MESSAGE_FIELDS:  # fewer bytes hold no more than that
         check_fields(body)
     try:
         message = ModelInferRequest()
@@ -177,7 +177,7 @@ class GrpcReply:
             for name, value in receipt_values(receipt).items():
                 response.parameters[name].CopyFrom(_parameter(value))
         body = response.SerializeToString()
-        return Answer(200, _MESSAGE, body, headers=receipt_headers(receipt))
+        return Answer(200, MESSAGE, body, headers=receipt_headers(receipt))
 
     def problem(self, error: ServingError, request_id: str | None) -> Answer:  # noqa: ARG002 - it goes back in the trailing metadata
         """See Reply.problem."""

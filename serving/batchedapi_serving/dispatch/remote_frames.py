@@ -11,6 +11,7 @@ To it (`desk_server`):
     {"answer": ask, "error": {"code", "message", "retry_after"}}
 """
 
+import itertools
 from collections.abc import Hashable, Sequence
 from typing import Any, Final
 
@@ -26,8 +27,9 @@ _FAILED: Final = 500
 def pack_payload(payload: Any) -> tuple[Any, list[bytes]]:
     """A codec's payload as a JSON form and the bytes it speaks of.
 
-    Bytes become their length, a list stays a list, `{"tuple": [...]}` is one, and `{"row": [lengths
-    of its dimensions, [bytes of each part, ...]]}` is a Row.
+    Bytes become their length, a list stays a list, and `{"tuple": [...]}` is one. A list of nothing
+    but bytes, or of Rows, may be long: it is `{"bytes": [length, ...]}`, or `{"rows": [lengths of a
+    row's dimensions, ...], "parts": [lengths of the bytes of all, ...]}`.
 
     Raises:
         TypeError: something else is in it.
@@ -42,9 +44,15 @@ def _packed(value: Any, buffers: list[bytes]) -> Any:
             buffers.append(value)
             return len(value)
         case list():
+            kinds = set(map(type, value))
+            if kinds == {bytes}:
+                buffers += value
+                return {"bytes": list(map(len, value))}
+            if kinds == {Row}:
+                parts = list(itertools.chain.from_iterable(row.parts for row in value))
+                buffers += parts
+                return {"rows": [row.lengths for row in value], "parts": list(map(len, parts))}
             return [_packed(item, buffers) for item in value]
-        case Row():
-            return {"row": [value.lengths, [_packed(part, buffers) for part in value.parts]]}
         case tuple():
             return {"tuple": [_packed(item, buffers) for item in value]}
         case _:
@@ -66,17 +74,30 @@ def unpack_payload(form: Any, data: bytes) -> Any:
 def _unpacked(form: Any, data: bytes, start: int) -> tuple[Any, int]:
     match form:
         case int(length):
-            return data[start : start + length], start + length
+            whole = start == 0 and length == len(data)
+            return data if whole else data[start : start + length], start + length
+        case {"bytes": [*lengths]}:
+            return _cut(data, start, lengths)
+        case {"rows": [*rows], "parts": [*lengths]}:
+            parts, start = _cut(data, start, lengths)
+            each = len(parts) // max(1, len(rows))
+            return [
+                Row(tuple(row), tuple(parts[i * each : i * each + each]))
+                for i, row in enumerate(rows)
+            ], start
         case list(items):
             return _unpacked_each(items, data, start)
-        case {"row": [[*lengths], [*parts]]}:
-            values, start = _unpacked_each(parts, data, start)
-            return Row(tuple(lengths), tuple(values)), start
         case {"tuple": [*items]}:
             values, start = _unpacked_each(items, data, start)
             return tuple(values), start
         case _:
             raise BrokenFrameError(f"payload of unknown form {form!r}")
+
+
+def _cut(data: bytes, start: int, lengths: Sequence[int]) -> tuple[list[bytes], int]:
+    """Pieces of these lengths, from `start` on."""
+    ends = list(itertools.accumulate(lengths, initial=start))
+    return [data[a:b] for a, b in itertools.pairwise(ends)], ends[-1]
 
 
 def _unpacked_each(forms: Sequence[Any], data: bytes, start: int) -> tuple[list[Any], int]:

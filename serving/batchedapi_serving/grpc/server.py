@@ -7,9 +7,9 @@ from typing import Final
 import grpc.aio
 
 from batchedapi_core import contract
-from batchedapi_serving.dispatch.desk import Desk
 from batchedapi_serving.grpc.service import Service
 from batchedapi_serving.settings import ReplicaSettings
+from batchedapi_serving.web.gateway import Gateway
 
 log = logging.getLogger(__name__)
 _UNLIMITED: Final = -1
@@ -30,20 +30,18 @@ class GrpcServer:
     def __init__(
         self,
         settings: ReplicaSettings,
-        desk: Desk,
-        answered: Callable[[int], None],
+        gateway: Gateway,
         connected: Callable[[], None],
     ) -> None:
         """What is told to whom.
 
         Args:
             settings: Of the replica.
-            desk: Where predictions are asked for.
-            answered: Told the HTTP status of every ModelInfer that the desk did not take.
+            gateway: Where predictions are asked for, and those counted that are not taken.
             connected: Called with the first ModelInfer of every connection.
         """
         self._settings = settings
-        self._service = Service(settings.name, desk, answered, connected)
+        self._service = Service(settings.name, gateway, connected)
         self._server: grpc.aio.Server | None = None
         self.port = 0
 

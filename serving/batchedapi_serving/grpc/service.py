@@ -6,18 +6,22 @@ from typing import Final, NoReturn, Protocol
 
 import grpc
 
-from batchedapi_serving.codecs.base import Answer, Wire
-from batchedapi_serving.codecs.grpc_messages import GrpcHead, grpc_problem, read_message
+from batchedapi_core.batching import Client
+from batchedapi_serving.codecs.base import Answer, RequestHead, Wire
+from batchedapi_serving.codecs.grpc_fields import model_of
+from batchedapi_serving.codecs.grpc_messages import MESSAGE, GrpcHead, grpc_problem, read_message
 from batchedapi_serving.codecs.open_inference_metadata import (
     method_of_model,
     model_metadata,
     server_metadata,
 )
-from batchedapi_serving.dispatch.desk import Desk
+from batchedapi_serving.dispatch.desk import Ticket
 from batchedapi_serving.errors import NotReadyError, ServingError
 from batchedapi_serving.grpc import open_inference_pb2 as messages
 from batchedapi_serving.grpc.peers import Peers
 from batchedapi_serving.grpc.status import message, status_code, trailing_metadata
+from batchedapi_serving.web.gateway import Gateway
+from batchedapi_serving.web.large_bodies import INLINE_BYTES
 from batchedapi_serving.web.request import options_of
 
 SERVICE: Final = "inference.GRPCInferenceService"
@@ -55,15 +59,15 @@ class Service:
     def __init__(
         self,
         api_name: str,
-        desk: Desk,
-        answered: Callable[[int], None],
+        gateway: Gateway,
         connected: Callable[[], None],
     ) -> None:
         """See GrpcServer; health and metadata are asked for by probes too and make no client."""
         self._api_name = api_name
-        self._desk = desk
-        self._answered = answered
-        self._peers = Peers(connected, desk.disconnected)
+        self._gateway = gateway
+        self._desk = gateway.desk
+        self._answered = gateway.recorder.answered
+        self._peers = Peers(connected, gateway.desk.disconnected)
         self.draining = False
 
     async def server_live(
@@ -113,23 +117,39 @@ class Service:
         asker = _Asker(request_id)
         client = self._peers.client(context.peer())
         try:
-            request = read_message(body)
-            method = method_of_model(self._api_name, request.model_name, request.model_version)
-            line = self._desk.line(method)
-            decoded = line.codec.decode(Wire.GRPC, GrpcHead(request, metadata), body)
-            ticket = self._desk.submit(line, decoded, client, asker, _timeout(context))
+            ticket = self._submit(body, metadata, client, asker, _timeout(context))
         except ServingError as error:
             self._answered(error.status)
             await _fail(context, grpc_problem(error), request_id)
         try:
             answer = await asker.answer
         except asyncio.CancelledError:  # the client left, or its deadline passed
-            self._desk.cancel(ticket)
+            self._gateway.cancel(ticket)
             raise
         if answer.status != _OK:
             await _fail(context, answer, request_id)
         context.set_trailing_metadata(trailing_metadata(answer, request_id))
         return answer.body
+
+    def _submit(
+        self,
+        body: bytes,
+        metadata: Metadata,
+        client: Client,
+        asker: "_Asker",
+        timeout: float | None,
+    ) -> Ticket:
+        desk, api = self._desk, self._api_name
+        if len(body) > INLINE_BYTES:
+            line = desk.line(method_of_model(api, *model_of(body)))
+            head = RequestHead(MESSAGE, b"", metadata)
+            return self._gateway.large.submit(
+                line, Wire.GRPC, head, body, client, asker, timeout, grpc_problem
+            )
+        request = read_message(body)
+        line = desk.line(method_of_model(api, request.model_name, request.model_version))
+        decoded = line.codec.decode(Wire.GRPC, GrpcHead(request, metadata), body)
+        return desk.submit(line, decoded, client, asker, timeout)
 
     def handler(self) -> grpc.GenericRpcHandler:
         """What a server is given to answer these calls."""

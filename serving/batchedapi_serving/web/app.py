@@ -4,6 +4,7 @@ The one place where errors become HTTP responses on this path; the fast lane has
 """
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -11,7 +12,8 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
 from batchedapi_core import contract
-from batchedapi_serving.codecs.base import Answer, Reply, RequestHead
+from batchedapi_serving.codecs.base import Answer, Reply, RequestHead, Wire
+from batchedapi_serving.dispatch.desk import Ticket
 from batchedapi_serving.errors import (
     MethodNotAllowedError,
     NoSuchRouteError,
@@ -20,6 +22,7 @@ from batchedapi_serving.errors import (
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.web.docs_page import serve_docs
 from batchedapi_serving.web.gateway import Gateway
+from batchedapi_serving.web.large_bodies import INLINE_BYTES, is_large
 from batchedapi_serving.web.metadata import METADATA_PATHS, metadata_answer
 from batchedapi_serving.web.openapi import document_routes
 from batchedapi_serving.web.problems import ERROR, finished_error, new_request_id, problem_on
@@ -112,9 +115,16 @@ async def _predict(gateway: Gateway, request: Request) -> Answer:
         if options.refusal is not None:
             raise options.refusal
         line = desk.line(route.method)
-        decoded = line.codec.decode(wire, head, body)
-        reply = decoded.reply
-        ticket = desk.submit(line, decoded, request.state.client, asker, options.timeout)
+        ticket: Ticket
+        if len(body) > INLINE_BYTES and is_large(content_type, len(body)):
+            problem_of = functools.partial(_problem_on, wire, asker)
+            ticket = gateway.large.submit(
+                line, wire, head, body, request.state.client, asker, options.timeout, problem_of
+            )
+        else:
+            decoded = line.codec.decode(wire, head, body)
+            reply = decoded.reply
+            ticket = desk.submit(line, decoded, request.state.client, asker, options.timeout)
     except ServingError as error:
         return problem_on(wire, error, asker.request_id(), reply)
     setattr(request.state, _COUNTED, True)
@@ -122,9 +132,13 @@ async def _predict(gateway: Gateway, request: Request) -> Answer:
     await asyncio.wait((asker.answer, left), return_when=asyncio.FIRST_COMPLETED)
     left.cancel()
     if not asker.answer.done():
-        desk.cancel(ticket)
+        gateway.cancel(ticket)
         return Answer(_CLIENT_LEFT, contract.JSON.encode(), b"")
     return asker.answer.result()
+
+
+def _problem_on(wire: Wire, asker: _FutureAsker, error: ServingError) -> Answer:
+    return problem_on(wire, error, asker.request_id())
 
 
 def _route(gateway: Gateway, path: str) -> Route:

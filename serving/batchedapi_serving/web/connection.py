@@ -19,11 +19,12 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
 from batchedapi_core.batching import Client
-from batchedapi_serving.codecs.base import Answer, Reply
-from batchedapi_serving.dispatch.desk import Ticket
+from batchedapi_serving.codecs.base import Answer, Reply, RequestHead
+from batchedapi_serving.dispatch.desk import Line, Ticket
 from batchedapi_serving.errors import ServingError
 from batchedapi_serving.web.asgi import start_cycle
 from batchedapi_serving.web.gateway import Gateway
+from batchedapi_serving.web.large_bodies import INLINE_BYTES, is_large
 from batchedapi_serving.web.limits import SWEEP_SECONDS
 from batchedapi_serving.web.patience import Patience, Verdict
 from batchedapi_serving.web.problems import ERROR, finished_error, new_request_id, problem_on
@@ -94,7 +95,7 @@ class Connection(asyncio.Protocol):
         self._pending.clear()
         self._flow.resume_writing()
         if self._ticket is not None:
-            self._gateway.desk.cancel(self._ticket)
+            self._gateway.cancel(self._ticket)
             self._ticket = None
         else:
             self._gateway.desk.disconnected(self._client)
@@ -222,6 +223,10 @@ class Connection(asyncio.Protocol):
             if options.refusal is not None:
                 raise options.refusal
             line = desk.line(route.method)
+            size = len(request.body)
+            if size > INLINE_BYTES and is_large(request.content_type, size):
+                self._predict_large(request, route, line)
+                return
             decoded = line.codec.decode(route.wire, request, request.body)
             reply = decoded.reply
             ticket = desk.submit(line, decoded, self._client, self, options.timeout)
@@ -230,6 +235,16 @@ class Connection(asyncio.Protocol):
             self.deliver(problem_on(route.wire, error, self.request_id(), reply))
         else:
             self._ticket = None if ticket.done else ticket
+
+    def _predict_large(self, request: Request, route: Route, line: Line) -> None:
+        def problem_of(error: ServingError) -> Answer:
+            return problem_on(route.wire, error, self.request_id())
+
+        head = RequestHead(request.content_type, request.query, request.headers)
+        self._ticket = self._gateway.large.submit(
+            line, route.wire, head, request.body, self._client, self, request.options.timeout,
+            problem_of,
+        )  # fmt: skip
 
     def request_id(self) -> str:
         """See AnswerTo; asked for an error, which has an id whether the client gave one or not."""

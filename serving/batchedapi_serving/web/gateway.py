@@ -7,8 +7,9 @@ from typing import Protocol
 
 from uvicorn.server import ServerState
 
-from batchedapi_serving.dispatch.desk import Desk
+from batchedapi_serving.dispatch.desk import Desk, Ticket
 from batchedapi_serving.settings import ReplicaSettings
+from batchedapi_serving.web.large_bodies import LargeBodies, LargeRequest
 from batchedapi_serving.web.limits import SWEEP_SECONDS, Limits
 from batchedapi_serving.web.routes import Route, prediction_routes
 
@@ -32,6 +33,7 @@ class Gateway:
             idle=settings.keep_alive,
             age=math.inf if settings.max_connection_age is None else settings.max_connection_age,
         )
+        self.large = LargeBodies(settings, desk, recorder.answered)
         self.draining = False
         self.accepted_at = -math.inf
         """When the last client connected, over HTTP or gRPC, on the loop's clock."""
@@ -43,6 +45,13 @@ class Gateway:
         self._date_source: list[tuple[bytes, bytes]] | None = None
         self._date = b""
         self.learn_methods()
+
+    def cancel(self, ticket: Ticket) -> None:
+        """The client of a request left: what is not done is not begun, and nobody is told."""
+        if isinstance(ticket, LargeRequest):
+            self.large.cancel(ticket)
+        else:
+            self.desk.cancel(ticket)
 
     def learn_methods(self) -> bool:
         """Build the table of routes anew if the methods are not those it was built from."""

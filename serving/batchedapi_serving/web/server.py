@@ -73,7 +73,7 @@ async def _serve(
         gateway = Gateway(settings, host.desk, host.counter)
         server = _Server(_config(gateway))
         end_with_parent(control, loop)
-        grpc = await _start_grpc(settings, host, gateway) if index == 0 else None
+        grpc = await _start_grpc(settings, gateway) if index == 0 else None
         stop = _Stop(settings, gateway, host, server, grpc)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.begin)
@@ -85,6 +85,7 @@ async def _serve(
         await server.serve(sockets=[listener])
         await stop.grpc_ended()
         await host.emptied()
+        await gateway.large.close()
         watch.cancel()
 
 
@@ -126,7 +127,7 @@ def _sweep(memory: slots.Memory, index: int, host: Host) -> Callable[[], None]:
     return sweep
 
 
-async def _start_grpc(settings: ReplicaSettings, host: Host, gateway: Gateway) -> Grpc | None:
+async def _start_grpc(settings: ReplicaSettings, gateway: Gateway) -> Grpc | None:
     if settings.grpc_port is None:
         return None
     loop = asyncio.get_running_loop()
@@ -136,7 +137,7 @@ async def _start_grpc(settings: ReplicaSettings, host: Host, gateway: Gateway) -
 
     from batchedapi_serving.grpc.server import GrpcServer  # noqa: PLC0415 - it starts threads
 
-    grpc = GrpcServer(settings, host.desk, host.counter.answered, connected)
+    grpc = GrpcServer(settings, gateway, connected)
     await grpc.start()
     return grpc
 

@@ -24,10 +24,17 @@ from batchedapi_serving.dispatch.remote_frames import (
 
 SETTINGS = settings(derandomize=True, database=None, deadline=None, max_examples=200)
 BYTES = st.binary(max_size=30)
-ROWS = st.builds(
-    Row, st.lists(st.integers(1, 9), max_size=2).map(tuple), st.lists(BYTES, max_size=3).map(tuple)
+ROWS = st.integers(1, 3).flatmap(
+    lambda inputs: st.lists(
+        st.builds(
+            Row,
+            st.lists(st.integers(1, 9), max_size=2).map(tuple),
+            st.tuples(*[BYTES] * inputs),
+        ),
+        max_size=5,
+    )
 )
-PAYLOADS = BYTES | st.lists(BYTES | ROWS | st.tuples(BYTES, BYTES), max_size=5)
+PAYLOADS = BYTES | ROWS | st.lists(BYTES | st.tuples(BYTES, BYTES), max_size=5)
 SHAPES = st.recursive(
     st.integers(0, 1 << 40) | st.text(max_size=3) | st.none(),
     lambda inner: st.lists(inner, max_size=3).map(tuple),

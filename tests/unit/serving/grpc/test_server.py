@@ -27,6 +27,7 @@ from batchedapi_serving.errors import (
 from batchedapi_serving.grpc import open_inference_pb2 as messages
 from batchedapi_serving.grpc.server import GrpcServer
 from batchedapi_serving.predictor.method import MethodSpec
+from batchedapi_serving.web.gateway import Gateway
 from dispatching import replica_settings
 from protocols import IRIS, RECEIPT, array, codec_of, message, tensors, with_raw
 
@@ -108,6 +109,13 @@ class FakeDesk:
         """See Desk."""
 
 
+class Recorder:
+    """Counts what the desk does not."""
+
+    def __init__(self, codes: list[int]) -> None:
+        self.answered = codes.append
+
+
 class World:
     """A server, its desk, and a connection to it."""
 
@@ -115,7 +123,10 @@ class World:
         self.desk = FakeDesk()
         self.answered: list[int] = []
         self.connections = 0
-        self.server = GrpcServer(SETTINGS, self.desk, self.answered.append, self._connected)
+        self.recorder = Recorder(self.answered)
+        self.server = GrpcServer(
+            SETTINGS, Gateway(SETTINGS, self.desk, self.recorder), self._connected
+        )
 
     def _connected(self) -> None:
         self.connections += 1
@@ -390,7 +401,7 @@ async def test_a_port_that_is_taken_is_an_error(world: World) -> None:
     taken = dataclasses.replace(SETTINGS, grpc_port=world.server.port)
 
     with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{world.server.port} for gRPC"):
-        await GrpcServer(taken, world.desk, world.answered.append, lambda: None).start()
+        await GrpcServer(taken, Gateway(taken, world.desk, world.recorder), lambda: None).start()
 
 
 async def test_a_server_without_a_port_is_not_started() -> None:
@@ -398,4 +409,4 @@ async def test_a_server_without_a_port_is_not_started() -> None:
     settings = dataclasses.replace(SETTINGS, grpc_port=None)
 
     with pytest.raises(ValueError, match="expected a port, got None"):
-        await GrpcServer(settings, FakeDesk(), lambda _: None, lambda: None).start()
+        await GrpcServer(settings, Gateway(settings, FakeDesk(), Recorder([])), print).start()

@@ -1,0 +1,132 @@
+"""Program of a codec process: takes large bodies apart and writes their answers, one at a time.
+
+Started by a web process with its first large body (see large_bodies), with the runtime folder and
+the descriptor of a socket. To it:
+    {"decode": number, "method": spec, "wire", "content_type", "query", "headers"} and the body
+    {"answer": number, "receipt", "kind": ...}      results, as Results.to_frame gives
+    {"problem": number, "error", "request_id"}      what the request is answered with instead
+    {"forget": number}                              nobody waits for an answer any more
+From it, to all but the last:
+    {"rows", "sizes", "shapes", "payload"}          rows, as pack_payload gives
+    {"error"}                                       the body is refused
+    {"status", "content_type", "retry_after", "headers"} and the body of the response
+"""
+
+import ctypes
+import functools
+import gc
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from batchedapi_serving.codecs import codec_for
+from batchedapi_serving.codecs.base import Answer, Codec, Decoded, RequestHead, Wire
+from batchedapi_serving.dispatch.frames import Meta, encode_frame, read_frames
+from batchedapi_serving.dispatch.remote_frames import (
+    error_meta,
+    error_of,
+    pack_payload,
+    receipt_of,
+)
+from batchedapi_serving.errors import ServingError
+from batchedapi_serving.logs import configure_logging
+from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.processes import give_way_for_memory, kill_with_parent
+from batchedapi_serving.settings import ReplicaSettings
+
+_Said = tuple[Meta, Sequence[bytes]]
+
+
+class CodecProcess:
+    """Owner of the replies of requests that are being run."""
+
+    def __init__(self, settings: ReplicaSettings) -> None:
+        self._settings = settings
+        self._asked: dict[int, tuple[Codec, Decoded]] = {}
+        self._codec = functools.lru_cache(maxsize=None)(self._codec_of)
+
+    def take(self, meta: Meta, payload: bytes) -> _Said | None:
+        """What is said to a frame; None: nothing."""
+        match meta:
+            case {"decode": int(number)}:
+                return self._decode(number, meta, payload)
+            case {"answer": int(number), "receipt": receipt}:
+                codec, decoded = self._asked.pop(number)
+                return _response(self._answer(codec, decoded, meta, payload, receipt))
+            case {"problem": int(number), "error": error, "request_id": request_id}:
+                _, decoded = self._asked.pop(number)
+                return _response(decoded.reply.problem(error_of(error), request_id))
+            case {"forget": int(number)}:
+                self._asked.pop(number, None)
+                return None
+        raise AssertionError(f"frame with {', '.join(meta)}")
+
+    def _decode(self, number: int, meta: Meta, body: bytes) -> _Said:
+        head = RequestHead(
+            meta["content_type"].encode("latin-1"),
+            meta["query"].encode("latin-1"),
+            [(name.encode("latin-1"), value.encode("latin-1")) for name, value in meta["headers"]],
+        )
+        codec = self._codec(orjson.dumps(meta["method"]))
+        try:
+            decoded = codec.decode(Wire(meta["wire"]), head, body)
+        except ServingError as error:
+            return {"error": error_meta(error)}, ()
+        form, buffers = pack_payload(decoded.payload)
+        # The rows are the web process's from here on.
+        self._asked[number] = codec, decoded._replace(payload=None, sizes=None, shapes=None)
+        rows, sizes, shapes = decoded.rows, decoded.sizes, decoded.shapes
+        return {"rows": rows, "sizes": sizes, "shapes": shapes, "payload": form}, buffers
+
+    def _codec_of(self, spec: bytes) -> Codec:
+        method = MethodSpec.from_json(orjson.loads(spec))
+        settings = self._settings
+        return codec_for(method, settings.of_method(method.name), settings.name, settings.receipts)
+
+    @staticmethod
+    def _answer(
+        codec: Codec, decoded: Decoded, meta: Meta, payload: bytes, receipt: list[Any] | None
+    ) -> Answer:
+        try:
+            results = codec.results(meta, payload)
+            return decoded.reply.answer(results, 0, decoded.rows, receipt_of(receipt))
+        except ServingError as error:
+            return decoded.reply.problem(error, None)
+
+
+def _response(answer: Answer) -> _Said:
+    meta = {
+        "status": answer.status,
+        "content_type": answer.content_type.decode("latin-1"),
+        "retry_after": answer.retry_after,
+        "headers": [[k.decode("latin-1"), v.decode("latin-1")] for k, v in answer.headers],
+    }
+    return meta, (answer.body,)
+
+
+def main(runtime: str, descriptor: str) -> None:
+    """Serve until the web process closes the socket."""
+    settings = ReplicaSettings.read(runtime)
+    configure_logging(settings.log_level, "codec")
+    kill_with_parent()
+    give_way_for_memory()
+    # A body of a million lists would have the collector walk over all of them again and again.
+    gc.disable()
+    connection = socket.socket(fileno=int(descriptor))
+    process = CodecProcess(settings)
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+    for meta, payload in read_frames(connection):
+        said = process.take(meta, payload)
+        if said is not None:
+            for piece in (encode_frame(said[0], (), sum(map(len, said[1]))), *said[1]):
+                connection.sendall(piece)
+        del meta, payload, said
+        if trim is not None:
+            trim(0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,202 @@
+"""Bodies that take long to take apart hold up nobody else, and cost what their length should."""
+
+import asyncio
+import io
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgpack
+import numpy as np
+import pytest
+
+from hostile_bodies import CODE
+from raw_http import connected, request_bytes
+from serving import Replica, running_replica, write_manifest
+
+NUMBERS = [float(i % 1000) for i in range(60_000)]
+SLACK = 60.0
+"""Seconds for one large body on a machine with nothing to spare."""
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module", params=["fast", "fastapi"])
+def replica(request: pytest.FixtureRequest, folder: Path) -> Iterator[Replica]:
+    """With the fast lane and without."""
+    arguments = ["-f", str(write_manifest(folder, CODE, {}))]
+    if request.param == "fastapi":
+        arguments.append("--no-fast-lane")
+    with running_replica(folder, arguments) as started:
+        yield started
+
+
+def npy() -> bytes:
+    """As numpy.save writes it; more than a MiB, and sent in a wider type."""
+    stream = io.BytesIO()
+    np.save(stream, np.array([NUMBERS * 4], dtype="f4"))
+    return stream.getvalue()
+
+
+def v2(*, raw: bool) -> tuple[bytes, dict[str, str]]:
+    """One tensor of one row, in JSON or behind it."""
+    packed = np.array(NUMBERS, dtype="<f4").tobytes()
+    said = f'"parameters":{{"binary_data_size":{len(packed)}}}' if raw else f'"data":{NUMBERS}'
+    text = (
+        f'{{"inputs":[{{"name":"x","datatype":"FP32","shape":[1,{len(NUMBERS)}],{said}}}]}}'
+    ).encode()
+    if not raw:
+        return text, {}
+    headers = {
+        "content-type": "application/octet-stream",
+        "inference-header-content-length": str(len(text)),
+    }
+    return text + packed, headers
+
+
+CASES = {
+    "json": ("/api/wide", str(NUMBERS).encode(), {}, b"0.0"),
+    "instances": (
+        "/api/wide", f'{{"instances":[{NUMBERS}]}}'.encode(), {}, b'{"predictions":[0.0]}',
+    ),
+    "msgpack": (
+        "/api/wide", msgpack.packb(NUMBERS), {"content-type": "application/msgpack"},
+        msgpack.packb(0.0),
+    ),
+    "npy": ("/api/wide", npy(), {"content-type": "application/x-npy"}, b"\x93NUMPY"),
+    "v1": (
+        "/v1/models/api.wide:predict", f'{{"instances":[{NUMBERS}]}}'.encode(), {},
+        b'{"predictions":[0.0]}',
+    ),
+    "v2": ("/v2/models/api.wide/infer", *v2(raw=False), b'{"model_name":"api.wide"'),
+    "v2 raw": ("/v2/models/api.wide/infer", *v2(raw=True), b'{"model_name":"api.wide"'),
+    "items": ("/api/items", b'["%b"]' % (b"," * MIB), {}, b"0"),
+    "call": ("/api/call", b'["%b"]' % (b"[" * MIB), {}, b"0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+async def test_a_large_body_is_answered_as_a_small_one(
+    replica: Replica, case: tuple[str, bytes, dict[str, str], bytes]
+) -> None:
+    """Whichever process takes it apart, and however many commas its texts have."""
+    path, body, headers, expected = case
+    async with connected(replica.port) as connection:
+        await connection.send(request_bytes(path, body, headers))
+        response = await connection.receive(patience=SLACK)
+
+    assert (200, expected) == (response.status, response.body[: len(expected)])
+
+
+REFUSED = {
+    "not JSON": ("/api/wide", b"[" + b"1," * MIB, {}, 400, b"expected JSON"),
+    "too many lists": ("/api/items", b"[" + b"[]," * MIB + b"1]", {}, 413, b"1048576 arrays"),
+    "too many maps": (
+        "/api/items", b"\xdd" + (2 * MIB).to_bytes(4, "big") + b"\x80" * 2 * MIB,
+        {"content-type": "application/msgpack"}, 413, b"1048576 arrays",
+    ),
+    "too many texts": (
+        "/v2/models/api.items/infer",
+        b'{"inputs":[{"name":"x","datatype":"BYTES","shape":[1,9000000],"parameters":'
+        b'{"binary_data_size":16}}]}' + bytes(MIB),
+        {"content-type": "application/octet-stream", "inference-header-content-length": "105"},
+        400, b"",
+    ),
+    "wrong shape": ("/api/flat", b"[%b1]" % (b"1," * MIB), {}, 422, b"expected FP32 of shape [4]"),
+    "no such type": ("/api/flat", b"1" * MIB, {"content-type": "text/csv"}, 415, b"text/csv"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
+async def test_a_large_body_is_refused_as_a_small_one(
+    replica: Replica, case: tuple[str, bytes, dict[str, str], int, bytes]
+) -> None:
+    """With the place, what was expected and what came, and the connection goes on."""
+    path, body, headers, status, text = case
+    async with connected(replica.port) as connection:
+        await connection.send(request_bytes(path, body, headers))
+        refused = await connection.receive(patience=SLACK)
+        await connection.send(request_bytes("/api/flat", b"[1,2,3,4]"))
+        answered = await connection.receive()
+
+    assert status == refused.status
+    assert text in refused.body
+    assert (200, b"10.0") == (answered.status, answered.body)
+
+
+async def test_others_are_answered_while_a_body_is_taken_apart(replica: Replica) -> None:
+    """A second of parsing is nobody else's second. What the web process refuses waits for no model."""
+    longest = 0.0
+    async with connected(replica.port) as large, connected(replica.port) as small:
+        await large.send(request_bytes("/api/items", b"[%b1]" % (b"1.5," * (2 * MIB))))
+        answer = asyncio.create_task(large.receive(patience=SLACK))
+        asked = 0
+        while not answer.done():
+            began = time.monotonic()
+            await small.send(request_bytes("/api/flat", b"[1]"))
+            assert 422 == (await small.receive()).status
+            longest = max(longest, time.monotonic() - began)
+            asked += 1
+            await asyncio.sleep(0.005)
+
+    print(f"longest wait {longest * 1000:.0f} ms of {asked} requests")  # the figure is the bench's
+    assert 200 == answer.result().status
+    assert asked > 3
+
+
+def codec_process(replica: Replica) -> int:
+    """Pid of the codec process of the only web process."""
+    (web,) = replica.children("web")
+    found = [
+        int(entry.name)
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdigit() and _is_codec_of(web, int(entry.name))
+    ]
+    return found[0]
+
+
+def _is_codec_of(web: int, pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        line = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return f" {web} " in stat[stat.rindex(")") :][:20] and b"codec_process" in line
+
+
+async def test_a_codec_process_that_dies_is_replaced(replica: Replica) -> None:
+    """Its body is answered 503; the web process goes on, and so does what comes next."""
+    webs = replica.children("web")
+    path, body, headers, expected = CASES["json"]
+    async with connected(replica.port) as connection:
+        await connection.send(request_bytes(path, body, headers))
+        await connection.receive(patience=SLACK)
+        os.kill(codec_process(replica), signal.SIGSTOP)
+        await connection.send(request_bytes(path, body, headers))
+        await asyncio.sleep(0.5)
+        os.kill(codec_process(replica), signal.SIGKILL)
+        lost = await connection.receive(patience=SLACK)
+        await connection.send(request_bytes(path, body, headers))
+        answered = await connection.receive(patience=SLACK)
+
+    assert (503, "not_ready") == (lost.status, lost.error["code"])
+    assert "retry-after" in lost.headers
+    assert (200, expected) == (answered.status, answered.body)
+    assert webs == replica.children("web")
+
+
+async def test_a_client_that_leaves_is_not_waited_for(replica: Replica) -> None:
+    """Bodies that nobody waits for any more are not taken apart."""
+    path, body, headers, expected = CASES["json"]
+    for _ in range(20):
+        async with connected(replica.port) as leaving:
+            await leaving.send(request_bytes("/api/items", b"[%b1]" % (b"1.5," * MIB), headers))
+    async with connected(replica.port) as connection:
+        await connection.send(request_bytes(path, body, headers))
+        answered = await connection.receive(patience=SLACK)
+
+    assert (200, expected) == (answered.status, answered.body)
+    replica.wait_for(
+        lambda: replica.metrics()["batchedapi_in_flight_requests"] == 0, "requests are left"
+    )
