@@ -126,7 +126,7 @@ async def test_a_large_body_is_refused_as_a_small_one(
 
 
 async def test_others_are_answered_while_a_body_is_taken_apart(replica: Replica) -> None:
-    """A second of parsing is nobody else's second. What the web process refuses waits for no model."""
+    """A second of parsing is nobody else's second; a refusal waits for no model."""
     longest = 0.0
     async with connected(replica.port) as large, connected(replica.port) as small:
         await large.send(request_bytes("/api/items", b"[%b1]" % (b"1.5," * (2 * MIB))))
