@@ -2,7 +2,7 @@
 
 A library sums in another order when rows come together, so floats may differ a little:
 |a - b| <= rtol * (|b| + the largest |b| of the row), with rtol by type. The second term is for
-numbers near zero beside large ones. Everything else must be equal.
+numbers near zero beside large ones. Everything else must be equal; NaN is equal to NaN.
 """
 
 import math
@@ -27,8 +27,11 @@ def array_difference(name: str, expected: Array, got: Array) -> str | None:
         wrong = expected != got
     else:
         a, b = got.astype(np.float64), expected.astype(np.float64)
-        scale = np.abs(b).max(initial=0.0)
-        wrong = ~(np.abs(a - b) <= rtol * (np.abs(b) + scale))
+        finite = np.isfinite(a) & np.isfinite(b)
+        scale = np.abs(b[np.isfinite(b)]).max(initial=0.0)
+        with np.errstate(invalid="ignore"):  # Infinity - Infinity, which is not looked at
+            near = np.abs(a - b) <= rtol * (np.abs(b) + scale)
+        wrong = ~np.where(finite, near, (a == b) | (np.isnan(a) & np.isnan(b)))
     if not wrong.any():
         return None
     place = tuple(int(i) for i in np.argwhere(wrong)[0])

@@ -47,7 +47,8 @@ def choose_samples(codec: MethodCodec, items: Sequence[Any] | None) -> Samples:
             for arrays in drawn
             for sample in samples_of(codec, codec.from_arrays(arrays, "sample"))
         ]
-        return Samples(rows, "random numbers and zeros")
+        missing = any(tensor.allow_non_finite for tensor in method.inputs.values())
+        return Samples(rows, f"random numbers and zeros{', some NaN' if missing else ''}")
     if method.batched and method.example is not None:
         encoded = codec.from_rows([method.example] * 4, "example")
         return Samples(samples_of(codec, encoded), "the method's example, the same in every row")
@@ -55,7 +56,10 @@ def choose_samples(codec: MethodCodec, items: Sequence[Any] | None) -> Samples:
 
 
 def random_rows(method: MethodSpec, count: int) -> list[Mapping[str, Array]]:
-    """So many requests of one row each, the first of zeros; always the same ones."""
+    """So many requests of one row each, the first of zeros; always the same ones.
+
+    Where NaN is allowed, every other row has one.
+    """
     random = np.random.default_rng(SEED)
     drawn: list[Mapping[str, Array]] = []
     for i in range(count):
@@ -64,6 +68,9 @@ def random_rows(method: MethodSpec, count: int) -> list[Mapping[str, Array]]:
             name: _row(tensor, lengths, None if i == 0 else random)
             for name, tensor in method.inputs.items()
         })  # fmt: skip
+        for name, tensor in method.inputs.items():
+            if tensor.allow_non_finite and i % 2:
+                drawn[-1][name].flat[i % drawn[-1][name].size] = np.nan
     return drawn
 
 

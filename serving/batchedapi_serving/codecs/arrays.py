@@ -66,7 +66,7 @@ def converted(array: Array, tensor: Tensor, place: str) -> Array:
     """The array in C order, little endian, of the tensor's type.
 
     Raises:
-        InvalidInputError: a value is not finite, or out of the type's range.
+        InvalidInputError: a value is out of the type's range, or not finite though it must be.
         TooLargeError: a narrower type was sent, and the declared one takes too many bytes.
     """
     size = array.size * np.dtype(tensor.numpy_dtype).itemsize
@@ -78,10 +78,38 @@ def converted(array: Array, tensor: Tensor, place: str) -> Array:
     with np.errstate(over="ignore"):  # an overflow becomes inf and is refused below
         packed = np.ascontiguousarray(array, dtype=tensor.numpy_dtype).reshape(array.shape)
     if packed.dtype.kind == "f":
-        if not np.isfinite(packed).all():
-            raise InvalidInputError(
-                f"{place}: expected finite {tensor.dtype} values, got NaN or Infinity"
-            )
+        if tensor.allow_non_finite:
+            _check_range(array, packed, tensor, place)
+        check_finite(packed, tensor, place)
     elif not np.can_cast(array.dtype, packed.dtype) and not (packed == array).all():
         raise InvalidInputError(f"{place}: expected {tensor.dtype} values, got one out of range")
     return packed
+
+
+def check_finite(array: Array, tensor: Tensor, place: str) -> None:
+    """Refuse NaN and Infinity, unless the tensor allows them.
+
+    Raises:
+        InvalidInputError: there is one; the message has its place.
+    """
+    if array.dtype.kind != "f" or tensor.allow_non_finite:
+        return
+    finite = np.isfinite(array)
+    if not finite.all():
+        raise InvalidInputError(
+            f"{place}{_path_of_first(~finite)}: expected finite {tensor.dtype} values,"
+            " got NaN or Infinity"
+        )
+
+
+def _check_range(array: Array, packed: Array, tensor: Tensor, place: str) -> None:
+    """Refuse numbers that are Infinity only because the declared type is too narrow for them."""
+    wrong = np.isfinite(array) & ~np.isfinite(packed)
+    if wrong.any():
+        raise InvalidInputError(
+            f"{place}{_path_of_first(wrong)}: expected {tensor.dtype} values, got one out of range"
+        )
+
+
+def _path_of_first(wrong: Array) -> str:
+    return "".join(f"[{i}]" for i in np.argwhere(wrong)[0])

@@ -23,6 +23,7 @@ from batchedapi_serving.codecs.json_values import (
     instances_of,
     is_finite,
     is_json,
+    non_finite_path,
     parse_json,
     unsupported,
 )
@@ -115,7 +116,8 @@ def item_json(row: Any, place: str) -> bytes:
         raise InvalidInputError(f"{place}: expected a JSON value, got {error}") from error
     # NaN and Infinity are written as null: only then is the row looked through.
     if b"null" in text and not is_finite(row):
-        raise InvalidInputError(f"{place}: expected finite numbers, got NaN or Infinity")
+        path = f"{place}{non_finite_path(row)}"
+        raise InvalidInputError(f"{path}: expected a finite number, got NaN or Infinity")
     return text
 
 

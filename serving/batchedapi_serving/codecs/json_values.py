@@ -1,6 +1,7 @@
-"""JSON that comes in: parsed once, nesting bounded, NaN and Infinity refused."""
+"""JSON that comes in: parsed once, nesting bounded; how NaN and Infinity are said in it."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +15,10 @@ from batchedapi_serving.errors import (
     UnsupportedTypeError,
 )
 
+NON_FINITE: Final = {
+    None: math.nan, "NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf,
+}  # fmt: skip
+"""What a JSON value means where a tensor allows NaN and Infinity, for which JSON has no numbers."""
 _INSTANCES: Final = "instances"
 _PIECE: Final = 1 << 20
 """Bytes that are looked at together: numpy needs several times as many."""
@@ -33,7 +38,10 @@ def parse_json(body: bytes) -> Any:
     except orjson.JSONDecodeError as error:
         if not body.strip():
             raise MalformedError("body: expected a JSON value, got nothing") from error
-        raise MalformedError(f"body: expected JSON, got an error at {error}") from error
+        remedy = ""
+        if b"NaN" in body or b"Infinity" in body:
+            remedy = "; JSON has no NaN and no Infinity: a tensor that allows them takes null"
+        raise MalformedError(f"body: expected JSON, got an error at {error}{remedy}") from error
     # Brackets bound the depth from above; only a suspicious body is walked. A flat list, which has
     # one bracket, is known without counting: to search costs a third of that.
     nested = body.find(b"[", 1) >= 0 or b"{" in body
@@ -166,6 +174,25 @@ def is_finite(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(is_finite(member) for member in value)
     return not isinstance(value, float) or math.isfinite(value)
+
+
+def read_non_finite(numbers: Sequence[Any]) -> list[Any]:
+    """The same elements, with numbers for those that say NaN or Infinity."""
+    return [
+        NON_FINITE.get(number, number) if number is None or type(number) is str else number
+        for number in numbers
+    ]
+
+
+def non_finite_path(value: Any) -> str:
+    """Where the first NaN or Infinity is in a value that is not finite, as in `.a[3]`."""
+    if isinstance(value, dict):
+        name, member = next(pair for pair in value.items() if not is_finite(pair[1]))
+        return f".{name:.80}{non_finite_path(member)}"
+    if isinstance(value, list | tuple):
+        i, member = next(pair for pair in enumerate(value) if not is_finite(pair[1]))
+        return f"[{i}]{non_finite_path(member)}"
+    return ""
 
 
 def is_json(content_type: bytes) -> bool:

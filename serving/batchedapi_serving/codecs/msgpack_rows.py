@@ -1,10 +1,10 @@
 """msgpack on the plain routes: the same structure as JSON, in fewer bytes.
 
-Only what JSON can say is taken: no binary, no extension types (timestamps are one), text as keys,
-numbers that are finite. So a request means the same in both, and rides in the same batch.
+Only what JSON can say is taken: no binary, no extension types (timestamps are one), text as keys.
+So a request means the same in both, and rides in the same batch. NaN and Infinity, which are
+numbers here, are the codec's to allow.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,9 +24,7 @@ from batchedapi_serving.codecs.plain_replies import ITEM, plain_rows
 from batchedapi_serving.codecs.problems import JSON_TYPE
 from batchedapi_serving.errors import InvalidInputError, MalformedError, ServingError, brief
 
-_NUMBERS: Final = frozenset((int, float, bool))
-_WITHOUT_FLOATS: Final = frozenset((str, int, bool, type(None)))
-_SCALARS: Final = _NUMBERS | _WITHOUT_FLOATS
+_SCALARS: Final = frozenset((str, int, float, bool, type(None)))
 
 
 def read_msgpack(body: bytes) -> Any:
@@ -104,10 +102,8 @@ def _fits(value: Any) -> bool:
         value, kind = list(value.values()), list
     if kind is list:
         kinds = set(map(type, value))
-        if kinds <= _NUMBERS:
-            return float not in kinds or all(map(math.isfinite, value))
-        return kinds <= _WITHOUT_FLOATS or all(map(_fits, value))
-    return kind in _SCALARS and _finite(value)
+        return kinds <= _SCALARS or all(map(_fits, value))
+    return kind in _SCALARS
 
 
 def _culprit(value: Any, place: str) -> InvalidInputError:
@@ -123,15 +119,9 @@ def _culprit(value: Any, place: str) -> InvalidInputError:
     if type(value) is list:
         i, member = next(pair for pair in enumerate(value) if not _fits(pair[1]))
         return _culprit(member, f"{place}[{i}]")
-    if type(value) in _SCALARS:
-        return InvalidInputError(f"{place or 'body'}: expected a finite number, got {value}")
     return InvalidInputError(
         f"{place or 'body'}: expected what JSON has, got msgpack {type(value).__name__}"
     )
-
-
-def _finite(value: Any) -> bool:
-    return type(value) is not float or math.isfinite(value)
 
 
 def decode_msgpack(codec: MethodCodec, head: Head, body: bytes) -> Decoded:

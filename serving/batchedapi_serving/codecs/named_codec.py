@@ -18,7 +18,7 @@ from batchedapi_serving.codecs.json_values import is_json, parse_json
 from batchedapi_serving.codecs.method_codec import Encoded
 from batchedapi_serving.codecs.named_rows import (
     Row,
-    check_finite,
+    check_row_finite,
     checked_arrays,
     pack_row,
 )
@@ -107,7 +107,7 @@ class NamedCodec:
 
     def _finite_row(self, row: Any, place: str) -> Row:
         packed = pack_row(self.method, row, place, may_hold_bool=True)
-        check_finite(self.method, packed, place)
+        check_row_finite(self.method, packed, place)
         return packed
 
     def from_arrays(self, arrays: Mapping[str, Array], place: str) -> Encoded:

@@ -4,11 +4,15 @@ import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from batchedapi_serving.codecs.arrays import Array, check_dtype, check_shape, converted
+from batchedapi_serving.codecs.arrays import (
+    Array,
+    check_dtype,
+    check_finite,
+    check_shape,
+    converted,
+)
 from batchedapi_serving.codecs.json_values import is_deeper
-from batchedapi_serving.codecs.tensor_rows import RowPacker, wrong_shape
+from batchedapi_serving.codecs.tensor_rows import RowPacker, array_of, wrong_shape
 from batchedapi_serving.errors import InvalidInputError, brief
 from batchedapi_serving.predictor.api import MethodSpec, Tensor
 
@@ -71,7 +75,9 @@ def _pack(
     value: Any, tensor: Tensor, place: str, lengths: dict[str, int], *, may_hold_bool: bool
 ) -> bytes:
     shape = _shape(value, tensor, place, lengths) if tensor.variable else tensor.fixed_shape
-    return _packer(tensor.dtype, shape).pack(value, place, may_hold_bool=may_hold_bool)
+    return _packer(tensor.dtype, shape, tensor.allow_non_finite).pack(
+        value, place, may_hold_bool=may_hold_bool
+    )
 
 
 def _shape(value: Any, tensor: Tensor, place: str, lengths: dict[str, int]) -> tuple[int, ...]:
@@ -96,8 +102,8 @@ def _shape(value: Any, tensor: Tensor, place: str, lengths: dict[str, int]) -> t
 
 
 @functools.lru_cache(maxsize=1024)  # lengths are the clients' to choose: a bound, not all of them
-def _packer(dtype: str, shape: tuple[int, ...]) -> RowPacker:
-    return RowPacker(Tensor(dtype, shape))
+def _packer(dtype: str, shape: tuple[int, ...], allow_non_finite: bool) -> RowPacker:  # noqa: FBT001 - a part of the key
+    return RowPacker(Tensor(dtype, shape, allow_non_finite=allow_non_finite))
 
 
 def checked_arrays(
@@ -129,18 +135,14 @@ def checked_arrays(
     return checked, lengths
 
 
-def check_finite(method: MethodSpec, row: Row, place: str) -> None:
-    """Refuse NaN and Infinity, which JSON cannot hold and msgpack can.
+def check_row_finite(method: MethodSpec, row: Row, place: str) -> None:
+    """Refuse NaN and Infinity where they are not allowed; JSON cannot hold them, msgpack can.
 
     Raises:
         InvalidInputError: there is one.
     """
+    lengths = dict(zip(method.variable, row.lengths, strict=True))
     for (name, tensor), part in zip(method.inputs.items(), row.parts, strict=True):
-        if (
-            tensor.numpy_dtype[1] == "f"
-            and not np.isfinite(np.frombuffer(part, tensor.numpy_dtype)).all()
-        ):
-            path = place if method.single_input else f"{place}.{name}"
-            raise InvalidInputError(
-                f"{path}: expected finite {tensor.dtype} values, got NaN or Infinity"
-            )
+        shape = [lengths[n] if isinstance(n, str) else n for n in tensor.shape]
+        array = array_of(part, tensor.numpy_dtype, shape)
+        check_finite(array, tensor, place if method.single_input else f"{place}.{name}")

@@ -4,6 +4,7 @@ JSON lists, typed protobuf lists and raw bytes all become an `Input`; from there
 one, and what they hold is checked and encoded as if it had come as rows.
 """
 
+import contextlib
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -11,7 +12,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from batchedapi_serving.codecs.base import Head
-from batchedapi_serving.codecs.json_values import check_row_count, check_value_count, parse_json
+from batchedapi_serving.codecs.json_values import (
+    check_row_count,
+    check_value_count,
+    parse_json,
+    read_non_finite,
+)
 from batchedapi_serving.codecs.method_codec import Array, Encoded, MethodCodec
 from batchedapi_serving.codecs.open_inference_binary import BYTES, Elements, packed_array
 from batchedapi_serving.errors import InvalidInputError, MalformedError, brief
@@ -92,10 +98,12 @@ def elements_of(datatype: str, flat: list[Any], place: str) -> Elements:
         return flat
     code, types = _CODES[datatype], set(map(type, flat))
     if types == {bool} if datatype == "BOOL" else bool not in types:
-        try:
+        with contextlib.suppress(struct.error, OverflowError, TypeError):
             return packed_array(datatype, struct.pack(f"<{len(flat)}{code}", *flat))
-        except (struct.error, OverflowError, TypeError):
-            pass
+        if datatype.startswith("FP"):  # whether they are allowed is for the codec to say
+            flat = read_non_finite(flat)
+            with contextlib.suppress(struct.error, OverflowError, TypeError):
+                return packed_array(datatype, struct.pack(f"<{len(flat)}{code}", *flat))
     raise _culprit(datatype, flat, place)
 
 

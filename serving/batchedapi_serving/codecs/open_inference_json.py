@@ -23,6 +23,7 @@ from batchedapi_serving.codecs.open_inference_inputs import (
     wants_json,
 )
 from batchedapi_serving.codecs.open_inference_outputs import Output
+from batchedapi_serving.codecs.tensor_rows import json_text
 from batchedapi_serving.errors import InvalidInputError, MalformedError, brief
 
 BINARY_SIZE: Final = "binary_data_size"
@@ -184,7 +185,7 @@ def output_json(output: Output) -> dict[str, Any]:
     elements = output.elements
     try:
         data: Any = (
-            np.ascontiguousarray(elements).reshape(-1)
+            orjson.Fragment(json_text(elements.reshape(-1)))
             if isinstance(elements, np.ndarray)
             else [element.decode() for element in elements]
         )
@@ -210,5 +211,5 @@ def _about(output: Output, parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def dump(value: dict[str, Any]) -> bytes:
-    """JSON text of a response whose data may be numpy arrays."""
-    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    """JSON text of a response."""
+    return orjson.dumps(value)

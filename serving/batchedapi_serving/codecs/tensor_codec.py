@@ -6,11 +6,9 @@ In a batch frame, the payload is the packed rows one after another.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import numpy as np
-
 from batchedapi_core.batching import Receipts
 from batchedapi_serving.codecs import wires
-from batchedapi_serving.codecs.arrays import Array
+from batchedapi_serving.codecs.arrays import Array, check_finite
 from batchedapi_serving.codecs.base import Collated, Decoded, Head, Results, Wire
 from batchedapi_serving.codecs.costs import same_costs, tensor_cost
 from batchedapi_serving.codecs.json_values import is_json, parse_json
@@ -19,9 +17,8 @@ from batchedapi_serving.codecs.named_rows import checked_arrays
 from batchedapi_serving.codecs.plain_arrays import decode_other
 from batchedapi_serving.codecs.plain_replies import ITEM, plain_rows
 from batchedapi_serving.codecs.tensor_results import results_of, tensor_results
-from batchedapi_serving.codecs.tensor_rows import RowPacker
+from batchedapi_serving.codecs.tensor_rows import RowPacker, array_of
 from batchedapi_serving.dispatch.frames import Meta
-from batchedapi_serving.errors import InvalidInputError
 from batchedapi_serving.predictor.api import MethodSpec
 
 _NO_META: Final[Mapping[str, Any]] = {}
@@ -40,6 +37,7 @@ class TensorCodec:
         self.receipts = receipts
         (self._tensor,) = method.inputs.values()
         self._rank = method.row_rank
+        self._dtype, self._shape = self._tensor.numpy_dtype, self._tensor.fixed_shape
         self._row_bytes = self._tensor.row_bytes
         self._pack = RowPacker(self._tensor).pack
         self._cost = None
@@ -74,7 +72,7 @@ class TensorCodec:
         """See MethodCodec.from_row."""
         del head
         packed = self._pack(row, place, may_hold_bool=True)
-        self._check_finite([packed], place, "")
+        check_finite(array_of(packed, self._dtype, self._shape), self._tensor, place)
         return Encoded(1, packed, self._size)
 
     def from_rows(self, rows: Sequence[Any], place: str, head: Head | None = None) -> Encoded:
@@ -82,19 +80,10 @@ class TensorCodec:
         del head
         pack = self._pack
         parts = [pack(row, f"{place}[{i}]", may_hold_bool=True) for i, row in enumerate(rows)]
-        self._check_finite(parts, f"{place}[", "]")
-        return Encoded(len(rows), b"".join(parts), same_costs(self._cost, len(rows)))
-
-    def _check_finite(self, parts: list[bytes], before: str, after: str) -> None:
-        """Of packed rows, called before + index + after; msgpack can hold NaN, JSON cannot."""
-        dtype = self._tensor.numpy_dtype
-        if dtype[1] != "f" or np.isfinite(np.frombuffer(b"".join(parts), dtype)).all():
-            return
-        finite = [np.isfinite(np.frombuffer(part, dtype)).all() for part in parts]
-        place = f"{before}{finite.index(False)}{after}" if after else before
-        raise InvalidInputError(
-            f"{place}: expected finite {self._tensor.dtype} values, got NaN or Infinity"
-        )
+        packed = b"".join(parts)
+        array = array_of(packed, self._dtype, (len(rows), *self._shape))
+        check_finite(array, self._tensor, place)
+        return Encoded(len(rows), packed, same_costs(self._cost, len(rows)))
 
     def from_arrays(self, arrays: Mapping[str, Array], place: str) -> Encoded:
         """See MethodCodec.from_arrays."""

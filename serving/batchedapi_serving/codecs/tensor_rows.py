@@ -2,9 +2,11 @@
 
 `struct` packs and checks in one call (it refuses text, null and nested lists, and says so of floats
 out of range), so a row costs about as much as copying it. `true` and `false` are numbers to it:
-they are looked for only if the body contains such a word at all.
+they are looked for only if the body contains such a word at all. Where NaN and Infinity are
+allowed, JSON says them as json_values.NON_FINITE has it, in and out; out, NaN is null.
 """
 
+import contextlib
 import itertools
 import math
 import struct
@@ -14,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
+from batchedapi_serving.codecs.json_values import read_non_finite
 from batchedapi_serving.errors import InvalidInputError, brief
 from batchedapi_serving.predictor.api import Tensor
 
@@ -24,7 +27,11 @@ _STRUCT_CODES: Final = {
 }  # fmt: skip
 
 
+_REFUSED: Final = (struct.error, OverflowError, TypeError)
+"""What `struct` raises of a number that is none, or out of range."""
 _NUMPY: Final = orjson.OPT_SERIALIZE_NUMPY
+_NULL: Final = b"null"
+_N: Final = _NULL[0]
 
 
 class RowPacker:
@@ -57,9 +64,12 @@ class RowPacker:
             raise self._culprit(numbers, place)
         try:
             return self._pack(*numbers)
-        except (struct.error, OverflowError, TypeError) as error:
+        except _REFUSED as error:
             if self._flat and len(numbers) != self._shape[0]:
                 raise self._wrong_shape(row, place) from error
+            if self._tensor.allow_non_finite:
+                with contextlib.suppress(*_REFUSED):
+                    return self._pack(*read_non_finite(numbers))
             raise self._culprit(numbers, place) from error
 
     def _flattened(self, row: Any, place: str) -> list[Any]:
@@ -78,13 +88,15 @@ class RowPacker:
 
     def _culprit(self, numbers: Sequence[Any], place: str) -> InvalidInputError:
         one = struct.Struct(f"<{_STRUCT_CODES[self._tensor.dtype]}")
+        if self._tensor.allow_non_finite:
+            numbers = read_non_finite(numbers)
         for i, number in enumerate(numbers):
             path = place + "".join(f"[{k}]" for k in _unravel(i, self._shape))
             try:
                 if (type(number) is bool) == self._is_bool:
                     one.pack(number)
                     continue
-            except (struct.error, OverflowError, TypeError):
+            except _REFUSED:
                 pass
             return InvalidInputError(f"{path}: expected {self._tensor.dtype}, got {brief(number)}")
         raise AssertionError(f"{place}: every number packs alone, but not together")
@@ -128,7 +140,7 @@ def json_rows(array: np.ndarray[Any, Any]) -> list[bytes]:
     The whole batch is written at once and cut between rows, which is far cheaper than a call a row;
     float32 gets its own shortest text (0.1, not 0.10000000149011612).
     """
-    text = orjson.dumps(np.ascontiguousarray(array), option=_NUMPY)
+    text = json_text(array)
     depth = array.ndim - 1
     if depth == 0:
         return text[1:-1].split(b",")
@@ -137,6 +149,18 @@ def json_rows(array: np.ndarray[Any, Any]) -> list[bytes]:
     opening, closing = b"[" * depth, b"]" * depth
     inner = text[1 + depth : -1 - depth].split(closing + b"," + opening)
     return [b"%b%b%b" % (opening, row, closing) for row in inner]
+
+
+def json_text(array: np.ndarray[Any, Any]) -> bytes:
+    """JSON text of an array: NaN is null, Infinity and -Infinity are texts of that name."""
+    text = orjson.dumps(np.ascontiguousarray(array), option=_NUMPY)
+    # No number, true or false has the letter; to search for a byte costs next to nothing.
+    if _N not in text or not np.isinf(array).any():
+        return text
+    pieces = text.split(_NULL)
+    for i, number in enumerate(array[~np.isfinite(array)]):
+        pieces[i] += _NULL if np.isnan(number) else b'"Infinity"' if number > 0 else b'"-Infinity"'
+    return b"".join(pieces)
 
 
 def array_of(

@@ -4,6 +4,7 @@ During the warm-up there is no queue yet, and rows are answered by that method a
 """
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -11,6 +12,7 @@ import numpy as np
 import orjson
 
 from batchedapi_serving.codecs.item_results import item_results
+from batchedapi_serving.codecs.json_values import NON_FINITE
 from batchedapi_serving.codecs.tensor_results import tensor_results
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.errors import PredictorError
@@ -71,7 +73,7 @@ def rows_frame(spec: MethodSpec, rows: Any) -> tuple[Meta, Sequence[bytes]]:
     try:
         arrays = _arrays(spec, rows)
         if arrays is None:
-            return meta, (orjson.dumps(list(rows), default=_plain, option=_WRITE),)
+            return meta, (_json_text(spec, list(rows)),)
     except (TypeError, ValueError) as error:
         raise SubmitError(
             422, f"rows: expected what {spec.name!r} takes, got {type(rows).__name__}: {error}"
@@ -98,6 +100,33 @@ def _array(spec: MethodSpec, name: str, value: Any) -> Array:
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name}: expected numbers, got an array of {array.dtype}")
     return array.astype(array.dtype.newbyteorder("<"), copy=False)
+
+
+def _json_text(spec: MethodSpec, rows: list[Any]) -> bytes:
+    text = orjson.dumps(rows, default=_plain, option=_WRITE)
+    if b"null" not in text:  # which is what NaN and Infinity are written as
+        return text
+    allowed = any(tensor.allow_non_finite for tensor in spec.inputs.values())
+    return orjson.dumps(_spelled(rows, allowed=allowed), default=_plain, option=_WRITE)
+
+
+def _spelled(value: Any, *, allowed: bool) -> Any:
+    """A value with the words that JSON has for NaN and Infinity; see NON_FINITE.
+
+    Raises:
+        ValueError: there is one, and they are not allowed.
+    """
+    if isinstance(value, Mapping):
+        return {name: _spelled(member, allowed=allowed) for name, member in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return _spelled(value.tolist(), allowed=allowed)
+    if isinstance(value, list | tuple):
+        return [_spelled(member, allowed=allowed) for member in value]
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    if not allowed:
+        raise ValueError("NaN or Infinity")
+    return next(word for word, number in NON_FINITE.items() if number == value or math.isnan(value))
 
 
 def _plain(value: Any) -> Any:

@@ -18,7 +18,7 @@ _WIDEST: Final = 8  # bytes of a number on the wire; longdouble has more
 class TensorSplitter:
     """Frames the answers of one method; knows what the usual one is like."""
 
-    __slots__ = ("_method", "_name", "_usual")
+    __slots__ = ("_any_value", "_method", "_name", "_usual")
 
     def __init__(self, method: MethodSpec) -> None:
         self._method = method
@@ -26,6 +26,7 @@ class TensorSplitter:
         self._usual: tuple[np.dtype[Any], str, tuple[int, ...]] | None = None
         """Type, its name, and shape of a row; None: the method declares not enough to say."""
         tensor = method.outputs.get(self._name)
+        self._any_value = tensor is not None and tensor.allow_non_finite
         if method.single_output and not method.batch_dim[1] and tensor and not tensor.variable:
             dtype = np.dtype(tensor.numpy_dtype)
             self._usual = dtype, dtype.str, tensor.fixed_shape
@@ -33,14 +34,14 @@ class TensorSplitter:
     def split(self, answer: Any, meta: Meta) -> tuple[Meta, Sequence[bytes]]:
         """`split_tensors` for the answer to the batch frame `meta`.
 
-        An array of just the declared shape and type with finite values, as nearly every answer is,
+        An array of just the declared shape and type with allowed values, as nearly every answer is,
         needs no other check, and these take a third of the time.
         """
         rows = meta["rows"]
         if self._usual is not None and type(answer) is np.ndarray:
             dtype, name, shape = self._usual
             fits = answer.dtype == dtype and answer.shape == (rows, *shape)
-            if fits and _all_finite(answer):
+            if fits and (self._any_value or _all_finite(answer)):
                 outputs = [[self._name, name, [rows, *shape]]]
                 result: Meta = {"kind": "tensors", "outputs": outputs, "not_finite": []}
                 return result, (answer.tobytes(),)
@@ -63,6 +64,7 @@ def split_tensors(
     """
     known = {name: max(of_rows) for name, of_rows in (lengths or {}).items()}
     arrays = {}
+    refused: dict[str, Array] = {}
     for name, value in _named(method, answer).items():
         place = "" if method.single_output else f"output {name!r}: "
         tensor = method.outputs.get(name)
@@ -70,7 +72,9 @@ def split_tensors(
         if tensor is not None:
             _check_shape(array, tensor, known, place)
         arrays[name] = _converted(array, tensor, place)
-    not_finite = _not_finite(method, arrays, lengths or {})
+        if not _all_finite(arrays[name]):
+            refused[name] = _refused(array, arrays[name], tensor)
+    not_finite = _rows_with(method, refused, lengths or {})
     outputs = [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()]
     meta: Meta = {"kind": "tensors", "outputs": outputs, "not_finite": not_finite}
     if lengths:
@@ -172,12 +176,16 @@ def _all_finite(array: Array) -> bool:
     return array.dtype.kind != "f" or bool(np.count_nonzero(np.isfinite(array)) == array.size)
 
 
-def _not_finite(method: MethodSpec, arrays: Mapping[str, Array], lengths: Lengths) -> list[int]:
-    """Rows with NaN or Infinity; what a model computes for padding does not count."""
+def _refused(array: Array, converted: Array, tensor: Tensor | None) -> Array:
+    """Where an answer is not finite and must be; where it is allowed, what overflowed is not."""
+    refused: Array = ~np.isfinite(converted)
+    return refused & np.isfinite(array) if tensor and tensor.allow_non_finite else refused
+
+
+def _rows_with(method: MethodSpec, refused: Mapping[str, Array], lengths: Lengths) -> list[int]:
+    """Rows with a refused number; what a model computes for padding does not count."""
     rows: set[int] = set()
-    for name, array in arrays.items():
-        if _all_finite(array):
-            continue
+    for name, array in refused.items():
         column = cut_back(method, name, array, lengths)
-        rows.update(i for i, row in enumerate(column) if not np.isfinite(row).all())
+        rows.update(i for i, row in enumerate(column) if row.any())
     return sorted(rows)

@@ -91,8 +91,14 @@ class MethodSpec:
 
 
 def _tensors_to_json(tensors: Mapping[str, Tensor]) -> list[Any]:
-    return [[name, tensor.dtype, list(tensor.shape)] for name, tensor in tensors.items()]
+    return [
+        [name, tensor.dtype, list(tensor.shape), tensor.allow_non_finite]
+        for name, tensor in tensors.items()
+    ]
 
 
 def _tensors_from_json(value: list[Any]) -> dict[str, Tensor]:
-    return {name: Tensor(dtype, shape) for name, dtype, shape in value}
+    return {
+        name: Tensor(dtype, shape, allow_non_finite=allowed)
+        for name, dtype, shape, allowed in value
+    }

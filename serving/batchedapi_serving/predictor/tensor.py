@@ -30,14 +30,19 @@ class Tensor:
         shape: Lengths of one row's dimensions; `[]` is a single number a row. A length is an int
             >= 1, or a name such as "tokens" for one that differs from row to row. Within one row,
             the same name is the same length, over all inputs and outputs of a method.
+        allow_non_finite: Whether NaN and Infinity are values like others: a missing one is NaN.
+            Else a request that has one is refused, and a row of an answer that has one fails.
 
     Raises:
-        ValueError: unknown dtype, a length below 1, or an empty name.
+        ValueError: unknown dtype, a length below 1, an empty name, or a type without NaN that is to
+            allow it.
     """
 
-    __slots__ = ("dtype", "shape")
+    __slots__ = ("allow_non_finite", "dtype", "shape")
 
-    def __init__(self, dtype: str, shape: Sequence[int | str]) -> None:
+    def __init__(
+        self, dtype: str, shape: Sequence[int | str], *, allow_non_finite: bool = False
+    ) -> None:
         if dtype not in DTYPES:
             raise ValueError(f"Tensor: expected a dtype of {', '.join(DTYPES)}, got {dtype!r}")
         if isinstance(shape, str) or not all(
@@ -47,19 +52,29 @@ class Tensor:
                 f"Tensor: expected lengths >= 1 or names in shape, got {shape!r}; leave out the"
                 " batch dimension, and name a length that differs from row to row: ['tokens']"
             )
+        if allow_non_finite and not dtype.startswith("FP"):
+            raise ValueError(
+                "Tensor: expected allow_non_finite for FP16, FP32 or FP64, which have NaN and"
+                f" Infinity, got it for {dtype}"
+            )
         self.dtype = dtype
         self.shape = tuple(shape)
+        self.allow_non_finite = allow_non_finite
 
     def __repr__(self) -> str:
-        return f"Tensor({self.dtype!r}, {list(self.shape)!r})"
+        allowed = ", allow_non_finite=True" if self.allow_non_finite else ""
+        return f"Tensor({self.dtype!r}, {list(self.shape)!r}{allowed})"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Tensor):
             return NotImplemented
-        return (self.dtype, self.shape) == (other.dtype, other.shape)
+        return self._told() == other._told()
 
     def __hash__(self) -> int:
-        return hash((self.dtype, self.shape))
+        return hash(self._told())
+
+    def _told(self) -> tuple[object, ...]:
+        return self.dtype, self.shape, self.allow_non_finite
 
     @property
     def numpy_dtype(self) -> str:

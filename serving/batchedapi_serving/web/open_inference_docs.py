@@ -1,13 +1,11 @@
 """The Open Inference Protocol's inference request of a method: schema and an example that works."""
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 from batchedapi_serving.codecs.open_inference_metadata import model_metadata
-from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.predictor.api import MethodSpec, Tensor
 from batchedapi_serving.web.schemas import Schema, example_of, number_schema
-
-_BYTES: Final = "BYTES"
 
 
 def infer_schema(method: MethodSpec) -> Schema:
@@ -23,21 +21,24 @@ def infer_schema(method: MethodSpec) -> Schema:
                 "type": "array",
                 "minItems": len(inputs),
                 "maxItems": len(inputs),
-                "items": {"anyOf": [_input_schema(each) for each in inputs]},
+                "items": {
+                    "anyOf": [
+                        _input_schema(each, method.inputs.get(each["name"])) for each in inputs
+                    ]
+                },
             },
         },
     }
 
 
-def _input_schema(tensor: Any) -> Schema:
-    datatype = tensor["datatype"]
-    element = {"type": "string"} if datatype == _BYTES else number_schema(datatype)
+def _input_schema(tensor: Any, declared: Tensor | None) -> Schema:
+    element = {"type": "string"} if declared is None else number_schema(declared)
     return {
         "type": "object",
         "required": ["name", "datatype", "shape", "data"],
         "properties": {
             "name": {"const": tensor["name"]},
-            "datatype": {"const": datatype},
+            "datatype": {"const": tensor["datatype"]},
             "shape": {
                 "type": "array",
                 "minItems": len(tensor["shape"]),

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from batchedapi_core import contract
+from batchedapi_serving.codecs.json_values import NON_FINITE
 from batchedapi_serving.predictor.api import MethodSpec, Tensor
 
 Schema = dict[str, Any]
@@ -80,17 +81,20 @@ def _row(tensors: Mapping[str, Tensor], *, single: bool) -> Schema:
 
 def tensor_schema(tensor: Tensor) -> Schema:
     """Nested lists of numbers; a variable dimension has any length."""
-    schema = number_schema(tensor.dtype)
+    schema = number_schema(tensor)
     for length in reversed(tensor.shape):
         bounds = {"minItems": 1} if isinstance(length, str) else _exactly(length)
         schema = {"type": "array", **bounds, "items": schema}
     return schema
 
 
-def number_schema(dtype: str) -> Schema:
+def number_schema(tensor: Tensor) -> Schema:
     """One element."""
+    dtype = tensor.dtype
     if dtype == "BOOL":
         return {"type": "boolean"}
+    if tensor.allow_non_finite:
+        return {"anyOf": [{"type": "number"}, {"enum": list(NON_FINITE)}]}
     if dtype.startswith("FP"):
         return {"type": "number"}
     bits = int(dtype.removeprefix("U").removeprefix("INT"))

@@ -53,6 +53,13 @@ TENSOR_CODE = """
             y = x.sum(axis=1, keepdims=True)
             y[x[:, 0] == 777] = float("nan")
             return y
+
+        @batched(
+            inputs=Tensor("FP32", [2], allow_non_finite=True),
+            outputs=Tensor("FP32", [2], allow_non_finite=True),
+        )
+        def missing(self, x):
+            return x
 """
 ITEM_CODE = """
     from batchedapi_serving import ItemError, batched

@@ -17,6 +17,7 @@ from batchedapi_serving.checking.comparing import array_difference, json_differe
         ("<f8", [1.0], [1.0 + 1e-10]),
         ("<i8", [1, 2], [1, 2]),
         ("|b1", [True], [True]),
+        ("<f4", [float("nan"), float("-inf"), 1.0], [float("nan"), float("-inf"), 1.00001]),
     ],
 )
 def test_rounding_is_no_difference(dtype: str, expected: list[Any], got: list[Any]) -> None:
@@ -30,6 +31,9 @@ def test_rounding_is_no_difference(dtype: str, expected: list[Any], got: list[An
         ("<f4", [1.0, 2.0], [1.0, 2.01], r"y\[1\]: expected 2, got 2.01"),
         ("<f8", [1.0], [1.0 + 1e-6], r"y\[0\]: expected 1, got 1"),
         ("<i8", [1, 2], [1, 3], r"y\[1\]: expected 2, got 3"),
+        ("<f4", [float("inf")], [1.0], r"y\[0\]: expected inf, got 1"),
+        ("<f4", [1.0, float("nan")], [1.0, 2.0], r"y\[1\]: expected nan, got 2"),
+        ("<f4", [float("inf")], [float("-inf")], r"y\[0\]: expected inf, got -inf"),
         ("|b1", [True], [False], r"y\[0\]: expected 1, got 0"),
         ("<f4", [1.0], [1.0, 2.0], r"y: expected shape \[1\], got \[2\]"),
     ],

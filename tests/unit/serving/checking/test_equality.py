@@ -1,5 +1,6 @@
 """Whether answers depend on the company in which a row is asked; with the real codec and runner."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -89,6 +90,23 @@ def test_a_model_that_mixes_rows_is_found(function: Callable[[Any], Any], messag
         message = "a batch of"  # the first that is not of one row
     assert any(message in text for text in texts), texts
     assert len(texts) <= 5
+
+
+def test_rows_with_missing_values_are_asked_where_they_are_allowed() -> None:
+    """A model that cannot take NaN after all is found before a client finds it."""
+    missing = Tensor("FP32", [4], allow_non_finite=True)
+    spec = dataclasses.replace(ROW, inputs={"input": missing}, outputs={"output": missing})
+
+    def refusing(x: Any) -> Any:
+        if np.isnan(x).any():
+            raise ValueError("Input X contains NaN.")
+        return x
+
+    assert found(spec, lambda x: x * np.float32(2)) == []
+    assert "raised ValueError" in found(spec, refusing)[0]
+    assert "NaN" in found(dataclasses.replace(spec, outputs=ROW.outputs), lambda x: x)[0]
+    codec = codec_for(spec, MethodSettings("predict", None, None, BatchingSettings()), "api")
+    assert choose_samples(codec, None).source == "random numbers and zeros, some NaN"
 
 
 def test_items_are_compared_as_json() -> None:

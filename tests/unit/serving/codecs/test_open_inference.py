@@ -322,7 +322,7 @@ def test_bool_is_one_byte_of_zero_or_one() -> None:
         ({"data": [[1, 2, 3]]}, "got a list of 3 for one of 4"),
         ({"data": [1, 2, "3", 4]}, r"inputs\[0\].data\[2\]: expected FP32, got '3'"),
         ({"data": [1, 2, True, 4]}, r"inputs\[0\].data\[2\]: expected FP32, got True"),
-        ({"data": [1, 2, None, 4]}, r"inputs\[0\].data\[2\]: expected FP32, got None"),
+        ({"data": [1, 2, None, 4]}, r"inputs\['input'\]\[0\]\[2\]: expected finite FP32 values"),
         ({"data": [1, 2, [3], 4]}, r"inputs\[0\].data\[2\]: expected FP32, got \[3\]"),
         ({"data": [1, 2, 1e39, 4]}, r"inputs\[0\].data\[2\]: expected FP32, got 1e\+39"),
         ({"data": "1234"}, r"inputs\[0\].data: expected a list, got '1234'"),

@@ -256,9 +256,9 @@ def test_rows_of_another_language_are_packed_alike() -> None:
         np.array([1, 2, 3, 4], "<f4").tobytes()
     )
     assert CODEC.from_row([1, 2], "item").payload == np.array([1, 2], "<f4").tobytes()
-    with pytest.raises(InvalidInputError, match=r"rows\[1\]: expected finite FP32 values"):
+    with pytest.raises(InvalidInputError, match=r"rows\[1\]\[1\]: expected finite FP32 values"):
         CODEC.from_rows([[1, 2], [3, float("nan")]], "rows")
-    with pytest.raises(InvalidInputError, match=r"item: expected finite FP32 values"):
+    with pytest.raises(InvalidInputError, match=r"item\[1\]: expected finite FP32 values"):
         CODEC.from_row([1, float("inf")], "item")
     with pytest.raises(InvalidInputError, match=r"rows\[0\]\[1\]: expected FP32, got True"):
         CODEC.from_rows([[1, True]], "rows")

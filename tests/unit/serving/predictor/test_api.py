@@ -221,6 +221,21 @@ def test_a_name_is_a_length_that_differs_from_row_to_row() -> None:
         _ = tensor.items_per_row
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_only_types_that_have_nan_can_allow_it(dtype: str) -> None:
+    """For the others it would say nothing."""
+    if not dtype.startswith("FP"):
+        with pytest.raises(ValueError, match=f"for FP16, FP32 or FP64, .* got it for {dtype}"):
+            Tensor(dtype, [2], allow_non_finite=True)
+        return
+    tensor = Tensor(dtype, [2], allow_non_finite=True)
+
+    assert f"Tensor({dtype!r}, [2], allow_non_finite=True)" == repr(tensor)
+    assert tensor != Tensor(dtype, [2])
+    spec = MethodSpec("predict", batched=True, inputs={"input": tensor}, outputs={"y": tensor})
+    assert spec == MethodSpec.from_json(json.loads(json.dumps(spec.to_json())))
+
+
 def test_tensors_are_equal_if_type_and_shape_are() -> None:
     """Methods of all model processes are compared."""
     same = {Tensor("FP32", [2]), Tensor("FP32", (2,))}
