@@ -43,6 +43,16 @@ class ApplyError(OperatorError):
         self.message = message
         self.status = status
 
+    @property
+    def unheard(self) -> bool:
+        """The apiserver did not answer, or was not able to: no fault of what it was asked."""
+        return self.status in {0, 429} or self.status >= 500  # noqa: PLR2004 - HTTP
+
+    @property
+    def final(self) -> bool:
+        """Trying again is of no use."""
+        return False
+
 
 class ConflictError(ApplyError):
     """409: the object changed in between, or another manager owns a field with another value."""
@@ -54,6 +64,8 @@ class RefusedError(ApplyError):
 
 class NamespaceGoingError(ApplyError):
     """The namespace is being deleted: everything in it goes, nothing is to be brought about."""
+
+    final = True
 
 
 class MetricsUnavailableError(OperatorError):

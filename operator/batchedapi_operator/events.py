@@ -1,12 +1,19 @@
 """Kubernetes events: what a user who runs `kubectl describe` should read about an API."""
 
+import logging
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, Literal
 
 from batchedapi_core import contract
 from batchedapi_core.manifest import ConditionType
+from batchedapi_operator.cluster import Cluster, micro_time
+from batchedapi_operator.errors import ApplyError
 from batchedapi_operator.keys import EVENTS, JsonObject, ObjectKey
+
+log = logging.getLogger(__name__)
 
 NOTE_LENGTH: Final = 1024
 """The apiserver refuses longer notes."""
@@ -45,6 +52,17 @@ def notes_of(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Note,
 def _condition(status: Mapping[str, Any], kind: ConditionType) -> Mapping[str, Any]:
     found = [one for one in status.get("conditions") or () if one["type"] == kind]
     return found[0] if found else {}
+
+
+async def record(cluster: Cluster, note: Note, key: ObjectKey, uid: str, now: datetime) -> None:
+    """Write it, if that can be done: a quota on events must not hold up what they tell of."""
+    event = build_event(note, key, uid, micro_time(now), uuid.uuid4().hex[:16])
+    try:
+        await cluster.create_event(event)
+    except ApplyError as error:
+        log.warning("event not written", extra={"api": str(key), "error": error.message})
+    else:
+        log.info("event", extra={"api": str(key), "reason": note.reason, "note": note.text})
 
 
 def build_event(note: Note, key: ObjectKey, uid: str, now: str, suffix: str) -> JsonObject:

@@ -22,7 +22,9 @@ from batchedapi_operator.keys import JsonObject, ObjectKey
 from batchedapi_operator.queue import WorkQueue
 from batchedapi_operator.store import Store
 
-LARGEST_BACKOFF: Final = 15.0
+LARGEST_BACKOFF: Final = 5.0
+"""Seconds; what changed while the apiserver did not answer is known that soon after it does."""
+SECONDS_PER_BEAT: Final = 5.0
 _Put = Callable[[ObjectKey, JsonObject], None]
 _Remove = Callable[[ObjectKey, str], None]
 _CHILDREN: Final = (
@@ -140,9 +142,15 @@ def _login(**kwargs: Any) -> kopf.ConnectionInfo | None:
 
 
 async def watch_cluster(
-    store: Store, queue: WorkQueue, namespace: str | None, ready: asyncio.Event
+    store: Store,
+    queue: WorkQueue,
+    namespace: str | None,
+    ready: asyncio.Event,
+    beat: Callable[[], None],
 ) -> None:
     """Run kopf until cancelled; sets `ready` once its watches are being opened.
+
+    `beat` is called from kopf's thread as long as its event loop goes round.
 
     Raises:
         Exception: Whatever ended kopf.
@@ -156,7 +164,7 @@ async def watch_cluster(
 
     def serve() -> None:
         try:
-            asyncio.run(_kopf(registry_of(relay, store), namespace, stop, opened))
+            asyncio.run(_kopf(registry_of(relay, store), namespace, stop, opened, beat))
         except BaseException as error:  # noqa: BLE001 - handed on to whoever awaits, not hidden
             ended.set_exception(error)
         else:
@@ -175,7 +183,13 @@ async def _kopf(
     namespace: str | None,
     stop: "Future[None]",
     opened: "Future[None]",
+    beat: Callable[[], None],
 ) -> None:
+    def beat_again() -> None:  # no task: kopf takes those of its loop for its own
+        beat()
+        asyncio.get_running_loop().call_later(SECONDS_PER_BEAT, beat_again)
+
+    beat_again()
     await kopf.operator(
         registry=registry,
         settings=kopf_settings(),

@@ -5,6 +5,7 @@ import logging
 import random
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -14,13 +15,15 @@ from batchedapi_operator.autoscaling.loop import Autoscaler
 from batchedapi_operator.autoscaling.scrape import Scraper
 from batchedapi_operator.errors import ApplyError
 from batchedapi_operator.handlers import watch_cluster
+from batchedapi_operator.heartbeats import Heartbeats
 from batchedapi_operator.keys import BATCHED_APIS, ObjectKey
 from batchedapi_operator.kube import Kube
 from batchedapi_operator.metrics import Metrics
-from batchedapi_operator.queue import WorkQueue, backoff
+from batchedapi_operator.outbox import Outbox
+from batchedapi_operator.queue import LARGEST_UNHEARD, WorkQueue, backoff
 from batchedapi_operator.reconcile.reconciler import Reconciler
 from batchedapi_operator.settings import Settings
-from batchedapi_operator.sources import SourceWatch
+from batchedapi_operator.sources import WATCH_SECONDS, SourceWatch
 from batchedapi_operator.store import Store
 
 log = logging.getLogger(__name__)
@@ -28,7 +31,7 @@ log = logging.getLogger(__name__)
 RESYNC_SECONDS: Final = 600.0
 """Every API is looked at that often, whatever the watches missed."""
 STUCK_SECONDS: Final = 60.0
-"""Without a round of the autoscaler, after which liveness fails."""
+"""Within which each loop goes round, whether or not the apiserver answers."""
 
 
 async def run(settings: Settings) -> None:
@@ -49,16 +52,20 @@ async def run(settings: Settings) -> None:
 
 
 async def _work(kube: Kube, scraper: Scraper, settings: Settings) -> None:
-    store, metrics, watching = Store(), Metrics(), asyncio.Event()
+    store, metrics, watching, beats = Store(), Metrics(), asyncio.Event(), Heartbeats()
     namespace = settings.watch_namespace
-    autoscaler = Autoscaler(kube, store, scraper, metrics)
-    reconciler = Reconciler(kube, store, settings.serving_image, forget=autoscaler.forget)
+    outbox = Outbox(beat=beats.of("outbox", STUCK_SECONDS))
+    looks = beats.of("autoscaler", STUCK_SECONDS)
+    autoscaler = Autoscaler(kube, store, scraper, metrics, outbox, beat=looks)
+    image = settings.serving_image
+    reconciler = Reconciler(kube, store, outbox, image, forget=autoscaler.forget)
     queue = WorkQueue(reconciler.reconcile, metrics.reconciled)
-    sources = SourceWatch(kube, store, queue, namespace)
+    beat = beats.of("watch of ConfigMaps", WATCH_SECONDS + STUCK_SECONDS)
+    sources = SourceWatch(kube, store, queue, namespace, beat)
     async with admin_server(
         settings.admin_host,
         settings.admin_port,
-        live=lambda: time.monotonic() - autoscaler.last_round < STUCK_SECONDS,
+        live=beats.all_live,
         ready=lambda: watching.is_set() and sources.connected,
         registry=metrics.registry,
         decisions=autoscaler.decisions.last,
@@ -69,8 +76,12 @@ async def _work(kube: Kube, scraper: Scraper, settings: Settings) -> None:
         )
         try:
             async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(outbox.run())
                 tasks.create_task(autoscaler.run())
-                tasks.create_task(_watch(kube, store, queue, namespace, watching))
+                beat = beats.of("watches", STUCK_SECONDS)
+                tasks.create_task(
+                    _watch(kube, store, queue, namespace, watching=watching, beat=beat)
+                )
                 tasks.create_task(sources.run())
                 tasks.create_task(_resync(kube, store, queue, namespace))
         finally:
@@ -78,26 +89,34 @@ async def _work(kube: Kube, scraper: Scraper, settings: Settings) -> None:
 
 
 async def _watch(
-    kube: Kube, store: Store, queue: WorkQueue, namespace: str | None, watching: asyncio.Event
+    kube: Kube,
+    store: Store,
+    queue: WorkQueue,
+    namespace: str | None,
+    *,
+    watching: asyncio.Event,
+    beat: Callable[[], None],
 ) -> None:
     """kopf, started again whenever a watch of its ends it."""
     failures = 0
     while True:
-        await _resource_known(kube, namespace)
+        await _resource_known(kube, namespace, beat)
         started = time.monotonic()
         try:
-            await watch_cluster(store, queue, namespace, watching)
+            await watch_cluster(store, queue, namespace, watching, beat)
         except Exception:  # the boundary to kopf: a broken watch must not end the other parts
             log.exception("watches failed")
         failures = 1 if time.monotonic() - started > STUCK_SECONDS else failures + 1
         watching.clear()
-        await asyncio.sleep(backoff(failures))
+        beat()
+        await asyncio.sleep(backoff(failures, largest=LARGEST_UNHEARD))
 
 
-async def _resource_known(kube: Kube, namespace: str | None) -> None:
+async def _resource_known(kube: Kube, namespace: str | None, beat: Callable[[], None]) -> None:
     """Wait until the CRD is there: kopf looks for it once, when it starts."""
     failures = 0
     while True:
+        beat()
         try:
             await kube.list_metadata(BATCHED_APIS, namespace)
         except ApplyError as error:
@@ -106,7 +125,7 @@ async def _resource_known(kube: Kube, namespace: str | None) -> None:
                 "waiting for the custom resource",
                 extra={"resource": f"{contract.PLURAL}.{contract.GROUP}", "error": error.message},
             )
-            await asyncio.sleep(min(5.0, backoff(failures)))
+            await asyncio.sleep(backoff(failures, largest=LARGEST_UNHEARD))
         else:
             return
 

@@ -18,6 +18,9 @@ log = logging.getLogger(__name__)
 
 FIRST_BACKOFF: Final = 0.5
 LARGEST_BACKOFF: Final = 60.0
+LARGEST_UNHEARD: Final = 5.0
+"""Where the apiserver did not answer: once it does, everything is caught up with. What an apiserver
+in need is asked meanwhile is bounded by how many keys are worked on at once."""
 SPACING: Final = 0.2
 """Seconds between two runs of one key: a rollout's burst of pod events is worth one look."""
 CONCURRENCY: Final = 8
@@ -36,7 +39,14 @@ class _Entry:
     wanted: asyncio.Event = field(default_factory=asyncio.Event)
     fresh: asyncio.Event = field(default_factory=asyncio.Event)
     failures: int = 0
+    rest: float = 0.0
+    """Seconds to wait after the last run failed."""
     task: asyncio.Task[None] | None = None
+
+    def failed(self, error: Exception) -> None:
+        """Once more."""
+        self.failures += 1
+        self.rest = rest_after(self.failures, error)
 
 
 class WorkQueue:
@@ -87,7 +97,7 @@ class WorkQueue:
                 again = await self._run(key, entry)
             if entry.failures:
                 entry.wanted.set()
-                await _first_of(entry.fresh, seconds=backoff(entry.failures))
+                await _first_of(entry.fresh, seconds=entry.rest)
             else:
                 await asyncio.sleep(SPACING)
         del self._entries[key]
@@ -97,10 +107,10 @@ class WorkQueue:
         try:
             again = await self._work(key)
         except ApplyError as error:
-            entry.failures += 1
+            entry.failed(error)
             log.warning("reconcile failed", extra={"api": str(key), "error": error.message})
-        except Exception:  # the boundary behind kopf's handlers: one bad API must not stop others
-            entry.failures += 1
+        except Exception as error:  # behind kopf's handlers: one bad API must not stop others
+            entry.failed(error)
             log.exception("reconcile failed unexpectedly", extra={"api": str(key)})
         else:
             entry.failures = 0
@@ -110,10 +120,21 @@ class WorkQueue:
         return None
 
 
-def backoff(failures: int, jitter: Callable[[], float] = random.random) -> float:
+def backoff(
+    failures: int,
+    jitter: Callable[[], float] = random.random,
+    *,
+    largest: float = LARGEST_BACKOFF,
+) -> float:
     """Seconds to wait after `failures` >= 1 in a row: doubling, capped, at most a quarter off."""
     doubled = FIRST_BACKOFF * 2.0 ** min(failures - 1, 16)  # 16: beyond the cap, below overflow
-    return min(LARGEST_BACKOFF, doubled) * (1.0 - 0.25 * jitter())
+    return min(largest, doubled) * (1.0 - 0.25 * jitter())
+
+
+def rest_after(failures: int, error: Exception) -> float:
+    """Seconds to wait after `failures` >= 1 in a row, the last of which was `error`."""
+    unheard = isinstance(error, ApplyError) and error.unheard
+    return backoff(failures, largest=LARGEST_UNHEARD if unheard else LARGEST_BACKOFF)
 
 
 async def _first_of(event: asyncio.Event, *, seconds: float | None) -> None:

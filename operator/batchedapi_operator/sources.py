@@ -7,12 +7,13 @@ revision at once rather than at the next poll.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from batchedapi_operator.errors import ApplyError
 from batchedapi_operator.keys import CONFIG_MAPS, JsonObject, ObjectKey
 from batchedapi_operator.kube import Kube
-from batchedapi_operator.queue import WorkQueue, backoff
+from batchedapi_operator.queue import LARGEST_UNHEARD, WorkQueue, backoff
 from batchedapi_operator.store import Store
 
 log = logging.getLogger(__name__)
@@ -24,11 +25,19 @@ WATCH_SECONDS: Final = 290
 class SourceWatch:
     """Queues the APIs that a changed ConfigMap concerns."""
 
-    def __init__(self, kube: Kube, store: Store, queue: WorkQueue, namespace: str | None) -> None:
+    def __init__(
+        self,
+        kube: Kube,
+        store: Store,
+        queue: WorkQueue,
+        namespace: str | None,
+        beat: Callable[[], None],
+    ) -> None:
         self._kube = kube
         self._store = store
         self._queue = queue
         self._namespace = namespace
+        self._beat = beat
         self.connected = False
         """Whether the apiserver answers; also what the operator's readiness goes by."""
 
@@ -36,6 +45,7 @@ class SourceWatch:
         """Watch until cancelled."""
         failures = 0
         while True:
+            self._beat()
             try:
                 await self._list_and_watch()
                 failures = 0
@@ -43,7 +53,7 @@ class SourceWatch:
                 failures = 1 if self.connected else failures + 1
                 self.connected = False
                 log.warning("configmap watch interrupted", extra={"error": error.message})
-                await asyncio.sleep(min(15.0, backoff(failures)))
+                await asyncio.sleep(backoff(failures, largest=LARGEST_UNHEARD))
 
     async def _list_and_watch(self) -> None:
         """List, then follow; ends when the apiserver wants a fresh list."""
@@ -52,6 +62,7 @@ class SourceWatch:
         for body in found:
             self._concerned(body)
         while version:
+            self._beat()
             version = await self._follow(version)
 
     async def _follow(self, version: str) -> str:

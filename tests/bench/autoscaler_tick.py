@@ -31,10 +31,11 @@ from batchedapi_operator.autoscaling.metrics_page import MetricsPage
 from batchedapi_operator.autoscaling.scrape import Scraper
 from batchedapi_operator.keys import DEPLOYMENTS, JsonObject, ObjectKey, Resource
 from batchedapi_operator.metrics import Metrics
+from batchedapi_operator.outbox import Outbox
 from batchedapi_operator.reconcile.views import PodView
 from batchedapi_operator.store import Store
 from batchedapi_serving.metrics import slots
-from batchedapi_serving.metrics.page import page
+from batchedapi_serving.metrics.page import scaling_page
 from batchedapi_serving.metrics.recorder import MethodRecorder
 
 HOST: Final = "127.0.0.1"
@@ -71,7 +72,7 @@ def pages_of_a_replica() -> list[bytes]:
         recorder.gauges(
             lanes=1, queue_rows=2, in_flight=3, max_batch_size=MAX_BATCH_SIZE, batch_interval=0.005
         )
-        pages.append(page(memory, [("predict", MAX_BATCH_SIZE)]))
+        pages.append(scaling_page(memory, [("predict", MAX_BATCH_SIZE)]))
     return pages
 
 
@@ -208,11 +209,14 @@ async def measure_ticks(port: int, apis: int, pods: int, ticks: int) -> dict[str
         return begin + SECONDS_BETWEEN_LOOKS * looks
 
     async with Scraper.opened(port) as scraper:
-        autoscaler = Autoscaler(apiserver, store, scraper, Metrics(), monotonic=clock)
+        outbox = Outbox(monotonic=clock)
+        autoscaler = Autoscaler(apiserver, store, scraper, Metrics(), outbox, monotonic=clock)
         for look in range(ticks + 3):
             looks = look
             cpu, wall = time.process_time(), time.monotonic()
             await autoscaler.round()
+            while (address := outbox.take(clock())) is not None:
+                await outbox.deliver(address)
             if look >= 3:
                 seconds.append(time.process_time() - cpu)
                 walls.append(time.monotonic() - wall)

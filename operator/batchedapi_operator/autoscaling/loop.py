@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from batchedapi_core.bottleneck import SHORTEST_WINDOW, Verdict, diagnose
@@ -21,16 +22,17 @@ from batchedapi_operator.autoscaling.in_effect import (
     samples_of,
 )
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
-from batchedapi_operator.autoscaling.news import news
+from batchedapi_operator.autoscaling.news import is_old, news, states_differ
 from batchedapi_operator.autoscaling.ring import DecisionRing
 from batchedapi_operator.autoscaling.scrape import Outcome, Scrapes
 from batchedapi_operator.autoscaling.tally import Rise, release_percent
 from batchedapi_operator.autoscaling.watched import SECONDS_BEFORE_HOLD, Manifests, Watched
 from batchedapi_operator.autoscaling.writes import Writes
 from batchedapi_operator.cluster import Cluster, rfc3339, utc_now
-from batchedapi_operator.errors import ApplyError, InvalidSpecError
+from batchedapi_operator.errors import InvalidSpecError
 from batchedapi_operator.keys import JsonObject, ObjectKey
 from batchedapi_operator.metrics import Metrics
+from batchedapi_operator.outbox import AUTOSCALER_STATUS, EVENT, REPLICAS, Outbox
 from batchedapi_operator.reconcile.views import DeploymentView, PodView
 from batchedapi_operator.store import Store
 
@@ -38,8 +40,6 @@ log = logging.getLogger(__name__)
 
 SECONDS_PER_WRITE: Final = 10.0
 """Between two reports on one API that scaled nothing."""
-WRITES_AT_ONCE: Final = 16
-"""APIs whose writes are under way: a flood of decisions must not become one of requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,9 @@ class Autoscaler:
         store: Store,
         scrapes: Scrapes,
         metrics: Metrics,
+        outbox: Outbox,
         *,
+        beat: Callable[[], None] = lambda: None,
         wall: Callable[[], datetime] = utc_now,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -70,22 +72,27 @@ class Autoscaler:
         self._store = store
         self._scrapes = scrapes
         self._metrics = metrics
+        self._outbox = outbox
+        self._beat = beat
         self._wall = wall
         self._monotonic = monotonic
         self._manifests = Manifests()
         self._watched: dict[ObjectKey, Watched] = {}
-        self._slots = asyncio.Semaphore(WRITES_AT_ONCE)
+        self._looking: set[ObjectKey] = set()
+        """APIs at which a look is under way; a slow one delays its next, and no other's."""
         self.decisions = DecisionRing()
-        self.last_round = monotonic()
-        """When the last round ended, monotonic seconds; liveness goes by it."""
 
     async def run(self) -> None:
-        """Look again and again until cancelled; a slow round delays the next, never overlaps."""
-        while True:
-            started = self._monotonic()
-            await self.round()
-            self.last_round = self._monotonic()
-            await asyncio.sleep(max(0.0, started + SECONDS_BETWEEN_LOOKS - self.last_round))
+        """Look again and again until cancelled."""
+        async with asyncio.TaskGroup() as looks:
+            while True:
+                started = self._monotonic()
+                self._beat()
+                for key in self._store.apis():
+                    if key not in self._looking:
+                        looks.create_task(self._guarded(key), name=f"look at {key}")
+                rest = started + SECONDS_BETWEEN_LOOKS - self._monotonic()
+                await asyncio.sleep(max(0.0, rest))
 
     async def round(self) -> None:
         """One look at every API."""
@@ -98,18 +105,20 @@ class Autoscaler:
         self.decisions.forget(key)
 
     def _stop_watching(self, key: ObjectKey) -> None:
+        self._outbox.withdraw(key, REPLICAS)
         self._watched.pop(key, None)
         self._metrics.forget(key)
 
     async def _guarded(self, key: ObjectKey) -> None:
+        self._looking.add(key)
         try:
             await self._look(key)
-        except ApplyError as error:
-            log.warning("autoscaling failed", extra={"api": str(key), "error": error.message})
         except Exception:  # the autoscaler's loop: one bad API must not stop the others
             if self._store.api(key) is not None:
                 self._metrics.scraped(key, "error")
             log.exception("autoscaling failed unexpectedly", extra={"api": str(key)})
+        finally:
+            self._looking.discard(key)
 
     async def _look(self, key: ObjectKey) -> None:
         document, deployment = self._store.api(key), self._store.deployment(key)
@@ -124,8 +133,7 @@ class Autoscaler:
         native = api.spec.autoscaling.mode is ScalingMode.NATIVE
         if deployment is None or not ours or not native:
             if ours or api.spec.paused:
-                async with self._slots:
-                    await self._stand_aside(key, document, api)
+                self._stand_aside(key, document, api)
             return
         watched = self._watched.get(key)
         if watched is None or watched.uid != uid:
@@ -137,10 +145,7 @@ class Autoscaler:
         if self._watched.get(key) is not watched:
             return  # deleted meanwhile: its series were dropped and must not come back
         subject = _Subject(key, document, api, deployment, watched)
-        decided = self._decide(subject, pods, outcomes)
-        async with self._slots:
-            if self._watched.get(key) is watched:
-                await self._act(subject, decided)
+        self._act(subject, self._decide(subject, pods, outcomes))
 
     def _decide(
         self, subject: _Subject, pods: list[PodView], outcomes: list[Outcome]
@@ -190,26 +195,34 @@ class Autoscaler:
                 log.debug("scrape failed", extra={"api": str(key), "error": str(refusal)})
         return pages
 
-    async def _act(self, subject: _Subject, decided: report.Decided) -> None:
+    def _act(self, subject: _Subject, decided: report.Decided) -> None:
         key, watched, deployment = subject.key, subject.watched, subject.deployment
         decision, now = decided.decision, self._monotonic()
         asked = self._store.api(key) or {}  # paused, or taken over by others, since the look began?
         unchanged = asked.get("spec") == subject.document.get("spec")
         paused = subject.api.spec.paused or not unchanged
-        if not paused and await self._writes.scale(
-            key, watched.uid, deployment, decision, decided.sentence()
-        ):
-            watched.scaled(rfc3339(self._wall()))
+        if paused or decision.desired == deployment.replicas:
+            self._outbox.withdraw(key, REPLICAS)
+        else:
+            self._outbox.put(key, REPLICAS, partial(self._scale, subject, decided))
         note = watched.note_of_hold(decision, decided.sentence, now)
         if note is not None:
-            await self._writes.event(key, watched.uid, note)
+            self._outbox.put(key, EVENT, partial(self._writes.event, key, watched.uid, note))
         due = now - watched.reported >= SECONDS_PER_WRITE
         held = watched.held_since
         unsure = held is not None and now - held < SECONDS_BEFORE_HOLD
         if watched.scale_untold or (due and not unsure):
-            await self._report(subject, decided)
+            watched.reported = now
+            self._report(subject, decided)
 
-    async def _report(self, subject: _Subject, decided: report.Decided) -> None:
+    async def _scale(self, subject: _Subject, decided: report.Decided) -> None:
+        key, watched, why = subject.key, subject.watched, decided.sentence()
+        if await self._writes.scale(key, watched.uid, subject.deployment, decided.decision, why):
+            watched.scaled(rfc3339(self._wall()))
+            if self._watched.get(key) is watched:
+                self._report(subject, decided)
+
+    def _report(self, subject: _Subject, decided: report.Decided) -> None:
         key, api, watched = subject.key, subject.api, subject.watched
         pages, pods = decided.pages, watched.tally.by_pod()
         advice = advice_seen(
@@ -228,18 +241,25 @@ class Autoscaler:
             self._verdict(subject, decided, pods),
             release_percent(pods),
         )
-        before = subject.document.get("status") or {}
-        generation = subject.document["metadata"].get("generation", 0)
-        after = report.build_report(
-            look, before, generation, rfc3339(self._wall()), last_scale=watched.last_scale
-        )
+        before, wall = subject.document.get("status") or {}, self._wall()
+        generation, scaled = subject.document["metadata"].get("generation", 0), watched.last_scale
+        after = report.build_report(look, before, generation, rfc3339(wall), last_scale=scaled)
         # of several pieces of advice the condition's reason is that of the first alone
         advised = frozenset(one.reason for one in advice)
-        if watched.scale_untold or advised != watched.advised or news(before, after):
+
+        async def tell() -> None:
             await self._writes.status(key, watched.uid, after)
-            watched.reported, watched.scale_untold = self._monotonic(), False
+            watched.scale_untold = watched.last_scale != scaled
             await self._writes.advice(key, watched.uid, advice, watched.advised)
             watched.advised = advised
+
+        told = advised == watched.advised and not states_differ(before, after)
+        old = decided.has_load() and is_old(before, watched.uid, wall)
+        if watched.scale_untold or not told or old or news(before, after):
+            figures = told and not watched.scale_untold
+            self._outbox.put(key, AUTOSCALER_STATUS, tell, figures=figures)
+        else:
+            self._outbox.withdraw(key, AUTOSCALER_STATUS)
 
     def _verdict(
         self, subject: _Subject, decided: report.Decided, pods: tuple[Rise, ...]
@@ -251,18 +271,23 @@ class Autoscaler:
         watched.verdict = diagnose(evidence, watched.verdict, self._monotonic())
         return watched.verdict
 
-    async def _stand_aside(self, key: ObjectKey, document: JsonObject, api: BatchedAPI) -> None:
+    def _stand_aside(self, key: ObjectKey, document: JsonObject, api: BatchedAPI) -> None:
         before, uid = document.get("status") or {}, document["metadata"]["uid"]
         generation = document["metadata"].get("generation", 0)
         advice, now = advice_unseen(api, processes_of(api)), rfc3339(self._wall())
         watched = self._watched.get(key)
         seen = watched.seen() if watched is not None and watched.uid == uid else {}
         after = report.inactive_report(api, advice, before, generation, now, seen=seen)
-        if news(before, after):
+
+        async def tell() -> None:
             native = api.spec.autoscaling.mode is ScalingMode.NATIVE
             if native and await self._writes.watch_is_behind(key, uid):
                 return  # paused, and there are replicas to look at as soon as the watch brings them
             await self._writes.status(key, uid, after)
             await self._writes.advice(key, uid, advice, standing_in(before))
-        if watched is not None:  # only now: a write that failed is tried again with what was seen
+
+        if news(before, after):
+            self._outbox.withdraw(key, REPLICAS)
+            self._outbox.put(key, AUTOSCALER_STATUS, tell)
+        elif watched is not None:  # only now: a write that failed is tried with what was seen
             self._stop_watching(key)

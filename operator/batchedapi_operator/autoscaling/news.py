@@ -1,7 +1,9 @@
 """Whether a report says something that the status does not: what a write is worth. Pure."""
 
 import math
+import zlib
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from batchedapi_core.manifest import ConditionType, UnitError, parse_duration
@@ -9,6 +11,8 @@ from batchedapi_operator.keys import JsonObject
 
 FIGURE_CHANGE: Final = 0.05
 """Share by which a figure must change to be worth a write."""
+OLDEST: Final = 300.0
+"""Seconds that the last decision and what was learned are old in a status, while there is load."""
 _WORDS: Final = ("serviceTime", "bottleneck", "advice")
 OUR_CONDITIONS: Final = (
     ConditionType.METRICS_AVAILABLE,
@@ -21,14 +25,34 @@ OUR_CONDITIONS: Final = (
 def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     """Whether `after` says something that the status does not: a state, or a figure by 5 %.
 
-    Times, sentences and the learned numbers are no news by themselves; they go along.
+    Times, sentences and the learned numbers are no news by themselves; they go along, and alone
+    when they are old.
     """
     return (
-        _states(before) != _states(after)
+        states_differ(before, after)
         or _has_learned(before) != _has_learned(after)
         or _figures_differ(before.get("batching") or {}, after.get("batching") or {})
         or _figures_differ(before.get("effective") or {}, after.get("effective") or {})
     )
+
+
+def states_differ(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether replicas, reason or a condition changed: others' figures give way to that."""
+    return _states(before) != _states(after)
+
+
+def is_old(before: Mapping[str, Any], uid: str, now: datetime) -> bool:
+    """Whether the last decision and what was learned are to be written though nothing is new.
+
+    Before `OLDEST` by as much as the write may have to wait, and spread over the APIs.
+    """
+    time = ((before.get("autoscaling") or {}).get("lastDecision") or {}).get("time")
+    try:
+        age = (now - datetime.fromisoformat(str(time))).total_seconds()
+    except (ValueError, TypeError):  # none yet, no date, or one without a zone
+        return False
+    spread = zlib.crc32(uid.encode()) % round(OLDEST / 5)
+    return not 0 <= age < OLDEST * 0.8 - spread
 
 
 def _has_learned(status: Mapping[str, Any]) -> bool:

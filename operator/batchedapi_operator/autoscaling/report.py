@@ -47,6 +47,10 @@ class Decided:
     pages: tuple[MetricsPage, ...]
     """Of the ready pods that answered."""
 
+    def has_load(self) -> bool:
+        """Whether anything arrived within the window."""
+        return self.load.demand is not None and self.load.demand.arrival_window > 0.0
+
     def sentence(self) -> str:
         """Why this many replicas."""
         return explain(self.policy, self.decision)

@@ -1,7 +1,6 @@
 """What the autoscaler writes: replicas, its part of the status, events."""
 
 import logging
-import uuid
 from collections.abc import Callable
 from datetime import datetime
 
@@ -9,9 +8,8 @@ from batchedapi_core import contract
 from batchedapi_core.placement import Advice, AdviceReason
 from batchedapi_core.scaling import ScalingDecision
 from batchedapi_operator.autoscaling.advice import notes_of_advice
-from batchedapi_operator.cluster import Cluster, micro_time
-from batchedapi_operator.errors import ApplyError
-from batchedapi_operator.events import Note, build_event
+from batchedapi_operator.cluster import Cluster
+from batchedapi_operator.events import Note, record
 from batchedapi_operator.keys import DEPLOYMENTS, JsonObject, ObjectKey
 from batchedapi_operator.reconcile.views import DeploymentView
 
@@ -19,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Writes:
-    """Every one may raise ApplyError, but for events: the status says the same."""
+    """Each is sent by the outbox and may raise ApplyError, but for events."""
 
     def __init__(self, cluster: Cluster, wall: Callable[[], datetime]) -> None:
         self._cluster = cluster
@@ -82,9 +80,5 @@ class Writes:
             await self.event(key, uid, note)
 
     async def event(self, key: ObjectKey, uid: str, note: Note) -> None:
-        """Record it, if that can be done: a quota on events must not hold up a report."""
-        event = build_event(note, key, uid, micro_time(self._wall()), uuid.uuid4().hex[:16])
-        try:
-            await self._cluster.create_event(event)
-        except ApplyError as error:
-            log.warning("event not written", extra={"api": str(key), "error": error.message})
+        """Record it."""
+        await record(self._cluster, note, key, uid, self._wall())

@@ -2,14 +2,13 @@
 
 import hashlib
 import json
-import uuid
 from collections.abc import Callable
 from datetime import datetime
 
 from batchedapi_core import contract
-from batchedapi_operator.cluster import Cluster, micro_time
+from batchedapi_operator.cluster import Cluster
 from batchedapi_operator.errors import NotOwnedError
-from batchedapi_operator.events import build_event
+from batchedapi_operator.events import record
 from batchedapi_operator.keys import CONFIG_MAPS, JsonObject, ObjectKey, Resource
 from batchedapi_operator.reconcile.plan import Apply, Plan
 from batchedapi_operator.reconcile.views import ChildView
@@ -44,10 +43,7 @@ class Executor:
         """The reconciler's part of the status, then the events that tell of it."""
         await self._cluster.apply_status(key, uid, plan.status, contract.FIELD_MANAGER)
         for note in plan.notes:
-            now = micro_time(self._wall())
-            await self._cluster.create_event(
-                build_event(note, key, uid, now, uuid.uuid4().hex[:16])
-            )
+            await record(self._cluster, note, key, uid, self._wall())
 
     def forget(self, key: ObjectKey) -> None:
         """The API `key` is gone, and its children with it."""

@@ -1,9 +1,8 @@
 """One API: observe, plan, execute."""
 
-import logging
-import time
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from batchedapi_operator.cluster import Cluster, rfc3339, utc_now
@@ -15,7 +14,7 @@ from batchedapi_operator.errors import (
     RefusedError,
 )
 from batchedapi_operator.keys import BATCHED_APIS, JsonObject, ObjectKey
-from batchedapi_operator.pace import Pace
+from batchedapi_operator.outbox import RECONCILER_STATUS, Outbox
 from batchedapi_operator.reconcile.conditions import refusal_reason
 from batchedapi_operator.reconcile.execute import Executor
 from batchedapi_operator.reconcile.observe import observe
@@ -24,8 +23,6 @@ from batchedapi_operator.reconcile.plan import Plan, plan
 from batchedapi_operator.reconcile.status import same
 from batchedapi_operator.reconcile.views import Observed
 from batchedapi_operator.store import Store
-
-log = logging.getLogger(__name__)
 
 NOT_FOUND: Final = 404
 
@@ -37,20 +34,19 @@ class Reconciler:
         self,
         cluster: Cluster,
         store: Store,
+        outbox: Outbox,
         serving_image: str,
         *,
         forget: Callable[[ObjectKey], None] = lambda _: None,
         wall: Callable[[], datetime] = utc_now,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster
         self._store = store
         self._serving_image = serving_image
         self._forget = forget
         self._wall = wall
-        self._monotonic = monotonic
         self._executor = Executor(cluster, wall)
-        self._pace = Pace()
+        self._outbox = outbox
 
     async def reconcile(self, key: ObjectKey) -> float | None:
         """Bring `key` up to date; returns after how many seconds to look again, if so.
@@ -84,13 +80,11 @@ class Reconciler:
             problem = InvalidSpecError(refusal_reason(error.message), error.message)
             made = self._refused(document, observed, problem)
         if same(observed.status, made.status):
-            return made.retry_after
-        wait = self._pace.delay(key, self._monotonic())
-        if wait > 0.0:
-            return wait
-        await self._executor.write_status(key, document["metadata"]["uid"], made)
-        for note in made.notes:
-            log.info("event", extra={"api": str(key), "reason": note.reason, "note": note.text})
+            self._outbox.withdraw(key, RECONCILER_STATUS)
+        else:
+            uid = document["metadata"]["uid"]
+            write = partial(self._executor.write_status, key, uid, made)
+            self._outbox.put(key, RECONCILER_STATUS, write)
         return made.retry_after
 
     def _refused(self, document: JsonObject, observed: Observed, problem: InvalidSpecError) -> Plan:
@@ -99,6 +93,6 @@ class Reconciler:
 
     def _gone(self, key: ObjectKey) -> None:
         self._executor.forget(key)
-        self._pace.forget(key)
+        self._outbox.forget(key)
         self._store.remove_api(key)
         self._forget(key)

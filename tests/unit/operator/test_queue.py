@@ -1,12 +1,13 @@
 """The work queue, in virtual time."""
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
 from batchedapi_operator.errors import ApplyError
 from batchedapi_operator.keys import ObjectKey
-from batchedapi_operator.queue import LARGEST_BACKOFF, WorkQueue, backoff
+from batchedapi_operator.queue import LARGEST_BACKOFF, LARGEST_UNHEARD, WorkQueue, backoff
 
 KEY = ObjectKey("demo", "iris")
 
@@ -17,8 +18,14 @@ class Recorder:
     """Work that notes when it ran, and fails as often as it is told."""
 
     def __init__(
-        self, *, failures: int = 0, again: float | None = None, takes: float = 0.0
+        self,
+        *,
+        failures: int = 0,
+        again: float | None = None,
+        takes: float = 0.0,
+        status: int = 403,
     ) -> None:
+        self._status = status
         self.runs: list[float] = []
         self.running = 0
         self.most = 0
@@ -34,7 +41,7 @@ class Recorder:
         await asyncio.sleep(self._takes)
         self.running -= 1
         if len(self.runs) <= self._failures:
-            raise ApplyError("refused", 503)
+            raise ApplyError("refused", self._status)
         return self._again
 
 
@@ -61,10 +68,22 @@ async def test_failures_are_tried_again_for_ever_ever_more_slowly() -> None:
 
     await asyncio.sleep(3600)
 
-    pauses = [later - earlier for earlier, later in zip(work.runs, work.runs[1:], strict=False)]
+    pauses = [later - earlier for earlier, later in pairwise(work.runs)]
     assert len(work.runs) == 21
     assert 0.375 <= pauses[0] <= 0.5
     assert 45.0 <= pauses[-1] <= 60.0
+
+
+async def test_an_apiserver_that_does_not_answer_is_asked_again_within_seconds() -> None:
+    """What changed meanwhile is caught up with as soon as it does; slots bound what it is asked."""
+    work = Recorder(failures=20, status=0)
+    queue = WorkQueue(work)
+    queue.enqueue(KEY)
+
+    await asyncio.sleep(3600)
+
+    pauses = [later - earlier for earlier, later in pairwise(work.runs)]
+    assert max(pauses) <= LARGEST_UNHEARD
 
 
 async def test_an_event_does_not_cut_a_back_off_short_but_the_user_does() -> None:

@@ -14,6 +14,7 @@ from batchedapi_operator.keys import (
     ObjectKey,
     Resource,
 )
+from batchedapi_operator.outbox import Outbox
 
 NOW: Final = "2026-01-02T03:04:05Z"
 WALL: Final = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -268,3 +269,9 @@ class MemoryCluster:
         if failure is not None:
             raise failure
         self.events.append(body)
+
+
+async def deliver_all(outbox: Outbox) -> None:
+    """Whatever may be sent now, one after the other."""
+    while (address := outbox.take(outbox._monotonic())) is not None:
+        await outbox.deliver(address)

@@ -14,6 +14,7 @@ from tests.unit.operator.worlds import (
     WALL,
     MemoryCluster,
     api_body,
+    deliver_all,
     deployment_body,
     pod_body,
     replica_set_body,
@@ -26,6 +27,7 @@ from batchedapi_operator.cluster import rfc3339
 from batchedapi_operator.errors import ApplyError, MetricsUnavailableError
 from batchedapi_operator.keys import BATCHED_APIS, DEPLOYMENTS
 from batchedapi_operator.metrics import Metrics
+from batchedapi_operator.outbox import Outbox
 from batchedapi_operator.reconcile.views import PodView
 from batchedapi_operator.store import Store
 
@@ -58,11 +60,13 @@ class Situation:
 
     def restarted(self) -> Autoscaler:
         """An operator that knows nothing but what is in the cluster."""
+        self.outbox = Outbox(monotonic=lambda: self.now)
         self.autoscaler = Autoscaler(
             self.cluster,
             self.store,
             self,
             self.metrics,
+            self.outbox,
             wall=lambda: WALL + timedelta(seconds=self.now),
             monotonic=lambda: self.now,
         )
@@ -105,6 +109,7 @@ class Situation:
             self.now += 5.0
             self.rows += 5.0 * self.rate
             await self.autoscaler.round()
+            await deliver_all(self.outbox)
             self.refresh()
 
     @property

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from tests.unit.operator.autoscaling.test_loop import Situation
-from tests.unit.operator.worlds import KEY
+from tests.unit.operator.worlds import KEY, deliver_all
 
 from batchedapi_core.scaling import replay
 from batchedapi_operator.keys import DEPLOYMENTS
@@ -69,6 +69,7 @@ async def test_a_pause_before_there_is_a_deployment_is_said_too() -> None:
     new.store.remove_deployment(KEY, KEY.name)
 
     await new.autoscaler.round()
+    await deliver_all(new.outbox)
 
     assert "Paused" == new.reason("AutoscalingActive")
 

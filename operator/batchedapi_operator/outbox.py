@@ -1,0 +1,213 @@
+"""What the apiserver is told about APIs: statuses, replicas, events. One owner, one pace.
+
+Whoever decides puts in what is to be sent and goes on. Of one kind about one API the newest is
+sent and no other, never two at once; what failed is tried again with back-off, unless something
+newer came. Statuses share a pace: a token bucket for each API and writer (one token in 10 s, a few
+saved up, so that a rollout's few states are seen at once) and one for all.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from batchedapi_core import contract
+from batchedapi_operator.errors import ApplyError
+from batchedapi_operator.keys import ObjectKey
+from batchedapi_operator.queue import rest_after
+
+log = logging.getLogger(__name__)
+
+STATUS_WRITES_PER_SECOND: Final = 10.0
+"""Of all APIs, evenly spaced."""
+SECONDS_PER_STATUS_WRITE: Final = 10.0
+SAVED_STATUS_WRITES: Final = 6.0
+"""Of one API, by one writer."""
+FIGURES_GIVE_WAY: Final = 30.0
+"""Seconds for which states of whichever API go before a write that has new figures alone."""
+AT_ONCE: Final = 16
+"""Requests under way, of statuses and of everything else: a flood of decisions must not become one
+of requests."""
+LONGEST_SLEEP: Final = 5.0
+_NEXT_TO_NOTHING: Final = 1e-6
+"""Of a token: what rounding leaves missing is not waited for."""
+
+RECONCILER_STATUS: Final = f"status of {contract.FIELD_MANAGER}"
+AUTOSCALER_STATUS: Final = f"status of {contract.AUTOSCALER_FIELD_MANAGER}"
+REPLICAS: Final = "replicas"
+EVENT: Final = "event"
+_PACED: Final = frozenset({RECONCILER_STATUS, AUTOSCALER_STATUS})
+_GONE: Final = (404, 409)
+"""The object is no longer there, or no longer the one that was meant."""
+
+Send = Callable[[], Awaitable[object]]
+"""May raise ApplyError; then it is called again."""
+Address = tuple[ObjectKey, str]
+"""About which API, and of which kind."""
+
+
+@dataclass(slots=True)
+class _Bucket:
+    tokens: float
+    time: float
+
+    def missing(self, now: float, *, per_second: float, size: float) -> float:
+        """Seconds until there is a token; fills the bucket on the way."""
+        self.tokens = min(size, self.tokens + (now - self.time) * per_second)
+        self.time = now
+        lacking = 1.0 - self.tokens
+        return lacking / per_second if lacking > _NEXT_TO_NOTHING else 0.0
+
+
+@dataclass(slots=True)
+class _Box:
+    """What is to be sent to one address, and how that went."""
+
+    bucket: _Bucket
+    send: Send | None = None
+    """None: nothing."""
+    due: float = 0.0
+    """Who is due first goes first."""
+    sending: bool = False
+    failures: int = 0
+    rests_until: float = float("-inf")
+
+
+class Outbox:
+    """Owned by its loop; `put` and `withdraw` may be called from anywhere on that event loop."""
+
+    def __init__(
+        self,
+        *,
+        beat: Callable[[], None] = lambda: None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._beat = beat
+        self._monotonic = monotonic
+        self._boxes: dict[Address, _Box] = {}
+        self._waiting: dict[Address, _Box] = {}
+        self._under_way = {True: 0, False: 0}
+        """Of those that share the pace, and of the others."""
+        self._all = _Bucket(1.0, monotonic())
+        self._changed = asyncio.Event()
+
+    def put(self, key: ObjectKey, kind: str, send: Send, *, figures: bool = False) -> None:
+        """Have `send` called soon, in place of what waits there.
+
+        Args:
+            key: The API that it is about.
+            kind: One of this module's.
+            send: What to do.
+            figures: No state has changed: it gives way to those of other APIs for a while.
+        """
+        now, address = self._monotonic(), (key, kind)
+        box = self._boxes.get(address)
+        if box is None:
+            box = self._boxes[address] = _Box(_Bucket(SAVED_STATUS_WRITES, now))
+        due = now + (FIGURES_GIVE_WAY if figures else 0.0)
+        box.due = due if box.send is None else min(box.due, due)
+        box.send = send
+        self._waiting[address] = box
+        self._changed.set()
+
+    def withdraw(self, key: ObjectKey, kind: str) -> None:
+        """What waits there is no longer so; what is under way is not held back."""
+        box = self._waiting.pop((key, kind), None)
+        if box is not None:
+            box.send = None
+
+    def forget(self, key: ObjectKey) -> None:
+        """The API is gone."""
+        for kind in (*_PACED, REPLICAS, EVENT):
+            self.withdraw(key, kind)
+            self._boxes.pop((key, kind), None)
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                self._beat()
+                self._changed.clear()
+                now = self._monotonic()
+                while (address := self.take(now)) is not None:
+                    tasks.create_task(self.deliver(address), name=f"{address[1]} of {address[0]}")
+                try:
+                    async with asyncio.timeout(self._seconds_until_next(now)):
+                        await self._changed.wait()
+                except TimeoutError:
+                    continue
+
+    def take(self, now: float) -> Address | None:
+        """Whose turn it is, which is to be delivered then; None: nobody's yet."""
+        ready = [
+            (address[1] in _PACED, box.due, address)
+            for address, box in self._waiting.items()
+            if self._seconds_until(address, box, now) <= 0.0
+        ]
+        if not ready:
+            return None
+        paced, _, address = min(ready)
+        box = self._boxes[address]
+        if paced:
+            box.bucket.tokens -= 1.0
+            self._all.tokens -= 1.0
+        box.sending = True
+        self._under_way[paced] += 1
+        return address
+
+    async def deliver(self, address: Address) -> None:
+        """Send what was taken."""
+        box = self._boxes.get(address)
+        send = None if box is None else box.send
+        try:
+            if box is not None and send is not None:
+                box.send = None
+                self._waiting.pop(address, None)
+                await self._send(address, box, send)
+        finally:
+            if box is not None:
+                box.sending = False
+            self._under_way[address[1] in _PACED] -= 1
+            self._changed.set()
+
+    async def _send(self, address: Address, box: _Box, send: Send) -> None:
+        facts = {"api": str(address[0]), "kind": address[1]}
+        try:
+            await send()
+        except ApplyError as error:
+            log.warning("write failed", extra={**facts, "error": error.message})
+            if error.status in _GONE or error.final:
+                return
+            failed: Exception = error
+        except Exception as error:  # the outbox's loop: one bad API must not stop the others
+            log.exception("write failed unexpectedly", extra=facts)
+            failed = error
+        else:
+            box.failures = 0
+            return
+        box.failures += 1
+        box.rests_until = self._monotonic() + rest_after(box.failures, failed)
+        if box.send is None and self._boxes.get(address) is box:
+            box.send = send
+            self._waiting[address] = box
+
+    def _seconds_until_next(self, now: float) -> float:
+        waits = (self._seconds_until(address, box, now) for address, box in self._waiting.items())
+        return min(LONGEST_SLEEP, *waits, LONGEST_SLEEP)
+
+    def _seconds_until(self, address: Address, box: _Box, now: float) -> float:
+        """Until it may be sent, as far as that can be told; 0 is now."""
+        paced = address[1] in _PACED
+        if box.sending or self._under_way[paced] >= AT_ONCE:
+            return LONGEST_SLEEP  # its end is told
+        wait = box.rests_until - now
+        if paced:
+            rate, own = STATUS_WRITES_PER_SECOND, 1.0 / SECONDS_PER_STATUS_WRITE
+            wait = max(
+                wait,
+                self._all.missing(now, per_second=rate, size=1.0),
+                box.bucket.missing(now, per_second=own, size=SAVED_STATUS_WRITES),
+            )
+        return max(0.0, wait)

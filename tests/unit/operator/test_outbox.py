@@ -1,0 +1,212 @@
+"""The outbox, in virtual time: who is sent when, and what an apiserver in need is spared."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+
+import pytest
+
+from batchedapi_operator.errors import ApplyError, NamespaceGoingError
+from batchedapi_operator.keys import ObjectKey
+from batchedapi_operator.outbox import (
+    AT_ONCE,
+    AUTOSCALER_STATUS,
+    FIGURES_GIVE_WAY,
+    RECONCILER_STATUS,
+    REPLICAS,
+    SAVED_STATUS_WRITES,
+    Outbox,
+)
+
+pytestmark = pytest.mark.looptime
+
+KEY = ObjectKey("demo", "iris")
+Send = Callable[[], Awaitable[None]]
+
+
+class Sent:
+    """An apiserver that notes what it was told, and when."""
+
+    def __init__(self) -> None:
+        self.words: list[tuple[float, str]] = []
+        self.error: ApplyError | None = None
+        self.takes = 0.0
+
+    def word(self, text: str) -> Send:
+        """To be put into an outbox."""
+
+        async def send() -> None:
+            self.words.append((asyncio.get_running_loop().time(), text))
+            await asyncio.sleep(self.takes)
+            if self.error is not None:
+                raise self.error
+
+        return send
+
+    @property
+    def texts(self) -> list[str]:
+        """In order."""
+        return [text for _, text in self.words]
+
+
+def key(number: int) -> ObjectKey:
+    """One of many APIs."""
+    return ObjectKey("demo", f"api-{number:03d}")
+
+
+async def outbox_for(seconds: float, put: Callable[[Outbox], None]) -> None:
+    """Run one that `put` was called with for `seconds`."""
+    outbox = Outbox(monotonic=asyncio.get_running_loop().time)
+    put(outbox)
+    running = asyncio.create_task(outbox.run())
+    await asyncio.sleep(seconds)
+    assert not running.done()
+    running.cancel()
+
+
+async def test_statuses_of_all_apis_go_out_evenly_ten_a_second() -> None:
+    """A thousand APIs of an operator that starts must not be a thousand writes."""
+    sent = Sent()
+
+    def put(outbox: Outbox) -> None:
+        for number in range(200):
+            outbox.put(key(number), RECONCILER_STATUS, sent.word(str(number)))
+
+    await outbox_for(21.0, put)
+
+    times = [time for time, _ in sent.words]
+    assert 200 == len(times)
+    assert min(later - earlier for earlier, later in pairwise(times)) >= 0.0999
+
+
+async def test_of_one_api_the_newest_is_sent_and_no_older() -> None:
+    """What was true while it waited is of no use to anybody."""
+    sent = Sent()
+
+    def put(outbox: Outbox) -> None:
+        for text in ("old", "newer", "newest"):
+            outbox.put(KEY, RECONCILER_STATUS, sent.word(text))
+
+    await outbox_for(30.0, put)
+
+    assert ["newest"] == sent.texts
+
+
+async def test_a_flapping_api_is_written_six_times_and_then_every_ten_seconds() -> None:
+    """A crash loop must not become a write loop, and its neighbours have their turn."""
+    sent, outbox = Sent(), Outbox(monotonic=asyncio.get_running_loop().time)
+    running = asyncio.create_task(outbox.run())
+    for number in range(60):
+        outbox.put(KEY, RECONCILER_STATUS, sent.word(str(number)))
+        await asyncio.sleep(1.0)
+    running.cancel()
+
+    assert SAVED_STATUS_WRITES + 5 <= len(sent.words) <= SAVED_STATUS_WRITES + 7
+
+
+async def test_figures_give_way_to_states_but_not_for_ever() -> None:
+    """A failure is seen before a rate that moved by 5 %; the rate is seen, too."""
+    sent = Sent()
+
+    def put(outbox: Outbox) -> None:
+        for number in range(100):
+            outbox.put(key(number), AUTOSCALER_STATUS, sent.word("figures"), figures=True)
+        for number in range(100, 500):
+            outbox.put(key(number), RECONCILER_STATUS, sent.word("state"))
+
+    await outbox_for(FIGURES_GIVE_WAY - 1.0, put)
+    assert {"state"} == set(sent.texts)
+
+    sent.words.clear()
+    await outbox_for(51.0, put)
+    assert 100 == sent.texts.count("figures")
+
+
+async def test_replicas_wait_for_no_status() -> None:
+    """They are what clients wait for."""
+    sent = Sent()
+
+    def put(outbox: Outbox) -> None:
+        for number in range(100):
+            outbox.put(key(number), RECONCILER_STATUS, sent.word("status"))
+            outbox.put(key(number), REPLICAS, sent.word("replicas"))
+
+    await outbox_for(1.0, put)
+
+    assert 100 == sent.texts.count("replicas")
+
+
+async def test_a_refused_write_is_tried_again_ever_more_slowly_and_alone() -> None:
+    """Today's every 2 s for each API would be all of the pace; others go out as ever."""
+    sent, bad = Sent(), Sent()
+    bad.error = ApplyError("422 not a status", 422)
+
+    def put(outbox: Outbox) -> None:
+        outbox.put(KEY, AUTOSCALER_STATUS, bad.word("bad"))
+        outbox.put(key(1), AUTOSCALER_STATUS, sent.word("good"))
+
+    await outbox_for(600.0, put)
+
+    pauses = [later - earlier for (earlier, _), (later, _) in pairwise(bad.words)]
+    assert 45.0 <= pauses[-1] <= 60.0
+    assert len(bad.words) < 20
+    assert ["good"] == sent.texts
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ApplyError("404", 404),
+        ApplyError("409 the uid is another's", 409),
+        NamespaceGoingError("403", 403),
+    ],
+)
+async def test_what_is_gone_is_not_written_to_again(error: ApplyError) -> None:
+    """Its name may be another's by now."""
+    sent = Sent()
+    sent.error = error
+
+    await outbox_for(60.0, lambda outbox: outbox.put(KEY, AUTOSCALER_STATUS, sent.word("late")))
+
+    assert 1 == len(sent.words)
+
+
+async def test_an_apiserver_that_hangs_holds_up_who_puts_nothing_in_and_is_caught_up_with() -> None:
+    """Requests end after a time; the newest of each API goes out when it answers again."""
+    sent, beats = Sent(), list[float]()
+    loop = asyncio.get_running_loop()
+    outbox = Outbox(monotonic=loop.time, beat=lambda: beats.append(loop.time()))
+    sent.takes, sent.error = 15.0, ApplyError("no answer", 0)
+    running = asyncio.create_task(outbox.run())
+    for look in range(90):  # three minutes
+        for number in range(100):
+            outbox.put(key(number), REPLICAS, sent.word(f"{number} at {look}"))
+        await asyncio.sleep(2.0)
+    assert AT_ONCE * 13 >= len(sent.words)
+    assert max(later - earlier for earlier, later in pairwise(beats)) <= 5.0
+
+    sent.takes, sent.error = 0.01, None
+    sent.words.clear()
+    answers = loop.time()
+    await asyncio.sleep(60.0)
+    running.cancel()
+
+    newest = {f"{number} at 89" for number in range(100)}
+    done = {text: time for time, text in sent.words if text in newest}
+    assert newest == done.keys()
+    assert max(done.values()) - answers <= 15.0 + 10.0  # those under way end first
+
+
+async def test_what_is_withdrawn_or_of_an_api_that_is_gone_is_not_sent() -> None:
+    """A decision that no longer holds must not be carried out late."""
+    sent = Sent()
+
+    def put(outbox: Outbox) -> None:
+        outbox.put(KEY, REPLICAS, sent.word("withdrawn"))
+        outbox.withdraw(KEY, REPLICAS)
+        outbox.put(key(1), REPLICAS, sent.word("gone"))
+        outbox.forget(key(1))
+
+    await outbox_for(60.0, put)
+
+    assert [] == sent.words
