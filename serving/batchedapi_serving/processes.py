@@ -4,12 +4,16 @@ import asyncio
 import contextlib
 import ctypes
 import gc
+import logging
 import os
 import signal
 import socket
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG = 1
 _GC_THRESHOLD = 50_000
@@ -39,6 +43,24 @@ def kill_with_parent() -> None:
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def essential(what: str, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+    """Run what this process is of no use without, until cancelled.
+
+    If it ends otherwise the process ends, and is replaced: nobody would replace a task.
+    """
+
+    def ended(task: "asyncio.Task[None]") -> None:
+        if not task.cancelled():
+            log.error(
+                "task ended, and the process", extra={"task": what}, exc_info=task.exception()
+            )
+            os._exit(1)
+
+    task = asyncio.create_task(coroutine)
+    task.add_done_callback(ended)
+    return task
 
 
 def give_way_for_memory() -> None:

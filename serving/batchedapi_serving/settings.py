@@ -123,6 +123,8 @@ class ReplicaSettings:
     """Address that gRPC listens on."""
     runtime: str
     """Folder of this replica's sockets, metrics memory and settings."""
+    startup_limit: float = 595.0
+    """Until a model is fetched, imported, constructed and warmed up."""
     recording: RecordingSettings | None = None
     """None: nothing is recorded."""
 

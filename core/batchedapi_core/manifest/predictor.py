@@ -16,6 +16,7 @@ from batchedapi_core.manifest.rules import (
     count_or_word_schema,
     no_two_alike,
 )
+from batchedapi_core.manifest.units import Duration, duration_field
 from batchedapi_core.placement import THREAD_VARIABLES, GpuAssignment
 
 CPU_COUNT: Final = "cpu_count"
@@ -272,6 +273,13 @@ class Predictor(ManifestModel):
         default_factory=WarmUp,
         description=WarmUp.__doc__ or "",
         json_schema_extra={"default": {}},
+    )
+    startup_timeout: Duration = duration_field(
+        "600s",
+        at_least="1s",
+        at_most="24h",
+        description="A model that is not fetched, constructed and warmed up by then is a start that"
+        " failed; the startup probe and the Deployment's progress deadline follow it.",
     )
     log_level: LogLevel = Field(LogLevel.INFO, description="Least severe log lines written.")
 

@@ -3,12 +3,17 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from batchedapi_core import contract
 from batchedapi_operator.keys import JsonObject
-from batchedapi_operator.resources.deployment import CONTAINER, PROGRESS_DEADLINE_SECONDS
+from batchedapi_operator.resources.deployment import CONTAINER
 from batchedapi_operator.resources.setting import digest_of
+
+_BEFORE_LOADING_SECONDS: Final = 300.0
+"""For a node and the image, on top of what loading may take."""
+_LOADING_SECONDS: Final = 600.0
+"""Of a pod that does not say it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,22 +201,29 @@ class PodView:
             exit_reason=ended.get("reason", ""),
             exit_message=ended.get("message", ""),
             exit_code=ended.get("exitCode", 0),
-            startup=_startup(metadata, ready, containers),
+            startup=_startup(body, ready, containers),
         )
 
 
 def _startup(
-    metadata: Mapping[str, Any], ready: ConditionView, containers: Iterable[Mapping[str, Any]]
+    body: JsonObject, ready: ConditionView, containers: Iterable[Mapping[str, Any]]
 ) -> float | None:
     """Seconds; the time of the condition is that of the first readiness if nothing restarted."""
     if ready.status != "True" or any(one.get("restartCount", 0) for one in containers):
         return None
     try:
-        created = datetime.fromisoformat(metadata.get("creationTimestamp", ""))
+        created = datetime.fromisoformat(body["metadata"].get("creationTimestamp", ""))
         seconds = (datetime.fromisoformat(ready.since) - created).total_seconds()
     except (ValueError, TypeError):  # absent, no date, or one of them without a zone
         return None
-    return seconds if 0 <= seconds <= PROGRESS_DEADLINE_SECONDS else None
+    return seconds if 0 <= seconds <= _loading_seconds(body) + _BEFORE_LOADING_SECONDS else None
+
+
+def _loading_seconds(body: JsonObject) -> float:
+    """What its startup probe allows: later a pod is not ready for the first time."""
+    containers = (body.get("spec") or {}).get("containers") or ()
+    probes = (one.get("startupProbe") for one in containers if one["name"] == CONTAINER)
+    return next((float(probe["failureThreshold"]) for probe in probes if probe), _LOADING_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)

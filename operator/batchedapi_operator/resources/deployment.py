@@ -13,9 +13,7 @@ from batchedapi_operator.resources.setting import setting_of
 CONTAINER: Final = "serving"
 USER_ID: Final = 65532
 """The `nonroot` user of the image; pods are admitted under Pod Security `restricted`."""
-STARTUP_SECONDS: Final = 600
-"""For import, load and warm-up of a model."""
-PROGRESS_DEADLINE_SECONDS: Final = STARTUP_SECONDS + 300
+PROGRESS_MARGIN_SECONDS: Final = 60
 """A rollout is not called stuck while a model may still be loading."""
 UNLIMITED_REQUEST_SECONDS: Final = 600
 """How long a stopping replica is given where `spec.overload.timeout` sets no limit."""
@@ -31,7 +29,7 @@ def build_deployment(api: BatchedAPI, revision: Revision, image: str) -> JsonObj
     body["spec"] = {
         "selector": {"matchLabels": selector_labels(api.metadata.name)},
         "revisionHistoryLimit": 5,
-        "progressDeadlineSeconds": PROGRESS_DEADLINE_SECONDS,
+        "progressDeadlineSeconds": _startup_seconds(api) + PROGRESS_MARGIN_SECONDS,
         "strategy": {
             "type": "RollingUpdate",
             "rollingUpdate": {
@@ -96,7 +94,7 @@ def _container(api: BatchedAPI, image: str) -> JsonObject:
         **({"env": setting["env"]} if "env" in setting else {}),
         "ports": _ports(api),
         "resources": setting["resources"],
-        "startupProbe": _probe(contract.PATH_STARTUP, period=1, failures=STARTUP_SECONDS),
+        "startupProbe": _probe(contract.PATH_STARTUP, period=1, failures=_startup_seconds(api)),
         "readinessProbe": _probe(contract.PATH_READY, period=1, timeout=3, failures=3),
         "livenessProbe": _probe(contract.PATH_LIVE, period=10, timeout=5, failures=6),
         "securityContext": {
@@ -108,6 +106,10 @@ def _container(api: BatchedAPI, image: str) -> JsonObject:
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": _mounts(api),
     }
+
+
+def _startup_seconds(api: BatchedAPI) -> int:
+    return math.ceil(api.spec.predictor.startup_timeout)
 
 
 def _ports(api: BatchedAPI) -> list[JsonObject]:

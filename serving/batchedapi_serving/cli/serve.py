@@ -1,6 +1,8 @@
 """From a manifest to a running replica on this machine; the image's program is the same."""
 
 import asyncio
+import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -10,7 +12,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -39,6 +40,7 @@ from batchedapi_serving.settings import (
     ReplicaSettings,
 )
 from batchedapi_serving.supervisor.devices import visible_gpus
+from batchedapi_serving.supervisor.outcome import CrashLoopError
 from batchedapi_serving.supervisor.supervisor import Supervisor
 
 _BACKLOG = 4096
@@ -50,6 +52,11 @@ _ARE_YOU_THERE: Final = (
 )
 """Of accepted sockets too. After so many seconds without a byte the kernel asks the other end, and
 again: a machine that is gone never closes its connections, and idle ones may stay for an hour."""
+_USED_UP: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOBUFS))
+"""Errors that say that the machine has no more of something, for now."""
+_STARTUP_MARGIN: Final = 5.0
+_MESSAGE_BYTES: Final = 4000
+"""Of a termination message; the kubelet takes 4096."""
 _LONGEST_FOLDER = 90
 """Characters; the address of a Unix socket has 108 at most."""
 
@@ -76,22 +83,28 @@ def serve(documents: Documents, options: ServeOptions) -> None:
     """Serve until SIGTERM or Ctrl+C.
 
     Raises:
-        LoadError: the predictor could not be started.
+        LoadError: the predictor could not be started, or not be kept alive.
         ManifestError: a flag or an environment variable does not go with the manifest.
         OSError: a port cannot be listened on, or the file to record to not be made; the message
             names it.
     """
     if options.log_format is not None:
         os.environ[LOG_FORMAT] = options.log_format  # the other processes inherit it
-    with _runtime_folder() as runtime:
-        settings = replica_settings(documents, options, runtime)
-        configure_logging(settings.log_level, "supervisor")
-        settings.write()
-        try:
+    try:
+        with _runtime_folder() as runtime:
+            settings = replica_settings(documents, options, runtime)
+            configure_logging(settings.log_level, "supervisor")
+            settings.write()
             asyncio.run(_supervise(documents, options, settings))
-        except LoadError as error:
-            _leave_termination_message(error)
-            raise
+    except LoadError as error:
+        _leave_termination_message(error)
+        raise
+    except (OSError, RuntimeError) as error:
+        if isinstance(error, OSError) and error.errno not in _USED_UP:
+            raise  # the user's to mend
+        failure = CrashLoopError(f"the supervisor cannot go on: {error!r}")
+        _leave_termination_message(failure)
+        raise failure from error
 
 
 async def _supervise(
@@ -141,6 +154,7 @@ def replica_settings(documents: Documents, options: ServeOptions, runtime: Path)
         gpu_assignment=predictor.gpu_assignment.value,
         cpu_threads=None if predictor.cpu_threads == AUTO else int(predictor.cpu_threads),
         log_level=predictor.log_level.value,
+        startup_limit=_startup_limit(predictor.startup_timeout),
         warm_up_sizes=_warm_up_sizes(predictor.warmup),
         batching=_batching(batching),
         methods=tuple(_method(method, batching) for method in predictor.methods),
@@ -185,6 +199,11 @@ def _method(method: Method, common: ServerSideBatching) -> MethodSettings:
         batch_dim=None if dim is None or output_dim is None else (dim, output_dim),
         batching=_batching(common if own is None else own.over(common)),
     )
+
+
+def _startup_limit(timeout: float) -> float:
+    """A little before the kubelet's own limit: it would end the replica without a reason."""
+    return timeout - min(_STARTUP_MARGIN, timeout / 10)
 
 
 def _warm_up_sizes(warm_up: WarmUp) -> tuple[int, ...] | None:
@@ -237,7 +256,7 @@ def revision_of(folder: Path, mounted: Path = Path(contract.MANIFEST_DIRECTORY))
     return digest.hexdigest()[:_REVISION_DIGITS]
 
 
-@contextmanager
+@contextlib.contextmanager
 def _runtime_folder() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="batchedapi-"))
     if len(str(folder)) > _LONGEST_FOLDER:
@@ -254,6 +273,8 @@ def _listen(host: str, port: int, option: str) -> socket.socket:
     try:
         listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
+        if error.errno in _USED_UP:
+            raise
         raise OSError(
             f"cannot listen on {host}:{port} ({os.strerror(error.errno or 0)});"
             f" choose another with {option}"
@@ -274,7 +295,17 @@ def _how_to_ask(settings: ReplicaSettings, options: ServeOptions, example: Any) 
 
 
 def _leave_termination_message(error: LoadError) -> None:
-    """For the operator, which reads it from the pod's status; nowhere else is there such a file."""
+    """For the operator, which reads it from the pod's status; nowhere else is there such a file.
+
+    The text is cut before it is JSON: half an object could not be read.
+    """
     path = Path(contract.TERMINATION_LOG)
-    if path.is_file():
-        path.write_text(json.dumps({"reason": error.reason, "message": str(error)})[:4000])
+    text = str(error)
+    over = len(_reason(error, text)) - _MESSAGE_BYTES
+    with contextlib.suppress(OSError):  # the same is in the last line of the log
+        if path.is_file():
+            path.write_text(_reason(error, text[: len(text) - over] if over > 0 else text))
+
+
+def _reason(error: LoadError, text: str) -> str:
+    return json.dumps({"reason": error.reason, "message": text})

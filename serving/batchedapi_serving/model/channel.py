@@ -5,6 +5,7 @@ method, which lanes run, and is awaited here by `context.submit`.
 """
 
 import asyncio
+import concurrent.futures
 import contextvars
 import logging
 import os
@@ -19,6 +20,7 @@ from batchedapi_serving.model.lanes import RECONNECT_SECONDS, end_without
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+_RESTARTED: Final = "the web process was restarted"
 CURRENT_CALL: Final = contextvars.ContextVar[int | None]("current_call", default=None)
 """Id of the call in whose task, or a task of its making, the code runs."""
 
@@ -64,7 +66,8 @@ class ChannelLoop:
 
     def serve(self, path: Path, runner: AsyncRunner, hello: Mapping[str, Any]) -> None:
         """Connect to the dispatcher from now on, again and again."""
-        asyncio.run_coroutine_threadsafe(self._serve(path, runner, hello), self.loop)
+        serving = asyncio.run_coroutine_threadsafe(self._serve(path, runner, hello), self.loop)
+        serving.add_done_callback(_serving_ended)
 
     async def submit(self, meta: Meta, payload: Sequence[bytes]) -> tuple[Meta, bytes]:
         """Submit rows, see dispatch.channel; on the loop's thread only.
@@ -91,6 +94,12 @@ class ChannelLoop:
                 self._connection = None
                 log.debug("channel reconnects")
             await asyncio.sleep(RECONNECT_SECONDS)
+
+
+def _serving_ended(serving: "concurrent.futures.Future[None]") -> None:
+    """It goes on for as long as the process; without it no async method would be answered."""
+    log.error("channel ended; the process ends with it", exc_info=serving.exception())
+    os._exit(1)
 
 
 class _Connection(asyncio.Protocol):
@@ -121,7 +130,7 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why makes no difference
         for future in self._submits.values():
             if not future.done():
-                future.set_exception(ConnectionLostError("the web process was restarted"))
+                future.set_exception(ConnectionLostError(_RESTARTED))
         for task in self._calls.values():
             task.cancel()
         if not self.closed.done():
@@ -167,6 +176,8 @@ class _Connection(asyncio.Protocol):
 
     async def submit(self, meta: Meta, payload: Sequence[bytes]) -> tuple[Meta, bytes]:
         """See ChannelLoop.submit."""
+        if self.closed.done():  # nobody would end what is awaited from now on
+            raise ConnectionLostError(_RESTARTED)
         self._next += 1
         number = self._next
         answered: asyncio.Future[tuple[Meta, bytes]] = asyncio.get_running_loop().create_future()

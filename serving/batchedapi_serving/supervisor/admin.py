@@ -1,24 +1,48 @@
-"""The admin port: health and metrics, answered by the supervisor itself."""
+"""The admin port: health and metrics, answered by the supervisor itself.
 
+Whoever asks last is served first: connections that do nothing, or do it slowly, are closed to make
+room, and some descriptors are set aside for times when the machine has no other left.
+"""
+
+import asyncio
 import contextlib
+import email.utils
+import functools
+import logging
+import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Final
+from urllib.parse import urlsplit
 
-import uvicorn
+import h11
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from batchedapi_core import contract
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.page import page, scaling_page
+from batchedapi_serving.supervisor.children import close
+from batchedapi_serving.web.limits import Limits
+
+log = logging.getLogger(__name__)
 
 Methods = Sequence[tuple[str, int]]
 """Name and configured batch size of each method, in the order of their blocks in the memory."""
-_TEXT = "text/plain; charset=utf-8"
+Answer = tuple[int, str, bytes]
+"""Status, content type and body."""
+
+MAX_CONNECTIONS: Final = 256
+"""Open at once; one more closes the one that has been quiet for longest."""
+_RESERVED: Final = 8
+"""Descriptors set aside to accept with."""
+_LIMITS: Final = Limits(body=0)
+_RETRY_SECONDS: Final = 0.1
+_READ_BYTES: Final = 65536
+_TEXT: Final = "text/plain; charset=utf-8"
 
 
 class AdminApp:
-    """ASGI application of the admin port."""
+    """What is answered on the admin port."""
 
     def __init__(
         self,
@@ -33,15 +57,8 @@ class AdminApp:
         self._started = started
         self._ready = ready
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG002, D102 - ASGI
-        status, content_type, body = self._answer(
-            scope["method"], scope["path"], scope["query_string"].decode("latin-1")
-        )
-        headers = [(b"content-type", content_type.encode()), (b"content-length", b"%d" % len(body))]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
-
-    def _answer(self, method: str, path: str, query: str) -> tuple[int, str, bytes]:
+    def answer(self, method: str, path: str, query: str = "") -> Answer:
+        """To one request."""
         if method not in {"GET", "HEAD"}:
             return 405, _TEXT, b"only GET is served here\n"
         match path:
@@ -53,36 +70,163 @@ class AdminApp:
             case contract.PATH_STARTUP:
                 return _health(good=self._started(), yes=b"started\n", no=b"loading the model\n")
             case contract.PATH_READY:
-                return _health(good=self._ready(), yes=b"ready\n", no=b"not ready, or draining\n")
+                no = b"not able to answer, or draining\n"
+                return _health(good=self._ready(), yes=b"ready\n", no=no)
             case _:
                 return 404, _TEXT, b"served here: /metrics /livez /readyz /startupz\n"
 
 
-def _health(*, good: bool, yes: bytes, no: bytes) -> tuple[int, str, bytes]:
+def _health(*, good: bool, yes: bytes, no: bytes) -> Answer:
     return (200, _TEXT, yes) if good else (503, _TEXT, no)
 
 
-class AdminServer(uvicorn.Server):
-    """uvicorn without signal handlers: the supervisor has its own."""
+class AdminServer:
+    """Owner of the admin port's connections."""
 
-    def __init__(self, app: AdminApp) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_graceful_shutdown=1,
-            )
-        )
+    def __init__(self, app: AdminApp, listener: socket.socket) -> None:
+        self._app = app
+        self._listener = listener
+        self._spare: list[int] = []
+        self._open: dict[asyncio.Task[None], None] = {}
+        """Connections; the one that has been quiet for longest comes first."""
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """See uvicorn.Server."""
-        yield
+    async def serve(self) -> None:
+        """Serve until cancelled."""
+        loop = asyncio.get_running_loop()
+        self._listener.setblocking(False)
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._set_aside()
+                while True:
+                    try:
+                        connection, _ = await loop.sock_accept(self._listener)
+                    except OSError as error:
+                        await self._make_room(error)
+                        continue
+                    task = group.create_task(self._converse(connection))
+                    self._open[task] = None
+                    task.add_done_callback(functools.partial(self._over, connection))
+                    if len(self._open) > MAX_CONNECTIONS:
+                        self._close_quietest()
+                    self._set_aside()  # after it was accepted: it may be what was given for it
+                    await asyncio.sleep(0)  # whoever is here already is answered before the next
+        finally:
+            while self._spare:
+                close(self._spare.pop())
 
-    async def answer(self, listener: socket.socket) -> None:
-        """Serve until `should_exit`."""
-        await self.serve(sockets=[listener])
+    def _over(self, connection: socket.socket, task: "asyncio.Task[None]") -> None:
+        self._open.pop(task, None)
+        with contextlib.suppress(OSError):
+            connection.close()
+
+    def _set_aside(self) -> None:
+        with contextlib.suppress(OSError):
+            while len(self._spare) < _RESERVED:
+                self._spare.append(os.open(os.devnull, os.O_RDONLY))
+
+    async def _make_room(self, error: OSError) -> None:
+        """Nobody can be accepted: give a descriptor for whoever waits."""
+        log.warning("admin port cannot accept", extra={"error": str(error)})
+        if self._spare:
+            close(self._spare.pop())
+        else:
+            self._close_quietest()
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    def _close_quietest(self) -> None:
+        for task in self._open:
+            if not task.cancelling():
+                task.cancel()
+                return
+
+    async def _converse(self, connection: socket.socket) -> None:
+        """Answer what is asked on one connection, until it ends or its time is over."""
+        http = h11.Connection(h11.SERVER, max_incomplete_event_size=_LIMITS.headers)
+        with contextlib.suppress(
+            OSError, h11.LocalProtocolError
+        ):  # TimeoutError is one of the first
+            try:
+                patience = _LIMITS.header_arrival
+                while (request := await _request(http, connection, patience)) is not None:
+                    await self._reply(http, connection, request)
+                    patience = _LIMITS.idle
+            except h11.RemoteProtocolError as error:
+                told = (error.error_status_hint, _TEXT, f"{error}\n".encode())
+                await _send(http, connection, told, has_body=True)
+
+    async def _reply(
+        self, http: h11.Connection, connection: socket.socket, request: h11.Request
+    ) -> None:
+        method, target = request.method.decode(), request.target.decode()
+        try:
+            asked = urlsplit(target)
+        except ValueError:  # an address that is none
+            asked = urlsplit("")
+        answer = self._app.answer(method, asked.path, asked.query)
+        await _send(http, connection, answer, has_body=method != "HEAD")
+        if http.our_state is h11.MUST_CLOSE or http.their_state is h11.MUST_CLOSE:
+            raise ConnectionAbortedError("asked to close")
+        http.start_next_cycle()
+        task = asyncio.current_task()
+        if task in self._open:
+            self._open[task] = self._open.pop(task)  # it is the least quiet now
+
+
+async def _request(
+    http: h11.Connection, connection: socket.socket, patience: float
+) -> h11.Request | None:
+    """The next request, its body dropped; None: the client has left.
+
+    Args:
+        http: State of the connection.
+        connection: Where it comes from.
+        patience: Seconds until its first byte; from there on it has the limit of headers.
+
+    Raises:
+        TimeoutError: it did not come in time.
+        OSError: the connection broke.
+        h11.RemoteProtocolError: it is not HTTP/1.
+    """
+    loop = asyncio.get_running_loop()
+    request: h11.Request | None = None
+    begun = patience <= _LIMITS.header_arrival
+    async with asyncio.timeout(patience) as limit:
+        while True:
+            match http.next_event():
+                case h11.Request() as head:
+                    request = head
+                case h11.EndOfMessage():
+                    return request
+                case h11.NEED_DATA:
+                    data = await loop.sock_recv(connection, _READ_BYTES)
+                    if not begun:
+                        begun = True
+                        limit.reschedule(loop.time() + _LIMITS.header_arrival)
+                    http.receive_data(data)
+                case h11.ConnectionClosed() | h11.PAUSED:
+                    return None
+
+
+async def _send(
+    http: h11.Connection, connection: socket.socket, answer: Answer, *, has_body: bool
+) -> None:
+    """Write one response; who takes less than the least rate is given up.
+
+    Raises:
+        TimeoutError: it was not taken in time.
+        OSError: the connection broke.
+        h11.LocalProtocolError: there is nobody to answer.
+    """
+    status, content_type, body = answer
+    headers = [
+        ("date", email.utils.formatdate(usegmt=True)),
+        ("content-type", content_type),
+        ("content-length", str(len(body))),
+    ]
+    parts = [http.send(h11.Response(status_code=status, headers=headers))]
+    if has_body:
+        parts.append(http.send(h11.Data(data=body)))
+    parts.append(http.send(h11.EndOfMessage()))
+    data = b"".join(part for part in parts if part is not None)
+    async with asyncio.timeout(_LIMITS.patience + len(data) / _LIMITS.least_rate):
+        await asyncio.get_running_loop().sock_sendall(connection, data)

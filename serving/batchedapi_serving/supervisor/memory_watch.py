@@ -49,7 +49,11 @@ async def watch_memory(
         await asyncio.sleep(MEASURE_SECONDS if warned else _SETTLE_SECONDS)
         if not memory[slots.READY]:
             continue
-        measured = await asyncio.to_thread(lambda: [process_memory(pid) for pid in pids()])
+        try:
+            measured = await asyncio.to_thread(lambda: [process_memory(pid) for pid in pids()])
+        except (OSError, RuntimeError) as error:  # no thread, or no descriptor left: the next time
+            log.warning("memory is not measured", extra={"error": str(error)})
+            continue
         largest = max((size for size in measured if size is not None), default=None)
         if largest is None:
             continue

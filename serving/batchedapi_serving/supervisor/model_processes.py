@@ -2,16 +2,25 @@
 
 import asyncio
 import contextlib
+import enum
 import logging
 import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from batchedapi_serving.errors import LoadError
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.oom import read_oom_kills
 from batchedapi_serving.settings import ReplicaSettings
-from batchedapi_serving.supervisor.children import Backoff, Child, came
+from batchedapi_serving.supervisor.children import (
+    Backoff,
+    Child,
+    came,
+    close,
+    first_of,
+    watch_once,
+)
 from batchedapi_serving.supervisor.crashes import STARTS, CrashLoop
 from batchedapi_serving.supervisor.environment import LOADED_DESCRIPTOR
 from batchedapi_serving.supervisor.outcome import CrashLoopError, Life
@@ -19,6 +28,21 @@ from batchedapi_serving.supervisor.outcome import CrashLoopError, Life
 log = logging.getLogger(__name__)
 
 Turn = contextlib.AbstractAsyncContextManager[None]
+
+
+class _End(enum.Enum):
+    """How far a model process came."""
+
+    REFUSED = "refused"
+    """The machine had no process, memory or descriptor for it."""
+    FAILED = "failed"
+    """It ended before its model was loaded."""
+    KILLED = "killed"
+    """The same, by somebody else: that says nothing about the next start."""
+    LATE = "late"
+    """Its model was not loaded in time."""
+    DIED = "died"
+    """It had its model loaded."""
 
 
 class ModelProcesses:
@@ -46,10 +70,13 @@ class ModelProcesses:
         self._memory = memory
         self._environments = environments
         self._life = life
+        self._began = time.monotonic()
         self._oom_kills = oom_kills
         self._children = [
             Child(f"model-{i}", "batchedapi_serving.model") for i in range(settings.processes)
         ]
+        self._loaded: set[int] = set()
+        """Indexes of those that have their model."""
         self._first_loaded = asyncio.Event()
         self._loading = asyncio.Semaphore(loaders)
 
@@ -72,82 +99,101 @@ class ModelProcesses:
 
     async def keep(self) -> None:
         """Start them and replace those that end, until the replica stops."""
-        await asyncio.gather(*(self._keep(i) for i in range(len(self._children))))
+        async with asyncio.TaskGroup() as group:
+            for index in range(len(self._children)):
+                group.create_task(self._keep(index))
 
     async def _keep(self, index: int) -> None:
         if index > 0 and not await self._turn_came():
             return
         child, backoff, crashes = self._children[index], Backoff(), CrashLoop()
         turn: Turn = self._loading
-        while True:
-            answered, kills = self._memory[slots.ANSWERED + index], self._oom_kills()
-            loaded, code = await self._run(index, child, turn)
+        while not self._life.stopping.is_set():
+            answered = self._memory[slots.ANSWERED + index]
+            end, failure = await self._run(index, child, turn)
             turn = contextlib.nullcontext()  # one that hangs while it loads must not hold up others
-            if self._life.stopping.is_set():
-                return
-            failure = child.failure(self._settings.failure_path(index), code)
-            if not self._first_loaded.is_set():
-                self._life.fail(failure)
+            if self._life.stopping.is_set() or self._is_last(index, end, failure, crashes):
                 return
             log.error("model process ended", extra={"index": index, "error": str(failure)})
             self._memory[slots.MODEL_RESTARTS] += 1
-            if loaded:
-                crashes.succeeded()
-            elif code == -signal.SIGKILL and self._oom_kills() == kills:
-                pass  # somebody else's doing, not the model's: it says nothing about the next start
-            elif crashes.failed(time.monotonic()):
-                text = f"model process {index} failed to start {STARTS} times in a row"
-                self._life.fail(CrashLoopError(f"{text}: {failure.reason}: {failure}"))
-                return
             if self._memory[slots.ANSWERED + index] > answered:
                 backoff.reset()
-            if await came(self._life.stopping, within=backoff.take()):
-                return
+            await came(self._life.stopping, within=backoff.take())
+
+    def _is_last(self, index: int, end: _End, failure: LoadError, crashes: CrashLoop) -> bool:
+        """Whether that end of process `index` is the replica's; see decisions 12 and 17."""
+        if end is _End.DIED:
+            crashes.succeeded()
+            return False
+        if not self._first_loaded.is_set() and end is not _End.REFUSED:
+            self._life.fail(failure)
+            return True
+        if end is _End.LATE and not self._loaded:
+            self._life.fail(CrashLoopError(f"nobody answers: {failure.reason}: {failure}"))
+            return True
+        if end is not _End.KILLED and crashes.failed(time.monotonic()):
+            text = f"model process {index} failed to start {STARTS} times in a row"
+            self._life.fail(CrashLoopError(f"{text}: {failure.reason}: {failure}"))
+            return True
+        return False
 
     async def _turn_came(self) -> bool:
         """Wait for the first to be loaded; False: the replica stops instead."""
-        waits = [
-            asyncio.create_task(event.wait()) for event in (self._first_loaded, self._life.stopping)
-        ]
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()
+        await first_of(self._first_loaded.wait(), self._life.stopping.wait())
         return not self._life.stopping.is_set()
 
-    async def _run(self, index: int, child: Child, turn: Turn) -> tuple[bool, int]:
-        """One process from start to end: whether it got its model loaded, and its exit code.
-
-        `turn` is held while it loads.
-        """
-        read, write = os.pipe()
+    async def _run(self, index: int, child: Child, turn: Turn) -> tuple[_End, LoadError]:
+        """One process from start to end; `turn` is held while it loads."""
+        kills, late = self._oom_kills(), False
+        limit = self._settings.startup_limit
         try:
             async with turn:
                 if self._life.stopping.is_set():
-                    return False, 0
-                environment = {**self._environments[index], LOADED_DESCRIPTOR: str(write)}
-                arguments = [self._settings.runtime, str(index)]
-                await child.start(arguments, environment, descriptors=(write,))
-                if self._life.stopping.is_set():  # asked to stop while it was being started
-                    child.signal(signal.SIGKILL)
-                ended = asyncio.create_task(child.ended())
-                loaded = await _byte_before(read, ended)
-            if loaded:
-                self._first_loaded.set()
-            return loaded, await ended
-        finally:
-            os.close(read)
-            os.close(write)
+                    return _End.KILLED, LoadError("CrashLooping", "asked to stop")
+                # What was fetched and tried before is part of the first start.
+                spent = 0.0 if self._first_loaded.is_set() else time.monotonic() - self._began
+                loaded = await self._load(index, child, max(0.0, limit - spent))
+        except TimeoutError:
+            loaded, late = False, True
+            child.signal(signal.SIGKILL)
+        except OSError as error:
+            child.signal(signal.SIGKILL)
+            if child.pid is not None:
+                await child.ended()
+            reason = f"{child.role.replace('-', ' process ')} could not be started: {error!r}"
+            return _End.REFUSED, LoadError("CrashLooping", reason)
+        if loaded:
+            self._loaded.add(index)
+            self._first_loaded.set()
+        code = await child.ended()
+        self._loaded.discard(index)
+        failure = child.failure(self._settings.failure_path(index), code)
+        if late:
+            return _End.LATE, LoadError(
+                "StartupTimeout",
+                f"model process {index} had not loaded its model after {limit:g} s; raise"
+                " spec.predictor.startupTimeout, or load less",
+            )
+        if loaded:
+            return _End.DIED, failure
+        killed = code == -signal.SIGKILL and self._oom_kills() == kills
+        return _End.KILLED if killed else _End.FAILED, failure
 
+    async def _load(self, index: int, child: Child, limit: float) -> bool:
+        """Start the process and wait until it has its model; False: it ended before.
 
-async def _byte_before(read: int, ended: "asyncio.Task[int]") -> bool:
-    """Whether a byte comes through the pipe before the task ends."""
-    loop = asyncio.get_running_loop()
-    came_through = asyncio.Event()
-    loop.add_reader(read, came_through.set)
-    byte = asyncio.create_task(came_through.wait())
-    try:
-        await asyncio.wait((byte, ended), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        byte.cancel()
-        loop.remove_reader(read)
-    return came_through.is_set()
+        Raises:
+            OSError: it could not be started.
+            TimeoutError: it took longer than `limit` seconds.
+        """
+        with contextlib.ExitStack() as stack:
+            read, write = os.pipe()
+            stack.callback(close, read)
+            stack.callback(close, write)
+            environment = {**self._environments[index], LOADED_DESCRIPTOR: str(write)}
+            child.start([self._settings.runtime, str(index)], environment, (write,))
+            loaded = asyncio.Event()
+            watch_once(read, loaded, stack)
+            if not await first_of(loaded.wait(), child.ended(), within=limit):
+                raise TimeoutError
+            return loaded.is_set()

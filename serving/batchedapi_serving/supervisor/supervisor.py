@@ -10,16 +10,19 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from batchedapi_core import contract
+from batchedapi_serving.errors import LoadError
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.model_source import FETCH
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.supervisor.admin import AdminApp, AdminServer
-from batchedapi_serving.supervisor.children import Child
+from batchedapi_serving.supervisor.children import Backoff, Child, came, first_of
+from batchedapi_serving.supervisor.crashes import STARTS, CrashLoop
 from batchedapi_serving.supervisor.environment import model_environments
 from batchedapi_serving.supervisor.machine import usable_cpus
 from batchedapi_serving.supervisor.memory_watch import advise_on, watch_memory
 from batchedapi_serving.supervisor.model_processes import ModelProcesses
-from batchedapi_serving.supervisor.outcome import Life
+from batchedapi_serving.supervisor.outcome import CrashLoopError, Life
+from batchedapi_serving.supervisor.readiness import CHECK_SECONDS, Readiness
 from batchedapi_serving.supervisor.web_processes import WebProcesses
 
 log = logging.getLogger(__name__)
@@ -61,6 +64,7 @@ class Supervisor:
         self._memory[slots.START_TIME] = time.time()
         self._cpus = usable_cpus()
         self._life = Life()
+        self._readiness = Readiness()
         self._fetcher = Child("model-source", "batchedapi_serving.model_source")
         self._user_environment = environment
         self._web = WebProcesses(settings, self._memory, listener, self._life, self._heard)
@@ -78,55 +82,65 @@ class Supervisor:
         Raises:
             LoadError: the predictor could not be started at all, or not be kept alive.
         """
-        loop = asyncio.get_running_loop()
+        loop, life = asyncio.get_running_loop(), self._life
+        loop.set_exception_handler(life.callback_failed)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._asked_to_stop)
         advise_on(self._settings.processes, self._cpus, None)
-        web = asyncio.create_task(self._web.keep())
-        models = asyncio.create_task(self._load_and_keep_models())
-        admin = self._admin_server()
-        answering = asyncio.create_task(admin.answer(self._admin_listener))
-        watching = asyncio.create_task(
-            watch_memory(
-                self._settings.processes, self._cpus, lambda: self._models.pids, self._memory
-            )
-        )
-        await self._life.draining.wait()
-        await self._drain(web)
-        self._life.stopping.set()
-        self._models.kill_all()
-        self._fetcher.signal(signal.SIGKILL)
-        watching.cancel()
-        await models
-        admin.should_exit = True
-        await answering
-        if self._life.failure is not None:
-            raise self._life.failure
+        tasks = [
+            life.kept("keeper of web processes", self._web.keep()),
+            models := life.kept("keeper of model processes", self._load_and_keep_models()),
+            life.kept("admin port", self._admin_server().serve()),
+            life.kept("watch of readiness", self._watch_readiness()),
+            life.kept("watch of memory", self._watch_memory()),
+        ]
+        try:
+            await life.draining.wait()
+            await self._drain()
+            life.stopping.set()
+            self._models.kill_all()
+            self._fetcher.signal(signal.SIGKILL)
+            await asyncio.wait((models,))
+        finally:
+            for task in tasks:
+                task.cancel()
+        await asyncio.wait(tasks)
+        if life.failure is not None:
+            raise life.failure
 
     def _admin_server(self) -> AdminServer:
-        memory = self._memory
-
         def started() -> bool:
-            return memory[slots.READY] > 0
+            return self._memory[slots.READY] > 0
 
         def ready() -> bool:
-            return started() and not self._life.draining.is_set() and self._web.alive
+            able = self._readiness.able and self._web.alive
+            return started() and able and not self._life.draining.is_set()
 
-        return AdminServer(
-            AdminApp(
-                memory,
-                started=started,
-                ready=ready,
-                methods=lambda: self._methods,
-            )
-        )
+        app = AdminApp(self._memory, started=started, ready=ready, methods=lambda: self._methods)
+        return AdminServer(app, self._admin_listener)
+
+    async def _watch_readiness(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            if not self._memory[slots.READY]:
+                continue
+            blocks = (slots.method_block(self._memory, i) for i in range(len(self._methods)))
+            able = self._readiness.able
+            lanes = min((block[slots.LANES] for block in blocks), default=0.0)
+            self._readiness.look(self._memory[slots.BEAT], lanes)
+            if able != self._readiness.able:
+                log.warning("readiness", extra={"able": not able, "lanes": lanes})
+
+    async def _watch_memory(self) -> None:
+        settings, pids = self._settings, lambda: self._models.pids
+        await watch_memory(settings.processes, self._cpus, pids, self._memory)
 
     def _asked_to_stop(self) -> None:
         if self._life.draining.is_set():  # asked twice: at once
             self._web.signal(signal.SIGKILL)
         self._life.draining.set()
 
-    async def _drain(self, web: "asyncio.Task[None]") -> None:
+    async def _drain(self) -> None:
         """Have the web processes answer what they have; replaced models still help them."""
         self._listener.close()  # they go on accepting for drain_delay through their own descriptors
         if not self._memory[slots.READY]:
@@ -134,11 +148,10 @@ class Supervisor:
         self._web.signal(signal.SIGTERM)
         timeout = self._settings.timeout
         limit = None if timeout is None else self._settings.drain_delay + timeout + _STOP_MARGIN
-        _, late = await asyncio.wait((web,), timeout=limit)
-        if late:
+        if not await first_of(self._web.ended(), within=limit):
             log.error("web processes did not stop in time", extra={"seconds": limit})
             self._web.signal(signal.SIGKILL)
-            await web
+            await self._web.ended()
 
     def _heard(self, message: dict[str, Any]) -> None:
         """A message of a web process: {"ready": example, "methods": ...} or {"replace": pid}."""
@@ -151,15 +164,20 @@ class Supervisor:
             self._models.kill(message["replace"])
 
     async def _load_and_keep_models(self) -> None:
-        if self._settings.model_uri is not None and not await self._fetched():
-            return
-        await self._models.keep()
+        if self._settings.model_uri is None or await self._fetched():
+            await self._models.keep()
 
     async def _fetched(self) -> bool:
         """Whether the model is here; its path is then in the settings' file."""
-        await self._fetcher.start([self._settings.runtime], self._user_environment)
-        if self._life.draining.is_set():  # asked to stop while it was being started
+        backoff, crashes, limit = Backoff(), CrashLoop(), self._settings.startup_limit
+        while not await self._fetcher_started(crashes):
+            if await came(self._life.draining, within=backoff.take()):
+                return False
+        if not await first_of(self._fetcher.ended(), within=limit):
             self._fetcher.signal(signal.SIGKILL)
+            text = f"the model was not here after {limit:g} s; raise spec.predictor.startupTimeout"
+            self._life.fail(LoadError("StartupTimeout", text))
+            return False
         code = await self._fetcher.ended()
         if self._life.draining.is_set():
             return False
@@ -167,3 +185,14 @@ class Supervisor:
             path = self._settings.failure_path(FETCH)
             self._life.fail(self._fetcher.failure(path, code))
         return code == 0
+
+    async def _fetcher_started(self, crashes: CrashLoop) -> bool:
+        try:
+            self._fetcher.start([self._settings.runtime], self._user_environment)
+        except OSError as error:
+            log.error("model source could not be started", extra={"error": repr(error)})  # noqa: TRY400 - the machine's doing, not a bug's
+            if crashes.failed(time.monotonic()):
+                text = f"model source failed to start {STARTS} times in a row: {error!r}"
+                self._life.fail(CrashLoopError(text))
+            return False
+        return True

@@ -7,7 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.settings import ReplicaSettings
@@ -17,6 +17,10 @@ from batchedapi_serving.supervisor.crashes import STARTS, CrashLoop
 from batchedapi_serving.supervisor.outcome import CrashLoopError, Life
 
 log = logging.getLogger(__name__)
+
+_LINE_BYTES: Final = 1 << 20
+_LAST_WORDS_SECONDS: Final = 5.0
+"""A process that has closed its control line gets to end by itself."""
 
 
 class WebProcesses:
@@ -50,43 +54,60 @@ class WebProcesses:
         for child in self._children:
             child.signal(number)
 
+    async def ended(self) -> None:
+        """Wait until none of them runs; who keeps them may have ended before."""
+        for child in self._children:
+            if child.pid is not None:
+                await child.ended()
+
     async def keep(self) -> None:
-        """Start them and replace those that end, until the drain has ended the last."""
-        await asyncio.gather(*(self._keep(i) for i in range(len(self._children))))
+        """Start them and replace those that end, until the replica stops."""
+        async with asyncio.TaskGroup() as group:
+            for index in range(len(self._children)):
+                group.create_task(self._keep(index))
 
     async def _keep(self, index: int) -> None:
         child, backoff, crashes = self._children[index], Backoff(), CrashLoop()
-        while True:
+        while not self._life.draining.is_set():
             self._memory[slots.BEAT + index] = 0.0
-            code = await self._run(index, child)
+            try:
+                how = f"exit code {await self._run(index, child)}"
+            except OSError as error:
+                how = repr(error)
             if self._life.draining.is_set():
                 return
-            log.error("web process ended", extra={"index": index, "code": code})
+            log.error("web process ended", extra={"index": index, "how": how})
             self._memory[slots.WEB_RESTARTS] += 1
             if self._memory[slots.BEAT + index] > 0.0:
                 crashes.succeeded()
                 backoff.reset()
             elif crashes.failed(time.monotonic()):
                 text = f"web process {index} ended {STARTS} times before it served, last with"
-                self._life.fail(CrashLoopError(f"{text} {code}; see the log lines above"))
+                self._life.fail(CrashLoopError(f"{text} {how}; see the log lines above"))
                 return
-            if await came(self._life.draining, within=backoff.take()):
-                return
+            await came(self._life.draining, within=backoff.take())
 
     async def _run(self, index: int, child: Child) -> int:
+        """One process from start to end; its exit code.
+
+        Raises:
+            OSError: it could not be started.
+        """
         ours, theirs = socket.socketpair()
-        control = asyncio.create_task(self._listen(ours))
-        descriptors = (self._listener.fileno(), theirs.fileno())
-        arguments = [self._settings.runtime, str(index), *map(str, descriptors)]
-        await child.start(arguments, descriptors=descriptors)
-        if self._life.draining.is_set():  # asked to stop while it was being started
-            child.signal(signal.SIGTERM)
-        theirs.close()  # the child has its own copy, and its end is to be seen here
-        watch = asyncio.create_task(self._watch(index, child))
-        code = await child.ended()
-        watch.cancel()
-        control.cancel()
-        return code
+        with ours:
+            with theirs:  # the child has its own copy, and its end is to be seen here
+                descriptors = (self._listener.fileno(), theirs.fileno())
+                arguments = [self._settings.runtime, str(index), *map(str, descriptors)]
+                child.start(arguments, descriptors=descriptors)
+            async with asyncio.TaskGroup() as group:
+                helpers = (
+                    group.create_task(self._listen(child, ours)),
+                    group.create_task(self._watch(index, child)),
+                )
+                code = await child.ended()
+                for helper in helpers:
+                    helper.cancel()
+            return code
 
     async def _watch(self, index: int, child: Child) -> None:
         """Kill it when its event loop does not run any more; a drain has a limit of its own."""
@@ -97,10 +118,18 @@ class WebProcesses:
                 child.signal(signal.SIGKILL)
                 return
 
-    async def _listen(self, control: socket.socket) -> None:
-        reader, writer = await asyncio.open_connection(sock=control, limit=1 << 20)
+    async def _listen(self, child: Child, control: socket.socket) -> None:
+        """Hear what it has to say; without a control line it is of no use, and is replaced."""
         try:
-            while line := await reader.readline():
-                self._heard(json.loads(line))
-        finally:
-            writer.close()
+            reader, writer = await asyncio.open_connection(sock=control, limit=_LINE_BYTES)
+            try:
+                while line := await reader.readline():
+                    self._heard(json.loads(line))
+            finally:
+                writer.close()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            log.exception("killing web process that cannot be heard", extra={"error": repr(error)})
+        else:
+            await came(self._life.draining, within=_LAST_WORDS_SECONDS)
+        if not self._life.draining.is_set():
+            child.signal(signal.SIGKILL)

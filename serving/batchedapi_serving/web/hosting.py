@@ -13,6 +13,7 @@ from batchedapi_serving.dispatch.remote import RemoteDesk
 from batchedapi_serving.metrics.recorder import Recorder
 from batchedapi_serving.metrics.slots import Memory
 from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.processes import essential
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.web.control import ControlLine
 from batchedapi_serving.web.gateway import Counter
@@ -110,7 +111,7 @@ async def hosted(
     loop = asyncio.get_running_loop()
     if index > 0:
         far = FarHost(settings)
-        running = asyncio.create_task(far.desk.run())
+        running = essential("line to the queue", far.desk.run())
         try:
             yield far
         finally:

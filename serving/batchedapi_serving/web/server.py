@@ -14,7 +14,7 @@ import uvloop
 
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.slots import map_memory
-from batchedapi_serving.processes import end_with_parent, freeze_heap
+from batchedapi_serving.processes import end_with_parent, essential, freeze_heap
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.web.app import create_app
 from batchedapi_serving.web.connection import protocol_of
@@ -78,7 +78,7 @@ async def _serve(
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.begin)
         sweep = _sweep(memory, index, host)
-        watch = asyncio.create_task(gateway.watch(server.server_state, sweep))
+        watch = essential("watch of connections", gateway.watch(server.server_state, sweep))
         freeze_heap()
         if memory[slots.READY] or index > 0:
             await _methods_known(host, server, others_accept=index > 0 and not memory[slots.READY])

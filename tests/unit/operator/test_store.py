@@ -78,6 +78,12 @@ def starting(seconds: int, *, ready: bool = True, restarts: int = 0) -> JsonObje
     return body
 
 
+def patient(body: JsonObject, seconds: int) -> JsonObject:
+    """The same pod with a startup probe."""
+    probe = {"failureThreshold": seconds, "periodSeconds": 1}
+    return {**body, "spec": {"containers": [{"name": "serving", "startupProbe": probe}]}}
+
+
 def startup_of(*seen: JsonObject, relisted: bool = False) -> float | None:
     """What the store knows after it has seen a pod like that."""
     store = Store()
@@ -104,6 +110,8 @@ def startup_of(*seen: JsonObject, relisted: bool = False) -> float | None:
         ),
         pytest.param([starting(42, restarts=1)], None, id="a container restarted"),
         pytest.param([starting(59 * 60)], None, id="longer than any start may take"),
+        pytest.param([patient(starting(59 * 60), 3600)], 3540.0, id="its probe allows an hour"),
+        pytest.param([patient(starting(59 * 60), 600)], None, id="its probe allows ten minutes"),
         pytest.param([pod_body("ours")], None, id="no dates"),
     ],
 )

@@ -157,3 +157,14 @@ def test_cpu_count_is_told_the_request() -> None:
     found = container(predictor=predictor, compute={"cpu": "1500m"})
 
     assert {"name": "BATCHEDAPI_CPU_REQUEST", "value": "1500m"} in found["env"]
+
+
+@pytest.mark.parametrize(("told", "seconds"), [({}, 600), ({"startupTimeout": "90.5s"}, 91)])
+def test_loading_has_one_deadline(told: dict[str, str], seconds: int) -> None:
+    """The probe ends the pod then, and a rollout is not called stuck before; unset: as ever."""
+    spec = built(api(predictor={"path": "model:Iris", **told}))["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+
+    probe = container["startupProbe"]
+    assert (1, seconds) == (probe["periodSeconds"], probe["failureThreshold"])
+    assert seconds + 60 == spec["progressDeadlineSeconds"]

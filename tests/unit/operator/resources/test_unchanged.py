@@ -33,7 +33,11 @@ def parsed(name: str, spec: dict[str, Any]) -> BatchedAPI:
 
 @pytest.mark.parametrize("name", BEFORE)
 def test_an_api_without_newer_fields_has_the_children_that_it_had(name: str) -> None:
-    """Byte by byte, in the order of keys too: a revision is named after its text."""
+    """Byte by byte, in the order of keys too: a revision is named after its text.
+
+    But for how long the Deployment waits before it says that it makes no progress: that is no part
+    of a pod, and starts none anew.
+    """
     api = parsed("iris", BEFORE[name]["spec"])
     revision = revision_of(api, {"model.py": "x"}, {})
 
@@ -43,6 +47,8 @@ def test_an_api_without_newer_fields_has_the_children_that_it_had(name: str) -> 
         build_deployment(api, revision, "batchedapi-serving:test"),
     ]
 
+    assert 660 == children[-1]["spec"]["progressDeadlineSeconds"]
+    children[-1]["spec"]["progressDeadlineSeconds"] = 900
     assert json.dumps(BEFORE[name]["children"]) == json.dumps(children)
 
 

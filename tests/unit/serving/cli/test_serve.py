@@ -72,6 +72,7 @@ def test_what_is_not_written_has_the_decided_defaults(tmp_path: Path) -> None:
         gpu_assignment="Auto",
         cpu_threads=None,
         log_level="info",
+        startup_limit=595.0,
         warm_up_sizes=None,
         batching=BatchingSettings(),
         methods=(),
@@ -105,6 +106,7 @@ def test_what_is_written_is_in_effect(tmp_path: Path) -> None:
                 "webProcesses": 4,
                 "gpuAssignment": "All",
                 "cpuThreads": 5,
+                "startupTimeout": "10s",
                 "warmup": {"batchSizes": [2, 9]},
                 "logLevel": "debug",
             },
@@ -148,6 +150,7 @@ def test_what_is_written_is_in_effect(tmp_path: Path) -> None:
         gpu_assignment="All",
         cpu_threads=5,
         log_level="debug",
+        startup_limit=9.0,
         warm_up_sizes=(2, 9),
         batching=BatchingSettings(
             max_batch_size=9,

@@ -1,6 +1,7 @@
 """When a process is started again, and what becomes of one that ends."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ async def test_a_child_that_ended_has_no_pid_and_takes_no_signals() -> None:
     """Its number may belong to somebody else by then."""
     child = Child("test", "this")
 
-    await child.start([])
+    child.start([])
     code = await child.ended()
     child.signal(9)
 
@@ -44,7 +45,7 @@ async def test_a_child_that_was_killed_ends_with_the_signal() -> None:
     """Which tells out of memory from a mistake; its environment is ours and what is added."""
     child = Child("test", "http.server")
 
-    await child.start(["--bind", "127.0.0.1", "0"], {"ADDED": "1"})
+    child.start(["--bind", "127.0.0.1", "0"], {"ADDED": "1"})
     pid = child.pid
     assert pid is not None
     environment = await asyncio.to_thread(Path(f"/proc/{pid}/environ").read_bytes)
@@ -87,3 +88,44 @@ def test_without_a_file_the_exit_code_says_how(
     failure = Child("model-0", "this").failure(tmp_path / "none", code)
 
     assert (reason, message) == (failure.reason, str(failure))
+
+
+@pytest.mark.parametrize("text", ['{"reason": "Init', "[]", '"text"', "{}", "\xff"])
+def test_a_reason_that_cannot_be_read_is_as_good_as_none(tmp_path: Path, text: str) -> None:
+    """The disk was full, or the process was killed while it wrote."""
+    file = tmp_path / "failure-0.json"
+    file.write_text(text, "latin-1")
+
+    failure = Child("model-0", "this").failure(file, 3)
+
+    assert "model process 0 was ended with exit code 3" == str(failure)
+    assert not file.exists()
+
+
+async def test_a_signal_that_cannot_be_sent_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that hangs must not outlive a moment in which the machine has nothing left."""
+    child, kill, failures = Child("test", "http.server"), os.kill, [OSError(11, "no")]
+
+    def refused(pid: int, number: int) -> None:
+        if failures:
+            raise failures.pop()
+        kill(pid, number)
+
+    child.start(["--bind", "127.0.0.1", "0"])
+    monkeypatch.setattr(os, "kill", refused)
+    child.signal(9)
+
+    assert -9 == await child.ended()
+
+
+async def test_an_end_is_seen_without_a_descriptor_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked for then."""
+
+    def none_left(pid: int) -> int:
+        raise OSError(24, f"Too many open files: {pid}")
+
+    monkeypatch.setattr(os, "pidfd_open", none_left)
+    child = Child("test", "this")
+    child.start([])
+
+    assert 0 == await child.ended()

@@ -1,0 +1,85 @@
+"""Whatever must go on as long as the replica ends it when it ends, and says why."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from batchedapi_serving.errors import LoadError
+from batchedapi_serving.supervisor.outcome import CrashLoopError, Life, exit_code
+
+
+async def returns() -> None:
+    """A loop that was left."""
+
+
+async def raises() -> None:
+    """A call that nobody expected to fail, in a group of tasks."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(asyncio.sleep(3600))
+        raise OSError(24, "Too many open files")
+
+
+async def is_cancelled() -> None:
+    """By whatever it awaited."""
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize(
+    ("keeper", "said"),
+    [
+        (returns, "keeper of models ended"),
+        (raises, "keeper of models ended with OSError(24, 'Too many open files')"),
+        (is_cancelled, "keeper of models ended"),
+    ],
+)
+async def test_a_keeper_that_ends_in_any_way_ends_the_replica(keeper: Any, said: str) -> None:
+    """A replica that nobody keeps would be ready for ever, and unable."""
+    life = Life()
+
+    life.kept("keeper of models", keeper())
+    await life.draining.wait()
+
+    assert isinstance(life.failure, CrashLoopError)
+    assert said == str(life.failure)
+    assert 70 == exit_code(life.failure)
+
+
+async def test_what_ends_after_the_replica_was_asked_to_stop_is_no_failure() -> None:
+    """It was asked to."""
+    life = Life()
+    life.draining.set()
+
+    await asyncio.wait((life.kept("keeper of models", returns()),))
+
+    assert life.failure is None
+
+
+async def test_what_no_task_raised_ends_the_replica_too() -> None:
+    """An error in a callback of the loop is otherwise a line in the log."""
+    life, loop = Life(), asyncio.get_running_loop()
+    loop.set_exception_handler(life.callback_failed)
+
+    loop.call_soon(_fails)
+    await life.draining.wait()
+
+    assert "RuntimeError('no')" in str(life.failure)
+
+
+def _fails() -> None:
+    raise RuntimeError("no")
+
+
+async def test_the_first_reason_counts() -> None:
+    """What follows from it explains nothing."""
+    life = Life()
+
+    life.fail(LoadError("InitFailed", "no weights"))
+    life.fail(CrashLoopError("its processes were killed"))
+
+    assert "no weights" == str(life.failure)
+
+
+def test_a_predictor_that_cannot_start_is_told_apart() -> None:
+    """1 for the user's mistakes, 70 for what should not happen."""
+    assert 1 == exit_code(LoadError("InitFailed", "no weights"))
