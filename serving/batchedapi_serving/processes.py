@@ -46,13 +46,13 @@ def kill_with_parent() -> None:
 
 
 def essential(what: str, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-    """Run what this process is of no use without, until cancelled.
+    """Run what this process is of no use without.
 
-    If it ends otherwise the process ends, and is replaced: nobody would replace a task.
+    If it fails the process ends, and is replaced: nobody would replace a task.
     """
 
     def ended(task: "asyncio.Task[None]") -> None:
-        if not task.cancelled():
+        if not task.cancelled() and task.exception() is not None:
             log.error(
                 "task ended, and the process", extra={"task": what}, exc_info=task.exception()
             )

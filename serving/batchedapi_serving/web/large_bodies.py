@@ -31,6 +31,7 @@ from batchedapi_serving.dispatch.remote_frames import (
     unpack_payload,
 )
 from batchedapi_serving.errors import DeadlineExceededError, NotReadyError, ServingError
+from batchedapi_serving.processes import essential
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.supervisor.children import Backoff, Child
 
@@ -203,7 +204,7 @@ class LargeBodies:
     def _go_on(self) -> None:
         """Give it the next to do: answers first, for their requests are nearly over."""
         if self._running is None:
-            self._running = asyncio.get_running_loop().create_task(self._run())
+            self._running = essential("large bodies", self._run())
         if self._transport is None or self._active is not None:
             return
         while self._answers:
@@ -307,7 +308,7 @@ class LargeBodies:
         with theirs:
             arguments = [self._settings.runtime, str(theirs.fileno())]
             try:
-                await child.start(arguments, descriptors=(theirs.fileno(),))
+                child.start(arguments, descriptors=(theirs.fileno(),))
             except OSError:
                 ours.close()
                 raise
