@@ -86,6 +86,19 @@ class W3:
         return np.asarray(rows.sum(axis=1))
 
 
+class Unseen:
+    """JSON items that cost what W3's rows do, without an example: no warm-up, no time is known."""
+
+    def __init__(self, *_: object) -> None:
+        """Takes no config."""
+
+    @batched(max_batch_size=MAX_BATCH)
+    def predict(self, items: list[Any]) -> list[Any]:
+        """Each item."""
+        time.sleep(FIXED_SECONDS + ROW_SECONDS * len(items))
+        return items
+
+
 class Echo:
     """Answers each id with itself, after `config.milliseconds` (0) a batch."""
 

@@ -215,6 +215,7 @@ class ModelProcess:
         self.runner = BatchRunner(world.predictor, world.methods)
         methods = [method.to_json() for method in world.methods]
         self.hello = {"worker_index": index, "pid": pid, "methods": methods}
+        self.hello["warm_up"] = world.warm_up
         self.lanes = [ModelLane(world, self) for _ in range(world.threads)]
         self.channel: ModelEndOfChannel | None = None
         if any(method.is_async for method in world.methods):
@@ -246,8 +247,11 @@ class World:
         seconds: Callable[[int], float] = lambda rows: FIXED + PER_ROW * rows,
         restart: float = 0.5,
         methods: Sequence[tuple[MethodSpec, Callable[..., Any]]] = (),
+        warm_up: Mapping[str, Sequence[Sequence[float]]] | None = None,
         **settings: Any,
     ) -> None:
+        self.warm_up = warm_up or {}
+        """Of each process: rows, size and seconds of the batches of a method."""
         self.loop = asyncio.get_running_loop()
         self.seconds = seconds
         self.restart = restart

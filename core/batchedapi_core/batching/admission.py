@@ -1,7 +1,8 @@
 """With a latency target: refuse at the door what would be answered too late.
 
 By expected completion, never by the worst case, and at admission: dropping late rows only at
-dispatch leaves every batch full of rows that are nearly late, and goodput collapses.
+dispatch leaves every batch full of rows that are nearly late, and goodput collapses. Nobody is
+refused on a guess: a batch larger than any that was seen is expected to take as long as that one.
 """
 
 from math import exp
@@ -56,13 +57,13 @@ class Admission:
             return True  # an idle server always tries, else a bad estimate could never be corrected
         max_size = backlog.effective.max_batch_size
         full, rest = divmod(backlog.queued_size, max_size)
-        wait = full * service.seconds(max_size) / max(1, backlog.lanes)
+        wait = full * service.at_least(max_size) / max(1, backlog.lanes)
         if backlog.free_lanes <= 0 < backlog.lanes:
             wait += max(0.0, backlog.next_free - now)
         batch = min(
             max_size, rest + size + self._offered * wait
         )  # who comes until then rides along
-        return MARGIN * (wait + service.seconds(batch)) <= target
+        return MARGIN * (wait + service.at_least(batch)) <= target
 
 
 def retry_after(backlog: Backlog) -> float:

@@ -15,7 +15,7 @@ from batchedapi_core.batching.preferred import preferred
 from batchedapi_core.batching.request_queue import OneShape, queue_in
 from batchedapi_core.batching.returning import ReturningClients
 from batchedapi_core.batching.shapes import Buckets
-from batchedapi_core.service_model.samples import ServiceTimeSamples
+from batchedapi_core.service_model.samples import WARM_UP, ServiceTimeSamples
 
 HORIZON = 4.0  # durations of a full batch after which a client that returns is a stranger
 BURST_WINDOW = 0.5  # fixed costs that a burst may last: waiting longer could not pay
@@ -223,7 +223,7 @@ class Batcher(Generic[P]):
     def started(self, size: int, now: float) -> None:
         """A free lane runs a batch of `size` of this method."""
         self.running_size += size
-        self.replica_lanes.taken(now + self.service.seconds(size))
+        self.replica_lanes.taken(now + self.service.at_least(size))
 
     def finished(self, entries: Sequence[Entry[P]], seconds: float | None, now: float) -> None:
         """A batch is done and its lane free; `entries` is all of it, cancelled ones too.
@@ -237,13 +237,20 @@ class Batcher(Generic[P]):
         self.replica_lanes.freed(now)
         if seconds is None:
             return
+        self._observe(size, seconds)
+        self.returning.answered(entries, now)
+        if self._in_effect.adaptive is not None and self._in_effect.executed(size, self.service):
+            self._policy_changed()
+
+    def warmed_up(self, size: int, seconds: float) -> None:
+        """A warm-up batch of `size` took so long: what to expect before there were others."""
+        self._observe(size, seconds, WARM_UP)
+
+    def _observe(self, size: int, seconds: float, weight: float = 1.0) -> None:
         service = self.service
-        service.observe(size, seconds)
+        service.observe(size, seconds, weight)
         self.returning.horizon = HORIZON * service.seconds(self.policy.max_batch_size)
         self.bursts.window = BURST_WINDOW * service.line.fixed
-        self.returning.answered(entries, now)
-        if self._in_effect.adaptive is not None and self._in_effect.executed(size, service):
-            self._policy_changed()
 
     def lost(self, size: int) -> None:
         """A batch of `size` no longer runs and its lane is not back: the lane died."""

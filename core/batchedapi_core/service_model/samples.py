@@ -14,6 +14,7 @@ SETTLED = 4.0  # batches of one size class after which an outlier is recognised 
 OUTLIER = 3.0  # times the mean: a pause of the machine counts for at most this much
 FLAT = 0.01  # squared relative spread of the sizes seen below which a slope would be noise
 UNKNOWN_SLOPE = 0.5  # share of the time taken as per row while only one size was seen
+WARM_UP = 0.25  # batches that one of a warm-up counts for: no client's rows, and nothing beside it
 
 
 class ServiceTimeSamples:
@@ -22,9 +23,10 @@ class ServiceTimeSamples:
     Sizes are in the unit of the batch policy (rows, or requests), times in seconds.
     """
 
-    __slots__ = ("_classes", "line")
+    __slots__ = ("_classes", "_largest", "line")
 
     def __init__(self) -> None:
+        self._largest = 0.0  # mean of the largest size class
         self.line = ServiceTime(fixed=0.0, per_row=0.0)
         self._classes: dict[int, _SizeClass] = {}  # by bit length of the size: a few dozen at most
 
@@ -38,13 +40,24 @@ class ServiceTimeSamples:
         line = self.line
         return line.fixed + line.per_row * size
 
-    def observe(self, size: int, seconds: float) -> None:
-        """Learn from a batch of `size` >= 1 that took `seconds` >= 0; costs a few microseconds."""
+    def at_least(self, size: float) -> float:
+        """Seconds that a batch of `size` takes at the least, for whoever refuses on it.
+
+        Beyond the sizes seen the slope is a guess, and all that is sure is that time does not fall.
+        """
+        return self.seconds(min(size, self._largest))
+
+    def observe(self, size: int, seconds: float, weight: float = 1.0) -> None:
+        """Learn from a batch of `size` >= 1 that took `seconds` >= 0; costs a few microseconds.
+
+        It counts for `weight` batches, > 0.
+        """
         key = size.bit_length()
         size_class = self._classes.get(key)
         if size_class is None:
             size_class = self._classes[key] = _SizeClass()
-        size_class.observe(size, seconds)
+        size_class.observe(size, seconds, weight)
+        self._largest = self._classes[max(self._classes)].size
         self.line = _line_through(self._classes.values())
 
     def forget_above(self, size: int) -> None:
@@ -64,12 +77,13 @@ class _SizeClass:
     def __init__(self) -> None:
         self.count = self.size = self.seconds = 0.0
 
-    def observe(self, size: int, seconds: float) -> None:
+    def observe(self, size: int, seconds: float, weight: float) -> None:
         if self.count >= SETTLED:
             seconds = min(seconds, OUTLIER * self.seconds)
-        self.count = min(self.count + 1.0, MEMORY)
-        self.size += (size - self.size) / self.count
-        self.seconds += (seconds - self.seconds) / self.count
+        self.count = min(self.count + weight, MEMORY)
+        share = weight / self.count
+        self.size += (size - self.size) * share
+        self.seconds += (seconds - self.seconds) * share
 
 
 def _line_through(classes: Collection[_SizeClass]) -> ServiceTime:

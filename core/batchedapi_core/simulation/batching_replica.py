@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from math import inf
 
+from batchedapi_core import contract
 from batchedapi_core.batching import (
     Admission,
     Batcher,
@@ -57,6 +58,9 @@ class BatchingReplica:
             self._lanes.added(ready_at)
         self._batcher: Batcher[Missing] = Batcher(service.batch_policy, self._lanes)
         self._admission = None if service.max_latency is None else Admission(service.max_latency)
+        if service.max_latency is not None:  # as a model process that is to meet one times its own
+            for size in contract.batch_size_buckets(service.max_batch_size):
+                self._batcher.warmed_up(size, service.time.seconds(size))
         self._client = Client()
         self._durations = durations
         self._service = service

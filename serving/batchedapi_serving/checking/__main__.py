@@ -38,7 +38,7 @@ def main(runtime: str, items: str | None = None) -> int:
     given = None if items is None else json.loads(Path(items).read_text())
     channel = LocalChannel()
     try:
-        runner, methods = load(settings, 0, channel)
+        runner, methods, _ = load(settings, 0, channel)
     except LoadError as error:
         failure = {"reason": error.reason, "message": str(error)}
         settings.failure_path(0).write_text(json.dumps(failure))

@@ -227,9 +227,16 @@ class Dispatcher(LinesOfDesk[MethodLine]):
             group.decide(now)
 
     def _process_ready(self, hello: Meta) -> None:
-        self._oom.started(hello["pid"])
-        if self._lines:
-            return
+        """A connection of a process; the first of each says what its warm-up took."""
+        pid = hello["pid"]
+        self._oom.started(pid)
+        if not self._lines:
+            self._open_lines(hello)
+        if pid not in self._channels and not self._lane_pool.of_process(pid):
+            for name, timings in hello.get("warm_up", {}).items():
+                self._lines[name].warmed_up(timings)
+
+    def _open_lines(self, hello: Meta) -> None:
         specs = [MethodSpec.from_json(value) for value in hello["methods"]]
         self._default = default_method(specs)
         for index, spec in enumerate(specs):

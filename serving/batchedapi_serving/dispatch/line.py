@@ -162,8 +162,13 @@ class MethodLine:
         of the shortest timeout, `patience`, so that an estimate that is wrong cannot refuse
         everything for ever.
         """
-        seconds = self.batcher.service.seconds(size)
+        seconds = self.batcher.service.at_least(size)
         return seconds if 2 * seconds < patience else patience / 2
+
+    def warmed_up(self, timings: Sequence[Sequence[float]]) -> None:
+        """A model process was warmed up with batches of these rows, sizes and seconds."""
+        for rows, size, seconds in timings:
+            self.batcher.warmed_up(int(size if self.counts_rows else rows), seconds)
 
     def update_gauges(self, in_flight: int) -> None:
         """Write the state into the metrics memory; so many requests are not yet answered."""

@@ -21,7 +21,7 @@ from batchedapi_serving.model.channel_submits import ChannelSubmitter
 from batchedapi_serving.model.lanes import run_lanes
 from batchedapi_serving.predictor.api import Context, MethodSpec
 from batchedapi_serving.predictor.loading import load_class, served_methods, start_predictor
-from batchedapi_serving.predictor.warmup import warm_up, warm_up_async
+from batchedapi_serving.predictor.warmup import Timing, warm_up, warm_up_async
 from batchedapi_serving.processes import freeze_heap
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.supervisor.devices import visible_gpus
@@ -39,7 +39,7 @@ def run_model(settings: ReplicaSettings, worker_index: int) -> int:
     started = time.monotonic()
     channel = ChannelLoop()
     try:
-        runner, methods = load(settings, worker_index, channel)
+        runner, methods, timings = load(settings, worker_index, channel)
     except LoadError as error:
         failure = {"reason": error.reason, "message": str(error)}
         settings.failure_path(worker_index).write_text(json.dumps(failure))
@@ -51,6 +51,7 @@ def run_model(settings: ReplicaSettings, worker_index: int) -> int:
         "worker_index": worker_index,
         "pid": os.getpid(),
         "methods": [method.to_json() for method in methods],
+        "warm_up": {name: [tuple(one) for one in found] for name, found in timings.items()},
     }
     if any(method.is_async for method in methods):
         channel.serve(settings.lanes_path, runner, hello)
@@ -60,10 +61,13 @@ def run_model(settings: ReplicaSettings, worker_index: int) -> int:
 
 def load(
     settings: ReplicaSettings, worker_index: int, channel: ChannelLoop
-) -> tuple[BatchRunner, list[MethodSpec]]:
+) -> tuple[BatchRunner, list[MethodSpec], dict[str, list[Timing]]]:
     """Import, construct and warm up the predictor.
 
     `channel` is started if there are async methods: they are warmed up on the loop they run on.
+
+    Returns:
+        What runs batches, its methods, and what the warm-up took of those with a latency target.
 
     Raises:
         LoadError: any of it failed; the message says why, and what to do.
@@ -87,14 +91,19 @@ def load(
     if any(method.is_async for method in methods):
         channel.start()
     submitter.local = LocalAnswers(runner, _lines(methods, settings))
+    timings = {}
     for method in methods:
         size, sizes = method.max_batch_size, settings.warm_up_sizes
+        target = settings.of_method(method.name).batching.max_latency
+        clock = time.monotonic if target else None
         if method.is_async:
-            channel.call(warm_up_async(runner, method, size, sizes))
+            found = channel.call(warm_up_async(runner, method, size, sizes, clock))
         else:
-            warm_up(runner, method, size, sizes)
+            found = warm_up(runner, method, size, sizes, clock)
+        if found:
+            timings[method.name] = found
     submitter.local = None
-    return runner, methods
+    return runner, methods, timings
 
 
 def _lines(methods: Sequence[MethodSpec], settings: ReplicaSettings) -> dict[str, RemoteLine]:

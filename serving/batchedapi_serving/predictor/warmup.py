@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -28,9 +28,22 @@ class Runner(Protocol):
         """Answer one batch of an async method."""
 
 
+class Timing(NamedTuple):
+    """What a batch took that had run before."""
+
+    rows: int
+    size: int
+    """In the unit of the method's `size_of`."""
+    seconds: float
+
+
 def warm_up(
-    runner: Runner, method: MethodSpec, max_batch_size: int, sizes: tuple[int, ...] | None = None
-) -> None:
+    runner: Runner,
+    method: MethodSpec,
+    max_batch_size: int,
+    sizes: tuple[int, ...] | None = None,
+    clock: Callable[[], float] | None = None,
+) -> list[Timing]:
     """Run batches of zeros or of the method's example, each variable dimension of length 1.
 
     A method for JSON items without an example cannot be warmed up: nobody knows what it takes.
@@ -41,30 +54,50 @@ def warm_up(
         method: Of the batches.
         max_batch_size: The largest, in the unit of the method's `size_of`.
         sizes: Of the batches, in rows; None: 1, 2, 4, ... up to what the maximum admits.
+        clock: Seconds; given, each batch is run a second time and timed, if it is like those of
+            clients: without an example the variable dimensions are not.
 
     Raises:
         LoadError: ShapeProbeFailed, WarmUpFailed or OutOfMemory, with what was given, expected and
             came.
     """
     if method.is_async:
-        asyncio.run(warm_up_async(runner, method, max_batch_size, sizes))
-        return
-    for meta, payload in _batches(method, max_batch_size, sizes):
+        return asyncio.run(warm_up_async(runner, method, max_batch_size, sizes, clock))
+    timings = []
+    for meta, payload, size in _batches(method, max_batch_size, sizes):
         _check(method, meta, runner.run(meta, payload)[0])
+        if clock is not None and _is_like_clients(method):
+            began = clock()
+            _check(method, meta, runner.run(meta, payload)[0])
+            timings.append(Timing(meta["rows"], size, clock() - began))
+    return timings
 
 
 async def warm_up_async(
-    runner: Runner, method: MethodSpec, max_batch_size: int, sizes: tuple[int, ...] | None = None
-) -> None:
+    runner: Runner,
+    method: MethodSpec,
+    max_batch_size: int,
+    sizes: tuple[int, ...] | None = None,
+    clock: Callable[[], float] | None = None,
+) -> list[Timing]:
     """See `warm_up`; on the running event loop, to which a predictor may have tied things."""
-    for meta, payload in _batches(method, max_batch_size, sizes):
-        answer, _ = await runner.run_async(meta, payload)
-        _check(method, meta, answer)
+    timings = []
+    for meta, payload, size in _batches(method, max_batch_size, sizes):
+        _check(method, meta, (await runner.run_async(meta, payload))[0])
+        if clock is not None and _is_like_clients(method):
+            began = clock()
+            _check(method, meta, (await runner.run_async(meta, payload))[0])
+            timings.append(Timing(meta["rows"], size, clock() - began))
+    return timings
+
+
+def _is_like_clients(method: MethodSpec) -> bool:
+    return method.example is not None or not method.variable
 
 
 def _batches(
     method: MethodSpec, max_batch_size: int, sizes: tuple[int, ...] | None
-) -> Iterator[tuple[Meta, bytes]]:
+) -> Iterator[tuple[Meta, bytes, int]]:
     if not method.batched or sizes == ():
         return
     codec = codec_of_shapes(method, ShapePolicy.PAD)
@@ -83,7 +116,7 @@ def _batches(
     for rows in contract.batch_size_buckets(most) if sizes is None else sizes:
         collated = codec.collate([row.payload] * rows)
         meta = {"method": method.name, "rows": rows, **collated.meta}
-        yield meta, b"".join(collated.buffers)
+        yield meta, b"".join(collated.buffers), rows * cost
 
 
 def _row(codec: MethodCodec) -> Encoded | None:

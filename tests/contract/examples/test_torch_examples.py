@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import yaml
 
-from raw_http import Response, ask, connected
+from raw_http import ask, connected
 from serving import Replica, running_replica
 
 PLACES: Final = """
@@ -53,19 +53,6 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replica]:
         yield replica
 
 
-async def until_taken(port: int, picture: list[Any]) -> Response:
-    """The answer to a client that comes again when it is told to.
-
-    The first burst may be: while only single rows were seen, a row is taken for as long as one.
-    """
-    for _ in range(5):
-        answer = await ask(port, picture, "/digits")
-        if answer.status != 429:
-            break
-        await asyncio.sleep(float(answer.headers["retry-after"]))
-    return answer
-
-
 async def test_digits_are_recognised_in_batches_of_strangers(digits: Replica) -> None:
     """64 clients with a picture each: every one gets its own digit."""
     from sklearn.datasets import load_digits  # noqa: PLC0415 - only where torch is
@@ -73,7 +60,7 @@ async def test_digits_are_recognised_in_batches_of_strangers(digits: Replica) ->
     data: Any = load_digits()
     pictures = data.images[:64].astype(np.float32)
     answers = await asyncio.gather(
-        *(until_taken(digits.port, picture.tolist()) for picture in pictures)
+        *(ask(digits.port, picture.tolist(), "/digits") for picture in pictures)
     )
 
     assert {200} == {answer.status for answer in answers}

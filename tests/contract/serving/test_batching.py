@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from raw_http import ask, connected, request_bytes
 from serving import Replica, running_replica, write_manifest
 
@@ -166,6 +168,38 @@ async def test_what_would_be_late_gets_429_with_retry_after(tmp_path: Path) -> N
     assert "relax it, or add replicas" in late[0].error["message"]
     assert int(late[0].headers["retry-after"]) >= 1
     assert len(late) == metrics["batchedapi_rows_rejected_total{reason=latency}"]
+
+
+FIRST = """
+    import time
+    from batchedapi_serving import batched
+
+    class Model:
+        def __init__(self, config, context):
+            pass
+
+        @batched(example=0, max_batch_size=64)
+        def predict(self, items):
+            time.sleep(0.01 + 0.0002 * len(items))
+            return items
+
+        @batched(max_batch_size=64)
+        def unseen(self, items):
+            time.sleep(0.01 + 0.0002 * len(items))
+            return items
+"""
+
+
+@pytest.mark.parametrize("path", ["/predict", "/api/unseen"])
+async def test_a_first_burst_is_not_refused(tmp_path: Path, path: str) -> None:
+    """A sample of tests/bench/first_burst.py: 10 x t(64) is enough for 64, warmed up or not."""
+    file = write_manifest(tmp_path, FIRST, {"serverSideBatching": {"maxLatency": "228ms"}})
+    with running_replica(tmp_path, ["-f", str(file)]) as replica:
+        await ask(replica.port, 1, path)  # all that is known of clients' batches
+        answers = await asyncio.gather(*(ask(replica.port, n, path) for n in range(64)))
+
+    assert {200} == {answer.status for answer in answers}
+    assert list(range(64)) == [answer.json() for answer in answers]
 
 
 async def test_an_oversize_request_is_answered_whole(tmp_path: Path) -> None:

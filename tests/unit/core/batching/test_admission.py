@@ -98,3 +98,31 @@ def test_without_lanes_the_batches_before_it_still_count() -> None:
 def test_retry_after_is_backlog_over_capacity() -> None:
     """78 queued + 50 running are two full batches of 22.8 ms."""
     assert pytest.approx(0.0456) == retry_after(batcher_of(queued=78, busy=True))
+
+
+def test_a_first_burst_is_not_refused_on_a_guess() -> None:
+    """A batch of one took 2 ms: that 64 take 65 ms is nothing but a guess, and they take 3."""
+    batcher: Batcher[None] = Batcher(BatchPolicy(64, 0.005, latency_target=0.030))
+    batcher.lane_added(0.0)
+    batcher.service.observe(1, 0.002)
+    batcher.started(1, 0.0)
+    admission = Admission(0.030)
+
+    taken = []
+    for n in range(63):
+        taken.append(admission.accepts(batcher, 1, 0.0001 * n))
+        batcher.arrive(Entry(None, 1, 1, Client(), 0.0, 30.0), 0.0)
+
+    assert [True] * 63 == taken
+
+
+def test_warm_up_batches_say_what_a_full_batch_takes() -> None:
+    """So the first burst that would be late is refused as a later one is."""
+    batcher: Batcher[None] = Batcher(BatchPolicy(64, 0.005, latency_target=0.030))
+    batcher.lane_added(0.0)
+    for size in (1, 8, 64):
+        batcher.warmed_up(size, 0.002 + 0.0005 * size)
+    batcher.started(64, 0.0)
+
+    assert not Admission(0.030).accepts(batcher, 1, 0.0)
+    assert Admission(0.050).accepts(batcher, 1, 0.0)

@@ -128,3 +128,27 @@ def test_larger_sizes_of_long_ago_can_be_forgotten() -> None:
     samples.observe(16, 0.0132)
 
     assert pytest.approx(0.0228) == samples.seconds(64)
+
+
+def test_beyond_the_sizes_seen_time_is_not_guessed() -> None:
+    """Who refuses goes by what is sure: a larger batch takes no less than the largest seen."""
+    samples = ServiceTimeSamples()
+    samples.observe(1, 0.010)
+
+    assert pytest.approx(0.010) == samples.at_least(64) == samples.at_least(1)
+
+    samples.observe(16, 0.025)
+    assert pytest.approx(0.025) == samples.at_least(64)
+    assert samples.at_least(8) < 0.025
+    assert samples.at_least(64) < samples.seconds(64)
+
+
+def test_a_warm_up_counts_for_little() -> None:
+    """What clients bring is another model's time, if the machine was busy at the start."""
+    samples = ServiceTimeSamples()
+    samples.observe(16, 0.100, 0.25)
+    assert pytest.approx(0.100) == samples.seconds(16)
+
+    samples.observe(16, 0.020)
+
+    assert pytest.approx((0.25 * 0.100 + 0.020) / 1.25) == samples.seconds(16)

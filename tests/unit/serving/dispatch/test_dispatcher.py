@@ -131,6 +131,43 @@ async def test_what_would_be_late_is_refused_before_it_queues() -> None:
     assert len(late) <= len(accepted) // 20
 
 
+WARM_UP = {"predict": [(n, n, FIXED + PER_ROW * n) for n in (1, 2, 4, 8, 16, 32, 64)]}
+
+
+@pytest.mark.parametrize("warm_up", [{}, WARM_UP])
+@pytest.mark.parametrize("lanes", [1, 2])
+async def test_a_first_burst_is_taken_whole(warm_up: Any, lanes: int) -> None:
+    """Of 64 with ten times the time of a batch of 64: nobody is refused for a guess from one."""
+    target = 10 * (FIXED + PER_ROW * 64)
+    world = World(
+        max_latency=target, strategy=Strategy.WINDOW, max_batch_size=64, warm_up=warm_up,
+        lanes=lanes,
+    )  # fmt: skip
+
+    asked = []
+    for n in range(64):
+        asked.append(world.ask(n))
+        await asyncio.sleep(0.0005)
+    await asyncio.sleep(1)
+
+    assert {200} == {one.status for one in asked}
+    assert max(one.at for one in asked) < target
+
+
+async def test_each_process_says_once_what_its_warm_up_took() -> None:
+    """Over whichever of its connections is first; that of a replacement counts as well."""
+    world = World(threads=4, restart=0.1, warm_up={"predict": [(1, 1, 0.2)]})
+    service = world.dispatcher.line(None).batcher.service
+    assert pytest.approx(0.2) == service.seconds(1)
+
+    service.observe(1, 0.1)
+    assert pytest.approx((0.25 * 0.2 + 0.1) / 1.25) == service.seconds(1)
+
+    world.processes[0].die()
+    await asyncio.sleep(0.2)
+    assert pytest.approx((0.5 * 0.2 + 0.1) / 1.5) == service.seconds(1)
+
+
 async def test_over_the_timeout_a_request_gets_504_and_the_process_that_hangs_is_replaced() -> None:
     """A deadline is a promise whatever the model does; the next request finds a fresh process."""
     world = World(seconds=lambda rows: 60.0 if rows == 2 else 0.01, timeout=1.0)

@@ -209,3 +209,58 @@ async def test_an_async_method_is_warmed_up_on_the_running_loop() -> None:
     await warm_up_async(recording, TENSOR, 4)
 
     assert [1, 2, 4] == recording.rows
+
+
+class Ticking(Recording):
+    """Each batch takes as many seconds as it has rows, and the first of a size ten more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+
+    def run(self, meta: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], object]:
+        """Time passes."""
+        self.now += meta["rows"] + (10 if meta["rows"] not in self.rows else 0)
+        return super().run(meta, payload)
+
+
+def test_the_second_run_of_each_size_is_timed() -> None:
+    """The first compiles and allocates, which no client waits for."""
+    runner = Ticking()
+
+    found = warm_up(runner, TENSOR, 4, clock=lambda: runner.now)
+
+    assert [1, 1, 2, 2, 4, 4] == runner.rows
+    assert [(1, 1, 1.0), (2, 2, 2.0), (4, 4, 4.0)] == found
+
+
+def test_sizes_are_told_in_the_unit_of_the_method() -> None:
+    """Ten tokens a row."""
+    method = MethodSpec(
+        "predict", batched=True, example={"text": "ten tokens"}, size_of=SizeOf.length(of="text")
+    )
+    runner = Ticking()
+
+    found = warm_up(runner, method, 20, clock=lambda: runner.now)
+
+    assert [(1, 10, 1.0), (2, 20, 2.0)] == found
+
+
+def test_nothing_is_timed_that_is_not_like_what_clients_send() -> None:
+    """Variable dimensions of length 1, without an example; and nothing where nobody asked."""
+    inputs = {"ids": Tensor("INT64", ["tokens"])}
+    runner = Ticking()
+
+    found = warm_up(runner, named(inputs, {}), 2, clock=lambda: runner.now)
+
+    assert ([], [1, 2]) == (found, runner.rows)
+    assert [] == warm_up(Recording(), TENSOR, 4)
+
+
+async def test_an_async_method_is_timed_as_well() -> None:
+    """By the clock of its loop's process."""
+    runner = Ticking()
+
+    found = await warm_up_async(runner, TENSOR, 2, clock=lambda: runner.now)
+
+    assert [(1, 1, 1.0), (2, 2, 2.0)] == found
