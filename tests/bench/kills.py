@@ -114,9 +114,11 @@ async def run_kills(
     }
 
 
-async def run_stop(port: int, connections: int, seconds: float) -> Stop:
+async def run_stop(port: int, connections: int, seconds: float, web_processes: int) -> Stop:
     """A fresh replica, load, SIGTERM in the middle of it."""
-    with servers.serving_workload("Echo", port, {"milliseconds": _BATCH_MS}) as server:
+    value = servers.manifest("Echo", config={"milliseconds": _BATCH_MS})
+    value["spec"]["predictor"]["webProcesses"] = web_processes
+    with servers.manifest_file(value) as file, servers.serving(file, port) as server:
         async with RunningLoad(port, connections) as load:
             await asyncio.sleep(seconds)
             os.kill(server.pid, signal.SIGTERM)
@@ -134,11 +136,13 @@ async def run_stop(port: int, connections: int, seconds: float) -> Stop:
     )
 
 
-async def run_stops(port: int, connections: int, rounds: int, seconds: float) -> list[Stop]:
+async def run_stops(
+    port: int, connections: int, rounds: int, seconds: float, web_processes: int
+) -> list[Stop]:
     """One replica after the other."""
     stops = []
     for number in range(rounds):
-        stops.append(await run_stop(port, connections, seconds))
+        stops.append(await run_stop(port, connections, seconds, web_processes))
         click.echo(f"round {number + 1}: {stops[-1]}")
     return stops
 
@@ -183,6 +187,8 @@ def stops_table(stops: Sequence[Stop]) -> Table:
 @click.option("--seconds", type=click.FloatRange(0.1, 60), default=1, show_default=True,
               help="Mode term: load before SIGTERM.")  # fmt: skip
 @click.option("--connections", type=click.IntRange(1, 500), default=64, show_default=True)
+@click.option("--web-processes", type=click.IntRange(1, 16), default=1, show_default=True,
+              help="Mode term.")  # fmt: skip
 @click.option("--port", default=servers.PORT + 300, show_default=True, help="First of two.")
 @out_option
 def main(
@@ -194,6 +200,7 @@ def main(
     rounds: int,
     seconds: float,
     connections: int,
+    web_processes: int,
     port: int,
     out: Path | None,
 ) -> None:
@@ -211,14 +218,16 @@ def main(
         report("kills", began, [kills_table(found)], notes=[note], measured=found, out=out)
         bad = found["failed"] or found["wrong"] or found["restarts"] != kills
     else:
-        stops = uvloop.run(run_stops(port, connections, rounds, seconds))
+        stops = uvloop.run(run_stops(port, connections, rounds, seconds, web_processes))
         note = (
-            f"{connections} clients, {_BATCH_MS} ms a batch, SIGTERM after {seconds:g} s, no drain"
-            " delay. Closed unread: the server closed the connection before it read the request."
+            f"{connections} clients, {web_processes} web processes, {_BATCH_MS} ms a batch, SIGTERM"
+            f" after {seconds:g} s, no drain delay. Closed unread:"
+            " the server closed the connection before it read the request."
         )
+        name = "stops" if web_processes == 1 else f"stops-{web_processes}-web"
         measured = {"rounds": [stop._asdict() for stop in stops]}
-        report("stops", began, [stops_table(stops)], notes=[note], measured=measured, out=out)
-        bad = any(stop.failed or stop.wrong or stop.code for stop in stops)
+        report(name, began, [stops_table(stops)], notes=[note], measured=measured, out=out)
+        bad = any(stop.failed or stop.unread or stop.wrong or stop.code for stop in stops)
     if bad:
         sys.exit("requests were lost, or restarts and kills differ: see the table")
 

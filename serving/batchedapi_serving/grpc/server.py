@@ -1,5 +1,6 @@
 """The gRPC server of a web process: beside uvicorn, on the same loop and the same desk."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -11,6 +12,8 @@ from batchedapi_serving.grpc.service import Service
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.web.gateway import Gateway
 
+_ON_THE_WAY_SECONDS: Final = 0.2
+"""For a call to come here, or for word of the end to come to its client."""
 log = logging.getLogger(__name__)
 _UNLIMITED: Final = -1
 _PING_SECONDS: Final = 60
@@ -73,10 +76,19 @@ class GrpcServer:
         self._service.draining = True
 
     async def stop(self, grace: float | None) -> None:
-        """Take no further calls; wait until those begun are answered, `grace` seconds at most."""
+        """Take no further calls; wait until those begun are answered, `grace` seconds at most.
+
+        gRPC cancels a call that meets the stop on its way, and most clients ask anew as soon as
+        they are answered. So nobody is answered until those on their way are here and the clients
+        are told that the connection ends: their next call then takes another one.
+        """
         self.drain()
         if self._server is not None:
-            await self._server.stop(grace)
+            async with self._service.answers_held():
+                await asyncio.sleep(_ON_THE_WAY_SECONDS)
+                stopping = asyncio.create_task(self._server.stop(grace))
+                await asyncio.sleep(_ON_THE_WAY_SECONDS)
+            await stopping
             self._server = None
 
     def _options(self) -> list[tuple[str, int]]:

@@ -1,7 +1,8 @@
 """The calls of the Open Inference Protocol, answered from a replica's desk."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final, NoReturn, Protocol
 
 import grpc
@@ -69,6 +70,22 @@ class Service:
         self._answered = gateway.recorder.answered
         self._peers = Peers(connected, gateway.desk.disconnected)
         self.draining = False
+        self._go = asyncio.Event()
+        self._go.set()
+
+    @contextlib.asynccontextmanager
+    async def answers_held(self) -> AsyncIterator[None]:
+        """Calls are taken and run meanwhile, and answered afterwards."""
+        self._go.clear()
+        try:
+            yield
+        finally:
+            self._go.set()
+
+    async def _may_go(self, context: Context) -> None:
+        left = context.time_remaining()
+        with contextlib.suppress(TimeoutError):  # late is worse than during the stop
+            await asyncio.wait_for(self._go.wait(), None if left is None else left / 2)
 
     async def server_live(
         self, _: messages.ServerLiveRequest, __: Context
@@ -126,6 +143,8 @@ class Service:
         except asyncio.CancelledError:  # the client left, or its deadline passed
             self._gateway.cancel(ticket)
             raise
+        if not self._go.is_set():
+            await self._may_go(context)
         if answer.status != _OK:
             await _fail(context, answer, request_id)
         context.set_trailing_metadata(trailing_metadata(answer, request_id))

@@ -26,6 +26,7 @@ from batchedapi_serving.web.asgi import start_cycle
 from batchedapi_serving.web.gateway import Gateway
 from batchedapi_serving.web.large_bodies import INLINE_BYTES, is_large
 from batchedapi_serving.web.limits import SWEEP_SECONDS
+from batchedapi_serving.web.listener import open_door
 from batchedapi_serving.web.patience import Patience, Verdict
 from batchedapi_serving.web.problems import ERROR, finished_error, new_request_id, problem_on
 from batchedapi_serving.web.request import Request
@@ -86,6 +87,8 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         self._state.connections.add(self)  # type: ignore[arg-type]  # a protocol of our own
         self._flow = FlowControl(transport)
+        if self._gateway.draining:
+            open_door(transport.get_extra_info("socket"))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - whatever the reason
         """The client left, or was sent away: nobody waits for what it asked."""

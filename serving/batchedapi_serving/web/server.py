@@ -21,6 +21,7 @@ from batchedapi_serving.web.connection import protocol_of
 from batchedapi_serving.web.control import ControlLine
 from batchedapi_serving.web.gateway import Gateway
 from batchedapi_serving.web.hosting import Host, hosted
+from batchedapi_serving.web.listener import let_in_who_is_there, open_door
 
 log = logging.getLogger(__name__)
 _BACKLOG = 4096
@@ -48,6 +49,12 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let everybody in who is connected, stop listening, and end the connections."""
+        for listener in sockets or ():
+            await let_in_who_is_there(listener)
+        await super().shutdown(sockets)
 
 
 def run_web(
@@ -79,6 +86,7 @@ async def _serve(
             loop.add_signal_handler(number, stop.begin)
         sweep = _sweep(memory, index, host)
         watch = essential("watch of connections", gateway.watch(server.server_state, sweep))
+        open_door(listener)
         freeze_heap()
         if memory[slots.READY] or index > 0:
             await _methods_known(host, server, others_accept=index > 0 and not memory[slots.READY])

@@ -202,6 +202,75 @@ async def test_ctrl_c_stops_and_a_second_one_at_once(tmp_path: Path) -> None:
         assert time.monotonic() - began < 5
 
 
+async def busy_client(port: int, number: int, pause: float, results: list[object]) -> None:
+    """Asks, over one connection after the other, until nobody listens any more."""
+    with contextlib.suppress(ConnectionRefusedError):
+        while True:
+            async with connected(port) as connection:
+                closes = False
+                while not closes:
+                    try:
+                        response = await connection.post_json("/predict", number)
+                    except (OSError, asyncio.IncompleteReadError) as error:
+                        results.append(error)
+                        break
+                    results.append(response.status)
+                    closes = response.headers.get("connection") == "close"
+                    await asyncio.sleep(pause)
+
+
+@pytest.mark.parametrize(
+    ("pause", "arguments"),
+    [(0.0, []), (0.0, ["--web-processes", "3"]), (0.6, []), (0.0, ["--no-fast-lane"])],
+    ids=str,
+)
+async def test_a_stop_breaks_no_busy_connection(
+    tmp_path: Path, pause: float, arguments: list[str]
+) -> None:
+    """Nor one that is just being made: closed loops see answers, then that nobody listens."""
+    manifest = write_manifest(tmp_path, CODE, {"serverSideBatching": {"maxBatchSize": 64}})
+    with running_replica(tmp_path, ["-f", str(manifest), *arguments]) as replica:
+        results: list[object] = []
+        clients = [
+            asyncio.create_task(busy_client(replica.port, 100 + n, pause, results))
+            for n in range(64)
+        ]
+        await asyncio.sleep(1)
+
+        code = await asyncio.to_thread(replica.stop)
+        await asyncio.gather(*clients)
+
+    assert code == 0
+    assert {200} == set(results)
+    assert len(results) > 100
+
+
+async def test_a_stop_breaks_no_busy_connection_over_grpc(tmp_path: Path) -> None:
+    """Every call is answered, or finds that nobody listens."""
+    manifest = write_manifest(tmp_path, CODE, {"serverSideBatching": {"maxBatchSize": 64}})
+    (port,) = free_ports(1)
+    ends: list[str] = []
+
+    async def loop_of_calls() -> None:
+        own = [("grpc.use_local_subchannel_pool", 1)]
+        async with triton.InferenceServerClient(f"{HOST}:{port}", channel_args=own) as client:
+            try:
+                while True:
+                    assert await infer(client, 100) == 100
+            except InferenceServerException as error:
+                ends.append(str(error))
+
+    arguments = ["-f", str(manifest), "--grpc-port", str(port)]
+    with running_replica(tmp_path, arguments) as replica:
+        clients = [asyncio.create_task(loop_of_calls()) for _ in range(16)]
+        await asyncio.sleep(1.5)
+        code = await asyncio.to_thread(replica.stop)
+        await asyncio.gather(*clients)
+
+    assert code == 0
+    assert [] == [end for end in ends if "Connection refused" not in end]
+
+
 async def test_idle_connections_do_not_hold_up_the_stop(tmp_path: Path) -> None:
     """Pools keep them open for minutes."""
     manifest = write_manifest(tmp_path, CODE, {})
