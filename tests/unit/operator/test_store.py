@@ -141,7 +141,9 @@ async def test_events_are_stored_and_queued_on_the_operators_loop() -> None:
     await asyncio.to_thread(
         relay.child, event("ADDED", unlabelled), store.put_pod, store.remove_pod
     )
-    await asyncio.sleep(0.05)
+    async with asyncio.timeout(60):
+        while not worked:  # noqa: ASYNC110 - of a list
+            await asyncio.sleep(0.001)
 
     assert (KEY,) == store.apis()
     assert {KEY} == set(worked)

@@ -113,7 +113,7 @@ async def test_a_pod_that_misbehaves_is_a_pod_not_seen(answer: Answer, result: s
 
     assert isinstance(outcome, MetricsUnavailableError)
     assert result == outcome.result
-    assert loop.time() - begun < SCRAPE_SECONDS + 1.0
+    assert loop.time() - begun < 10 * SCRAPE_SECONDS  # all that is dripped takes 100 s
 
 
 async def test_a_pod_that_does_not_listen_is_not_seen() -> None:
@@ -150,16 +150,16 @@ async def test_pods_that_hang_hold_up_nobody_for_longer_than_their_limit() -> No
     bodies = [pod_body(f"iris-{n}", ip=f"127.0.3.{n}") for n in range(1, 101)]
     server = await asyncio.start_server(serve, "0.0.0.0", 0)
     begun = asyncio.get_running_loop().time()
-    async with server, Scraper.opened(server.sockets[0].getsockname()[1], seconds=1.0) as scraper:
+    async with server, Scraper.opened(server.sockets[0].getsockname()[1], seconds=3.0) as scraper:
         outcomes = await scraper.scrape([PodView.of(body) for body in bodies])
 
     assert [True, False] * 50 == [isinstance(one, MetricsPage) for one in outcomes]
-    assert asyncio.get_running_loop().time() - begun < 2.5
+    assert asyncio.get_running_loop().time() - begun < 60  # one after the other: 150 s
 
 
 async def test_more_pods_than_are_asked_at_once_wait_without_losing_their_time() -> None:
     """A pod's limit begins with its own request; hanging neighbours are not its fault."""
-    hanging, limit = asyncio.Event(), 0.3
+    hanging, limit = asyncio.Event(), 3.0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):

@@ -158,7 +158,7 @@ class Ends:
     async def frame(self) -> Frame:
         """The next frame that the model process gets."""
         while not self._read:
-            data = await asyncio.wait_for(self._reader.read(1 << 16), 5)
+            data = await asyncio.wait_for(self._reader.read(1 << 16), 60)
             assert data, "the channel was closed"
             self._read += self._frames.feed(data)
         return self._read.pop(0)
@@ -202,7 +202,7 @@ async def ends() -> AsyncIterator[Ends]:
 
 async def until(true: Callable[[], bool]) -> None:
     """Wait for something that comes soon."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not true():  # noqa: ASYNC110 - of code under test that sets no event
             await asyncio.sleep(0.01)
 

@@ -107,6 +107,7 @@ class Composed:
 
     async def do_wait(self, payload, submit):
         try:
+            (self.folder / "begun").touch()
             await asyncio.sleep(60)
         except asyncio.CancelledError:
             (self.folder / "cancelled").touch()
@@ -114,6 +115,7 @@ class Composed:
 
     async def do_await_hang(self, payload, submit):
         try:
+            (self.folder / "begun").touch()
             return await submit("wait", [1])
         except asyncio.CancelledError:
             (self.folder / "cancelled").touch()
@@ -255,7 +257,7 @@ class Asked:
 
     async def answer(self) -> Answer:
         """Its only answer, when it is there."""
-        await asyncio.wait_for(self._answered.wait(), 15)
+        await asyncio.wait_for(self._answered.wait(), 60)
         (answer,) = self.answers
         return answer
 
@@ -305,7 +307,7 @@ async def web(model: ModelProcess) -> AsyncIterator[Web]:
 
     server = await asyncio.get_running_loop().create_unix_server(lane, str(path))
     try:
-        await asyncio.wait_for(found.hello.wait(), 30)
+        await asyncio.wait_for(found.hello.wait(), 60)
         # Every lane and, if there are async methods, the channel.
         await until(lambda: sum(lane.pid > 0 for lane in lanes) >= model.settings.threads + 1)
         yield found
@@ -325,7 +327,7 @@ def oom_score() -> int:
 
 async def until(true: Callable[[], bool]) -> None:
     """Wait for something that comes soon."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not true():  # noqa: ASYNC110 - of processes that set no event
             await asyncio.sleep(0.005)
 
@@ -430,12 +432,13 @@ async def test_methods_that_would_wait_for_each_other_are_refused(model: ModelPr
 
 async def test_what_its_client_no_longer_waits_for_is_cancelled(model: ModelProcess) -> None:
     """N09: a call that nobody waits for ends, and so does what it submitted."""
-    mark = model.folder / "cancelled"
+    begun, mark = model.folder / "begun", model.folder / "cancelled"
     async with web(model) as front:
         for do in ("wait", "await_hang"):
+            begun.unlink(missing_ok=True)
             mark.unlink(missing_ok=True)
             asked = front.ask(None, {"do": do})
-            await asyncio.sleep(0.1)
+            await until(begun.exists)
             assert asked.ticket is not None
             front.dispatcher.cancel(asked.ticket)
 
@@ -552,7 +555,7 @@ async def test_a_sync_predictor_needs_no_channel() -> None:
         server = await asyncio.get_running_loop().create_unix_server(
             lambda: Lane(front.dispatcher), str(path)
         )
-        await asyncio.wait_for(front.hello.wait(), 30)
+        await asyncio.wait_for(front.hello.wait(), 60)
 
         assert ["MainThread", "lane-0"] == await front.ask(None, 1).value()
         server.close()

@@ -57,7 +57,7 @@ async def test_the_gauge_is_of_the_largest_process_once_the_replica_is_ready(
     await asyncio.sleep(0.1)
     before = memory[slots.MODEL_MEMORY]
     memory[slots.READY] = 1.0
-    for _ in range(100):
+    for _ in range(3000):
         await asyncio.sleep(0.02)
         if memory[slots.MODEL_MEMORY]:
             break
