@@ -7,4 +7,8 @@ mismatch"); imported here, it is there already.
 
 import hypothesis
 
+# By default an example that takes more than 200 ms is an error: on a busy machine each one may.
+hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.load_profile("any machine")
+
 __all__ = ["hypothesis"]
