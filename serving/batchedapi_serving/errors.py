@@ -14,6 +14,7 @@ ServingError
 ├── OverloadedError        the request is right, the moment is not
 │   ├── LateError                 429
 │   ├── QueueFullError            503
+│   ├── BodiesFullError           503
 │   ├── DrainingError             503
 │   └── NotReadyError             503
 ├── DeadlineExceededError         504
@@ -125,6 +126,12 @@ class QueueFullError(OverloadedError):
     """`overload.maxReplicaConcurrency` requests are in this replica."""
 
     code = "queue_full"
+
+
+class BodiesFullError(OverloadedError):
+    """The bodies that a web process holds take as many bytes as they may."""
+
+    code = "bodies_full"
 
 
 class DrainingError(OverloadedError):

@@ -73,6 +73,13 @@ def give_way_for_memory() -> None:
         _OOM_SCORE.write_text(str(min(1000, score + _FIRST_TO_GO)))
 
 
+def give_memory_back() -> None:
+    """Return what was freed to the system, of which glibc keeps holes between what is not."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 def freeze_heap() -> None:
     """Take everything loaded so far out of the garbage collector's rounds."""
     gc.collect()

@@ -41,6 +41,10 @@ class Connection:
         self.writer.write(data)
         await self.writer.drain()
 
+    def has_received(self) -> bool:
+        """Whether bytes are here that nobody has taken."""
+        return bool(self._reader._buffer)  # type: ignore[attr-defined]  # asyncio has no other way
+
     async def receive(self, *, has_body: bool = True, patience: float = PATIENCE) -> Response:
         """The next final response (100 Continue is skipped), within `patience` seconds.
 

@@ -21,6 +21,7 @@ from batchedapi_serving.errors import NotReadyError, ServingError
 from batchedapi_serving.grpc import open_inference_pb2 as messages
 from batchedapi_serving.grpc.peers import Peers
 from batchedapi_serving.grpc.status import message, status_code, trailing_metadata
+from batchedapi_serving.web.body_budget import HeldBodies
 from batchedapi_serving.web.gateway import Gateway
 from batchedapi_serving.web.large_bodies import INLINE_BYTES
 from batchedapi_serving.web.request import options_of
@@ -133,16 +134,23 @@ class Service:
         request_id = options_of(metadata).request_id
         asker = _Asker(request_id)
         client = self._peers.client(context.peer())
+        held = HeldBodies(self._gateway.bodies)
         try:
+            if not held.answering(len(body)):
+                raise self._gateway.bodies.error()
             ticket = self._submit(body, metadata, client, asker, _timeout(context))
         except ServingError as error:
+            held.released()
             self._answered(error.status)
             await _fail(context, grpc_problem(error), request_id)
+        del body  # it is held by whoever takes it apart
         try:
             answer = await asker.answer
         except asyncio.CancelledError:  # the client left, or its deadline passed
             self._gateway.cancel(ticket)
             raise
+        finally:
+            held.released()
         if not self._go.is_set():
             await self._may_go(context)
         if answer.status != _OK:

@@ -12,7 +12,6 @@ From it, to all but the last:
     {"status", "content_type", "retry_after", "headers"} and the body of the response
 """
 
-import ctypes
 import functools
 import gc
 import socket
@@ -34,7 +33,7 @@ from batchedapi_serving.dispatch.remote_frames import (
 from batchedapi_serving.errors import ServingError
 from batchedapi_serving.logs import configure_logging
 from batchedapi_serving.predictor.api import MethodSpec
-from batchedapi_serving.processes import give_way_for_memory, kill_with_parent
+from batchedapi_serving.processes import give_memory_back, give_way_for_memory, kill_with_parent
 from batchedapi_serving.settings import ReplicaSettings
 
 _Said = tuple[Meta, Sequence[bytes]]
@@ -117,15 +116,13 @@ def main(runtime: str, descriptor: str) -> None:
     gc.disable()
     connection = socket.socket(fileno=int(descriptor))
     process = CodecProcess(settings)
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
     for meta, payload in read_frames(connection):
         said = process.take(meta, payload)
         if said is not None:
             for piece in (encode_frame(said[0], (), sum(map(len, said[1]))), *said[1]):
                 connection.sendall(piece)
         del meta, payload, said
-        if trim is not None:
-            trim(0)
+        give_memory_back()
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from batchedapi_serving.codecs.base import Answer, Reply, RequestHead
 from batchedapi_serving.dispatch.desk import Line, Ticket
 from batchedapi_serving.errors import ServingError
 from batchedapi_serving.web.asgi import start_cycle
+from batchedapi_serving.web.body_budget import UNCOUNTED_BYTES, HeldBodies
 from batchedapi_serving.web.gateway import Gateway
 from batchedapi_serving.web.large_bodies import INLINE_BYTES, is_large
 from batchedapi_serving.web.limits import SWEEP_SECONDS
@@ -30,7 +31,7 @@ from batchedapi_serving.web.listener import open_door
 from batchedapi_serving.web.patience import Patience, Verdict
 from batchedapi_serving.web.problems import ERROR, finished_error, new_request_id, problem_on
 from batchedapi_serving.web.request import Request
-from batchedapi_serving.web.request_parser import RequestParser
+from batchedapi_serving.web.request_parser import BODY, RequestParser
 from batchedapi_serving.web.responses import CLOSES, CONTINUE, STAYS, render
 from batchedapi_serving.web.routes import Route, wire_of_path
 from batchedapi_serving.web.transport import is_gone, unsent_bytes
@@ -65,6 +66,7 @@ class Connection(asyncio.Protocol):
         gateway.accepted_at = now = self._loop.time()
         self._patience = Patience(gateway.limits, now, random.random())  # noqa: S311 - no secret
         self._client = Client()
+        self._held = HeldBodies(gateway.bodies)
         self._transport: Any = None
         self._flow: Any = None
         self._pending: deque[Request] = deque()
@@ -96,6 +98,7 @@ class Connection(asyncio.Protocol):
         self._deaf = True
         self._parser.close()
         self._pending.clear()
+        self._held.released()
         self._flow.resume_writing()
         if self._ticket is not None:
             self._gateway.cancel(self._ticket)
@@ -127,7 +130,10 @@ class Connection(asyncio.Protocol):
             self._incomplete(parser.awaiting)
 
     def _incomplete(self, part: str) -> None:
-        """A request has begun and not ended: its limits in time run."""
+        """A request has begun and not ended: its limits in time run, and its bytes count."""
+        if part is BODY and not self._held.coming(self._parser.body_bytes):
+            self._refuse(self._gateway.bodies.error())
+            return
         if self._parser.wants_continue:
             if self._busy:  # the client waits for us: it hears after the answers before it
                 self._patience.part_over()
@@ -211,6 +217,10 @@ class Connection(asyncio.Protocol):
         self._kept = STAYS if request.old else b""
         self._path = request.path
         self._named = self._request_id = request.options.request_id
+        size = len(request.body)
+        if size > UNCOUNTED_BYTES and not self._held.answering(size):
+            self._answer_problem(self._gateway.bodies.error())
+            return
         route = self._gateway.hot.get(request.path) if request.method == b"POST" else None
         if route is not None:
             self._predict(request, route)
@@ -218,6 +228,12 @@ class Connection(asyncio.Protocol):
             self._begin(request)
         else:
             self._run_app(request)
+
+    def _answer_problem(self, error: ServingError) -> None:
+        """The answer to a request that is not looked at."""
+        self._gateway.recorder.answered(error.status)
+        wire = wire_of_path(self._path.decode("latin-1"))
+        self.deliver(problem_on(wire, error, self.request_id()))
 
     def _predict(self, request: Request, route: Route) -> None:
         desk, options = self._gateway.desk, request.options
@@ -284,6 +300,7 @@ class Connection(asyncio.Protocol):
     def _answered(self, *, stays_open: bool) -> None:
         """`stays_open` is what the client was told."""
         self._busy = False
+        self._held.released()
         if self._transport.is_closing():
             return
         if not stays_open:
@@ -325,6 +342,8 @@ class Connection(asyncio.Protocol):
     def _refuse(self, error: ServingError) -> None:
         """Nothing more is read; answers that are due come first, then the error, then the end."""
         self._deaf = True
+        self._held.coming(0)
+        self._parser.drop_body()
         self._refusal = error
         self._gateway.recorder.answered(error.status)
         if not self._busy and not self._pending:

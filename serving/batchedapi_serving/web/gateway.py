@@ -9,6 +9,7 @@ from uvicorn.server import ServerState
 
 from batchedapi_serving.dispatch.desk import Desk, Ticket
 from batchedapi_serving.settings import ReplicaSettings
+from batchedapi_serving.web.body_budget import BodyBudget
 from batchedapi_serving.web.large_bodies import LargeBodies, LargeRequest
 from batchedapi_serving.web.limits import SWEEP_SECONDS, Limits
 from batchedapi_serving.web.routes import Route, prediction_routes
@@ -34,6 +35,7 @@ class Gateway:
             age=math.inf if settings.max_connection_age is None else settings.max_connection_age,
         )
         self.large = LargeBodies(settings, desk, recorder.answered)
+        self.bodies = BodyBudget(settings.max_body_bytes)
         self.draining = False
         self.accepted_at = -math.inf
         """When the last client connected, over HTTP or gRPC, on the loop's clock."""
@@ -82,4 +84,5 @@ class Gateway:
             now = loop.time()
             for connection in list(state.connections):
                 connection.check_time(now)  # type: ignore[union-attr]  # all are ours
+            self.bodies.sweep()
             on_sweep()

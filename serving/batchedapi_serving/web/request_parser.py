@@ -79,6 +79,11 @@ class RequestParser:
         waits for the garbage collector, which comes here rarely.
         """
         del self._parser
+        self.drop_body()
+
+    def drop_body(self) -> None:
+        """What has come of a body is of no use any more."""
+        self._body, self._pieces = b"", None
 
     def feed(self, data: bytes) -> Sequence[Request]:
         """The requests that are complete now that `data` has come; look at `error` after them."""
@@ -260,7 +265,7 @@ class RequestParser:
             return
         self.awaiting = None
         body = self._body if self._pieces is None else self._pieces.getvalue()
-        self._body, self._pieces = b"", None
+        self.drop_body()
         path, _, query = self.target.partition(b"?")
         keep_alive = self._parser.should_keep_alive()
         self._ended = not keep_alive

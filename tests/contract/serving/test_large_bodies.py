@@ -1,6 +1,7 @@
 """Bodies that take long to take apart hold up nobody else, and cost what their length should."""
 
 import asyncio
+import contextlib
 import io
 import os
 import signal
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from hostile_bodies import CODE
-from raw_http import connected, request_bytes
+from raw_http import Connection, connected, request_bytes
 from serving import Replica, running_replica, write_manifest
 
 NUMBERS = [float(i % 1000) for i in range(60_000)]
@@ -200,3 +201,47 @@ async def test_a_client_that_leaves_is_not_waited_for(replica: Replica) -> None:
     replica.wait_for(
         lambda: replica.metrics()["batchedapi_in_flight_requests"] == 0, "requests are left"
     )
+
+
+def resident(pid: int) -> int:
+    """MiB of memory of a process."""
+    return (
+        int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // MIB
+    )
+
+
+async def test_bodies_of_all_clients_have_one_budget(replica: Replica) -> None:
+    """Twelve of 31 MiB do not fit: some are told to come back, and all memory goes back."""
+    (web,) = replica.children("web")
+    before, body = resident(web), b" " * (31 * MIB)
+    head = request_bytes("/api/items", body)[: -len(body)]
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(connected(replica.port)) for _ in range(12)]
+
+        async def send(client: Connection) -> bytes:
+            with contextlib.suppress(ConnectionError):
+                await client.send(head)
+                for start in range(0, len(body) - MIB, MIB):
+                    await client.send(body[start : start + MIB])
+                return b""
+            return b"refused"
+
+        await asyncio.gather(*(send(client) for client in clients))
+        most = resident(web)
+        refused = [
+            await client.receive(patience=1.0) for client in clients if client.has_received()
+        ]
+        async with connected(replica.port) as small:
+            await small.send(request_bytes("/api/flat", b"[1,2,3,4]"))
+            answered = await small.receive()
+    async with asyncio.timeout(SLACK):  # our own sockets close in this loop
+        while resident(web) > before + 40:  # noqa: ASYNC110 - of another process
+            await asyncio.sleep(0.2)
+    async with connected(replica.port) as connection:
+        await connection.send(request_bytes("/api/items", b'"%b"' % (b"a" * 31 * MIB)))
+        again = await connection.receive(patience=SLACK)
+
+    assert {(503, "bodies_full")} == {(r.status, r.error["code"]) for r in refused}
+    assert before + 256 + 64 > most
+    assert 200 == answered.status
+    assert (200, b"0") == (again.status, again.body)
