@@ -36,6 +36,11 @@ HTTP_PORT_NAME: Final = "http"
 ADMIN_PORT_NAME: Final = "admin"
 GRPC_PORT_NAME: Final = "grpc"
 
+OPERATOR_DECISIONS_PORT: Final = 8082
+"""Of the operator, on loopback alone: who may forward to its pod may ask there."""
+OPERATOR_LABEL: Final = "app.kubernetes.io/name=batchedapi-operator"
+"""Selects the operator's pods."""
+
 PATH_PREDICT: Final = "/predict"
 PATH_METRICS: Final = "/metrics"
 QUERY_SCALING: Final = "view=scaling"

@@ -4,6 +4,7 @@ import asyncio
 
 import click
 
+from batchedapi_core import contract
 from batchedapi_operator import logs
 from batchedapi_operator.errors import OperatorError
 from batchedapi_operator.process import run
@@ -42,7 +43,14 @@ _LEVELS = ("debug", "info", "warning", "error")
     type=click.IntRange(1, 65535),
     default=DEFAULT_ADMIN_PORT,
     show_envvar=True,
-    help="Of /livez, /readyz, /metrics and /decisions.",
+    help="Of /livez, /readyz and /metrics.",
+)
+@click.option(
+    "--decisions-port",
+    type=click.IntRange(1, 65535),
+    default=contract.OPERATOR_DECISIONS_PORT,
+    show_envvar=True,
+    help="Of /decisions, on loopback alone: reached by kubectl port-forward.",
 )
 def main(
     *,
@@ -52,6 +60,7 @@ def main(
     log_format: str,
     admin_host: str,
     admin_port: int,
+    decisions_port: int,
 ) -> None:
     """Run the batchedapi operator until it is sent SIGTERM."""
     settings = Settings(
@@ -61,6 +70,7 @@ def main(
         log_format=LogFormat(log_format),
         admin_host=admin_host,
         admin_port=admin_port,
+        decisions_port=decisions_port,
     )
     logs.set_up(settings.log_level, settings.log_format)
     try:

@@ -1,4 +1,4 @@
-"""The operator's admin port: liveness, readiness, metrics, and why replicas are as many."""
+"""The operator's two ports: health and metrics for everybody, decisions on loopback alone."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -17,6 +17,9 @@ DEFAULT_LAST: Final = 10
 MOST_LAST: Final = 1000
 _DIGITS: Final = len(str(MOST_LAST))  # longer ones are no number: int() refuses thousands of digits
 
+LOOPBACK: Final = "127.0.0.1"
+"""Where a port-forward to the pod arrives, and nothing else from outside it."""
+
 Decisions = Callable[[ObjectKey, int], list[JsonObject]]
 """At most so many decisions about an API, the newest first."""
 
@@ -29,9 +32,8 @@ async def admin_server(
     live: Callable[[], bool],
     ready: Callable[[], bool],
     registry: CollectorRegistry,
-    decisions: Decisions,
 ) -> AsyncIterator[None]:
-    """Serve until the block ends.
+    """Serve health and metrics until the block ends.
 
     Args:
         host: To listen on; empty is every interface.
@@ -39,7 +41,6 @@ async def admin_server(
         live: False: the process is stuck and is to be restarted.
         ready: False: the apiserver does not answer, or the watches are not open yet.
         registry: What /metrics shows.
-        decisions: What /decisions/NAMESPACE/NAME answers with.
     """
 
     async def health(check: Callable[[], bool]) -> web.Response:
@@ -57,18 +58,37 @@ async def admin_server(
             body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
         )
 
-    async def on_decisions(request: web.Request) -> web.Response:
-        return _told(request, decisions)
-
     app = web.Application()
     app.router.add_get(contract.PATH_LIVE, on_live)
     app.router.add_get(contract.PATH_READY, on_ready)
     app.router.add_get(contract.PATH_METRICS, on_metrics)
+    async with _served(app, host or None, port):
+        yield
+
+
+@asynccontextmanager
+async def decisions_server(port: int, decisions: Decisions) -> AsyncIterator[None]:
+    """Serve /decisions/NAMESPACE/NAME until the block ends.
+
+    It tells of the load of every namespace and asks for no credentials, so it listens on loopback:
+    the API server asks for them before it forwards anything there.
+    """
+
+    async def on_decisions(request: web.Request) -> web.Response:
+        return _told(request, decisions)
+
+    app = web.Application()
     app.router.add_get(f"{PATH_DECISIONS}/{{namespace}}/{{name}}", on_decisions)
+    async with _served(app, LOOPBACK, port):
+        yield
+
+
+@asynccontextmanager
+async def _served(app: web.Application, host: str | None, port: int) -> AsyncIterator[None]:
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        await web.TCPSite(runner, host or None, port).start()
+        await web.TCPSite(runner, host, port).start()
         yield
     finally:
         await runner.cleanup()

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Final
 
 from batchedapi_core import contract
-from batchedapi_operator.admin import admin_server
+from batchedapi_operator.admin import admin_server, decisions_server
 from batchedapi_operator.autoscaling.loop import Autoscaler
 from batchedapi_operator.autoscaling.scrape import Scraper
 from batchedapi_operator.errors import ApplyError
@@ -62,13 +62,15 @@ async def _work(kube: Kube, scraper: Scraper, settings: Settings) -> None:
     queue = WorkQueue(reconciler.reconcile, metrics.reconciled)
     beat = beats.of("watch of ConfigMaps", WATCH_SECONDS + STUCK_SECONDS)
     sources = SourceWatch(kube, store, queue, namespace, beat)
-    async with admin_server(
-        settings.admin_host,
-        settings.admin_port,
-        live=beats.all_live,
-        ready=lambda: watching.is_set() and sources.connected,
-        registry=metrics.registry,
-        decisions=autoscaler.decisions.last,
+    async with (
+        admin_server(
+            settings.admin_host,
+            settings.admin_port,
+            live=beats.all_live,
+            ready=lambda: watching.is_set() and sources.connected,
+            registry=metrics.registry,
+        ),
+        decisions_server(settings.decisions_port, autoscaler.decisions.last),
     ):
         log.info(
             "operator started",

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Final
 
+from batchedapi_core import contract
+
 DISTRIBUTION: Final = "batchedapi"
 DEFAULT_ADMIN_PORT: Final = 8081
 PATH_DECISIONS: Final = "/decisions"
-"""On the admin port, before /NAMESPACE/NAME: the last decisions about that API."""
+"""On the decisions port, before /NAMESPACE/NAME: the last decisions about that API."""
 
 
 class LogFormat(enum.StrEnum):
@@ -36,3 +38,5 @@ class Settings:
     admin_host: str = ""
     """Empty: every interface, IPv4 and IPv6."""
     admin_port: int = DEFAULT_ADMIN_PORT
+    decisions_port: int = contract.OPERATOR_DECISIONS_PORT
+    """Always on loopback."""

@@ -1,12 +1,15 @@
 """What the command line asks of a cluster, with the user's kubeconfig and rights."""
 
+import http.client
 import json
+import re
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
 import click
 from kubernetes import client, config
+from kubernetes.stream import portforward
 from urllib3.exceptions import HTTPError
 
 from batchedapi_core import contract
@@ -14,23 +17,24 @@ from batchedapi_operator.settings import PATH_DECISIONS
 
 NOT_FOUND: Final = 404
 _REFUSED: Final = (401, 403)
-_UNREACHABLE: Final = (502, 503, 504)
 SECONDS: Final = 15.0
-PORT: Final = "admin"
-"""Name of the port of the operator's Service."""
+_RELEASE: Final = "batchedapi-operator"
+_HANDSHAKE: Final = re.compile(r"Handshake status ([0-9]{3})")
+"""All that the client says of a forward that the API server refused."""
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorAddress:
-    """Where the operator's admin port is found."""
+class OperatorPod:
+    """A pod of an operator, whose decisions port is forwarded to."""
 
     namespace: str
-    service: str
+    name: str
+    release: str
+    """Name of its service account; the chart names everything after it."""
 
-    def path(self, api_namespace: str, api_name: str) -> str:
-        """Of the decisions about an API, through the apiserver's proxy."""
-        service = f"/api/v1/namespaces/{quote(self.namespace)}/services/{quote(self.service)}"
-        return f"{service}:{PORT}/proxy{PATH_DECISIONS}/{quote(api_namespace)}/{quote(api_name)}"
+    def __str__(self) -> str:
+        port = contract.OPERATOR_DECISIONS_PORT
+        return f"port {port} of pod {self.name!r} in namespace {self.namespace!r}"
 
 
 def connect(context: str | None) -> str:
@@ -71,69 +75,93 @@ def read_status(namespace: str, name: str) -> dict[str, Any]:
 
 
 def read_decisions(
-    operator: OperatorAddress, namespace: str, name: str, last: int
+    operator_namespace: str, namespace: str, name: str, last: int
 ) -> list[dict[str, Any]]:
     """What the operator remembers of an API, the newest first; nothing if it knows nothing.
+
+    Where several operators run in the namespace, the one that decides about the API answers.
 
     Raises:
         ClickException: The operator cannot be asked; the message says what to do about it.
     """
-    api = client.ApiClient()
-    request = api.param_serialize(
-        "GET",
-        operator.path(namespace, name),
-        query_params=[("last", str(last))],
-        header_params={"Accept": contract.JSON},
-        auth_settings=["BearerToken"],
-    )
+    path = f"{PATH_DECISIONS}/{quote(namespace)}/{quote(name)}?last={last}"
+    for pod in operator_pods(operator_namespace):
+        status, payload = _ask(pod, path)
+        if status == NOT_FOUND:
+            continue
+        try:
+            found: list[dict[str, Any]] = json.loads(payload)["decisions"]
+        except (ValueError, KeyError, TypeError) as error:
+            message = f"{pod}: expected decisions, got {status} {payload[:200]!r}"
+            raise click.ClickException(message) from error
+        return found
+    return []
+
+
+def operator_pods(namespace: str) -> list[OperatorPod]:
+    """Running pods of operators.
+
+    Raises:
+        ClickException: There is none, or the user may not look for them.
+    """
     try:
-        answer: Any = api.call_api(*request, _request_timeout=SECONDS)
-        payload: bytes = answer.read()
+        found: Any = client.CoreV1Api().list_namespaced_pod(
+            namespace, label_selector=contract.OPERATOR_LABEL, _request_timeout=SECONDS
+        )
+    except client.ApiException as error:
+        text = _refusal(namespace, _RELEASE, error.status, error.reason)
+        raise click.ClickException(text) from error
     except HTTPError as error:
         raise click.ClickException(f"apiserver: {error}") from error
-    if answer.status == NOT_FOUND and _is_ours(payload):
-        return []
-    if answer.status != 200:  # noqa: PLR2004 - HTTP: OK
-        raise click.ClickException(_refusal(operator, answer.status, payload))
+    running = [pod for pod in found.items if pod.status.phase == "Running"]
+    if not running:
+        raise click.ClickException(
+            f"no operator runs in namespace {namespace!r}: name the operator's with"
+            f" --operator-namespace; kubectl get pods -A -l {contract.OPERATOR_LABEL} lists it"
+        )
+    return [
+        OperatorPod(namespace, pod.metadata.name, pod.spec.service_account_name or _RELEASE)
+        for pod in running
+    ]
+
+
+def _ask(pod: OperatorPod, path: str) -> tuple[int, bytes]:
+    """Status and body of a GET through a port-forward."""
     try:
-        found: list[dict[str, Any]] = json.loads(payload)["decisions"]
-    except (ValueError, KeyError, TypeError) as error:
-        message = f"{operator.path(namespace, name)}: expected decisions, got {payload[:200]!r}"
-        raise click.ClickException(f"{message}: {_remedy(operator)}") from error
-    return found
-
-
-def _is_ours(payload: bytes) -> bool:
-    """Whether the operator said that, and not the apiserver in front of it."""
+        forward: Any = portforward(
+            client.CoreV1Api().connect_get_namespaced_pod_portforward,
+            pod.name,
+            pod.namespace,
+            ports=str(contract.OPERATOR_DECISIONS_PORT),
+        )
+    except client.ApiException as error:
+        told = _HANDSHAKE.search(str(error.reason))
+        status = int(told[1]) if told is not None else error.status
+        text = _refusal(pod.namespace, pod.release, status, error.reason)
+        raise click.ClickException(text) from error
+    connection = http.client.HTTPConnection("localhost", timeout=SECONDS)
+    connection.sock = forward.socket(contract.OPERATOR_DECISIONS_PORT)
+    connection.sock.settimeout(SECONDS)
     try:
-        return "error" in json.loads(payload)
-    except (ValueError, TypeError):
-        return False
+        connection.request("GET", path, headers={"Accept": contract.JSON})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    except (OSError, http.client.HTTPException) as error:
+        why = forward.error(contract.OPERATOR_DECISIONS_PORT) or repr(error)
+        text = f"{pod} does not answer: {why.strip()}; is that operator older than this command?"
+        raise click.ClickException(text) from error
+    finally:
+        forward.close()
 
 
-def _refusal(operator: OperatorAddress, status: int, payload: bytes) -> str:
-    where = f"service {operator.service!r} in namespace {operator.namespace!r}"
+def _refusal(namespace: str, release: str, status: int, reason: object) -> str:
     if status in _REFUSED:
         return (
-            f"you may not ask the {where}: that takes `get` on services/proxy there. The chart has"
-            " a Role for it; an administrator gives it with: kubectl create rolebinding"
-            f" decisions-reader -n {operator.namespace} --user=YOU"
-            f" --role={operator.service.removesuffix('-metrics')}-decisions-view."
+            f"you may not forward to the operator's pod in namespace {namespace!r}: that takes"
+            " `list` on pods, and `get` and `create` on pods/portforward there. The chart has a"
+            " Role for it; an administrator gives it with: kubectl create rolebinding"
+            f" decisions-reader -n {namespace} --user=YOU"
+            f" --role={release}-decisions-view."
             " Without --last, the newest decision is read from the API itself"
         )
-    if status == NOT_FOUND:
-        return f"there is no {where}: {_remedy(operator)}"
-    if status in _UNREACHABLE:
-        return (
-            f"the {where} does not answer ({status}): is the operator running?"
-            f" kubectl get pods -n {operator.namespace}"
-        )
-    return f"the {where} answered {status}: {payload[:200].decode(errors='replace')}"
-
-
-def _remedy(operator: OperatorAddress) -> str:
-    return (
-        "name the operator's with --operator-namespace and --operator-service; kubectl get services"
-        " -A -l app.kubernetes.io/name=batchedapi-operator lists it"
-        f" (looked for {operator.namespace}/{operator.service})"
-    )
+    return f"apiserver, asked to forward to the operator's pod in {namespace!r}: {status} {reason}"

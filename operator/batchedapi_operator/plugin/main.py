@@ -8,7 +8,6 @@ import click
 
 from batchedapi_operator.autoscaling.ring import ENTRIES
 from batchedapi_operator.plugin.cluster import (
-    OperatorAddress,
     connect,
     read_decisions,
     read_status,
@@ -42,13 +41,7 @@ def main() -> None:
     "--operator-namespace",
     default="batchedapi-system",
     show_default=True,
-    help="Where the operator runs; it is asked for older decisions.",
-)
-@click.option(
-    "--operator-service",
-    default="batchedapi-operator-metrics",
-    show_default=True,
-    help="Service of its admin port.",
+    help="Where the operator runs; it is asked for older decisions, by a port-forward.",
 )
 def why(
     name: str,
@@ -58,7 +51,6 @@ def why(
     last: int | None,
     output: str,
     operator_namespace: str,
-    operator_service: str,
 ) -> None:
     """Say why the BatchedAPI NAME has as many replicas as it has."""
     current = connect(context)
@@ -74,8 +66,8 @@ def why(
     if last is None:
         click.echo(_json(decision) if output == "json" else explain_decision(decision))
         return
-    operator = OperatorAddress(operator_namespace, operator_service)
-    decisions = joined(decision, read_decisions(operator, place, name, last))[:last]
+    older = read_decisions(operator_namespace, place, name, last)
+    decisions = joined(decision, older)[:last]
     if output == "json":
         click.echo(_json(decisions))
         return

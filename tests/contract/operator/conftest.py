@@ -91,12 +91,20 @@ class OperatorProcess:
 
     process: subprocess.Popen[bytes]
     admin_port: int
+    decisions_port: int
     log: Path
 
     def admin(self, path: str) -> tuple[int, str]:
         """Status and text of an answer of the admin port; 0 while nobody listens."""
+        return self._asked(self.admin_port, path)
+
+    def decisions(self, path: str) -> tuple[int, str]:
+        """The same of the decisions port."""
+        return self._asked(self.decisions_port, path)
+
+    def _asked(self, port: int, path: str) -> tuple[int, str]:
         try:
-            url = f"http://127.0.0.1:{self.admin_port}{path}"
+            url = f"http://127.0.0.1:{port}{path}"
             with urllib.request.urlopen(url, timeout=2) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
@@ -105,23 +113,30 @@ class OperatorProcess:
             return 0, ""
 
 
-def start_operator(namespace: str, log: Path) -> OperatorProcess:
-    """`python -m batchedapi_operator`, for one namespace."""
+def free_port() -> int:
+    """One that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+        number: int = probe.getsockname()[1]
+    return number
+
+
+def start_operator(namespace: str, log: Path) -> OperatorProcess:
+    """`python -m batchedapi_operator`, for one namespace."""
+    port, decisions = free_port(), free_port()
     environment = {
         **os.environ,
         "BATCHEDAPI_WATCH_NAMESPACE": namespace,
         "BATCHEDAPI_SERVING_IMAGE": SERVING_IMAGE,
         "BATCHEDAPI_ADMIN_PORT": str(port),
         "BATCHEDAPI_ADMIN_HOST": "127.0.0.1",
+        "BATCHEDAPI_DECISIONS_PORT": str(decisions),
     }
     with log.open("ab") as stream:
         process = subprocess.Popen(
             [sys.executable, "-m", "batchedapi_operator"], env=environment, stderr=stream
         )
-    return OperatorProcess(process, port, log)
+    return OperatorProcess(process, port, decisions, log)
 
 
 @pytest.fixture(scope="session")

@@ -141,7 +141,7 @@ def full_report() -> JsonObject:
 async def test_decisions_that_nobody_made_are_told_with_a_sentence(
     operator: OperatorProcess,
 ) -> None:
-    """The admin port answers for every name; the plugin tells its 404 from the apiserver's."""
-    status, _ = operator.admin("/decisions/demo/nobody")
+    """Every name has an answer; a 404 is that of an operator that knows nothing of it."""
+    status, _ = operator.decisions("/decisions/demo/nobody")
 
     assert 404 == status

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batchedapi_operator.plugin.cluster import OperatorAddress
+from batchedapi_core import contract
 from chart import Objects, only, render
 
 
@@ -60,18 +60,23 @@ def test_users_who_may_edit_a_namespace_may_edit_its_apis() -> None:
 def test_older_decisions_are_read_by_whom_an_administrator_lets() -> None:
     """They tell of the load of every namespace: the right is there, and bound to nobody (F3)."""
     objects = render()
-    role, service = only(objects, "Role", "-decisions-view"), only(objects, "Service")
-    port = service["spec"]["ports"][0]["name"]
-    (rule,) = role["rules"]
+    role = only(objects, "Role", "-decisions-view")
+    operator = only(objects, "Deployment")["spec"]["template"]
 
-    assert (
-        OperatorAddress("system", service["metadata"]["name"])
-        .path("demo", "iris")
-        .startswith(
-            f"/api/v1/namespaces/{role['metadata']['namespace']}/services/{rule['resourceNames'][0]}/"
-        )
-    )
-    assert f"{service['metadata']['name']}:{port}" == rule["resourceNames"][0]
-    assert (["services/proxy"], ["get"]) == (rule["resources"], rule["verbs"])
+    assert {"pods": ["get", "list"], "pods/portforward": ["get", "create"]} == {
+        rule["resources"][0]: rule["verbs"] for rule in role["rules"]
+    }
     bindings = [one for one in objects if one["kind"].endswith("RoleBinding")]
     assert role["metadata"]["name"] not in [one["roleRef"]["name"] for one in bindings]
+    # the plugin finds the pod by its label, and names the role after the account
+    name, value = contract.OPERATOR_LABEL.split("=")
+    assert value == operator["metadata"]["labels"][name]
+    account = operator["spec"]["serviceAccountName"]
+    assert f"{account}-decisions-view" == role["metadata"]["name"]
+
+
+def test_no_service_leads_to_the_decisions() -> None:
+    """Nor could one: they listen on loopback."""
+    ports = {port["name"] for port in only(render(), "Service")["spec"]["ports"]}
+
+    assert {"admin"} == ports

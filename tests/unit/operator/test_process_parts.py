@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from batchedapi_operator import __main__ as program
 from batchedapi_operator import logs
-from batchedapi_operator.admin import admin_server
+from batchedapi_operator.admin import admin_server, decisions_server
 from batchedapi_operator.keys import JsonObject, ObjectKey
 from batchedapi_operator.logs import JsonFormatter, TextFormatter
 from batchedapi_operator.metrics import Metrics
@@ -78,9 +78,18 @@ def known_decisions(key: ObjectKey, count: int) -> list[JsonObject]:
     return [{"desired": 3 - n} for n in range(3)][:count] if key.name == "iris" else []
 
 
-async def answers_of(port: int, metrics: Metrics, *paths: str) -> dict[str, tuple[int, str]]:
-    """Status and text of the admin port's answers."""
+def free_port() -> int:
+    """One that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        number: int = probe.getsockname()[1]
+    return number
+
+
+async def answers_of(metrics: Metrics, *paths: str) -> dict[str, tuple[int, str]]:
+    """Status and text of the operator's answers, each from the port that it is for."""
     found = {}
+    port, decisions = free_port(), free_port()
     async with (
         admin_server(
             "127.0.0.1",
@@ -88,12 +97,13 @@ async def answers_of(port: int, metrics: Metrics, *paths: str) -> dict[str, tupl
             live=lambda: True,
             ready=lambda: False,
             registry=metrics.registry,
-            decisions=known_decisions,
         ),
+        decisions_server(decisions, known_decisions),
         aiohttp.ClientSession() as session,
     ):
         for path in paths:
-            async with session.get(f"http://127.0.0.1:{port}{path}") as answer:
+            asked = decisions if path.startswith("/decisions") else port
+            async with session.get(f"http://127.0.0.1:{asked}{path}") as answer:
                 found[path] = (answer.status, await answer.text())
     return found
 
@@ -112,29 +122,42 @@ async def answers_of(port: int, metrics: Metrics, *paths: str) -> dict[str, tupl
         ("/decisions/demo", 404, ""),
     ],
 )
-async def test_the_admin_port_tells_the_last_decisions(path: str, status: int, words: str) -> None:
+async def test_the_decisions_port_tells_the_last_decisions(
+    path: str, status: int, words: str
+) -> None:
     """F3: `kubectl batchedapi why --last` reads them from here."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-
-    found = await answers_of(port, Metrics(), path)
+    found = await answers_of(Metrics(), path)
 
     assert status == found[path][0]
     assert words in found[path][1]
 
 
+async def test_decisions_are_told_on_loopback_alone() -> None:
+    """They are about every namespace, and nobody is asked for credentials."""
+    address = "127.0.0.2"  # this machine's too, as the address of its pod is
+    port, admin = free_port(), free_port()
+    checks = {"live": lambda: True, "ready": lambda: True, "registry": Metrics().registry}
+    async with (
+        admin_server("", admin, **checks),
+        decisions_server(port, known_decisions),
+        aiohttp.ClientSession() as session,
+    ):
+        async with session.get(f"http://{address}:{admin}/livez") as health:
+            assert 200 == health.status
+        async with session.get(f"http://{address}:{admin}/decisions/demo/iris") as other:
+            assert 404 == other.status
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await session.get(f"http://{address}:{port}/decisions/demo/iris")
+
+
 async def test_the_admin_port_tells_health_and_metrics() -> None:
     """Readiness goes when the apiserver does not answer; liveness does not."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     metrics = Metrics()
     metrics.decided(
         ObjectKey("demo", "iris"), "Demand", desired=3, ready=2, base=10.0, capacity=5.0
     )
 
-    found = await answers_of(port, metrics, "/livez", "/readyz", "/metrics")
+    found = await answers_of(metrics, "/livez", "/readyz", "/metrics")
 
     assert (200, 503) == (found["/livez"][0], found["/readyz"][0])
     wanted = 'batchedapi_operator_desired_replicas{name="iris",namespace="demo"} 3.0'
