@@ -140,6 +140,9 @@ class ModelLane:
         except HangsError:
             return
         else:
+            if "unfit" in result:
+                self.die()
+                return
             self._world.running -= 1
             self._say(result, parts)
 
@@ -195,6 +198,8 @@ class ModelEndOfChannel:
             return
         except asyncio.CancelledError:
             result, parts = {"kind": "error", "error": "was cancelled"}, ()
+        if "unfit" in result:
+            self._process.die()
         if self._process.alive:
             del self.calls[meta["call"]]
             self._world.running -= 1

@@ -18,6 +18,7 @@ from batchedapi_serving.codecs.item_results import item_frame
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.errors import PredictorError
 from batchedapi_serving.model.collate import Arguments, arguments_of
+from batchedapi_serving.model.device_errors import device_lost, out_of_memory
 from batchedapi_serving.model.split_items import error_item, split_call, split_items
 from batchedapi_serving.model.split_tensors import TensorSplitter
 from batchedapi_serving.predictor.api import ItemError, MethodSpec
@@ -27,8 +28,9 @@ log = logging.getLogger(__name__)
 Result = tuple[Meta, Sequence[bytes]]
 _WHOLE: Final = (np.ndarray, list, dict)
 """Types of nearly all answers, which need no closer look."""
-_NO_MEMORY: Final = ("CUDA out of memory", "DefaultCPUAllocator: can't allocate memory")
-"""Of a RuntimeError: what torch says without a type of its own, on a GPU and on a CPU."""
+_SUSPICIOUS: Final = 8
+"""Batches of one method that fail in a row before its warm-up rows are run as a probe. Of halves of
+a batch with one culprit every other one succeeds."""
 
 
 class _Served:
@@ -50,9 +52,52 @@ class BatchRunner:
 
     def __init__(self, predictor: Any, methods: Sequence[MethodSpec]) -> None:
         self._methods = {method.name: _Served(predictor, method) for method in methods}
+        self.probes: dict[str, tuple[Meta, bytes]] = {}
+        """Of methods that were warmed up: a batch that is known to succeed. Set by the owner."""
+        self._failed: dict[str, int] = {}
+        """Batches that failed in a row, of methods whose last one did."""
 
     def run(self, meta: Meta, payload: bytes) -> Result:
-        """Answer one batch frame; whatever the user's code does, an answer comes back."""
+        """Answer one batch frame; whatever the user's code does, an answer comes back.
+
+        With `unfit` in it no later batch can succeed: the process is to end, and nobody to be told.
+        """
+        result = self._run(meta, payload)
+        if self._failed or result[0]["kind"] == "error":
+            probe = self._probe_after(meta["method"], result[0])
+            if probe is not None and self._run(*probe)[0]["kind"] == "error":
+                return _unfit(meta["method"])
+        return result
+
+    async def run_async(self, meta: Meta, payload: bytes) -> Result:
+        """`run` for an async method; cancelled only if the task that awaits it is."""
+        result = await self._run_async(meta, payload)
+        if self._failed or result[0]["kind"] == "error":
+            probe = self._probe_after(meta["method"], result[0])
+            if probe is not None and (await self._run_async(*probe))[0]["kind"] == "error":
+                return _unfit(meta["method"])
+        return result
+
+    def _probe_after(self, method: str, result: Meta) -> tuple[Meta, bytes] | None:
+        """What to run to see whether rows are at fault, or the process; mostly nothing.
+
+        What an ItemError refuses, and what memory has no room for, says nothing of either.
+        """
+        if result["kind"] != "error":
+            if "raised" not in result:
+                self._failed.pop(method, None)
+            return None
+        if "unfit" in result or result["oom"] or "of_a_row" in result:
+            return None
+        failed = self._failed.get(method, 0) + 1
+        probe = self.probes.get(method)
+        if probe is None or failed < _SUSPICIOUS:
+            self._failed[method] = failed
+            return None
+        del self._failed[method]
+        return probe
+
+    def _run(self, meta: Meta, payload: bytes) -> Result:
         try:
             served = self._methods.get(meta["method"]) or self._unknown(meta)
             answer = served.call(*served.arguments(meta, payload))
@@ -60,8 +105,7 @@ class BatchRunner:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - user code: anything may be raised
             return self._failure(meta, error)
 
-    async def run_async(self, meta: Meta, payload: bytes) -> Result:
-        """`run` for an async method; cancelled only if the task that awaits it is."""
+    async def _run_async(self, meta: Meta, payload: bytes) -> Result:
         try:
             served = self._methods.get(meta["method"]) or self._unknown(meta)
             answer = served.call(*served.arguments(meta, payload))
@@ -82,6 +126,10 @@ class BatchRunner:
     def _failure(self, meta: Meta, error: BaseException) -> Result:
         rows = meta["rows"]
         facts = {"method": meta["method"], "rows": rows}
+        if device_lost(error):  # whatever it was turned into on its way
+            text = "".join(traceback.format_exception(error))
+            log.error("the device is lost to this process", extra={**facts, "traceback": text})
+            return _unfit(meta["method"])
         if isinstance(error, PredictorError):
             log.error("wrong answer", extra={**facts, "error": str(error)})
             return _error(f"failed: {error}")
@@ -96,13 +144,11 @@ class BatchRunner:
         return _error(f"raised {type(error).__name__}", oom=out_of_memory(error))
 
 
-def out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that a smaller batch might have fit (C24)."""
-    if isinstance(error, MemoryError):
-        return True
-    if any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__):
-        return True  # of torch, cupy and others, which are not imported here
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)
+def _unfit(method: str) -> Result:
+    """No later batch can succeed here."""
+    log.error("no batch can succeed in this process", extra={"method": method})
+    meta, buffers = _error("failed, and so would every other batch of its process")
+    return {**meta, "unfit": True}, buffers
 
 
 def _error(text: str, *, oom: bool = False) -> Result:

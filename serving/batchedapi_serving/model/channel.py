@@ -172,6 +172,9 @@ class _Connection(asyncio.Protocol):
             os._exit(1)  # as a lane does: not answered, the call would count as running for ever
         else:
             result, buffers = task.result()
+            if "unfit" in result:
+                log.error("call ended the process", extra={"error": result["error"]})
+                os._exit(1)
         self._say({**result, "result": call}, buffers)
 
     async def submit(self, meta: Meta, payload: Sequence[bytes]) -> tuple[Meta, bytes]:

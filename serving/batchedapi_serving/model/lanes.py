@@ -18,6 +18,10 @@ RECONNECT_SECONDS: Final = 0.05
 _BUFFER_BYTES: Final = 1 << 20
 
 
+class UnfitError(Exception):
+    """No batch can succeed in this process any more: it ends, and is replaced."""
+
+
 class Runner(Protocol):
     """Runs batches; `model.batch.BatchRunner`."""
 
@@ -52,7 +56,11 @@ def _run_lane(path: Path, runner: Runner, hello: Mapping[str, Any]) -> None:
 
 
 def serve_lane(path: Path, runner: Runner, hello: Mapping[str, Any]) -> None:
-    """Run what the dispatcher sends, one batch after another; never returns."""
+    """Run what the dispatcher sends, one batch after another; never returns.
+
+    Raises:
+        UnfitError: the process has to end; the batch is not answered, and run again elsewhere.
+    """
     supervisor = os.getppid()
     arena = Arena.create()
     while True:
@@ -62,6 +70,8 @@ def serve_lane(path: Path, runner: Runner, hello: Mapping[str, Any]) -> None:
                 for meta, payload in read_frames(connection):
                     # Taken, not viewed: user code may keep what it was given.
                     result, buffers = runner.run(meta, arena.take(meta, payload))
+                    if "unfit" in result:
+                        raise UnfitError(result["error"])
                     connection.sendall(arena.encode(result, buffers))
         except ConnectionError as error:
             log.debug("lane reconnects", extra={"error": repr(error)})

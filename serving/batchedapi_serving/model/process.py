@@ -100,8 +100,10 @@ def load(
             found = channel.call(warm_up_async(runner, method, size, sizes, clock))
         else:
             found = warm_up(runner, method, size, sizes, clock)
-        if found:
-            timings[method.name] = found
+        if found.first is not None:
+            runner.probes[method.name] = found.first
+        if found.timings:
+            timings[method.name] = found.timings
     submitter.local = None
     return runner, methods, timings
 

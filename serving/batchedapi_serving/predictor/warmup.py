@@ -37,13 +37,21 @@ class Timing(NamedTuple):
     seconds: float
 
 
+class WarmUp(NamedTuple):
+    """What a method did before anybody waited for it."""
+
+    first: tuple[Meta, bytes] | None
+    """Batch that succeeded; None: it cannot be, or was not to be, warmed up."""
+    timings: list[Timing]
+
+
 def warm_up(
     runner: Runner,
     method: MethodSpec,
     max_batch_size: int,
     sizes: tuple[int, ...] | None = None,
     clock: Callable[[], float] | None = None,
-) -> list[Timing]:
+) -> WarmUp:
     """Run batches of zeros or of the method's example, each variable dimension of length 1.
 
     A method for JSON items without an example cannot be warmed up: nobody knows what it takes.
@@ -63,14 +71,15 @@ def warm_up(
     """
     if method.is_async:
         return asyncio.run(warm_up_async(runner, method, max_batch_size, sizes, clock))
-    timings = []
+    first, timings = None, []
     for meta, payload, size in _batches(method, max_batch_size, sizes):
+        first = first or (meta, payload)
         _check(method, meta, runner.run(meta, payload)[0])
         if clock is not None and _is_like_clients(method):
             began = clock()
             _check(method, meta, runner.run(meta, payload)[0])
             timings.append(Timing(meta["rows"], size, clock() - began))
-    return timings
+    return WarmUp(first, timings)
 
 
 async def warm_up_async(
@@ -79,16 +88,17 @@ async def warm_up_async(
     max_batch_size: int,
     sizes: tuple[int, ...] | None = None,
     clock: Callable[[], float] | None = None,
-) -> list[Timing]:
+) -> WarmUp:
     """See `warm_up`; on the running event loop, to which a predictor may have tied things."""
-    timings = []
+    first, timings = None, []
     for meta, payload, size in _batches(method, max_batch_size, sizes):
+        first = first or (meta, payload)
         _check(method, meta, (await runner.run_async(meta, payload))[0])
         if clock is not None and _is_like_clients(method):
             began = clock()
             _check(method, meta, (await runner.run_async(meta, payload))[0])
             timings.append(Timing(meta["rows"], size, clock() - began))
-    return timings
+    return WarmUp(first, timings)
 
 
 def _is_like_clients(method: MethodSpec) -> bool:

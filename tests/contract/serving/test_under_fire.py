@@ -237,6 +237,52 @@ async def test_rows_that_always_raise_leave_another_method_its_share(tmp_path: P
     assert len(badly) >= 0.4 * len(well)
 
 
+STICKY = """
+    from batchedapi_serving import batched
+
+    class Model:
+        def __init__(self, config, context):
+            self.broken = None
+
+        @batched(example="warm", max_batch_size=8)
+        def predict(self, items):
+            if "break" in items:
+                self.broken = RuntimeError("CUDA error: device-side assert triggered")
+            if "strange" in items:
+                self.broken = KeyError("no text that is known")
+            if self.broken is not None:
+                raise self.broken
+            if "bad" in items:
+                raise ValueError
+            return items
+"""
+
+
+async def test_a_process_that_can_no_longer_answer_is_replaced(tmp_path: Path) -> None:
+    """Ready, it answered every batch with 500 for ever; wrong rows of clients replace nothing."""
+    spec = {"serverSideBatching": {"batchInterval": "200ms", "strategy": "Fixed"}}
+    file = write_manifest(tmp_path, STICKY, spec)
+    with running_replica(tmp_path, ["-f", str(file)]) as replica:
+        first = replica.children("model")
+        for _ in range(5):
+            bad = await asyncio.gather(*(ask(replica.port, "bad") for _ in range(8)))
+            assert {500} == {answer.status for answer in bad}
+        assert first == replica.children("model")
+
+        culprit, *others = await asyncio.gather(
+            *(ask(replica.port, item) for item in ("break", *"abcdefg"))
+        )
+        assert (500, [200] * 7) == (culprit.status, [other.status for other in others])
+        second = replica.children("model")
+        assert second != first
+
+        strange = await ask(replica.port, "strange")
+        later = [(await ask(replica.port, "good")).status for _ in range(10)]
+        assert (500, [500] * 6 + [200] * 4) == (strange.status, later)
+        assert second != replica.children("model")
+        assert 200 == replica.admin("/readyz")[0]
+
+
 async def test_the_least_loaded_process_is_taken(tmp_path: Path) -> None:
     """Two of four lanes are busy, then both processes have one of them."""
     file = manifest(

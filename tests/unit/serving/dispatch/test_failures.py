@@ -225,3 +225,27 @@ async def test_an_overload_kills_no_healthy_process_and_serves_at_capacity() -> 
     answered = [one.status for one in asked].count(200)
     assert [] == world.replaced
     assert answered > 0.9 * 30 * 4 / 0.3
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+async def test_a_device_that_is_lost_costs_nobody_but_the_row_that_lost_it(lanes: int) -> None:
+    """As after a death: the process is replaced, the batch runs again, the culprit gets its 500."""
+    broken: set[int] = set()
+
+    def predict(items: list[int]) -> list[int]:
+        process = next(p for p in world.processes if p.lanes[0]._lane.batch is not None)
+        if 5 in items:
+            broken.add(process.pid)
+        if process.pid in broken:
+            raise RuntimeError("CUDA error: device-side assert triggered")
+        return items
+
+    world = World(predict, restart=0.1, lanes=lanes, max_batch_size=8)
+    asked = [world.ask(n) for n in range(8)]
+    await asyncio.sleep(10)
+    later = [world.ask(n) for n in range(10, 18)]
+    await asyncio.sleep(5)
+
+    assert [500 if n == 5 else 200 for n in range(8)] == [one.status for one in asked]
+    assert {200} == {one.status for one in later}
+    assert 3 == len(broken)

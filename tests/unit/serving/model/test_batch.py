@@ -330,3 +330,121 @@ def test_each_frame_runs_the_method_it_names() -> None:
 
     assert [2, 3] == bodies(items)
     assert [6] == np.frombuffer(data, "<f4").tolist()
+
+
+STUCK = RuntimeError("CUDA error: device-side assert triggered")
+
+
+class Breaking:
+    """Answers items, but for "bad" ones; broken for ever by a "break"."""
+
+    def __init__(self) -> None:
+        self.broken: Exception | None = None
+        self.runs = 0
+
+    def predict(self, items: list[Any]) -> list[Any]:
+        """The items."""
+        self.runs += 1
+        if "break" in items:
+            self.broken = KeyError("not known for a device's")
+        if self.broken is not None:
+            raise self.broken
+        for text, error in (("bad", ValueError()), ("refused", ItemError(410, "")),
+                            ("large", MemoryError())):  # fmt: skip
+            if text in items:
+                raise error
+        return items
+
+
+def runner_with_probe(predictor: Breaking) -> Any:
+    """Runs batches of one item; answers the metas of the results."""
+    runner = BatchRunner(predictor, [ITEMS])
+    runner.probes["predict"] = {"method": "predict", "rows": 1}, b'["warm"]'
+
+    def ask(*items: str) -> dict[str, Any]:
+        return runner.run({"method": "predict", "rows": len(items)}, orjson.dumps(items))[0]
+
+    return ask
+
+
+def test_a_lost_device_makes_the_process_unfit_at_once() -> None:
+    """S2: nothing after it can succeed."""
+    predictor = Breaking()
+    ask = runner_with_probe(predictor)
+    predictor.broken = STUCK
+
+    assert ask("good")["unfit"]
+    assert 1 == predictor.runs
+
+
+def test_after_many_failures_in_a_row_the_warm_up_row_tells_whose_fault_it_is() -> None:
+    """The eighth batch is not answered: it runs again in another process."""
+    predictor = Breaking()
+    ask = runner_with_probe(predictor)
+
+    found = [ask("break"), *(ask("good") for _ in range(7))]
+
+    assert [False] * 7 + [True] == ["unfit" in one for one in found]
+    assert 8 + 1 == predictor.runs
+
+
+@pytest.mark.parametrize("item", ["bad", "refused", "large"])
+def test_wrong_rows_alone_never_make_a_process_unfit(item: str) -> None:
+    """However many; and the probe costs every eighth batch of them one row."""
+    predictor = Breaking()
+    ask = runner_with_probe(predictor)
+
+    found = [ask(item, item) for _ in range(100)]
+
+    assert not any("unfit" in one for one in found)
+    assert predictor.runs <= 100 + 100 // 8
+
+
+def test_a_success_between_failures_begins_the_count_anew() -> None:
+    """And a refused row is no success."""
+    predictor = Breaking()
+    ask = runner_with_probe(predictor)
+    for _ in range(7):
+        ask("bad")
+    ask("refused")
+    before = predictor.runs
+    ask("bad")
+    assert 2 == predictor.runs - before  # with the probe
+
+    for _ in range(7):
+        ask("bad")
+    ask("good")
+    before = predictor.runs
+    ask("bad")
+    assert 1 == predictor.runs - before
+
+
+def test_without_warm_up_rows_nothing_is_a_probe() -> None:
+    """A row of a client is not: it may be wrong, or must not run twice."""
+    predictor = Breaking()
+    runner = BatchRunner(predictor, [ITEMS])
+
+    found = [
+        runner.run({"method": "predict", "rows": 1}, orjson.dumps([item]))[0]
+        for item in ["break", *["good"] * 50]
+    ]
+
+    assert not any("unfit" in one for one in found)
+
+
+async def test_an_async_method_is_probed_as_well() -> None:
+    """On its loop."""
+
+    class Later(Breaking):
+        async def predict(self, items: list[Any]) -> list[Any]:  # type: ignore[override]
+            return super().predict(items)
+
+    runner = BatchRunner(Later(), [dataclasses.replace(ITEMS, is_async=True)])
+    runner.probes["predict"] = {"method": "predict", "rows": 1}, b'["warm"]'
+
+    found = [
+        (await runner.run_async({"method": "predict", "rows": 1}, orjson.dumps([item])))[0]
+        for item in ["break", *["good"] * 7]
+    ]
+
+    assert [False] * 7 + [True] == ["unfit" in one for one in found]

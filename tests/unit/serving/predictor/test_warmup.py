@@ -231,7 +231,7 @@ def test_the_second_run_of_each_size_is_timed() -> None:
     found = warm_up(runner, TENSOR, 4, clock=lambda: runner.now)
 
     assert [1, 1, 2, 2, 4, 4] == runner.rows
-    assert [(1, 1, 1.0), (2, 2, 2.0), (4, 4, 4.0)] == found
+    assert [(1, 1, 1.0), (2, 2, 2.0), (4, 4, 4.0)] == found.timings
 
 
 def test_sizes_are_told_in_the_unit_of_the_method() -> None:
@@ -243,7 +243,7 @@ def test_sizes_are_told_in_the_unit_of_the_method() -> None:
 
     found = warm_up(runner, method, 20, clock=lambda: runner.now)
 
-    assert [(1, 10, 1.0), (2, 20, 2.0)] == found
+    assert [(1, 10, 1.0), (2, 20, 2.0)] == found.timings
 
 
 def test_nothing_is_timed_that_is_not_like_what_clients_send() -> None:
@@ -253,8 +253,8 @@ def test_nothing_is_timed_that_is_not_like_what_clients_send() -> None:
 
     found = warm_up(runner, named(inputs, {}), 2, clock=lambda: runner.now)
 
-    assert ([], [1, 2]) == (found, runner.rows)
-    assert [] == warm_up(Recording(), TENSOR, 4)
+    assert ([], [1, 2]) == (found.timings, runner.rows)
+    assert [] == warm_up(Recording(), TENSOR, 4).timings
 
 
 async def test_an_async_method_is_timed_as_well() -> None:
@@ -263,4 +263,5 @@ async def test_an_async_method_is_timed_as_well() -> None:
 
     found = await warm_up_async(runner, TENSOR, 2, clock=lambda: runner.now)
 
-    assert [(1, 1, 1.0), (2, 2, 2.0)] == found
+    assert [(1, 1, 1.0), (2, 2, 2.0)] == found.timings
+    assert found.first == runner.batches[0]
