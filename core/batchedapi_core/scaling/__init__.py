@@ -26,7 +26,7 @@ from batchedapi_core.scaling.policy import (
     default_behaviors,
 )
 from batchedapi_core.scaling.record import record, replay
-from batchedapi_core.scaling.samples import RETENTION, Observation, PodSample
+from batchedapi_core.scaling.samples import RETENTION, Observation, PodSample, Unready
 from batchedapi_core.scaling.state import ScalingState
 from batchedapi_core.scaling.window import BatchingWindow, batch_rows_quantile
 
@@ -51,6 +51,7 @@ __all__ = [
     "StepKind",
     "StepPolicy",
     "Terms",
+    "Unready",
     "batch_rows_quantile",
     "decide",
     "default_behaviors",

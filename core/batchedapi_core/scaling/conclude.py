@@ -197,6 +197,8 @@ def _terms(evidence: Evidence, need: Need, recommended: int, steady: int) -> Ter
         feasible=need.feasible,
         target=need.target,
         boost=need.boost,
+        hedge=need.hedge,
+        hedge_rule=need.hedge_rule,
         need=need.need,
         raw=need.raw,
         recommended=recommended,

@@ -5,13 +5,14 @@ from dataclasses import replace
 from batchedapi_core.scaling.bursts import recurrences
 from batchedapi_core.scaling.conclude import conclude
 from batchedapi_core.scaling.decision import Evidence, ScalingDecision
+from batchedapi_core.scaling.hedge import NODE_MEMORY
 from batchedapi_core.scaling.learn import learned
 from batchedapi_core.scaling.memory import at_begin, most_within, sizes_of, unexpired
 from batchedapi_core.scaling.observe import LoadWindow, observe
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.replica import latency_of, replica_capacity, trusted_batch
 from batchedapi_core.scaling.samples import Observation
-from batchedapi_core.scaling.startup import start_up_of
+from batchedapi_core.scaling.startup import late_after, start_up_of
 from batchedapi_core.scaling.state import ScalingState
 
 
@@ -48,6 +49,7 @@ def decide(
         ready_sizes=sizes_of(state.ready_sizes, ready, now, policy.down.longest_period),
         recommendations=unexpired(state.recommendations, now),
         lows=unexpired(state.lows, now),
+        hedge=state.hedge if state.hedge and state.hedge.expires > now else None,
     )
     decision = conclude(policy, _evidence(policy, load, state, now))
     return decision, learned(policy, state, load, decision, now)
@@ -90,6 +92,12 @@ def _evidence(policy: ScalingPolicy, load: LoadWindow, state: ScalingState, now:
         slowdown=load.slowdown,
         trust=state.trust,
         start_up=start_up,
+        unschedulable=load.unready.unschedulable,
+        failing=load.unready.failing,
+        oldest_start=load.unready.oldest,
+        late_after=late_after(state.start_ups),
+        waited_for_node=state.node_wait is not None and now - state.node_wait < NODE_MEMORY,
+        hedged=0 if state.hedge is None else state.hedge.replicas,
         seasoned=state.in_use.sums.batches >= policy.hedge_batches,
         imbalance=load.imbalance,
         rows_per_request=rows_per_request,

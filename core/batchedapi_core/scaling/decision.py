@@ -125,6 +125,12 @@ class Evidence:
     slowdown: float = 1.0  # times longer than learned that batches take
     trust: float = 1.0  # in the capacity, by how long requests wait
     start_up: float = 30.0  # seconds, of a replica
+    unschedulable: int = 0  # pods that were ordered and for which no node has room
+    failing: int = 0  # pods that were ordered and cannot start
+    oldest_start: float = 0.0  # seconds since the first pod was created that never was ready
+    late_after: float = 120.0  # seconds after which that is longer than it should be
+    waited_for_node: bool = False  # some ordered pod did lately
+    hedged: int = 0  # highest order of a hedge that may still hold a scale-down; 0: none
     seasoned: bool = True  # the service time rests on enough batches to bet on it
     imbalance: float = 1.0  # on the need, for the hottest replica
     rows_per_request: float = 1.0
@@ -150,6 +156,8 @@ class Terms(Evidence):
     feasible: bool  # some batch size meets the latency target
     target: float  # share of the capacity to use, or requests in flight of a replica
     boost: float  # overload factor, 1 without overload
+    hedge: float  # the largest that it may be at present
+    hedge_rule: str  # that says so
     need: float  # replicas, a fraction
     raw: int  # replicas, before clamps
     recommended: int  # after tolerance, min and max: what stabilization remembers

@@ -1,6 +1,7 @@
 """Say in one sentence why there are as many replicas as there are."""
 
 from batchedapi_core.scaling.decision import Clamp, Reason, ScalingDecision, Terms
+from batchedapi_core.scaling.hedge import overloaded
 from batchedapi_core.scaling.policy import PolicyKind, ScalingPolicy
 from batchedapi_core.words import per_second, percent, rate
 
@@ -23,7 +24,7 @@ def _formula(policy: ScalingPolicy, decision: ScalingDecision) -> str:
     line = f"{1e3 * terms.service.fixed:.1f} ms + {1e3 * terms.service.per_row:.2f} ms/row"
     model = f"batch {terms.capacity_batch}, {line}{_slow(terms)}"
     capacity = f"{per_second(terms.capacity)}/s {_condition(policy, terms)}"
-    factors = f"{_uneven(terms)}{_boost(terms)}"
+    factors = f"{_uneven(terms)}{_boost(policy, terms)}"
     used = f"{percent(terms.target)} of it is used{_doubted(terms)}{factors} => {terms.need:.2f}"
     parts = [
         f"{_arrivals(policy, terms)}{_more(terms)}",
@@ -90,11 +91,14 @@ def _condition(policy: ScalingPolicy, terms: Terms) -> str:
     return f"at best effort, as no batch size meets {target}"
 
 
-def _boost(terms: Terms) -> str:
-    if terms.boost <= 1.0:
+def _boost(policy: ScalingPolicy, terms: Terms) -> str:
+    if not overloaded(policy, base=terms.base, capacity=terms.capacity, ready=terms.ready):
         return ""
+    late = f"{terms.ready} ready cannot keep up"
+    if terms.boost <= 1.0:
+        return f", not hedged although {late}: {terms.hedge_rule}"
     return (
-        f", times {terms.boost:g} because {terms.ready} ready cannot keep up: what is not needed is"
+        f", times {terms.boost:g} because {late}: what is not needed is"
         " cancelled once enough are ready"
     )
 

@@ -43,11 +43,15 @@ def _remembering(
         # what overload or a forecast asked for may prove unnecessary: it is held for less long
         made.append(Recommendation(terms.recommended, now + policy.passing_hold))
     high = standing_high(state.recommendations, made)
+    hedge = state.hedge
+    if terms.boost > 1.0:  # all of it is held as long: else it would go a replica at a time
+        hedged = max(min(terms.recommended, decision.desired), terms.hedged)
+        hedge = Recommendation(hedged, now + terms.start_up)
     patience = policy.up.window(terms.start_up)
     if decision.is_hold or patience <= 0:
-        return replace(state, recommendations=high)
+        return replace(state, recommendations=high, hedge=hedge)
     low = [Recommendation(terms.recommended, now + patience)]
-    return replace(state, recommendations=high, lows=standing_low(state.lows, low))
+    return replace(state, recommendations=high, hedge=hedge, lows=standing_low(state.lows, low))
 
 
 def _foreseen(state: ScalingState, terms: Terms, now: float) -> ScalingState:

@@ -6,6 +6,7 @@ from batchedapi_core.scaling.behavior import Behavior, Select, fewest, most
 from batchedapi_core.scaling.bursts import kept_for
 from batchedapi_core.scaling.decision import Clamp, ClampName, Evidence, Reason
 from batchedapi_core.scaling.need import Need
+from batchedapi_core.scaling.numbers import whole
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.words import percent
 
@@ -50,15 +51,22 @@ def coverage(policy: ScalingPolicy, evidence: Evidence, _need: Need, wanted: int
 
 
 def down_stabilization(
-    policy: ScalingPolicy, evidence: Evidence, _need: Need, wanted: int
+    policy: ScalingPolicy, evidence: Evidence, need: Need, wanted: int
 ) -> Clamp | None:
-    """Down only to the highest recommendation of as long as a start takes, or as was asked for."""
+    """Down only to the highest recommendation of as long as a start takes, or as was asked for.
+
+    What a hedge ordered has as long to start, unless enough are ready before.
+    """
     current = evidence.current
-    held = min(current, evidence.held if evidence.settled else current)
+    hedged = evidence.hedged if evidence.ready < whole(need.lasting) else 0
+    held = min(current, max(evidence.held, hedged) if evidence.settled else current)
     if wanted >= held:
         return None
     span = f"{policy.down.window(evidence.start_up):.3g} s"
-    if evidence.settled:
+    if evidence.settled and hedged > evidence.held:
+        ready = f"{evidence.ready} of {whole(need.lasting)} are ready"
+        detail = f"{hedged} were a hedge within the last {evidence.start_up:.3g} s and {ready}"
+    elif evidence.settled:
         detail = f"{evidence.held} were recommended within the last {span}"
     else:
         detail = f"the operator has watched for less than {span}"

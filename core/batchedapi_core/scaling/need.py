@@ -4,21 +4,18 @@
            / (target * trust * capacity)
     raw = ceil(need)
 
-Each factor is a field of `Terms`; `concurrency` has the formula of the other policy.
-
-The boost is a hedge: while demand is well above what the ready replicas serve, more are started
-than will be needed. How long one takes to start varies, so of three times as many the first third
-is ready much sooner; the others are cancelled then, most of them before they began to serve.
+Each factor is a field of `Terms`; `concurrency` has the formula of the other policy. The boost is
+a hedge while demand is well above what the ready replicas serve; `hedge` says when, and how large.
 """
 
 import math
 from dataclasses import dataclass
 from typing import assert_never
 
-from batchedapi_core.scaling.behavior import Select
 from batchedapi_core.scaling.concurrency import concurrency_need
 from batchedapi_core.scaling.decision import Evidence, Reason
 from batchedapi_core.scaling.forecast import forecast
+from batchedapi_core.scaling.hedge import hedge_of, overloaded
 from batchedapi_core.scaling.numbers import whole
 from batchedapi_core.scaling.policy import PolicyKind, ScalingPolicy
 from batchedapi_core.scaling.replica import replica_capacity, trusted_batch
@@ -39,6 +36,8 @@ class Need:
     feasible: bool
     target: float
     boost: float
+    hedge: float
+    hedge_rule: str
     one: float  # rows/s to plan one replica with; 0: unknown
     need: float
     raw: int
@@ -72,6 +71,8 @@ def needed(policy: ScalingPolicy, evidence: Evidence) -> Need:
                 feasible=True,
                 target=policy.target_concurrency,
                 boost=1.0,
+                hedge=1.0,
+                hedge_rule="",
                 one=0.0,
                 need=need,
                 raw=whole(need),
@@ -91,7 +92,9 @@ def _capacity_need(
     rates = (base, base + more.margin, base + more.margin + more.backlog)
     plain, likely, lasting = (rate / one if one > 0 else 0.0 for rate in rates)
     need = (base + more.highest + more.backlog) / one if one > 0 else 0.0
-    boost = policy.overload_factor if _hedged(policy, evidence, base, capacity) else 1.0
+    hedge = hedge_of(policy, evidence)
+    late = overloaded(policy, base=base, capacity=capacity, ready=evidence.ready)
+    boost = hedge.factor if late else 1.0
     raw = whole(boost * need)
     reason = _reason(raw, (lasting, likely, plain, plain / evidence.imbalance), boost)
     grown = _saturated_raw(policy, evidence)
@@ -108,6 +111,8 @@ def _capacity_need(
         feasible=replica.feasible,
         target=policy.target_utilization,
         boost=boost,
+        hedge=hedge.factor,
+        hedge_rule=hedge.rule,
         one=one,
         need=boost * need,
         raw=raw,
@@ -161,16 +166,6 @@ def _reason(raw: int, without: tuple[float, float, float, float], boost: float) 
 
 def _base(evidence: Evidence) -> float:
     return evidence.level or 0.0
-
-
-def _hedged(policy: ScalingPolicy, evidence: Evidence, base: float, capacity: float) -> bool:
-    """Whether demand is far above what is ready.
-
-    Not while too few batches say how much that is, nor where what is too much could not go again.
-    """
-    if policy.down.select is Select.DISABLED or not evidence.seasoned:
-        return False
-    return base > policy.overload_trigger * capacity * evidence.ready and capacity > 0
 
 
 def _saturated_raw(policy: ScalingPolicy, evidence: Evidence) -> int:

@@ -25,6 +25,7 @@ from batchedapi_core.scaling.samples import (
     Observation,
     PodChange,
     PodSample,
+    Unready,
     change,
     fell,
     usable,
@@ -76,6 +77,7 @@ class LoadWindow:
     queues: tuple[float, ...] = ()  # rows, of each pod that was seen
     slowdown: float = 1.0  # times longer than learned that batches take
     latency: float | None = None  # mean seconds from arrival to answer since the last look
+    unready: Unready = Unready()  # noqa: RUF009 - a frozen value, safe to share
 
 
 def observe(
@@ -122,6 +124,7 @@ def observe(
         queues=tuple(one.queue_rows for one in changes),
         slowdown=slowdown(of_model(recent(intervals, now, RATIO_SECONDS), state.in_use), service),
         latency=_latency(latest, service),
+        unready=observation.unready,
     )
     return load, replace(
         state,
@@ -132,6 +135,7 @@ def observe(
         saturated=saturated,
         shares=shares,
         start_ups=start_ups_of(state.start_ups, state.samples, samples),
+        node_wait=now if observation.unready.unschedulable else state.node_wait,
     )
 
 

@@ -93,7 +93,8 @@ class ScalingPolicy:
     imbalance_half_life: float = 60.0
 
     overload_trigger: float = 1.15  # demand over ready capacity
-    overload_factor: float = 3.0  # on the need: the first of many to be ready are ready sooner
+    hedge: float | None = None  # largest factor on the need then; None: `hedge.hedge_of` chooses
+    gpu: bool = False  # each replica has GPUs of its own
     hedge_batches: float = 20.0  # fewer say too little of a replica to bet on it
     passing_hold: float = 6.0  # what overload or forecast asked for is given up after this long
     saturation_share: float = 0.9  # of busy time and of full batches
@@ -116,6 +117,7 @@ class ScalingPolicy:
             (0 < self.quantile < 1, "a quantile between 0 and 1"),
             (0 < self.target_utilization <= 1, "target_utilization within (0, 1]"),
             (self.lanes >= 1, "lanes >= 1"),
+            (self.hedge is None or 1 <= self.hedge < math.inf, "a finite hedge >= 1, or none"),
             (self.max_size is None or self.max_size >= 1, "max_size >= 1, or none"),
             (0 < self.target_concurrency < math.inf, "a finite target_concurrency > 0"),
             (self.window > 0, "window > 0"),

@@ -16,7 +16,7 @@ from batchedapi_core.scaling.explain import explain
 from batchedapi_core.scaling.policy import PolicyKind, ScalingPolicy
 from batchedapi_core.service_model.line import ServiceTime
 
-RECORD_VERSION: Final = 3
+RECORD_VERSION: Final = 4
 
 
 def record(policy: ScalingPolicy, decision: ScalingDecision) -> dict[str, Any]:

@@ -69,6 +69,15 @@ class PodSample:
 
 
 @dataclass(frozen=True, slots=True)
+class Unready:
+    """Replicas that were ordered and have never been ready, as the cluster tells of them."""
+
+    unschedulable: int = 0  # no node has room for them
+    failing: int = 0  # they cannot be created or cannot start
+    oldest: float = 0.0  # seconds since the first of them was created
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """One look at all pods of an API."""
 
@@ -76,6 +85,7 @@ class Observation:
     ready: int  # pods
     current: int  # replicas asked for so far, ready or starting
     revision: str  # what the replicas run; a new one makes the service model be learned anew
+    unready: Unready = Unready()
 
 
 @dataclass(frozen=True, slots=True)

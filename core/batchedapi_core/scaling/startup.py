@@ -10,6 +10,10 @@ QUANTILE = 0.9
 LONGEST = 3600.0
 """Seconds. Longer was no start but a wait for a node, an image or a volume; it counts as this."""
 
+UNLEARNED = 120.0
+"""Seconds after which a start is late where none was measured: few models load for longer, and a
+hedge that is given up too early only waits as everybody does."""
+
 
 def start_ups_of(
     known: tuple[float, ...], before: Iterable[PodSample], samples: Sequence[PodSample]
@@ -30,6 +34,11 @@ def start_ups_of(
 def start_up_of(start_ups: Sequence[float], unknown: float) -> float:
     """Seconds to plan with; `unknown` while none was measured."""
     return quantile(start_ups, QUANTILE) if start_ups else unknown
+
+
+def late_after(start_ups: Sequence[float]) -> float:
+    """Seconds after which a start takes longer than those that were measured."""
+    return start_up_of(start_ups, UNLEARNED)
 
 
 def restored(saved: object) -> tuple[float, ...] | None:

@@ -13,6 +13,7 @@ from batchedapi_core.contract import MAX_BATCH_SIZE_LIMIT
 from batchedapi_core.scaling import bursts, startup
 from batchedapi_core.scaling.bursts import Burst
 from batchedapi_core.scaling.foresight import Foresight
+from batchedapi_core.scaling.hedge import NODE_MEMORY
 from batchedapi_core.scaling.imbalance import Share
 from batchedapi_core.scaling.memory import (
     LONGEST,
@@ -55,6 +56,8 @@ class ScalingState:
     ready_sizes: tuple[Size, ...] = ()  # of those, ready
     shares: tuple[Share, ...] = ()
     start_ups: tuple[float, ...] = ()  # seconds, as measured
+    hedge: Recommendation | None = None  # what was ordered beyond the need; not saved
+    node_wait: float | None = None  # the last look at which an ordered pod had no node
     foresight: Foresight = Foresight()  # noqa: RUF009 - a frozen value, safe to share
     bursts: tuple[Burst, ...] = ()  # in order of time
     trust: float = 1.0  # in the capacity, by how long requests wait
@@ -90,6 +93,7 @@ class ScalingState:
             ready_sizes=_shifted(self.ready_sizes, now),
             foresight=self.foresight.later(now),
             bursts=bursts.later(self.bursts, now),
+            node_wait=None if self.node_wait is None else self.node_wait + now,
         )
 
     def to_saved(self) -> dict[str, object]:
@@ -111,6 +115,7 @@ class ScalingState:
             "startUps": [round(seconds, 3) for seconds in self.start_ups],
             "bursts": bursts.to_saved(self.bursts, now),
             "trust": short(self.trust),
+            "nodeWait": None if self.node_wait is None else round(self.node_wait - now, 3),
             **self.foresight.to_saved(now),
         }
 
@@ -153,7 +158,11 @@ def _lessons(saved: Mapping[object, object]) -> ScalingState | None:
     if start_ups is None or peaks is None or foresight is None or trust is None:
         return None
     return ScalingState(
-        start_ups=start_ups, bursts=peaks, foresight=foresight, trust=max(LEAST, trust)
+        start_ups=start_ups,
+        bursts=peaks,
+        foresight=foresight,
+        trust=max(LEAST, trust),
+        node_wait=number(saved.get("nodeWait"), -NODE_MEMORY, 0.0),
     )
 
 

@@ -9,6 +9,7 @@ from batchedapi_core.scaling import (
     ScalingDecision,
     ScalingPolicy,
     ScalingState,
+    Unready,
     in_rows,
     step,
 )
@@ -34,7 +35,14 @@ class CapacityController:
         ready = [pod for pod in fleet.pods if pod.ready]
         samples = tuple(_sample(pod, fleet.now) for pod in ready)
         policy = in_rows(self._policy, self._state, samples, fleet.now)
-        look = Observation(samples, len(ready), len(fleet.pods), _REVISION)
+        starting = (fleet.now - pod.created for pod in fleet.pods if not pod.ready)
+        look = Observation(
+            samples,
+            len(ready),
+            len(fleet.pods),
+            _REVISION,
+            Unready(oldest=max(starting, default=0.0)),
+        )
         self.decision, self._state = step(policy, self._state, look, fleet.now)
         return self.decision.desired
 

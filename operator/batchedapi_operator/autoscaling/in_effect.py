@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import assert_never
 
 from batchedapi_core.batching import SizeUnit
 from batchedapi_core.manifest import BatchedAPI, InEffect, model_processes, scaling_policy_of
-from batchedapi_core.scaling import PodSample, ScalingPolicy, ScalingState, in_rows
+from batchedapi_core.scaling import PodSample, ScalingPolicy, ScalingState, Unready, in_rows
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
 from batchedapi_operator.autoscaling.report import Effective
+from batchedapi_operator.reconcile.conditions import load_failure
+from batchedapi_operator.reconcile.views import DeploymentView, PodView
 
 
 def processes_of(api: BatchedAPI, pages: Sequence[MetricsPage] = ()) -> int:
@@ -64,3 +67,21 @@ def _sizes(api: BatchedAPI, page: MetricsPage) -> float:
             return page.sample.requests
         case _:
             assert_never(unit)
+
+
+def unready_of(deployment: DeploymentView, pods: Sequence[PodView], wall: datetime) -> Unready:
+    """What became of the replicas that were ordered and have never been ready.
+
+    A pod that only lost its readiness is none of them. Those that cannot even be created, for want
+    of quota maybe, have no pod: their number is what is missing.
+    """
+    there = [pod for pod in pods if not pod.deleting]
+    starting = [pod for pod in there if not pod.ready and pod.startup is None]
+    refused = deployment.conditions.get("ReplicaFailure")
+    missing = deployment.replicas - len(there) if refused and refused.status == "True" else 0
+    ages = ((wall - pod.created).total_seconds() for pod in starting if pod.created is not None)
+    return Unready(
+        unschedulable=sum(bool(pod.unschedulable) for pod in starting),
+        failing=sum(load_failure(pod) is not None for pod in starting) + max(0, missing),
+        oldest=max(ages, default=0.0),
+    )

@@ -20,6 +20,7 @@ from batchedapi_operator.autoscaling.in_effect import (
     policy_of,
     processes_of,
     samples_of,
+    unready_of,
 )
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
 from batchedapi_operator.autoscaling.news import is_old, news, states_differ
@@ -159,6 +160,7 @@ class Autoscaler:
             ready=watched.ready_pods(len(pods), deployment.ready),
             current=deployment.replicas,
             revision=deployment.revision,
+            unready=unready_of(deployment, self._store.owned_pods(key), self._wall()),
         )
         load, state = observe(policy, watched.state, seen, now)
         decision, watched.state = decide(policy, load, state, now)

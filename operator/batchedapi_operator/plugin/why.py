@@ -37,6 +37,11 @@ TERMS: Final = (
     ("trust", "of it is counted on, by how long requests wait"),
     ("imbalance", "on the need, for the hottest replica"),
     ("boost", "on the need, while overloaded"),
+    ("hedge", "the largest boost at present"),
+    ("hedge_rule", "says so"),
+    ("unschedulable", "pods ordered and without a node"),
+    ("failing", "pods ordered that cannot start"),
+    ("oldest_start", "seconds since the first pod was ordered that never was ready"),
     ("seasoned", "enough batches for a boost"),
     *_OUTCOME,
 )

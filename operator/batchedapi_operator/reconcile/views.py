@@ -168,6 +168,8 @@ class PodView:
     exit_code: int
     startup: float | None = None
     """Seconds from its creation to its first readiness; None until then, or where not known."""
+    created: datetime | None = None
+    """None where not known."""
 
     @classmethod
     def of(cls, body: JsonObject) -> Self:
@@ -192,7 +194,7 @@ class PodView:
             ready=ready.status == "True",
             deleting="deletionTimestamp" in metadata,
             unschedulable=(
-                scheduled.message
+                scheduled.message or scheduled.reason
                 if scheduled.status == "False" and scheduled.reason == "Unschedulable"
                 else ""
             ),
@@ -202,6 +204,7 @@ class PodView:
             exit_message=ended.get("message", ""),
             exit_code=ended.get("exitCode", 0),
             startup=_startup(body, ready, containers),
+            created=_moment(metadata.get("creationTimestamp")),
         )
 
 
@@ -211,11 +214,10 @@ def _startup(
     """Seconds; the time of the condition is that of the first readiness if nothing restarted."""
     if ready.status != "True" or any(one.get("restartCount", 0) for one in containers):
         return None
-    try:
-        created = datetime.fromisoformat(body["metadata"].get("creationTimestamp", ""))
-        seconds = (datetime.fromisoformat(ready.since) - created).total_seconds()
-    except (ValueError, TypeError):  # absent, no date, or one of them without a zone
+    created, since = _moment(body["metadata"].get("creationTimestamp")), _moment(ready.since)
+    if created is None or since is None:
         return None
+    seconds = (since - created).total_seconds()
     return seconds if 0 <= seconds <= _loading_seconds(body) + _BEFORE_LOADING_SECONDS else None
 
 
@@ -224,6 +226,15 @@ def _loading_seconds(body: JsonObject) -> float:
     containers = (body.get("spec") or {}).get("containers") or ()
     probes = (one.get("startupProbe") for one in containers if one["name"] == CONTAINER)
     return next((float(probe["failureThreshold"]) for probe in probes if probe), _LOADING_SECONDS)
+
+
+def _moment(written: object) -> datetime | None:
+    """RFC 3339; None where it is absent, no date, or without a zone."""
+    try:
+        moment = datetime.fromisoformat(str(written))
+    except ValueError:
+        return None
+    return moment if moment.tzinfo is not None else None
 
 
 @dataclass(frozen=True, slots=True)

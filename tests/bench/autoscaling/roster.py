@@ -1,7 +1,7 @@
 """Every autoscaler of the comparison, by name."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -15,6 +15,7 @@ from batchedapi_core.simulation import CapacityController, Controller
 
 OURS: Final = "batchedapi"
 BOUND: Final = "perfect-reactive"
+UNHEDGED: Final = "batchedapi-hedge-1"
 
 _USUAL_SHARE: Final = 0.7
 """Of utilization and of concurrency: the target that Knative has by default and people choose."""
@@ -35,6 +36,10 @@ ROSTER: Final[Mapping[str, Entry]] = MappingProxyType(
             lambda known: PerfectReactive(known.planned_rate),
         ),
         OURS: Entry("**batchedapi**", lambda known: CapacityController(known.policy())),
+        UNHEDGED: Entry(
+            "batchedapi, autoscaling.hedge: 1",
+            lambda known: CapacityController(replace(known.policy(), hedge=1.0)),
+        ),
         "keda-arrivals-tested": Entry(
             "KEDA/HPA on rows/s\\*", lambda known: hpa.on_arrivals(known.planned_rate)
         ),

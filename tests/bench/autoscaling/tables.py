@@ -7,7 +7,7 @@ from statistics import fmean
 from harness.report import Table
 
 from autoscaling.cases import Result
-from autoscaling.roster import BOUND, OURS, ROSTER
+from autoscaling.roster import BOUND, OURS, ROSTER, UNHEDGED
 from autoscaling.services import SERVICES
 from autoscaling.traces import LOADS, Family
 
@@ -43,7 +43,8 @@ def wins(results: Sequence[Result]) -> str:
             for controller, runs in _grouped(found, lambda r: r.case.controller).items()
         }
         ours = figures.pop(OURS, None)
-        figures.pop(BOUND, None)
+        for not_of_others in (BOUND, UNHEDGED):
+            figures.pop(not_of_others, None)
         if ours is None or not figures:
             continue
         seen += 1

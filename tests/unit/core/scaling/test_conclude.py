@@ -328,7 +328,7 @@ def test_ten_thousand_random_decisions_replay_to_themselves() -> None:
 
 def _random_evidence(chance: random.Random) -> Evidence:
     current = chance.randint(0, 30)
-    return evidence_of(
+    evidence = evidence_of(
         chance.choice((None, 0.0, chance.expovariate(1 / 3000))),
         ready=chance.randint(0, 30),
         current=current,
@@ -347,11 +347,17 @@ def _random_evidence(chance: random.Random) -> Evidence:
         slowdown=chance.choice((1.0, 1.5)),
         trust=chance.choice((1.0, 0.7)),
     )
+    return replace(
+        evidence,
+        hedged=chance.choice((0, 0, 20)),
+        unschedulable=chance.choice((0, 0, 7)),
+        waited_for_node=chance.random() < 0.2,
+    )
 
 
 @pytest.mark.parametrize(
     "broken",
-    [{}, {"version": 2}, {"version": 3}, {"version": 3, "terms": {}, "policy": {}}],
+    [{}, {"version": 3}, {"version": 4}, {"version": 4, "terms": {}, "policy": {}}],
     ids=["empty", "of another version", "without terms", "without evidence"],
 )
 def test_what_is_no_record_is_refused(broken: dict[str, object]) -> None:

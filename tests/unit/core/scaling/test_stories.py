@@ -12,6 +12,7 @@ from batchedapi_core.scaling import (
     ScalingDecision,
     ScalingPolicy,
     ScalingState,
+    Unready,
     explain,
     record,
     replay,
@@ -94,6 +95,8 @@ class World:
     state: ScalingState = field(default_factory=ScalingState.empty)
     revision: str = "a"
     silent: set[str] = field(default_factory=set)
+    room: int = 1000  # pods that get a node; the others are never ready
+    fate: str = "unschedulable"  # what the cluster says of those; "": nothing
     desired: int = 1
     pods: list[Pod] = field(default_factory=list)
     decisions: list[ScalingDecision] = field(default_factory=list)
@@ -112,7 +115,15 @@ class World:
 
     def ready(self) -> list[Pod]:
         """Pods whose model is loaded."""
-        return [pod for pod in self.pods if self.now - pod.started >= self.start_up]
+        return [pod for pod in self.pods[: self.room] if self.now - pod.started >= self.start_up]
+
+    def unready(self) -> Unready:
+        """What the cluster says of the others."""
+        ready = self.ready()
+        ages = (self.now - pod.started for pod in self.pods if pod not in ready)
+        stuck = max(0, len(self.pods) - self.room)
+        told = {self.fate: stuck} if self.fate else {}
+        return Unready(oldest=max(ages, default=0.0), **told)
 
     def tick(self, rate: float) -> ScalingDecision:
         """Two seconds of load, one look, and the replicas that follow from it."""
@@ -122,7 +133,7 @@ class World:
         self.now += TICK
         ready = self.ready()
         samples = tuple(pod.scrape(self.now) for pod in ready if pod.name not in self.silent)
-        seen = Observation(samples, len(ready), self.desired, self.revision)
+        seen = Observation(samples, len(ready), self.desired, self.revision, self.unready())
         decision, self.state = step(self.policy, self.state, seen, self.now)
         assert decision.desired == replay(record(self.policy, decision))
         self.desired = decision.desired

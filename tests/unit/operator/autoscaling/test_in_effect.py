@@ -1,19 +1,25 @@
 """What replicas are in effect, and what the status says of it."""
 
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from tests.unit.operator.autoscaling.pages import page
-from tests.unit.operator.worlds import api
+from tests.unit.operator.worlds import WALL, api, deployment_body, pod_body
 
-from batchedapi_core.scaling import PolicyKind, ScalingState, StepKind, StepPolicy
+from batchedapi_core.scaling import PolicyKind, ScalingState, StepKind, StepPolicy, Unready
 from batchedapi_operator.autoscaling.in_effect import (
     effective_of,
     policy_of,
     processes_of,
     samples_of,
+    unready_of,
 )
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage, parse_page
+from batchedapi_operator.cluster import rfc3339
+from batchedapi_operator.keys import JsonObject
+from batchedapi_operator.reconcile.views import DeploymentView, PodView
 
 
 def pages(**figures: Any) -> list[MetricsPage]:
@@ -109,12 +115,14 @@ def test_what_the_manifest_says_of_scaling_reaches_the_policy() -> None:
     written = api(
         paused=True,
         serverSideBatching={"maxLatency": "100ms"},
+        compute={"gpu": 1},
         autoscaling={
             "policy": "Concurrency",
             "minReplicas": 2,
             "maxReplicas": 7,
             "targetReplicaConcurrency": "12500m",
             "targetUtilizationPercent": 70,
+            "hedge": 2,
             "window": "120s",
             "slo": {"percentile": 95, "latency": "80ms"},
             "behavior": {
@@ -138,6 +146,7 @@ def test_what_the_manifest_says_of_scaling_reaches_the_policy() -> None:
         policy.window,
     )
     assert (0.95, 0.08) == (policy.quantile, policy.latency_target)
+    assert (2.0, True) == (policy.hedge, policy.gpu)
     assert 7.0 == policy.up.stabilization
     assert (StepPolicy(StepKind.PODS, 3, 30.0),) == policy.down.policies
 
@@ -172,3 +181,50 @@ def test_without_a_latency_of_its_own_the_slo_is_max_latency() -> None:
     policy = policy_of(written, [], ScalingState.empty(), 0.0)
 
     assert (0.1, 0.99) == (policy.latency_target, policy.quantile)
+
+
+NO_ROOM = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+
+
+def ordered(name: str, age: float, **parts: Any) -> JsonObject:
+    """A pod that was created `age` seconds ago and is not ready."""
+    body = pod_body(name, ready=False, **parts)
+    body["metadata"]["creationTimestamp"] = rfc3339(WALL - timedelta(seconds=age))
+    return body
+
+
+def test_ordered_is_not_ready() -> None:
+    """What became of each replica reaches the decision as counts and an age."""
+    bodies = [
+        pod_body("ready"),
+        ordered("starting", 12.0),
+        ordered("no node", 40.0, conditions=[NO_ROOM]),
+        ordered("crashing", 30.0, state={"waiting": {"reason": "ImagePullBackOff"}}),
+        {**pod_body("no date", ready=False)},
+    ]
+    deployment = DeploymentView.of(deployment_body(replicas=5))
+    pods = [PodView.of(body) for body in bodies]
+
+    assert Unready(1, 1, 40.0) == unready_of(deployment, pods, WALL)
+    assert Unready() == unready_of(deployment, pods[:1], WALL)
+
+
+def test_a_pod_that_lost_its_readiness_or_goes_is_none_that_starts() -> None:
+    """It started long ago, and its age says nothing of how long replicas take."""
+    lost = replace(PodView.of(ordered("lost", 3000.0)), startup=20.0)
+    gone = replace(PodView.of(ordered("gone", 3000.0)), deleting=True)
+
+    assert Unready() == unready_of(DeploymentView.of(deployment_body()), [lost, gone], WALL)
+
+
+def test_replicas_that_a_quota_forbids_fail() -> None:
+    """They have no pod that could say so; its Deployment does."""
+    body = deployment_body(replicas=9)
+    refused = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate"}
+    body["status"]["conditions"] = [refused]
+
+    pods = [PodView.of(pod_body("ready"))]
+
+    assert Unready(failing=8) == unready_of(DeploymentView.of(body), pods, WALL)
+    refused["status"] = "False"
+    assert Unready() == unready_of(DeploymentView.of(body), pods, WALL)
