@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ HEAD = RequestHead(b"application/json", b"", ())
 PREDICTOR = """
 import asyncio
 import os
-import time
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +40,7 @@ import numpy as np
 from batchedapi_serving import ItemError, Tensor, batched
 from batchedapi_serving.predictor.api import SubmitError
 
+PATIENCE = 10.0  # seconds
 PAIR = Tensor("FP32", [2])
 MEGABYTE = Tensor("FP32", [256, 1024])
 
@@ -49,6 +49,7 @@ class Composed:
     def __init__(self, config, context):
         self.context = context
         self.folder = Path(config["folder"])
+        self.both = threading.Barrier(2)  # raises for who waits in it alone
 
     async def predict(self, payload, query_params, headers):
         do, submit = payload["do"], self.context.submit
@@ -62,9 +63,8 @@ class Composed:
         return [row.message if isinstance(row, ItemError) else row for row in rows]
 
     async def do_parallel(self, payload, submit):
-        begun = time.monotonic()
         one, two = await asyncio.gather(submit("nap", [1]), submit("rest", [2]))
-        return {"rows": [*one, *two], "seconds": time.monotonic() - begun}
+        return {"rows": [*one, *two]}
 
     async def do_scale(self, payload, submit):
         array = await submit("scale", np.array(payload["rows"]))
@@ -141,12 +141,12 @@ class Composed:
 
     @batched
     def nap(self, items):
-        time.sleep(0.2)
+        self.both.wait(PATIENCE)
         return items
 
     @batched
     def rest(self, items):
-        time.sleep(0.2)
+        self.both.wait(PATIENCE)
         return items
 
     @batched
@@ -187,7 +187,7 @@ def settings_in(runtime: str, **changes: Any) -> ReplicaSettings:
         "gpus": (), "log_level": "error", "warm_up_sizes": None, "methods": (),
         "batching": BatchingSettings(batch_interval=0.1, strategy=Strategy.FIXED),
         "lane_choice": LaneChoice.RANDOM,
-        "item_errors": ItemErrorPolicy.ISOLATE, "receipts": Receipts.OFF, "timeout": 20.0,
+        "item_errors": ItemErrorPolicy.ISOLATE, "receipts": Receipts.OFF, "timeout": 60.0,
         "max_body_bytes": 1 << 24, "max_concurrency": 100, "drain_delay": 0.0,
         "max_connection_age": None, "keep_alive": 75.0,
         "fast_lane": True, "grpc_port": None, "host": "127.0.0.1", "runtime": runtime,
@@ -367,12 +367,11 @@ async def test_an_item_error_stays_in_its_row(model: ModelProcess) -> None:
 
 
 async def test_gathered_submits_run_at_the_same_time(model: ModelProcess) -> None:
-    """N28: two models of 0.2 s and a wait of 0.1 s each, awaited together: 0.3 s, not 0.6 s."""
+    """N28: each of the two methods goes on only when the other one runs as well."""
     async with web(model) as front:
         answer = await front.ask(None, {"do": "parallel"}).value()
 
         assert [1, 2] == answer["rows"]
-        assert answer["seconds"] < 0.5
 
 
 async def test_async_calls_run_side_by_side(model: ModelProcess) -> None:
@@ -423,11 +422,9 @@ async def test_a_submit_that_cannot_be_answered_says_why(
 async def test_methods_that_would_wait_for_each_other_are_refused(model: ModelProcess) -> None:
     """A circle through two queues would hold both for ever; the error names the whole of it."""
     async with web(model) as front:
-        begun = time.monotonic()
         answer = await front.ask(None, {"do": "circle"}).value()
 
         assert "predict -> partner -> predict" in json.dumps(answer)
-        assert time.monotonic() - begun < 5
 
 
 async def test_what_its_client_no_longer_waits_for_is_cancelled(model: ModelProcess) -> None:
@@ -588,7 +585,7 @@ def test_a_predictor_that_cannot_start_leaves_the_reason(
     """
     process = ModelProcess(code)
     try:
-        assert 1 == process.process.wait(30)
+        assert 1 == process.process.wait(60)
         failure = json.loads(process.settings.failure_path(0).read_text())
 
         assert reason == failure["reason"]
