@@ -15,6 +15,7 @@ ServingError
 │   ├── LateError                 429
 │   ├── QueueFullError            503
 │   ├── BodiesFullError           503
+│   ├── NoRoomError               503
 │   ├── DrainingError             503
 │   └── NotReadyError             503
 ├── DeadlineExceededError         504
@@ -132,6 +133,12 @@ class BodiesFullError(OverloadedError):
     """The bodies that a web process holds take as many bytes as they may."""
 
     code = "bodies_full"
+
+
+class NoRoomError(OverloadedError):
+    """As many connections are open as the process can have, and all are busy."""
+
+    code = "too_many_connections"
 
 
 class DrainingError(OverloadedError):

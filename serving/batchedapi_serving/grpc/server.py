@@ -44,6 +44,7 @@ class GrpcServer:
             connected: Called with the first ModelInfer of every connection.
         """
         self._settings = settings
+        self._connections = gateway.room.most
         self._service = Service(settings.name, gateway, connected)
         self._server: grpc.aio.Server | None = None
         self.port = 0
@@ -100,6 +101,7 @@ class GrpcServer:
             ("grpc.max_metadata_size", contract.MAX_HEADER_BYTES),
             ("grpc.absolute_max_metadata_size", contract.MAX_HEADER_BYTES),
             ("grpc.max_concurrent_streams", settings.max_concurrency),
+            ("grpc.max_allowed_incoming_connections", self._connections),
             ("grpc.server_handshake_timeout_ms", int(contract.HEADER_ARRIVAL_SECONDS * 1000)),
             ("grpc.keepalive_time_ms", _PING_SECONDS * 1000),
             ("grpc.keepalive_timeout_ms", _PONG_SECONDS * 1000),

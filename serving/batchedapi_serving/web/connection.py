@@ -21,7 +21,7 @@ from uvicorn.server import ServerState
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs.base import Answer, Reply, RequestHead
 from batchedapi_serving.dispatch.desk import Line, Ticket
-from batchedapi_serving.errors import ServingError
+from batchedapi_serving.errors import NoRoomError, ServingError
 from batchedapi_serving.web.asgi import start_cycle
 from batchedapi_serving.web.body_budget import UNCOUNTED_BYTES, HeldBodies
 from batchedapi_serving.web.gateway import Gateway
@@ -33,6 +33,7 @@ from batchedapi_serving.web.problems import ERROR, finished_error, new_request_i
 from batchedapi_serving.web.request import Request
 from batchedapi_serving.web.request_parser import BODY, RequestParser
 from batchedapi_serving.web.responses import CLOSES, CONTINUE, STAYS, render
+from batchedapi_serving.web.room import MOST_REFUSED
 from batchedapi_serving.web.routes import Route, wire_of_path
 from batchedapi_serving.web.transport import is_gone, unsent_bytes
 
@@ -91,6 +92,25 @@ class Connection(asyncio.Protocol):
         self._flow = FlowControl(transport)
         if self._gateway.draining:
             open_door(transport.get_extra_info("socket"))
+        if self._gateway.room.is_full(len(self._state.connections)):
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """One connection too many: idle ones leave, or else this one."""
+        room, connections = self._gateway.room, self._state.connections
+        others: Any = connections - {self}
+        leaving: list[Connection] = room.who_leaves(others, self._loop.time())
+        for connection in leaving:
+            connection._close()  # noqa: SLF001 - one of us
+        if len(connections) > room.most + MOST_REFUSED:
+            self._transport.abort()
+        elif not leaving:
+            text = f"connections: {room.most} are open and busy in this process; try another"
+            self._parser.error = NoRoomError(text)
+
+    def idle_since(self) -> float | None:
+        """See Guest."""
+        return None if self._busy or self._pending else self._patience.idle_since()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - whatever the reason
         """The client left, or was sent away: nobody waits for what it asked."""

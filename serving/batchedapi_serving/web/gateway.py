@@ -12,6 +12,7 @@ from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.web.body_budget import BodyBudget
 from batchedapi_serving.web.large_bodies import LargeBodies, LargeRequest
 from batchedapi_serving.web.limits import SWEEP_SECONDS, Limits
+from batchedapi_serving.web.room import MOST_CONNECTIONS, Room
 from batchedapi_serving.web.routes import Route, prediction_routes
 
 
@@ -25,7 +26,14 @@ class Counter(Protocol):
 class Gateway:
     """Routes, limits and state of one web process; one owner for all its connections."""
 
-    def __init__(self, settings: ReplicaSettings, desk: Desk, recorder: Counter) -> None:
+    def __init__(
+        self,
+        settings: ReplicaSettings,
+        desk: Desk,
+        recorder: Counter,
+        connections: int = MOST_CONNECTIONS,
+    ) -> None:
+        self.room = Room(connections)
         self.settings = settings
         self.desk = desk
         self.recorder = recorder

@@ -121,6 +121,11 @@ class Patience:
         self._phase = _Phase.CLOSING
         self._expires = now + EXPIRY_GRACE
 
+    def idle_since(self) -> float | None:
+        """When the last answer was written, or the connection made; None: it is in use."""
+        waits = self._phase is _Phase.IDLE or self._phase is _Phase.READING
+        return self._answered_at if waits and self._part is None else None
+
     def is_old(self, now: float) -> bool:
         """Whether its client is to go elsewhere, with the next answer."""
         return now >= self._leaves

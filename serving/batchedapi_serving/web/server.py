@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import resource
 import signal
 import socket
 import time
@@ -22,6 +23,7 @@ from batchedapi_serving.web.control import ControlLine
 from batchedapi_serving.web.gateway import Gateway
 from batchedapi_serving.web.hosting import Host, hosted
 from batchedapi_serving.web.listener import let_in_who_is_there, open_door
+from batchedapi_serving.web.room import descriptors_wanted, most_connections
 
 log = logging.getLogger(__name__)
 _BACKLOG = 4096
@@ -68,16 +70,31 @@ def run_web(
         control: To the supervisor: one JSON object a line.
         index: Which web process this is; the queue is in number 0.
     """
-    uvloop.run(_serve(settings, listener, control, index))
+    connections = _connections(settings, grpc=index == 0 and settings.grpc_port is not None)
+    uvloop.run(_serve(settings, listener, control, index, connections))
+
+
+def _connections(settings: ReplicaSettings, *, grpc: bool) -> int:
+    """Most connections of a kind, with as many descriptors as this process is allowed to have."""
+    some, all_of_them = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = descriptors_wanted(settings.max_concurrency, grpc=grpc)
+    if some < wanted:
+        some = wanted if all_of_them == resource.RLIM_INFINITY else min(wanted, all_of_them)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (some, all_of_them))
+    return most_connections(some, settings.max_concurrency, grpc=grpc)
 
 
 async def _serve(
-    settings: ReplicaSettings, listener: socket.socket, control: socket.socket, index: int
+    settings: ReplicaSettings,
+    listener: socket.socket,
+    control: socket.socket,
+    index: int,
+    connections: int,
 ) -> None:
     loop = asyncio.get_running_loop()
     memory = map_memory(settings.metrics_path)
     async with hosted(settings, memory, ControlLine(control), index) as host:
-        gateway = Gateway(settings, host.desk, host.counter)
+        gateway = Gateway(settings, host.desk, host.counter, connections)
         server = _Server(_config(gateway))
         end_with_parent(control, loop)
         grpc = await _start_grpc(settings, gateway) if index == 0 else None

@@ -153,12 +153,21 @@ async def test_without_descriptors_left_a_replica_recovers(folder: Path) -> None
         resource.prlimit(web, resource.RLIMIT_NOFILE, (used + 20, used + 20))
         async with contextlib.AsyncExitStack() as stack:
             held = [await stack.enter_async_context(connected(replica.port)) for _ in range(60)]
-            await asyncio.sleep(1)
+            before = cpu_seconds(web)
+            await asyncio.sleep(2)
+            spent = cpu_seconds(web) - before
             health = await asyncio.to_thread(replica.admin, "/readyz")
             assert 60 == len(held)
         after = await eventually(replica)
 
     assert (200, 200) == (health[0], after)
+    assert spent < 0.5  # it does not try again and again
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time that a process has used."""
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def eventually(replica: Replica) -> int:

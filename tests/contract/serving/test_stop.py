@@ -168,7 +168,7 @@ async def test_a_connection_over_grpc_that_stays_does_not_hold_up_the_stop(tmp_p
                     await asyncio.sleep(0.1)
 
             assert 2 < time.monotonic() - began < 3.9
-        assert await asyncio.to_thread(replica.stop) == 0
+        assert await asyncio.to_thread(replica.process.wait, 30) == 0
 
 
 async def test_a_request_that_takes_longer_than_the_stop_is_still_answered(tmp_path: Path) -> None:

@@ -1,0 +1,138 @@
+"""Who leaves when one connection more comes than a process has room for."""
+
+import asyncio
+
+import pytest
+
+from batchedapi_serving.web.limits import ACTIVE
+from batchedapi_serving.web.room import (
+    MOST_CONNECTIONS,
+    MOST_REFUSED,
+    RESERVED_DESCRIPTORS,
+    Room,
+    descriptors_wanted,
+    most_connections,
+)
+from connections import Peer, Server
+
+GET = b"POST /predict HTTP/1.1\r\nhost: t\r\ncontent-length: 1\r\n\r\n1"
+
+
+class Idle:
+    """A connection."""
+
+    def __init__(self, since: float | None) -> None:
+        self.since = since
+
+    def idle_since(self) -> float | None:
+        """See Guest."""
+        return self.since
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "concurrency", "grpc", "expected"),
+    [
+        (1 << 20, 1024, False, MOST_CONNECTIONS),
+        (1 << 20, 1024, True, MOST_CONNECTIONS),
+        (1 << 20, 30_000, False, 60_000),
+        (4096, 1024, False, 4096 - RESERVED_DESCRIPTORS),
+        (4096, 1024, True, (4096 - RESERVED_DESCRIPTORS) // 2),
+        (600, 1024, False, 300),
+    ],
+)
+def test_as_many_as_there_are_descriptors_for(
+    descriptors: int, concurrency: int, *, grpc: bool, expected: int
+) -> None:
+    """The reserve is not for clients; of very few descriptors they get half."""
+    assert expected == most_connections(descriptors, concurrency, grpc=grpc)
+    wanted = descriptors_wanted(concurrency, grpc=grpc)
+    assert max(expected, MOST_CONNECTIONS) == most_connections(wanted, concurrency, grpc=grpc)
+
+
+def test_those_leave_that_are_idle_for_longest() -> None:
+    """A share of the most, so that the next ones need not look."""
+    room = Room(128)
+    guests = [Idle(float(number)) for number in range(128)]
+
+    leaving = room.who_leaves(reversed(guests), 200.0)
+
+    assert (True, False) == (room.is_full(129), room.is_full(128))
+    assert guests[:2] == leaving
+
+
+def test_nobody_leaves_who_is_busy_or_was_a_moment_ago() -> None:
+    """The next request of the latter is mostly on its way."""
+    busy, used, idle = Idle(None), Idle(100.0 - ACTIVE / 2), Idle(100.0 - ACTIVE)
+
+    assert [idle] == Room(1).who_leaves([busy, used, idle], 100.0)
+
+
+def test_when_all_were_busy_nobody_looks_for_a_moment() -> None:
+    """Ten thousand that ask in vain must not cost ten thousand looks over ten thousand."""
+    room = Room(1)
+    found = [
+        room.who_leaves(guests, now)
+        for guests, now in (([Idle(None)], 50.0), ([Idle(0.0)], 50.05), ([Idle(0.0)], 50.11))
+    ]
+
+    assert [0, 0, 1] == [len(leaving) for leaving in found]
+
+
+def full(server: Server, most: int) -> list[Peer]:
+    """As many clients as there is room for."""
+    server.gateway.room = Room(most)
+    return [server.connect() for _ in range(most)]
+
+
+@pytest.mark.looptime
+async def test_an_idle_connection_makes_room_for_another() -> None:
+    """The one that was idle for longest; the newcomer is served."""
+    server = Server()
+    first, second = full(server, 2)
+    for wire in (second, first):
+        wire.send(GET)
+        await asyncio.sleep(0.5)
+    await asyncio.sleep(ACTIVE)
+
+    third = server.connect()
+    third.send(GET)
+    await asyncio.sleep(0.5)
+
+    assert [False, True, False] == [wire.is_closing() for wire in (first, second, third)]
+    assert [[200]] * 3 == [wire.statuses for wire in (first, second, third)]
+
+
+@pytest.mark.looptime
+async def test_when_all_are_busy_one_more_is_told_so() -> None:
+    """503 and the end; those who are served do not notice."""
+    server = Server(seconds=lambda _: 5.0)
+    busy = full(server, 2)
+    for wire in busy:
+        wire.send(GET)
+    await asyncio.sleep(2)
+
+    one_more = server.connect()
+    one_more.send(GET[:30])
+    one_more.send(GET[30:])
+    await asyncio.sleep(5)
+
+    assert ([503], ["1"], True) == (
+        one_more.statuses,
+        one_more.header("retry-after"),
+        one_more.ended,
+    )
+    assert b'"code":"too_many_connections"' in one_more.received
+    assert [[200]] * 2 == [wire.statuses for wire in busy]
+    assert [503] == server.desk.codes
+
+
+@pytest.mark.looptime
+async def test_too_many_that_are_refused_are_dropped() -> None:
+    """They have descriptors, too."""
+    server = Server(seconds=lambda _: 5.0)
+    for wire in full(server, 2):
+        wire.send(GET)
+
+    more = [server.connect() for _ in range(MOST_REFUSED + 3)]
+
+    assert [False] * MOST_REFUSED + [True] * 3 == [wire.aborted for wire in more]
