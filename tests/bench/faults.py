@@ -39,7 +39,7 @@ BACK_SECONDS: Final = 10.0
 """After the fault, until the replica must answer."""
 UNABLE_SECONDS: Final = 8.0
 """Ready without an answer for longer is a lie: 3 s until it says so, and a busy machine."""
-_START_SECONDS: Final = 60.0
+_START_SECONDS: Final = 180.0
 _EXIT: Final = 70
 ACTIONS: Final = ("start", "probe", "model", "web", "stop")
 
@@ -202,7 +202,7 @@ def verdict(case: Case, port: int) -> str:
             tried.arm(armed)
             tried.do(case.action)
         if case.action == "stop":
-            return _stopped(tried)
+            return _stopped(tried, case)
         unable = _watch(tried, case)
         if unable:
             return unable
@@ -210,7 +210,7 @@ def verdict(case: Case, port: int) -> str:
             BACK_SECONDS + (case.action == "start") * 20
         ):
             return "answers again" if tried.lines("fired") else "not met"
-        return _ended(tried)
+        return _ended(tried, case)
 
 
 def _watch(tried: Replica, case: Case) -> str:
@@ -226,21 +226,24 @@ def _watch(tried: Replica, case: Case) -> str:
     return ""
 
 
-def _stopped(tried: Replica) -> str:
+def _stopped(tried: Replica, case: Case) -> str:
     with contextlib.suppress(subprocess.TimeoutExpired):
-        code = tried.process.wait(BACK_SECONDS + 20)
-        return "stopped" if code == 0 else _ended(tried)
+        code = tried.process.wait(case.seconds + BACK_SECONDS + 20)
+        return "stopped" if code == 0 else _ended(tried, case)
     return "WRONG: it does not stop"
 
 
-def _ended(tried: Replica) -> str:
+def _ended(tried: Replica, case: Case) -> str:
     code = tried.process.poll()
     if code is None:
         return "WRONG: neither answers nor ended"
-    last = (tried.log.read_text(errors="replace").strip().splitlines() or [""])[-1]
-    if code == _EXIT and last.startswith("batchedapi: CrashLooping: "):
+    lines = tried.log.read_text(errors="replace").splitlines()
+    reason = next((line for line in lines if line.startswith("batchedapi: ")), "")
+    if code == _EXIT and reason.startswith("batchedapi: CrashLooping: "):
         return "ended with the reason"
-    return f"WRONG: exit code {code}: {last[:200]}"
+    if code == 1 and reason and case.action == "start":
+        return "did not start, with the reason"
+    return f"WRONG: exit code {code}: {reason or lines[-1:]}"
 
 
 def run_cases(cases: Sequence[Case], port: int, jobs: int) -> list[tuple[Case, str]]:
@@ -253,8 +256,7 @@ def run_cases(cases: Sequence[Case], port: int, jobs: int) -> list[tuple[Case, s
             mine = ports.pop()
         try:
             found = verdict(case, mine)
-            if found.startswith("WRONG") or found == "not met":
-                click.echo(f"{found}: {case}")
+            click.echo(f"{found}: {case}")
             return case, found
         finally:
             with lock:
@@ -268,12 +270,13 @@ def run_cases(cases: Sequence[Case], port: int, jobs: int) -> list[tuple[Case, s
 @click.option("--jobs", type=click.IntRange(1, 64), default=2, show_default=True)
 @click.option("--seconds", default=60.0, show_default=True, help="Of a fault that lasts.")
 @click.option("--share", default=1.0, show_default=True, help="Of the cases, drawn at random.")
+@click.option("--seed", default=1, show_default=True, help="Of the draw.")
 @click.option("--errors", default=",".join(ERRORS), show_default=True)
 @click.option("--which", type=click.Choice(["both", "once", "lasting"]), default="both")
 @click.option("--port", default=servers.PORT + 1400, show_default=True, help="First of 2 x jobs.")
 @out_option
 def main(
-    *, jobs: int, seconds: float, share: float, errors: str, which: str, port: int,
+    *, jobs: int, seconds: float, share: float, seed: int, errors: str, which: str, port: int,
     out: Path | None,
 ) -> None:  # fmt: skip
     """See the module's docstring."""
@@ -287,7 +290,7 @@ def main(
         for action, found in sites.items()
         for site in found
     ]
-    drawn = random.Random(1).sample(cases, max(1, round(share * len(cases))))
+    drawn = random.Random(seed).sample(cases, max(1, round(share * len(cases))))
     click.echo(f"{ {action: len(found) for action, found in sites.items()} }, {len(drawn)} runs")
     results = run_cases(drawn, port, jobs)
     counts = Counter((case.action, bool(case.seconds), found) for case, found in results)
