@@ -1,0 +1,134 @@
+"""Real proxies in front of a replica, with keep-alive and retries, on loopback ports."""
+
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from programs import unpacked
+
+HOST: Final = "127.0.0.1"
+NAMES: Final = ("nginx", "envoy")
+_START_SECONDS: Final = 60.0
+_NGINX: Final = """
+daemon off;
+master_process off;
+pid {folder}/pid;
+error_log {folder}/error.log warn;
+events {{ worker_connections 4096; }}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    upstream replica {{ server 127.0.0.1:{upstream}; keepalive 64; }}
+    server {{
+        listen 127.0.0.1:{port};
+        location / {{
+            proxy_pass http://replica;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+        }}
+    }}
+}}
+"""
+
+
+@contextlib.contextmanager
+def proxy(name: str, upstream: int) -> Iterator[int]:
+    """Port of a running `nginx` or `envoy` that forwards to the port `upstream`.
+
+    Raises:
+        RuntimeError: it does not listen; with what it said.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix=f"{name}-") as folder,
+        (Path(folder) / "log").open("w+") as log,
+    ):
+        port = _free_port()
+        command = _command(name, Path(folder), port, upstream)
+        process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        try:
+            _wait_until_it_listens(port, process, Path(folder) / "log")
+            yield port
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def _command(name: str, folder: Path, port: int, upstream: int) -> list[str]:
+    file = folder / f"{name}.conf"
+    if name == "nginx":
+        file.write_text(_NGINX.format(folder=folder, port=port, upstream=upstream))
+        return [unpacked("nginx", "nginx"), "-e", f"{folder}/error.log", "-c", str(file)]
+    file.write_text(json.dumps(_envoy(port, upstream)))
+    program = Path(sys.executable).parent / "envoy"
+    words = ["--config-yaml", file.read_text(), "--concurrency", "1", "--disable-hot-restart"]
+    return [str(program), *words, "--log-level", "warning"]
+
+
+def _envoy(port: int, upstream: int) -> dict[str, object]:
+    def address(number: int) -> dict[str, object]:
+        return {"socket_address": {"address": HOST, "port_value": number}}
+
+    types = "type.googleapis.com/envoy.extensions.filters"
+    route = {
+        "cluster": "replica",
+        "retry_policy": {"retry_on": "connect-failure,reset-before-request", "num_retries": 2},
+    }
+    manager = {
+        "@type": f"{types}.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": "replica",
+        "route_config": {
+            "virtual_hosts": [
+                {
+                    "name": "all",
+                    "domains": ["*"],
+                    "routes": [{"match": {"prefix": "/"}, "route": route}],
+                }
+            ]
+        },
+        "http_filters": [
+            {
+                "name": "envoy.filters.http.router",
+                "typed_config": {"@type": f"{types}.http.router.v3.Router"},
+            }
+        ],
+    }
+    network = {"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}
+    endpoints = [{"lb_endpoints": [{"endpoint": {"address": address(upstream)}}]}]
+    return {
+        "static_resources": {
+            "listeners": [{"address": address(port), "filter_chains": [{"filters": [network]}]}],
+            "clusters": [
+                {
+                    "name": "replica",
+                    "connect_timeout": "5s",
+                    "load_assignment": {"cluster_name": "replica", "endpoints": endpoints},
+                }
+            ],
+        }
+    }
+
+
+def _free_port() -> int:
+    with socket.create_server((HOST, 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _wait_until_it_listens(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    end = time.monotonic() + _START_SECONDS
+    while time.monotonic() < end and process.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection((HOST, port), 1):
+            return
+        time.sleep(0.05)
+    raise RuntimeError(f"{process.args!r} does not listen on {port}:\n{log.read_text()}")
