@@ -109,7 +109,7 @@ def _json_text(rng: random.Random, length: int) -> bytes:
 def _json_deep(rng: random.Random, length: int) -> bytes:
     levels = rng.choice((60, 1000, length // 2))
     tower = b"[" * levels + b"]" * levels
-    return b"[" + b",".join([tower] * max(1, length // len(tower))) + b"]"
+    return b"[" + b",".join([tower] * max(1, length // (len(tower) + 1))) + b"]"
 
 
 _JSON: Final[tuple[Callable[[random.Random, int], bytes], ...]] = (
