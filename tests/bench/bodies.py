@@ -290,8 +290,7 @@ def main(generated: int, worst: int, corpus: Path | None, out: Path | None) -> N
     statuses = Counter(one.status for one in seen)
     slowest = max(ranked, key=lambda one: one.seconds)
     notes = [
-        f"{len(ranked)} bodies ranked at 1 MiB; slowest {slowest.seconds * 1000:.0f} ms of CPU,"
-        f" largest {max(one.bytes for one in ranked) / MIB:.0f} MiB.",
+        f"{len(ranked)} bodies ranked at 1 MiB: the slowest took {slowest.seconds:.2f} s of CPU.",
         f"Answers: {json.dumps(statuses)}. Processes lost: {len(lost)}.",
     ]
     measured = {"seen": [one._asdict() for one in seen], "calm": calm}

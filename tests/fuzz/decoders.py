@@ -8,6 +8,9 @@ The first byte of an input chooses the method, the second the wire and the conte
 import argparse
 import json
 import sys
+import time
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +25,7 @@ with atheris.instrument_imports(include=["batchedapi_serving.codecs", "batchedap
         open_inference,
         v1,
     )
-    from batchedapi_serving.codecs.base import RequestHead, Wire
+    from batchedapi_serving.codecs.base import Decoded, RequestHead, Wire
     from batchedapi_serving.codecs.method_codec import MethodCodec
 
 from batchedapi_core.batching import ShapePolicy
@@ -30,6 +33,15 @@ from batchedapi_serving.errors import ClientError
 from batchedapi_serving.predictor.api import SizeOf, Tensor, batched, method_spec
 from batchedapi_serving.settings import BatchingSettings, MethodSettings
 
+SECONDS_AT_LEAST: Final = 0.02
+SECONDS_A_BYTE: Final = 50e-6
+"""Instrumented, decoding is about ten times as slow as it is served."""
+BYTES_AT_LEAST: Final = 256 * 1024
+"""What is imported, compiled or cached with the first of its kind."""
+BYTES_A_BYTE: Final = 200
+"""An object of one name takes 232 bytes where its text takes eight; 20 hold from 1 MiB on."""
+MEASURED: Final = 8
+"""Of so many lengths one."""
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 
@@ -110,6 +122,39 @@ def count(outcomes: dict[str, int], outcome: str, runs: int) -> None:
         print(json.dumps(outcomes), flush=True)
 
 
+def rows_of(codec: MethodCodec, wire: Wire, head: RequestHead, body: bytes) -> Decoded | None:
+    """The rows of a body; None: it is refused."""
+    try:
+        return codec.decode(wire, head, body)
+    except ClientError:
+        return None
+
+
+def affordable(decode: Callable[[], Decoded | None], body: bytes) -> Decoded | None:
+    """What `decode` gives, if that cost what a body of this length may cost.
+
+    Raises:
+        AssertionError: it took too long three times, or too much memory.
+    """
+    most = SECONDS_AT_LEAST + len(body) * SECONDS_A_BYTE
+    for _ in range(3):  # a machine that is busy is slow once
+        began = time.process_time()
+        decoded = decode()
+        took = time.process_time() - began
+        if took <= most:
+            break
+    else:
+        raise AssertionError(f"{len(body)} bytes: expected at most {most:.3f} s, took {took:.3f} s")
+    if len(body) % MEASURED == 0:  # to measure memory costs three times as much as to decode
+        tracemalloc.start()
+        decode()
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        if peak > BYTES_AT_LEAST + len(body) * BYTES_A_BYTE:
+            raise AssertionError(f"{len(body)} bytes: took {peak} bytes of memory")
+    return decoded
+
+
 def main() -> None:
     """Run until the number of runs is reached or something escapes."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -131,9 +176,8 @@ def main() -> None:
         if kind == "application/octet-stream":  # how many bytes of it are JSON
             headers.append((b"inference-header-content-length", b"%d" % (data[2] * 4)))
         head = RequestHead(kind.encode(), b"", headers)
-        try:
-            decoded = codec.decode(wire, head, data[3:])
-        except ClientError:
+        decoded = affordable(lambda: rows_of(codec, wire, head, data[3:]), data[3:])
+        if decoded is None:
             count(outcomes, "refused", options.runs)
             return
         if decoded.rows < 1:

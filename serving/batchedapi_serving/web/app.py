@@ -22,7 +22,7 @@ from batchedapi_serving.errors import (
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.web.docs_page import serve_docs
 from batchedapi_serving.web.gateway import Gateway
-from batchedapi_serving.web.large_bodies import INLINE_BYTES, is_large
+from batchedapi_serving.web.large_bodies import is_large
 from batchedapi_serving.web.metadata import METADATA_PATHS, metadata_answer
 from batchedapi_serving.web.openapi import document_routes
 from batchedapi_serving.web.problems import ERROR, finished_error, new_request_id, problem_on
@@ -116,7 +116,7 @@ async def _predict(gateway: Gateway, request: Request) -> Answer:
             raise options.refusal
         line = desk.line(route.method)
         ticket: Ticket
-        if len(body) > INLINE_BYTES and is_large(content_type, len(body)):
+        if is_large(content_type, len(body)):
             problem_of = functools.partial(_problem_on, wire, asker)
             ticket = gateway.large.submit(
                 line, wire, head, body, request.state.client, asker, options.timeout, problem_of

@@ -20,10 +20,10 @@ class BodyBudget:
         self.held = 0
         self._freed = 0  # bytes since memory was given back
 
-    def free(self, size: int) -> None:
-        """So many bytes are held no longer."""
-        self.held -= size
-        self._freed += size
+    def changed(self, more: int) -> None:
+        """So many bytes more are held, or fewer."""
+        self.held += more
+        self._freed -= min(0, more)
 
     def sweep(self) -> None:
         """Called about twice a second: give the system back what bodies took."""
@@ -40,34 +40,40 @@ class BodyBudget:
 
 
 class HeldBodies:
-    """What one connection, or one call, has of the budget."""
+    """What one connection, or one call, has of the budget.
 
-    __slots__ = ("_answering", "_budget", "_coming")
+    Attributes:
+        bytes: Of the bodies that are coming and being answered.
+    """
+
+    __slots__ = ("_budget", "_coming", "bytes")
 
     def __init__(self, budget: BodyBudget) -> None:
         self._budget = budget
-        self._coming = self._answering = 0
+        self._coming = self.bytes = 0
 
     def coming(self, size: int) -> bool:
         """So many bytes of a body are here; False, and as before, if the budget is used up."""
-        budget, more = self._budget, size - self._coming
-        if more > 0 and budget.held + more > budget.most:
+        more = size - self._coming
+        if more > 0 and self._budget.held + more > self._budget.most:
             return False
-        budget.held += more
         self._coming = size
+        self._hold(self.bytes + more)
         return True
 
     def answering(self, size: int) -> bool:
         """A body of this length is complete; False, and as before, if it is beyond the budget."""
-        budget = self._budget
-        held = budget.held - self._coming - self._answering + size
-        if held > budget.most:
+        if self._budget.held - self.bytes + size > self._budget.most:
             return False
-        budget.held = held
-        self._coming, self._answering = 0, size
+        self._coming = 0
+        self._hold(size)
         return True
 
     def released(self) -> None:
         """It is answered, or gone; of a next one that is coming the next piece counts again."""
-        self._budget.free(self._answering + self._coming)
-        self._answering = self._coming = 0
+        self._coming = 0
+        self._hold(0)
+
+    def _hold(self, size: int) -> None:
+        self._budget.changed(size - self.bytes)
+        self.bytes = size

@@ -25,7 +25,7 @@ from batchedapi_serving.errors import NoRoomError, ServingError
 from batchedapi_serving.web.asgi import start_cycle
 from batchedapi_serving.web.body_budget import UNCOUNTED_BYTES, HeldBodies
 from batchedapi_serving.web.gateway import Gateway
-from batchedapi_serving.web.large_bodies import INLINE_BYTES, is_large
+from batchedapi_serving.web.large_bodies import is_large
 from batchedapi_serving.web.limits import SWEEP_SECONDS
 from batchedapi_serving.web.listener import open_door
 from batchedapi_serving.web.patience import Patience, Verdict
@@ -237,8 +237,7 @@ class Connection(asyncio.Protocol):
         self._kept = STAYS if request.old else b""
         self._path = request.path
         self._named = self._request_id = request.options.request_id
-        size = len(request.body)
-        if size > UNCOUNTED_BYTES and not self._held.answering(size):
+        if len(request.body) > UNCOUNTED_BYTES and not self._held.answering(len(request.body)):
             self._answer_problem(self._gateway.bodies.error())
             return
         route = self._gateway.hot.get(request.path) if request.method == b"POST" else None
@@ -262,8 +261,7 @@ class Connection(asyncio.Protocol):
             if options.refusal is not None:
                 raise options.refusal
             line = desk.line(route.method)
-            size = len(request.body)
-            if size > INLINE_BYTES and is_large(request.content_type, size):
+            if self._held.bytes and is_large(request.content_type, len(request.body)):
                 self._predict_large(request, route, line)
                 return
             decoded = line.codec.decode(route.wire, request, request.body)
@@ -320,7 +318,8 @@ class Connection(asyncio.Protocol):
     def _answered(self, *, stays_open: bool) -> None:
         """`stays_open` is what the client was told."""
         self._busy = False
-        self._held.released()
+        if self._held.bytes:
+            self._held.released()
         if self._transport.is_closing():
             return
         if not stays_open:

@@ -55,9 +55,11 @@ _LOST: Final = "the process that reads large bodies was restarted; try again in 
 
 
 def is_large(content_type: bytes, length: int) -> bool:
-    """Whether a body of more than INLINE_BYTES takes too long for the event loop."""
+    """Whether a body takes too long for the event loop."""
     if is_json(content_type):
         return length > _INLINE_JSON_BYTES
+    if length <= INLINE_BYTES:
+        return False
     return length > _INLINE_NPY_BYTES or media_type(content_type) != NPY_TYPE
 
 

@@ -13,7 +13,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from hostile_bodies import CODE
+from hostile_bodies import CODE, GRPC, Body, body_of
 from raw_http import Connection, connected, request_bytes
 from serving import Replica, running_replica, write_manifest
 
@@ -245,3 +245,26 @@ async def test_bodies_of_all_clients_have_one_budget(replica: Replica) -> None:
     assert before + 256 + 64 > most
     assert 200 == answered.status
     assert (200, b"0") == (again.status, again.body)
+
+
+def paths_of(body: Body) -> str:
+    """Where a body is sent to."""
+    model = f"models/api.{body.method}"
+    return {"v1": f"/v1/{model}:predict", "v2": f"/v2/{model}/infer"}.get(
+        body.wire, f"/api/{body.method}"
+    )
+
+
+async def test_bodies_that_are_dear_to_take_apart_cost_nobody_a_process(replica: Replica) -> None:
+    """A sample of tests/bench/bodies.py, which has the figures; each is answered or refused."""
+    processes = replica.children()
+    bodies = [body_of(seed, 2 * MIB) for seed in range(30)]
+    statuses = []
+    for body in (body for body in bodies if body.content_type != GRPC):
+        async with connected(replica.port) as connection:
+            headers = {"content-type": body.content_type, **dict(body.headers)}
+            await connection.send(request_bytes(paths_of(body), body.data, headers))
+            statuses.append((await connection.receive(patience=SLACK)).status)
+
+    assert set(statuses) <= {200, 400, 413, 415, 422}
+    assert processes == replica.children()
