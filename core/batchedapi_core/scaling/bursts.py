@@ -14,6 +14,9 @@ from batchedapi_core.scaling.numbers import MOST_SAVED, short, table, whole
 
 SURPRISE = 0.25
 """Share by which demand is above its forecast of one start-up ago in a burst."""
+CHANCE = 0.05
+"""Share by which a burst is above all that was there within the hold; less is the same, and noise.
+Asked to be a whole surprise above it, many a true burst on a load that wanders was missed."""
 LEAST_LOAD = 0.5
 """Of one replica's capacity: what fewer rows do is no burst but chance."""
 LASTING = 10.0
@@ -23,6 +26,15 @@ MEMORY = 900.0
 WORTH = 16.0
 """A burst that is missed until replicas have started is worth this many start-ups of all of them:
 of the requests of a service with a target of 99 %, few may be missed."""
+IDLE_LOAD = 0.05
+"""Of one replica's capacity: an API with less has nothing to do but for probes and the odd call."""
+IDLE_SECONDS = 300.0
+"""Since the last burst, for which an idle API keeps anything. With some load on, keeping costs what
+the burst needs beyond it; with none all that is kept does nothing. Five minutes is what the
+HorizontalPodAutoscaler keeps by default, and what its users expect of an API that nobody calls."""
+IDLE_SHARE = 0.5
+"""Of a burst's replicas, that an idle API keeps. Half of them serve the next one's beginning while
+the others start, and are half the price of a guess."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +51,18 @@ class Recurrence:
     """A peak that was reached at least twice."""
 
     peak: float  # rows/s
-    gap: float  # seconds from one as high to the next: the mean, or since the last if longer
+    gap: float  # seconds from the end of one as high to the next, on average
+    since: float  # seconds since the last one as high ended
+    remembered: float  # seconds for which there will be two of them in memory
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Replicas that stay for a burst, and for how long unless another comes."""
+
+    replicas: int
+    burst: Recurrence
+    seconds: float
 
 
 def bursts_of(
@@ -48,8 +71,9 @@ def bursts_of(
     *,
     error: float | None,
     base: float,
+    recent: float,
     least: float,
-    lead: float,
+    hold: float,
 ) -> tuple[Burst, ...]:
     """The bursts to remember after a look.
 
@@ -58,17 +82,21 @@ def bursts_of(
         now: Seconds.
         error: Demand over its forecast, less 1; None: not known.
         base: Rows/s.
+        recent: Rows/s, the highest of the last `hold` seconds. What only comes back to it was never
+            gone: a client that paused is no burst, and its replicas are still there.
         least: Rows/s of the smallest burst.
-        lead: Seconds that a replica takes to start.
+        hold: Seconds for which replicas are held; more surprises within belong to the same burst.
     """
     kept = tuple(one for one in before if now - one.end < MEMORY)
     if kept and now - kept[-1].end < LASTING and base * (1.0 + SURPRISE) >= kept[-1].peak:
         kept = (*kept[:-1], replace(kept[-1], end=now))
     if error is None or error <= SURPRISE or base <= least:
         return kept
-    if kept and now - kept[-1].end < lead:
+    if kept and now - kept[-1].end < hold:
         last = replace(kept[-1], end=now, peak=max(kept[-1].peak, base))
         return (*kept[:-1], last)
+    if base <= recent * (1.0 + CHANCE):
+        return kept
     return (*kept[-(MOST_SAVED - 1) :], Burst(now, now, base))
 
 
@@ -81,30 +109,37 @@ def recurrences(bursts: Iterable[Burst], now: float) -> tuple[Recurrence, ...]:
         if len(those) > 1:
             between = [later.begin - earlier.end for earlier, later in pairwise(those)]
             mean = sum(between) / len(between)
-            found.append(Recurrence(peak, max(mean, now - those[-1].end)))
+            left = max(0.0, those[-2].end + MEMORY - now)
+            found.append(Recurrence(peak, mean, now - those[-1].end, left))
     return tuple(found)
 
 
 def kept_for(
-    recurring: Iterable[Recurrence], *, need: int, one: float, lead: float
-) -> tuple[int, Recurrence | None]:
-    """Replicas worth keeping, at least `need`, and what for.
+    recurring: Iterable[Recurrence], *, need: int, one: float, lead: float, idle: bool
+) -> Kept | None:
+    """Replicas worth keeping, more than `need`, and what for; None: none.
 
     To keep n instead of `need` until the next burst costs (n - need) * gap replica-seconds. Not to
-    keep them loses about n * lead replica-seconds of requests, worth WORTH times as much.
+    keep them loses about n * lead replica-seconds of requests, worth WORTH times as much. A burst
+    that is overdue by more than that is given up.
 
     Args:
         recurring: Peaks.
         need: Replicas without them.
         one: Rows/s to plan a replica with, > 0.
         lead: Seconds that a replica takes to start.
+        idle: Less than IDLE_LOAD arrives.
     """
-    kept, reason = need, None
+    found = []
     for it in recurring:
-        count = whole(it.peak / one)
-        if count > kept and (count - need) * it.gap < WORTH * count * lead:
-            kept, reason = count, it
-    return kept, reason
+        count = whole(it.peak / one * (IDLE_SHARE if idle else 1.0))
+        if count <= need:
+            continue
+        worth = WORTH * count * lead / (count - need)
+        until = min(worth, IDLE_SECONDS) if idle else worth
+        if it.gap < worth and it.since < until:
+            found.append(Kept(count, it, min(until - it.since, it.remembered)))
+    return max(found, key=lambda one: (one.replicas, one.seconds), default=None)
 
 
 def later(bursts: Iterable[Burst], now: float) -> tuple[Burst, ...]:

@@ -54,6 +54,10 @@ class Foresight:
         """Rows/s: nothing above what was there lately is planned for by a margin."""
         return self.highs[0].value if self.highs else 0.0
 
+    def highest_within(self, seconds: float, now: float) -> float:
+        """Rows/s, of the last `seconds`."""
+        return next((one.value for one in self.highs if now - one.time < seconds), 0.0)
+
     def looked(
         self, now: float, *, lead: float, base: float, forecast: float
     ) -> tuple["Foresight", float | None]:

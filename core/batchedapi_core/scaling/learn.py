@@ -23,7 +23,7 @@ def learned(
     state = _remembering(policy, state, decision, now)
     if decision.is_hold or policy.kind is PolicyKind.CONCURRENCY:
         return state
-    return _judged(policy, _foreseen(state, decision.terms, now), load, decision.terms, now)
+    return _judged(policy, _foreseen(policy, state, decision.terms, now), load, decision.terms, now)
 
 
 def _remembering(
@@ -54,8 +54,9 @@ def _remembering(
     return replace(state, recommendations=high, hedge=hedge, lows=standing_low(state.lows, low))
 
 
-def _foreseen(state: ScalingState, terms: Terms, now: float) -> ScalingState:
+def _foreseen(policy: ScalingPolicy, state: ScalingState, terms: Terms, now: float) -> ScalingState:
     """With the error of the forecast for now, and the burst that a large one is."""
+    hold = max(terms.start_up, policy.down.window(terms.start_up))
     foresight, error = state.foresight.looked(
         now, lead=terms.start_up, base=terms.base, forecast=terms.forecast
     )
@@ -64,8 +65,9 @@ def _foreseen(state: ScalingState, terms: Terms, now: float) -> ScalingState:
         now,
         error=error,
         base=terms.base,
+        recent=state.foresight.highest_within(hold, now),
         least=LEAST_LOAD * terms.capacity,
-        lead=terms.start_up,
+        hold=hold,
     )
     return replace(state, foresight=foresight, bursts=bursts)
 

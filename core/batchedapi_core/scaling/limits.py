@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from batchedapi_core.scaling.behavior import Behavior, Select, fewest, most
-from batchedapi_core.scaling.bursts import kept_for
+from batchedapi_core.scaling.bursts import IDLE_LOAD, kept_for
 from batchedapi_core.scaling.decision import Clamp, ClampName, Evidence, Reason
 from batchedapi_core.scaling.need import Need
 from batchedapi_core.scaling.numbers import whole
@@ -77,11 +77,16 @@ def bursts(_policy: ScalingPolicy, evidence: Evidence, need: Need, wanted: int) 
     """Replicas stay for bursts that come again and again, while that costs less than missing."""
     if wanted >= evidence.current or need.one <= 0.0:
         return None
-    kept, why = kept_for(evidence.recurring, need=wanted, one=need.one, lead=evidence.start_up)
-    if why is None:
+    idle = need.base <= IDLE_LOAD * need.capacity
+    kept = kept_for(
+        evidence.recurring, need=wanted, one=need.one, lead=evidence.start_up, idle=idle
+    )
+    if kept is None:
         return None
-    detail = f"bursts of {why.peak:.0f} rows/s come without warning every {why.gap:.0f} s"
-    return Clamp(ClampName.BURSTS, wanted, min(kept, evidence.current), detail)
+    pattern = f"bursts of {kept.burst.peak:.0f} rows/s come without warning"
+    every = f"every {kept.burst.gap:.0f} s, the last {kept.burst.since:.0f} s ago"
+    detail = f"{pattern} {every}; given up in {kept.seconds:.0f} s if none comes"
+    return Clamp(ClampName.BURSTS, wanted, min(kept.replicas, evidence.current), detail)
 
 
 def up_stabilization(

@@ -143,12 +143,10 @@ def start_operator(namespace: str, log: Path) -> OperatorProcess:
 def operator(namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
     """One operator for all tests of a run."""
     running = start_operator(namespace, tmp_path_factory.mktemp("operator") / "operator.log")
-    try:
-        asyncio.run(until_ready(running))
-        yield running
-    finally:
-        running.process.terminate()
-        running.process.wait(timeout=30)
+    asyncio.run(until_ready(running))
+    yield running
+    running.process.terminate()
+    running.process.wait(timeout=10)
 
 
 async def until_ready(running: OperatorProcess) -> None:

@@ -18,8 +18,7 @@ from batchedapi_operator.kube import Kube
 
 CUSTOM_RESOURCES: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 NAMESPACES: Final = "/api/v1/namespaces"
-PATIENCE: Final = 60.0
-"""Seconds: nothing here takes five, but the machine may be busy."""
+PATIENCE: Final = 15.0
 
 Body = dict[str, Any]
 

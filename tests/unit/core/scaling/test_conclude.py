@@ -343,7 +343,9 @@ def _random_evidence(chance: random.Random) -> Evidence:
         trend=chance.choice((0.0, 50.0)),
         margin_share=chance.choice((0.0, 0.3)),
         highest=chance.expovariate(1 / 3000),
-        recurring=chance.choice(((), (Recurrence(chance.expovariate(1 / 3000), 200.0),))),
+        recurring=chance.choice(
+            ((), (Recurrence(chance.expovariate(1 / 3000), 200.0, 40.0, 700.0),))
+        ),
         slowdown=chance.choice((1.0, 1.5)),
         trust=chance.choice((1.0, 0.7)),
     )

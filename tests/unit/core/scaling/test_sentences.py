@@ -94,10 +94,13 @@ CASES: dict[str, tuple[ScalingPolicy, Evidence]] = {
         POLICY,
         evidence_of(worth(2.9), margin_share=0.5, highest=worth(3.5)),
     ),
-    "bursts": (POLICY, evidence_of(worth(1.0), recurring=(Recurrence(worth(2.6), 240.0),))),
+    "bursts": (
+        POLICY,
+        evidence_of(worth(1.0), recurring=(Recurrence(worth(2.6), 240.0, 40.0, 700.0),)),
+    ),
     "bursts, too rare to pay for": (
         POLICY,
-        evidence_of(worth(1.0), recurring=(Recurrence(worth(2.6), 900.0),)),
+        evidence_of(worth(1.0), recurring=(Recurrence(worth(2.6), 900.0, 40.0, 700.0),)),
     ),
     "slowdown": (POLICY, evidence_of(worth(3.0), slowdown=1.3)),
     "trust": (POLICY, evidence_of(worth(3.0), trust=0.8)),
