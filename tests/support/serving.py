@@ -116,13 +116,23 @@ class Replica:
     def metrics(self) -> dict[str, float]:
         """Samples by name and labels other than `method`: `batchedapi_requests_total{code=200}`."""
         samples = {}
-        for family in text_string_to_metric_families(self.admin(contract.PATH_METRICS)[1]):
+        for family in text_string_to_metric_families(self._metrics_page()):
             for sample in family.samples:
                 labels = ",".join(
                     f"{k}={v}" for k, v in sorted(sample.labels.items()) if k != "method"
                 )
                 samples[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
         return samples
+
+    def _metrics_page(self) -> str:
+        """On a busy machine it may take longer than one request waits; empty once it has ended."""
+        end = time.monotonic() + START_SECONDS
+        while True:
+            status, text = self.admin(contract.PATH_METRICS)
+            if text or self.process.poll() is not None:
+                return text
+            assert time.monotonic() < end, f"no metrics page in {START_SECONDS:g} s: {status}"
+            time.sleep(0.1)
 
     def children(self, role: str = "") -> list[int]:
         """Pids of its processes, in order of age; `role` is `web` or `model`, or empty: both."""
