@@ -28,7 +28,7 @@ _HOST_BYTES: Final = b"!$%&'()*+,-.:;=[]_~" + bytes(
 )
 """Of a Host header: a name or an address, and a port."""
 _OLD: Final = "1.0"
-_SELDOM: Final = OPTIONS | {b"transfer-encoding", b"expect"}
+_SELDOM: Final = OPTIONS | {b"transfer-encoding", b"expect", b"connection"}
 """Headers that mean something here and that few requests have."""
 HEADERS: Final = "headers"
 BODY: Final = "body"
@@ -175,7 +175,7 @@ class RequestParser:
         self._content_type = b""
         self.options = NO_OPTIONS
         self._length = -1
-        self.wants_continue = False
+        self.wants_continue = self._old = False
         self._began_here = True
         self.awaiting = HEADERS
 
@@ -224,14 +224,17 @@ class RequestParser:
                     raise MalformedError("header Host: expected a name or an address, and a port")
             elif name in _SELDOM:
                 more = True
-        self._old = self._parser.get_http_version() == _OLD
-        if hosts != 1:
+        if hosts != 1 or more:
+            self._read_version()
             self._check_hosts(hosts)
-        if more:
             self._read_more()
 
+    def _read_version(self) -> None:
+        """Only when it matters: asking costs as much as the rest of a head."""
+        self._old = self._parser.get_http_version() == _OLD
+
     def _check_hosts(self, hosts: int) -> None:
-        if hosts or not self._old:
+        if hosts > 1 or (hosts == 0 and not self._old):
             raise MalformedError(f"header Host: expected one, got {hosts or 'none'}")
 
     def _read_more(self) -> None:
@@ -268,6 +271,8 @@ class RequestParser:
         self.drop_body()
         path, _, query = self.target.partition(b"?")
         keep_alive = self._parser.should_keep_alive()
+        if not keep_alive:
+            self._read_version()
         self._ended = not keep_alive
         self._complete.append(
             Request(
