@@ -19,7 +19,7 @@ from batchedapi_core.batching import Client, ItemErrorPolicy, LaneChoice, Receip
 from batchedapi_serving.codecs.base import Answer, RequestHead, Wire
 from batchedapi_serving.dispatch.desk import Ticket
 from batchedapi_serving.dispatch.dispatcher import Dispatcher
-from batchedapi_serving.dispatch.frames import FrameReader, encode_frame
+from batchedapi_serving.dispatch.frames import FrameReader, Payload, encode_frame
 from batchedapi_serving.dispatch.lanes import Lane
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.recorder import Recorder
@@ -146,7 +146,7 @@ class ModelLane:
             self._world.running -= 1
             self._say(result, parts)
 
-    def _say(self, meta: Any, parts: Sequence[bytes] = ()) -> None:
+    def _say(self, meta: Any, parts: Sequence[Payload] = ()) -> None:
         self._lane.data_received(encode_frame(meta, parts))
 
 
@@ -205,7 +205,7 @@ class ModelEndOfChannel:
             self._world.running -= 1
             self._say({**result, "result": meta["call"]}, parts)
 
-    def _say(self, meta: Any, parts: Sequence[bytes] = ()) -> None:
+    def _say(self, meta: Any, parts: Sequence[Payload] = ()) -> None:
         self._lane.data_received(encode_frame(meta, parts))
 
 

@@ -20,7 +20,7 @@ from batchedapi_serving.checking.report import REPORT_FILE, MethodReport, Report
 from batchedapi_serving.checking.samples import choose_samples
 from batchedapi_serving.checking.timing import time_batches
 from batchedapi_serving.codecs.choose import codec_for
-from batchedapi_serving.dispatch.frames import Meta
+from batchedapi_serving.dispatch.frames import Meta, Payload
 from batchedapi_serving.errors import ClientError, LoadError
 from batchedapi_serving.logs import configure_logging
 from batchedapi_serving.model.batch import BatchRunner
@@ -58,7 +58,7 @@ def _check(
     spec: MethodSpec,
     given: Sequence[Any] | None,
 ) -> MethodReport:
-    def run(meta: Meta, payload: bytes) -> tuple[Meta, Sequence[bytes]]:
+    def run(meta: Meta, payload: bytes) -> tuple[Meta, Sequence[Payload]]:
         if spec.is_async:
             return channel.call(runner.run_async(meta, payload))
         return runner.run(meta, payload)

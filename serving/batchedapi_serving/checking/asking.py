@@ -10,10 +10,10 @@ from batchedapi_serving.codecs.base import Results
 from batchedapi_serving.codecs.item_results import ItemResults
 from batchedapi_serving.codecs.method_codec import Encoded, MethodCodec
 from batchedapi_serving.codecs.tensor_results import TensorResults
-from batchedapi_serving.dispatch.frames import Meta
+from batchedapi_serving.dispatch.frames import Meta, Payload
 from batchedapi_serving.errors import PredictorError
 
-Run = Callable[[Meta, bytes], tuple[Meta, Sequence[bytes]]]
+Run = Callable[[Meta, bytes], tuple[Meta, Sequence[Payload]]]
 """Answers one batch frame."""
 
 

@@ -17,7 +17,7 @@ from batchedapi_core.manifest import (
 from batchedapi_serving.cli.check import check_command
 from batchedapi_serving.cli.documents import DocumentError, Documents, load_documents, manifest_of
 from batchedapi_serving.cli.overrides import Flags
-from batchedapi_serving.cli.serve import ServeOptions, serve
+from batchedapi_serving.cli.serve import ServeOptions, reason_left, serve
 from batchedapi_serving.cli.simulate import simulate_command
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.logs import LOG_FORMAT
@@ -129,12 +129,13 @@ def serve_command(
         raise click.UsageError("give either -f FILE or MODULE:CLASS")
     unknown = UnknownFields.IGNORE if tolerate_unknown_fields else UnknownFields.REFUSE
     try:
-        if file is not None:
-            documents = load_documents(file, name, unknown)
-        else:
-            documents = Documents(manifest_of(predictor or ""), {}, Path.cwd())
-        flags = Flags(*(options.pop(name) for name in ("processes", "web_processes", "production")))
-        serve(documents, ServeOptions(flags=flags, **options))
+        with reason_left():
+            if file is not None:
+                documents = load_documents(file, name, unknown)
+            else:
+                documents = Documents(manifest_of(predictor or ""), {}, Path.cwd())
+            flags = (options.pop(name) for name in ("processes", "web_processes", "production"))
+            serve(documents, ServeOptions(flags=Flags(*flags), **options))
     except (DocumentError, ManifestError) as error:
         problems = error.problems if isinstance(error, ManifestError) else (str(error),)
         for problem in problems:

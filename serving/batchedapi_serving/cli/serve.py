@@ -90,12 +90,24 @@ def serve(documents: Documents, options: ServeOptions) -> None:
     """
     if options.log_format is not None:
         os.environ[LOG_FORMAT] = options.log_format  # the other processes inherit it
+    with _runtime_folder() as runtime:
+        settings = replica_settings(documents, options, runtime)
+        configure_logging(settings.log_level, "supervisor")
+        settings.write()
+        asyncio.run(_supervise(documents, options, settings))
+
+
+@contextlib.contextmanager
+def reason_left() -> Iterator[None]:
+    """Leave the reason of a failure where the operator reads it.
+
+    That the machine has no more of something is one too, wherever it was needed.
+
+    Raises:
+        LoadError: the failure.
+    """
     try:
-        with _runtime_folder() as runtime:
-            settings = replica_settings(documents, options, runtime)
-            configure_logging(settings.log_level, "supervisor")
-            settings.write()
-            asyncio.run(_supervise(documents, options, settings))
+        yield
     except LoadError as error:
         _leave_termination_message(error)
         raise

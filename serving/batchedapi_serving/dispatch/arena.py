@@ -1,10 +1,10 @@
 """Large payloads between the dispatcher and a lane: by shared memory, the frame says only how many.
 
 A socket copies a payload twice and hands it over in pieces; through memory that both sides have
-mapped it is copied once on each side. The model process makes two regions a lane, one for each
-direction, and its hello says which; whoever writes a region also grows it. They are anonymous
-(memfd): no name, so nothing is left behind however the processes end, and no limit of a /dev/shm,
-which in a container is 64 MiB.
+mapped it is copied once on each side: in a model process into the arrays that user code gets. The
+model process makes two regions a lane, one for each direction, and its hello says which; whoever
+writes a region also grows it. They are anonymous (memfd): no name, so nothing is left behind
+however the processes end, and no limit of a /dev/shm, which in a container is 64 MiB.
 
 Nobody is killed by SIGBUS here: pages are allocated (`posix_fallocate`) before they are written, a
 region is sealed against shrinking, and the dispatcher opens none that is not. Where any of it is
@@ -19,7 +19,7 @@ import stat
 from collections.abc import Sequence
 from typing import Any, Final
 
-from batchedapi_serving.dispatch.frames import BrokenFrameError, Meta, encode_frame
+from batchedapi_serving.dispatch.frames import BrokenFrameError, Meta, Payload, encode_frame
 
 THRESHOLD: Final = 32 * 1024
 """Bytes from which on the arena is used.
@@ -79,7 +79,7 @@ class Region:
             os.close(self.descriptor)
             self.descriptor = -1
 
-    def write(self, buffers: Sequence[bytes], length: int) -> bool:
+    def write(self, buffers: Sequence[Payload], length: int) -> bool:
         """Put `buffers`, `length` bytes in all, at the start; False if there is no room."""
         if length > self._length and not self._grow(length):
             return False
@@ -155,7 +155,7 @@ class Arena:
             return {}
         return {"arena": [self._incoming.descriptor, self._outgoing.descriptor]}
 
-    def encode(self, meta: Meta, payload: Sequence[bytes]) -> bytes:
+    def encode(self, meta: Meta, payload: Sequence[Payload]) -> bytes:
         """The frame of `meta` and `payload`, which is in the arena if it is large and fits.
 
         The other side must have taken the payload before: one batch at a time is on a lane.
@@ -166,7 +166,7 @@ class Arena:
             return encode_frame({**meta, "arena": length})
         return encode_frame(meta, payload, length)
 
-    def view(self, meta: Meta, payload: bytes) -> bytes | memoryview:
+    def view(self, meta: Meta, payload: bytes) -> Payload:
         """The payload of a frame, wherever it is; a view holds until the next `encode` there.
 
         Raises:

@@ -19,11 +19,12 @@ remote_frames).
 import socket
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
 
 Meta = dict[str, Any]
+Payload: TypeAlias = bytes | memoryview
 _HEADER: Final = struct.Struct("<IQ")
 MAX_META_BYTES: Final = 64 * 1024 * 1024
 MAX_PAYLOAD_BYTES: Final = 1 << 40
@@ -41,7 +42,7 @@ class BrokenFrameError(ConnectionError):
     """The other side sent something that is no frame; the connection is of no further use."""
 
 
-def encode_frame(meta: Meta, payload: Sequence[bytes] = (), length: int | None = None) -> bytes:
+def encode_frame(meta: Meta, payload: Sequence[Payload] = (), length: int | None = None) -> bytes:
     """The bytes of one frame; `payload` is sent in one piece, `length` is its own if known."""
     text = orjson.dumps(meta)
     if length is None:

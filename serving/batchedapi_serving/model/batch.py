@@ -15,7 +15,7 @@ from typing import Any, Final, Never
 import numpy as np
 
 from batchedapi_serving.codecs.item_results import item_frame
-from batchedapi_serving.dispatch.frames import Meta
+from batchedapi_serving.dispatch.frames import Meta, Payload
 from batchedapi_serving.errors import PredictorError
 from batchedapi_serving.model.collate import Arguments, arguments_of
 from batchedapi_serving.model.device_errors import device_lost, out_of_memory
@@ -25,7 +25,7 @@ from batchedapi_serving.predictor.api import ItemError, MethodSpec
 
 log = logging.getLogger(__name__)
 
-Result = tuple[Meta, Sequence[bytes]]
+Result = tuple[Meta, Sequence[Payload]]
 _WHOLE: Final = (np.ndarray, list, dict)
 """Types of nearly all answers, which need no closer look."""
 _SUSPICIOUS: Final = 8
@@ -57,7 +57,7 @@ class BatchRunner:
         self._failed: dict[str, int] = {}
         """Batches that failed in a row, of methods whose last one did."""
 
-    def run(self, meta: Meta, payload: bytes) -> Result:
+    def run(self, meta: Meta, payload: Payload) -> Result:
         """Answer one batch frame; whatever the user's code does, an answer comes back.
 
         With `unfit` in it no later batch can succeed: the process is to end, and nobody to be told.
@@ -69,14 +69,16 @@ class BatchRunner:
                 return _unfit(meta["method"])
         return result
 
-    async def run_async(self, meta: Meta, payload: bytes) -> Result:
+    async def run_async(self, meta: Meta, payload: Payload) -> tuple[Meta, Sequence[bytes]]:
         """`run` for an async method; cancelled only if the task that awaits it is."""
-        result = await self._run_async(meta, payload)
-        if self._failed or result[0]["kind"] == "error":
-            probe = self._probe_after(meta["method"], result[0])
+        result, views = await self._run_async(meta, payload)
+        # Copied before anything else runs on the loop, which may write into the same array.
+        buffers = [bytes(view) for view in views]
+        if self._failed or result["kind"] == "error":
+            probe = self._probe_after(meta["method"], result)
             if probe is not None and (await self._run_async(*probe))[0]["kind"] == "error":
-                return _unfit(meta["method"])
-        return result
+                return _unfit(meta["method"])[0], ()
+        return result, buffers
 
     def _probe_after(self, method: str, result: Meta) -> tuple[Meta, bytes] | None:
         """What to run to see whether rows are at fault, or the process; mostly nothing.
@@ -97,7 +99,7 @@ class BatchRunner:
         del self._failed[method]
         return probe
 
-    def _run(self, meta: Meta, payload: bytes) -> Result:
+    def _run(self, meta: Meta, payload: Payload) -> Result:
         try:
             served = self._methods.get(meta["method"]) or self._unknown(meta)
             answer = served.call(*served.arguments(meta, payload))
@@ -105,7 +107,7 @@ class BatchRunner:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - user code: anything may be raised
             return self._failure(meta, error)
 
-    async def _run_async(self, meta: Meta, payload: bytes) -> Result:
+    async def _run_async(self, meta: Meta, payload: Payload) -> Result:
         try:
             served = self._methods.get(meta["method"]) or self._unknown(meta)
             answer = served.call(*served.arguments(meta, payload))

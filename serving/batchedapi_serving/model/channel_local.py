@@ -8,7 +8,7 @@ from batchedapi_serving.codecs.base import Collated, Results
 from batchedapi_serving.codecs.method_codec import Encoded
 from batchedapi_serving.dispatch.channel_rows import submitted_rows
 from batchedapi_serving.dispatch.desk import Line
-from batchedapi_serving.dispatch.frames import Meta
+from batchedapi_serving.dispatch.frames import Meta, Payload
 from batchedapi_serving.errors import ServingError
 from batchedapi_serving.predictor.api import MethodSpec
 
@@ -16,7 +16,7 @@ from batchedapi_serving.predictor.api import MethodSpec
 class Runner(Protocol):
     """Runs batches; `model.batch.BatchRunner`."""
 
-    def run(self, meta: Meta, payload: bytes) -> tuple[Meta, Sequence[bytes]]:
+    def run(self, meta: Meta, payload: bytes) -> tuple[Meta, Sequence[Payload]]:
         """Answer one batch of a sync method."""
 
     async def run_async(self, meta: Meta, payload: bytes) -> tuple[Meta, Sequence[bytes]]:
@@ -64,6 +64,7 @@ class LocalAnswers:
     async def _run(self, line: Line, batch: Collated, rows: int) -> Results:
         meta: dict[str, Any] = {"method": line.spec.name, "rows": rows, **batch.meta}
         body = b"".join(batch.buffers)
+        buffers: Sequence[Payload]
         if line.spec.is_async:
             result, buffers = await self._runner.run_async(meta, body)
         else:

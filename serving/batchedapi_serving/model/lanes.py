@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from batchedapi_serving.dispatch.arena import Arena
-from batchedapi_serving.dispatch.frames import Meta, encode_frame, read_frames
+from batchedapi_serving.dispatch.frames import Meta, Payload, encode_frame, read_frames
 
 log = logging.getLogger(__name__)
 
@@ -25,8 +25,8 @@ class UnfitError(Exception):
 class Runner(Protocol):
     """Runs batches; `model.batch.BatchRunner`."""
 
-    def run(self, meta: Meta, payload: bytes) -> tuple[Meta, Sequence[bytes]]:
-        """Answer one batch frame; never raises."""
+    def run(self, meta: Meta, payload: Payload) -> tuple[Meta, Sequence[Payload]]:
+        """Answer one batch frame; never raises, and keeps nothing of the payload."""
 
 
 def run_lanes(path: Path, runner: Runner, hello: Mapping[str, Any], lanes: int) -> None:
@@ -68,8 +68,7 @@ def serve_lane(path: Path, runner: Runner, hello: Mapping[str, Any]) -> None:
             with _connected(path, supervisor) as connection:
                 connection.sendall(encode_frame({"hello": {**hello, **arena.hello()}}))
                 for meta, payload in read_frames(connection):
-                    # Taken, not viewed: user code may keep what it was given.
-                    result, buffers = runner.run(meta, arena.take(meta, payload))
+                    result, buffers = runner.run(meta, arena.view(meta, payload))
                     if "unfit" in result:
                         raise UnfitError(result["error"])
                     connection.sendall(arena.encode(result, buffers))

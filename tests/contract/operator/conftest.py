@@ -143,10 +143,12 @@ def start_operator(namespace: str, log: Path) -> OperatorProcess:
 def operator(namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
     """One operator for all tests of a run."""
     running = start_operator(namespace, tmp_path_factory.mktemp("operator") / "operator.log")
-    asyncio.run(until_ready(running))
-    yield running
-    running.process.terminate()
-    running.process.wait(timeout=10)
+    try:
+        asyncio.run(until_ready(running))
+        yield running
+    finally:
+        running.process.terminate()
+        running.process.wait(timeout=30)
 
 
 async def until_ready(running: OperatorProcess) -> None:

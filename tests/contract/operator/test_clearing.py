@@ -14,8 +14,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("operator")]
 
 SPEC: Final[Body] = {"predictor": {"path": "model:Iris"}}
 HOLDER: Final = "example.com/keep"
-PATIENCE: Final = 45.0
-"""Looks are up to 30 s apart, and the machine may be busy."""
 
 
 def foreign(resource: Resource, name: str) -> Body:
@@ -36,7 +34,7 @@ async def told(world: World, name: str, words: str) -> None:
         status = (await world.api(name)).get("status") or {}
         return words in status.get("message", "")
 
-    await until(said, f"{name} to say: {words}", PATIENCE)
+    await until(said, f"{name} to say: {words}")
 
 
 async def accepted(world: World, name: str) -> None:
@@ -46,7 +44,7 @@ async def accepted(world: World, name: str) -> None:
         valid = (await world.condition(name, "SpecValid")).get("reason") == "Accepted"
         return valid and len(await world.children(name)) == 3
 
-    await until(good, f"{name} to be accepted", PATIENCE)
+    await until(good, f"{name} to be accepted")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +94,7 @@ async def test_a_child_of_ours_held_in_deletion_is_waited_for_with_a_word(world:
         found = await world.get(DEPLOYMENTS, "leaving")
         return found is not None and found["metadata"]["uid"] != first
 
-    await until(anew, "another Deployment", PATIENCE)
+    await until(anew, "another Deployment")
 
 
 async def test_an_api_held_in_deletion_says_by_whom(world: World) -> None:
@@ -119,4 +117,4 @@ async def test_an_api_held_in_deletion_says_by_whom(world: World) -> None:
     async def gone() -> bool:
         return await world.get(BATCHED_APIS, "going") is None
 
-    await until(gone, "the API to go", PATIENCE)
+    await until(gone, "the API to go")

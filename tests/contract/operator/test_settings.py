@@ -77,20 +77,20 @@ async def test_an_upgrade_rolls_nothing(world: World, tmp_path: Path) -> None:
     head = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": world.namespace}}
     await world.kube._request("POST", NAMESPACES, {}, head)
     first = start_operator(world.namespace, tmp_path / "first.log")
-    await until_ready(first)
     try:
+        await until_ready(first)
         await world.create_api("upgraded", SPEC)
         before = await world.deployment("upgraded")
         await observed(world, "upgraded", 1)
     finally:
         first.process.terminate()
-        first.process.wait(timeout=10)
+        first.process.wait(timeout=30)
     # by its files and image alone, as every revision was named once
     as_then = revision_of(parse_api(await world.api("upgraded")), {}, {}).digest
 
     second = start_operator(world.namespace, tmp_path / "second.log")
-    await until_ready(second)
     try:
+        await until_ready(second)
         for most in (7, 8):
             limit = {"spec": {"autoscaling": {"maxReplicas": most}}}
             made = await world.patch(BATCHED_APIS, "upgraded", limit)
@@ -100,7 +100,7 @@ async def test_an_upgrade_rolls_nothing(world: World, tmp_path: Path) -> None:
     finally:
         await world.kube._request("DELETE", f"{NAMESPACES}/{world.namespace}", {})
         second.process.terminate()
-        second.process.wait(timeout=10)
+        second.process.wait(timeout=30)
     assert after is not None
     assert before["spec"]["template"] == after["spec"]["template"]
     assert as_then == after["spec"]["template"]["metadata"]["labels"][LABEL_REVISION]

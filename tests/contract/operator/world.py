@@ -18,7 +18,8 @@ from batchedapi_operator.kube import Kube
 
 CUSTOM_RESOURCES: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 NAMESPACES: Final = "/api/v1/namespaces"
-PATIENCE: Final = 15.0
+PATIENCE: Final = 60.0
+"""Seconds: nothing here takes five, but the machine may be busy."""
 
 Body = dict[str, Any]
 

@@ -7,6 +7,8 @@ import re
 import resource
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +16,17 @@ from pathlib import Path
 import pytest
 
 from raw_http import ask
-from serving import HOST, Replica, end_replica, running_replica, start_replica, write_manifest
+from serving import (
+    HOST,
+    Replica,
+    end_replica,
+    free_ports,
+    running_replica,
+    start_replica,
+    write_manifest,
+)
+
+BENCH = Path(__file__).parents[2] / "bench"
 
 CODE = """
     import os, time
@@ -169,6 +181,19 @@ def test_the_admin_port_speaks_http(replica: Replica) -> None:
             while data := connection.recv(65536):
                 reply += data
         assert expected.split() == re.findall(rb"HTTP/1.1 (\d+)", reply), request
+
+
+def test_calls_of_the_supervisor_that_fail_leave_no_replica_ready_and_unable() -> None:
+    """A sample of tests/bench/faults.py, which finds all calls and makes each fail; drawn anew."""
+    share, port = 0.005, free_ports(1)[0]
+    command = [sys.executable, str(BENCH / "faults.py"), "--which", "once", "--share", str(share)]
+    found = subprocess.run(
+        [*command, "--seed", str(port), "--port", str(port)],
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+
+    print(found.stdout)
+    assert 0 == found.returncode, found.stderr
 
 
 def test_a_termination_message_is_whole_json(tmp_path: Path) -> None:

@@ -448,3 +448,60 @@ async def test_an_async_method_is_probed_as_well() -> None:
     ]
 
     assert [False] * 7 + [True] == ["unfit" in one for one in found]
+
+
+LARGE = 1 << 15
+ABOUT = b'{"json":false,"text":false,"query":"","headers":[]}'
+
+
+@pytest.mark.parametrize(
+    ("method", "rows", "payload"),
+    [
+        (single(Tensor("FP32", [LARGE])), 2, bytes(8 * LARGE)),
+        (single(Tensor("FP32", ["n"])), 2, bytes(8 * LARGE)),
+        (ITEMS, 2, orjson.dumps(["x" * LARGE] * 2)),
+        (CALL, 1, b"\x33\0\0\0" + ABOUT + bytes(LARGE)),
+    ],
+    ids=["one tensor", "variable", "items", "call"],
+)
+def test_what_a_method_gets_is_its_own_although_the_payload_is_memory_of_the_next_batch(
+    method: MethodSpec, rows: int, payload: bytes
+) -> None:
+    """Copied once, where it is turned into arguments, and nowhere before."""
+    memory = bytearray(payload)
+    kept: list[Any] = []
+
+    def keeps(given: Any, *_: Any) -> Any:
+        kept.append(given)
+        return given
+
+    meta = {"method": "predict", "rows": rows, "lengths": {"n": [LARGE] * rows}}
+    BatchRunner(Answering(keeps), [method]).run(meta, memoryview(memory))
+    before = bytes(kept[0]) if isinstance(kept[0], bytes | np.ndarray) else list(kept[0])
+    memory[:] = b"\xff" * len(memory)
+    after = bytes(kept[0]) if isinstance(kept[0], bytes | np.ndarray) else list(kept[0])
+
+    assert before == after
+    if isinstance(kept[0], np.ndarray):
+        kept[0] += 1  # it may be written into
+
+
+def test_a_large_answer_is_framed_where_it_is() -> None:
+    """Its next copy is into the memory that the other process reads."""
+    answer = np.ones((2, LARGE), "<f4")
+
+    _, (contents,) = run(single(Tensor("FP32", [2]), Tensor("FP32", [LARGE])), lambda _: answer)
+
+    assert np.shares_memory(np.frombuffer(contents, "<f4"), answer)
+    assert bytes(contents) == answer.tobytes()
+
+
+async def test_of_an_async_method_a_large_answer_is_copied_at_once() -> None:
+    """Another call may write into the same array before the frame is sent."""
+    answer = np.ones((2, LARGE), "<f4")
+    method = single(Tensor("FP32", [2]), Tensor("FP32", [LARGE]))
+    runner = BatchRunner(Answering(lambda _: answer), [method])
+
+    _, (contents,) = await runner.run_async({"method": "predict", "rows": 2}, bytes(16))
+
+    assert type(contents) is bytes
