@@ -22,7 +22,13 @@ from batchedapi_serving.codecs.json_values import (
 from batchedapi_serving.codecs.method_codec import MethodCodec
 from batchedapi_serving.codecs.plain_replies import ITEM, plain_rows
 from batchedapi_serving.codecs.problems import JSON_TYPE
-from batchedapi_serving.errors import InvalidInputError, MalformedError, ServingError, brief
+from batchedapi_serving.errors import (
+    InvalidInputError,
+    MalformedError,
+    ServingError,
+    TooLargeError,
+    brief,
+)
 
 _SCALARS: Final = frozenset((str, int, float, bool, type(None)))
 
@@ -55,16 +61,24 @@ def _unpacked(body: bytes) -> Any:
         return msgpack.unpackb(body, raw=False, strict_map_key=True, timestamp=0)
     # The length of each is true: what is not finished yet is no more than the body is long.
     count = _Count()
-    value = msgpack.unpackb(
-        body,
-        raw=False,
-        strict_map_key=True,
-        timestamp=0,
-        list_hook=count.list,
-        object_hook=count.map,
-        max_array_len=len(body),
-        max_map_len=len(body),
-    )
+    try:
+        value = msgpack.unpackb(
+            body,
+            raw=False,
+            strict_map_key=True,
+            timestamp=0,
+            list_hook=count.list,
+            object_hook=count.map,
+            max_array_len=contract.MAX_VALUES,
+            max_map_len=contract.MAX_VALUES // 2,
+        )
+    except ValueError as error:
+        if "exceeds max_" not in str(error):  # msgpack has no class of its own for it
+            raise
+        raise TooLargeError(
+            f"body: expected at most {contract.MAX_VALUES} values, got a list or map of more"
+            f" ({error}); send numbers as .npy, or fewer rows at a time"
+        ) from error
     check_value_count(count.values, "body")
     return value
 

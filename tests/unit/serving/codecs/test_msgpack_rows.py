@@ -221,8 +221,11 @@ def test_any_value_is_decoded_or_refused(value: Any) -> None:
         b"\xdd" + (contract.MAX_VALUES + 1).to_bytes(4, "big") + bytes(contract.MAX_VALUES + 1),
         b"\xdd" + contract.MAX_CONTAINERS.to_bytes(4, "big") + b"\x90" * contract.MAX_CONTAINERS,
         b"\xdd" + contract.MAX_CONTAINERS.to_bytes(4, "big") + b"\x80" * contract.MAX_CONTAINERS,
+        b"\xdd"
+        + (contract.MAX_VALUES + 1).to_bytes(4, "big")
+        + b"\xd4\x01\x00" * (contract.MAX_VALUES + 1),
     ],
-    ids=["numbers", "lists", "maps"],
+    ids=["numbers", "lists", "maps", "extensions"],
 )
 def test_more_values_than_there_may_be_are_refused(body: bytes) -> None:
     """A byte that is a list costs as much as one of three in JSON."""
