@@ -25,7 +25,7 @@ from batchedapi_operator.store import Store
 LARGEST_BACKOFF: Final = 5.0
 """Seconds; what changed while the apiserver did not answer is known that soon after it does."""
 SECONDS_PER_BEAT: Final = 5.0
-_Put = Callable[[ObjectKey, JsonObject], None]
+_Put = Callable[[ObjectKey, JsonObject], bool]
 _Remove = Callable[[ObjectKey, str], None]
 _CHILDREN: Final = (
     ("apps", "deployments"),
@@ -105,8 +105,8 @@ class Relay:
             return
         if deleted:
             remove(key, body["metadata"]["name"])
-        else:
-            put(key, body)
+        elif not put(key, body):
+            return  # as it was read last, by a reconcile that acted on it
         self._queue.enqueue(key)
 
 
@@ -127,7 +127,7 @@ def registry_of(relay: Relay, store: Store) -> kopf.OperatorRegistry:
     watch("apps", "deployments", store.put_deployment, store.remove_deployment)
     watch("apps", "replicasets", store.put_replica_set, store.remove_replica_set)
     watch("", "pods", store.put_pod, store.remove_pod)
-    watch("", "services", lambda _key, _body: None, lambda _key, _name: None)
+    watch("", "services", store.put_service, store.remove_service)
     return registry
 
 

@@ -1,6 +1,7 @@
 """The operator's process: its parts, brought up together and stopped together."""
 
 import asyncio
+import itertools
 import logging
 import random
 import signal
@@ -13,10 +14,11 @@ from batchedapi_core import contract
 from batchedapi_operator.admin import admin_server, decisions_server
 from batchedapi_operator.autoscaling.loop import Autoscaler
 from batchedapi_operator.autoscaling.scrape import Scraper
+from batchedapi_operator.cluster import Cluster
 from batchedapi_operator.errors import ApplyError
 from batchedapi_operator.handlers import watch_cluster
 from batchedapi_operator.heartbeats import Heartbeats
-from batchedapi_operator.keys import BATCHED_APIS, ObjectKey
+from batchedapi_operator.keys import BATCHED_APIS, CONFIG_MAPS, DEPLOYMENTS, SERVICES, ObjectKey
 from batchedapi_operator.kube import Kube
 from batchedapi_operator.metrics import Metrics
 from batchedapi_operator.outbox import Outbox
@@ -28,8 +30,10 @@ from batchedapi_operator.store import Store
 
 log = logging.getLogger(__name__)
 
-RESYNC_SECONDS: Final = 600.0
-"""Every API is looked at that often, whatever the watches missed."""
+RELIST_SECONDS: Final = 30.0
+"""Between two lists of APIs and children: what was deleted while a watch was cut off comes back."""
+LISTS_PER_RESYNC: Final = 20
+"""Every API is looked at that often, whatever lists and watches say: every ten minutes."""
 STUCK_SECONDS: Final = 60.0
 """Within which each loop goes round, whether or not the apiserver answers."""
 
@@ -133,13 +137,28 @@ async def _resource_known(kube: Kube, namespace: str | None, beat: Callable[[], 
 
 
 async def _resync(kube: Kube, store: Store, queue: WorkQueue, namespace: str | None) -> None:
-    """Queue every API now and then, and those that were deleted unseen."""
-    while True:
-        await asyncio.sleep(RESYNC_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311 - jitter
+    """Queue the APIs that are not as the watches said, and now and then all of them.
+
+    A watch that is opened again lists what there is, and tells of nothing that is gone.
+    """
+    for number in itertools.count(1):
+        await asyncio.sleep(RELIST_SECONDS * random.uniform(0.8, 1.0))  # noqa: S311 - jitter
         try:
-            found, _ = await kube.list_metadata(BATCHED_APIS, namespace)
+            wanted = await stale(kube, store, namespace)
         except ApplyError as error:
             log.warning("resync failed", extra={"error": error.message})
             continue
-        for key in {*store.apis(), *map(ObjectKey.of, found)}:
+        if number % LISTS_PER_RESYNC == 0:
+            wanted |= set(store.apis())
+        for key in wanted:
             queue.enqueue(key)
+
+
+async def stale(cluster: Cluster, store: Store, namespace: str | None) -> set[ObjectKey]:
+    """APIs that are not known, no longer there, or whose children are not as the store has them."""
+    found, _ = await cluster.list_metadata(BATCHED_APIS, namespace)
+    different = set(store.apis()) ^ set(map(ObjectKey.of, found))
+    for resource in (DEPLOYMENTS, SERVICES, CONFIG_MAPS):
+        listed, _ = await cluster.list_metadata(resource, namespace, contract.LABEL_API)
+        different |= store.put_listed(resource, listed)
+    return different

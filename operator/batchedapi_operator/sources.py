@@ -74,12 +74,15 @@ class SourceWatch:
             body = event["object"]
             version = body["metadata"]["resourceVersion"]
             if event["type"] != "BOOKMARK":
-                self._concerned(body)
+                self._concerned(body, deleted=event["type"] == "DELETED")
         return version
 
-    def _concerned(self, body: JsonObject) -> None:
+    def _concerned(self, body: JsonObject, *, deleted: bool = False) -> None:
         owner = ObjectKey.of_api(body)
-        if owner is not None:
+        if owner is not None and deleted:
+            self._store.remove_revision(owner, body["metadata"]["name"])
+            self._queue.enqueue(owner)
+        elif owner is not None and self._store.put_revision(owner, body):
             self._queue.enqueue(owner)
         for key in self._store.users_of_config_map(ObjectKey.of(body)):
             self._queue.enqueue(key)

@@ -8,8 +8,15 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
-from batchedapi_operator.keys import JsonObject, ObjectKey
-from batchedapi_operator.reconcile.views import ChildView, DeploymentView, PodView
+from batchedapi_operator.keys import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    SERVICES,
+    JsonObject,
+    ObjectKey,
+    Resource,
+)
+from batchedapi_operator.reconcile.views import ChildView, DeploymentView, Observed, PodView
 
 
 class Store:
@@ -20,6 +27,8 @@ class Store:
         self._deployments: dict[ObjectKey, DeploymentView] = {}
         self._pods: defaultdict[ObjectKey, dict[str, PodView]] = defaultdict(dict)
         self._replica_sets: defaultdict[ObjectKey, dict[str, ChildView]] = defaultdict(dict)
+        self._others: defaultdict[ObjectKey, dict[tuple[Resource, str], str]] = defaultdict(dict)
+        """Fingerprints of children that nobody asks for here, by kind and name."""
 
     def put_api(self, body: JsonObject) -> bool:
         """Remember an API; True if its user has changed it (its generation is new)."""
@@ -35,21 +44,92 @@ class Store:
         self._deployments.pop(key, None)
         self._pods.pop(key, None)
         self._replica_sets.pop(key, None)
+        self._others.pop(key, None)
 
-    def put_deployment(self, key: ObjectKey, body: JsonObject) -> None:
-        """Remember the Deployment of the API `key`; one of another name is not it."""
-        if body["metadata"]["name"] == key.name:
-            self._deployments[key] = DeploymentView.of(body)
+    def put_deployment(self, key: ObjectKey, body: JsonObject) -> bool:
+        """Remember the Deployment of the API `key`, one of another name is not it; True if new."""
+        if body["metadata"]["name"] != key.name:
+            return True
+        before, found = self._deployments.get(key), DeploymentView.of(body)
+        self._deployments[key] = found
+        return before != found
 
-    def put_pod(self, key: ObjectKey, body: JsonObject) -> None:
-        """Remember a pod that carries the label of the API `key`."""
+    def put_pod(self, key: ObjectKey, body: JsonObject) -> bool:
+        """Remember a pod that carries the label of the API `key`; True if it is news."""
         pod = PodView.of(body)
-        self._pods[key][pod.name] = _starting_as_before(pod, self._pods[key].get(pod.name))
+        before = self._pods[key].get(pod.name)
+        found = self._pods[key][pod.name] = _starting_as_before(pod, before)
+        return before != found
 
-    def put_replica_set(self, key: ObjectKey, body: JsonObject) -> None:
-        """Remember a ReplicaSet that carries the label of the API `key`."""
+    def put_replica_set(self, key: ObjectKey, body: JsonObject) -> bool:
+        """Remember a ReplicaSet that carries the label of the API `key`; its end alone is news."""
         child = ChildView.of(body)
         self._replica_sets[key][child.name] = child
+        return False
+
+    def put_service(self, key: ObjectKey, body: JsonObject) -> bool:
+        """Remember that there is a Service with the label of the API `key`; True if it is news."""
+        return self._put(key, SERVICES, ChildView.of(body))
+
+    def put_revision(self, key: ObjectKey, body: JsonObject) -> bool:
+        """Remember that there is a revision of the API `key`; True if it is news."""
+        return self._put(key, CONFIG_MAPS, ChildView.of(body))
+
+    def put_observed(self, document: JsonObject, seen: Observed) -> None:
+        """Take over what was just read, so that a watch that brings the same brings no news.
+
+        Whoever reads is to act on it. A watch that was cut off never tells of what was deleted
+        meanwhile: this does.
+        """
+        key = ObjectKey.of(document)
+        self.put_api(document)
+        if seen.deployment is None:
+            self._deployments.pop(key, None)
+        else:
+            self._deployments[key] = seen.deployment
+        self.replace_pods(key, seen.pods)
+        found = {(CONFIG_MAPS, one.name): one.fingerprint for one in seen.revisions}
+        if seen.service is not None:
+            found[SERVICES, seen.service.name] = seen.service.fingerprint
+        self._others[key] = found
+
+    def put_listed(self, resource: Resource, listed: Iterable[JsonObject]) -> set[ObjectKey]:
+        """APIs of which the children of one kind are not those of a fresh list of metadata.
+
+        What is gone is forgotten: a watch that was cut off never tells of it.
+        """
+        listed_of: defaultdict[ObjectKey, dict[str, str]] = defaultdict(dict)
+        for body in listed:
+            key = ObjectKey.of_api(body)
+            if key is not None:
+                child = ChildView.of(body)
+                listed_of[key][child.name] = child.fingerprint
+        stale = set()
+        for key in self._apis:
+            known, now = self._fingerprints(resource, key), listed_of[key]
+            for name in known.keys() - now.keys():
+                self._forget(resource, key, name)
+            if known != now:
+                stale.add(key)
+        return stale
+
+    def _put(self, key: ObjectKey, resource: Resource, child: ChildView) -> bool:
+        before = self._others[key].get((resource, child.name))
+        self._others[key][resource, child.name] = child.fingerprint
+        return before != child.fingerprint
+
+    def _fingerprints(self, resource: Resource, key: ObjectKey) -> dict[str, str]:
+        if resource is DEPLOYMENTS:
+            child = self._deployments[key].child if key in self._deployments else None
+            return {} if child is None else {child.name: child.fingerprint}
+        others = self._others.get(key, {})
+        return {name: print_ for (kind, name), print_ in others.items() if kind is resource}
+
+    def _forget(self, resource: Resource, key: ObjectKey, name: str) -> None:
+        if resource is DEPLOYMENTS:
+            self.remove_deployment(key, name)
+        else:
+            self._others[key].pop((resource, name), None)
 
     def remove_deployment(self, key: ObjectKey, name: str) -> None:
         """Forget a Deployment."""
@@ -63,6 +143,14 @@ class Store:
     def remove_replica_set(self, key: ObjectKey, name: str) -> None:
         """Forget a ReplicaSet."""
         self._replica_sets[key].pop(name, None)
+
+    def remove_service(self, key: ObjectKey, name: str) -> None:
+        """Forget a Service."""
+        self._others[key].pop((SERVICES, name), None)
+
+    def remove_revision(self, key: ObjectKey, name: str) -> None:
+        """Forget a revision."""
+        self._others[key].pop((CONFIG_MAPS, name), None)
 
     def replace_pods(self, key: ObjectKey, pods: Iterable[PodView]) -> None:
         """Take a fresh list: a watch that was cut off never tells of what was deleted meanwhile."""

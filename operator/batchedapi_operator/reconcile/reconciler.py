@@ -70,7 +70,8 @@ class Reconciler:
 
     async def _bring_up_to_date(self, key: ObjectKey, document: JsonObject) -> float | None:
         observed = await observe(self._cluster, document)
-        self._store.replace_pods(key, observed.pods)
+        if "deletionTimestamp" not in document["metadata"]:
+            self._store.put_observed(document, observed)
         made = plan(document, observed, self._serving_image, rfc3339(self._wall()))
         try:
             await self._executor.write_children(key, made)

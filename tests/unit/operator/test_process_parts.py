@@ -7,14 +7,18 @@ import socket
 import aiohttp
 import pytest
 from click.testing import CliRunner
+from tests.unit.operator.worlds import KEY, MemoryCluster, api_body, deployment_body
 
 from batchedapi_operator import __main__ as program
 from batchedapi_operator import logs
 from batchedapi_operator.admin import admin_server, decisions_server
-from batchedapi_operator.keys import JsonObject, ObjectKey
+from batchedapi_operator.keys import BATCHED_APIS, DEPLOYMENTS, JsonObject, ObjectKey
 from batchedapi_operator.logs import JsonFormatter, TextFormatter
 from batchedapi_operator.metrics import Metrics
+from batchedapi_operator.process import stale
+from batchedapi_operator.reconcile.views import DeploymentView, Observed
 from batchedapi_operator.settings import LogFormat, Settings, default_serving_image
+from batchedapi_operator.store import Store
 
 
 @pytest.mark.parametrize(
@@ -175,3 +179,23 @@ def test_metrics_of_an_api_that_is_gone_are_gone() -> None:
 
     left = [s for family in metrics.registry.collect() for s in family.samples]
     assert not [sample for sample in left if sample.labels.get("name") == "iris"]
+
+
+async def test_apis_and_children_that_a_cut_watch_did_not_tell_of_are_found_in_a_list() -> None:
+    """Deleted, made or changed meanwhile: each is queued; one that is as it was is not."""
+    store, cluster = Store(), MemoryCluster()
+    seen = Observed(status={}, deployment=DeploymentView.of(deployment_body()))
+    store.put_observed(api_body(), seen)
+    cluster.put(BATCHED_APIS, api_body())
+    cluster.put(DEPLOYMENTS, deployment_body())
+    assert set() == await stale(cluster, store, None)
+
+    del cluster.objects[DEPLOYMENTS, KEY]
+    assert {KEY} == await stale(cluster, store, None)
+    assert set() == await stale(cluster, store, None)
+
+    del cluster.objects[BATCHED_APIS, KEY]
+    other = api_body()
+    other["metadata"] |= {"name": "other"}
+    cluster.put(BATCHED_APIS, other)
+    assert {KEY, ObjectKey(KEY.namespace, "other")} == await stale(cluster, store, None)

@@ -163,6 +163,11 @@ def _status_of(fields: dict[Path, Any]) -> JsonObject:
     return {**status, "conditions": list(status.get("conditions", {}).values())}
 
 
+def _labelled(body: JsonObject, label: str, value: str) -> bool:
+    labels = body["metadata"].get("labels", {})
+    return label in labels and value in {"", labels[label]}
+
+
 @dataclass
 class MemoryCluster:
     """Keeps what is applied and records every write, in order."""
@@ -197,14 +202,14 @@ class MemoryCluster:
     async def find(
         self, resource: Resource, namespace: str | None, selector: str = ""
     ) -> list[JsonObject]:
-        """As Cluster; `label=value` selectors only."""
+        """As Cluster; selectors `label=value` and `label` only."""
         label, _, value = selector.partition("=")
         return [
             body
             for (kind, key), body in self.objects.items()
             if kind == resource
             and namespace in {None, key.namespace}
-            and (not selector or body["metadata"].get("labels", {}).get(label) == value)
+            and (not selector or _labelled(body, label, value))
         ]
 
     async def list_metadata(
