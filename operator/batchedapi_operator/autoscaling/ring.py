@@ -3,7 +3,10 @@
 Decisions in a row that came to the same are one entry: a quiet hour is one line, not 720.
 """
 
-from collections import deque
+import itertools
+import json
+import zlib
+from collections import defaultdict, deque
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -16,9 +19,9 @@ ENTRIES: Final = 64
 """Of one API; an entry is a decision, whose size does not depend on anybody's input."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Stretch:
-    """Decisions in a row with the same replicas, reason and binding limit."""
+    """Decisions in a row with the same replicas, reason and binding limit. Owned by the ring."""
 
     since: datetime
     time: datetime
@@ -55,27 +58,58 @@ def decision_json(policy: ScalingPolicy, decision: ScalingDecision, now: str) ->
 
 
 class DecisionRing:
-    """Bounded: the oldest entry of an API makes room. Owned by the autoscaler."""
+    """Bounded: the oldest entry of an API makes room. Owned by the autoscaler.
+
+    Of each API the present stretch is kept as it is, those before as compressed JSON: 64 of them
+    as objects are a quarter of a megabyte. Records are alike in their words, so the first that was
+    packed is the dictionary of all.
+    """
 
     def __init__(self) -> None:
-        self._stretches: dict[ObjectKey, deque[Stretch]] = {}
+        self._present: dict[ObjectKey, Stretch] = {}
+        self._past: defaultdict[ObjectKey, deque[bytes]] = defaultdict(
+            lambda: deque(maxlen=ENTRIES - 1)
+        )
+        self._dictionary = b""
 
     def add(
         self, key: ObjectKey, time: datetime, policy: ScalingPolicy, decision: ScalingDecision
     ) -> None:
         """Remember a decision."""
-        stretches = self._stretches.setdefault(key, deque(maxlen=ENTRIES))
-        if stretches and stretches[-1].goes_on(decision):
-            last = stretches.pop()
-            stretches.append(Stretch(last.since, time, last.count + 1, policy, decision))
-        else:
-            stretches.append(Stretch(time, time, 1, policy, decision))
+        last = self._present.get(key)
+        if last is not None and last.goes_on(decision):
+            last.time, last.count, last.policy, last.decision = (
+                time,
+                last.count + 1,
+                policy,
+                decision,
+            )
+            return
+        if last is not None:
+            self._past[key].append(self._packed(last))
+        self._present[key] = Stretch(time, time, 1, policy, decision)
 
     def last(self, key: ObjectKey, count: int) -> list[JsonObject]:
         """At most `count` entries, the newest first; none for an API that nothing is known of."""
-        stretches = reversed(self._stretches.get(key, ()))
-        return [one.to_json() for one, _ in zip(stretches, range(count), strict=False)]
+        present = self._present.get(key)
+        if present is None:
+            return []
+        past = itertools.islice(reversed(self._past.get(key, ())), count - 1)
+        return [present.to_json(), *map(self._unpacked, past)]
 
     def forget(self, key: ObjectKey) -> None:
         """The API is gone."""
-        self._stretches.pop(key, None)
+        self._present.pop(key, None)
+        self._past.pop(key, None)
+
+    def _packed(self, stretch: Stretch) -> bytes:
+        text = json.dumps(stretch.to_json(), separators=(",", ":")).encode()
+        self._dictionary = self._dictionary or text
+        packer = zlib.compressobj(zdict=self._dictionary)
+        return packer.compress(text) + packer.flush()
+
+    def _unpacked(self, packed: bytes) -> JsonObject:
+        found: JsonObject = json.loads(
+            zlib.decompressobj(zdict=self._dictionary).decompress(packed)
+        )
+        return found

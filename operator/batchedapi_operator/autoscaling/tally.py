@@ -5,8 +5,9 @@ between two looks at which the same process answered, or from the start of a new
 """
 
 import operator
+from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -35,9 +36,12 @@ class Sums(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """All counters of a page, or by how much they rose; in one row, since there are many."""
+    """All counters of a page, or by how much they rose; in one row, since there are many.
 
-    figures: tuple[float, ...]
+    An array of doubles: of each pod there are as many as looks in a window.
+    """
+
+    figures: Sequence[float]
     """Those of Sums, batches by release reason, rows by rejection reason, CPU by web process."""
 
     @classmethod
@@ -58,16 +62,18 @@ class Counts:
             counted.request_seconds,
             counted.answered,
         )
-        return cls((*sums, *counted.released, *counted.rejected, *counted.web_cpu))
+        figures = (*sums, *counted.released, *counted.rejected, *counted.web_cpu)
+        return cls(array("d", figures))
 
     @classmethod
     def total(cls, counts: Iterable["Counts"]) -> "Counts":
         """Figure by figure; zeros for nothing at all."""
-        return cls(tuple(map(sum, zip(_ZEROS, *(one.figures for one in counts), strict=True))))
+        figures = zip(_ZEROS, *(one.figures for one in counts), strict=True)
+        return cls(array("d", map(sum, figures)))
 
     def since(self, before: "Counts") -> "Counts":
         """The difference; below zero where something fell."""
-        return Counts(tuple(map(operator.sub, self.figures, before.figures)))
+        return Counts(array("d", map(operator.sub, self.figures, before.figures)))
 
     def possible(self) -> bool:
         """Whether nothing fell."""
@@ -81,17 +87,17 @@ class Counts:
     @property
     def released(self) -> tuple[float, ...]:
         """In the order of contract.RELEASE_REASONS."""
-        return self.figures[_PLAIN:_REJECTED]
+        return tuple(self.figures[_PLAIN:_REJECTED])
 
     @property
     def rejected(self) -> tuple[float, ...]:
         """In the order of contract.REJECTION_REASONS."""
-        return self.figures[_REJECTED:_WEB_CPU]
+        return tuple(self.figures[_REJECTED:_WEB_CPU])
 
     @property
     def web_cpu(self) -> tuple[float, ...]:
         """Seconds, of each web process."""
-        return self.figures[_WEB_CPU:]
+        return tuple(self.figures[_WEB_CPU:])
 
 
 _PLAIN: Final = len(Sums._fields)
