@@ -1,0 +1,120 @@
+"""etcd and kube-apiserver of one's own, to be stopped and audited; no node, no controllers."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "tests" / "cluster"))
+
+from devcluster import pki, tools  # noqa: E402 - where they lie is said above
+
+OPERATOR: Final = pki.Identity("operator", "/O=system:masters/CN=operator")
+ADMIN: Final = pki.Identity("admin", "/O=system:masters/CN=admin")
+SERVER: Final = pki.Identity("kube-apiserver", "/CN=kube-apiserver", "DNS:localhost,IP:127.0.0.1")
+START_SECONDS: Final = 240.0
+AUDIT: Final = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata", "users": ["operator"]}, {"level": "None"}],
+}
+
+
+def free_port() -> int:
+    """One that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass(frozen=True)
+class ControlPlane:
+    """A running one."""
+
+    folder: Path
+    apiserver: "subprocess.Popen[bytes]"
+
+    def kubeconfig(self, identity: pki.Identity) -> Path:
+        """The file of that identity."""
+        return self.folder / f"{identity.name}.kubeconfig"
+
+    def stop(self) -> None:
+        """The apiserver answers nothing any more; connections to it stay as they are."""
+        self.apiserver.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """The apiserver answers again."""
+        self.apiserver.send_signal(signal.SIGCONT)
+
+    def audited(self) -> list[dict[str, Any]]:
+        """Every request of the operator's, in order of their ends."""
+        lines = (self.folder / "audit.log").read_text().splitlines()
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+@contextmanager
+def control_plane(folder: Path) -> Iterator[ControlPlane]:
+    """For as long as the block lasts."""
+    binary = tools.kubernetes()
+    keys, port, etcd = folder / "pki", free_port(), f"http://127.0.0.1:{free_port()}"
+    pki.make_authority(keys)
+    for identity in (SERVER, ADMIN, OPERATOR):
+        pki.issue(keys, identity)
+    for identity in (ADMIN, OPERATOR):
+        config = pki.kubeconfig(keys, identity, f"https://127.0.0.1:{port}")
+        (folder / f"{identity.name}.kubeconfig").write_text(config)
+    (folder / "audit.json").write_text(json.dumps(AUDIT))
+    commands = (
+        ["etcd", f"--data-dir={folder / 'etcd'}", f"--listen-client-urls={etcd}",
+         f"--advertise-client-urls={etcd}", "--listen-peer-urls=http://127.0.0.1:0",
+         "--unsafe-no-fsync", "--log-level=error"],
+        ["kube-apiserver", f"--etcd-servers={etcd}", "--bind-address=127.0.0.1",
+         "--advertise-address=127.0.0.1", f"--secure-port={port}",
+         "--service-cluster-ip-range=10.99.0.0/16", f"--tls-cert-file={keys / SERVER.name}.crt",
+         f"--tls-private-key-file={keys / SERVER.name}.key",
+         f"--client-ca-file={keys / 'ca.crt'}", "--service-account-issuer=https://localhost",
+         f"--service-account-key-file={keys / 'sa.pub'}",
+         f"--service-account-signing-key-file={keys / 'sa.key'}", "--authorization-mode=RBAC",
+         "--disable-admission-plugins=ServiceAccount", "--shutdown-delay-duration=0s",
+         f"--audit-policy-file={folder / 'audit.json'}",
+         f"--audit-log-path={folder / 'audit.log'}", "--audit-log-maxsize=1000"],
+    )  # fmt: skip
+    running = []
+    try:
+        for command in commands:
+            with (folder / f"{command[0]}.log").open("wb") as log:
+                running.append(subprocess.Popen([binary, *command], stdout=log, stderr=log))
+        plane = ControlPlane(folder, running[-1])
+        until_ready(plane)
+        yield plane
+    finally:
+        for process in reversed(running):
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+            process.wait()
+
+
+def until_ready(plane: ControlPlane) -> None:
+    """Wait for /readyz."""
+    environment = {**os.environ, "KUBECONFIG": str(plane.kubeconfig(ADMIN))}
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        command = ["kubectl", "get", "--raw", "/readyz"]
+        done = subprocess.run(command, env=environment, capture_output=True, check=False)
+        if done.returncode == 0:
+            return
+        if time.monotonic() > deadline or plane.apiserver.poll() is not None:
+            log = (plane.folder / "kube-apiserver.log").read_text()[-2000:]
+            raise TimeoutError(f"no apiserver after {START_SECONDS} s: {log}")
+        time.sleep(0.5)

@@ -1,0 +1,249 @@
+"""What the operator asks of a real apiserver: APIs under load, and an apiserver that hangs.
+
+    python tests/bench/operator_writes.py --apis 100 --minutes 30 --hang 180
+
+etcd and kube-apiserver run on ports of their own; pods are objects, and their pages come from a
+process that answers on local addresses. Counted is what the apiserver's audit log says.
+"""
+
+import asyncio
+import collections
+import datetime as dt
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from harness.control_plane import control_plane
+from harness.operated import NAMESPACE, Rig, api_name, rig
+from harness.report import Table, environment, help_of, out_option, report
+
+from batchedapi_operator.keys import BATCHED_APIS, DEPLOYMENTS
+
+SPEC: Final[dict[str, Any]] = {
+    "predictor": {"path": "model:Model"},
+    "serverSideBatching": {"maxLatency": "100ms"},
+    "autoscaling": {"minReplicas": 1, "maxReplicas": 6},
+}
+FEW: Final = 10
+"""APIs to begin with: what each further one takes of memory is what is said."""
+CATCH_UP_SECONDS: Final = 10.0
+WRITES_PER_SECOND: Final = 10
+READS_PER_API: Final = 6
+OLDEST_SECONDS: Final = 300.0
+KIB_PER_API: Final = 100.0
+_SELECTED: Final = re.compile(r"batchedapi.dev%2Fapi%3D(api-\d+)")
+_NAME: Final = re.compile(r"api-\d+")
+
+
+async def until(check: Callable[[], Awaitable[bool]], what: str, seconds: float) -> float:
+    """Seconds until the answer was yes."""
+    began = time.monotonic()
+    while not await check():
+        if time.monotonic() - began > seconds:
+            raise TimeoutError(f"waited {seconds} s for {what}")
+        await asyncio.sleep(0.25)
+    return time.monotonic() - began
+
+
+async def prepare(made: Rig, apis: int) -> int:
+    """All APIs with ready pods and decisions; returns the memory of an operator with `FEW`."""
+    made.start_operator()
+
+    async def ready() -> bool:
+        return await made.probe("/readyz") == 200
+
+    async def decided() -> bool:
+        found = await made.list(BATCHED_APIS)
+        return all((b.get("status") or {}).get("autoscaling", {}).get("learned") for b in found)
+
+    await until(ready, "the operator", 60)
+    await made.create_apis(range(FEW), SPEC)
+    await until(decided, "a decision about the first APIs", 120)
+    await asyncio.sleep(60.0)  # a window is full, and what every operator needs is there
+    few = made.rss()
+    await made.create_apis(range(FEW, apis), SPEC)
+    await until(decided, "a decision about each API", 300)
+    return few
+
+
+def of_api(event: dict[str, Any]) -> str | None:
+    """The API that a read is about."""
+    selected = _SELECTED.search(event["requestURI"])
+    if selected:
+        return selected[1]
+    named = _NAME.match(event.get("objectRef", {}).get("name", ""))
+    return named[0] if named else None
+
+
+def time_of(event: dict[str, Any]) -> float:
+    """Unix seconds at which the apiserver got the request."""
+    return dt.datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp()
+
+
+def counted(events: list[dict[str, Any]], began: float) -> dict[str, Any]:
+    """Status writes in the busiest second and ten, reads an API at first and in all."""
+    later = [one for one in events if time_of(one) >= began]
+    writes = sorted(
+        time_of(one) for one in later
+        if one["verb"] == "patch" and one.get("objectRef", {}).get("subresource") == "status"
+    )  # fmt: skip
+    reads = [one for one in later if one["verb"] in {"get", "list"}]
+    first: collections.Counter[str] = collections.Counter()
+    whole: collections.Counter[str] = collections.Counter()
+    for one in reads:
+        name = of_api(one)
+        if name is not None:
+            whole[name] += 1
+            if time_of(one) < began + 60.0:
+                first[name] += 1
+    return {
+        "status_writes": len(writes),
+        "refused": sum(one["responseStatus"]["code"] >= 300 for one in later),
+        "most_in_1s": busiest(writes, 1.0),
+        "most_in_10s": busiest(writes, 10.0),
+        "reads_first_minute": max(first.values(), default=0),
+        "reads_in_all": max(whole.values(), default=0),
+        "scales": sum(
+            one["verb"] == "patch" and one.get("objectRef", {}).get("subresource") == "scale"
+            for one in later
+        ),
+    }
+
+
+def busiest(times: list[float], seconds: float) -> int:
+    """Most events within so many seconds."""
+    most = begin = 0
+    for end, now in enumerate(times):
+        while times[begin] <= now - seconds:
+            begin += 1
+        most = max(most, end - begin + 1)
+    return most
+
+
+async def ages(made: Rig) -> list[float]:
+    """Seconds since the last decision of each API was written."""
+    now = dt.datetime.now(dt.UTC)
+    return [
+        (now - dt.datetime.fromisoformat(body["status"]["autoscaling"]["lastDecision"]["time"]))
+        .total_seconds()
+        for body in await made.list(BATCHED_APIS)
+    ]  # fmt: skip
+
+
+async def measure_steady(made: Rig, apis: int, seconds: float, few: int) -> dict[str, Any]:
+    """An operator that starts beside APIs that all have what they need."""
+    made.stop_operator()
+    began = time.time()
+    made.start_operator()
+    oldest = 0.0
+    end = time.monotonic() + seconds
+    await asyncio.sleep(min(60.0, seconds / 4))
+    while time.monotonic() < end:
+        oldest = max(oldest, *await ages(made))
+        await asyncio.sleep(5.0)
+    found = counted(made.plane.audited(), began)
+    return {
+        **found,
+        "seconds": seconds,
+        "oldest_decision": oldest,
+        "kib_per_api": (made.rss() - few) / (apis - FEW) / 1024,
+    }
+
+
+async def measure_hang(made: Rig, apis: int, seconds: float) -> dict[str, Any]:
+    """More load on all pods while the apiserver is stopped; what is deleted right after it."""
+    assert made.operator is not None
+    before = {b["metadata"]["name"]: b["spec"]["replicas"] for b in await made.list(DEPLOYMENTS)}
+    made.plane.stop()
+    await made.change_load(9.0)
+    end, alive, dead = time.monotonic() + seconds, 0, 0
+    while time.monotonic() < end:
+        live = await made.probe("/livez") == 200
+        alive, dead = alive + live, dead + (not live)
+        await asyncio.sleep(5.0)
+    made.plane.go_on()
+    returned = time.monotonic()
+    deleted = [api_name(number) for number in range(0, apis, 10)]
+    uids = {b["metadata"]["name"]: b["metadata"]["uid"] for b in await made.list(DEPLOYMENTS)}
+    for name in deleted:
+        await made.kube._request("DELETE", DEPLOYMENTS.path(NAMESPACE, name), {})
+
+    async def caught_up() -> bool:
+        now = {b["metadata"]["name"]: b for b in await made.list(DEPLOYMENTS)}
+        return len(now) == apis and all(
+            body["metadata"]["uid"] != uids[name]
+            if name in deleted
+            else body["spec"]["replicas"] > before[name]
+            for name, body in now.items()
+        )
+
+    await until(caught_up, "children and replicas", 120)
+    return {
+        "seconds": seconds,
+        "caught_up_seconds": time.monotonic() - returned,
+        "probes": alive + dead,
+        "probes_failed": dead,
+        "restarts": int(made.operator.poll() is not None),
+    }
+
+
+async def measure(apis: int, minutes: float, hang: float) -> dict[str, Any]:
+    """Both, in one control plane."""
+    with tempfile.TemporaryDirectory() as name, control_plane(Path(name)) as plane:
+        async with rig(plane) as made:
+            few = await prepare(made, apis)
+            steady = await measure_steady(made, apis, 60.0 * minutes, few)
+            print(steady, file=sys.stderr)
+            return {"steady": steady, "hang": await measure_hang(made, apis, hang)}
+
+
+@click.command(help=help_of(__doc__))
+@click.option("--apis", type=click.IntRange(FEW + 1, 1000), default=100, show_default=True)
+@click.option("--minutes", type=float, default=30.0, show_default=True, help="Under load.")
+@click.option("--hang", type=float, default=180.0, show_default=True, help="Seconds stopped.")
+@out_option
+def main(*, apis: int, minutes: float, hang: float, out: Path | None) -> None:
+    """See the module's docstring."""
+    began = environment()
+    found = asyncio.run(measure(apis, minutes, hang))
+    steady, hung = found["steady"], found["hang"]
+    first = Table(
+        f"{apis} APIs under load for {minutes:g} minutes, the operator just started",
+        ["status writes", "most in 1 s", "in 10 s", "refused", "reads an API: first minute",
+         "in all", "oldest decision s", "KiB an API"],
+        [[str(steady["status_writes"]), str(steady["most_in_1s"]), str(steady["most_in_10s"]),
+          str(steady["refused"]), str(steady["reads_first_minute"]), str(steady["reads_in_all"]),
+          f"{steady['oldest_decision']:.0f}", f"{steady['kib_per_api']:.0f}"]],
+    )  # fmt: skip
+    second = Table(
+        f"The apiserver stopped for {hang:g} s, {apis} APIs that need more replicas meanwhile and"
+        f" {len(range(0, apis, 10))} Deployments deleted right after",
+        ["caught up s", "probes of liveness", "failed", "restarts"],
+        [[f"{hung['caught_up_seconds']:.1f}", str(hung["probes"]), str(hung["probes_failed"]),
+          str(hung["restarts"])]],
+    )  # fmt: skip
+    report("operator-writes", began, [first, second], notes=[], measured=found, out=out)
+    over = [
+        name
+        for name, value, most in (
+            ("status writes in 10 s", steady["most_in_10s"], 10 * WRITES_PER_SECOND),
+            ("reads an API in the first minute", steady["reads_first_minute"], READS_PER_API),
+            ("age of a decision", steady["oldest_decision"], OLDEST_SECONDS),
+            ("KiB an API", steady["kib_per_api"], KIB_PER_API),
+            ("seconds to catch up", hung["caught_up_seconds"], CATCH_UP_SECONDS),
+            ("failed probes", hung["probes_failed"], 0),
+            ("restarts", hung["restarts"], 0),
+        )
+        if value > most
+    ]
+    if over:
+        sys.exit(f"over the limits: {', '.join(over)}")
+
+
+if __name__ == "__main__":
+    main()
