@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT / "tests" / "cluster"))
+sys.path.insert(0, str(ROOT))
 
-from devcluster import pki, tools  # noqa: E402 - where they lie is said above
+from tests.cluster.devcluster import pki, tools  # noqa: E402 - where they lie is said above
 
 OPERATOR: Final = pki.Identity("operator", "/O=system:masters/CN=operator")
 ADMIN: Final = pki.Identity("admin", "/O=system:masters/CN=admin")
