@@ -35,7 +35,8 @@ MAX_CONNECTIONS: Final = 256
 """Open at once; one more closes the one that has been quiet for longest."""
 _RESERVED: Final = 8
 """Descriptors set aside to accept with."""
-_LIMITS: Final = Limits(body=0)
+_LIMITS: Final = Limits(body=0, idle=75.0)
+"""No load balancer stands in front of this port, so that idle connections need not stay."""
 _RETRY_SECONDS: Final = 0.1
 _READ_BYTES: Final = 65536
 _TEXT: Final = "text/plain; charset=utf-8"
