@@ -1,5 +1,6 @@
 """The supervisor lacks descriptors, or its admin port is besieged: never ready and unable."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -12,9 +13,18 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from batchedapi_core import contract
+from batchedapi_serving.cli import serve
+from batchedapi_serving.errors import LoadError
+from batchedapi_serving.metrics import slots
+from batchedapi_serving.supervisor.children import Child
+from batchedapi_serving.supervisor.outcome import Life
+from batchedapi_serving.supervisor.web_processes import WebProcesses
+from connections import web_settings
 from raw_http import ask
 from serving import (
     HOST,
@@ -198,10 +208,6 @@ def test_calls_of_the_supervisor_that_fail_leave_no_replica_ready_and_unable() -
 
 def test_a_termination_message_is_whole_json(tmp_path: Path) -> None:
     """However long the reason: half an object would tell the operator nothing."""
-    from batchedapi_core import contract  # noqa: PLC0415
-    from batchedapi_serving.cli import serve  # noqa: PLC0415
-    from batchedapi_serving.errors import LoadError  # noqa: PLC0415
-
     file = tmp_path / "log"
     file.touch()
     with pytest.MonkeyPatch.context() as patch:
@@ -210,3 +216,35 @@ def test_a_termination_message_is_whole_json(tmp_path: Path) -> None:
 
     assert len(file.read_bytes()) <= 4096
     assert "InitFailed" == json.loads(file.read_text())["reason"]
+
+
+class Noted(Child):
+    """A process that is none, and the signals that it was sent."""
+
+    def __init__(self) -> None:
+        super().__init__("web-0", "nothing")
+        self.signals: list[int] = []
+
+    def signal(self, number: int) -> None:
+        """See Child."""
+        self.signals.append(number)
+
+
+@pytest.mark.parametrize("line", [b"{\n", b"[]\n", b'{"ready": 1}\n', b"\xff\n", b"x" * 2_000_000])
+async def test_a_web_process_that_cannot_be_understood_is_replaced(line: bytes) -> None:
+    """Nobody would hear from it of a model process that hangs."""
+
+    def heard(message: dict[str, Any]) -> None:
+        assert message["methods"]
+
+    settings, child = web_settings(), Noted()
+    memory = memoryview(bytearray(slots.BYTES)).cast("d")
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        web = WebProcesses(settings, memory, ours, Life(), heard)
+        listening = asyncio.create_task(web._listen(child, ours))
+        with contextlib.suppress(ConnectionError):  # the longest line is not read to its end
+            await asyncio.to_thread(theirs.sendall, line)
+        await asyncio.wait_for(listening, 20)
+
+    assert [signal.SIGKILL] == child.signals
