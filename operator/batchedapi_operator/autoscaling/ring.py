@@ -60,9 +60,8 @@ def decision_json(policy: ScalingPolicy, decision: ScalingDecision, now: str) ->
 class DecisionRing:
     """Bounded: the oldest entry of an API makes room. Owned by the autoscaler.
 
-    Of each API the present stretch is kept as it is, those before as compressed JSON: 64 of them
-    as objects are a quarter of a megabyte. Records are alike in their words, so the first that was
-    packed is the dictionary of all.
+    Of each API the present stretch is kept as it is, those before as compressed JSON. Records are
+    alike in their words, so the first that was packed is the dictionary of all.
     """
 
     def __init__(self) -> None:
