@@ -13,9 +13,11 @@ from batchedapi_serving.errors import MalformedError, TooLargeError
 _VARINT, _FIXED64, _BYTES, _GROUP, _GROUP_END, _FIXED32 = range(6)
 _WIDTH: Final = {_FIXED64: 8, _FIXED32: 4}
 _LONGEST_VARINT: Final = 10
-_NAME, _VERSION, _PARAMETERS, _INPUTS, _OUTPUTS = 1, 2, 4, 5, 6
+_NAME, _VERSION, _PARAMETERS, _INPUTS, _OUTPUTS, _RAW = 1, 2, 4, 5, 6, 7
 _NESTED: Final = {_PARAMETERS: (), _INPUTS: (_PARAMETERS,), _OUTPUTS: (2,)}
 """Fields of a request that are messages, and which of theirs are."""
+_TEXTS: Final = b"BYTES"
+"""A datatype whose elements are taken apart, raw or not."""
 
 
 class Field(NamedTuple):
@@ -85,21 +87,33 @@ def check_fields(body: bytes) -> None:
                     pass
 
 
-def model_of(body: bytes) -> tuple[str, str]:
-    """Name and version of the model that a ModelInferRequest asks for; nothing else is read.
+class Asked(NamedTuple):
+    """What a ModelInferRequest says of itself on its first level."""
+
+    model: str
+    version: str
+    raw: int
+    """Bytes of its tensors that lie in it as they do in memory, and are not taken apart."""
+
+
+def asked_of(body: bytes) -> Asked:
+    """Which model a ModelInferRequest asks for, and with how much; nothing else is read.
 
     Raises:
         MalformedError: the bytes are no message.
         TooLargeError: more fields than there may be.
     """
-    names = {_NAME: b"", _VERSION: b""}
+    names, raw = {_NAME: b"", _VERSION: b""}, 0
     for field in _Fields(body).of(0, len(body)):
         if field.number in names:
             names[field.number] = body[field.start : field.stop]
+        elif field.number == _RAW:
+            raw += field.stop - field.start
     try:
-        return names[_NAME].decode(), names[_VERSION].decode()
+        model, version = names[_NAME].decode(), names[_VERSION].decode()
     except UnicodeDecodeError as error:
         raise _malformed() from error
+    return Asked(model, version, 0 if _TEXTS in body else raw)
 
 
 def _malformed() -> MalformedError:

@@ -15,7 +15,12 @@ import numpy as np
 from batchedapi_serving.codecs.base import Head
 from batchedapi_serving.codecs.json_values import check_value_count, is_json, unsupported
 from batchedapi_serving.codecs.method_codec import Array
-from batchedapi_serving.errors import InvalidInputError, MalformedError, PredictorError
+from batchedapi_serving.errors import (
+    ClientError,
+    InvalidInputError,
+    MalformedError,
+    PredictorError,
+)
 from batchedapi_serving.predictor.tensor import DTYPES
 
 BYTES: Final = "BYTES"
@@ -56,6 +61,15 @@ def split_body(head: Head, body: bytes) -> SplitBody:
             f" body, got {value.decode('latin-1')!r:.40}"
         )
     return SplitBody(body[: int(value)], memoryview(body)[int(value) :])
+
+
+def raw_bytes(head: Head, body: bytes) -> int:
+    """How many bytes of a body are tensors that are not taken apart: none of texts."""
+    try:
+        text, raw = split_body(head, body)
+    except ClientError:
+        return 0
+    return 0 if BYTES.encode() in text else len(raw)
 
 
 def raw_elements(

@@ -9,7 +9,7 @@ import grpc
 
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs.base import Answer, RequestHead, Wire
-from batchedapi_serving.codecs.grpc_fields import model_of
+from batchedapi_serving.codecs.grpc_fields import asked_of
 from batchedapi_serving.codecs.grpc_messages import MESSAGE, GrpcHead, grpc_problem, read_message
 from batchedapi_serving.codecs.open_inference_metadata import (
     method_of_model,
@@ -23,7 +23,7 @@ from batchedapi_serving.grpc.peers import Peers
 from batchedapi_serving.grpc.status import message, status_code, trailing_metadata
 from batchedapi_serving.web.body_budget import HeldBodies
 from batchedapi_serving.web.gateway import Gateway
-from batchedapi_serving.web.large_bodies import INLINE_BYTES
+from batchedapi_serving.web.large_bodies import INLINE_BYTES, is_large_beside
 from batchedapi_serving.web.request import options_of
 
 SERVICE: Final = "inference.GRPCInferenceService"
@@ -168,11 +168,13 @@ class Service:
     ) -> Ticket:
         desk, api = self._desk, self._api_name
         if len(body) > INLINE_BYTES:
-            line = desk.line(method_of_model(api, *model_of(body)))
-            head = RequestHead(MESSAGE, b"", metadata)
-            return self._gateway.large.submit(
-                line, Wire.GRPC, head, body, client, asker, timeout, grpc_problem
-            )
+            asked = asked_of(body)
+            line = desk.line(method_of_model(api, asked.model, asked.version))
+            if is_large_beside(line.spec, len(body), asked.raw):
+                head = RequestHead(MESSAGE, b"", metadata)
+                return self._gateway.large.submit(
+                    line, Wire.GRPC, head, body, client, asker, timeout, grpc_problem
+                )
         request = read_message(body)
         line = desk.line(method_of_model(api, request.model_name, request.model_version))
         decoded = line.codec.decode(Wire.GRPC, GrpcHead(request, metadata), body)

@@ -116,7 +116,7 @@ async def _predict(gateway: Gateway, request: Request) -> Answer:
             raise options.refusal
         line = desk.line(route.method)
         ticket: Ticket
-        if is_large(content_type, len(body)):
+        if is_large(line.spec, head, body):
             problem_of = functools.partial(_problem_on, wire, asker)
             ticket = gateway.large.submit(
                 line, wire, head, body, request.state.client, asker, options.timeout, problem_of

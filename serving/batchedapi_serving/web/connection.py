@@ -261,7 +261,7 @@ class Connection(asyncio.Protocol):
             if options.refusal is not None:
                 raise options.refusal
             line = desk.line(route.method)
-            if self._held.bytes and is_large(request.content_type, len(request.body)):
+            if self._held.bytes and is_large(line.spec, request, request.body):
                 self._predict_large(request, route, line)
                 return
             decoded = line.codec.decode(route.wire, request, request.body)

@@ -19,6 +19,7 @@ from typing import Any, Final
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs.base import Answer, Decoded, Head, Receipt, Results, Wire
 from batchedapi_serving.codecs.json_values import is_json, media_type
+from batchedapi_serving.codecs.open_inference_binary import raw_bytes
 from batchedapi_serving.codecs.plain_replies import NPY_TYPE
 from batchedapi_serving.dispatch.desk import AnswerTo, Desk, Line, Ticket
 from batchedapi_serving.dispatch.frames import BrokenFrameError, FrameReader, Meta, encode_frame
@@ -31,6 +32,7 @@ from batchedapi_serving.dispatch.remote_frames import (
     unpack_payload,
 )
 from batchedapi_serving.errors import DeadlineExceededError, NotReadyError, ServingError
+from batchedapi_serving.predictor.method import MethodSpec
 from batchedapi_serving.processes import essential
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.supervisor.children import Backoff, Child
@@ -45,8 +47,9 @@ rows back takes 0.5 ms, and a second process.
 """
 _INLINE_JSON_BYTES: Final = 64 * 1024
 """JSON says less with as many bytes: the worst take about 10 ms as well."""
-_INLINE_NPY_BYTES: Final = 1024 * 1024
-"""Of an .npy file only the header is read; its values are looked over at a GiB a second."""
+_INLINE_RAW_BYTES: Final = 1024 * 1024
+"""Of tensors that come as they lie in memory (.npy, v2 binary, gRPC raw) only what describes them
+is parsed; their values are looked over at a GiB a second."""
 IDLE_SECONDS: Final = 60.0
 """A codec process ends when nothing was asked of it for so long."""
 STEP_SECONDS: Final = 30.0
@@ -54,13 +57,24 @@ STEP_SECONDS: Final = 30.0
 _LOST: Final = "the process that reads large bodies was restarted; try again in a moment"
 
 
-def is_large(content_type: bytes, length: int) -> bool:
+def is_large(method: MethodSpec, head: Head, body: bytes) -> bool:
     """Whether a body takes too long for the event loop."""
-    if is_json(content_type):
+    length = len(body)
+    if is_json(head.content_type):
         return length > _INLINE_JSON_BYTES
     if length <= INLINE_BYTES:
         return False
-    return length > _INLINE_NPY_BYTES or media_type(content_type) != NPY_TYPE
+    npy = media_type(head.content_type) == NPY_TYPE
+    return is_large_beside(method, length, length if npy else raw_bytes(head, body))
+
+
+def is_large_beside(method: MethodSpec, length: int, raw: int) -> bool:
+    """The same of one of `length` bytes, `raw` of which are tensors as they lie in memory.
+
+    A method of JSON items has them taken apart.
+    """
+    taken_apart = length - raw if method.inputs else length
+    return taken_apart > INLINE_BYTES or length > _INLINE_RAW_BYTES
 
 
 class LargeRequest:

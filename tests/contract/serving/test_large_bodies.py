@@ -36,16 +36,16 @@ def replica(request: pytest.FixtureRequest, folder: Path) -> Iterator[Replica]:
 def npy() -> bytes:
     """As numpy.save writes it; more than a MiB, and sent in a wider type."""
     stream = io.BytesIO()
-    np.save(stream, np.array([NUMBERS * 4], dtype="f4"))
+    np.save(stream, np.array([NUMBERS * 5], dtype="f4"))
     return stream.getvalue()
 
 
-def v2(*, raw: bool) -> tuple[bytes, dict[str, str]]:
+def v2(*, raw: bool, numbers: list[float] = NUMBERS) -> tuple[bytes, dict[str, str]]:
     """One tensor of one row, in JSON or behind it."""
-    packed = np.array(NUMBERS, dtype="<f4").tobytes()
-    said = f'"parameters":{{"binary_data_size":{len(packed)}}}' if raw else f'"data":{NUMBERS}'
+    packed = np.array(numbers, dtype="<f4").tobytes()
+    said = f'"parameters":{{"binary_data_size":{len(packed)}}}' if raw else f'"data":{numbers}'
     text = (
-        f'{{"inputs":[{{"name":"x","datatype":"FP32","shape":[1,{len(NUMBERS)}],{said}}}]}}'
+        f'{{"inputs":[{{"name":"x","datatype":"FP32","shape":[1,{len(numbers)}],{said}}}]}}'
     ).encode()
     if not raw:
         return text, {}
@@ -72,6 +72,10 @@ CASES = {
     ),
     "v2": ("/v2/models/api.wide/infer", *v2(raw=False), b'{"model_name":"api.wide"'),
     "v2 raw": ("/v2/models/api.wide/infer", *v2(raw=True), b'{"model_name":"api.wide"'),
+    "v2 raw, large": (
+        "/v2/models/api.wide/infer", *v2(raw=True, numbers=NUMBERS * 5),
+        b'{"model_name":"api.wide"',
+    ),
     "items": ("/api/items", b'["%b"]' % (b"," * MIB), {}, b"0"),
     "call": ("/api/call", b'["%b"]' % (b"[" * MIB), {}, b"0"),
 }  # fmt: skip

@@ -298,7 +298,7 @@ async def test_the_clients_deadline_reaches_the_desk(world: World) -> None:
 
     with_deadline, without = world.desk.timeouts
     assert with_deadline is not None
-    assert 0 < with_deadline <= 60
+    assert 0 < with_deadline <= 61  # gRPC rounds it up on the wire
     assert without is None
 
 
