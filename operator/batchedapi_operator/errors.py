@@ -35,6 +35,11 @@ class NotOwnedError(InvalidSpecError):
         )
 
 
+def unheard(status: int) -> bool:
+    """Whether an HTTP status (0: none) says that the apiserver did not, or could not, answer."""
+    return status in {0, 429} or status >= 500  # noqa: PLR2004 - HTTP
+
+
 class ApplyError(OperatorError):
     """A request to the apiserver that failed; `status` is the HTTP code, 0 without an answer."""
 
@@ -46,7 +51,7 @@ class ApplyError(OperatorError):
     @property
     def unheard(self) -> bool:
         """The apiserver did not answer, or was not able to: no fault of what it was asked."""
-        return self.status in {0, 429} or self.status >= 500  # noqa: PLR2004 - HTTP
+        return unheard(self.status)
 
     @property
     def final(self) -> bool:

@@ -5,7 +5,9 @@ without a word and needs a discovery round trip before the first request.
 """
 
 import json
-from collections.abc import AsyncIterator, Mapping
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, Self
 
@@ -19,6 +21,7 @@ from batchedapi_operator.errors import (
     NamespaceGoingError,
     OperatorError,
     RefusedError,
+    unheard,
 )
 from batchedapi_operator.keys import (
     BATCHED_APIS,
@@ -29,7 +32,10 @@ from batchedapi_operator.keys import (
     Resource,
 )
 
+log = logging.getLogger(__name__)
+
 REQUEST_SECONDS: Final = 15.0
+SECONDS_PER_RETURN: Final = 5.0
 _APPLY: Final = "application/apply-patch+yaml"
 _JSON: Final = "application/json"
 _METADATA_OF_MANY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -38,11 +44,40 @@ _NAMESPACE_GOING: Final = "because it is being terminated"
 _REFUSALS: Final = (400, 403, 413, 422)
 
 
+class Answering:
+    """Knows that the apiserver answers again after it did not, and tells those who wait for that.
+
+    At most once in `SECONDS_PER_RETURN`: one that answers some and not others is not to be asked
+    by all at once for each answer.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._silent = False
+        self._told = float("-inf")
+        self._waiting: tuple[Callable[[], None], ...] = ()
+
+    def tell(self, *waiting: Callable[[], None]) -> None:
+        """Whom to call when it answers again."""
+        self._waiting = waiting
+
+    def heard(self, status: int) -> None:
+        """What came of a request: an HTTP status, 0 for no answer."""
+        if unheard(status):
+            self._silent = True
+        elif self._silent and self._monotonic() - self._told >= SECONDS_PER_RETURN:
+            self._silent, self._told = False, self._monotonic()
+            log.info("apiserver answers again")
+            for call in self._waiting:
+                call()
+
+
 class Kube:
     """One connection pool to one cluster."""
 
     def __init__(self, api: client.ApiClient) -> None:
         self._api = api
+        self.answering = Answering()
 
     @classmethod
     @asynccontextmanager
@@ -237,8 +272,10 @@ class Kube:
         try:
             answer = await self._api.call_api(*request, _request_timeout=timeout)
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            self.answering.heard(0)
             raise ApplyError(f"{method} {path}: {error!r}", 0) from error
         response: aiohttp.ClientResponse = answer.response
+        self.answering.heard(response.status)
         return response
 
 

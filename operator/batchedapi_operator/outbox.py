@@ -20,8 +20,9 @@ from batchedapi_operator.queue import rest_after
 
 log = logging.getLogger(__name__)
 
-STATUS_WRITES_PER_SECOND: Final = 10.0
-"""Of all APIs, evenly spaced."""
+STATUS_WRITES_PER_SECOND: Final = 9.0
+"""Of all APIs, evenly spaced. In no second are there to be more than 10, and what is sent evenly
+bunches up on its way."""
 SECONDS_PER_STATUS_WRITE: Final = 10.0
 SAVED_STATUS_WRITES: Final = 6.0
 """Of one API, by one writer."""
@@ -38,6 +39,8 @@ RECONCILER_STATUS: Final = f"status of {contract.FIELD_MANAGER}"
 AUTOSCALER_STATUS: Final = f"status of {contract.AUTOSCALER_FIELD_MANAGER}"
 REPLICAS: Final = "replicas"
 EVENT: Final = "event"
+"""That metrics are missing, or are back: the newest is what holds. Of what was scaled and what is
+advised the write that does it tells, so that neither takes the place of the other."""
 _PACED: Final = frozenset({RECONCILER_STATUS, AUTOSCALER_STATUS})
 _GONE: Final = (404, 409)
 """The object is no longer there, or no longer the one that was meant."""
@@ -73,6 +76,8 @@ class _Box:
     sending: bool = False
     failures: int = 0
     rests_until: float = float("-inf")
+    unheard: bool = False
+    """It rests because the apiserver did not answer."""
 
 
 class Outbox:
@@ -123,6 +128,13 @@ class Outbox:
         for kind in (*_PACED, REPLICAS, EVENT):
             self.withdraw(key, kind)
             self._boxes.pop((key, kind), None)
+
+    def go_on(self) -> None:
+        """End the rests of what the apiserver did not answer: it does again. The pace stays."""
+        for box in self._waiting.values():
+            if box.unheard:
+                box.rests_until = float("-inf")
+        self._changed.set()
 
     async def run(self) -> None:
         """Send until cancelled."""
@@ -188,6 +200,7 @@ class Outbox:
             box.failures = 0
             return
         box.failures += 1
+        box.unheard = isinstance(failed, ApplyError) and failed.unheard
         box.rests_until = self._monotonic() + rest_after(box.failures, failed)
         if box.send is None and self._boxes.get(address) is box:
             box.send = send

@@ -22,7 +22,7 @@ from batchedapi_operator.keys import BATCHED_APIS, CONFIG_MAPS, DEPLOYMENTS, SER
 from batchedapi_operator.kube import Kube
 from batchedapi_operator.metrics import Metrics
 from batchedapi_operator.outbox import Outbox
-from batchedapi_operator.queue import LARGEST_UNHEARD, WorkQueue, backoff
+from batchedapi_operator.queue import LARGEST_UNHEARD, WorkQueue, backoff, first_of
 from batchedapi_operator.reconcile.reconciler import Reconciler
 from batchedapi_operator.settings import Settings
 from batchedapi_operator.sources import WATCH_SECONDS, SourceWatch
@@ -34,6 +34,9 @@ RELIST_SECONDS: Final = 30.0
 """Between two lists of APIs and children: what was deleted while a watch was cut off comes back."""
 LISTS_PER_RESYNC: Final = 20
 """Every API is looked at that often, whatever lists and watches say: every ten minutes."""
+SECONDS_TO_WATCH_AGAIN: Final = 6.0
+"""After an apiserver that did not answer does, all watches are open again; what was deleted before
+they were is told by none of them."""
 STUCK_SECONDS: Final = 60.0
 """Within which each loop goes round, whether or not the apiserver answers."""
 
@@ -64,6 +67,8 @@ async def _work(kube: Kube, scraper: Scraper, settings: Settings) -> None:
     image = settings.serving_image
     reconciler = Reconciler(kube, store, outbox, image, forget=autoscaler.forget)
     queue = WorkQueue(reconciler.reconcile, metrics.reconciled)
+    returned = asyncio.Event()
+    kube.answering.tell(outbox.go_on, queue.go_on, returned.set)
     beat = beats.of("watch of ConfigMaps", WATCH_SECONDS + STUCK_SECONDS)
     sources = SourceWatch(kube, store, queue, namespace, beat)
     async with (
@@ -89,7 +94,7 @@ async def _work(kube: Kube, scraper: Scraper, settings: Settings) -> None:
                     _watch(kube, store, queue, namespace, watching=watching, beat=beat)
                 )
                 tasks.create_task(sources.run())
-                tasks.create_task(_resync(kube, store, queue, namespace))
+                tasks.create_task(_resync(kube, store, queue, namespace, returned))
         finally:
             await queue.close()
 
@@ -136,15 +141,25 @@ async def _resource_known(kube: Kube, namespace: str | None, beat: Callable[[], 
             return
 
 
-async def _resync(kube: Kube, store: Store, queue: WorkQueue, namespace: str | None) -> None:
+async def _resync(
+    cluster: Cluster,
+    store: Store,
+    queue: WorkQueue,
+    namespace: str | None,
+    returned: asyncio.Event,
+) -> None:
     """Queue the APIs that are not as the watches said, and now and then all of them.
 
-    A watch that is opened again lists what there is, and tells of nothing that is gone.
+    A watch that is opened again lists what there is, and tells of nothing that is gone. `returned`
+    is set when the apiserver answers again: then lists are due at once, and after the watches.
     """
+    longest = RELIST_SECONDS
     for number in itertools.count(1):
-        await asyncio.sleep(RELIST_SECONDS * random.uniform(0.8, 1.0))  # noqa: S311 - jitter
+        await first_of(returned, seconds=longest * random.uniform(0.8, 1.0))  # noqa: S311 - jitter
+        longest = SECONDS_TO_WATCH_AGAIN if returned.is_set() else RELIST_SECONDS
+        returned.clear()
         try:
-            wanted = await stale(kube, store, namespace)
+            wanted = await stale(cluster, store, namespace)
         except ApplyError as error:
             log.warning("resync failed", extra={"error": error.message})
             continue

@@ -41,12 +41,15 @@ class _Entry:
     failures: int = 0
     rest: float = 0.0
     """Seconds to wait after the last run failed."""
+    unheard: bool = False
+    """It failed because the apiserver did not answer."""
     task: asyncio.Task[None] | None = None
 
     def failed(self, error: Exception) -> None:
         """Once more."""
         self.failures += 1
         self.rest = rest_after(self.failures, error)
+        self.unheard = isinstance(error, ApplyError) and error.unheard
 
 
 class WorkQueue:
@@ -71,6 +74,12 @@ class WorkQueue:
         entry.wanted.set()
         entry.fresh.set()
 
+    def go_on(self) -> None:
+        """End the back-off of those that the apiserver did not answer: it does again."""
+        for entry in self._entries.values():
+            if entry.failures and entry.unheard:
+                entry.fresh.set()
+
     async def close(self) -> None:
         """Cancel what runs; a cancelled run is taken up by the next start of the operator."""
         tasks = [entry.task for entry in self._entries.values() if entry.task is not None]
@@ -90,14 +99,14 @@ class WorkQueue:
         again: float | None = None
         while entry.wanted.is_set() or again is not None:
             if not entry.wanted.is_set():
-                await _first_of(entry.wanted, seconds=again)
+                await first_of(entry.wanted, seconds=again)
             entry.wanted.clear()
             entry.fresh.clear()
             async with self._slots:
                 again = await self._run(key, entry)
             if entry.failures:
                 entry.wanted.set()
-                await _first_of(entry.fresh, seconds=entry.rest)
+                await first_of(entry.fresh, seconds=entry.rest)
             else:
                 await asyncio.sleep(SPACING)
         del self._entries[key]
@@ -137,7 +146,8 @@ def rest_after(failures: int, error: Exception) -> float:
     return backoff(failures, largest=LARGEST_UNHEARD if unheard else LARGEST_BACKOFF)
 
 
-async def _first_of(event: asyncio.Event, *, seconds: float | None) -> None:
+async def first_of(event: asyncio.Event, *, seconds: float | None) -> None:
+    """Wait for `event`, for at most so many seconds."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -28,7 +28,7 @@ _IMAGE_REASONS: Final = (
 )
 _START_REASONS: Final = (
     "DownloadFailed", "DigestMismatch", "ImportFailed", "InitFailed", "ShapeProbeFailed",
-    "WarmUpFailed", "OutOfMemory",
+    "WarmUpFailed", "OutOfMemory", "StartupTimeout",
 )  # fmt: skip
 """What a replica may write into its termination message."""
 

@@ -86,6 +86,23 @@ async def test_an_apiserver_that_does_not_answer_is_asked_again_within_seconds()
     assert max(pauses) <= LARGEST_UNHEARD
 
 
+@pytest.mark.parametrize(("status", "runs"), [(0, 2), (403, 1)])
+async def test_an_apiserver_that_answers_again_ends_the_rests_of_those_it_did_not_answer(
+    status: int, runs: int
+) -> None:
+    """What was refused would be refused again; what was not heard waits for nothing else."""
+    work = Recorder(failures=20, status=status)
+    queue = WorkQueue(work)
+    queue.enqueue(KEY)
+    await asyncio.sleep(0.2)
+
+    queue.go_on()
+    await asyncio.sleep(0.1)
+
+    assert runs == len(work.runs)
+    await queue.close()
+
+
 async def test_an_event_does_not_cut_a_back_off_short_but_the_user_does() -> None:
     """Our own writes cause events: cutting short on those would be a hot loop."""
     work = Recorder(failures=6)

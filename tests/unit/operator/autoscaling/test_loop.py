@@ -153,6 +153,18 @@ async def test_load_above_capacity_adds_replicas_and_says_why() -> None:
     assert {"batchedapi-autoscaler"} == {manager for manager, _ in busy.cluster.statuses}
 
 
+async def test_a_scale_and_advice_in_one_look_are_both_told() -> None:
+    """Each has a place of its own: neither is sent instead of the other."""
+    predictor = {"path": "model:Model", "processesPerReplica": 16}
+    busy = Situation(autoscaling={"maxReplicas": 5}, predictor=predictor)
+    busy.rate = 9000.0
+
+    await busy.run(60)
+
+    told = {event["reason"] for event in busy.cluster.events}
+    assert {"ScaledUp", "TooManyProcesses"} <= told
+
+
 async def test_an_idle_api_is_not_written_to() -> None:
     """After the first report there is nothing to say for as long as nothing happens (2 minutes)."""
     idle = Situation()

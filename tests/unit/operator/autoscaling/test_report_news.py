@@ -1,10 +1,11 @@
 """When the autoscaler's part of a status is worth a write."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from batchedapi_operator.autoscaling.news import news
+from batchedapi_operator.autoscaling.news import OLDEST, is_old, news
 
 SAID: dict[str, Any] = {
     "batching": {"maxBatchSize": 32, "bottleneck": "Compute", "advice": "more", "meanRows": "6.0"},
@@ -51,3 +52,45 @@ def test_what_is_learned_first_is_news_and_the_defaults_of_the_crd_are_none() ->
 
     assert not news(defaults, SAID)
     assert news(SAID, learned)
+
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def written(seconds: float) -> dict[str, Any]:
+    """A status whose last decision is that old."""
+    time = (NOW - timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {"autoscaling": {"lastDecision": {"time": time}}}
+
+
+def test_a_decision_is_written_anew_before_it_is_five_minutes_old() -> None:
+    """With time left for the write to wait its turn."""
+    for number in range(1000):
+        assert not is_old(written(OLDEST / 2), f"uid-{number}", NOW)
+        assert is_old(written(OLDEST * 0.8), f"uid-{number}", NOW)
+
+
+def test_apis_that_were_written_together_are_not_for_ever() -> None:
+    """A thousand that an operator found when it started would be due in the same second."""
+    due = [
+        next(age for age in range(300) if is_old(written(age), f"uid-{number}", NOW))
+        for number in range(1000)
+    ]
+
+    assert max(due.count(age) for age in set(due)) < 50
+
+
+@pytest.mark.parametrize(
+    "time",
+    [None, "", "soon", 5, "2026-01-02T03:04:05"],
+    ids=["none", "empty", "word", "int", "naive"],
+)
+def test_what_is_no_time_is_not_old(time: object) -> None:
+    """None was written yet, or somebody else's hand did: the next news overwrites it."""
+    assert not is_old({"autoscaling": {"lastDecision": {"time": time}}}, "uid", NOW)
+    assert not is_old({}, "uid", NOW)
+
+
+def test_a_decision_from_the_future_is_written_anew() -> None:
+    """A clock was wrong: it would be fresh for hours."""
+    assert is_old(written(-3600.0), "uid", NOW)

@@ -152,7 +152,7 @@ def test_why_a_model_does_not_load(pod: dict[str, Any], reason: str, words: str)
 @pytest.mark.parametrize(
     "reason",
     ["DownloadFailed", "DigestMismatch", "ImportFailed", "InitFailed", "ShapeProbeFailed",
-     "WarmUpFailed", "OutOfMemory", "CrashLooping"],
+     "WarmUpFailed", "OutOfMemory", "StartupTimeout", "CrashLooping"],
 )  # fmt: skip
 def test_what_a_replica_gives_as_its_reason_is_the_conditions(reason: str) -> None:
     """N11, C19: the word is the replica's; the operator adds which pod said it."""
