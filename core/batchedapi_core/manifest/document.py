@@ -8,6 +8,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from batchedapi_core import contract
+from batchedapi_core.manifest.rules import STORED
 from batchedapi_core.manifest.spec import BatchedAPI, JsonObject, Metadata
 
 
@@ -32,6 +33,8 @@ def parse_api(
     document: object,
     unknown: UnknownFields = UnknownFields.REFUSE,
     warn: Callable[[str], None] = lambda _: None,
+    *,
+    stored: bool = False,
 ) -> BatchedAPI:
     """Check one BatchedAPI document.
 
@@ -39,6 +42,7 @@ def parse_api(
         document: A decoded YAML or JSON object with apiVersion, kind, metadata and spec.
         unknown: Whether unknown fields of `spec` are refused or ignored.
         warn: Called once for each ignored field, with its path.
+        stored: Whether the apiserver keeps it already, so that rules for new ones do not bind it.
 
     Raises:
         ManifestError: with one line a problem.
@@ -56,7 +60,9 @@ def parse_api(
     if unknown is UnknownFields.IGNORE and isinstance(spec, Mapping):
         spec = _known_part(BatchedAPI.model_fields["spec"], spec, "spec", warn)
     try:
-        return BatchedAPI.model_validate({"metadata": metadata, "spec": spec})
+        return BatchedAPI.model_validate(
+            {"metadata": metadata, "spec": spec}, context={STORED: stored}
+        )
     except ValidationError as error:
         raise ManifestError(tuple(_problem(detail) for detail in error.errors())) from error
 

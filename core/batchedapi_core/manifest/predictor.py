@@ -82,6 +82,7 @@ class EnvVar(ManifestModel):
             f" {', '.join(OWN_VARIABLES)}, {'* or '.join(OWN_PREFIXES)}*: the replica itself starts"
             " by them; put libraries into the image, and settings into their own fields",
             field_path=".name",
+            new_only=True,
         ),
         Rule(
             cel=f"!(self.name in {list(THREAD_VARIABLES)})"
@@ -92,6 +93,7 @@ class EnvVar(ManifestModel):
             message="spec.predictor.env[].value must be a number of threads, from 1 on, for"
             f" {', '.join(THREAD_VARIABLES)}: libraries take anything else for no limit at all",
             field_path=".value",
+            new_only=True,
         ),
     )
 

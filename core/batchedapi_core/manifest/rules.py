@@ -7,7 +7,7 @@ full path of the field it is about.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -15,6 +15,7 @@ from pydantic import (
     Field,
     GetJsonSchemaHandler,
     PlainValidator,
+    ValidationInfo,
     model_validator,
 )
 from pydantic.alias_generators import to_camel
@@ -24,6 +25,8 @@ from pydantic_core import CoreSchema, PydanticCustomError
 from batchedapi_core.manifest.units import parse_quantity
 
 T = TypeVar("T")
+STORED: Final = "stored"
+"""Key of a validation's context: whether the manifest is one that the apiserver keeps."""
 Flag = Annotated[bool, Field(strict=True)]
 """`"true"` in quotes is a text, for the apiserver too."""
 
@@ -40,6 +43,8 @@ class Rule:
     field_path: str
     """JSON path below the object the rule sits on, e.g. `.minReplicas`."""
     reason: str = "FieldValueInvalid"
+    new_only: bool = False
+    """Younger than manifests that clusters keep: those that are stored already go on."""
 
     def as_validation(self) -> dict[str, str]:
         """The entry of `x-kubernetes-validations`."""
@@ -136,9 +141,10 @@ class ManifestModel(BaseModel):
     rules: ClassVar[tuple[Rule, ...]] = ()
 
     @model_validator(mode="after")
-    def _check_rules(self) -> Self:
+    def _check_rules(self, info: ValidationInfo) -> Self:
+        stored = (info.context or {}).get(STORED, False)
         for rule in self.rules:
-            if not rule.check(self):
+            if not rule.check(self) and not (rule.new_only and stored):
                 raise PydanticCustomError("rule", "{message}", {"message": rule.message})
         return self
 

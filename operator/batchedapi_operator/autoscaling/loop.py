@@ -130,6 +130,7 @@ class Autoscaler:
         try:
             api = self._manifests.of(key, document)
         except InvalidSpecError:
+            self._outbox.withdraw(key, REPLICAS)  # decided for an earlier spec
             return  # the reconciler has said so; the replicas stay as they are
         native = api.spec.autoscaling.mode is ScalingMode.NATIVE
         if deployment is None or not ours or not native:

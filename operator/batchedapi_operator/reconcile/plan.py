@@ -77,13 +77,14 @@ class Plan:
 def parsed(document: JsonObject) -> BatchedAPI:
     """The manifest as a model.
 
-    Fields of a newer version are ignored: an operator that was rolled back must go on.
+    Fields of a newer version are ignored: an operator that was rolled back must go on. Rules that
+    are younger than a stored manifest do not bind it: what was accepted once goes on.
 
     Raises:
         InvalidSpecError: The manifest got past the apiserver, and still cannot be used.
     """
     try:
-        return parse_api(document, UnknownFields.IGNORE)
+        return parse_api(document, UnknownFields.IGNORE, stored=True)
     except ManifestError as error:
         raise InvalidSpecError("Invalid", str(error)) from error
 

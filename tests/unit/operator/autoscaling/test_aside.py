@@ -116,6 +116,34 @@ async def test_a_paused_api_whose_deployment_is_yet_to_be_listed_is_not_written_
     assert before == paused.status
 
 
+async def test_an_api_with_variables_that_are_refused_by_now_goes_on_being_scaled() -> None:
+    """An upgrade must not freeze what has long been running."""
+    env = [{"name": "LD_PRELOAD", "value": "libtcmalloc.so"}]
+    busy = Situation(**NATIVE, predictor={"path": "model:Iris", "env": env})
+    busy.rate = 900.0
+
+    await busy.run(120)
+
+    assert busy.replicas > 1
+
+
+async def test_nothing_decided_for_an_earlier_spec_is_sent_once_it_cannot_be_used() -> None:
+    """A write that waits would be of a manifest that is no more."""
+    broken = Situation(**NATIVE)
+    broken.rate = 900.0
+    broken.cluster.fail = lambda verb, _what: (
+        ApplyError("apiserver is down", 503) if verb == "scale" else None
+    )
+    await broken.run(120)
+
+    broken.edit(serverSideBatching={"maxBatchSize": 0})
+    await broken.autoscaler.round()
+    broken.cluster.fail = lambda _verb, _what: None
+    await broken.run(120)
+
+    assert 1 == broken.replicas
+
+
 async def test_the_first_pods_to_be_listed_are_not_taken_for_all() -> None:
     """Their load would seem to be that of the whole API."""
     listed = Situation(replicas=5, **NATIVE)

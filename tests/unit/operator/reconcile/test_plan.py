@@ -132,6 +132,17 @@ def test_an_invalid_spec_leaves_the_children_untouched() -> None:
     assert made.status["phase"] == "Degraded"
 
 
+@pytest.mark.parametrize("name", ["LD_PRELOAD", "OMP_NUM_THREADS"])
+def test_a_stored_api_goes_on_with_variables_that_are_refused_by_now(name: str) -> None:
+    """The apiserver refuses new ones; what has long been running is not stopped by an upgrade."""
+    env = [{"name": name, "value": "4,2"}]
+
+    made = planned(predictor={"path": "model:Iris", "env": env})
+
+    assert valid(made)[0] == "Accepted"
+    assert env == made.apply[-1].body["spec"]["template"]["spec"]["containers"][0]["env"]
+
+
 @pytest.mark.parametrize("spec", [None, 7, [], {"predictor": 3}, {"predictor": {"path": {}}}])
 def test_any_garbage_becomes_a_condition(spec: object) -> None:
     """A stored object may be older than the schema; one must not stop the others (O17)."""
