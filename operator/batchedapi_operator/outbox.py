@@ -1,9 +1,10 @@
 """What the apiserver is told about APIs: statuses, replicas, events. One owner, one pace.
 
 Whoever decides puts in what is to be sent and goes on. Of one kind about one API the newest is
-sent and no other, never two at once; what failed is tried again with back-off, unless something
-newer came. Statuses share a pace: a token bucket for each API and writer (one token in 10 s, a few
-saved up, so that a rollout's few states are seen at once) and one for all.
+sent and no other, never two at once. What failed is tried again with back-off, unless it was
+withdrawn; something newer takes its place, and its rest. Statuses share a pace: a token bucket for
+each API and writer (one token in 10 s, a few saved up, so that a rollout's few states are seen at
+once) and one for all.
 """
 
 import asyncio
@@ -42,8 +43,8 @@ EVENT: Final = "event"
 """That metrics are missing, or are back: the newest is what holds. Of what was scaled and what is
 advised the write that does it tells, so that neither takes the place of the other."""
 _PACED: Final = frozenset({RECONCILER_STATUS, AUTOSCALER_STATUS})
-_GONE: Final = (404, 409)
-"""The object is no longer there, or no longer the one that was meant."""
+_GONE: Final = 404
+"""Not a 409: that says that somebody else wrote in between."""
 
 Send = Callable[[], Awaitable[object]]
 """May raise ApplyError; then it is called again."""
@@ -74,6 +75,8 @@ class _Box:
     due: float = 0.0
     """Who is due first goes first."""
     sending: bool = False
+    again: Send | None = None
+    """What is being sent, if it is to be sent again should it fail."""
     failures: int = 0
     rests_until: float = float("-inf")
     unheard: bool = False
@@ -113,15 +116,21 @@ class Outbox:
             box = self._boxes[address] = _Box(_Bucket(SAVED_STATUS_WRITES, now))
         due = now + (FIGURES_GIVE_WAY if figures else 0.0)
         box.due = due if box.send is None else min(box.due, due)
-        box.send = send
+        box.send, box.again = send, None
         self._waiting[address] = box
         self._changed.set()
 
     def withdraw(self, key: ObjectKey, kind: str) -> None:
-        """What waits there is no longer so; what is under way is not held back."""
-        box = self._waiting.pop((key, kind), None)
+        """What waits there is no longer so; what is under way is not held back, nor sent again."""
+        self._waiting.pop((key, kind), None)
+        box = self._boxes.get((key, kind))
         if box is not None:
-            box.send = None
+            box.send = box.again = None
+
+    def sending(self, key: ObjectKey, kind: str) -> bool:
+        """Whether something is under way there, which may arrive after whatever was read."""
+        box = self._boxes.get((key, kind))
+        return box is not None and box.sending
 
     def forget(self, key: ObjectKey) -> None:
         """The API is gone."""
@@ -175,7 +184,7 @@ class Outbox:
         send = None if box is None else box.send
         try:
             if box is not None and send is not None:
-                box.send = None
+                box.send, box.again = None, send
                 self._waiting.pop(address, None)
                 await self._send(address, box, send)
         finally:
@@ -190,7 +199,7 @@ class Outbox:
             await send()
         except ApplyError as error:
             log.warning("write failed", extra={**facts, "error": error.message})
-            if error.status in _GONE or error.final:
+            if error.status == _GONE or error.final:
                 return
             failed: Exception = error
         except Exception as error:  # the outbox's loop: one bad API must not stop the others
@@ -202,8 +211,8 @@ class Outbox:
         box.failures += 1
         box.unheard = isinstance(failed, ApplyError) and failed.unheard
         box.rests_until = self._monotonic() + rest_after(box.failures, failed)
-        if box.send is None and self._boxes.get(address) is box:
-            box.send = send
+        if box.again is not None:
+            box.send = box.again
             self._waiting[address] = box
 
     def _seconds_until_next(self, now: float) -> float:

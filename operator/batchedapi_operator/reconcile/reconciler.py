@@ -80,7 +80,8 @@ class Reconciler:
         except RefusedError as error:
             problem = InvalidSpecError(refusal_reason(error.message), error.message)
             made = self._refused(document, observed, problem)
-        if same(observed.status, made.status):
+        sending = self._outbox.sending(key, RECONCILER_STATUS)
+        if same(observed.status, made.status) and not sending:
             self._outbox.withdraw(key, RECONCILER_STATUS)
         else:
             uid = document["metadata"]["uid"]

@@ -6,7 +6,11 @@ from itertools import pairwise
 
 import pytest
 
-from batchedapi_operator.errors import ApplyError, NamespaceGoingError
+from batchedapi_operator.errors import (
+    ApplyError,
+    ConflictError,
+    NamespaceGoingError,
+)
 from batchedapi_operator.keys import ObjectKey
 from batchedapi_operator.outbox import (
     AT_ONCE,
@@ -157,7 +161,6 @@ async def test_a_refused_write_is_tried_again_ever_more_slowly_and_alone() -> No
     "error",
     [
         ApplyError("404", 404),
-        ApplyError("409 the uid is another's", 409),
         NamespaceGoingError("403", 403),
     ],
 )
@@ -169,6 +172,39 @@ async def test_what_is_gone_is_not_written_to_again(error: ApplyError) -> None:
     await outbox_for(60.0, lambda outbox: outbox.put(KEY, AUTOSCALER_STATUS, sent.word("late")))
 
     assert 1 == len(sent.words)
+
+
+async def test_what_somebody_else_wrote_in_between_is_tried_again() -> None:
+    """Another status of the same API that arrives at that moment is no reason to lose this one."""
+    sent = Sent()
+    sent.error = ConflictError("409 the object has been modified", 409)
+
+    await outbox_for(30.0, lambda outbox: outbox.put(KEY, RECONCILER_STATUS, sent.word("status")))
+
+    assert 2 <= len(sent.words)
+
+
+@pytest.mark.parametrize("newer", [False, True])
+@pytest.mark.parametrize("end", [Outbox.withdraw, lambda outbox, key, _kind: outbox.forget(key)])
+async def test_what_is_withdrawn_while_it_is_sent_and_fails_is_not_sent_again(
+    end: Callable[[Outbox, ObjectKey, str], None], *, newer: bool
+) -> None:
+    """An API that was paused meanwhile must not be scaled later; what comes after holds."""
+    sent, outbox = Sent(), Outbox(monotonic=asyncio.get_running_loop().time)
+    sent.takes, sent.error = 5.0, ApplyError("no answer", 0)
+    running = asyncio.create_task(outbox.run())
+    outbox.put(KEY, REPLICAS, sent.word("old"))
+    await asyncio.sleep(1.0)
+    assert ["old"] == sent.texts
+
+    end(outbox, KEY, REPLICAS)
+    if newer:
+        outbox.put(KEY, REPLICAS, sent.word("newer"))
+    await asyncio.sleep(60.0)
+    running.cancel()
+
+    assert {"old", "newer"} == set(sent.texts) if newer else ["old"] == sent.texts
+    assert 1 == sent.texts.count("old")
 
 
 async def test_an_apiserver_that_hangs_holds_up_who_puts_nothing_in_and_is_caught_up_with() -> None:

@@ -1,7 +1,9 @@
 """Observe, plan and execute together, against a cluster in memory."""
 
+import asyncio
 from collections.abc import Callable
 from itertools import count
+from typing import Any
 
 import pytest
 from tests.unit.operator.worlds import (
@@ -225,6 +227,36 @@ async def test_a_status_that_is_true_again_is_not_written(cluster: MemoryCluster
     await deliver_all(operator.outbox)
 
     assert [] == cluster.writes
+
+
+@pytest.mark.looptime
+async def test_a_status_that_is_true_again_follows_another_that_is_being_sent(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is under way cannot be held back, and may arrive after what was read."""
+    operator, arrives, write = reconciler_of(cluster), asyncio.Event(), cluster.apply_status
+    for _ in range(3):
+        await operator.reconcile(KEY)
+    settled = cluster.objects[BATCHED_APIS, KEY]
+    changed = {**settled, "metadata": {**settled["metadata"], "generation": 2}}
+
+    async def slowly(*arguments: Any) -> None:
+        await arrives.wait()
+        await write(*arguments)
+
+    monkeypatch.setattr(cluster, "apply_status", slowly)
+    cluster.put(BATCHED_APIS, changed)
+    sending = asyncio.create_task(operator.reconcile(KEY))
+    await asyncio.sleep(1.0)
+    cluster.put(BATCHED_APIS, settled)
+    await operator.reconciler.reconcile(KEY)
+    arrives.set()
+    await sending
+    operator.now += 100.0
+    await deliver_all(operator.outbox)
+
+    generations = [status["observedGeneration"] for _, status in cluster.statuses]
+    assert [2, 1] == generations[-2:]
 
 
 async def test_a_deleted_api_is_forgotten(cluster: MemoryCluster) -> None:
