@@ -64,12 +64,15 @@ def split_body(head: Head, body: bytes) -> SplitBody:
 
 
 def raw_bytes(head: Head, body: bytes) -> int:
-    """How many bytes of a body are tensors that are not taken apart: none of texts."""
+    """How many bytes of a body are tensors that are not taken apart: none if texts are among them.
+
+    Nor if an escape in the JSON may hide the name of their datatype.
+    """
     try:
         text, raw = split_body(head, body)
     except ClientError:
         return 0
-    return 0 if BYTES.encode() in text else len(raw)
+    return 0 if BYTES.encode() in text or b"\\" in text else len(raw)
 
 
 def raw_elements(

@@ -17,6 +17,8 @@ def main(runtime: str, index: str, listener: str, control: str) -> None:
     settings = ReplicaSettings.read(runtime)
     configure_logging(settings.log_level, f"web-{index}" if settings.web_processes > 1 else "web")
     sockets = socket.socket(fileno=int(listener)), socket.socket(fileno=int(control))
+    for ours in sockets:  # a process of our own that had them would keep the port open after us
+        ours.set_inheritable(False)
     run_web(settings, *sockets, int(index))
 
 

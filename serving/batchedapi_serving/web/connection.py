@@ -225,7 +225,7 @@ class Connection(asyncio.Protocol):
     def _close(self) -> None:
         """Close once everything written is sent, or when the client has had time to read it."""
         self._deaf = True
-        self._patience.closing(self._loop.time())
+        self._patience.closing(self._loop.time(), unsent_bytes(self._transport))
         self._transport.close()
 
     # ------------------------------------------------------------ one request
@@ -320,9 +320,9 @@ class Connection(asyncio.Protocol):
         self._busy = False
         if self._held.bytes:
             self._held.released()
-        if self._transport.is_closing():
-            return
-        if not stays_open:
+        if self._transport.is_closing():  # by uvicorn's cycle, maybe: reading has a limit then too
+            self._patience.closing(self._loop.time(), unsent_bytes(self._transport))
+        elif not stays_open:
             self._close()
         elif self._pending or self._refusal is not None:
             self._go_on()
@@ -331,7 +331,8 @@ class Connection(asyncio.Protocol):
         else:
             if self._parser.awaiting is not None:
                 self._incomplete(self._parser.awaiting)
-            self._patience.answered(self._loop.time(), draining=self._gateway.draining)
+            if not self._deaf:  # what is awaited may have been refused just now
+                self._patience.answered(self._loop.time(), draining=self._gateway.draining)
 
     def _go_on(self) -> None:
         """The next pipelined request, once its client reads; after the last, the refusal."""

@@ -114,11 +114,11 @@ class Patience:
     def refused(self, now: float) -> None:
         """Nothing more is taken; the client has a little time to read why."""
         self.part_over()
-        self.closing(now)
+        self.closing(now, 0)  # no more, however much of it moves
 
-    def closing(self, now: float) -> None:
-        """The connection was closed once what was written is sent."""
-        self._phase = _Phase.CLOSING
+    def closing(self, now: float, unsent: int) -> None:
+        """The connection was closed once what was written is sent, `unsent` bytes are not yet."""
+        self._phase, self._unread = _Phase.CLOSING, unsent
         self._expires = now + EXPIRY_GRACE
 
     def idle_since(self) -> float | None:
@@ -155,7 +155,8 @@ class Patience:
             return Verdict.WAIT
         match self._phase:
             case _Phase.CLOSING:
-                return Verdict.ABORT
+                left = unsent()
+                return self._of_rest(now, left) if left else Verdict.ABORT
             case _Phase.IDLE:
                 return Verdict.CLOSE
             case _Phase.READING:
@@ -173,16 +174,19 @@ class Patience:
         return Verdict.REFUSE
 
     def _of_reader(self, now: float, unsent: int) -> Verdict:
-        limits = self._limits
-        half = limits.patience / 2
         if unsent == 0 and self._part is not None:
             self.unstuck(now)
             return Verdict.WAIT
         if unsent == 0:
             self._phase = _Phase.IDLE
-            self._expires = self._answered_at + limits.idle
+            self._expires = self._answered_at + self._limits.idle
             return Verdict.CLOSE if now >= self._expires else Verdict.WAIT
-        if self._unread is not None and unsent > self._unread - limits.least_rate * half:
+        return self._of_rest(now, unsent)
+
+    def _of_rest(self, now: float, unsent: int) -> Verdict:
+        """Of answers that are on their way, and have to move."""
+        half = self._limits.patience / 2
+        if self._unread is not None and unsent > self._unread - self._limits.least_rate * half:
             return Verdict.ABORT
         self._unread = unsent
         self._expires = now + half

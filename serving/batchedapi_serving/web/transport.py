@@ -21,7 +21,7 @@ def unsent_bytes(transport: Any) -> int:
     queued = array.array("i", [0])
     connection = transport.get_extra_info("socket")
     if connection is not None:
-        with contextlib.suppress(OSError):  # closed meanwhile, or a system that cannot say
+        with contextlib.suppress(OSError, ValueError):  # closed, or a system that cannot say
             fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, queued)
     return int(transport.get_write_buffer_size()) + queued[0]
 

@@ -44,9 +44,10 @@ def test_a_body_is_large_by_what_of_it_is_parsed(
     assert expected is is_large(method, head(content_type, described), bytes(length))
 
 
-def test_raw_texts_are_parsed() -> None:
+@pytest.mark.parametrize("datatype", [b"BYTES", b"\\u0042YTES"], ids=["plain", "escaped"])
+def test_raw_texts_are_parsed(datatype: bytes) -> None:
     """Each of them becomes an object, however short it is."""
-    text = b'{"inputs":[{"datatype":"BYTES"}]}'
+    text = b'{"inputs":[{"datatype":"%b"}]}' % datatype
 
     large = is_large(PIXELS, head("application/octet-stream", len(text)), text + bytes(17 * KIB))
 

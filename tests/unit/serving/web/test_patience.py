@@ -131,10 +131,29 @@ def test_a_stop_closes_who_is_idle_at_once() -> None:
 def test_what_does_not_end_after_its_close_is_dropped() -> None:
     """The client does not read the last bytes."""
     patience = Patience(LIMITS, 0.0)
-    patience.closing(50.0)
+    patience.closing(50.0, 100)
 
     assert Verdict.WAIT is patience.verdict(50.0 + EXPIRY_GRACE - 0.1, 0, nothing)
     assert Verdict.ABORT is patience.verdict(50.0 + EXPIRY_GRACE, 0, nothing)
+
+
+def test_the_last_answer_of_a_connection_may_take_as_long_as_any_other() -> None:
+    """A large one that is read is not cut off because the connection ends with it."""
+    patience = Patience(LIMITS, 0.0)
+    patience.closing(50.0, 50_000_000)
+    left = {55.0: 40_000_000, 60.0: 20_000_000, 65.0: 10_000_000, 70.0: 9_999_000}
+
+    verdicts = [patience.verdict(now, 0, lambda now=now: left[now]) for now in left]
+
+    assert [Verdict.WAIT, Verdict.WAIT, Verdict.WAIT, Verdict.ABORT] == verdicts
+
+
+def test_a_refused_client_gets_no_more_time_for_reading_slowly() -> None:
+    """Of it nothing more is taken, and it was told why at once."""
+    patience = Patience(LIMITS, 0.0)
+    patience.refused(50.0)
+
+    assert Verdict.ABORT is patience.verdict(50.0 + EXPIRY_GRACE, 0, lambda: 100)
 
 
 def test_a_request_behind_an_answer_that_is_not_read_is_not_blamed_for_the_wait() -> None:
