@@ -55,7 +55,8 @@ class BatchRunner:
         self.probes: dict[str, tuple[Meta, bytes]] = {}
         """Of methods that were warmed up: a batch that is known to succeed. Set by the owner."""
         self._failed: dict[str, int] = {}
-        """Batches that failed in a row, of methods whose last one did."""
+        """Batches that failed in a row, of methods whose last one did. All lanes change it, without
+        a lock: an entry may be gone at any moment, and two that fail at once may count as one."""
 
     def run(self, meta: Meta, payload: Payload) -> Result:
         """Answer one batch frame; whatever the user's code does, an answer comes back.
@@ -65,7 +66,7 @@ class BatchRunner:
         result = self._run(meta, payload)
         if self._failed or result[0]["kind"] == "error":
             probe = self._probe_after(meta["method"], result[0])
-            if probe is not None and self._run(*probe)[0]["kind"] == "error":
+            if probe is not None and _failed(self._run(*probe)[0]):
                 return _unfit(meta["method"])
         return result
 
@@ -76,27 +77,23 @@ class BatchRunner:
         buffers = [bytes(view) for view in views]
         if self._failed or result["kind"] == "error":
             probe = self._probe_after(meta["method"], result)
-            if probe is not None and (await self._run_async(*probe))[0]["kind"] == "error":
+            if probe is not None and _failed((await self._run_async(*probe))[0]):
                 return _unfit(meta["method"])[0], ()
         return result, buffers
 
     def _probe_after(self, method: str, result: Meta) -> tuple[Meta, bytes] | None:
-        """What to run to see whether rows are at fault, or the process; mostly nothing.
-
-        What an ItemError refuses, and what memory has no room for, says nothing of either.
-        """
-        if result["kind"] != "error":
-            if "raised" not in result:
-                self._failed.pop(method, None)
+        """What to run to see whether rows are at fault, or the process; mostly nothing."""
+        if result["kind"] != "error" and "raised" not in result:
+            self._failed.pop(method, None)
             return None
-        if "unfit" in result or result["oom"] or "of_a_row" in result:
+        if not _failed(result) or "unfit" in result:
             return None
         failed = self._failed.get(method, 0) + 1
         probe = self.probes.get(method)
         if probe is None or failed < _SUSPICIOUS:
             self._failed[method] = failed
             return None
-        del self._failed[method]
+        self._failed.pop(method, None)
         return probe
 
     def _run(self, meta: Meta, payload: Payload) -> Result:
@@ -144,6 +141,14 @@ class BatchRunner:
         text = "".join(traceback.format_exception(error))
         log.error("predict raised", extra={**facts, "traceback": text})
         return _error(f"raised {type(error).__name__}", oom=out_of_memory(error))
+
+
+def _failed(result: Meta) -> bool:
+    """Whether rows or the process are at fault.
+
+    What an ItemError refuses, and what memory has no room for, says nothing of either.
+    """
+    return result["kind"] == "error" and not (result["oom"] or "of_a_row" in result)
 
 
 def _unfit(method: str) -> Result:

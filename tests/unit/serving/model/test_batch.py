@@ -340,11 +340,14 @@ class Breaking:
 
     def __init__(self) -> None:
         self.broken: Exception | None = None
+        self.error_of_warm: Exception | None = None
         self.runs = 0
 
     def predict(self, items: list[Any]) -> list[Any]:
         """The items."""
         self.runs += 1
+        if "warm" in items and self.error_of_warm is not None:
+            raise self.error_of_warm
         if "break" in items:
             self.broken = KeyError("not known for a device's")
         if self.broken is not None:
@@ -356,10 +359,11 @@ class Breaking:
         return items
 
 
-def runner_with_probe(predictor: Breaking) -> Any:
-    """Runs batches of one item; answers the metas of the results."""
+def runner_with_probe(predictor: Breaking, rows: int = 1) -> Any:
+    """Runs batches of items, with a probe of so many; answers the metas of the results."""
     runner = BatchRunner(predictor, [ITEMS])
-    runner.probes["predict"] = {"method": "predict", "rows": 1}, b'["warm"]'
+    warm = orjson.dumps(["warm"] * rows)
+    runner.probes["predict"] = {"method": "predict", "rows": rows}, warm
 
     def ask(*items: str) -> dict[str, Any]:
         return runner.run({"method": "predict", "rows": len(items)}, orjson.dumps(items))[0]
@@ -430,6 +434,41 @@ def test_without_warm_up_rows_nothing_is_a_probe() -> None:
     ]
 
     assert not any("unfit" in one for one in found)
+
+
+def test_a_lane_that_answers_while_another_counts_breaks_nothing() -> None:
+    """An error of the counts, which they share, would end the process and blame all it runs."""
+
+    class OtherLaneAnswers(dict[str, Any]):
+        def get(self, key: str, default: Any = None) -> Any:
+            runner.run({"method": "predict", "rows": 1}, b'["good"]')
+            return super().get(key, default)
+
+    runner = BatchRunner(Breaking(), [ITEMS])
+    probe = {"method": "predict", "rows": 1}, b'["warm"]'
+    for _ in range(7):
+        runner.run({"method": "predict", "rows": 1}, b'["bad"]')
+    runner.probes = OtherLaneAnswers(predict=probe)
+
+    result, _ = runner.run({"method": "predict", "rows": 1}, b'["bad"]')
+
+    assert ("error", False) == (result["kind"], "unfit" in result)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), ItemError(503, "not now")])
+def test_a_probe_that_finds_no_memory_or_is_refused_ends_nothing(error: Exception) -> None:
+    """Other lanes have the memory just now; the next probe asks again."""
+    predictor = Breaking()
+    ask = runner_with_probe(predictor, rows=2)
+    for _ in range(7):
+        ask("bad")
+    predictor.error_of_warm = error
+
+    assert "unfit" not in ask("bad")
+
+    ask("break")
+    predictor.error_of_warm = None
+    assert [False] * 6 + [True] == ["unfit" in ask("good") for _ in range(7)]
 
 
 async def test_an_async_method_is_probed_as_well() -> None:
