@@ -73,7 +73,7 @@ def test_the_error_is_that_of_the_forecast_one_start_up_ago() -> None:
 
     assert (None, None) == (first, early)
     assert 1.0 == pytest.approx(due)
-    assert (Point(30.0, 1.0),) == memory.errors
+    assert [Point(30.0, 1.0)] == list(memory.errors)
 
 
 def test_the_highest_level_is_forgotten_after_ten_minutes() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from batchedapi_core.scaling import ScalingState
 from batchedapi_core.scaling.bursts import Burst
-from batchedapi_core.scaling.foresight import Foresight, Point
+from batchedapi_core.scaling.foresight import Foresight, Point, Series
 from batchedapi_core.scaling.memory import Recommendation, Size
 from batchedapi_core.scaling.model import LearnedModel
 from batchedapi_core.service_model.fit import BatchSums
@@ -48,8 +48,8 @@ def test_what_binds_survives_for_all_the_time_that_was_left() -> None:
         start_ups=(42.0, 31.5),
         bursts=(Burst(300.0, 310.0, 900.0), Burst(480.0, 490.0, 950.0)),
         foresight=Foresight(
-            highs=(Point(310.0, 1000.0), Point(490.0, 950.0)),
-            errors=(Point(400.0, 0.2), Point(500.0, 0.2)),
+            highs=Series.of([Point(310.0, 1000.0), Point(490.0, 950.0)]),
+            errors=Series.of([Point(400.0, 0.2), Point(500.0, 0.2)]),
         ),
         trust=0.8,
     )
@@ -63,7 +63,7 @@ def test_what_binds_survives_for_all_the_time_that_was_left() -> None:
     assert (89_500.0, 90_000.0) == (after.started, after.opened)
     assert ((42.0, 31.5), 0.8, 0.2) == (after.start_ups, after.trust, after.foresight.margin)
     assert (Burst(89_800.0, 89_810.0, 900.0), Burst(89_980.0, 89_990.0, 950.0)) == after.bursts
-    assert (Point(89_810.0, 1000.0), Point(89_990.0, 950.0)) == after.foresight.highs
+    assert [Point(89_810.0, 1000.0), Point(89_990.0, 950.0)] == list(after.foresight.highs)
     assert before.to_saved() == {**after.to_saved(), "watched": 500.0}
 
 
