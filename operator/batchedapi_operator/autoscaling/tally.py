@@ -38,7 +38,7 @@ class Sums(NamedTuple):
 class Counts:
     """All counters of a page, or by how much they rose; in one row, since there are many.
 
-    An array of doubles: of each pod there are as many as looks in a window.
+    An array of doubles: of each pod there are as many as steps in a window.
     """
 
     figures: Sequence[float]
@@ -119,11 +119,15 @@ class Rise:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What happened between two looks, in monotonic seconds."""
+    """What happened between two looks, or in a step of them, in monotonic seconds."""
 
     begin: float
     end: float
     rises: tuple[Rise, ...]
+
+
+STEPS: Final = 6
+"""Of a window: the looks of a step are kept as one, since of each pod there are many counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +159,7 @@ class Tally:
         return MetricsUnavailableError("invalid", f"pod {name}: a counter fell without a restart")
 
     def looked(self, pages: Mapping[str, MetricsPage], now: float, window: float) -> "Tally":
-        """One look more; intervals that ended before the last `window` seconds are dropped."""
+        """One look more; steps that ended before the last `window` seconds are dropped."""
         rises = [
             rise
             for name, page in pages.items()
@@ -164,7 +168,8 @@ class Tally:
         begin = now if self.looked_at is None else self.looked_at
         kept = tuple(one for one in self.intervals if now - one.end < window)
         known = {n: p for n, p in self.pages.items() if now - p.sample.time < RETENTION}
-        return Tally({**known, **pages}, (*kept, Interval(begin, now, tuple(rises))), now)
+        intervals = _with_latest(kept, Interval(begin, now, tuple(rises)), window / STEPS)
+        return Tally({**known, **pages}, intervals, now)
 
     @property
     def seconds(self) -> float:
@@ -173,19 +178,32 @@ class Tally:
 
     def by_pod(self) -> tuple[Rise, ...]:
         """Of each pod over the whole window."""
-        pods: defaultdict[str, list[Rise]] = defaultdict(list)
-        for interval in self.intervals:
-            for one in interval.rises:
-                pods[one.pod].append(one)
-        return tuple(
-            Rise(
-                name,
-                sum(one.seconds for one in rises),
-                sum(one.lane_seconds for one in rises),
-                Counts.total(one.counts for one in rises),
-            )
-            for name, rises in pods.items()
+        return _by_pod(rise for interval in self.intervals for rise in interval.rises)
+
+
+def _by_pod(found: Iterable[Rise]) -> tuple[Rise, ...]:
+    pods: defaultdict[str, list[Rise]] = defaultdict(list)
+    for one in found:
+        pods[one.pod].append(one)
+    return tuple(
+        Rise(
+            name,
+            sum(one.seconds for one in rises),
+            sum(one.lane_seconds for one in rises),
+            Counts.total(one.counts for one in rises),
         )
+        for name, rises in pods.items()
+    )
+
+
+def _with_latest(kept: tuple[Interval, ...], latest: Interval, step: float) -> tuple[Interval, ...]:
+    """As a part of the last step as long as that is not full; seconds unseen stay apart."""
+    last = kept[-1] if kept else latest
+    full = latest.end - last.begin > step
+    if last is latest or full or bool(last.rises) != bool(latest.rises):
+        return (*kept, latest)
+    rises = _by_pod((*last.rises, *latest.rises))
+    return (*kept[:-1], Interval(last.begin, latest.end, rises))
 
 
 def _rise(name: str, before: MetricsPage | None, after: MetricsPage) -> Rise | None:

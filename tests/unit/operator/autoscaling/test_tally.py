@@ -17,7 +17,7 @@ from batchedapi_core.scaling import (
 )
 from batchedapi_operator.autoscaling.bottleneck import evidence_of
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage, parse_page
-from batchedapi_operator.autoscaling.tally import Counts, Tally, release_percent
+from batchedapi_operator.autoscaling.tally import STEPS, Counts, Tally, release_percent
 
 POLICY = ScalingPolicy(min_replicas=1, max_replicas=5, max_batch_size=16, batch_interval=0.005)
 
@@ -77,7 +77,23 @@ def test_what_is_older_than_the_window_does_not_count() -> None:
 
     tally = tally_of(*looks)
 
-    assert (1200, 60.0) == (total_of(tally).sums.received, tally.seconds)
+    assert 60.0 <= tally.seconds <= 60.0 + 60.0 / STEPS
+    assert 20 * tally.seconds == total_of(tally).sums.received
+    assert len(tally.intervals) <= STEPS + 1
+
+
+def test_seconds_in_which_a_pod_was_not_seen_are_none_of_those_it_was_counted_in() -> None:
+    """A rate over them would be too low."""
+    tally = tally_of(
+        (0.0, {"a": at(0.0, 1.0)}),
+        (2.0, {"a": at(2.0, 2.0)}),
+        (4.0, {}),
+        (6.0, {"a": at(6.0, 4.0)}),
+        (8.0, {"a": at(8.0, 5.0)}),
+    )
+
+    assert 6.0 == tally.seconds
+    assert [(400, 8.0)] == [(r.counts.sums.received, r.seconds) for r in tally.by_pod()]
 
 
 def test_the_busiest_web_process_of_any_pod_tells_whether_python_is_short_of_cpu() -> None:
