@@ -25,7 +25,7 @@ from batchedapi_core.scaling.policy import (
     ScalingPolicy,
     default_behaviors,
 )
-from batchedapi_core.scaling.record import record, replay
+from batchedapi_core.scaling.record import essence, record, replay, taken_again
 from batchedapi_core.scaling.samples import RETENTION, Observation, PodSample, Unready
 from batchedapi_core.scaling.state import ScalingState
 from batchedapi_core.scaling.window import BatchingWindow, batch_rows_quantile
@@ -55,10 +55,12 @@ __all__ = [
     "batch_rows_quantile",
     "decide",
     "default_behaviors",
+    "essence",
     "explain",
     "in_rows",
     "observe",
     "record",
     "replay",
     "step",
+    "taken_again",
 ]

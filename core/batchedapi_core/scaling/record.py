@@ -50,16 +50,39 @@ def replay(recorded: Mapping[str, Any]) -> int:
     Raises:
         ValueError: Not a record of this version.
     """
+    return taken_again(recorded)[1].desired
+
+
+def essence(policy: ScalingPolicy, decision: ScalingDecision) -> dict[str, Any]:
+    """The part of a record that all of it follows from; half as long."""
+    terms = asdict(decision.terms)
+    return {
+        "version": RECORD_VERSION,
+        "terms": _plain({field.name: terms[field.name] for field in fields(Evidence)}),
+        "policy": _plain(asdict(policy)),
+    }
+
+
+def taken_again(recorded: Mapping[str, Any]) -> tuple[ScalingPolicy, ScalingDecision]:
+    """What an essence, or a whole record, was made of.
+
+    Raises:
+        ValueError: Not a record of this version.
+    """
+    policy, evidence = _read(recorded)
+    return policy, conclude(policy, evidence)
+
+
+def _read(recorded: Mapping[str, Any]) -> tuple[ScalingPolicy, Evidence]:
     if recorded.get("version") != RECORD_VERSION:
         raise ValueError(
             f"decision record: expected version {RECORD_VERSION}, got "
             f"{recorded.get('version')!r}; replay it with the release that wrote it"
         )
     try:
-        evidence, policy = _evidence(recorded["terms"]), _policy(recorded["policy"])
+        return _policy(recorded["policy"]), _evidence(recorded["terms"])
     except (KeyError, TypeError, ValueError) as missing:
         raise ValueError(f"decision record: incomplete or of other shape: {missing}") from missing
-    return conclude(policy, evidence).desired
 
 
 def _plain(value: Any) -> Any:

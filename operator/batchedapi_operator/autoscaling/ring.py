@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from batchedapi_core.scaling import ScalingDecision, ScalingPolicy, record
+from batchedapi_core.scaling import (
+    ScalingDecision,
+    ScalingPolicy,
+    essence,
+    record,
+    taken_again,
+)
 from batchedapi_operator.cluster import rfc3339
 from batchedapi_operator.keys import JsonObject, ObjectKey
 
@@ -60,8 +66,8 @@ def decision_json(policy: ScalingPolicy, decision: ScalingDecision, now: str) ->
 class DecisionRing:
     """Bounded: the oldest entry of an API makes room. Owned by the autoscaler.
 
-    Of each API the present stretch is kept as it is, those before as compressed JSON. Records are
-    alike in their words, so the first that was packed is the dictionary of all.
+    Of each API the present stretch is kept as it is, of those before what they follow from, as
+    compressed JSON. That is alike in its words: the first that was packed is the dictionary of all.
     """
 
     def __init__(self) -> None:
@@ -102,13 +108,15 @@ class DecisionRing:
         self._past.pop(key, None)
 
     def _packed(self, stretch: Stretch) -> bytes:
-        text = json.dumps(stretch.to_json(), separators=(",", ":")).encode()
+        times = (stretch.since.isoformat(), stretch.time.isoformat(), stretch.count)
+        found = (*times, essence(stretch.policy, stretch.decision))
+        text = json.dumps(found, separators=(",", ":")).encode()
         self._dictionary = self._dictionary or text
         packer = zlib.compressobj(zdict=self._dictionary)
         return packer.compress(text) + packer.flush()
 
     def _unpacked(self, packed: bytes) -> JsonObject:
-        found: JsonObject = json.loads(
-            zlib.decompressobj(zdict=self._dictionary).decompress(packed)
-        )
-        return found
+        text = zlib.decompressobj(zdict=self._dictionary).decompress(packed)
+        since, time, count, kept = json.loads(text)
+        begin, end = datetime.fromisoformat(since), datetime.fromisoformat(time)
+        return Stretch(begin, end, count, *taken_again(kept)).to_json()

@@ -17,9 +17,11 @@ from batchedapi_core.scaling import (
     Reason,
     StepKind,
     StepPolicy,
+    essence,
     explain,
     record,
     replay,
+    taken_again,
 )
 from batchedapi_core.scaling.bursts import Recurrence
 from batchedapi_core.scaling.conclude import conclude
@@ -323,6 +325,8 @@ def test_ten_thousand_random_decisions_replay_to_themselves() -> None:
         recorded = record(policy, decision)
         if number % 10 == 0:
             recorded = json.loads(json.dumps(recorded))
+            kept = json.loads(json.dumps(essence(policy, decision)))
+            assert (policy, decision) == taken_again(kept)
         assert decision.desired == replay(recorded)
 
 
