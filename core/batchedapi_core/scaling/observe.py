@@ -196,15 +196,15 @@ def _interval(
             warm = warm.plus(one.sums)
     in_flight = sum(one.in_flight for one in changes) / coverage
     arrival = arrival_rate(changes, seconds, coverage)
-    return Interval(
+    return Interval.of(
         now,
         seconds,
         arrival,
         totals,
-        in_flight,
-        warm,
-        rows_per_request(changes, seconds),
-        state.in_use.revision,
+        in_flight=in_flight,
+        warm=warm,
+        rows_per_request=rows_per_request(changes, seconds),
+        revision=state.in_use.revision,
     )
 
 

@@ -4,8 +4,11 @@ A mean of per-pod means gives an idle pod the weight of a busy one and is wrong 
 load is uneven; so counts are pooled, and only the pooled counts are divided.
 """
 
+from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
+from functools import lru_cache
+from typing import Any
 
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.samples import PodChange, PodSample
@@ -34,21 +37,86 @@ class BatchTotals:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What happened between two looks."""
+    """What happened between two looks; in one row, since of every API there are many."""
 
-    time: float  # seconds, its end
-    seconds: float
-    arrival: float  # rows/s, of all ready pods
-    totals: BatchTotals  # of the pods that answered
-    in_flight: float = 0.0  # requests in all ready pods, at its end
-    warm: BatchSums = BatchSums()  # noqa: RUF009 - frozen; of pods that are not warming up
-    rows_per_request: float = 1.0  # of those that came, >= 1
-    revision: str = ""  # that `warm` is of
+    figures: "array[float]"  # five of `of`, those of totals and of warm, batches by edge
+    edges: tuple[float, ...]
+    revision: str  # that `warm` is of
+
+    @classmethod
+    def of(
+        cls,
+        time: float,  # seconds, its end
+        seconds: float,
+        arrival: float,  # rows/s, of all ready pods
+        totals: BatchTotals,  # of the pods that answered
+        *,
+        in_flight: float = 0.0,  # requests in all ready pods, at its end
+        warm: BatchSums | None = None,  # of pods that are not warming up
+        rows_per_request: float = 1.0,  # of those that came, >= 1
+        revision: str = "",
+    ) -> "Interval":
+        """As seen."""
+        plain = (getattr(totals, name) for name in _TOTALS)
+        moments = astuple(warm or BatchSums())
+        counts = (batches for _, batches in totals.batches_by_edge)
+        scalars = (time, seconds, arrival, in_flight, rows_per_request)
+        edges = _one_for_all(tuple(edge for edge, _ in totals.batches_by_edge))
+        return cls(array("d", (*scalars, *plain, *moments, *counts)), edges, revision)
+
+    @property
+    def time(self) -> float:
+        """Seconds, its end."""
+        return self.figures[0]
+
+    @property
+    def seconds(self) -> float:
+        """How long it was."""
+        return self.figures[1]
+
+    @property
+    def arrival(self) -> float:
+        """Rows/s, of all ready pods."""
+        return self.figures[2]
+
+    @property
+    def in_flight(self) -> float:
+        """Requests in all ready pods, at its end."""
+        return self.figures[3]
+
+    @property
+    def rows_per_request(self) -> float:
+        """Of those that came, >= 1."""
+        return self.figures[4]
+
+    @property
+    def totals(self) -> BatchTotals:
+        """Of the pods that answered."""
+        found: dict[str, Any] = dict(zip(_TOTALS, self.figures[_SCALARS:_PLAIN], strict=True))
+        by_edge = zip(self.edges, self.figures[_COUNTS:], strict=True)
+        return BatchTotals(**found, batches_by_edge=tuple(by_edge))
+
+    @property
+    def warm(self) -> BatchSums:
+        """Of pods that are not warming up."""
+        return BatchSums(*self.figures[_PLAIN:_COUNTS])
 
     @property
     def requests(self) -> float:
         """That reached all ready pods."""
         return self.arrival * self.seconds / self.rows_per_request
+
+
+_TOTALS = tuple(one.name for one in fields(BatchTotals) if one.name != "batches_by_edge")
+_SCALARS = 5
+_PLAIN = _SCALARS + len(_TOTALS)
+_COUNTS = _PLAIN + len(fields(BatchSums))
+
+
+@lru_cache(256)
+def _one_for_all(edges: tuple[float, ...]) -> tuple[float, ...]:
+    """Edges are alike in most intervals of most APIs."""
+    return edges
 
 
 @dataclass(frozen=True, slots=True)

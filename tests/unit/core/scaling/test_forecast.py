@@ -1,7 +1,6 @@
 """When demand counts as rising, and what is expected of it."""
 
 import random
-from dataclasses import replace
 
 import pytest
 
@@ -11,7 +10,7 @@ from batchedapi_core.scaling.window import BatchTotals, Interval
 
 def intervals(*rates: float) -> list[Interval]:
     """Arrival rates of two seconds each."""
-    return [Interval(2.0 * (n + 1), 2.0, rate, BatchTotals()) for n, rate in enumerate(rates)]
+    return [Interval.of(2.0 * (n + 1), 2.0, rate, BatchTotals()) for n, rate in enumerate(rates)]
 
 
 RAMP = [1000.0 + 20.0 * n for n in range(30)]
@@ -79,7 +78,7 @@ def test_the_last_seconds_bound_how_fast_it_goes_on() -> None:
 
 def test_a_slow_look_still_sees_a_slow_rise() -> None:
     """An operator with very many APIs may need ten seconds for a round."""
-    slow = [Interval(10.0 * n, 10.0, 1000.0 + 100.0 * n, BatchTotals()) for n in range(6)]
+    slow = [Interval.of(10.0 * n, 10.0, 1000.0 + 100.0 * n, BatchTotals()) for n in range(6)]
 
     assert 8.0 < trend(slow) < 10.0
 
@@ -99,7 +98,10 @@ def test_more_rows_in_the_last_interval_never_make_the_forecast_smaller() -> Non
 def test_a_rise_of_few_large_requests_may_be_chance() -> None:
     """The same rows in a fiftieth of the requests."""
     rising = intervals(*(100.0 + 10.0 * n for n in range(10)))
-    lumpy = [replace(one, rows_per_request=50.0) for one in rising]
+    lumpy = [
+        Interval.of(one.time, one.seconds, one.arrival, one.totals, rows_per_request=50.0)
+        for one in rising
+    ]
 
     assert trend(rising) > 0.0
     assert 0.0 == trend(lumpy)

@@ -193,7 +193,7 @@ def test_a_batch_that_outlasts_a_look_does_not_count_twice() -> None:
 
 def level_of(*rates: float) -> float:
     """Of intervals of two seconds."""
-    return level([Interval(2.0 * n, 2.0, rate, BatchTotals()) for n, rate in enumerate(rates)])
+    return level([Interval.of(2.0 * n, 2.0, rate, BatchTotals()) for n, rate in enumerate(rates)])
 
 
 def test_the_level_follows_a_jump_at_once_and_a_fall_when_all_intervals_show_it() -> None:
@@ -206,9 +206,9 @@ def test_the_level_follows_a_jump_at_once_and_a_fall_when_all_intervals_show_it(
 
 def test_one_request_of_many_rows_is_no_jump() -> None:
     """What chance does goes by requests: 900 rows are sure in 900 of them, and nothing in one."""
-    calm = [Interval(2.0 * n, 2.0, 0.0, BatchTotals()) for n in range(4)]
+    calm = [Interval.of(2.0 * n, 2.0, 0.0, BatchTotals()) for n in range(4)]
     single, of_nine, whole = (
-        level([*calm, Interval(8.0, 2.0, 450.0, BatchTotals(), rows_per_request=rows)])
+        level([*calm, Interval.of(8.0, 2.0, 450.0, BatchTotals(), rows_per_request=rows)])
         for rows in (1.0, 9.0, 900.0)
     )
 
@@ -220,11 +220,11 @@ def test_one_request_of_many_rows_is_no_jump() -> None:
 def test_a_steady_demand_of_few_large_requests_is_not_taken_for_less() -> None:
     """One of 200 rows each second."""
     steady = [
-        Interval(2.0 * n, 2.0, 200.0, BatchTotals(), rows_per_request=200.0) for n in range(5)
+        Interval.of(2.0 * n, 2.0, 200.0, BatchTotals(), rows_per_request=200.0) for n in range(5)
     ]
 
     assert 190.0 < level(steady) < 200.0
-    assert 0.0 == level([replace(steady[0], arrival=1500.0, rows_per_request=3000.0)])
+    assert 0.0 == level([Interval.of(0.0, 2.0, 1500.0, BatchTotals(), rows_per_request=3000.0)])
 
 
 @settings(derandomize=True, database=None, deadline=None)
@@ -235,7 +235,7 @@ def test_more_rows_of_any_pod_never_lower_the_level(
     """Also in a fleet of which some do not count requests, and with rows in the requests before."""
     at = data.draw(st.integers(0, len(pods) - 1))
     above = [(rows + more * (n == at), rest, counts) for n, (rows, rest, counts) in enumerate(pods)]
-    calm = Interval(0.0, 2.0, 1.0, BatchTotals())
+    calm = Interval.of(0.0, 2.0, 1.0, BatchTotals())
 
     def level_of_pods(pods: list[tuple[float, float, bool]]) -> float:
         changes = [
@@ -244,7 +244,7 @@ def test_more_rows_of_any_pod_never_lower_the_level(
         ]
         rate = arrival_rate(changes, 2.0, 1.0)
         each = rows_per_request(changes, 2.0)
-        return level([calm, Interval(2.0, 2.0, rate, BatchTotals(), rows_per_request=each)])
+        return level([calm, Interval.of(2.0, 2.0, rate, BatchTotals(), rows_per_request=each)])
 
     assert level_of_pods(pods) <= level_of_pods(above) + 1e-6
 

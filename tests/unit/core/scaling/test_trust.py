@@ -19,7 +19,7 @@ LINE = ServiceTime(0.010, 0.001)
 def ran(batches: float, seconds: float) -> Interval:
     """Two seconds in which warm pods ran batches of ten rows, `seconds` long each."""
     sums = BatchSums(batches, 10 * batches, 100 * batches, seconds * batches, 0.0)
-    return Interval(0.0, 2.0, 100.0, BatchTotals(), warm=sums)
+    return Interval.of(0.0, 2.0, 100.0, BatchTotals(), warm=sums)
 
 
 def test_longer_inputs_show_at_once_in_the_time_of_batches() -> None:
