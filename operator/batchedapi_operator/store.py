@@ -4,9 +4,13 @@ The autoscaler looks at every API every two seconds and reads from here. The rec
 the apiserver itself: a deletion or a first write must not be decided on what may be stale.
 """
 
+import json
+import sys
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any, Final, cast
 
 from batchedapi_operator.keys import (
     CONFIG_MAPS,
@@ -18,12 +22,18 @@ from batchedapi_operator.keys import (
 )
 from batchedapi_operator.reconcile.views import ChildView, DeploymentView, Observed, PodView
 
+_TOLD: Final = ("time", "desired", "reason")
+"""Of the last decision, for whether there is anything new to write."""
+
 
 class Store:
     """The latest version of each watched object. One writer: the watches' handlers."""
 
     def __init__(self) -> None:
         self._apis: dict[ObjectKey, JsonObject] = {}
+        """In brief; what is left out is in `_lasting`."""
+        self._lasting: dict[ObjectKey, bytes] = {}
+        """`status.autoscaling`, packed: two thirds of an API, read at a start and for reports."""
         self._deployments: dict[ObjectKey, DeploymentView] = {}
         self._pods: defaultdict[ObjectKey, dict[str, PodView]] = defaultdict(dict)
         self._replica_sets: defaultdict[ObjectKey, dict[str, ChildView]] = defaultdict(dict)
@@ -33,14 +43,16 @@ class Store:
     def put_api(self, body: JsonObject) -> bool:
         """Remember an API; True if its user has changed it (its generation is new)."""
         key = ObjectKey.of(body)
-        metadata = {name: v for name, v in body["metadata"].items() if name != "managedFields"}
         before = self._apis.get(key)
-        self._apis[key] = {**body, "metadata": metadata}
+        lasting = (body.get("status") or {}).get("autoscaling") or {}
+        self._lasting[key] = zlib.compress(json.dumps(lasting, separators=(",", ":")).encode())
+        self._apis[key] = _in_brief(body, lasting)
         return before is None or _version(before) != _version(body)
 
     def remove_api(self, key: ObjectKey) -> None:
         """Forget an API and its children."""
         self._apis.pop(key, None)
+        self._lasting.pop(key, None)
         self._deployments.pop(key, None)
         self._pods.pop(key, None)
         self._replica_sets.pop(key, None)
@@ -162,8 +174,16 @@ class Store:
         return tuple(self._apis)
 
     def api(self, key: ObjectKey) -> JsonObject | None:
-        """The API's body, its status included."""
+        """The API's body: of what was learned the version, of the last decision what it came to."""
         return self._apis.get(key)
+
+    def whole_api(self, key: ObjectKey) -> JsonObject | None:
+        """The API's body with all that was learned, and all of the last decision."""
+        brief = self._apis.get(key)
+        if brief is None or not brief.get("status"):
+            return brief
+        lasting = json.loads(zlib.decompress(self._lasting[key]))
+        return {**brief, "status": {**brief["status"], "autoscaling": lasting}}
 
     def deployment(self, key: ObjectKey) -> DeploymentView | None:
         """The API's Deployment."""
@@ -201,6 +221,34 @@ def _starting_as_before(pod: PodView, before: PodView | None) -> PodView:
         return replace(pod, startup=before.startup)
     # ready already when first seen as such, and its readiness could not be dated: never any more
     return replace(pod, startup=None) if before.ready else pod
+
+
+def _in_brief(body: JsonObject, lasting: JsonObject) -> JsonObject:
+    """What every look reads; names and words, alike in all APIs, are there once for all."""
+    brief = {
+        **body,
+        "metadata": {name: v for name, v in body["metadata"].items() if name != "managedFields"},
+    }
+    if lasting:
+        last, learned = lasting.get("lastDecision") or {}, lasting.get("learned") or {}
+        known = {
+            "lastDecision": {name: last[name] for name in _TOLD if name in last},
+            "learned": {name: learned[name] for name in ("version",) if name in learned},
+        }
+        brief["status"] = {**body["status"], "autoscaling": {**lasting, **known}}
+    return cast(JsonObject, _once(brief))
+
+
+def _once(value: Any) -> Any:
+    match value:
+        case dict():
+            return {sys.intern(str(name)): _once(member) for name, member in value.items()}
+        case list():
+            return [_once(member) for member in value]
+        case str():
+            return sys.intern(str(value))
+        case _:
+            return value
 
 
 def _version(body: JsonObject) -> tuple[str, int]:

@@ -135,13 +135,15 @@ class Autoscaler:
         native = api.spec.autoscaling.mode is ScalingMode.NATIVE
         if deployment is None or not ours or not native:
             if ours or api.spec.paused:
-                self._stand_aside(key, document, api)
+                self._stand_aside(key, self._store.whole_api(key) or document, api)
             return
         watched = self._watched.get(key)
         if watched is None or watched.uid != uid:
             if watched is not None:
                 self.decisions.forget(key)  # they are about a deleted API of the same name
-            watched = self._watched[key] = Watched.restored(uid, document)
+            watched = self._watched[key] = Watched.restored(
+                uid, self._store.whole_api(key) or document
+            )
         pods = [pod for pod in self._store.owned_pods(key) if pod.ready and not pod.deleting]
         outcomes = await self._scrapes.scrape(pods)
         if self._watched.get(key) is not watched:

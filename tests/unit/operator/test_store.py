@@ -34,6 +34,41 @@ def event(kind: Literal["ADDED", "DELETED"] | None, body: JsonObject) -> kopf.Ra
     return {"type": kind, "object": cast(kopf.RawBody, body)}
 
 
+def test_what_was_learned_is_kept_packed_and_found_whole() -> None:
+    """Two thirds of an API are read at a start alone; every look asks whether there is news."""
+    last = {"time": "t", "desired": 2, "reason": "Demand", "text": "two", "record": {"terms": {}}}
+    autoscaling = {"policy": "CapacitySLO", "lastDecision": last, "learned": {"version": 2, "a": 1}}
+    body = {**api_body(), "status": {"phase": "Running", "autoscaling": autoscaling}}
+    body["metadata"] = {**body["metadata"], "managedFields": [{"manager": "somebody"}]}
+    store = Store()
+
+    store.put_api(body)
+    brief, whole = store.api(KEY), store.whole_api(KEY)
+
+    assert brief is not None
+    assert whole is not None
+    assert brief["status"]["autoscaling"] == {
+        "policy": "CapacitySLO",
+        "lastDecision": {"time": "t", "desired": 2, "reason": "Demand"},
+        "learned": {"version": 2},
+    }
+    assert whole == {**api_body(), "status": body["status"]}
+    store.remove_api(KEY)
+    assert store.whole_api(KEY) is None
+
+
+@pytest.mark.parametrize("status", [None, {}, {"autoscaling": None}, {"autoscaling": {}}])
+def test_an_api_that_nothing_was_learned_of_is_found_as_well(status: JsonObject | None) -> None:
+    """A new one, and one whose status somebody has emptied."""
+    store = Store()
+    store.put_api({**api_body(), "status": status})
+
+    whole = store.whole_api(KEY)
+
+    assert whole is not None
+    assert not (whole["status"] or {}).get("autoscaling")
+
+
 def with_source(source: object) -> Store:
     """A store with one API."""
     store = Store()
