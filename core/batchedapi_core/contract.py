@@ -38,7 +38,7 @@ GRPC_PORT_NAME: Final = "grpc"
 
 OPERATOR_DECISIONS_PORT: Final = 8082
 """Of the operator, on loopback alone: who may forward to its pod may ask there."""
-OPERATOR_LABEL: Final = "app.kubernetes.io/name=batchedapi-operator"
+SELECTOR_OF_OPERATOR: Final = "app.kubernetes.io/name=batchedapi-operator"
 """Selects the operator's pods."""
 
 PATH_PREDICT: Final = "/predict"

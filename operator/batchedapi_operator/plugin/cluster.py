@@ -106,7 +106,7 @@ def operator_pods(namespace: str) -> list[OperatorPod]:
     """
     try:
         found: Any = client.CoreV1Api().list_namespaced_pod(
-            namespace, label_selector=contract.OPERATOR_LABEL, _request_timeout=SECONDS
+            namespace, label_selector=contract.SELECTOR_OF_OPERATOR, _request_timeout=SECONDS
         )
     except client.ApiException as error:
         text = _refusal(namespace, _RELEASE, error.status, error.reason)
@@ -117,7 +117,8 @@ def operator_pods(namespace: str) -> list[OperatorPod]:
     if not running:
         raise click.ClickException(
             f"no operator runs in namespace {namespace!r}: name the operator's with"
-            f" --operator-namespace; kubectl get pods -A -l {contract.OPERATOR_LABEL} lists it"
+            " --operator-namespace;"
+            f" kubectl get pods -A -l {contract.SELECTOR_OF_OPERATOR} lists it"
         )
     return [
         OperatorPod(namespace, pod.metadata.name, pod.spec.service_account_name or _RELEASE)

@@ -69,7 +69,7 @@ def test_older_decisions_are_read_by_whom_an_administrator_lets() -> None:
     bindings = [one for one in objects if one["kind"].endswith("RoleBinding")]
     assert role["metadata"]["name"] not in [one["roleRef"]["name"] for one in bindings]
     # the plugin finds the pod by its label, and names the role after the account
-    name, value = contract.OPERATOR_LABEL.split("=")
+    name, value = contract.SELECTOR_OF_OPERATOR.split("=")
     assert value == operator["metadata"]["labels"][name]
     account = operator["spec"]["serviceAccountName"]
     assert f"{account}-decisions-view" == role["metadata"]["name"]
