@@ -32,6 +32,8 @@ _SUSPICIOUS: Final = 8
 """Batches of one method that fail in a row before its warm-up rows are run as a probe. Of halves of
 a batch with one culprit every other one succeeds."""
 
+_PROBED: Final = "failed, and so did a warm-up batch"
+
 
 class _Served:
     """One method, and what is known of its batches before there are any."""
@@ -67,7 +69,7 @@ class BatchRunner:
         if self._failed or result[0]["kind"] == "error":
             probe = self._probe_after(meta["method"], result[0])
             if probe is not None and _failed(self._run(*probe)[0]):
-                return _unfit(meta["method"])
+                return _unfit(meta["method"], _PROBED)
         return result
 
     async def run_async(self, meta: Meta, payload: Payload) -> tuple[Meta, Sequence[bytes]]:
@@ -78,7 +80,7 @@ class BatchRunner:
         if self._failed or result["kind"] == "error":
             probe = self._probe_after(meta["method"], result)
             if probe is not None and _failed((await self._run_async(*probe))[0]):
-                return _unfit(meta["method"])[0], ()
+                return _unfit(meta["method"], _PROBED)[0], ()
         return result, buffers
 
     def _probe_after(self, method: str, result: Meta) -> tuple[Meta, bytes] | None:
@@ -125,10 +127,11 @@ class BatchRunner:
     def _failure(self, meta: Meta, error: BaseException) -> Result:
         rows = meta["rows"]
         facts = {"method": meta["method"], "rows": rows}
-        if device_lost(error):  # whatever it was turned into on its way
+        if (lost := device_lost(error)) is not None:  # whatever it was turned into on its way
             text = "".join(traceback.format_exception(error))
             log.error("the device is lost to this process", extra={**facts, "traceback": text})
-            return _unfit(meta["method"])
+            first_line = str(lost).partition("\n")[0]
+            return _unfit(meta["method"], f"raised {type(lost).__name__}: {first_line}")
         if isinstance(error, PredictorError):
             log.error("wrong answer", extra={**facts, "error": str(error)})
             return _error(f"failed: {error}")
@@ -151,10 +154,10 @@ def _failed(result: Meta) -> bool:
     return result["kind"] == "error" and not (result["oom"] or "of_a_row" in result)
 
 
-def _unfit(method: str) -> Result:
+def _unfit(method: str, why: str) -> Result:
     """No later batch can succeed here."""
     log.error("no batch can succeed in this process", extra={"method": method})
-    meta, buffers = _error("failed, and so would every other batch of its process")
+    meta, buffers = _error(f"{why}; no batch can succeed in this process")
     return {**meta, "unfit": True}, buffers
 
 

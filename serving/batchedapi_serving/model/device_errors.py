@@ -43,12 +43,13 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)
 
 
-def device_lost(error: BaseException) -> bool:
-    """Whether no later batch of this process can succeed, by `error` or by what it was raised from.
+def device_lost(error: BaseException) -> BaseException | None:
+    """What says that no later batch of this process can succeed: `error`, or what it came from.
 
     Other errors of a device, such as a launch with arguments that a row asked for, pass.
     """
-    return any(_LOST.search(str(link)) is not None for link in _chain(error) if _is_of_device(link))
+    says = (link for link in _chain(error) if _is_of_device(link) and _LOST.search(str(link)))
+    return next(says, None)
 
 
 def _is_of_device(error: BaseException) -> bool:

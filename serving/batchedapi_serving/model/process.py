@@ -100,8 +100,8 @@ def load(
             found = channel.call(warm_up_async(runner, method, size, sizes, clock))
         else:
             found = warm_up(runner, method, size, sizes, clock)
-        if found.first is not None:
-            runner.probes[method.name] = found.first
+        if found.smallest is not None:
+            runner.probes[method.name] = found.smallest
         if found.timings:
             timings[method.name] = found.timings
     submitter.local = None

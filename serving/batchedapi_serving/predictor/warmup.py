@@ -40,8 +40,8 @@ class Timing(NamedTuple):
 class WarmUp(NamedTuple):
     """What a method did before anybody waited for it."""
 
-    first: tuple[Meta, bytes] | None
-    """Batch that succeeded; None: it cannot be, or was not to be, warmed up."""
+    smallest: tuple[Meta, bytes] | None
+    """Batch of the fewest rows; all succeeded. None: it cannot be, or was not to be, warmed up."""
     timings: list[Timing]
 
 
@@ -71,15 +71,16 @@ def warm_up(
     """
     if method.is_async:
         return asyncio.run(warm_up_async(runner, method, max_batch_size, sizes, clock))
-    first, timings = None, []
+    smallest, timings = None, []
     for meta, payload, size in _batches(method, max_batch_size, sizes):
-        first = first or (meta, payload)
+        if smallest is None or meta["rows"] < smallest[0]["rows"]:
+            smallest = meta, payload
         _check(method, meta, runner.run(meta, payload)[0])
         if clock is not None and _is_like_clients(method):
             began = clock()
             _check(method, meta, runner.run(meta, payload)[0])
             timings.append(Timing(meta["rows"], size, clock() - began))
-    return WarmUp(first, timings)
+    return WarmUp(smallest, timings)
 
 
 async def warm_up_async(
@@ -90,15 +91,16 @@ async def warm_up_async(
     clock: Callable[[], float] | None = None,
 ) -> WarmUp:
     """See `warm_up`; on the running event loop, to which a predictor may have tied things."""
-    first, timings = None, []
+    smallest, timings = None, []
     for meta, payload, size in _batches(method, max_batch_size, sizes):
-        first = first or (meta, payload)
+        if smallest is None or meta["rows"] < smallest[0]["rows"]:
+            smallest = meta, payload
         _check(method, meta, (await runner.run_async(meta, payload))[0])
         if clock is not None and _is_like_clients(method):
             began = clock()
             _check(method, meta, (await runner.run_async(meta, payload))[0])
             timings.append(Timing(meta["rows"], size, clock() - began))
-    return WarmUp(first, timings)
+    return WarmUp(smallest, timings)
 
 
 def _is_like_clients(method: MethodSpec) -> bool:
@@ -153,7 +155,8 @@ def _check(method: MethodSpec, meta: Meta, answer: Meta) -> None:
     if answer["kind"] != "error":
         return
     what: str = answer["error"]
-    reason = "WarmUpFailed" if what.startswith("raised") else "ShapeProbeFailed"
+    of_shapes = not what.startswith("raised") and "unfit" not in answer
+    reason = "ShapeProbeFailed" if of_shapes else "WarmUpFailed"
     if reason == "WarmUpFailed":
         what += "; the log has its traceback"
     if answer.get("oom"):

@@ -18,17 +18,17 @@ from protocols import named, single
 class Recording:
     """Answers every batch with the same, and remembers them."""
 
-    def __init__(self, error: str = "", above: int = 0, *, oom: bool = False) -> None:
+    def __init__(self, error: str = "", above: int = 0, **facts: bool) -> None:
         self.batches: list[tuple[dict[str, Any], bytes]] = []
         self._error = error
         self._above = above
-        self._oom = oom
+        self._facts = {"oom": False, **facts}
 
     def run(self, meta: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], object]:
         """Fail above so many rows."""
         self.batches.append((meta, payload))
         if self._error and meta["rows"] > self._above:
-            return {"kind": "error", "error": self._error, "oom": self._oom}, ()
+            return {"kind": "error", "error": self._error, **self._facts}, ()
         return {"kind": "items"}, ()
 
     async def run_async(
@@ -66,6 +66,17 @@ def test_sizes_may_be_given_or_be_none_at_all() -> None:
     warm_up(none, TENSOR, 20, ())
 
     assert ([3, 5], []) == (given.rows, none.rows)
+
+
+async def test_the_smallest_batch_is_kept_whatever_ran_first() -> None:
+    """As a probe of the process later on, beside batches of clients."""
+    sync, later = Recording(), Recording()
+
+    of_sync = warm_up(sync, TENSOR, 32, (32, 1, 8))
+    of_async = await warm_up_async(later, TENSOR, 32, (32, 1, 8))
+
+    assert [32, 1, 8] == sync.rows == later.rows
+    assert (sync.batches[1], later.batches[1]) == (of_sync.smallest, of_async.smallest)
 
 
 def test_items_are_warmed_up_with_their_example() -> None:
@@ -131,21 +142,48 @@ def test_what_nobody_knows_the_input_of_is_not_warmed_up(spec: MethodSpec) -> No
 
 
 @pytest.mark.parametrize(
-    ("error", "reason", "oom"),
+    ("error", "reason", "facts"),
     [
-        ("raised ValueError", "WarmUpFailed", False),
-        ("failed: expected 4 rows", "ShapeProbeFailed", False),
-        ("raised RuntimeError", "OutOfMemory", True),
+        ("raised ValueError", "WarmUpFailed", {}),
+        ("failed: expected 4 rows", "ShapeProbeFailed", {}),
+        ("raised RuntimeError", "OutOfMemory", {"oom": True}),
+        ("failed; no batch can succeed", "WarmUpFailed", {"unfit": True}),
     ],
 )
-def test_a_failure_names_the_size_at_which_it_came(error: str, reason: str, *, oom: bool) -> None:
+def test_a_failure_names_the_size_at_which_it_came(
+    error: str, reason: str, facts: dict[str, bool]
+) -> None:
     """A model that works alone and not in batches is the one to find before it is ready."""
     with pytest.raises(LoadError) as caught:
-        warm_up(Recording(error, above=2, oom=oom), TENSOR, 8)
+        warm_up(Recording(error, above=2, **facts), TENSOR, 8)
 
     assert reason == caught.value.reason
     assert str(caught.value).startswith(
         f"predict with a warm-up batch of 4 rows (FP32 of shape [4, 4]) {error}"
+    )
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_device_that_is_lost_meanwhile_is_no_matter_of_shapes(*, hidden: bool) -> None:
+    """The cause is told, also where the class raises an exception of its own for it."""
+
+    class Loses:
+        def predict(self, _: Any) -> Any:
+            lost = RuntimeError(
+                "CUDA error: device-side assert triggered\nCompile with `TORCH_...`"
+            )
+            if hidden:
+                raise ValueError("no answer") from lost
+            raise lost
+
+    with pytest.raises(LoadError) as caught:
+        warm_up(BatchRunner(Loses(), [TENSOR]), TENSOR, 8)
+
+    assert caught.value.reason == "WarmUpFailed"
+    assert str(caught.value) == (
+        "predict with a warm-up batch of 1 rows (FP32 of shape [1, 4]) raised RuntimeError: CUDA"
+        " error: device-side assert triggered; no batch can succeed in this process; the log has"
+        " its traceback"
     )
 
 
@@ -264,4 +302,4 @@ async def test_an_async_method_is_timed_as_well() -> None:
     found = await warm_up_async(runner, TENSOR, 2, clock=lambda: runner.now)
 
     assert [(1, 1, 1.0), (2, 2, 2.0)] == found.timings
-    assert found.first == runner.batches[0]
+    assert found.smallest == runner.batches[0]
