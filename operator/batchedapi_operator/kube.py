@@ -21,7 +21,6 @@ from batchedapi_operator.errors import (
     NamespaceGoingError,
     OperatorError,
     RefusedError,
-    unheard,
 )
 from batchedapi_operator.keys import (
     BATCHED_APIS,
@@ -41,6 +40,8 @@ _JSON: Final = "application/json"
 _METADATA_OF_MANY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _NAMESPACE_GOING: Final = "because it is being terminated"
+_SILENT: Final = (0, 502, 503, 504)
+"""Nobody was there. A 500 may be about one object alone, and a 429 about one client."""
 _REFUSALS: Final = (400, 403, 413, 422)
 
 
@@ -63,7 +64,7 @@ class Answering:
 
     def heard(self, status: int) -> None:
         """What came of a request: an HTTP status, 0 for no answer."""
-        if unheard(status):
+        if status in _SILENT:
             self._silent = True
         elif self._silent and self._monotonic() - self._told >= SECONDS_PER_RETURN:
             self._silent, self._told = False, self._monotonic()

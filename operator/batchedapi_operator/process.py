@@ -1,7 +1,6 @@
 """The operator's process: its parts, brought up together and stopped together."""
 
 import asyncio
-import itertools
 import logging
 import random
 import signal
@@ -18,7 +17,14 @@ from batchedapi_operator.cluster import Cluster
 from batchedapi_operator.errors import ApplyError
 from batchedapi_operator.handlers import watch_cluster
 from batchedapi_operator.heartbeats import Heartbeats
-from batchedapi_operator.keys import BATCHED_APIS, CONFIG_MAPS, DEPLOYMENTS, SERVICES, ObjectKey
+from batchedapi_operator.keys import (
+    BATCHED_APIS,
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    SERVICES,
+    ObjectKey,
+    Resource,
+)
 from batchedapi_operator.kube import Kube
 from batchedapi_operator.metrics import Metrics
 from batchedapi_operator.outbox import Outbox
@@ -32,8 +38,8 @@ log = logging.getLogger(__name__)
 
 RELIST_SECONDS: Final = 30.0
 """Between two lists of APIs and children: what was deleted while a watch was cut off comes back."""
-LISTS_PER_RESYNC: Final = 20
-"""Every API is looked at that often, whatever lists and watches say: every ten minutes."""
+RESYNC_SECONDS: Final = 600.0
+"""Between two looks at every API, whatever lists and watches say."""
 SECONDS_TO_WATCH_AGAIN: Final = 6.0
 """After an apiserver that did not answer does, all watches are open again; what was deleted before
 they were is told by none of them."""
@@ -153,27 +159,32 @@ async def _resync(
     A watch that is opened again lists what there is, and tells of nothing that is gone. `returned`
     is set when the apiserver answers again: then lists are due at once, and after the watches.
     """
-    longest = RELIST_SECONDS
-    for number in itertools.count(1):
+    clock = asyncio.get_running_loop().time
+    longest, all_due = RELIST_SECONDS, clock() + RESYNC_SECONDS
+    while True:
         await first_of(returned, seconds=longest * random.uniform(0.8, 1.0))  # noqa: S311 - jitter
         longest = SECONDS_TO_WATCH_AGAIN if returned.is_set() else RELIST_SECONDS
         returned.clear()
-        try:
-            wanted = await stale(cluster, store, namespace)
-        except ApplyError as error:
-            log.warning("resync failed", extra={"error": error.message})
-            continue
-        if number % LISTS_PER_RESYNC == 0:
-            wanted |= set(store.apis())
-        for key in wanted:
-            queue.enqueue(key)
+        if clock() >= all_due:
+            all_due = clock() + RESYNC_SECONDS
+            for key in store.apis():
+                queue.enqueue(key)
+        for resource in (BATCHED_APIS, DEPLOYMENTS, SERVICES, CONFIG_MAPS):
+            try:
+                wanted = await stale(cluster, store, namespace, resource)
+            except ApplyError as error:
+                log.warning("resync failed", extra={"error": error.message})
+                continue
+            for key in wanted:
+                queue.enqueue(key)
 
 
-async def stale(cluster: Cluster, store: Store, namespace: str | None) -> set[ObjectKey]:
-    """APIs that are not known, no longer there, or whose children are not as the store has them."""
-    found, _ = await cluster.list_metadata(BATCHED_APIS, namespace)
-    different = set(store.apis()) ^ set(map(ObjectKey.of, found))
-    for resource in (DEPLOYMENTS, SERVICES, CONFIG_MAPS):
-        listed, _ = await cluster.list_metadata(resource, namespace, contract.LABEL_API)
-        different |= store.put_listed(resource, listed)
-    return different
+async def stale(
+    cluster: Cluster, store: Store, namespace: str | None, resource: Resource
+) -> set[ObjectKey]:
+    """APIs not known or no longer there; of a child's kind, those that the store has otherwise."""
+    if resource is BATCHED_APIS:
+        found, _ = await cluster.list_metadata(BATCHED_APIS, namespace)
+        return set(store.apis()) ^ set(map(ObjectKey.of, found))
+    found, _ = await cluster.list_metadata(resource, namespace, contract.LABEL_API)
+    return store.differing(resource, found)

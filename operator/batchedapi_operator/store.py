@@ -20,7 +20,13 @@ from batchedapi_operator.keys import (
     ObjectKey,
     Resource,
 )
-from batchedapi_operator.reconcile.views import ChildView, DeploymentView, Observed, PodView
+from batchedapi_operator.reconcile.views import (
+    ChildView,
+    DeploymentView,
+    Observed,
+    PodView,
+    controller_uid,
+)
 
 _TOLD: Final = ("time", "desired", "reason")
 """Of the last decision, for whether there is anything new to write."""
@@ -59,9 +65,9 @@ class Store:
         self._others.pop(key, None)
 
     def put_deployment(self, key: ObjectKey, body: JsonObject) -> bool:
-        """Remember the Deployment of the API `key`, one of another name is not it; True if new."""
-        if body["metadata"]["name"] != key.name:
-            return True
+        """Remember the Deployment of the API `key`; True if it is news."""
+        if not self._is_child(DEPLOYMENTS, key, body):
+            return False
         before, found = self._deployments.get(key), DeploymentView.of(body)
         self._deployments[key] = found
         return before != found
@@ -81,20 +87,32 @@ class Store:
 
     def put_service(self, key: ObjectKey, body: JsonObject) -> bool:
         """Remember that there is a Service with the label of the API `key`; True if it is news."""
-        return self._put(key, SERVICES, ChildView.of(body))
+        return self._put(key, SERVICES, body)
 
     def put_revision(self, key: ObjectKey, body: JsonObject) -> bool:
         """Remember that there is a revision of the API `key`; True if it is news."""
-        return self._put(key, CONFIG_MAPS, ChildView.of(body))
+        return self._put(key, CONFIG_MAPS, body)
 
-    def put_observed(self, document: JsonObject, seen: Observed) -> None:
+    def put_observed(
+        self, document: JsonObject, seen: Observed, since: JsonObject | None = None
+    ) -> None:
         """Take over what was just read, so that a watch that brings the same brings no news.
 
         Whoever reads is to act on it. A watch that was cut off never tells of what was deleted
         meanwhile: this does.
+
+        Args:
+            document: The API, read first.
+            seen: Its children, read after it. Whatever a watch has brought of them meanwhile has
+                queued the API, so that they are read anew.
+            since: The API as it was here before it was read. What has come since is newer.
         """
         key = ObjectKey.of(document)
-        self.put_api(document)
+        known = self._apis.get(key)
+        if known is None and since is not None:
+            return  # deleted meanwhile
+        if known is since:
+            self.put_api(document)
         if seen.deployment is None:
             self._deployments.pop(key, None)
         else:
@@ -105,28 +123,33 @@ class Store:
             found[SERVICES, seen.service.name] = seen.service.fingerprint
         self._others[key] = found
 
-    def put_listed(self, resource: Resource, listed: Iterable[JsonObject]) -> set[ObjectKey]:
+    def differing(self, resource: Resource, listed: Iterable[JsonObject]) -> set[ObjectKey]:
         """APIs of which the children of one kind are not those of a fresh list of metadata.
 
-        What is gone is forgotten: a watch that was cut off never tells of it.
+        They differ until they have been read anew, whatever becomes of this answer.
         """
         listed_of: defaultdict[ObjectKey, dict[str, str]] = defaultdict(dict)
         for body in listed:
             key = ObjectKey.of_api(body)
-            if key is not None:
+            if key is not None and self._is_child(resource, key, body):
                 child = ChildView.of(body)
                 listed_of[key][child.name] = child.fingerprint
-        stale = set()
-        for key in self._apis:
-            known, now = self._fingerprints(resource, key), listed_of[key]
-            for name in known.keys() - now.keys():
-                self._forget(resource, key, name)
-            if known != now:
-                stale.add(key)
-        return stale
+        return {
+            key for key in self._apis if self._fingerprints(resource, key) != listed_of.get(key, {})
+        }
 
-    def _put(self, key: ObjectKey, resource: Resource, child: ChildView) -> bool:
+    def _is_child(self, resource: Resource, key: ObjectKey, body: JsonObject) -> bool:
+        """The label alone makes nothing a child: anybody may put it on theirs."""
+        if resource is CONFIG_MAPS:
+            api = self._apis.get(key)
+            return api is not None and controller_uid(body["metadata"]) == api["metadata"]["uid"]
+        return bool(body["metadata"]["name"] == key.name)
+
+    def _put(self, key: ObjectKey, resource: Resource, body: JsonObject) -> bool:
+        child = ChildView.of(body)
         before = self._others[key].get((resource, child.name))
+        if before is None and not self._is_child(resource, key, body):
+            return False  # one that is known may have been robbed of its owner: that is news
         self._others[key][resource, child.name] = child.fingerprint
         return before != child.fingerprint
 
@@ -136,12 +159,6 @@ class Store:
             return {} if child is None else {child.name: child.fingerprint}
         others = self._others.get(key, {})
         return {name: print_ for (kind, name), print_ in others.items() if kind is resource}
-
-    def _forget(self, resource: Resource, key: ObjectKey, name: str) -> None:
-        if resource is DEPLOYMENTS:
-            self.remove_deployment(key, name)
-        else:
-            self._others[key].pop((resource, name), None)
 
     def remove_deployment(self, key: ObjectKey, name: str) -> None:
         """Forget a Deployment."""

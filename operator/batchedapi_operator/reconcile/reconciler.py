@@ -54,13 +54,14 @@ class Reconciler:
         Raises:
             ApplyError: The queue is to try again.
         """
+        known = self._store.api(key)
         document = await self._cluster.get(BATCHED_APIS, key)
         if document is None or "deletionTimestamp" in document["metadata"]:
             self._gone(key)
             if document is None or deletion(document["metadata"]) is None:
                 return None
         try:
-            return await self._bring_up_to_date(key, document)
+            return await self._bring_up_to_date(key, document, known)
         except NamespaceGoingError:
             return None
         except ApplyError as error:
@@ -68,10 +69,12 @@ class Reconciler:
                 return 1.0  # deleted in between: the next look will find it gone
             raise
 
-    async def _bring_up_to_date(self, key: ObjectKey, document: JsonObject) -> float | None:
+    async def _bring_up_to_date(
+        self, key: ObjectKey, document: JsonObject, known: JsonObject | None
+    ) -> float | None:
         observed = await observe(self._cluster, document)
         if "deletionTimestamp" not in document["metadata"]:
-            self._store.put_observed(document, observed)
+            self._store.put_observed(document, observed, known)
         made = plan(document, observed, self._serving_image, rfc3339(self._wall()))
         try:
             await self._executor.write_children(key, made)

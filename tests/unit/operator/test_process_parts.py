@@ -12,7 +12,14 @@ from tests.unit.operator.worlds import KEY, MemoryCluster, api_body, deployment_
 from batchedapi_operator import __main__ as program
 from batchedapi_operator import logs
 from batchedapi_operator.admin import admin_server, decisions_server
-from batchedapi_operator.keys import BATCHED_APIS, DEPLOYMENTS, JsonObject, ObjectKey
+from batchedapi_operator.keys import (
+    BATCHED_APIS,
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    SERVICES,
+    JsonObject,
+    ObjectKey,
+)
 from batchedapi_operator.logs import JsonFormatter, TextFormatter
 from batchedapi_operator.metrics import Metrics
 from batchedapi_operator.process import stale
@@ -181,6 +188,12 @@ def test_metrics_of_an_api_that_is_gone_are_gone() -> None:
     assert not [sample for sample in left if sample.labels.get("name") == "iris"]
 
 
+async def stale_of(cluster: MemoryCluster, store: Store) -> set[ObjectKey]:
+    """Of every kind."""
+    kinds = (BATCHED_APIS, DEPLOYMENTS, SERVICES, CONFIG_MAPS)
+    return set().union(*[await stale(cluster, store, None, kind) for kind in kinds])
+
+
 async def test_apis_and_children_that_a_cut_watch_did_not_tell_of_are_found_in_a_list() -> None:
     """Deleted, made or changed meanwhile: each is queued; one that is as it was is not."""
     store, cluster = Store(), MemoryCluster()
@@ -188,14 +201,15 @@ async def test_apis_and_children_that_a_cut_watch_did_not_tell_of_are_found_in_a
     store.put_observed(api_body(), seen)
     cluster.put(BATCHED_APIS, api_body())
     cluster.put(DEPLOYMENTS, deployment_body())
-    assert set() == await stale(cluster, store, None)
+    assert set() == await stale_of(cluster, store)
 
     del cluster.objects[DEPLOYMENTS, KEY]
-    assert {KEY} == await stale(cluster, store, None)
-    assert set() == await stale(cluster, store, None)
+    assert {KEY} == await stale_of(cluster, store)
+    store.put_observed(api_body(), Observed(status={}), store.api(KEY))
+    assert set() == await stale_of(cluster, store)
 
     del cluster.objects[BATCHED_APIS, KEY]
     other = api_body()
     other["metadata"] |= {"name": "other"}
     cluster.put(BATCHED_APIS, other)
-    assert {KEY, ObjectKey(KEY.namespace, "other")} == await stale(cluster, store, None)
+    assert {KEY, ObjectKey(KEY.namespace, "other")} == await stale_of(cluster, store)

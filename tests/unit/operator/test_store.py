@@ -254,15 +254,83 @@ def test_what_a_reconcile_has_read_is_no_news_when_a_watch_brings_it() -> None:
 @pytest.mark.parametrize(
     ("resource", "name"), [(DEPLOYMENTS, KEY.name), (SERVICES, KEY.name), (CONFIG_MAPS, "iris-1")]
 )
-def test_what_is_gone_from_a_list_is_gone_whatever_the_watch_said(
+def test_what_is_gone_from_a_list_differs_until_it_has_been_read_anew(
     resource: Resource, name: str
 ) -> None:
-    """A watch that was cut off lists what there is when it is back, and nobody misses the rest."""
+    """An answer that got lost on its way to the queue must not be the only one."""
     store = Store()
     store.put_observed(api_body(), observed())
     there = deployment_body() if resource is DEPLOYMENTS else child_body(name)
 
-    assert set() == store.put_listed(resource, [there])
-    assert {KEY} == store.put_listed(resource, [])
-    assert set() == store.put_listed(resource, [])
-    assert (resource is not DEPLOYMENTS) == (store.deployment(KEY) is not None)
+    assert set() == store.differing(resource, [there])
+    assert {KEY} == store.differing(resource, [])
+    assert {KEY} == store.differing(resource, [])
+    gone = observed(deployment=None, service=None, revisions=())
+    store.put_observed(api_body(), gone, store.api(KEY))
+    assert set() == store.differing(resource, [])
+
+
+@pytest.mark.parametrize(
+    ("resource", "name"), [(DEPLOYMENTS, "theirs"), (SERVICES, "theirs"), (CONFIG_MAPS, "theirs")]
+)
+def test_what_others_gave_our_label_is_neither_news_nor_a_difference(
+    resource: Resource, name: str
+) -> None:
+    """It will never be made equal to what we would have."""
+    store = Store()
+    store.put_observed(api_body(), observed())
+    ours = deployment_body() if resource is DEPLOYMENTS else child_body(KEY.name)
+    if resource is CONFIG_MAPS:
+        ours = child_body("iris-1")
+    theirs = child_body(name, ownerReferences=[])
+    put = {
+        DEPLOYMENTS: store.put_deployment,
+        SERVICES: store.put_service,
+        CONFIG_MAPS: store.put_revision,
+    }[resource]
+
+    assert not put(KEY, theirs)
+    assert set() == store.differing(resource, [ours, theirs])
+
+
+def test_a_revision_that_lost_its_owner_is_news_and_differs() -> None:
+    """It is ours, and is to be put right."""
+    store = Store()
+    store.put_observed(api_body(), observed())
+    robbed = child_body("iris-1", ownerReferences=[], resourceVersion="8")
+
+    assert {KEY} == store.differing(CONFIG_MAPS, [robbed])
+    assert store.put_revision(KEY, robbed)
+
+
+def versioned(generation: int, phase: str) -> JsonObject:
+    """The API, edited so often."""
+    body = api_body()
+    body["metadata"]["generation"] = generation
+    return {**body, "status": {"phase": phase}}
+
+
+@pytest.mark.parametrize("newer", [versioned(2, "Live"), versioned(1, "Live")])
+def test_what_a_watch_brought_while_children_were_read_is_not_replaced(newer: JsonObject) -> None:
+    """An edit, or a status: what was read before it is older."""
+    store, read = Store(), versioned(1, "Pending")
+    store.put_api(api_body())
+    since = store.api(KEY)
+    store.put_api(newer)
+
+    store.put_observed(read, observed(), since)
+
+    assert newer == store.api(KEY)
+    assert store.deployment(KEY) is not None
+
+
+def test_what_was_deleted_while_its_children_were_read_stays_deleted() -> None:
+    """Else the autoscaler would go on with it."""
+    store = Store()
+    store.put_api(api_body())
+    since = store.api(KEY)
+    store.remove_api(KEY)
+
+    store.put_observed(api_body(), observed(), since)
+
+    assert (None, None, ()) == (store.api(KEY), store.deployment(KEY), store.apis())
