@@ -75,8 +75,8 @@ def unready_of(deployment: DeploymentView, pods: Sequence[PodView], wall: dateti
     A pod that only lost its readiness is none of them. Those that cannot even be created, for want
     of quota maybe, have no pod: their number is what is missing.
     """
-    there = [pod for pod in pods if not pod.deleting]
-    starting = [pod for pod in there if not pod.ready and pod.startup is None]
+    there = [pod for pod in pods if not pod.gone]
+    starting = [pod for pod in there if not pod.was_ready]
     refused = deployment.conditions.get("ReplicaFailure")
     missing = deployment.replicas - len(there) if refused and refused.status == "True" else 0
     ages = ((wall - pod.created).total_seconds() for pod in starting if pod.created is not None)

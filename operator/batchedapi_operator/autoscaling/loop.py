@@ -144,7 +144,7 @@ class Autoscaler:
             watched = self._watched[key] = Watched.restored(
                 uid, self._store.whole_api(key) or document
             )
-        pods = [pod for pod in self._store.owned_pods(key) if pod.ready and not pod.deleting]
+        pods = [pod for pod in self._store.owned_pods(key) if pod.ready and not pod.gone]
         outcomes = await self._scrapes.scrape(pods)
         if self._watched.get(key) is not watched:
             return  # deleted meanwhile: its series were dropped and must not come back

@@ -139,7 +139,7 @@ def rolled_out(deployment: DeploymentView) -> bool:
 def model_loaded(pods: Sequence[PodView], revision: str) -> Condition:
     """Whether the current revision's model loads; a failure is told in the replica's own words."""
     kind = ConditionType.MODEL_LOADED
-    current = [pod for pod in pods if pod.revision == revision and not pod.deleting]
+    current = [pod for pod in pods if pod.revision == revision and not pod.gone]
     failures = [failure for pod in current if (failure := load_failure(pod)) is not None]
     if failures:
         reason, message = failures[0]

@@ -14,6 +14,8 @@ _BEFORE_LOADING_SECONDS: Final = 300.0
 """For a node and the image, on top of what loading may take."""
 _LOADING_SECONDS: Final = 600.0
 """Of a pod that does not say it."""
+_ENDED: Final = ("Failed", "Succeeded")
+"""Phases; pods of a Deployment get there by eviction or with their node alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,8 @@ class PodView:
     """Of its ReplicaSet."""
     revision: str
     ready: bool
-    deleting: bool
+    gone: bool
+    """It ends or has ended: deleted, or evicted and kept by the cluster for a while."""
     unschedulable: str
     """The scheduler's words; empty when the pod has a node."""
     waiting_reason: str
@@ -170,6 +173,8 @@ class PodView:
     """Seconds from its creation to its first readiness; None until then, or where not known."""
     created: datetime | None = None
     """None where not known."""
+    was_ready: bool = False
+    """It is, or was before, so it is not on its way."""
 
     @classmethod
     def of(cls, body: JsonObject) -> Self:
@@ -192,7 +197,7 @@ class PodView:
             owner_uid=controller_uid(metadata),
             revision=(metadata.get("labels") or {}).get(contract.LABEL_REVISION, ""),
             ready=ready.status == "True",
-            deleting="deletionTimestamp" in metadata,
+            gone="deletionTimestamp" in metadata or status.get("phase") in _ENDED,
             unschedulable=(
                 scheduled.message or scheduled.reason
                 if scheduled.status == "False" and scheduled.reason == "Unschedulable"
@@ -205,7 +210,22 @@ class PodView:
             exit_code=ended.get("exitCode", 0),
             startup=_startup(body, ready, containers),
             created=_moment(metadata.get("creationTimestamp")),
+            was_ready=_was_ready(status, ready, container),
         )
+
+
+def _was_ready(
+    status: Mapping[str, Any], ready: ConditionView, container: Mapping[str, Any]
+) -> bool:
+    """Told by the pod alone, since the operator may have started after its readiness.
+
+    `started` is taken back when the container restarts. The condition of a pod that was never ready
+    is as old as its start on the node.
+    """
+    if ready.status == "True" or container.get("started"):
+        return True
+    began, since = _moment(status.get("startTime")), _moment(ready.since)
+    return began is not None and since is not None and since > began
 
 
 def _startup(

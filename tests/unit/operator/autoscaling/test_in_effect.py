@@ -1,6 +1,5 @@
 """What replicas are in effect, and what the status says of it."""
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -211,10 +210,29 @@ def test_ordered_is_not_ready() -> None:
 
 def test_a_pod_that_lost_its_readiness_or_goes_is_none_that_starts() -> None:
     """It started long ago, and its age says nothing of how long replicas take."""
-    lost = replace(PodView.of(ordered("lost", 3000.0)), startup=20.0)
-    gone = replace(PodView.of(ordered("gone", 3000.0)), deleting=True)
+    deleted, *ended, started, lost = (ordered(str(number), 3000.0) for number in range(5))
+    deleted["metadata"]["deletionTimestamp"] = rfc3339(WALL)
+    for body, phase in zip(ended, ("Failed", "Succeeded"), strict=True):
+        body["status"]["phase"] = phase  # evicted, and kept by the cluster for hours
+    started["status"]["containerStatuses"][0]["started"] = True
+    lost["status"]["containerStatuses"][0]["restartCount"] = 1
+    lost["status"]["startTime"] = rfc3339(WALL - timedelta(seconds=2990))
+    lost["status"]["conditions"][0]["lastTransitionTime"] = rfc3339(WALL - timedelta(seconds=5))
+    pods = [PodView.of(body) for body in (deleted, *ended, started, lost)]
 
-    assert Unready() == unready_of(DeploymentView.of(deployment_body()), [lost, gone], WALL)
+    assert Unready() == unready_of(DeploymentView.of(deployment_body()), pods, WALL)
+
+
+def test_a_pod_that_never_got_ready_is_on_its_way_however_often_it_restarts() -> None:
+    """Its condition is as old as its start on the node: it was never anything else."""
+    crashing = ordered("crashing", 300.0, last_state={"terminated": {"exitCode": 1}})
+    crashing["status"]["containerStatuses"][0]["restartCount"] = 7
+    crashing["status"]["startTime"] = rfc3339(WALL - timedelta(seconds=290))
+    since = rfc3339(WALL - timedelta(seconds=290))
+    crashing["status"]["conditions"][0]["lastTransitionTime"] = since
+    deployment = DeploymentView.of(deployment_body())
+
+    assert Unready(0, 1, 300.0) == unready_of(deployment, [PodView.of(crashing)], WALL)
 
 
 def test_replicas_that_a_quota_forbids_fail() -> None:

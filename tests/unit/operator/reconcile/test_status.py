@@ -165,6 +165,17 @@ def test_what_a_replica_gives_as_its_reason_is_the_conditions(reason: str) -> No
     assert (reason, "pod iris-1: because") == (found["reason"], found["message"])
 
 
+def test_an_evicted_pod_is_no_replica_that_cannot_load() -> None:
+    """The cluster keeps it for hours after another has taken its place."""
+    evicted = pod_body("evicted", ready=False, state=ended(137))
+    evicted["status"]["phase"] = "Failed"
+
+    status = status_of(deployment_body(), [evicted, pod_body()])
+
+    assert ("True", "Loaded") == reasons(status)["ModelLoaded"]
+    assert status["phase"] == "Live"
+
+
 def test_pods_of_an_old_revision_do_not_vouch_for_the_new_one() -> None:
     """The old model answers; the new one fails to load; the user must see that."""
     old = pod_body("iris-old", revision="1")
