@@ -66,7 +66,7 @@ def pages_of_a_replica() -> list[bytes]:
             rows = 4 + (number + look) % 8
             recorder.received(rows)
             recorder.dispatched("interval" if rows < 11 else "full", [0.004] * rows)
-            recorder.executed(rows, rows, rows, 0.008 + 0.0002 * rows, 0)
+            recorder.executed(rows, rows, rows, 0.008 + 0.0002 * rows)
             for _ in range(rows):
                 recorder.answered(200, 0.014)
         recorder.gauges(

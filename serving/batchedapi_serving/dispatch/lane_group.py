@@ -167,7 +167,7 @@ class LaneGroup:
             self._again.trial.runs = False
         seconds = now - started
         worker = runner.worker_index
-        line.recorder.executed(batch.rows, batch.requests, batch.size, seconds, worker)
+        line.recorder.executed(batch.rows, batch.requests, batch.size, seconds)
         if meta["kind"] == "error":
             line.batcher.finished(batch.entries, None, now)
             if self._isolates and meta.get("of_a_row", False):
@@ -181,8 +181,10 @@ class LaneGroup:
         learned: float | None = seconds
         if "raised" in meta:  # of one row, which is its answer; but nothing ran to its end
             learned = None
-        elif batch.search is not None or line.isolation.systemic:
-            line.isolation.succeeded(batch.search)
+        else:
+            line.recorder.succeeded(worker)
+            if batch.search is not None or line.isolation.systemic:
+                line.isolation.succeeded(batch.search)
         if self._waiting():
             line.batcher.finished(batch.entries, learned, now)
             self.decide(now)

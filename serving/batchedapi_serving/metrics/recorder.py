@@ -75,9 +75,7 @@ class MethodRecorder:
             total += wait
         memory[slots.QUEUE_WAIT + slots.LATENCY_SUM] += total
 
-    def executed(
-        self, rows: int, requests: int, size: int, seconds: float, worker_index: int
-    ) -> None:
+    def executed(self, rows: int, requests: int, size: int, seconds: float) -> None:
         """A lane is done with a batch after `seconds`, whatever came of it.
 
         `size` is in the unit of maxBatchSize: rows, requests or cost.
@@ -93,6 +91,9 @@ class MethodRecorder:
         memory[slots.ROWS_SQUARED] += rows * rows
         memory[slots.ROW_SECONDS] += rows * seconds
         memory[slots.LANE_BUSY] += seconds
+
+    def succeeded(self, worker_index: int) -> None:
+        """That model process ran a batch without failure."""
         self._replica[slots.ANSWERED + worker_index] += 1.0
 
 

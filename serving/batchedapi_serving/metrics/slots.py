@@ -47,7 +47,7 @@ WEB_CPU: Final = _replica.take(contract.MAX_WEB_PROCESSES)
 READY: Final = _replica.take()
 """1 once the first model process was ready; stays 1."""
 ANSWERED: Final = _replica.take(contract.MAX_PROCESSES)
-"""Batches that each model process has answered; what resets its restart back-off."""
+"""Batches that each model process ran without failure; what resets its restart back-off."""
 
 REPLICA_SLOTS: Final = _replica.size
 

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from batchedapi_serving.dispatch.frames import BrokenFrameError, FrameReader, Meta, encode_frame
 from batchedapi_serving.model.lanes import RECONNECT_SECONDS, end_without
+from batchedapi_serving.supervisor.outcome import EXIT_UNFIT
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -174,7 +175,7 @@ class _Connection(asyncio.Protocol):
             result, buffers = task.result()
             if "unfit" in result:
                 log.error("call ended the process", extra={"error": result["error"]})
-                os._exit(1)
+                os._exit(EXIT_UNFIT)
         self._say({**result, "result": call}, buffers)
 
     async def submit(self, meta: Meta, payload: Sequence[bytes]) -> tuple[Meta, bytes]:

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 from batchedapi_serving.dispatch.arena import Arena
 from batchedapi_serving.dispatch.frames import Meta, Payload, encode_frame, read_frames
+from batchedapi_serving.supervisor.outcome import EXIT_UNFIT
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,9 @@ def run_lanes(path: Path, runner: Runner, hello: Mapping[str, Any], lanes: int) 
 def _run_lane(path: Path, runner: Runner, hello: Mapping[str, Any]) -> None:
     try:
         serve_lane(path, runner, hello)
+    except UnfitError:
+        log.exception("lane ended; the process ends with it")
+        os._exit(EXIT_UNFIT)
     except BaseException:
         log.exception("lane ended; the process ends with it")
         raise

@@ -11,8 +11,9 @@ class CrashLoop:
     """The failed starts of one process.
 
     A start fails when the process ends before it was up: a model process before its model was
-    loaded and warmed up, a web process before its event loop ran. A process that served and then
-    died is no failed start, or a few requests that kill their process would end the replica.
+    loaded and warmed up, or for want of a device before a batch succeeded; a web process before its
+    event loop ran. A process that came up and then died otherwise is no failed start, or a few
+    requests that kill their process would end the replica.
     """
 
     def __init__(self) -> None:

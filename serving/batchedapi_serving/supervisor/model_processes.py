@@ -23,7 +23,7 @@ from batchedapi_serving.supervisor.children import (
 )
 from batchedapi_serving.supervisor.crashes import STARTS, CrashLoop
 from batchedapi_serving.supervisor.environment import LOADED_DESCRIPTOR
-from batchedapi_serving.supervisor.outcome import CrashLoopError, Life
+from batchedapi_serving.supervisor.outcome import EXIT_UNFIT, CrashLoopError, Life
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +41,12 @@ class _End(enum.Enum):
     """The same, by somebody else: that says nothing about the next start."""
     LATE = "late"
     """Its model was not loaded in time."""
+    UNFIT = "unfit"
+    """It had its model loaded, and no batch could succeed in it; none had."""
     DIED = "died"
-    """It had its model loaded."""
+    """It had its model loaded, and ended before a batch succeeded."""
+    SERVED = "served"
+    """It had its model loaded, and ended after a batch succeeded."""
 
 
 class ModelProcesses:
@@ -109,20 +113,19 @@ class ModelProcesses:
         child, backoff, crashes = self._children[index], Backoff(), CrashLoop()
         turn: Turn = self._loading
         while not self._life.stopping.is_set():
-            answered = self._memory[slots.ANSWERED + index]
             end, failure = await self._run(index, child, turn)
             turn = contextlib.nullcontext()  # one that hangs while it loads must not hold up others
             if self._life.stopping.is_set() or self._is_last(index, end, failure, crashes):
                 return
             log.error("model process ended", extra={"index": index, "error": str(failure)})
             self._memory[slots.MODEL_RESTARTS] += 1
-            if self._memory[slots.ANSWERED + index] > answered:
+            if end is _End.SERVED:
                 backoff.reset()
             await came(self._life.stopping, within=backoff.take())
 
     def _is_last(self, index: int, end: _End, failure: LoadError, crashes: CrashLoop) -> bool:
         """Whether that end of process `index` is the replica's; see decisions 12 and 17."""
-        if end is _End.DIED:
+        if end in (_End.DIED, _End.SERVED):
             crashes.succeeded()
             return False
         if not self._first_loaded.is_set() and end is not _End.REFUSED:
@@ -145,7 +148,7 @@ class ModelProcesses:
     async def _run(self, index: int, child: Child, turn: Turn) -> tuple[_End, LoadError]:
         """One process from start to end; `turn` is held while it loads."""
         kills, late = self._oom_kills(), False
-        limit = self._settings.startup_limit
+        limit, answered = self._settings.startup_limit, self._memory[slots.ANSWERED + index]
         try:
             async with turn:
                 if self._life.stopping.is_set():
@@ -174,8 +177,10 @@ class ModelProcesses:
                 f"model process {index} had not loaded its model after {limit:g} s; raise"
                 " spec.predictor.startupTimeout, or load less",
             )
+        if loaded and self._memory[slots.ANSWERED + index] > answered:
+            return _End.SERVED, failure
         if loaded:
-            return _End.DIED, failure
+            return _end_of_loaded(index, code, failure)
         killed = code == -signal.SIGKILL and self._oom_kills() == kills
         return _End.KILLED if killed else _End.FAILED, failure
 
@@ -197,3 +202,14 @@ class ModelProcesses:
             if not await first_of(loaded.wait(), child.ended(), within=limit):
                 raise TimeoutError
             return loaded.is_set()
+
+
+def _end_of_loaded(index: int, code: int, failure: LoadError) -> tuple[_End, LoadError]:
+    """Of one that had its model, and in which no batch succeeded."""
+    if code != EXIT_UNFIT:
+        return _End.DIED, failure
+    return _End.UNFIT, LoadError(
+        "CrashLooping",
+        f"model process {index} lost its device, or broke otherwise, before it answered a batch;"
+        " the log has the traceback",
+    )

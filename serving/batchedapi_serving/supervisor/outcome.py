@@ -13,6 +13,8 @@ EXIT_FAILED = 1
 """Exit code of a replica whose predictor could not be started at all."""
 EXIT_CRASH_LOOP = 70
 """Exit code, sysexits' "internal software error", of one whose processes cannot be kept alive."""
+EXIT_UNFIT = 71
+"""Exit code, sysexits' "system error", of a model process in which no batch can succeed."""
 
 
 class CrashLoopError(LoadError):

@@ -30,7 +30,7 @@ class Replica:
             rows = 8 + 4 * (number % 3)
             recorder.received(rows)
             recorder.dispatched("full" if rows == 16 else "interval", [0.004] * rows)
-            recorder.executed(rows, rows, rows, 0.020 + 0.001 * rows, 0)
+            recorder.executed(rows, rows, rows, 0.020 + 0.001 * rows)
         recorder.gauges(
             lanes=1, queue_rows=4, in_flight=12, max_batch_size=32, batch_interval=0.005
         )

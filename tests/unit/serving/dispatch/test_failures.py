@@ -55,6 +55,28 @@ async def test_one_poisoned_row_in_32_fails_alone(culprit: int) -> None:
     assert {"full": 1, "retry": len(world.batches) - 1} == world.reasons()
 
 
+@pytest.mark.parametrize(
+    ("error", "good"), [(ValueError(), 0), (MemoryError(), 0), (ItemError(410, ""), 0), (None, 1)]
+)
+async def test_a_process_has_done_its_work_once_a_batch_ran_without_failure(
+    error: Exception | None, good: int
+) -> None:
+    """S21: one that breaks with its first batches would be started again at once for ever."""
+
+    def predict(items: list[int]) -> list[int]:
+        if error is not None:
+            raise error
+        return items
+
+    world = World(predict, lanes=2)
+
+    asked = world.ask(1)
+    await asyncio.sleep(5)
+
+    assert asked.status is not None
+    assert good == sum(world.memory[slots.ANSWERED + index] for index in range(2))
+
+
 async def test_the_error_names_the_exception_and_no_more() -> None:
     """Type only: its text may hold other clients' data."""
     world = World(raising({1}))

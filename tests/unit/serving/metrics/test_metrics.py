@@ -109,7 +109,7 @@ def test_the_page_says_what_was_recorded(batches: list[Any]) -> None:
     memory, recorder = ready()
     for reason, rows, requests, size, seconds in batches:
         recorder.dispatched(reason, [seconds] * requests)
-        recorder.executed(rows, requests, size, seconds, 0)
+        recorder.executed(rows, requests, size, seconds)
     read = samples(memory)
 
     count = float(len(batches))
@@ -202,7 +202,7 @@ def test_a_batch_above_the_maximum_lands_beyond_the_last_edge() -> None:
     """SizeUnit Requests: rows of a batch are not bounded."""
     memory, recorder = ready(32)
 
-    recorder.executed(33, 2, 2, 0.1, 0)
+    recorder.executed(33, 2, 2, 0.1)
 
     assert value(memory, f"{contract.METRIC_BATCH_ROWS}_bucket", "le=32") == 0
     assert value(memory, f"{contract.METRIC_BATCH_ROWS}_bucket", "le=+Inf") == 1
@@ -233,11 +233,12 @@ def test_processes_share_the_memory_through_its_file(tmp_path: Path) -> None:
     assert value(slots.map_memory(path), contract.METRIC_ROWS_RECEIVED) == 3
 
 
-def test_every_worker_counts_what_it_answered() -> None:
+def test_every_worker_counts_what_it_answered_without_failure() -> None:
     """What tells the supervisor that a restarted process is good."""
     memory, recorder = ready()
 
-    recorder.executed(1, 1, 1, 0.1, 5)
+    recorder.executed(1, 1, 1, 0.1)
+    recorder.succeeded(5)
 
     assert memory[slots.ANSWERED + 5] == 1
     assert memory[slots.ANSWERED + 4] == 0
@@ -249,7 +250,7 @@ def test_methods_are_counted_apart_under_one_family_each() -> None:
     recorder = Recorder(memory)
     for index, size in enumerate((8, 4)):
         recorder.method(index).sized(size)
-    recorder.method(1).executed(4, 2, 4, 0.1, 0)
+    recorder.method(1).executed(4, 2, 4, 0.1)
     recorder.method(1).received(4)
     recorder.answered(404)
 
