@@ -222,10 +222,13 @@ class Autoscaler:
 
     async def _scale(self, subject: _Subject, decided: report.Decided) -> None:
         key, watched, why = subject.key, subject.watched, decided.sentence()
-        if await self._writes.scale(key, watched.uid, subject.deployment, decided.decision, why):
-            watched.scaled(rfc3339(self._wall()))
-            if self._watched.get(key) is watched:
-                self._report(subject, decided)
+        note = await self._writes.scale(key, subject.deployment, decided.decision, why)
+        if note is None:
+            return
+        watched.scaled(rfc3339(self._wall()))
+        if self._watched.get(key) is watched:
+            self._report(subject, decided)
+        await self._writes.event(key, watched.uid, note)
 
     def _report(self, subject: _Subject, decided: report.Decided) -> None:
         key, api, watched = subject.key, subject.api, subject.watched
@@ -294,5 +297,7 @@ class Autoscaler:
         if news(before, after):
             self._outbox.withdraw(key, REPLICAS)
             self._outbox.put(key, AUTOSCALER_STATUS, tell)
-        elif watched is not None:  # only now: a write that failed is tried with what was seen
+            return
+        self._outbox.withdraw(key, AUTOSCALER_STATUS)
+        if watched is not None:  # only now: a write that failed is tried with what was seen
             self._stop_watching(key)

@@ -26,14 +26,17 @@ class Writes:
     async def scale(
         self,
         key: ObjectKey,
-        uid: str,
         deployment: DeploymentView,
         decision: ScalingDecision,
         text: str,
-    ) -> bool:
-        """Carry out a decision; False where there is nothing to do, or nothing must be done."""
+    ) -> Note | None:
+        """Carry out a decision.
+
+        Returns:
+            The event that it is worth; None where there is nothing to do, or nothing must be done.
+        """
         if decision.desired == deployment.replicas:
-            return False
+            return None
         body = await self._cluster.get(DEPLOYMENTS, key)
         live = DeploymentView.of(body) if body is not None else None
         if live is None or (live.child.uid, live.replicas) != (
@@ -41,7 +44,7 @@ class Writes:
             deployment.replicas,
         ):
             # Decided on what is no longer so: the watch is behind, the next look will know.
-            return False
+            return None
         await self._cluster.scale(key, decision.desired)
         log.info(
             "replicas changed",
@@ -54,10 +57,7 @@ class Writes:
             },
         )
         up = decision.desired > deployment.replicas
-        await self.event(
-            key, uid, Note("Normal", "ScaledUp" if up else "ScaledDown", "Scale", text)
-        )
-        return True
+        return Note("Normal", "ScaledUp" if up else "ScaledDown", "Scale", text)
 
     async def watch_is_behind(self, key: ObjectKey, uid: str) -> bool:
         """Whether the API with that uid has a Deployment that the watch has not brought."""

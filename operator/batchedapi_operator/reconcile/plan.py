@@ -138,7 +138,8 @@ def plan(
     if api.spec.paused:
         return nothing
     if waits is not None:
-        return replace(nothing, notes=(), retry_after=again(waits[1], now))
+        since = waits[1] or _since(status, ConditionType.PROGRESSING)
+        return replace(nothing, notes=(), retry_after=again(since, now))
     return Plan(
         apply=_children(api, revision, image, observed),
         replicas=first_or_copied_count(api, observed.deployment),
@@ -157,8 +158,13 @@ def _retry(
         return REFUSED_AGAIN_SECONDS
     if not isinstance(problem, NotOwnedError):
         return None
-    (told,) = (one for one in status["conditions"] if one["type"] == ConditionType.SPEC_VALID)
-    return again(told["lastTransitionTime"], now)
+    return again(_since(status, ConditionType.SPEC_VALID), now)
+
+
+def _since(status: JsonObject, kind: ConditionType) -> str:
+    """When that condition took its state, RFC 3339."""
+    (told,) = (one for one in status["conditions"] if one["type"] == kind)
+    return str(told["lastTransitionTime"])
 
 
 def _revision(api: BatchedAPI, observed: Observed) -> Revision:

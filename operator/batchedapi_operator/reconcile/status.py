@@ -64,7 +64,7 @@ def build_status(subject: Subject, observed: Observed, now: str) -> JsonObject:
     )
     return {
         "observedGeneration": subject.generation,
-        "phase": (Phase.PAUSED if subject.paused else phase_of(found, observed)).value,
+        "phase": _phase(subject, found, observed).value,
         "message": conditions.first_to_tell(found)[: conditions.MESSAGE_LENGTH],
         "replicas": deployment.existing if deployment else 0,
         "readyReplicas": deployment.ready if deployment else 0,
@@ -91,11 +91,16 @@ def _revision(subject: Subject, before: Mapping[str, object]) -> JsonObject:
     return {"revision": before["revision"]} if "revision" in before else {}
 
 
-def phase_of(found: Iterable[Condition], observed: Observed) -> Phase:
-    """The state in one word: what is broken first, then what is under way."""
-    state = {one.type: one for one in found}
-    if state[ConditionType.PROGRESSING].reason == conditions.DELETING:
+def _phase(subject: Subject, found: Iterable[Condition], observed: Observed) -> Phase:
+    """The state in one word: what takes it out of our hands first."""
+    if subject.hindrance is not None and subject.hindrance.reason == conditions.DELETING:
         return Phase.DELETING
+    return Phase.PAUSED if subject.paused else _in_service(found, observed)
+
+
+def _in_service(found: Iterable[Condition], observed: Observed) -> Phase:
+    """What is broken first, then what is under way."""
+    state = {one.type: one for one in found}
     deployment = observed.deployment
     answering = deployment is not None and deployment.ready > 0
     broken = any(
@@ -117,7 +122,7 @@ def same(before: JsonObject, after: JsonObject) -> bool:
     """Whether `before`, the whole status, already says what `after`, our part of it, would."""
     if any(before.get(name) != after.get(name) for name in OUR_FIELDS):
         return False
-    if "message" not in before:  # written by a version that had none
+    if not before.get("message") and after["message"]:  # the CRD's default, or none at all
         return False
     ours = _ours(before.get("conditions") or ())
     return ours == _ours(after["conditions"])

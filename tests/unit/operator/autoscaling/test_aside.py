@@ -64,6 +64,29 @@ async def test_it_is_what_was_learned_up_to_then_even_if_the_apiserver_fails_at_
     assert reported["sums"][0] < kept["sums"][0]
 
 
+async def test_a_report_that_has_become_true_while_it_waited_is_not_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The write before it took longer than a look."""
+    aside = await scaled_up()
+    write = aside.cluster.apply_status
+
+    async def slowly(*arguments: Any) -> None:
+        await aside.autoscaler.round()
+        await write(*arguments)
+        aside.refresh()
+        await aside.autoscaler.round()
+
+    monkeypatch.setattr(aside.cluster, "apply_status", slowly)
+    aside.cluster.writes.clear()
+
+    aside.edit(**EXTERNAL, replicas=2)
+    await aside.run(60)
+
+    assert "External" == aside.reason("AutoscalingActive")
+    assert 1 == len(aside.cluster.writes)
+
+
 async def test_back_in_mode_native_it_knows_its_service_times_at_once() -> None:
     """After a restart in between, too: they took minutes to learn."""
     back = await scaled_up()

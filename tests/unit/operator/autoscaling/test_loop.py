@@ -25,7 +25,7 @@ from batchedapi_operator.autoscaling.metrics_page import parse_page
 from batchedapi_operator.autoscaling.scrape import Outcome
 from batchedapi_operator.cluster import rfc3339
 from batchedapi_operator.errors import ApplyError, MetricsUnavailableError
-from batchedapi_operator.keys import BATCHED_APIS, DEPLOYMENTS
+from batchedapi_operator.keys import BATCHED_APIS, DEPLOYMENTS, JsonObject
 from batchedapi_operator.metrics import Metrics
 from batchedapi_operator.outbox import Outbox
 from batchedapi_operator.reconcile.views import PodView
@@ -398,3 +398,20 @@ async def test_an_api_deleted_while_its_pods_are_asked_leaves_no_series(*, faili
 
     assert 'name="iris"' in before
     assert 'name="iris"' not in generate_latest(going.metrics.registry).decode()
+
+
+async def test_the_time_of_a_change_is_told_although_its_event_never_gets_through(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The replicas are changed by then, and nobody will do it a second time."""
+    busy = Situation(autoscaling={"mode": "Native", "maxReplicas": 5})
+
+    async def breaks(_body: JsonObject) -> None:
+        raise OSError("connection reset")
+
+    monkeypatch.setattr(busy.cluster, "create_event", breaks)
+    busy.rate = 900.0
+    await busy.run(120)
+
+    assert 1 < busy.replicas
+    assert "lastScaleTime" in busy.status["autoscaling"]

@@ -103,16 +103,28 @@ def test_a_child_that_has_to_go_first_is_waited_for_with_a_word(
     assert ((), later) == (made.apply, made.retry_after)
 
 
-def deleted(*finalizers: str) -> JsonObject:
+def test_a_child_of_a_former_api_is_looked_at_less_often_as_time_goes_by() -> None:
+    """It does not tell since when; what is kept by hand was looked at every two seconds."""
+    left = world(ownerReferences=owned_by_api("former"))
+    told = replace(left, status=plan(api_body(), left, IMAGE, NOW).status)
+
+    waits = [plan(api_body(), told, IMAGE, now).retry_after for now in (NOW, LATER, MUCH_LATER)]
+
+    assert [2.0, 20.0, 30.0] == waits
+
+
+def deleted(*finalizers: str, **spec: Any) -> JsonObject:
     """An API in deletion."""
-    body = api_body()
+    body = api_body(**spec)
     body["metadata"] |= {"deletionTimestamp": NOW, "finalizers": list(finalizers)}
     return body
 
 
-def test_an_api_held_in_deletion_says_by_whom() -> None:
+@pytest.mark.parametrize("paused", [False, True])
+def test_an_api_held_in_deletion_says_by_whom(*, paused: bool) -> None:
     """It looked alive, and took no change any more."""
-    made = plan(deleted("foregroundDeletion", "example.com/keep"), world(), IMAGE, NOW)
+    body = deleted("foregroundDeletion", "example.com/keep", paused=paused)
+    made = plan(body, world(), IMAGE, NOW)
 
     assert "Deleting" == made.status["phase"] == condition(made, "Progressing")["reason"]
     assert f"being deleted since {NOW}, and held by example.com/keep" in made.status["message"]

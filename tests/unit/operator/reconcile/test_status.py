@@ -314,4 +314,5 @@ def test_a_status_without_a_message_is_written_once() -> None:
     before = {name: value for name, value in status.items() if name != "message"}
 
     assert not same(before, status)
+    assert not same({**before, "message": ""}, status)  # the CRD's default
     assert same({**before, "message": "worded otherwise"}, status)
