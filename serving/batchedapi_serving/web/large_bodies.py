@@ -9,33 +9,25 @@ a while, and so gives back all the memory that it took.
 import asyncio
 import contextlib
 import logging
-import signal
-import socket
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from batchedapi_core.batching import Client
-from batchedapi_serving.codecs.base import Answer, Decoded, Head, Receipt, Results, Wire
+from batchedapi_serving.codecs.base import Answer, Decoded, Head, Wire
 from batchedapi_serving.codecs.json_values import is_json, media_type
 from batchedapi_serving.codecs.open_inference_binary import raw_bytes
 from batchedapi_serving.codecs.plain_replies import NPY_TYPE
-from batchedapi_serving.dispatch.desk import AnswerTo, Desk, Line, Ticket
-from batchedapi_serving.dispatch.frames import BrokenFrameError, FrameReader, Meta, encode_frame
-from batchedapi_serving.dispatch.remote_frames import (
-    error_meta,
-    error_of,
-    hashable,
-    receipt_meta,
-    status_of,
-    unpack_payload,
-)
+from batchedapi_serving.dispatch.desk import AnswerTo, Desk, Line
+from batchedapi_serving.dispatch.frames import BrokenFrameError, Meta, encode_frame
+from batchedapi_serving.dispatch.remote_frames import error_of, hashable, unpack_payload
 from batchedapi_serving.errors import DeadlineExceededError, NotReadyError, ServingError
 from batchedapi_serving.predictor.method import MethodSpec
 from batchedapi_serving.processes import essential
 from batchedapi_serving.settings import ReplicaSettings
-from batchedapi_serving.supervisor.children import Backoff, Child
+from batchedapi_serving.supervisor.children import Backoff
+from batchedapi_serving.web import codec_life
+from batchedapi_serving.web.large_request import LargeRequest, question
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +42,6 @@ _INLINE_JSON_BYTES: Final = 64 * 1024
 _INLINE_RAW_BYTES: Final = 1024 * 1024
 """Of tensors that come as they lie in memory (.npy, v2 binary, gRPC raw) only what describes them
 is parsed; their values are looked over at a GiB a second."""
-IDLE_SECONDS: Final = 60.0
-"""A codec process ends when nothing was asked of it for so long."""
 STEP_SECONDS: Final = 30.0
 """After which one body or answer is given up, and the process with it; the slowest takes 3."""
 _LOST: Final = "the process that reads large bodies was restarted; try again in a moment"
@@ -77,70 +67,26 @@ def is_large_beside(method: MethodSpec, length: int, raw: int) -> bool:
     return taken_apart > INLINE_BYTES or length > _INLINE_RAW_BYTES
 
 
-class LargeRequest:
-    """One request: a Ticket to who asked, and to the desk both AnswerTo and Reply.
-
-    Its answers' bodies, as the desk sees them, are frames for the codec process.
-    """
-
-    __slots__ = (
-        "_owner", "arrived", "asker", "body", "client", "done", "head", "line", "number",
-        "problem_of", "ticket", "timeout", "wire",
-    )  # fmt: skip
-
-    def __init__(  # noqa: PLR0917 - one for each request, made in one place
-        self, owner: "LargeBodies", number: int, line: Line, wire: Wire, head: Head, body: bytes,
-        client: Client, asker: AnswerTo, timeout: float | None,
-        problem_of: Callable[[ServingError], Answer],
-    ) -> None:  # fmt: skip
-        self._owner = owner
-        self.number = number
-        self.line = line
-        self.wire = wire
-        self.head: Head | None = head
-        self.body = body
-        self.client = client
-        self.asker = asker
-        self.timeout = timeout
-        self.problem_of = problem_of
-        self.arrived = time.monotonic()
-        self.ticket: Ticket | None = None
-        """The desk's, once it has the rows."""
-        self.done = False
-
-    def request_id(self) -> str | None:
-        """See AnswerTo."""
-        return self.asker.request_id()
-
-    def deliver(self, answer: Answer) -> None:
-        """See AnswerTo: have the response written."""
-        self.ticket = None
-        if not self.done:
-            self._owner.write(self, answer.body)
-
-    def answer(self, results: Results, start: int, stop: int, receipt: Receipt | None) -> Answer:
-        """See Reply."""
-        meta, buffers = results.to_frame(start, stop)
-        frame = {**meta, "answer": self.number, "receipt": receipt_meta(receipt)}
-        return Answer(status_of(meta), b"", encode_frame(frame, buffers))
-
-    def problem(self, error: ServingError, request_id: str | None) -> Answer:
-        """See Reply."""
-        meta = {"problem": self.number, "error": error_meta(error), "request_id": request_id}
-        return Answer(error.status, b"", encode_frame(meta))
-
-
 class LargeBodies:
     """Owner of a web process's codec process and of the requests that go through it."""
 
     def __init__(
-        self, settings: ReplicaSettings, desk: Desk, answered: Callable[[int], None]
+        self,
+        settings: ReplicaSettings,
+        desk: Desk,
+        answered: Callable[[int], None],
+        live: Callable[[codec_life.CodecUser, str], Awaitable[None]] = codec_life.live,
     ) -> None:
-        """`answered` counts a response by its code that the desk has not counted."""
+        """`answered` counts a response by its code that the desk has not counted.
+
+        `live` runs a codec process.
+        """
         self._settings = settings
+        self._live = live
         self._desk = desk
         self._answered = answered
-        self._numbers = 0
+        self.asked = 0
+        """See CodecUser."""
         self._bodies: deque[LargeRequest] = deque()
         self._answers: deque[tuple[LargeRequest, bytes]] = deque()
         self._inside: set[LargeRequest] = set()  # whose replies the process has
@@ -167,9 +113,9 @@ class LargeBodies:
             timeout: Seconds that the client waits at most.
             problem_of: The answer to an error before the request is understood.
         """
-        self._numbers += 1
+        self.asked += 1
         request = LargeRequest(
-            self, self._numbers, line, wire, head, body, client, asker, timeout, problem_of
+            self, self.asked, line, wire, head, body, client, asker, timeout, problem_of
         )
         self._bodies.append(request)
         self._go_on()
@@ -231,7 +177,7 @@ class LargeBodies:
         if self._bodies:
             request = self._bodies.popleft()
             body, request.body = request.body, b""
-            self._begin(request, (encode_frame(_question(request), (), len(body)), body))
+            self._begin(request, (encode_frame(question(request), (), len(body)), body))
 
     def _begin(self, request: LargeRequest, pieces: Sequence[bytes]) -> None:
         self._active = request
@@ -239,6 +185,11 @@ class LargeBodies:
         self._late = loop.call_later(STEP_SECONDS, self._transport.abort)
         for piece in pieces:
             self._transport.write(piece)
+
+    @property
+    def busy(self) -> bool:
+        """See CodecUser."""
+        return bool(self._inside) or self._active is not None
 
     def connected(self, transport: Any) -> None:
         """It runs."""
@@ -271,7 +222,7 @@ class LargeBodies:
             return
         timeout = request.timeout
         if timeout is not None:
-            timeout -= time.monotonic() - request.arrived
+            timeout -= asyncio.get_running_loop().time() - request.arrived
         shapes = meta["shapes"]
         decoded = Decoded(
             meta["rows"],
@@ -309,7 +260,7 @@ class LargeBodies:
         backoff = Backoff()
         while self._bodies:
             try:
-                await self._one_life()
+                await self._live(self, self._settings.runtime)
             except OSError as error:  # no process, no descriptor, no memory
                 log.warning("codec process not started", extra={"error": str(error)})
                 while self._bodies:
@@ -318,75 +269,8 @@ class LargeBodies:
                 await asyncio.sleep(backoff.take())
         self._running = None
 
-    async def _one_life(self) -> None:
-        child = Child("codec", "batchedapi_serving.web.codec_process")
-        ours, theirs = socket.socketpair()
-        with theirs:
-            arguments = [self._settings.runtime, str(theirs.fileno())]
-            try:
-                child.start(arguments, descriptors=(theirs.fileno(),))
-            except OSError:
-                ours.close()
-                raise
-        loop = asyncio.get_running_loop()
-        ours.setblocking(False)
-        transport, connection = await loop.create_connection(lambda: _Connection(self), sock=ours)
-        try:
-            while not connection.closed.is_set():
-                quiet = self._numbers
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(connection.closed.wait(), IDLE_SECONDS)
-                if quiet == self._numbers and not self._inside and self._active is None:
-                    break
-        finally:
-            self._transport = None  # what comes from now on is for the next
-            transport.abort()
-            child.signal(signal.SIGKILL)
-            await child.ended()
-        await connection.closed.wait()
-
     async def close(self) -> None:
         """The web process ends: so does it."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait((self._running,))
-
-
-def _question(request: LargeRequest) -> Meta:
-    head, request.head = request.head, None
-    if head is None:
-        raise AssertionError("a body is asked for once")
-    return {
-        "decode": request.number,
-        "method": request.line.spec.to_json(),
-        "wire": request.wire.value,
-        "content_type": head.content_type.decode("latin-1"),
-        "query": head.query.decode("latin-1"),
-        "headers": [[k.decode("latin-1"), v.decode("latin-1")] for k, v in head.headers],
-    }
-
-
-class _Connection(asyncio.Protocol):
-    """With the codec process."""
-
-    def __init__(self, owner: LargeBodies) -> None:
-        self._owner = owner
-        self._reader = FrameReader()
-        self._transport: Any = None
-        self.closed = asyncio.Event()
-
-    def connection_made(self, transport: Any) -> None:
-        self._transport = transport
-        self._owner.connected(transport)
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            for meta, payload in self._reader.feed(data):
-                self._owner.take(meta, payload)
-        except BrokenFrameError as error:
-            log.error("broken frame from the codec process", extra={"error": str(error)})  # noqa: TRY400 - the connection is the fact, not the stack
-            self._transport.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why makes no difference
-        self._owner.lost()
-        self.closed.set()

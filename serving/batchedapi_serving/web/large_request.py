@@ -1,0 +1,87 @@
+"""One request whose body a codec process takes apart."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from batchedapi_core.batching import Client
+from batchedapi_serving.codecs.base import Answer, Head, Receipt, Results, Wire
+from batchedapi_serving.dispatch.desk import AnswerTo, Line, Ticket
+from batchedapi_serving.dispatch.frames import Meta, encode_frame
+from batchedapi_serving.dispatch.remote_frames import error_meta, receipt_meta, status_of
+from batchedapi_serving.errors import ServingError
+
+
+class Writer(Protocol):
+    """Who has the codec process write a response."""
+
+    def write(self, request: "LargeRequest", frame: bytes) -> None:
+        """Have the response written that `frame` tells of."""
+
+
+class LargeRequest:
+    """One request: a Ticket to who asked, and to the desk both AnswerTo and Reply.
+
+    Its answers' bodies, as the desk sees them, are frames for the codec process.
+    """
+
+    __slots__ = (
+        "_owner", "arrived", "asker", "body", "client", "done", "head", "line", "number",
+        "problem_of", "ticket", "timeout", "wire",
+    )  # fmt: skip
+
+    def __init__(  # noqa: PLR0917 - one for each request, made in one place
+        self, owner: Writer, number: int, line: Line, wire: Wire, head: Head, body: bytes,
+        client: Client, asker: AnswerTo, timeout: float | None,
+        problem_of: Callable[[ServingError], Answer],
+    ) -> None:  # fmt: skip
+        self._owner = owner
+        self.number = number
+        self.line = line
+        self.wire = wire
+        self.head: Head | None = head
+        self.body = body
+        self.client = client
+        self.asker = asker
+        self.timeout = timeout
+        self.problem_of = problem_of
+        self.arrived = asyncio.get_running_loop().time()
+        self.ticket: Ticket | None = None
+        """The desk's, once it has the rows."""
+        self.done = False
+
+    def request_id(self) -> str | None:
+        """See AnswerTo."""
+        return self.asker.request_id()
+
+    def deliver(self, answer: Answer) -> None:
+        """See AnswerTo: have the response written."""
+        self.ticket = None
+        if not self.done:
+            self._owner.write(self, answer.body)
+
+    def answer(self, results: Results, start: int, stop: int, receipt: Receipt | None) -> Answer:
+        """See Reply."""
+        meta, buffers = results.to_frame(start, stop)
+        frame = {**meta, "answer": self.number, "receipt": receipt_meta(receipt)}
+        return Answer(status_of(meta), b"", encode_frame(frame, buffers))
+
+    def problem(self, error: ServingError, request_id: str | None) -> Answer:
+        """See Reply."""
+        meta = {"problem": self.number, "error": error_meta(error), "request_id": request_id}
+        return Answer(error.status, b"", encode_frame(meta))
+
+
+def question(request: LargeRequest) -> Meta:
+    """The frame that asks for its rows; the body follows."""
+    head, request.head = request.head, None
+    if head is None:
+        raise AssertionError("a body is asked for once")
+    return {
+        "decode": request.number,
+        "method": request.line.spec.to_json(),
+        "wire": request.wire.value,
+        "content_type": head.content_type.decode("latin-1"),
+        "query": head.query.decode("latin-1"),
+        "headers": [[k.decode("latin-1"), v.decode("latin-1")] for k, v in head.headers],
+    }
