@@ -25,7 +25,7 @@ ServingError
 
 import math
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 
 class ServingError(Exception):
@@ -154,10 +154,16 @@ class NotReadyError(OverloadedError):
 
 
 class DeadlineExceededError(ServingError):
-    """No answer within `overload.timeout`."""
+    """No answer within `overload.timeout`, or the shorter time that the request came with."""
 
     status = 504
     code = "deadline_exceeded"
+
+    @classmethod
+    def after(cls, seconds: float, *, hurried: bool) -> Self:
+        """`hurried`: the time is the request's own."""
+        whose = "as the request asked" if hurried else "(overload.timeout)"
+        return cls(f"no answer within {seconds:g} s {whose}")
 
 
 class PredictorError(ServingError):

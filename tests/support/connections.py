@@ -184,8 +184,9 @@ class FakeDesk:
             ticket.timers.append(later(min(limits), self._late, ticket, min(limits)))
         return ticket
 
-    def cancel(self, ticket: Ticket) -> None:
+    def cancel(self, ticket: Ticket, status: int = 499) -> None:
         """See Desk."""
+        assert status == 499
         assert isinstance(ticket, FakeTicket)
         self.cancelled.append(ticket)
         self._end(ticket)

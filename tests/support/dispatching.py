@@ -361,10 +361,10 @@ class World:
         asked.ticket = self.dispatcher.submit(line, decoded, client or Client(), asked, timeout)
         return asked
 
-    def cancel(self, asked: Asked) -> None:
-        """Its client leaves."""
+    def cancel(self, asked: Asked, status: int = 499) -> None:
+        """Its client leaves, or was answered elsewhere."""
         assert asked.ticket is not None
-        self.dispatcher.cancel(asked.ticket)
+        self.dispatcher.cancel(asked.ticket, status)
 
     def counted(self, slot: int, method: int = 0) -> float:
         """One slot of a method's part of the metrics memory."""

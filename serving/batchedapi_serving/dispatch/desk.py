@@ -11,6 +11,10 @@ from batchedapi_serving.codecs.base import Answer, Codec, Decoded
 from batchedapi_serving.errors import NoSuchRouteError, NotReadyError
 from batchedapi_serving.predictor.api import MethodSpec
 
+CLIENT_LEFT: Final = 499
+"""What is counted for a request whose client did not wait for its answer."""
+STOPPED: Final = "the replica stopped before an answer was there"
+"""What is told to those who still wait when the time to stop is over."""
 _NOT_READY: Final = "the model is still being loaded; try again in a moment"
 
 
@@ -88,8 +92,11 @@ class Desk(Protocol):
             LateError: it would miss `maxLatency`.
         """
 
-    def cancel(self, ticket: Ticket) -> None:
-        """The client left: what is queued is not run, and nobody is told. Twice is harmless."""
+    def cancel(self, ticket: Ticket, status: int = CLIENT_LEFT) -> None:
+        """What is queued is not run, and nobody is told. Twice is harmless.
+
+        The client left, or was answered elsewhere: `status` is what is counted.
+        """
 
     def disconnected(self, client: Client) -> None:
         """A connection without a request in flight closed: its next request is not awaited."""

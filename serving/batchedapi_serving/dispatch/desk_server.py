@@ -127,10 +127,10 @@ class RemoteWeb(asyncio.Protocol):
         match meta:
             case {"ask": int(number)}:
                 self._ask(number, meta, payload)
-            case {"cancel": int(number)}:
+            case {"cancel": int(number), "status": int(status)}:
                 ticket = self._tickets.pop(number, None)
                 if ticket is not None:
-                    self._desk.cancel(ticket)
+                    self._desk.cancel(ticket, status)
             case {"disconnected": int(number)}:
                 client = self._clients.pop(number, None)
                 if client is not None:

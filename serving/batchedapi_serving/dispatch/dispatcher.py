@@ -17,7 +17,14 @@ from batchedapi_serving.codecs.base import Decoded
 from batchedapi_serving.dispatch.again import Trial, blamed
 from batchedapi_serving.dispatch.channel import ModelChannel
 from batchedapi_serving.dispatch.deadlines import Clock, Deadlines
-from batchedapi_serving.dispatch.desk import AnswerTo, Line, LinesOfDesk, Ticket
+from batchedapi_serving.dispatch.desk import (
+    CLIENT_LEFT,
+    STOPPED,
+    AnswerTo,
+    Line,
+    LinesOfDesk,
+    Ticket,
+)
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.dispatch.in_flight import InFlight
 from batchedapi_serving.dispatch.jobs import Job
@@ -108,11 +115,12 @@ class Dispatcher(LinesOfDesk[MethodLine]):
             group.arrived(line, now)
         return job
 
-    def cancel(self, ticket: Ticket) -> None:
+    def cancel(self, ticket: Ticket, status: int = CLIENT_LEFT) -> None:
         """See Desk."""
         if isinstance(ticket, Job) and not ticket.done:
-            self._jobs.left(ticket)
-            self.disconnected(ticket.client)
+            self._jobs.left(ticket, status)
+            if status == CLIENT_LEFT:
+                self.disconnected(ticket.client)
 
     def disconnected(self, client: Client) -> None:
         """See Desk."""
@@ -131,7 +139,7 @@ class Dispatcher(LinesOfDesk[MethodLine]):
 
     def abandon(self) -> None:
         """The time to stop is over: answer 503 to whoever is still waiting."""
-        error = DrainingError("the replica stopped before an answer was there")
+        error = DrainingError(STOPPED)
         for job in self._jobs.jobs():
             self._jobs.fail(job, error, self._now(), "draining")
 

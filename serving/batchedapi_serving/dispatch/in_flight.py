@@ -100,15 +100,14 @@ class InFlight:
         """Answer 504; `rows` of it have just left the queue for that."""
         if rows:
             job.line.recorder.rejected("expired", rows)
-        timeout = f"{job.deadline - job.arrived:g} s"
-        whose = "as the request asked" if job.hurried else "(overload.timeout)"
-        self.fail(job, DeadlineExceededError(f"no answer within {timeout} {whose}"), now, "expired")
+        error = DeadlineExceededError.after(job.deadline - job.arrived, hurried=job.hurried)
+        self.fail(job, error, now, "expired")
 
-    def left(self, job: Job) -> None:
-        """The client is gone: what is queued is not run, and nobody is told."""
+    def left(self, job: Job, status: int) -> None:
+        """The client is gone, or was told `status`: what is queued is not run."""
         recorder = job.line.recorder
         recorder.rejected("disconnected", self._drop(job))
-        recorder.answered(499)
+        recorder.answered(status)
 
     def _drop(self, job: Job) -> int:
         """Take it out unanswered; the rows of it that were still queued."""

@@ -23,7 +23,7 @@ from typing import Any, Final
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import codec_for
 from batchedapi_serving.codecs.base import Codec, Decoded
-from batchedapi_serving.dispatch.desk import AnswerTo, Line, LinesOfDesk, Ticket
+from batchedapi_serving.dispatch.desk import CLIENT_LEFT, AnswerTo, Line, LinesOfDesk, Ticket
 from batchedapi_serving.dispatch.frames import BrokenFrameError, FrameReader, Meta, encode_frame
 from batchedapi_serving.dispatch.remote_frames import error_of, pack_payload, receipt_of
 from batchedapi_serving.errors import NotReadyError, QueueFullError, ServingError
@@ -128,13 +128,14 @@ class RemoteDesk(LinesOfDesk[RemoteLine]):
         }
         self._transport.write(encode_frame(meta, buffers))
 
-    def cancel(self, ticket: Ticket) -> None:
+    def cancel(self, ticket: Ticket, status: int = CLIENT_LEFT) -> None:
         """See Desk."""
         if isinstance(ticket, Ask) and not ticket.done:
             ticket.done = True
             del self._asks[ticket.number]
-            self._say({"cancel": ticket.number})
-            self.disconnected(ticket.client)
+            self._say({"cancel": ticket.number, "status": status})
+            if status == CLIENT_LEFT:
+                self.disconnected(ticket.client)
 
     def disconnected(self, client: Client) -> None:
         """See Desk."""

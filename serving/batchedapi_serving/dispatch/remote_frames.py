@@ -2,7 +2,7 @@
 
 From a further web process (`remote`):
     {"ask", "client", "method", "rows", "sizes", "shapes", "timeout", "payload"}
-    {"cancel": ask}            the client left
+    {"cancel": ask, "status": code}   the client left, or was answered so elsewhere
     {"disconnected": client}   its connection closed; the number is never used again
     {"answered": code, "times": n}   n requests were answered that it did not forward
 To it (`desk_server`):

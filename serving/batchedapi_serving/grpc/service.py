@@ -137,12 +137,15 @@ class Service:
         held = HeldBodies(self._gateway.bodies)
         try:
             if not held.answering(len(body)):
-                raise self._gateway.bodies.error()
+                raise self._gateway.bodies.error()  # noqa: TRY301 - refused as whatever else is
             ticket = self._submit(body, metadata, client, asker, _timeout(context))
         except ServingError as error:
             held.released()
             self._answered(error.status)
             await _fail(context, grpc_problem(error), request_id)
+        except BaseException:  # a bug of ours costs one call, and no part of the budget
+            held.released()
+            raise
         del body  # it is held by whoever takes it apart
         try:
             answer = await asker.answer

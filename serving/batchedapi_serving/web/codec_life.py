@@ -49,16 +49,27 @@ async def live(user: CodecUser, runtime: str) -> None:
     """
     child = Child("codec", "batchedapi_serving.web.codec_process")
     ours, theirs = socket.socketpair()
-    with theirs:
-        arguments = [runtime, str(theirs.fileno())]
-        try:
-            child.start(arguments, descriptors=(theirs.fileno(),))
-        except OSError:
-            ours.close()
-            raise
+    try:
+        with theirs:
+            child.start([runtime, str(theirs.fileno())], descriptors=(theirs.fileno(),))
+    except OSError:
+        ours.close()
+        raise
+    try:
+        await _spoken_with(user, ours)
+    finally:
+        child.signal(signal.SIGKILL)
+        await child.ended()
+
+
+async def _spoken_with(user: CodecUser, ours: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     ours.setblocking(False)
-    transport, connection = await loop.create_connection(lambda: _Connection(user), sock=ours)
+    try:
+        transport, connection = await loop.create_connection(lambda: _Connection(user), sock=ours)
+    except OSError:
+        ours.close()
+        raise
     try:
         while not connection.closed.is_set():
             asked = user.asked
@@ -69,9 +80,7 @@ async def live(user: CodecUser, runtime: str) -> None:
     finally:
         user.lost()  # what comes from now on is for the next
         transport.abort()
-        child.signal(signal.SIGKILL)
-        await child.ended()
-    await connection.closed.wait()
+        await connection.closed.wait()
 
 
 class _Connection(asyncio.Protocol):

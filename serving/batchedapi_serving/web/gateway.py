@@ -10,7 +10,8 @@ from uvicorn.server import ServerState
 from batchedapi_serving.dispatch.desk import Desk, Ticket
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.web.body_budget import BodyBudget
-from batchedapi_serving.web.large_bodies import LargeBodies, LargeRequest
+from batchedapi_serving.web.large_bodies import LargeBodies
+from batchedapi_serving.web.large_request import LargeRequest
 from batchedapi_serving.web.limits import SWEEP_SECONDS, Limits
 from batchedapi_serving.web.room import MOST_CONNECTIONS, Room
 from batchedapi_serving.web.routes import Route, prediction_routes

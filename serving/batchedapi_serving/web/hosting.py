@@ -41,7 +41,7 @@ class Host(Protocol):
         """The replica is stopping: nothing waits for a fuller batch any more."""
 
     def abandon(self) -> None:
-        """The time to stop is over: whoever still waits is answered 503."""
+        """The time to stop is over: whoever still waits in the queue is answered 503."""
 
     async def emptied(self) -> None:
         """Wait until nobody needs this process any more, now that its connections are gone."""

@@ -9,6 +9,7 @@ a while, and so gives back all the memory that it took.
 import asyncio
 import contextlib
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
@@ -18,10 +19,15 @@ from batchedapi_serving.codecs.base import Answer, Decoded, Head, Wire
 from batchedapi_serving.codecs.json_values import is_json, media_type
 from batchedapi_serving.codecs.open_inference_binary import raw_bytes
 from batchedapi_serving.codecs.plain_replies import NPY_TYPE
-from batchedapi_serving.dispatch.desk import AnswerTo, Desk, Line
+from batchedapi_serving.dispatch.desk import CLIENT_LEFT, STOPPED, AnswerTo, Desk, Line
 from batchedapi_serving.dispatch.frames import BrokenFrameError, Meta, encode_frame
 from batchedapi_serving.dispatch.remote_frames import error_of, hashable, unpack_payload
-from batchedapi_serving.errors import DeadlineExceededError, NotReadyError, ServingError
+from batchedapi_serving.errors import (
+    DrainingError,
+    NotReadyError,
+    QueueFullError,
+    ServingError,
+)
 from batchedapi_serving.predictor.method import MethodSpec
 from batchedapi_serving.processes import essential
 from batchedapi_serving.settings import ReplicaSettings
@@ -44,7 +50,10 @@ _INLINE_RAW_BYTES: Final = 1024 * 1024
 is parsed; their values are looked over at a GiB a second."""
 STEP_SECONDS: Final = 30.0
 """After which one body or answer is given up, and the process with it; the slowest takes 3."""
+_TICK: Final = 0.001
+"""Seconds: uvloop's clock and timers count whole milliseconds."""
 _LOST: Final = "the process that reads large bodies was restarted; try again in a moment"
+_NOT_STARTED: Final = "the process that reads large bodies could not be started; try again later"
 
 
 def is_large(method: MethodSpec, head: Head, body: bytes) -> bool:
@@ -92,6 +101,9 @@ class LargeBodies:
         self._inside: set[LargeRequest] = set()  # whose replies the process has
         self._active: LargeRequest | None = None  # what it works on
         self._late: asyncio.TimerHandle | None = None  # ends it if that takes too long
+        self._looks_at = math.inf  # for whom it is too late
+        self._look: asyncio.TimerHandle | None = None
+        self._backoff = Backoff()
         self._transport: Any = None
         self._running: asyncio.Task[None] | None = None
 
@@ -110,14 +122,24 @@ class LargeBodies:
             body: The whole of it.
             client: As the desk wants it.
             asker: As the desk wants it.
-            timeout: Seconds that the client waits at most.
+            timeout: Seconds that the client waits at most; the replica's own hold as well.
             problem_of: The answer to an error before the request is understood.
+
+        Raises:
+            QueueFullError: as many as may be in the replica are here.
         """
+        limit = self._settings.max_concurrency
+        if len(self._undecoded()) + len(self._inside) >= limit:
+            raise QueueFullError(
+                f"{limit} requests are in this replica (overload.maxReplicaConcurrency)"
+            )
         self.asked += 1
         request = LargeRequest(
-            self, self.asked, line, wire, head, body, client, asker, timeout, problem_of
-        )
+            self, self.asked, line, wire, head, body, client, asker, timeout,
+            self._settings.timeout, problem_of,
+        )  # fmt: skip
         self._bodies.append(request)
+        self._look_at(request.deadline)
         self._go_on()
         return request
 
@@ -125,23 +147,45 @@ class LargeBodies:
         """The client left: what is not begun is not done, and nobody is told."""
         if request.done:
             return
-        request.done = True
-        if request.ticket is not None:
-            self._desk.cancel(request.ticket)
-        elif request not in self._inside:
+        if request.ticket is None:
             self._desk.disconnected(request.client)
-            self._answered(499)
+        self._end(request, CLIENT_LEFT)
         if request is not self._active:
             self._forget(request)
-        with contextlib.suppress(ValueError):
-            self._bodies.remove(request)
-        request.body, request.head = b"", None
+
+    def abandon(self) -> None:
+        """The time to stop is over: whoever waits here is answered 503.
+
+        The desk answers those that it has; what it answers is still written.
+        """
+        for request in self._undecoded():
+            self._fail(request, DrainingError(STOPPED))
+
+    def _undecoded(self) -> list[LargeRequest]:
+        """Those whose bodies are not taken apart yet, and who wait for that."""
+        active = self._active
+        if active is None or active.done or active in self._inside:
+            return list(self._bodies)
+        return [active, *self._bodies]
+
+    def _look_at(self, deadline: float) -> None:
+        if deadline < self._looks_at:
+            if self._look is not None:
+                self._look.cancel()
+            self._looks_at = deadline
+            self._look = asyncio.get_running_loop().call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        """Whoever is still not taken apart at its deadline is told so."""
+        now, self._looks_at = asyncio.get_running_loop().time() + _TICK, math.inf
+        for request in self._undecoded():
+            if request.deadline <= now:
+                self._fail(request, request.late())
+            else:
+                self._look_at(request.deadline)
 
     def write(self, request: LargeRequest, frame: bytes) -> None:
-        """Have the response written that `frame` tells of."""
-        if request not in self._inside:
-            self._deliver(request, request.problem_of(NotReadyError(_LOST)))
-            return
+        """See Writer."""
         self._answers.append((request, frame))
         self._go_on()
 
@@ -152,14 +196,19 @@ class LargeBodies:
 
     def _fail(self, request: LargeRequest, error: ServingError) -> None:
         if not request.done:
-            self._answered(error.status)
-            self._deliver(request, request.problem_of(error))
+            self._end(request, error.status)
+            request.asker.deliver(request.problem_of(error))
 
-    @staticmethod
-    def _deliver(request: LargeRequest, answer: Answer) -> None:
-        if not request.done:
-            request.done = True
-            request.asker.deliver(answer)
+    def _end(self, request: LargeRequest, status: int) -> None:
+        """Nothing more is done for it; counted once."""
+        request.done = True
+        if request.ticket is not None:
+            self._desk.cancel(request.ticket, status)
+        elif not request.counted:
+            self._answered(status)
+        with contextlib.suppress(ValueError):
+            self._bodies.remove(request)
+        request.body, request.head = b"", None
 
     # ------------------------------------------------------------ the process
 
@@ -192,37 +241,43 @@ class LargeBodies:
         return bool(self._inside) or self._active is not None
 
     def connected(self, transport: Any) -> None:
-        """It runs."""
+        """See CodecUser."""
         self._transport = transport
         self._go_on()
 
     def take(self, meta: Meta, payload: bytes) -> None:
-        """What it says of the request it works on."""
-        request, self._active = self._active, None
+        """See CodecUser. Whatever it raises ends the process, and `lost` answers the request."""
+        request = self._active
         if request is None or self._late is None:
             raise BrokenFrameError("nothing was asked")
+        self._taken(request, meta, payload)
+        self._active = None
         self._late.cancel()
+        self._backoff.reset()
+        self._go_on()
+
+    def _taken(self, request: LargeRequest, meta: Meta, payload: bytes) -> None:
         if "status" in meta:
-            self._inside.discard(request)
             headers = tuple((k.encode("latin-1"), v.encode("latin-1")) for k, v in meta["headers"])
             content_type = meta["content_type"].encode("latin-1")
             status, retry_after = meta["status"], meta["retry_after"]
-            self._deliver(request, Answer(status, content_type, payload, retry_after, headers))
+            answer = Answer(status, content_type, payload, retry_after, headers)
+            self._inside.discard(request)
+            if not request.done:
+                request.done = True
+                request.asker.deliver(answer)
         elif "error" in meta:
             self._fail(request, error_of(meta["error"]))
         else:
             self._inside.add(request)
             self._queue(request, meta, payload)
-        self._go_on()
 
     def _queue(self, request: LargeRequest, meta: Meta, payload: bytes) -> None:
         """Its rows are here."""
         if request.done:
             self._forget(request)
             return
-        timeout = request.timeout
-        if timeout is not None:
-            timeout -= asyncio.get_running_loop().time() - request.arrived
+        left = request.deadline - asyncio.get_running_loop().time()
         shapes = meta["shapes"]
         decoded = Decoded(
             meta["rows"],
@@ -232,41 +287,44 @@ class LargeBodies:
             None if shapes is None else [hashable(shape) for shape in shapes],
         )
         try:
-            if timeout is not None and timeout <= 0:
-                raise DeadlineExceededError(f"no answer within {request.timeout:g} s as asked")
+            if left <= 0:
+                raise request.late()
+            timeout = None if left == math.inf else left
             line = self._desk.line(request.line.spec.name)  # the desk may have been replaced
             ticket = self._desk.submit(line, decoded, request.client, request, timeout)
         except ServingError as error:
             self._answered(error.status)
+            request.counted = True
             request.deliver(request.problem(error, request.request_id()))
         else:
+            request.counted = True
             request.ticket = None if ticket.done else ticket
 
     def lost(self) -> None:
-        """It ended, with the replies that it had."""
+        """See CodecUser: nobody can write what is answered to them."""
         self._transport = None
         if self._late is not None:
             self._late.cancel()
-        active, self._active = self._active, None
-        waiting = [request for request, _ in self._answers]
+        had = [*self._inside]
+        if self._active is not None:
+            had.append(self._active)
+        self._active = None
         self._answers.clear()
         self._inside.clear()
-        for request in (active, *waiting):
-            if request is not None:
-                self._fail(request, NotReadyError(_LOST))
+        for request in had:
+            self._fail(request, NotReadyError(_LOST))
 
     async def _run(self) -> None:
         """Keep it running while there is something for it to do."""
-        backoff = Backoff()
         while self._bodies:
             try:
                 await self._live(self, self._settings.runtime)
             except OSError as error:  # no process, no descriptor, no memory
                 log.warning("codec process not started", extra={"error": str(error)})
-                while self._bodies:
-                    self._fail(self._bodies.popleft(), NotReadyError(_LOST))
+                for request in list(self._bodies):
+                    self._fail(request, NotReadyError(_NOT_STARTED))
             if self._bodies:
-                await asyncio.sleep(backoff.take())
+                await asyncio.sleep(self._backoff.take())
         self._running = None
 
     async def close(self) -> None:

@@ -1,6 +1,7 @@
 """One request whose body a codec process takes apart."""
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -9,7 +10,7 @@ from batchedapi_serving.codecs.base import Answer, Head, Receipt, Results, Wire
 from batchedapi_serving.dispatch.desk import AnswerTo, Line, Ticket
 from batchedapi_serving.dispatch.frames import Meta, encode_frame
 from batchedapi_serving.dispatch.remote_frames import error_meta, receipt_meta, status_of
-from batchedapi_serving.errors import ServingError
+from batchedapi_serving.errors import DeadlineExceededError, ServingError
 
 
 class Writer(Protocol):
@@ -26,15 +27,21 @@ class LargeRequest:
     """
 
     __slots__ = (
-        "_owner", "arrived", "asker", "body", "client", "done", "head", "line", "number",
-        "problem_of", "ticket", "timeout", "wire",
+        "_hurried", "_owner", "_patience", "asker", "body", "client", "counted", "deadline", "done",
+        "head", "line", "number", "problem_of", "ticket", "wire",
     )  # fmt: skip
 
     def __init__(  # noqa: PLR0917 - one for each request, made in one place
         self, owner: Writer, number: int, line: Line, wire: Wire, head: Head, body: bytes,
-        client: Client, asker: AnswerTo, timeout: float | None,
+        client: Client, asker: AnswerTo, timeout: float | None, longest: float | None,
         problem_of: Callable[[ServingError], Answer],
     ) -> None:  # fmt: skip
+        """`timeout` is the client's own, `longest` the replica's, in seconds; None: none."""
+        patience = math.inf if longest is None else longest
+        self._hurried = timeout is not None and timeout < patience
+        self._patience = patience if timeout is None else min(timeout, patience)
+        self.deadline = asyncio.get_running_loop().time() + self._patience
+        """Seconds on the loop's clock; inf: none."""
         self._owner = owner
         self.number = number
         self.line = line
@@ -43,12 +50,17 @@ class LargeRequest:
         self.body = body
         self.client = client
         self.asker = asker
-        self.timeout = timeout
         self.problem_of = problem_of
-        self.arrived = asyncio.get_running_loop().time()
         self.ticket: Ticket | None = None
         """The desk's, once it has the rows."""
+        self.counted = False
+        """Its answer is, or will be, by the desk or for it."""
         self.done = False
+        """It was answered, or its client left."""
+
+    def late(self) -> DeadlineExceededError:
+        """What it is answered with at its deadline."""
+        return DeadlineExceededError.after(self._patience, hurried=self._hurried)
 
     def request_id(self) -> str | None:
         """See AnswerTo."""
@@ -67,7 +79,9 @@ class LargeRequest:
         return Answer(status_of(meta), b"", encode_frame(frame, buffers))
 
     def problem(self, error: ServingError, request_id: str | None) -> Answer:
-        """See Reply."""
+        """See Reply. Of its time the desk knows only what was left."""
+        if isinstance(error, DeadlineExceededError):
+            error = self.late()
         meta = {"problem": self.number, "error": error_meta(error), "request_id": request_id}
         return Answer(error.status, b"", encode_frame(meta))
 

@@ -209,7 +209,12 @@ class _Stop:
         last = loop.time() + settings.drain_delay + longer
         loop.call_later(settings.drain_delay, self._stop_when_quiet, last)
         if settings.timeout is not None:
-            loop.call_later(settings.drain_delay + settings.timeout, self._host.abandon)
+            loop.call_later(settings.drain_delay + settings.timeout, self._abandon)
+
+    def _abandon(self) -> None:
+        """Nobody is to wait longer, neither in the queue nor before it."""
+        self._host.abandon()
+        self._gateway.large.abandon()
 
     def _stop_when_quiet(self, last: float) -> None:
         """Look again until nobody has connected for a while; `last` is on the loop's clock."""

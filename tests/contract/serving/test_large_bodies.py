@@ -6,7 +6,7 @@ import io
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgpack
@@ -152,13 +152,18 @@ async def test_others_are_answered_while_a_body_is_taken_apart(replica: Replica)
 
 def codec_process(replica: Replica) -> int:
     """Pid of the codec process of the only web process."""
-    (web,) = replica.children("web")
-    found = [
+    (pid,) = codec_processes(replica)
+    return pid
+
+
+def codec_processes(replica: Replica) -> list[int]:
+    """Of all web processes."""
+    return [
         int(entry.name)
+        for web in replica.children("web")
         for entry in Path("/proc").iterdir()
         if entry.name.isdigit() and _is_codec_of(web, int(entry.name))
     ]
-    return found[0]
 
 
 def _is_codec_of(web: int, pid: int) -> bool:
@@ -272,3 +277,56 @@ async def test_bodies_that_are_dear_to_take_apart_cost_nobody_a_process(replica:
 
     assert set(statuses) <= {200, 400, 413, 415, 422}
     assert processes == replica.children()
+
+
+async def freeze_codec_processes(replica: Replica, clients: Sequence[Connection]) -> None:
+    """From now on nothing is taken apart of what these send."""
+    path, body, headers, _ = CASES["json"]
+    for client in clients:
+        await client.send(request_bytes(path, body, headers))
+        assert 200 == (await client.receive(patience=SLACK)).status
+    for pid in codec_processes(replica):
+        os.kill(pid, signal.SIGSTOP)
+
+
+async def test_who_waits_for_the_codec_process_waits_no_longer_than_the_timeout(
+    tmp_path: Path,
+) -> None:
+    """Neither for the body before it nor for its own."""
+    manifest = write_manifest(tmp_path, CODE, {"overload": {"timeout": "3s"}})
+    with running_replica(tmp_path, ["-f", str(manifest)]) as replica:
+        path, body, headers, _ = CASES["json"]
+        async with connected(replica.port) as active, connected(replica.port) as waiting:
+            await freeze_codec_processes(replica, (active, waiting))
+            for connection in (active, waiting):
+                await connection.send(request_bytes(path, body, headers))
+            responses = [await c.receive(patience=SLACK) for c in (active, waiting)]
+
+    assert [(504, "deadline_exceeded")] * 2 == [(r.status, r.error["code"]) for r in responses]
+
+
+@pytest.mark.parametrize("web_processes", [1, 2])
+async def test_who_waits_for_the_codec_process_at_the_end_of_a_stop_is_told(
+    tmp_path: Path, web_processes: int
+) -> None:
+    """Answered like whoever waits in the queue, not reset with the web process."""
+    manifest = write_manifest(tmp_path, CODE, {"overload": {"timeout": "4s"}})
+    arguments = ["-f", str(manifest), "--drain-delay", "2s"]
+    arguments += ["--web-processes", str(web_processes)]
+    with running_replica(tmp_path, arguments) as replica:
+        path, body, headers, _ = CASES["json"]
+        whole = request_bytes(path, body, headers)
+        async with contextlib.AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(connected(replica.port)) for _ in range(8)]
+            await freeze_codec_processes(replica, clients)
+            for client in clients:
+                await client.send(whole[:-1])
+            replica.process.send_signal(signal.SIGTERM)
+            await asyncio.sleep(3)  # its own timeout ends a second after the stop does
+            for client in clients:
+                await client.send(whole[-1:])
+            responses = [await client.receive(patience=SLACK) for client in clients]
+        code = await asyncio.to_thread(replica.stop)
+
+    assert [(503, "draining")] * 8 == [(r.status, r.error["code"]) for r in responses]
+    assert 0 == code

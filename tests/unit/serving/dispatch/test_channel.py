@@ -101,8 +101,9 @@ class Owner:
         self.slips.append(Slip(decoded, client, asker, timeout))
         return self.slips[-1]
 
-    def cancel(self, ticket: Ticket) -> None:
+    def cancel(self, ticket: Ticket, status: int = 499) -> None:
         """See Desk."""
+        assert status == 499
         assert isinstance(ticket, Slip)
         ticket.done = True
         self.cancelled.append(ticket)

@@ -235,6 +235,18 @@ async def test_a_client_that_left_costs_nothing_while_it_is_queued() -> None:
     assert world.counted(slots.CODE_SLOT[499]) == 1
 
 
+async def test_a_client_that_was_answered_elsewhere_counts_as_what_it_was_told() -> None:
+    """Once, and its row is not run."""
+    world = World()
+    told = world.ask("told")
+
+    world.cancel(told, 503)
+    await asyncio.sleep(1)
+
+    assert [] == world.batches
+    assert (1, 0) == (world.counted(slots.CODE_SLOT[503]), world.counted(slots.CODE_SLOT[499]))
+
+
 async def test_a_client_that_leaves_while_its_batch_runs_disturbs_nobody() -> None:
     """Its answer goes nowhere, the neighbours' to them."""
     world = World()

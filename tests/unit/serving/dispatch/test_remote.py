@@ -78,6 +78,8 @@ class FirstDesk:
         self._line = RemoteLine(spec, codec)
         self.slips: list[Slip] = []
         self.cancelled: list[Slip] = []
+        self.told: list[int] = []
+        """Of the cancelled ones, what is counted."""
         self.gone: list[Client] = []
         self.refuse: ServingError | None = None
         self.on_submit: Callable[[Slip], None] = lambda _: None
@@ -105,10 +107,11 @@ class FirstDesk:
         self.on_submit(slip)
         return slip
 
-    def cancel(self, ticket: Ticket) -> None:
+    def cancel(self, ticket: Ticket, status: int = 499) -> None:
         """See Desk."""
         assert isinstance(ticket, Slip)
         ticket.done = True
+        self.told.append(status)
         self.cancelled.append(ticket)
 
     def disconnected(self, client: Client) -> None:
@@ -307,6 +310,18 @@ async def test_a_client_that_left_is_cancelled_and_forgotten_there() -> None:
         assert both.desk.slips == both.desk.cancelled
         assert [both.desk.slips[0].client] == both.desk.gone
         assert [] == asker.answers
+
+
+async def test_who_was_answered_without_the_queue_is_cancelled_there_and_awaited() -> None:
+    """It counts as what it was told, and its connection is there: it may return."""
+    async with replica() as both:
+        _, ticket = both.ask(b"1")
+        await until(lambda: bool(both.desk.slips))
+
+        both.remote.cancel(ticket, 503)
+        await until(lambda: both.desk.told == [503])
+
+        assert [] == both.desk.gone
 
 
 async def test_a_client_that_returns_is_the_same_one_there() -> None:

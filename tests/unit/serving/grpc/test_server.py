@@ -56,6 +56,7 @@ class FakeDesk:
         }
         self.default = "predict"
         self.refusal: ServingError | None = None
+        self.broken: Exception | None = None
         self.holding = False
         self.held: list[Callable[[], None]] = []
         self.clients: list[Client] = []
@@ -88,6 +89,8 @@ class FakeDesk:
         self.taken.set()
         if self.refusal is not None:
             raise self.refusal
+        if self.broken is not None:
+            raise self.broken
 
         def answer() -> None:
             rows = np.frombuffer(decoded.payload, "<f4").reshape(decoded.rows, -1)
@@ -101,7 +104,7 @@ class FakeDesk:
             answer()
         return _Ticket()
 
-    def cancel(self, ticket: Any) -> None:  # noqa: ARG002 - there is one at a time
+    def cancel(self, ticket: Any, status: int = 499) -> None:  # noqa: ARG002 - there is one at a time
         """See Desk."""
         self.cancelled.set()
 
@@ -124,9 +127,8 @@ class World:
         self.answered: list[int] = []
         self.connections = 0
         self.recorder = Recorder(self.answered)
-        self.server = GrpcServer(
-            SETTINGS, Gateway(SETTINGS, self.desk, self.recorder), self._connected
-        )
+        self.gateway = Gateway(SETTINGS, self.desk, self.recorder)
+        self.server = GrpcServer(SETTINGS, self.gateway, self._connected)
 
     def _connected(self) -> None:
         self.connections += 1
@@ -324,6 +326,15 @@ async def test_a_deadline_that_passes_is_cancelled(world: World) -> None:
             break
 
     await asyncio.wait_for(world.desk.cancelled.wait(), 60)
+
+
+async def test_a_call_that_fails_by_our_fault_gives_its_bytes_back(world: World) -> None:
+    """The budget is everybody's, and would never come back."""
+    world.desk.broken = TypeError("a bug")
+
+    await failure(world.infer())
+
+    assert 0 == world.gateway.bodies.held
 
 
 async def test_an_answered_call_is_not_cancelled(world: World) -> None:

@@ -1,17 +1,36 @@
-"""Which bodies are taken apart elsewhere: by what of them has to be parsed, not by their length."""
+"""Which bodies are taken apart elsewhere, and that nobody is forgotten there."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 
-from batchedapi_serving.codecs.base import RequestHead
+from batchedapi_core.batching import Client
+from batchedapi_serving.codecs.base import Answer, Decoded, RequestHead, Wire
 from batchedapi_serving.codecs.grpc_fields import asked_of
+from batchedapi_serving.dispatch.desk import AnswerTo, Line, Ticket
+from batchedapi_serving.dispatch.frames import FrameReader, Meta
+from batchedapi_serving.errors import (
+    DeadlineExceededError,
+    PredictorError,
+    QueueFullError,
+    ServingError,
+)
 from batchedapi_serving.grpc.open_inference_pb2 import ModelInferRequest
 from batchedapi_serving.predictor.method import MethodSpec
 from batchedapi_serving.predictor.tensor import Tensor
-from batchedapi_serving.web.large_bodies import is_large, is_large_beside
+from batchedapi_serving.web import codec_life
+from batchedapi_serving.web.codec_life import CodecUser
+from batchedapi_serving.web.large_bodies import LargeBodies, is_large, is_large_beside
 
 KIB = 1024
 PIXELS = MethodSpec("pixels", batched=True, inputs={"x": Tensor("UINT8", ["bytes"])})
 ITEMS = MethodSpec("items", batched=True)
+looptime = pytest.mark.looptime
 RAW_HEADER = b"inference-header-content-length"
 
 
@@ -64,3 +83,415 @@ def test_of_a_message_raw_tensors_are_not_parsed(datatype: str, *, expected: boo
     large = is_large_beside(PIXELS, len(body), asked_of(body).raw)
 
     assert expected is large
+
+
+class Pipe:
+    """The transport to a codec process that the test plays."""
+
+    def __init__(self) -> None:
+        self.sent: list[Meta] = []
+        self.bodies: list[bytes] = []
+        self.ended = asyncio.Event()
+        self._reader = FrameReader()
+
+    def write(self, data: bytes) -> None:
+        """Frames, and bodies after those that announce them."""
+        for meta, payload in self._reader.feed(data):
+            self.sent.append(meta)
+            self.bodies.append(payload)
+
+    def abort(self) -> None:
+        """It is ended."""
+        self.ended.set()
+
+
+class Codec:
+    """A codec process without a process: it says what the test has it say, and lives until then."""
+
+    def __init__(self) -> None:
+        self.lives: list[Pipe] = []
+        self.broken: Exception | None = None
+        self.starts: list[float] = []
+        self._user: CodecUser
+
+    async def live(self, user: CodecUser, runtime: str) -> None:
+        """See codec_life.live."""
+        del runtime
+        self.starts.append(asyncio.get_running_loop().time())
+        if self.broken is not None:
+            raise self.broken
+        self._user = user
+        pipe = Pipe()
+        self.lives.append(pipe)
+        user.connected(pipe)
+        try:
+            await pipe.ended.wait()
+        finally:
+            user.lost()
+
+    @property
+    def pipe(self) -> Pipe:
+        """To the newest."""
+        return self.lives[-1]
+
+    def says(self, meta: Meta, payload: bytes = b"") -> None:
+        """Of what it works on; what makes no sense ends it, as a transport would."""
+        try:
+            self._user.take(meta, payload)
+        except Exception:  # noqa: BLE001 - as asyncio does with a protocol that raises
+            self.pipe.abort()
+
+    def decoded(self) -> None:
+        """A row."""
+        self.says({"rows": 1, "sizes": None, "shapes": None, "payload": 1}, b"7")
+
+    def wrote(self, status: int = 200) -> None:
+        """A response."""
+        self.says({"status": status, "content_type": "text/plain", "retry_after": 0, "headers": []})
+
+
+class Slip:
+    """See Ticket."""
+
+    def __init__(self, asker: AnswerTo, timeout: float | None) -> None:
+        self.asker = asker
+        self.timeout = timeout
+        self.done = False
+
+    def answered(self) -> None:
+        """With something that the codec process has to write."""
+        self.done = True
+        reply: Any = self.asker
+        self.asker.deliver(reply.problem(PredictorError("raised"), None))
+
+
+class Desk:
+    """Has everything in it until the test says otherwise; see desk.Desk."""
+
+    def __init__(self) -> None:
+        self.methods = {"items": ITEMS}
+        self.default = "items"
+        self.slips: list[Slip] = []
+        self.cancelled: list[tuple[Slip, int]] = []
+        self.gone: list[Client] = []
+        self.broken: Exception | None = None
+
+    def line(self, method: str | None) -> Any:
+        """See Desk."""
+        return SimpleNamespace(spec=self.methods[method or "items"])
+
+    def submit(
+        self,
+        line: Line,
+        decoded: Decoded,
+        client: Client,
+        asker: AnswerTo,
+        timeout: float | None = None,
+    ) -> Ticket:
+        """See Desk."""
+        del line, decoded, client
+        if self.broken is not None:
+            raise self.broken
+        self.slips.append(Slip(asker, timeout))
+        return self.slips[-1]
+
+    def cancel(self, ticket: Ticket, status: int = 499) -> None:
+        """See Desk."""
+        assert isinstance(ticket, Slip)
+        ticket.done = True
+        self.cancelled.append((ticket, status))
+
+    def disconnected(self, client: Client) -> None:
+        """See Desk."""
+        self.gone.append(client)
+
+
+class Caller:
+    """Who asks for one thing."""
+
+    def __init__(self, world: "World", length: int, timeout: float | None) -> None:
+        self.answers: list[tuple[float, int, str]] = []
+        """When, and status and text."""
+        self.client = Client()
+        self.ticket = world.large.submit(
+            world.desk.line(None), Wire.PLAIN, head("application/json"), b"1" * length,
+            self.client, self, timeout, self.problem_of,
+        )  # fmt: skip
+
+    @staticmethod
+    def problem_of(error: ServingError) -> Answer:
+        """Its text."""
+        return Answer(error.status, b"", f"{error.code}: {error}".encode())
+
+    def request_id(self) -> str | None:
+        """See AnswerTo."""
+        return None
+
+    def deliver(self, answer: Answer) -> None:
+        """See AnswerTo."""
+        now = asyncio.get_running_loop().time()
+        self.answers.append((round(now, 2), answer.status, answer.body.decode()))
+
+    @property
+    def answer(self) -> tuple[float, int]:
+        """When, and which status; there is one answer."""
+        ((at, status, _),) = self.answers
+        return at, status
+
+
+class World:
+    """Large bodies of a replica, at a time that stands still while nobody sleeps."""
+
+    def __init__(self, timeout: float | None = 30.0, max_concurrency: int = 100) -> None:
+        settings: Any = SimpleNamespace(
+            timeout=timeout, max_concurrency=max_concurrency, runtime="nowhere"
+        )
+        self.desk = Desk()
+        self.codec = Codec()
+        self.codes: list[int] = []
+        self.large = LargeBodies(settings, self.desk, self.codes.append, self.codec.live)
+
+    def ask(self, length: int = 100, timeout: float | None = None) -> Caller:
+        """A request arrives now."""
+        return Caller(self, length, timeout)
+
+
+@pytest.fixture
+async def worlds() -> AsyncIterator[Callable[..., World]]:
+    """Makes worlds, which end with the test."""
+    made: list[World] = []
+
+    def world(**settings: Any) -> World:
+        made.append(World(**settings))
+        return made[-1]
+
+    yield world
+    for each in made:
+        await each.large.close()
+
+
+WORLDS = Callable[..., World]
+
+
+@looptime
+@pytest.mark.parametrize(
+    ("replica", "own", "expected"),
+    [(30.0, None, 30.0), (30.0, 2.0, 2.0), (1.0, 2.0, 1.0), (None, 2.0, 2.0)],
+)
+async def test_whoever_waits_for_the_codec_process_waits_no_longer_than_its_timeout(
+    worlds: WORLDS, replica: float | None, own: float | None, expected: float
+) -> None:
+    """Whether it is being taken apart or waits for that; its rows are not queued afterwards."""
+    world = worlds(timeout=replica)
+    active = world.ask(timeout=own)
+    await asyncio.sleep(0.1)
+    waiting = world.ask(timeout=own)
+    await asyncio.sleep(29.8)
+
+    if expected < 29:
+        world.codec.decoded()
+    await asyncio.sleep(2)
+
+    assert [(expected, 504), (expected + 0.1, 504)] == [active.answer, waiting.answer]
+    assert [504, 504] == world.codes
+    assert [] == world.desk.slips
+    whose = "as the request asked" if own == expected else "(overload.timeout)"
+    assert active.answers[0][2] == f"deadline_exceeded: no answer within {expected:g} s {whose}"
+
+
+@looptime
+async def test_who_has_no_timeout_waits(worlds: WORLDS) -> None:
+    """Where neither the replica nor the client has one, nothing is cut off but a step."""
+    world = worlds(timeout=None)
+    caller = world.ask()
+    await asyncio.sleep(29)
+    world.codec.decoded()
+    await asyncio.sleep(1000)
+
+    assert [] == caller.answers
+    assert [None] == [slip.timeout for slip in world.desk.slips]
+
+
+@looptime
+async def test_the_desk_gets_what_is_left_of_the_time(worlds: WORLDS) -> None:
+    """Not another whole timeout; and the error it ends with names the whole."""
+    world = worlds(timeout=30.0)
+    caller = world.ask()
+    await asyncio.sleep(20)
+    world.codec.decoded()
+    (slip,) = world.desk.slips
+    assert slip.timeout == pytest.approx(10, abs=0.01)
+
+    reply: Any = slip.asker
+    slip.done = True
+    slip.asker.deliver(reply.problem(DeadlineExceededError("no answer within 10 s"), None))
+
+    assert (
+        "no answer within 30 s (overload.timeout)" == world.codec.pipe.sent[-1]["error"]["message"]
+    )
+    assert [] == caller.answers
+
+
+@looptime
+async def test_no_more_bodies_wait_than_requests_may_be_in_the_replica(worlds: WORLDS) -> None:
+    """Whatever they do there: wait, are taken apart, or are at the desk; who is answered is not."""
+    world = worlds(max_concurrency=3)
+    for _ in range(3):
+        world.ask()
+    await asyncio.sleep(0)
+    world.codec.decoded()
+
+    with pytest.raises(QueueFullError, match="3 requests are in this replica"):
+        world.ask()
+
+    world.desk.slips[0].answered()
+    world.codec.decoded()
+    world.codec.wrote()
+    world.ask()
+
+
+@looptime
+async def test_at_the_end_whoever_waits_for_the_codec_process_is_told(worlds: WORLDS) -> None:
+    """What is at the desk is answered there."""
+    world = worlds()
+    at_the_desk, active, waiting = [world.ask() for _ in range(3)]
+    await asyncio.sleep(0)
+    world.codec.decoded()
+
+    world.large.abandon()
+    world.codec.decoded()
+    await asyncio.sleep(100)
+
+    assert [(0.0, 503)] * 2 == [active.answer, waiting.answer]
+    assert active.answers[0][2].startswith("draining")
+    assert [503, 503] == world.codes
+    assert [] == at_the_desk.answers
+    assert 1 == len(world.desk.slips)
+
+
+@looptime
+async def test_with_the_codec_process_goes_everything_that_it_had(worlds: WORLDS) -> None:
+    """Nobody waits for rows whose answer nobody can write; each is counted once."""
+    world = worlds()
+    answered, running, active, waiting = [world.ask() for _ in range(4)]
+    await asyncio.sleep(0)
+    world.codec.decoded()
+    world.codec.decoded()
+    world.desk.slips[0].answered()  # counted there; it waits to be written
+
+    world.codec.pipe.abort()
+    await asyncio.sleep(1)
+
+    assert [(0.0, 503)] * 3 == [answered.answer, running.answer, active.answer]
+    assert [(world.desk.slips[1], 503)] == world.desk.cancelled
+    assert [503] == world.codes
+    assert [] == waiting.answers
+    assert 2 == len(world.codec.lives)
+
+
+@looptime
+@pytest.mark.parametrize("said", [
+    {"rows": 1, "sizes": None, "shapes": None, "payload": 2},
+    {"rows": 1},
+    {"error": {}},
+    {"status": 200},
+])  # fmt: skip
+async def test_what_makes_no_sense_leaves_nobody_waiting(
+    worlds: WORLDS, said: dict[str, Any]
+) -> None:
+    """It ends the process, and so its requests."""
+    world = worlds()
+    caller = world.ask()
+    await asyncio.sleep(0)
+
+    world.codec.says(said, b"7")
+    await asyncio.sleep(1)
+
+    assert (0.0, 503) == caller.answer
+    assert [503] == world.codes
+
+
+@looptime
+async def test_a_desk_that_fails_leaves_nobody_waiting(worlds: WORLDS) -> None:
+    """A bug of ours is no error of the request's, and yet it is answered."""
+    world = worlds()
+    caller = world.ask()
+    await asyncio.sleep(0)
+    world.desk.broken = TypeError("not a line")
+
+    world.codec.decoded()
+    await asyncio.sleep(1)
+
+    assert (0.0, 503) == caller.answer
+    assert [503] == world.codes
+
+
+@looptime
+async def test_a_client_that_left_is_not_awaited(worlds: WORLDS) -> None:
+    """Whatever was being done for it; what the desk has counted is not counted again."""
+    world = worlds()
+    callers = [world.ask() for _ in range(4)]
+    await asyncio.sleep(0)
+    world.codec.decoded()
+    world.codec.decoded()
+    written, running, active, waiting = callers
+    world.desk.slips[0].answered()
+
+    for caller in callers:
+        world.large.cancel(caller.ticket)
+    world.codec.decoded()
+    await asyncio.sleep(50)
+
+    assert [written.client, active.client, waiting.client] == world.desk.gone
+    assert [(world.desk.slips[1], 499)] == world.desk.cancelled
+    assert [499, 499] == world.codes
+    assert [] == [caller.answers for caller in callers if caller.answers]
+    forgotten = [meta["forget"] for meta in world.codec.pipe.sent if "forget" in meta]
+    assert [written.ticket.number, running.ticket.number, active.ticket.number] == forgotten
+
+
+@looptime
+async def test_a_process_that_worked_dies_for_the_first_time_again(worlds: WORLDS) -> None:
+    """Only deaths one after the other make the next start wait longer."""
+    world = worlds(timeout=None)
+    for _ in range(20):
+        world.ask()
+    for _ in range(6):
+        await asyncio.sleep(0.2)
+        world.codec.decoded()
+        world.codec.pipe.abort()
+    await asyncio.sleep(0.2)
+
+    assert 7 == len(world.codec.lives)
+
+
+@looptime
+async def test_a_process_that_cannot_be_started_was_not_restarted(worlds: WORLDS) -> None:
+    """What is told is what happened."""
+    world = worlds()
+    world.codec.broken = OSError("no process left")
+    caller = world.ask()
+    await asyncio.sleep(1)
+
+    assert (0.0, 503) == caller.answer
+    assert "could not be started" in caller.answers[0][2]
+
+
+async def test_a_process_that_cannot_be_spoken_with_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would live on, and nobody would know of it."""
+    child = MagicMock(ended=AsyncMock(return_value=0))
+    ours, theirs = MagicMock(), MagicMock()
+    refuse = AsyncMock(side_effect=OSError("no descriptor left"))
+    monkeypatch.setattr(codec_life, "Child", lambda *_: child)
+    monkeypatch.setattr(codec_life.socket, "socketpair", lambda: (ours, theirs))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncio.get_running_loop(), "create_connection", refuse)
+        with pytest.raises(OSError, match="no descriptor left"):
+            await codec_life.live(World().large, "nowhere")
+
+    child.signal.assert_called_once_with(signal.SIGKILL)
+    child.ended.assert_awaited_once()
+    ours.close.assert_called_once()
