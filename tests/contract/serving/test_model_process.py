@@ -27,6 +27,7 @@ from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.recorder import Recorder
 from batchedapi_serving.predictor.api import MethodSpec
 from batchedapi_serving.settings import BatchingSettings, ReplicaSettings
+from batchedapi_serving.supervisor.outcome import EXIT_UNFIT
 
 HEAD = RequestHead(b"application/json", b"", ())
 PREDICTOR = """
@@ -612,6 +613,35 @@ async def test_a_call_that_ends_the_channels_thread_ends_the_process(error: str)
             await until(lambda: process.process.poll() is not None)
 
             assert 1 == process.process.returncode
+    finally:
+        process.close()
+
+
+@pytest.mark.parametrize("method", ["on_a_lane", "on_the_channel"])
+async def test_a_process_that_lost_its_device_ends_with_a_code_of_its_own(method: str) -> None:
+    """S21: the supervisor tells it from the death of a process that is well."""
+    code = """
+        from batchedapi_serving import batched
+
+        class Composed:
+            def __init__(self, config, context):
+                pass
+
+            @batched
+            def on_a_lane(self, items):
+                raise RuntimeError("CUDA error: device-side assert triggered")
+
+            @batched
+            async def on_the_channel(self, items):
+                raise RuntimeError("CUDA error: device-side assert triggered")
+    """
+    process = ModelProcess(code, threads=1)
+    try:
+        async with web(process) as front:
+            front.ask(method, 1)
+            await until(lambda: process.process.poll() is not None)
+
+            assert EXIT_UNFIT == process.process.returncode
     finally:
         process.close()
 
