@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 from batchedapi_core import contract
 from batchedapi_operator.keys import JsonObject
 from batchedapi_operator.resources.deployment import CONTAINER
-from batchedapi_operator.resources.setting import digest_of
+from batchedapi_operator.resources.setting import Stored
 
 _BEFORE_LOADING_SECONDS: Final = 300.0
 """For a node and the image, on top of what loading may take."""
@@ -120,8 +120,8 @@ class DeploymentView:
     image: str
     revision: str
     """Digest that its pod template carries."""
-    setting: str
-    """Digest of the environment and resources of its serving container; empty without one."""
+    setting: Stored | None
+    """Environment and resources of its serving container; None without one."""
     conditions: Mapping[str, ConditionView] = field(default_factory=dict)
 
     @classmethod
@@ -143,7 +143,7 @@ class DeploymentView:
             updated=status.get("updatedReplicas", 0),
             image=serving[0]["image"] if serving else "",
             revision=(template["metadata"].get("labels") or {}).get(contract.LABEL_REVISION, ""),
-            setting=digest_of(serving[0]) if serving else "",
+            setting=Stored.of(serving[0], metadata.get("managedFields") or ()) if serving else None,
             conditions=_conditions(status),
         )
 

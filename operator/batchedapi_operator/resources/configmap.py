@@ -15,7 +15,7 @@ from batchedapi_core.manifest import BatchedAPI, serving_slice
 from batchedapi_operator.errors import InvalidSpecError
 from batchedapi_operator.keys import CONFIG_MAPS, JsonObject
 from batchedapi_operator.resources.names import REVISION_DIGITS, head, revision_name
-from batchedapi_operator.resources.setting import Running, digest_of, setting_of
+from batchedapi_operator.resources.setting import Running, parts_of, setting_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +64,10 @@ def revision_of(
     model = api.spec.predictor.model
     if model is not None and model.claim is not None:
         hashed.append(model.claim)  # the slice names the folder that it is mounted at alone
-    setting = digest_of(setting_of(api))
     digest = _digest(hashed)
-    first = running is None or (running.digest, running.setting or setting) == (digest, setting)
-    if not first:
-        digest = _digest([*hashed, setting])
+    kept = running is None or running.setting is None or running.setting.is_that_of(api)
+    if running is not None and not (kept and running.digest == digest):
+        digest = _digest([*hashed, parts_of(setting_of(api))])
     return Revision(
         name=revision_name(api.metadata.name, digest),
         digest=digest,

@@ -3,9 +3,8 @@
 The same code serves faster or slower with another setting, so another setting is another revision.
 """
 
-import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +20,36 @@ from batchedapi_core.manifest import (
 from batchedapi_operator.keys import JsonObject
 
 GPU: Final = "nvidia.com/gpu"
+_KINDS: Final = ("requests", "limits")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The setting of a serving container as the apiserver keeps it."""
+
+    parts: Mapping[str, str]
+    """As `parts_of` gives them."""
+    ours: frozenset[str] | None
+    """Parts that our manager owns; None: nobody wrote down who owns what."""
+
+    @classmethod
+    def of(cls, container: Mapping[str, Any], managed: Iterable[Mapping[str, Any]]) -> "Stored":
+        """From a container and the `managedFields` of its Deployment."""
+        applied = [one for one in managed if one.get("manager") == contract.FIELD_MANAGER]
+        owned = [_owned(one.get("fieldsV1") or {}, container["name"]) for one in applied]
+        return cls(parts_of(container), frozenset().union(*owned) if owned else None)
+
+    def is_that_of(self, api: BatchedAPI) -> bool:
+        """Whether applying `api` would change nothing of it.
+
+        What others have added, a webhook or `kubectl set env`, an apply leaves alone.
+        """
+        asked = parts_of(setting_of(api))
+        return asked == {
+            part: value
+            for part, value in self.parts.items()
+            if part in asked or self.ours is None or part in self.ours
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +58,8 @@ class Running:
 
     digest: str
     """Of their revision."""
-    setting: str | None
-    """As `digest_of` gives it; None: there is no Deployment left to tell."""
+    setting: Stored | None
+    """None: there is no Deployment left to tell."""
 
 
 def setting_of(api: BatchedAPI) -> JsonObject:
@@ -39,23 +68,37 @@ def setting_of(api: BatchedAPI) -> JsonObject:
     return {**({"env": env} if env else {}), "resources": _resources(api.spec.compute)}
 
 
-def digest_of(container: Mapping[str, Any]) -> str:
-    """Of the setting of a container, one that we built or one that the apiserver has stored.
+def parts_of(container: Mapping[str, Any]) -> dict[str, str]:
+    """Each part of the setting of a container, one that we built or one that is stored.
 
     The apiserver writes quantities its own way and leaves empty values out; nor does it keep the
     order of variables in every merge.
     """
     resources = container.get("resources") or {}
     quantities = {
-        kind: {name: _plain(value) for name, value in (resources.get(kind) or {}).items()}
-        for kind in ("requests", "limits")
+        f"{kind}/{name}": _plain(value)
+        for kind in _KINDS
+        for name, value in (resources.get(kind) or {}).items()
     }
-    env = sorted(
-        (one["name"], one.get("value", ""), json.dumps(one.get("valueFrom"), sort_keys=True))
+    env = {
+        f"env/{one['name']}": json.dumps([one.get("value", ""), one.get("valueFrom")])
         for one in container.get("env") or ()
-    )
-    text = json.dumps([quantities, env], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    }
+    return quantities | env
+
+
+def _owned(fields: Mapping[str, Any], container: str) -> set[str]:
+    """The same parts, out of `fieldsV1` of a Deployment."""
+    for name in ("f:spec", "f:template", "f:spec", "f:containers", f'k:{{"name":"{container}"}}'):
+        fields = fields.get(name) or {}
+    resources = fields.get("f:resources") or {}
+    quantities = {
+        f"{kind}/{name.removeprefix('f:')}"
+        for kind in _KINDS
+        for name in resources.get(f"f:{kind}") or {}
+    }
+    keys = (name for name in fields.get("f:env") or {} if name.startswith("k:"))
+    return quantities | {f"env/{json.loads(key.removeprefix('k:'))['name']}" for key in keys}
 
 
 def _plain(value: object) -> str:

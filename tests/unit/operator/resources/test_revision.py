@@ -4,10 +4,12 @@ from typing import Any, Final
 
 import pytest
 import yaml
-from tests.unit.operator.worlds import KEY, UID, api
+from tests.unit.operator.worlds import KEY, UID, api, deployment_body
 
 from batchedapi_core.manifest import parse_api
 from batchedapi_operator.errors import InvalidSpecError
+from batchedapi_operator.reconcile.plan import running
+from batchedapi_operator.reconcile.views import DeploymentView, Observed
 from batchedapi_operator.resources import (
     Running,
     build_config_map,
@@ -15,7 +17,7 @@ from batchedapi_operator.resources import (
     revision_of,
     url,
 )
-from batchedapi_operator.resources.setting import digest_of
+from batchedapi_operator.resources.setting import Stored, parts_of
 
 
 def test_it_holds_the_slice_and_every_file() -> None:
@@ -67,6 +69,7 @@ AS_STORED: Final[dict[str, Any]] = {
     },
 }
 """The same setting as the apiserver keeps it."""
+STORED: Final = Stored(parts_of(AS_STORED), None)
 
 
 def changed(section: str, **fields: Any) -> dict[str, Any]:
@@ -89,22 +92,78 @@ def changed(section: str, **fields: Any) -> dict[str, Any]:
 def test_another_setting_is_another_revision(spec: dict[str, Any]) -> None:
     """A quarter of the CPU has another service time: what was learned is not of it."""
     before = revision_of(api(**SETTING), {}, {})
-    running = Running(before.digest, digest_of(AS_STORED))
+    running = Running(before.digest, STORED)
 
     after = revision_of(api(**spec), {}, {}, running)
-    back = revision_of(api(**SETTING), {}, {}, Running(after.digest, "of the other"))
+    back = revision_of(
+        api(**SETTING), {}, {}, Running(after.digest, Stored({"requests/cpu": "9"}, None))
+    )
 
     assert len({before.name, after.name, back.name}) == 3
-    assert after == revision_of(api(**spec), {}, {}, Running(after.digest, "whatever"))
+    assert after == revision_of(api(**spec), {}, {}, Running(after.digest, None))
 
 
-@pytest.mark.parametrize("setting", [digest_of(AS_STORED), None], ids=["as stored", "not told"])
-def test_a_setting_that_is_not_changed_keeps_the_name(setting: str | None) -> None:
+@pytest.mark.parametrize("setting", [STORED, None], ids=["as stored", "not told"])
+def test_a_setting_that_is_not_changed_keeps_the_name(setting: Stored | None) -> None:
     """Also one that an earlier version gave, which knew nothing of settings: no pod is rolled."""
     before = revision_of(api(**SETTING), {}, {})
     raised = api(**SETTING, autoscaling={"maxReplicas": 50})
 
     assert before == revision_of(raised, {}, {}, Running(before.digest, setting))
+
+
+OWNED: Final[dict[str, Any]] = {
+    "f:env": {'k:{"name":"A"}': {".": {}, "f:value": {}}, 'k:{"name":"B"}': {".": {}}},
+    "f:resources": {"f:requests": {"f:cpu": {}}, "f:limits": {"f:memory": {}}},
+}
+"""What the operator has applied, as `managedFields` tell it."""
+
+
+def applied(container: dict[str, Any]) -> Observed:
+    """A Deployment that runs the first revision of SETTING, with `container` stored."""
+    body = deployment_body(revision=revision_of(api(**SETTING), {}, {}).digest)
+    pods = body["spec"]["template"]["spec"]
+    pods["containers"] = [{"name": "serving", "image": "x", **container}]
+    owned = {"f:template": {"f:spec": {"f:containers": {'k:{"name":"serving"}': OWNED}}}}
+    ours = {"manager": "batchedapi-operator", "fieldsV1": {"f:spec": owned}}
+    body["metadata"]["managedFields"].append(ours)
+    return Observed(status={}, deployment=DeploymentView.of(body))
+
+
+INJECTED: Final[dict[str, Any]] = {
+    "env": [*AS_STORED["env"], {"name": "HTTP_PROXY", "value": "http://proxy"}],
+    "resources": {
+        "requests": {**AS_STORED["resources"]["requests"], "ephemeral-storage": "1Gi"},
+        "limits": {**AS_STORED["resources"]["limits"], "cpu": "2"},
+    },
+}
+
+
+def test_what_others_add_is_no_change_of_the_setting() -> None:
+    """A webhook on Deployments or `kubectl set env`: an apply leaves it, so nobody changed it."""
+    before = revision_of(api(**SETTING), {}, {})
+
+    after = revision_of(api(**SETTING), {}, {}, running(api(**SETTING), applied(INJECTED)))
+
+    assert before == after
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param(changed("predictor", env=[{"name": "A", "value": "1"}]), id="a variable less"),
+        pytest.param(changed("predictor", env=[]), id="no variable left"),
+        pytest.param(changed("compute", mem=None), id="no memory limit"),
+        pytest.param(changed("compute", cpu="500m"), id="less cpu"),
+    ],
+)
+def test_what_we_have_applied_and_would_not_any_more_is_a_change(spec: dict[str, Any]) -> None:
+    """Also beside what others have added."""
+    before = revision_of(api(**SETTING), {}, {})
+
+    after = revision_of(api(**spec), {}, {}, running(api(**spec), applied(INJECTED)))
+
+    assert before.name != after.name
 
 
 def test_settings_that_we_never_write_are_told_apart() -> None:
@@ -117,7 +176,7 @@ def test_settings_that_we_never_write_are_told_apart() -> None:
         {"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]},
     ]
 
-    assert len(edits) == len({digest_of(one) for one in edits})
+    assert len(edits) == len({str(parts_of(one)) for one in edits})
 
 
 @pytest.mark.parametrize("binary", [False, True])
