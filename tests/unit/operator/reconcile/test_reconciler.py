@@ -22,7 +22,14 @@ from batchedapi_operator.errors import (
     NamespaceGoingError,
     RefusedError,
 )
-from batchedapi_operator.keys import BATCHED_APIS, CONFIG_MAPS, DEPLOYMENTS, SERVICES, ObjectKey
+from batchedapi_operator.keys import (
+    BATCHED_APIS,
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    SERVICES,
+    JsonObject,
+    ObjectKey,
+)
 from batchedapi_operator.outbox import Outbox
 from batchedapi_operator.reconcile.reconciler import Reconciler
 from batchedapi_operator.store import Store
@@ -257,6 +264,27 @@ async def test_a_status_that_is_true_again_follows_another_that_is_being_sent(
 
     generations = [status["observedGeneration"] for _, status in cluster.statuses]
     assert [2, 1] == generations[-2:]
+
+
+@pytest.mark.parametrize("brought", [False, True])
+async def test_what_is_read_is_known_unless_a_watch_brings_more_meanwhile(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, *, brought: bool
+) -> None:
+    """A watch may be cut off, or be quicker than the reads of the children."""
+    store, find = Store(), cluster.find
+    first, read, newest = ({**api_body(), "status": {"replicas": n}} for n in range(3))
+
+    async def slowly(*arguments: Any) -> list[JsonObject]:
+        if brought:
+            store.put_api(newest)
+        return await find(*arguments)
+
+    monkeypatch.setattr(cluster, "find", slowly)
+    store.put_api(first)
+    cluster.put(BATCHED_APIS, read)
+    await Reconciler(cluster, store, Outbox(), IMAGE).reconcile(KEY)
+
+    assert (newest if brought else read) == store.api(KEY)
 
 
 async def test_a_deleted_api_is_forgotten(cluster: MemoryCluster) -> None:
