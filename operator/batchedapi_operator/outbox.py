@@ -21,7 +21,7 @@ from batchedapi_operator.queue import rest_after
 
 log = logging.getLogger(__name__)
 
-STATUS_WRITES_PER_SECOND: Final = 9.0
+STATUS_WRITES_PER_SECOND: Final = 8.0
 """Of all APIs, evenly spaced. In no second are there to be more than 10, and what is sent evenly
 bunches up on its way."""
 SECONDS_PER_STATUS_WRITE: Final = 10.0

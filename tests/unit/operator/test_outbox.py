@@ -68,7 +68,7 @@ async def outbox_for(seconds: float, put: Callable[[Outbox], None]) -> None:
     running.cancel()
 
 
-async def test_statuses_of_all_apis_go_out_evenly_nine_a_second() -> None:
+async def test_statuses_of_all_apis_go_out_evenly_eight_a_second() -> None:
     """A thousand APIs of an operator that starts must not be a thousand writes."""
     sent = Sent()
 
@@ -76,11 +76,11 @@ async def test_statuses_of_all_apis_go_out_evenly_nine_a_second() -> None:
         for number in range(200):
             outbox.put(key(number), RECONCILER_STATUS, sent.word(str(number)))
 
-    await outbox_for(23.0, put)
+    await outbox_for(26.0, put)
 
     times = [time for time, _ in sent.words]
     assert 200 == len(times)
-    assert min(later - earlier for earlier, later in pairwise(times)) >= 0.111
+    assert min(later - earlier for earlier, later in pairwise(times)) >= 0.1249
 
 
 async def test_of_one_api_the_newest_is_sent_and_no_older() -> None:
@@ -122,7 +122,7 @@ async def test_figures_give_way_to_states_but_not_for_ever() -> None:
     assert {"state"} == set(sent.texts)
 
     sent.words.clear()
-    await outbox_for(57.0, put)
+    await outbox_for(64.0, put)
     assert 100 == sent.texts.count("figures")
 
 
