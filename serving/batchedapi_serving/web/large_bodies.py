@@ -33,7 +33,7 @@ from batchedapi_serving.processes import essential
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.supervisor.children import Backoff
 from batchedapi_serving.web import codec_life
-from batchedapi_serving.web.large_request import LargeRequest, question
+from batchedapi_serving.web.large_request import LargeRequest, next_of, question
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +96,8 @@ class LargeBodies:
         self._answered = answered
         self.asked = 0
         """See CodecUser."""
-        self._bodies: deque[LargeRequest] = deque()
+        self._bodies: list[LargeRequest] = []  # in order of arrival
+        self._passed_since: float | None = None  # others were taken before the oldest
         self._answers: deque[tuple[LargeRequest, bytes]] = deque()
         self._inside: set[LargeRequest] = set()  # whose replies the process has
         self._active: LargeRequest | None = None  # what it works on
@@ -224,9 +225,17 @@ class LargeBodies:
                 self._begin(request, (frame,))
                 return
         if self._bodies:
-            request = self._bodies.popleft()
+            request = self._next_body()
             body, request.body = request.body, b""
             self._begin(request, (encode_frame(question(request), (), len(body)), body))
+
+    def _next_body(self) -> LargeRequest:
+        now, oldest = asyncio.get_running_loop().time(), self._bodies[0]
+        since = now if self._passed_since is None else self._passed_since
+        lengths = [len(request.body) for request in self._bodies]
+        request = self._bodies.pop(next_of(lengths, now - since, oldest.patience))
+        self._passed_since = None if request is oldest else since
+        return request
 
     def _begin(self, request: LargeRequest, pieces: Sequence[bytes]) -> None:
         self._active = request

@@ -2,8 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs.base import Answer, Head, Receipt, Results, Wire
@@ -11,6 +11,8 @@ from batchedapi_serving.dispatch.desk import AnswerTo, Line, Ticket
 from batchedapi_serving.dispatch.frames import Meta, encode_frame
 from batchedapi_serving.dispatch.remote_frames import error_meta, receipt_meta, status_of
 from batchedapi_serving.errors import DeadlineExceededError, ServingError
+
+_PASSED_OVER_SECONDS: Final = 1.0
 
 
 class Writer(Protocol):
@@ -27,8 +29,8 @@ class LargeRequest:
     """
 
     __slots__ = (
-        "_hurried", "_owner", "_patience", "asker", "body", "client", "counted", "deadline", "done",
-        "head", "line", "number", "problem_of", "ticket", "wire",
+        "_hurried", "_owner", "asker", "body", "client", "counted", "deadline", "done",
+        "head", "line", "number", "patience", "problem_of", "ticket", "wire",
     )  # fmt: skip
 
     def __init__(  # noqa: PLR0917 - one for each request, made in one place
@@ -39,8 +41,9 @@ class LargeRequest:
         """`timeout` is the client's own, `longest` the replica's, in seconds; None: none."""
         patience = math.inf if longest is None else longest
         self._hurried = timeout is not None and timeout < patience
-        self._patience = patience if timeout is None else min(timeout, patience)
-        self.deadline = asyncio.get_running_loop().time() + self._patience
+        self.patience = patience if timeout is None else min(timeout, patience)
+        """Seconds from its arrival to its deadline; inf: none."""
+        self.deadline = asyncio.get_running_loop().time() + self.patience
         """Seconds on the loop's clock; inf: none."""
         self._owner = owner
         self.number = number
@@ -60,7 +63,7 @@ class LargeRequest:
 
     def late(self) -> DeadlineExceededError:
         """What it is answered with at its deadline."""
-        return DeadlineExceededError.after(self._patience, hurried=self._hurried)
+        return DeadlineExceededError.after(self.patience, hurried=self._hurried)
 
     def request_id(self) -> str | None:
         """See AnswerTo."""
@@ -84,6 +87,23 @@ class LargeRequest:
             error = self.late()
         meta = {"problem": self.number, "error": error_meta(error), "request_id": request_id}
         return Answer(error.status, b"", encode_frame(meta))
+
+
+def next_of(lengths: Sequence[int], passed_over: float, patience: float) -> int:
+    """Which of the bodies that wait is taken apart next: the smallest.
+
+    So nobody's small body waits behind many large ones. The oldest has its turn all the same once
+    it was passed over for a second, or a quarter of its time if that is less; then the next oldest
+    can be passed over for as long again.
+
+    Args:
+        lengths: In bytes, the oldest first; not empty.
+        passed_over: Seconds for which others have been taken before the oldest.
+        patience: Seconds that the oldest waits for its answer in all.
+    """
+    if passed_over >= min(_PASSED_OVER_SECONDS, patience / 4):
+        return 0
+    return min(range(len(lengths)), key=lengths.__getitem__)
 
 
 def question(request: LargeRequest) -> Meta:

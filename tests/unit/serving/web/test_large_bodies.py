@@ -1,6 +1,7 @@
 """Which bodies are taken apart elsewhere, and that nobody is forgotten there."""
 
 import asyncio
+import math
 import signal
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
@@ -26,6 +27,7 @@ from batchedapi_serving.predictor.tensor import Tensor
 from batchedapi_serving.web import codec_life
 from batchedapi_serving.web.codec_life import CodecUser
 from batchedapi_serving.web.large_bodies import LargeBodies, is_large, is_large_beside
+from batchedapi_serving.web.large_request import next_of
 
 KIB = 1024
 PIXELS = MethodSpec("pixels", batched=True, inputs={"x": Tensor("UINT8", ["bytes"])})
@@ -495,3 +497,83 @@ async def test_a_process_that_cannot_be_spoken_with_is_ended(
     child.signal.assert_called_once_with(signal.SIGKILL)
     child.ended.assert_awaited_once()
     ours.close.assert_called_once()
+
+
+KB, MB = 1000, 1000 * 1000
+
+
+@pytest.mark.parametrize(
+    ("lengths", "passed_over", "timeout", "expected"),
+    [
+        pytest.param([5], 0.0, 30.0, 0, id="the only one"),
+        pytest.param([32 * MB, 70 * KB], 0.0, 30.0, 1, id="the smallest"),
+        pytest.param([32 * MB, 70 * KB, 70 * KB], 0.0, 30.0, 1, id="the older of the smallest"),
+        pytest.param([32 * MB, 70 * KB], 0.99, 30.0, 1, id="not yet"),
+        pytest.param([32 * MB, 70 * KB], 1.0, 30.0, 0, id="the oldest, after a second"),
+        pytest.param([32 * MB, 70 * KB], 0.5, 2.0, 0, id="after a quarter of its time"),
+        pytest.param([32 * MB, 70 * KB], 0.49, 2.0, 1, id="before a quarter of its time"),
+        pytest.param([32 * MB, 70 * KB], 1.0, math.inf, 0, id="without a timeout"),
+    ],
+)
+def test_the_smallest_is_next_and_the_oldest_is_not_passed_over_for_long(
+    lengths: list[int], passed_over: float, timeout: float, expected: int
+) -> None:
+    """Whose turn it is, by length and by how long the oldest was passed over."""
+    assert expected == next_of(lengths, passed_over, timeout)
+
+
+async def taken_apart(world: World, seconds: Callable[[int], float], until: float) -> None:
+    """Play the process, which takes `seconds(length)` for each body."""
+    loop = asyncio.get_running_loop()
+    seen = 0
+    while loop.time() < until:
+        if len(world.codec.pipe.sent) == seen:
+            await asyncio.sleep(0.01)
+            continue
+        length = len(world.codec.pipe.bodies[seen])
+        seen += 1
+        await asyncio.sleep(seconds(length))
+        world.codec.decoded()
+
+
+@looptime
+async def test_large_bodies_of_one_client_do_not_hold_up_small_ones_of_others(
+    worlds: WORLDS,
+) -> None:
+    """Each waits for one at most, however many were there before."""
+    world = worlds(timeout=None)
+    for _ in range(8):
+        world.ask(length=320 * KB)  # a second each
+    await asyncio.sleep(0)
+    work = asyncio.create_task(taken_apart(world, lambda n: n / (320 * KB), 20))
+    waits = []
+    for _ in range(5):
+        await asyncio.sleep(1.3)
+        asked, before = asyncio.get_running_loop().time(), len(world.desk.slips)
+        small = world.ask(length=KB)
+        while not small.ticket.ticket:  # noqa: ASYNC110 - the desk here has no event
+            await asyncio.sleep(0.01)
+        waits.append(asyncio.get_running_loop().time() - asked)
+        assert len(world.desk.slips) <= before + 2
+
+    assert max(waits) < 1.1
+    await work
+    assert 13 == len(world.desk.slips)
+
+
+@looptime
+async def test_small_bodies_do_not_pass_a_large_one_for_long(worlds: WORLDS) -> None:
+    """However many of them come: it has its turn after a second."""
+    world = worlds(timeout=None)
+    world.ask(length=KB)
+    large = world.ask(length=320 * KB)
+    await asyncio.sleep(0)
+    work = asyncio.create_task(taken_apart(world, lambda _: 0.1, 3))
+    for _ in range(20):
+        world.ask(length=KB)
+
+    await work
+
+    at = [len(body) for body in world.codec.pipe.bodies].index(320 * KB)
+    assert 9 < at < 14
+    assert large.ticket.ticket is not None
