@@ -3,6 +3,8 @@
 import http.client
 import json
 import re
+import threading
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
@@ -85,8 +87,13 @@ def read_decisions(
         ClickException: The operator cannot be asked; the message says what to do about it.
     """
     path = f"{PATH_DECISIONS}/{quote(namespace)}/{quote(name)}?last={last}"
+    failure: click.ClickException | None = None
     for pod in operator_pods(operator_namespace):
-        status, payload = _ask(pod, path)
+        try:
+            status, payload = _ask(pod, path)
+        except click.ClickException as error:
+            failure = failure or error  # it may be another that decides
+            continue
         if status == NOT_FOUND:
             continue
         try:
@@ -95,11 +102,13 @@ def read_decisions(
             message = f"{pod}: expected decisions, got {status} {payload[:200]!r}"
             raise click.ClickException(message) from error
         return found
+    if failure is not None:
+        raise failure
     return []
 
 
 def operator_pods(namespace: str) -> list[OperatorPod]:
-    """Running pods of operators.
+    """Running pods of operators that are to stay.
 
     Raises:
         ClickException: There is none, or the user may not look for them.
@@ -113,7 +122,11 @@ def operator_pods(namespace: str) -> list[OperatorPod]:
         raise click.ClickException(text) from error
     except HTTPError as error:
         raise click.ClickException(f"apiserver: {error}") from error
-    running = [pod for pod in found.items if pod.status.phase == "Running"]
+    running = [
+        pod
+        for pod in found.items
+        if pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None
+    ]
     if not running:
         raise click.ClickException(
             f"no operator runs in namespace {namespace!r}: name the operator's with"
@@ -128,18 +141,7 @@ def operator_pods(namespace: str) -> list[OperatorPod]:
 
 def _ask(pod: OperatorPod, path: str) -> tuple[int, bytes]:
     """Status and body of a GET through a port-forward."""
-    try:
-        forward: Any = portforward(
-            client.CoreV1Api().connect_get_namespaced_pod_portforward,
-            pod.name,
-            pod.namespace,
-            ports=str(contract.OPERATOR_DECISIONS_PORT),
-        )
-    except client.ApiException as error:
-        told = _HANDSHAKE.search(str(error.reason))
-        status = int(told[1]) if told is not None else error.status
-        text = _refusal(pod.namespace, pod.release, status, error.reason)
-        raise click.ClickException(text) from error
+    forward = _forwarded(pod)
     connection = http.client.HTTPConnection("localhost", timeout=SECONDS)
     connection.sock = forward.socket(contract.OPERATOR_DECISIONS_PORT)
     connection.sock.settimeout(SECONDS)
@@ -153,6 +155,33 @@ def _ask(pod: OperatorPod, path: str) -> tuple[int, bytes]:
         raise click.ClickException(text) from error
     finally:
         forward.close()
+
+
+def _forwarded(pod: OperatorPod) -> Any:
+    """A port-forward to the pod; in a thread, since the client's handshake has no time limit."""
+    made: Future[Any] = Future()
+
+    def connect() -> None:
+        # a client of its own: one that hangs must not be shared with the next forward
+        api = client.CoreV1Api(client.ApiClient())
+        asked = api.connect_get_namespaced_pod_portforward
+        port = str(contract.OPERATOR_DECISIONS_PORT)
+        try:
+            made.set_result(portforward(asked, pod.name, pod.namespace, ports=port))
+        except client.ApiException as error:
+            made.set_exception(error)
+
+    threading.Thread(target=connect, name=f"forward to {pod.name}", daemon=True).start()
+    try:
+        return made.result(SECONDS)
+    except TimeoutError as error:
+        text = f"{pod} does not answer: no port-forward in {SECONDS:g} s"
+        raise click.ClickException(text) from error
+    except client.ApiException as error:
+        told = _HANDSHAKE.search(str(error.reason))
+        status = int(told[1]) if told is not None else error.status
+        text = _refusal(pod.namespace, pod.release, status, error.reason)
+        raise click.ClickException(text) from error
 
 
 def _refusal(namespace: str, release: str, status: int, reason: object) -> str:
