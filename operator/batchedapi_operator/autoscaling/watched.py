@@ -122,6 +122,7 @@ def _rested(state: ScalingState) -> ScalingState:
         lows=(),
         sizes=(),
         ready_sizes=(),
+        node_wait=None,
         bursts=(),
         foresight=replace(state.foresight, highs=Series()),
     )

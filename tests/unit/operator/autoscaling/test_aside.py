@@ -1,5 +1,6 @@
 """When others decide the replicas: what of the status stays, and how the autoscaler goes on."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from prometheus_client import generate_latest
 from tests.unit.operator.autoscaling.test_loop import Situation
 from tests.unit.operator.worlds import KEY, deployment_body
 
+from batchedapi_core.scaling import ScalingState
 from batchedapi_operator.autoscaling.watched import Watched
 from batchedapi_operator.errors import ApplyError
 from batchedapi_operator.keys import DEPLOYMENTS
@@ -119,6 +121,25 @@ async def test_back_in_mode_native_nothing_is_removed_before_a_window_was_watche
     await back.run(300)
 
     assert (4, 1) == (after_50_seconds, back.replicas)
+
+
+@pytest.mark.parametrize(
+    ("policy", "kept"),
+    [
+        pytest.param({"policy": "Utilization"}, True, id="an operator before this one"),
+        pytest.param({}, False, id="nobody, for days maybe"),
+    ],
+)
+def test_a_wait_for_a_node_before_standing_aside_is_forgotten(
+    policy: dict[str, str], *, kept: bool
+) -> None:
+    """It keeps the hedge off for an hour from when it was seen, and nobody knows when that was."""
+    learned = replace(ScalingState.empty(), node_wait=-60.0).to_saved()
+    document = {"status": {"autoscaling": {"learned": learned, **policy}}}
+
+    restored = Watched.restored("uid", document)
+
+    assert kept == (restored.state.node_wait is not None)
 
 
 async def test_a_paused_api_whose_deployment_is_yet_to_be_listed_is_not_written_to() -> None:
