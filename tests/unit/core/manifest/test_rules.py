@@ -367,3 +367,15 @@ def test_every_rule_is_in_the_schema_of_the_apiserver() -> None:
     assert all({"rule", "message"} <= set(validation) for validation in theirs)
     reasons = {validation.get("reason", "FieldValueInvalid") for validation in theirs}
     assert reasons <= {"FieldValueInvalid", "FieldValueRequired"}
+
+
+def test_a_rule_for_new_manifests_does_not_bind_one_that_is_stored() -> None:
+    """What was accepted once goes on; every other rule binds it as well."""
+    preload = predictor(env=[{"name": "LD_PRELOAD"}])
+    hot = predictor(model={"uri": "file:///a/../b"})
+
+    assert parse_api(document(preload), stored=True).spec.predictor.env[0].name == "LD_PRELOAD"
+    with pytest.raises(ManifestError, match="LD_"):
+        parse_api(document(preload))
+    with pytest.raises(ManifestError, match=r"must not have \.\."):
+        parse_api(document(hot), stored=True)
