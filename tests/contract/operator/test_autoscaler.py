@@ -52,8 +52,11 @@ async def test_nothing_of_a_paused_api_is_changed_until_it_is_resumed(world: Wor
         changed = template(await world.deployment("paused")) != before
         return changed and await replicas(world, "paused") == 3
 
+    async def said() -> bool:
+        return await phase() != "Paused"
+
     await until(resumed, "the edit to be rolled out")
-    assert "Paused" != await phase()
+    await until(said, "the phase to follow, at the pace of statuses")
 
 
 async def test_a_new_api_begins_with_init_replicas(world: World) -> None:
