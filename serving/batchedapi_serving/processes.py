@@ -1,19 +1,35 @@
-"""What every child process of a replica does: end with its supervisor, spare the GC the heap."""
+"""The processes of a replica: how one is started and awaited, and what each of them does.
+
+Each ends with its parent, gives memory back, and spares the garbage collector the heap.
+"""
 
 import asyncio
 import contextlib
 import ctypes
 import gc
+import json
 import logging
 import os
 import signal
 import socket
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from batchedapi_serving.errors import LoadError
+
 log = logging.getLogger(__name__)
+
+EXIT_UNFIT: Final = 71
+"""Exit code, sysexits' "system error", of a model process in which no batch can succeed."""
+LOADED_DESCRIPTOR: Final = "BATCHEDAPI_LOADED_FD"
+"""A pipe into which a model process writes one byte once its model is loaded and warmed up."""
+
+_LOOK_SECONDS: Final = 0.05
+"""Between looks whether a process has ended, where the kernel does not tell."""
+_AGAIN_SECONDS: Final = 1.0
+"""Until a signal is sent again that could not be sent, or an end is looked at that was missed."""
 
 _PR_SET_PDEATHSIG = 1
 _GC_THRESHOLD = 50_000
@@ -85,3 +101,183 @@ def freeze_heap() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD, 20, 20)
+
+
+class Backoff:
+    """Seconds to wait before the next start: doubled each time, until something good happens."""
+
+    FIRST: Final = 0.1
+    LAST: Final = 5.0
+
+    def __init__(self) -> None:
+        self._next = self.FIRST
+
+    def reset(self) -> None:
+        """The process did its work; its next death is the first again."""
+        self._next = self.FIRST
+
+    def take(self) -> float:
+        """The wait before the next start."""
+        wait, self._next = self._next, min(2 * self._next, self.LAST)
+        return wait
+
+
+class Child:
+    """A program of ours in a process of its own.
+
+    It is spawned by one call, which either makes a process or raises: asyncio's and subprocess's
+    own ways need pipes, a thread or a descriptor after the fork, and leave a process that nobody
+    knows when they do not get them.
+    """
+
+    def __init__(self, role: str, module: str) -> None:
+        self.role = role
+        self._module = module
+        self._pid: int | None = None
+        self._code: int | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the running process."""
+        return self._pid if self._code is None else None
+
+    def start(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        descriptors: Sequence[int] = (),
+    ) -> None:
+        """Start the program, with `environment` on top of ours and the `descriptors` kept open.
+
+        Raises:
+            OSError: the machine has no process, memory or descriptor left for it.
+        """
+        nothing = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
+        kept = [(os.POSIX_SPAWN_DUP2, number, number) for number in descriptors]
+        self._pid = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-m", self._module, *arguments],
+            {**os.environ, **(environment or {})},
+            file_actions=[nothing, *kept],
+            setsid=True,  # Ctrl+C in a terminal is for the supervisor alone
+            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # Python ignores them, others count on them
+        )
+        self._code = None
+
+    async def ended(self) -> int:
+        """Wait for its end; the exit code, or minus the signal."""
+        if self._pid is None:
+            raise AssertionError(f"{self.role} was never started")
+        with _told_of_the_end(self._pid) as told:
+            while not self._reaped():
+                if told is None:
+                    await asyncio.sleep(_LOOK_SECONDS)
+                elif await came(told, within=_AGAIN_SECONDS):
+                    told.clear()
+        if self._code is None:
+            raise AssertionError(f"{self.role} ended without an exit code")
+        return self._code
+
+    def _reaped(self) -> bool:
+        """Whether its exit code is known; several may wait for it."""
+        if self._code is None and self._pid is not None:
+            try:
+                pid, status = os.waitpid(self._pid, os.WNOHANG)
+            except ChildProcessError:  # whoever started us waits for all of our children
+                self._code = 0
+            except OSError as error:
+                log.warning("cannot wait for a process", extra={"error": str(error)})
+            else:
+                self._code = os.waitstatus_to_exitcode(status) if pid else None
+        return self._code is not None
+
+    def signal(self, number: int) -> None:
+        """Send a signal, if it runs; again a little later if it could not be sent."""
+        pid = self.pid
+        if pid is None:
+            return
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass  # it ended this moment
+        except OSError as error:
+            log.warning("cannot send a signal", extra={"role": self.role, "error": str(error)})
+            asyncio.get_running_loop().call_later(_AGAIN_SECONDS, self._signal_again, pid, number)
+
+    def _signal_again(self, pid: int, number: int) -> None:
+        if self.pid == pid:
+            self.signal(number)
+
+    def failure(self, path: Path, code: int) -> LoadError:
+        """Why it ended with `code`: what it left in the file `path`, which is removed, or how."""
+        try:
+            value = json.loads(path.read_text())
+            path.unlink()
+            return LoadError(str(value["reason"]), str(value["message"]))
+        except FileNotFoundError:
+            pass  # it could not say anything
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            log.warning("no reason can be read", extra={"role": self.role, "error": repr(error)})
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+        reason = "OutOfMemory" if code == -signal.SIGKILL else "CrashLooping"
+        return LoadError(reason, f"{self.role.replace('-', ' process ')} was ended {how}")
+
+
+@contextlib.contextmanager
+def _told_of_the_end(pid: int) -> Iterator[asyncio.Event | None]:
+    """An event that is set when the process ends; None where the kernel cannot tell."""
+    with contextlib.ExitStack() as stack:
+        told = asyncio.Event()
+        try:
+            descriptor = os.pidfd_open(pid)
+            stack.callback(close, descriptor)
+            watch_once(descriptor, told, stack)
+        except (AttributeError, OSError):  # not Linux, an older one, or no descriptor left
+            yield None
+        else:
+            yield told
+
+
+def watch_once(descriptor: int, event: asyncio.Event, stack: contextlib.ExitStack) -> None:
+    """Set `event` once there is something to read; no more is looked when `stack` closes.
+
+    Raises:
+        OSError: it cannot be watched.
+    """
+    loop = asyncio.get_running_loop()
+
+    def readable() -> None:
+        loop.remove_reader(descriptor)
+        event.set()
+
+    stack.callback(loop.remove_reader, descriptor)
+    loop.add_reader(descriptor, readable)
+
+
+def close(descriptor: int) -> None:
+    """Give a descriptor back; nothing depends on whether that worked."""
+    with contextlib.suppress(OSError):
+        os.close(descriptor)
+
+
+async def came(event: asyncio.Event, *, within: float) -> bool:
+    """Whether `event` was set within so many seconds."""
+    try:
+        return await asyncio.wait_for(event.wait(), within)
+    except TimeoutError:
+        return False
+
+
+async def first_of(*waits: Coroutine[Any, Any, Any], within: float | None = None) -> bool:
+    """Wait for the first of them and give up the others; False: none was over in time."""
+    tasks = [asyncio.create_task(wait) for wait in waits]
+    try:
+        done, _ = await asyncio.wait(tasks, timeout=within, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+    for task in done:
+        task.result()
+    return bool(done)

@@ -96,7 +96,7 @@ class ReplicaSettings:
     gpus: tuple[str, ...]
     """Devices of this replica, as CUDA_VISIBLE_DEVICES names them."""
     gpu_assignment: str
-    """How they are shared among model processes: a value of supervisor.devices.GpuAssignment."""
+    """How they are shared among model processes: a value of placement.GpuAssignment."""
     cpu_threads: int | None
     """Threads of numeric libraries in each model process; None: its share of the CPUs."""
     log_level: str

@@ -18,10 +18,10 @@ from batchedapi_serving.checking.report import REPORT_FILE, MethodReport, Report
 from batchedapi_serving.cli.documents import Documents
 from batchedapi_serving.cli.serve import ServeOptions, replica_settings
 from batchedapi_serving.errors import LoadError
+from batchedapi_serving.hardware import usable_cpus
 from batchedapi_serving.model_source import FETCH
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.supervisor.environment import model_environments
-from batchedapi_serving.supervisor.machine import usable_cpus
 
 _ITEMS_FILE: Final = "items.json"
 _OPTIONS: Final = ServeOptions("127.0.0.1", 0, 0, drain_delay=0.0, fast_lane=True)

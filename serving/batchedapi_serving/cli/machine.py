@@ -7,7 +7,7 @@ from pathlib import Path
 from batchedapi_core import contract
 from batchedapi_core.manifest import UnitError, parse_quantity
 from batchedapi_core.placement import cpu_count
-from batchedapi_serving.supervisor.machine import CGROUP
+from batchedapi_serving.hardware import CGROUP
 
 
 def usable_cpu_count(environment: Mapping[str, str], cgroup: Path = CGROUP) -> int:

@@ -21,7 +21,7 @@ from batchedapi_serving.cli.serve import ServeOptions, reason_left, serve
 from batchedapi_serving.cli.simulate import simulate_command
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.logs import LOG_FORMAT
-from batchedapi_serving.supervisor.outcome import exit_code
+from batchedapi_serving.supervisor.lifecycle import exit_code
 
 
 class _DurationType(click.ParamType[float]):

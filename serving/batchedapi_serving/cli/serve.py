@@ -31,6 +31,7 @@ from batchedapi_serving.cli.documents import Documents
 from batchedapi_serving.cli.machine import usable_cpu_count
 from batchedapi_serving.cli.overrides import Flags, in_effect
 from batchedapi_serving.errors import LoadError
+from batchedapi_serving.hardware import visible_gpus
 from batchedapi_serving.logs import LOG_FORMAT, configure_logging
 from batchedapi_serving.recording.file import create
 from batchedapi_serving.settings import (
@@ -39,8 +40,7 @@ from batchedapi_serving.settings import (
     RecordingSettings,
     ReplicaSettings,
 )
-from batchedapi_serving.supervisor.devices import visible_gpus
-from batchedapi_serving.supervisor.outcome import CrashLoopError
+from batchedapi_serving.supervisor.lifecycle import CrashLoopError
 from batchedapi_serving.supervisor.supervisor import Supervisor
 
 _BACKLOG = 4096

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from batchedapi_serving.dispatch.frames import BrokenFrameError, FrameReader, Meta, encode_frame
 from batchedapi_serving.model.lanes import RECONNECT_SECONDS, end_without
-from batchedapi_serving.supervisor.outcome import EXIT_UNFIT
+from batchedapi_serving.processes import EXIT_UNFIT
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

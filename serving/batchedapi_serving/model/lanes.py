@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from batchedapi_serving.dispatch.arena import Arena
 from batchedapi_serving.dispatch.frames import Meta, Payload, encode_frame, read_frames
-from batchedapi_serving.supervisor.outcome import EXIT_UNFIT
+from batchedapi_serving.processes import EXIT_UNFIT
 
 log = logging.getLogger(__name__)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from batchedapi_serving.codecs import codec_for
 from batchedapi_serving.dispatch.remote import RemoteLine
 from batchedapi_serving.errors import LoadError
+from batchedapi_serving.hardware import visible_gpus
 from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.model.channel import ChannelLoop
 from batchedapi_serving.model.channel_local import LocalAnswers
@@ -22,10 +23,8 @@ from batchedapi_serving.model.lanes import run_lanes
 from batchedapi_serving.predictor.api import Context, MethodSpec
 from batchedapi_serving.predictor.loading import load_class, served_methods, start_predictor
 from batchedapi_serving.predictor.warmup import Timing, warm_up, warm_up_async
-from batchedapi_serving.processes import freeze_heap
+from batchedapi_serving.processes import LOADED_DESCRIPTOR, freeze_heap
 from batchedapi_serving.settings import ReplicaSettings
-from batchedapi_serving.supervisor.devices import visible_gpus
-from batchedapi_serving.supervisor.environment import LOADED_DESCRIPTOR
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from batchedapi_core import contract
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.page import page, scaling_page
-from batchedapi_serving.supervisor.children import close
+from batchedapi_serving.processes import close
 from batchedapi_serving.web.limits import Limits
 
 log = logging.getLogger(__name__)

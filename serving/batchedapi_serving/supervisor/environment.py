@@ -1,16 +1,46 @@
-"""The environment of a model process, as a function of everything it depends on."""
+"""What the model processes of a replica are given: GPUs, threads, the variables of the user."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from batchedapi_core.placement import THREAD_VARIABLES, GpuAssignment, cpu_threads
+from batchedapi_core.placement import (
+    THREAD_VARIABLES,
+    GpuAssignment,
+    PlacementError,
+    assign_devices,
+    cpu_threads,
+)
+from batchedapi_serving.errors import LoadError
+from batchedapi_serving.hardware import VISIBLE
 from batchedapi_serving.settings import ReplicaSettings
-from batchedapi_serving.supervisor.devices import VISIBLE, cuda_visible_devices
 
 WORKER_INDEX: Final = "BATCHEDAPI_WORKER_INDEX"
 """0-based; the same number as `context.worker_index`."""
-LOADED_DESCRIPTOR: Final = "BATCHEDAPI_LOADED_FD"
-"""A pipe into which a model process writes one byte once its model is loaded and warmed up."""
+
+
+def cuda_visible_devices(
+    gpus: Sequence[str], processes: int, assignment: GpuAssignment
+) -> tuple[str | None, ...]:
+    """CUDA_VISIBLE_DEVICES of each model process; an empty value hides every GPU.
+
+    None: left as it is, because there is neither a GPU to give nor a wish to hide one.
+
+    Raises:
+        LoadError: the GPUs cannot be shared out as asked.
+    """
+    if not gpus and assignment in {GpuAssignment.AUTO, GpuAssignment.ALL}:
+        return (None,) * processes
+    if not gpus and assignment is not GpuAssignment.NONE:
+        raise LoadError(
+            "InitFailed",
+            f"spec.predictor.gpuAssignment {assignment.value}: expected GPUs, got none; set"
+            " spec.compute.gpu, or leave gpuAssignment out",
+        )
+    try:
+        shares = assign_devices(assignment, gpus, processes)
+    except PlacementError as error:
+        raise LoadError("InitFailed", str(error)) from error
+    return tuple(",".join(share) for share in shares)
 
 
 def model_environment(

@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.oom import read_oom_kills
-from batchedapi_serving.settings import ReplicaSettings
-from batchedapi_serving.supervisor.children import (
+from batchedapi_serving.processes import (
+    EXIT_UNFIT,
+    LOADED_DESCRIPTOR,
     Backoff,
     Child,
     came,
@@ -21,9 +22,8 @@ from batchedapi_serving.supervisor.children import (
     first_of,
     watch_once,
 )
-from batchedapi_serving.supervisor.crashes import STARTS, CrashLoop
-from batchedapi_serving.supervisor.environment import LOADED_DESCRIPTOR
-from batchedapi_serving.supervisor.outcome import EXIT_UNFIT, CrashLoopError, Life
+from batchedapi_serving.settings import ReplicaSettings
+from batchedapi_serving.supervisor.lifecycle import STARTS, CrashLoop, CrashLoopError, Life
 
 log = logging.getLogger(__name__)
 

@@ -6,29 +6,32 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from batchedapi_core import contract
+from batchedapi_core.placement import AdviceReason, Situation, advise
 from batchedapi_serving.errors import LoadError
+from batchedapi_serving.hardware import memory_limit, process_memory, usable_cpus
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.model_source import FETCH
+from batchedapi_serving.processes import Backoff, Child, came, first_of
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.supervisor.admin import AdminApp, AdminServer
-from batchedapi_serving.supervisor.children import Backoff, Child, came, first_of
-from batchedapi_serving.supervisor.crashes import STARTS, CrashLoop
 from batchedapi_serving.supervisor.environment import model_environments
-from batchedapi_serving.supervisor.machine import usable_cpus
-from batchedapi_serving.supervisor.memory_watch import advise_on, watch_memory
+from batchedapi_serving.supervisor.health import READINESS_CHECK_SECONDS, Readiness
+from batchedapi_serving.supervisor.lifecycle import STARTS, CrashLoop, CrashLoopError, Life
 from batchedapi_serving.supervisor.model_processes import ModelProcesses
-from batchedapi_serving.supervisor.outcome import CrashLoopError, Life
-from batchedapi_serving.supervisor.readiness import CHECK_SECONDS, Readiness
 from batchedapi_serving.supervisor.web_processes import WebProcesses
 
 log = logging.getLogger(__name__)
 
 _STOP_MARGIN: Final = contract.TERMINATION_MARGIN_SECONDS / 2
 """Seconds a drained web process gets to end, within the pod's own termination margin."""
+MEASURE_SECONDS: Final = 30.0
+"""Between measurements: to read a proportional share the kernel walks the process's pages."""
+_SETTLE_SECONDS: Final = 1.0
+"""Between looks whether the first model process is ready."""
 
 
 class Supervisor:
@@ -121,7 +124,7 @@ class Supervisor:
 
     async def _watch_readiness(self) -> None:
         while True:
-            await asyncio.sleep(CHECK_SECONDS)
+            await asyncio.sleep(READINESS_CHECK_SECONDS)
             if not self._memory[slots.READY]:
                 continue
             blocks = (slots.method_block(self._memory, i) for i in range(len(self._methods)))
@@ -196,3 +199,49 @@ class Supervisor:
                 self._life.fail(CrashLoopError(text))
             return False
         return True
+
+
+def advise_on(processes: int, cpus: float, process_memory: float | None) -> None:
+    """Log what should be said about a replica of so many model processes.
+
+    Args:
+        processes: Asked for.
+        cpus: Usable.
+        process_memory: Bytes of the largest one; None: not known yet.
+    """
+    situation = Situation(
+        processes=processes,
+        cpus=cpus,
+        memory=memory_limit(),
+        process_memory=process_memory,
+        max_batch_size=1,
+        full_batch_seconds=None,
+        latency_target=None,
+    )
+    wanted = AdviceReason.PROCESSES if process_memory is None else AdviceReason.MEMORY
+    for advice in advise(situation):
+        if advice.reason is wanted:
+            log.warning("advice", extra={"reason": advice.reason.value, "text": advice.text})
+
+
+async def watch_memory(
+    processes: int, cpus: float, pids: Callable[[], Sequence[int]], memory: slots.Memory
+) -> None:
+    """Keep the gauge of the largest model process, and warn once; until cancelled."""
+    warned = False
+    while True:
+        await asyncio.sleep(MEASURE_SECONDS if warned else _SETTLE_SECONDS)
+        if not memory[slots.READY]:
+            continue
+        try:
+            measured = await asyncio.to_thread(lambda: [process_memory(pid) for pid in pids()])
+        except (OSError, RuntimeError) as error:  # no thread, or no descriptor left: the next time
+            log.warning("memory is not measured", extra={"error": str(error)})
+            continue
+        largest = max((size for size in measured if size is not None), default=None)
+        if largest is None:
+            continue
+        memory[slots.MODEL_MEMORY] = largest
+        if not warned:
+            advise_on(processes, cpus, largest)
+            warned = True

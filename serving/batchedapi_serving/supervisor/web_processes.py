@@ -10,11 +10,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from batchedapi_serving.metrics import slots
+from batchedapi_serving.processes import Backoff, Child, came
 from batchedapi_serving.settings import ReplicaSettings
-from batchedapi_serving.supervisor.beats import CHECK_SECONDS, Pulse
-from batchedapi_serving.supervisor.children import Backoff, Child, came
-from batchedapi_serving.supervisor.crashes import STARTS, CrashLoop
-from batchedapi_serving.supervisor.outcome import CrashLoopError, Life
+from batchedapi_serving.supervisor.health import BEAT_CHECK_SECONDS, Pulse
+from batchedapi_serving.supervisor.lifecycle import STARTS, CrashLoop, CrashLoopError, Life
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +111,7 @@ class WebProcesses:
     async def _watch(self, index: int, child: Child) -> None:
         """Kill it when its event loop does not run any more; a drain has a limit of its own."""
         pulse = Pulse()
-        while not await came(self._life.draining, within=CHECK_SECONDS):
+        while not await came(self._life.draining, within=BEAT_CHECK_SECONDS):
             if pulse.blocked(self._memory[slots.BEAT + index]):
                 log.error("killing web process that hangs", extra={"index": index})
                 child.signal(signal.SIGKILL)

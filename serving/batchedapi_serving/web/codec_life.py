@@ -8,7 +8,7 @@ import socket
 from typing import Any, Final, Protocol
 
 from batchedapi_serving.dispatch.frames import BrokenFrameError, FrameReader, Meta
-from batchedapi_serving.supervisor.children import Child
+from batchedapi_serving.processes import Child
 
 log = logging.getLogger(__name__)
 

@@ -29,9 +29,8 @@ from batchedapi_serving.errors import (
     ServingError,
 )
 from batchedapi_serving.predictor.method import MethodSpec
-from batchedapi_serving.processes import essential
+from batchedapi_serving.processes import Backoff, essential
 from batchedapi_serving.settings import ReplicaSettings
-from batchedapi_serving.supervisor.children import Backoff
 from batchedapi_serving.web import codec_life
 from batchedapi_serving.web.large_request import LargeRequest, next_of, question
 

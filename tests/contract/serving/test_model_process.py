@@ -26,8 +26,8 @@ from batchedapi_serving.dispatch.remote import RemoteDesk
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.recorder import Recorder
 from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.processes import EXIT_UNFIT
 from batchedapi_serving.settings import BatchingSettings, ReplicaSettings
-from batchedapi_serving.supervisor.outcome import EXIT_UNFIT
 
 HEAD = RequestHead(b"application/json", b"", ())
 PREDICTOR = """

@@ -21,8 +21,8 @@ from batchedapi_core import contract
 from batchedapi_serving.cli import serve
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.metrics import slots
-from batchedapi_serving.supervisor.children import Child
-from batchedapi_serving.supervisor.outcome import Life
+from batchedapi_serving.processes import Child
+from batchedapi_serving.supervisor.lifecycle import Life
 from batchedapi_serving.supervisor.web_processes import WebProcesses
 from connections import web_settings
 from raw_http import ask

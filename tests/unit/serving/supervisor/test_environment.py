@@ -1,7 +1,10 @@
-"""What a model process finds in its environment."""
+"""What a model process finds in its environment: its devices, its threads, the user's variables."""
 
-from batchedapi_core.placement import THREAD_VARIABLES
-from batchedapi_serving.supervisor.environment import model_environment
+import pytest
+
+from batchedapi_core.placement import THREAD_VARIABLES, GpuAssignment
+from batchedapi_serving.errors import LoadError
+from batchedapi_serving.supervisor.environment import cuda_visible_devices, model_environment
 
 
 def environment_of(
@@ -71,3 +74,42 @@ def test_the_users_own_devices_count() -> None:
     user = {"CUDA_VISIBLE_DEVICES": "7"}
 
     assert environment_of(device="1", user=user)["CUDA_VISIBLE_DEVICES"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "processes", "assignment", "seen"),
+    [
+        (("0", "1"), 2, GpuAssignment.AUTO, ("0", "1")),
+        (("0", "1", "2", "3"), 1, GpuAssignment.AUTO, ("0,1,2,3",)),
+        (("0", "1", "2", "3"), 2, GpuAssignment.AUTO, ("0,1", "2,3")),
+        (("0", "1"), 3, GpuAssignment.AUTO, ("0", "1", "0")),
+        (("0", "1"), 2, GpuAssignment.ALL, ("0,1", "0,1")),
+        (("0",), 2, GpuAssignment.NONE, ("", "")),
+        ((), 2, GpuAssignment.NONE, ("", "")),
+        ((), 2, GpuAssignment.AUTO, (None, None)),
+        ((), 2, GpuAssignment.ALL, (None, None)),
+    ],
+)
+def test_every_process_is_told_its_devices(
+    gpus: tuple[str, ...], processes: int, assignment: GpuAssignment, seen: tuple[str | None, ...]
+) -> None:
+    """W09-W14: unset only where there is nothing to give and nothing to hide."""
+    assert seen == cuda_visible_devices(gpus, processes, assignment)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "assignment", "remedy"),
+    [
+        (("0", "1", "2"), GpuAssignment.EXCLUSIVE, "RoundRobin shares them"),
+        ((), GpuAssignment.EXCLUSIVE, "set spec.compute.gpu"),
+        ((), GpuAssignment.ROUND_ROBIN, "set spec.compute.gpu"),
+    ],
+)
+def test_gpus_that_cannot_be_shared_out_fail_the_start(
+    gpus: tuple[str, ...], assignment: GpuAssignment, remedy: str
+) -> None:
+    """Rather than a replica that computes on the CPU, a hundred times slower, without a word."""
+    with pytest.raises(LoadError, match=remedy) as raised:
+        cuda_visible_devices(gpus, 2, assignment)
+
+    assert raised.value.reason == "InitFailed"

@@ -10,9 +10,10 @@ import pytest
 
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.metrics import slots
+from batchedapi_serving.processes import EXIT_UNFIT
 from batchedapi_serving.supervisor import model_processes
+from batchedapi_serving.supervisor.lifecycle import CrashLoopError, Life
 from batchedapi_serving.supervisor.model_processes import ModelProcesses
-from batchedapi_serving.supervisor.outcome import EXIT_UNFIT, CrashLoopError, Life
 from dispatching import replica_settings
 
 pytestmark = pytest.mark.looptime

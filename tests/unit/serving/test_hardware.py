@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from batchedapi_serving.supervisor.machine import memory_limit, process_memory, usable_cpus
+from batchedapi_serving.hardware import memory_limit, process_memory, usable_cpus, visible_gpus
 
 
 def write(folder: Path, files: dict[str, str]) -> Path:
@@ -87,3 +87,26 @@ def test_a_real_process_has_some() -> None:
 
     assert memory is not None
     assert 1 << 20 < memory < 1 << 32
+
+
+@pytest.mark.parametrize(
+    ("environment", "nodes", "gpus"),
+    [
+        ({}, ["null", "nvidiactl", "nvidia-uvm"], ()),
+        ({}, ["nvidia3", "nvidia7", "nvidiactl"], ("0", "1")),
+        ({"CUDA_VISIBLE_DEVICES": "2,GPU-ab"}, [], ("2", "GPU-ab")),
+        ({"CUDA_VISIBLE_DEVICES": ""}, ["nvidia0"], ()),
+        ({"CUDA_VISIBLE_DEVICES": "1,-1,0"}, ["nvidia0"], ("1",)),
+    ],
+    ids=["none", "numbered anew", "named", "hidden", "cut off"],
+)
+def test_gpus_are_seen_as_cuda_sees_them(
+    environment: dict[str, str], nodes: list[str], gpus: tuple[str, ...]
+) -> None:
+    """W11: a device file's number is the machine's, CUDA's begin at 0 in every container."""
+    assert gpus == visible_gpus(environment, nodes)
+
+
+def test_a_machine_without_gpus_has_none() -> None:
+    """The real /dev is read; here, whatever it says, it says it without failing."""
+    assert isinstance(visible_gpus({}), tuple)

@@ -7,8 +7,8 @@ import os
 import pytest
 
 from batchedapi_serving.metrics import slots
-from batchedapi_serving.supervisor import memory_watch
-from batchedapi_serving.supervisor.memory_watch import advise_on, watch_memory
+from batchedapi_serving.supervisor import supervisor
+from batchedapi_serving.supervisor.supervisor import advise_on, watch_memory
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -37,7 +37,7 @@ def test_copies_that_will_not_fit_are_warned_of(
 ) -> None:
     """W07: as soon as the first is loaded, for then the size of all is known; and once."""
     caplog.set_level(logging.WARNING)
-    monkeypatch.setattr(memory_watch, "memory_limit", lambda: limit)
+    monkeypatch.setattr(supervisor, "memory_limit", lambda: limit)
 
     advise_on(100, 2.0, 2048.0)
 
@@ -48,7 +48,7 @@ async def test_the_gauge_is_of_the_largest_process_once_the_replica_is_ready(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A process that ended meanwhile has no size."""
-    monkeypatch.setattr(memory_watch, "_SETTLE_SECONDS", 0.01)
+    monkeypatch.setattr(supervisor, "_SETTLE_SECONDS", 0.01)
     memory = memoryview(bytearray(slots.BYTES)).cast("d")
     watching = asyncio.create_task(
         watch_memory(1, 2.0, lambda: [os.getpid(), 2**22 + 1], memory)  # above any pid

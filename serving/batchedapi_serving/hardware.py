@@ -1,14 +1,19 @@
-"""What this container may use, and what a process of it does use; read from /proc and cgroups."""
+"""What this container may use: CPUs, memory and GPUs; and what a process of it does use."""
 
 import os
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from batchedapi_core.placement import quota_cpus
+from batchedapi_core.placement import quota_cpus, visible_devices
 
 CGROUP: Final = Path("/sys/fs/cgroup")
 _UNLIMITED: Final = 1 << 60
 """Bytes. cgroup v1 says "no limit" with a number near 2^63."""
+VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+_NODE: Final = re.compile(r"nvidia[0-9]+")
+_DEVICES: Final = Path("/dev")
 
 
 def usable_cpus(cgroup: Path = CGROUP) -> float:
@@ -38,6 +43,26 @@ def process_memory(pid: int, proc: Path = Path("/proc")) -> int | None:
             return int(line.split()[1]) * 1024
     resident = _text(proc / str(pid) / "statm").split()
     return int(resident[1]) * os.sysconf("SC_PAGE_SIZE") if resident else None
+
+
+def visible_gpus(
+    environment: Mapping[str, str] = os.environ, nodes: Iterable[str] | None = None
+) -> tuple[str, ...]:
+    """The replica's GPUs, as CUDA_VISIBLE_DEVICES names them.
+
+    Args:
+        environment: Of the supervisor; its CUDA_VISIBLE_DEVICES, if set, is the answer.
+        nodes: Names of device files; None: those in /dev.
+    """
+    names = _device_files() if nodes is None else nodes
+    count = sum(_NODE.fullmatch(name) is not None for name in names)
+    return visible_devices(
+        environment.get(VISIBLE), environment.get("NVIDIA_VISIBLE_DEVICES"), count
+    )
+
+
+def _device_files() -> list[str]:
+    return [path.name for path in _DEVICES.iterdir()] if _DEVICES.is_dir() else []
 
 
 def _text(path: Path) -> str:

@@ -1,9 +1,10 @@
-"""What the keepers of processes tell the supervisor, and it them."""
+"""How long a replica goes on: what its keepers and the supervisor tell each other."""
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Final
 
 from batchedapi_serving.errors import LoadError
 
@@ -13,8 +14,6 @@ EXIT_FAILED = 1
 """Exit code of a replica whose predictor could not be started at all."""
 EXIT_CRASH_LOOP = 70
 """Exit code, sysexits' "internal software error", of one whose processes cannot be kept alive."""
-EXIT_UNFIT = 71
-"""Exit code, sysexits' "system error", of a model process in which no batch can succeed."""
 
 
 class CrashLoopError(LoadError):
@@ -75,3 +74,33 @@ def _cause(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+STARTS: Final = 5
+SECONDS: Final = 60.0
+
+
+class CrashLoop:
+    """The failed starts of one process.
+
+    A start fails when the process ends before it was up: a model process before its model was
+    loaded and warmed up, or for want of a device before a batch succeeded; a web process before its
+    event loop ran. A process that came up and then died otherwise is no failed start, or a few
+    requests that kill their process would end the replica.
+    """
+
+    def __init__(self) -> None:
+        self._failed: deque[float] = deque(maxlen=STARTS)
+
+    def failed(self, now: float) -> bool:
+        """Note a failed start; whether it was the fifth in a row within a minute.
+
+        Args:
+            now: Monotonic time in seconds.
+        """
+        self._failed.append(now)
+        return len(self._failed) == STARTS and now - self._failed[0] <= SECONDS
+
+    def succeeded(self) -> None:
+        """The process came up: what was before does not count."""
+        self._failed.clear()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batchedapi_serving.supervisor.children import Backoff, Child
+from batchedapi_serving.processes import Backoff, Child
 
 
 def test_the_wait_doubles_up_to_five_seconds() -> None:
