@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT))
 # The path above makes this file runnable as a program from anywhere.
 from crds.generate import differences  # noqa: E402 - found only with the path above
 
-FOLDER: Final = "serving/batchedapi_serving/grpc"
+FOLDER: Final = "serving/batchedapi_serving/codecs"
 PROTO: Final = "open_inference.proto"
 _CLASSES: Final = "open_inference_pb2.py"
 _TYPES: Final = "open_inference_pb2.pyi"

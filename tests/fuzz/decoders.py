@@ -16,7 +16,7 @@ from typing import Final
 
 import atheris
 
-with atheris.instrument_imports(include=["batchedapi_serving.codecs", "batchedapi_serving.grpc"]):
+with atheris.instrument_imports(include=["batchedapi_serving.codecs"]):
     # These are imported with the first request of their wire, which would be too late here.
     from batchedapi_serving.codecs import (  # noqa: F401
         codec_for,

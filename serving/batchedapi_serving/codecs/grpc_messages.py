@@ -31,17 +31,17 @@ from batchedapi_serving.codecs.open_inference_outputs import (
     output_tensors,
     requested,
 )
+from batchedapi_serving.codecs.open_inference_pb2 import (
+    InferParameter,
+    ModelInferRequest,
+    ModelInferResponse,
+)
 from batchedapi_serving.codecs.receipts import receipt_headers, receipt_values
 from batchedapi_serving.errors import (
     InvalidInputError,
     MalformedError,
     OverloadedError,
     ServingError,
-)
-from batchedapi_serving.grpc.open_inference_pb2 import (
-    InferParameter,
-    ModelInferRequest,
-    ModelInferResponse,
 )
 
 MESSAGE: Final = b"application/grpc"

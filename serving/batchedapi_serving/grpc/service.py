@@ -2,12 +2,15 @@
 
 import asyncio
 import contextlib
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final, NoReturn, Protocol
 
 import grpc
+from grpc import StatusCode
 
 from batchedapi_core.batching import Client
+from batchedapi_serving.codecs import open_inference_pb2 as messages
 from batchedapi_serving.codecs.base import Answer, RequestHead, Wire
 from batchedapi_serving.codecs.grpc_fields import asked_of
 from batchedapi_serving.codecs.grpc_messages import MESSAGE, GrpcHead, grpc_problem, read_message
@@ -18,9 +21,6 @@ from batchedapi_serving.codecs.open_inference_metadata import (
 )
 from batchedapi_serving.dispatch.desk import Ticket
 from batchedapi_serving.errors import NotReadyError, ServingError
-from batchedapi_serving.grpc import open_inference_pb2 as messages
-from batchedapi_serving.grpc.peers import Peers
-from batchedapi_serving.grpc.status import message, status_code, trailing_metadata
 from batchedapi_serving.web.body_budget import HeldBodies
 from batchedapi_serving.web.gateway import Gateway
 from batchedapi_serving.web.large_bodies import INLINE_BYTES, is_large_beside
@@ -30,6 +30,32 @@ SERVICE: Final = "inference.GRPCInferenceService"
 _OK: Final = 200
 _SHORTEST_TIMEOUT: Final = 0.001
 """Seconds; a call whose deadline is over by now is answered so, not refused as malformed."""
+MOST_PEERS: Final = 4096
+"""Connections remembered; a forgotten one that comes back counts as new, which costs a batch some
+of its fill and nobody an answer."""
+_SERVER_ERROR: Final = 500
+_LONGEST_MESSAGE: Final = 2000
+"""Characters. It travels in a header, of which clients take 8 KiB together."""
+_CODES: Final = {
+    400: StatusCode.INVALID_ARGUMENT,
+    401: StatusCode.UNAUTHENTICATED,
+    403: StatusCode.PERMISSION_DENIED,
+    404: StatusCode.NOT_FOUND,
+    408: StatusCode.DEADLINE_EXCEEDED,
+    409: StatusCode.ABORTED,
+    410: StatusCode.NOT_FOUND,
+    # gRPC's own code for a message above the limit
+    413: StatusCode.RESOURCE_EXHAUSTED,
+    415: StatusCode.INVALID_ARGUMENT,
+    422: StatusCode.INVALID_ARGUMENT,
+    429: StatusCode.RESOURCE_EXHAUSTED,
+    431: StatusCode.RESOURCE_EXHAUSTED,
+    499: StatusCode.CANCELLED,
+    500: StatusCode.INTERNAL,
+    501: StatusCode.UNIMPLEMENTED,
+    503: StatusCode.UNAVAILABLE,
+    504: StatusCode.DEADLINE_EXCEEDED,
+}
 
 Metadata = Sequence[tuple[bytes, bytes]]
 
@@ -255,3 +281,67 @@ def _metadata(context: Context) -> Metadata:
         (name.encode(), value.encode("latin-1", "replace") if isinstance(value, str) else value)
         for name, value in pairs
     ]
+
+
+class Peers:
+    """Clients by the address of their connection.
+
+    gRPC does not say when a connection opens or closes: it is new with its first call, and those
+    that were silent longest are forgotten.
+    """
+
+    def __init__(
+        self,
+        connected: Callable[[], None],
+        disconnected: Callable[[Client], None],
+        most: int = MOST_PEERS,
+    ) -> None:
+        """`connected` is called for each new connection, `disconnected` for each forgotten one."""
+        self._clients: OrderedDict[str, Client] = OrderedDict()
+        self._connected = connected
+        self._disconnected = disconnected
+        self._most = most
+
+    def client(self, peer: str) -> Client:
+        """The Client of the connection that gRPC calls `peer`."""
+        client = self._clients.get(peer)
+        if client is not None:
+            self._clients.move_to_end(peer)
+            return client
+        if len(self._clients) >= self._most:
+            _, silent = self._clients.popitem(last=False)
+            self._disconnected(silent)
+        self._connected()
+        client = self._clients[peer] = Client()
+        return client
+
+
+def status_code(status: int) -> StatusCode:
+    """The code of a call whose answer has the HTTP status `status`.
+
+    A predictor may fail an item with any status from 400 to 599: those without a twin are the
+    client's fault below 500, and ours from there on.
+    """
+    if status == _OK:
+        return StatusCode.OK
+    fallback = StatusCode.INTERNAL if status >= _SERVER_ERROR else StatusCode.INVALID_ARGUMENT
+    return _CODES.get(status, fallback)
+
+
+def message(answer: Answer) -> str:
+    """The details of a call that failed."""
+    return answer.body.decode("utf-8", "replace")[:_LONGEST_MESSAGE]
+
+
+def trailing_metadata(answer: Answer, request_id: str | None) -> Sequence[tuple[str, str]]:
+    """What HTTP says in response headers: receipt, Retry-After in seconds, the request's id."""
+    # gRPC refuses what is not ASCII, and the call with it.
+    pairs = [
+        (name.decode(), value.decode("latin-1").encode("ascii", "replace").decode())
+        for name, value in answer.headers
+    ]
+    if answer.retry_after:
+        pairs.append(("retry-after", str(answer.retry_after)))
+    if request_id is not None:
+        pairs.append(("x-request-id", request_id))
+    return pairs

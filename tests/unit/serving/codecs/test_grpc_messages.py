@@ -15,6 +15,7 @@ from batchedapi_core.batching import Receipts
 from batchedapi_serving.codecs.base import Answer, RequestHead, Wire
 from batchedapi_serving.codecs.grpc_fields import asked_of, check_fields
 from batchedapi_serving.codecs.grpc_messages import GrpcHead, read_message
+from batchedapi_serving.codecs.open_inference_pb2 import ModelInferRequest, ModelInferResponse
 from batchedapi_serving.codecs.tensor_results import TensorResults
 from batchedapi_serving.errors import (
     ClientError,
@@ -24,7 +25,6 @@ from batchedapi_serving.errors import (
     PredictorError,
     TooLargeError,
 )
-from batchedapi_serving.grpc.open_inference_pb2 import ModelInferRequest, ModelInferResponse
 from batchedapi_serving.predictor.tensor import Tensor
 from protocols import (
     IRIS,

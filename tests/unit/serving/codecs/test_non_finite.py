@@ -14,11 +14,11 @@ from batchedapi_core.batching import Receipts, ShapePolicy
 from batchedapi_serving.codecs import Decoded
 from batchedapi_serving.codecs.method_codec import MethodCodec
 from batchedapi_serving.codecs.named_codec import NamedCodec
+from batchedapi_serving.codecs.open_inference_pb2 import ModelInferResponse
 from batchedapi_serving.codecs.plain_replies import INSTANCES, ITEM, NPY, ROWS
 from batchedapi_serving.codecs.tensor_results import TensorResults
 from batchedapi_serving.codecs.tensor_rows import json_text
 from batchedapi_serving.errors import InvalidInputError, MalformedError
-from batchedapi_serving.grpc.open_inference_pb2 import ModelInferResponse
 from batchedapi_serving.model.channel_submits import rows_frame
 from batchedapi_serving.model.split_tensors import TensorSplitter, split_tensors
 from batchedapi_serving.predictor.api import MethodSpec, SubmitError, Tensor

@@ -13,6 +13,7 @@ import pytest
 import tritonclient.grpc.aio as triton
 
 from batchedapi_core.batching import Client
+from batchedapi_serving.codecs import open_inference_pb2 as messages
 from batchedapi_serving.codecs.base import Decoded
 from batchedapi_serving.codecs.method_codec import MethodCodec
 from batchedapi_serving.dispatch.desk import AnswerTo, Line
@@ -24,7 +25,6 @@ from batchedapi_serving.errors import (
     QueueFullError,
     ServingError,
 )
-from batchedapi_serving.grpc import open_inference_pb2 as messages
 from batchedapi_serving.grpc.server import GrpcServer
 from batchedapi_serving.predictor.method import MethodSpec
 from batchedapi_serving.web.gateway import Gateway

@@ -13,6 +13,7 @@ import pytest
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs.base import Answer, Decoded, RequestHead, Wire
 from batchedapi_serving.codecs.grpc_fields import asked_of
+from batchedapi_serving.codecs.open_inference_pb2 import ModelInferRequest
 from batchedapi_serving.dispatch.desk import AnswerTo, Line, Ticket
 from batchedapi_serving.dispatch.frames import FrameReader, Meta
 from batchedapi_serving.errors import (
@@ -21,7 +22,6 @@ from batchedapi_serving.errors import (
     QueueFullError,
     ServingError,
 )
-from batchedapi_serving.grpc.open_inference_pb2 import ModelInferRequest
 from batchedapi_serving.predictor.method import MethodSpec
 from batchedapi_serving.predictor.tensor import Tensor
 from batchedapi_serving.web import codec_life

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import tritonclient.grpc.service_pb2 as theirs
 
-from batchedapi_serving.grpc import open_inference_pb2 as ours
+from batchedapi_serving.codecs import open_inference_pb2 as ours
 from crds.generate import differences
 from crds.generate_grpc import FOLDER, PROTO, ROOT, generated_files
 
