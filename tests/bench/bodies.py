@@ -31,8 +31,7 @@ import grpc
 from harness.processes import children
 from harness.report import Table, environment, help_of, out_option, report
 
-from batchedapi_serving.codecs import codec_for
-from batchedapi_serving.codecs.base import RequestHead, Wire
+from batchedapi_serving.codecs import RequestHead, Wire, codec_for
 from batchedapi_serving.errors import ClientError
 from batchedapi_serving.predictor.api import method_spec
 from batchedapi_serving.processes import freeze_heap

@@ -19,14 +19,16 @@ import atheris
 with atheris.instrument_imports(include=["batchedapi_serving.codecs"]):
     # These are imported with the first request of their wire, which would be too late here.
     from batchedapi_serving.codecs import (  # noqa: F401
+        Decoded,
+        MethodCodec,
+        RequestHead,
+        Wire,
         codec_for,
         grpc_messages,
         msgpack_rows,
         open_inference,
         v1,
     )
-    from batchedapi_serving.codecs.base import Decoded, RequestHead, Wire
-    from batchedapi_serving.codecs.method_codec import MethodCodec
 
 from batchedapi_core.batching import ShapePolicy
 from batchedapi_serving.errors import ClientError

@@ -16,7 +16,7 @@ from batchedapi_core.batching import (
     LaneChoice,
     Receipts,
 )
-from batchedapi_serving.codecs.base import Answer, Decoded, Head, Wire
+from batchedapi_serving.codecs import Answer, Decoded, Head, Wire
 from batchedapi_serving.dispatch.desk import AnswerTo, Line, Ticket
 from batchedapi_serving.errors import (
     DeadlineExceededError,

@@ -16,7 +16,7 @@ import looptime
 import orjson
 
 from batchedapi_core.batching import Client, ItemErrorPolicy, LaneChoice, Receipts, Strategy
-from batchedapi_serving.codecs.base import Answer, RequestHead, Wire
+from batchedapi_serving.codecs import Answer, RequestHead, Wire
 from batchedapi_serving.dispatch.desk import Ticket
 from batchedapi_serving.dispatch.dispatcher import Dispatcher
 from batchedapi_serving.dispatch.frames import FrameReader, Payload, encode_frame

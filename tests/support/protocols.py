@@ -9,10 +9,8 @@ import numpy as np
 import orjson
 
 from batchedapi_core.batching import Receipts
-from batchedapi_serving.codecs.base import Decoded, Receipt, RequestHead, Wire
-from batchedapi_serving.codecs.choose import codec_for
+from batchedapi_serving.codecs import Decoded, MethodCodec, Receipt, RequestHead, Wire, codec_for
 from batchedapi_serving.codecs.item_results import Item, ItemResults
-from batchedapi_serving.codecs.method_codec import MethodCodec
 from batchedapi_serving.codecs.open_inference_binary import raw_of
 from batchedapi_serving.codecs.open_inference_pb2 import ModelInferRequest
 from batchedapi_serving.codecs.tensor_results import TensorResults

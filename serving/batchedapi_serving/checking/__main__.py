@@ -19,7 +19,7 @@ from batchedapi_serving.checking.local_channel import LocalChannel
 from batchedapi_serving.checking.report import REPORT_FILE, MethodReport, Report
 from batchedapi_serving.checking.samples import choose_samples
 from batchedapi_serving.checking.timing import time_batches
-from batchedapi_serving.codecs.choose import codec_for
+from batchedapi_serving.codecs import codec_for
 from batchedapi_serving.dispatch.frames import Meta, Payload
 from batchedapi_serving.errors import ClientError, LoadError
 from batchedapi_serving.logs import configure_logging

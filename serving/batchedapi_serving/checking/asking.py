@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from batchedapi_serving.checking.comparing import array_difference, json_difference
-from batchedapi_serving.codecs.base import Results
+from batchedapi_serving.codecs import Encoded, MethodCodec, Results
 from batchedapi_serving.codecs.item_results import ItemResults
-from batchedapi_serving.codecs.method_codec import Encoded, MethodCodec
 from batchedapi_serving.codecs.tensor_results import TensorResults
 from batchedapi_serving.dispatch.frames import Meta, Payload
 from batchedapi_serving.errors import PredictorError

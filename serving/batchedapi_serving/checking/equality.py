@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from batchedapi_serving.checking.asking import FailedError, Sample, difference
-from batchedapi_serving.codecs.base import Results
+from batchedapi_serving.codecs import Results
 
 FINDINGS = 5
 """Sentences at most: one mistake mostly shows in every row."""

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from batchedapi_serving.codecs.choose import codec_for
-from batchedapi_serving.codecs.method_codec import MethodCodec
+from batchedapi_serving.codecs import MethodCodec, codec_for
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.model.channel import ChannelLoop

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from batchedapi_serving.checking.asking import Sample, samples_of
-from batchedapi_serving.codecs.method_codec import MethodCodec
+from batchedapi_serving.codecs import MethodCodec
 from batchedapi_serving.predictor.api import MethodSpec, Tensor
 
 MOST: Final = 32

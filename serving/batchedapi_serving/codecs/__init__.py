@@ -1,25 +1,26 @@
 """Bytes of a request -> rows for the batch, and rows of the answer -> bytes of the response.
 
 One codec a method; which one depends on what the method declares. Nothing here waits or talks to
-anybody. A codec's `decode` raises ClientError before a row can reach a batch. method_codec draws
-how codecs and languages go together.
+anybody. A codec's `decode` raises ClientError before a row can reach a batch. `interface` draws how
+codecs and languages go together.
 """
 
-from batchedapi_serving.codecs.base import (
+from batchedapi_serving.codecs.choose import codec_for
+from batchedapi_serving.codecs.interface import (
     Answer,
     Codec,
     Collated,
     Decoded,
+    Encoded,
     Head,
+    MethodCodec,
     Receipt,
     Reply,
     RequestHead,
     Results,
     Wire,
 )
-from batchedapi_serving.codecs.choose import codec_for
 from batchedapi_serving.codecs.item_results import ItemResults
-from batchedapi_serving.codecs.method_codec import Encoded, MethodCodec
 from batchedapi_serving.codecs.tensor_results import TensorResults
 
 __all__ = [

@@ -12,11 +12,18 @@ import orjson
 from batchedapi_core.batching import Receipts
 from batchedapi_serving.codecs import wires
 from batchedapi_serving.codecs.arrays import Array
-from batchedapi_serving.codecs.base import Collated, Decoded, Head, RequestHead, Results, Wire
+from batchedapi_serving.codecs.interface import (
+    Collated,
+    Decoded,
+    Encoded,
+    Head,
+    RequestHead,
+    Results,
+    Wire,
+)
 from batchedapi_serving.codecs.item_codec import item_json, rows_of_arrays
 from batchedapi_serving.codecs.item_results import item_results
 from batchedapi_serving.codecs.json_values import is_json, parse_json
-from batchedapi_serving.codecs.method_codec import Encoded
 from batchedapi_serving.codecs.plain_replies import ITEM
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.predictor.api import MethodSpec

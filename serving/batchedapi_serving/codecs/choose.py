@@ -3,8 +3,8 @@
 from batchedapi_core import contract
 from batchedapi_core.batching import Receipts, ShapePolicy, SizeUnit
 from batchedapi_serving.codecs.call_codec import CallCodec
+from batchedapi_serving.codecs.interface import MethodCodec
 from batchedapi_serving.codecs.item_codec import ItemCodec
-from batchedapi_serving.codecs.method_codec import MethodCodec
 from batchedapi_serving.codecs.named_codec import NamedCodec
 from batchedapi_serving.codecs.tensor_codec import TensorCodec
 from batchedapi_serving.predictor.api import MethodSpec

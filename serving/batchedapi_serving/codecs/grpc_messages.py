@@ -8,10 +8,9 @@ from google.protobuf.message import DecodeError
 
 from batchedapi_core import contract
 from batchedapi_core.batching import Receipts
-from batchedapi_serving.codecs.base import Answer, Decoded, Head, Receipt, Results
 from batchedapi_serving.codecs.grpc_fields import check_fields
+from batchedapi_serving.codecs.interface import Answer, Decoded, Head, MethodCodec, Receipt, Results
 from batchedapi_serving.codecs.json_values import check_value_count
-from batchedapi_serving.codecs.method_codec import MethodCodec
 from batchedapi_serving.codecs.open_inference_binary import BYTES, raw_elements, raw_of
 from batchedapi_serving.codecs.open_inference_inputs import (
     CONTENT_TYPE,

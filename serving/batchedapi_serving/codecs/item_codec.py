@@ -14,8 +14,8 @@ from batchedapi_core import contract
 from batchedapi_core.batching import Receipts
 from batchedapi_serving.codecs import wires
 from batchedapi_serving.codecs.arrays import Array
-from batchedapi_serving.codecs.base import Collated, Decoded, Head, Results, Wire
 from batchedapi_serving.codecs.costs import item_cost
+from batchedapi_serving.codecs.interface import Collated, Decoded, Encoded, Head, Results, Wire
 from batchedapi_serving.codecs.item_results import item_results
 from batchedapi_serving.codecs.json_values import (
     check_row_count,
@@ -27,7 +27,6 @@ from batchedapi_serving.codecs.json_values import (
     parse_json,
     unsupported,
 )
-from batchedapi_serving.codecs.method_codec import Encoded
 from batchedapi_serving.codecs.plain_arrays import is_msgpack
 from batchedapi_serving.codecs.plain_replies import INSTANCES, ITEM
 from batchedapi_serving.dispatch.frames import Meta

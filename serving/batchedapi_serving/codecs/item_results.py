@@ -7,7 +7,7 @@ another. A method with tensors answers this only for a row that failed with a st
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from batchedapi_serving.codecs.base import Results
+from batchedapi_serving.codecs.interface import Results
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.errors import PredictorError
 

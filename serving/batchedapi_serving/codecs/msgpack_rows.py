@@ -12,14 +12,21 @@ import msgpack
 import orjson
 
 from batchedapi_core import contract
-from batchedapi_serving.codecs.base import Answer, Decoded, Head, Receipt, Reply, Results
+from batchedapi_serving.codecs.interface import (
+    Answer,
+    Decoded,
+    Head,
+    MethodCodec,
+    Receipt,
+    Reply,
+    Results,
+)
 from batchedapi_serving.codecs.json_values import (
     check_container_count,
     check_depth,
     check_value_count,
     media_type,
 )
-from batchedapi_serving.codecs.method_codec import MethodCodec
 from batchedapi_serving.codecs.plain_replies import ITEM, plain_rows
 from batchedapi_serving.codecs.problems import JSON_TYPE
 from batchedapi_serving.errors import (

@@ -12,10 +12,9 @@ from typing import Any
 from batchedapi_core.batching import Receipts, ShapePolicy
 from batchedapi_serving.codecs import wires
 from batchedapi_serving.codecs.arrays import Array
-from batchedapi_serving.codecs.base import Collated, Decoded, Head, Results, Wire
 from batchedapi_serving.codecs.costs import tensor_cost
+from batchedapi_serving.codecs.interface import Collated, Decoded, Encoded, Head, Results, Wire
 from batchedapi_serving.codecs.json_values import is_json, parse_json
-from batchedapi_serving.codecs.method_codec import Encoded
 from batchedapi_serving.codecs.named_rows import (
     Row,
     check_row_finite,

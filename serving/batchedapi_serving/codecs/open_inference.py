@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import orjson
 
 from batchedapi_core.batching import Receipts
-from batchedapi_serving.codecs.base import Answer, Decoded, Head, Receipt, Results
-from batchedapi_serving.codecs.method_codec import MethodCodec
+from batchedapi_serving.codecs.interface import Answer, Decoded, Head, MethodCodec, Receipt, Results
 from batchedapi_serving.codecs.open_inference_binary import HEADER_LENGTH, OCTETS, split_body
 from batchedapi_serving.codecs.open_inference_inputs import encode_inputs
 from batchedapi_serving.codecs.open_inference_json import (

@@ -12,9 +12,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from batchedapi_serving.codecs.base import Head
+from batchedapi_serving.codecs.interface import Array, Head
 from batchedapi_serving.codecs.json_values import check_value_count, is_json, unsupported
-from batchedapi_serving.codecs.method_codec import Array
 from batchedapi_serving.errors import (
     ClientError,
     InvalidInputError,

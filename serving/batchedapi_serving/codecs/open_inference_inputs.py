@@ -11,14 +11,13 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from batchedapi_serving.codecs.base import Head
+from batchedapi_serving.codecs.interface import Array, Encoded, Head, MethodCodec
 from batchedapi_serving.codecs.json_values import (
     check_row_count,
     check_value_count,
     parse_json,
     read_non_finite,
 )
-from batchedapi_serving.codecs.method_codec import Array, Encoded, MethodCodec
 from batchedapi_serving.codecs.open_inference_binary import BYTES, Elements, packed_array
 from batchedapi_serving.errors import InvalidInputError, MalformedError, brief
 from batchedapi_serving.predictor.api import SINGLE_INPUT, MethodSpec

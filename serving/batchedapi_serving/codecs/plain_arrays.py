@@ -4,9 +4,8 @@ from typing import Final
 
 from batchedapi_core import contract
 from batchedapi_serving.codecs import wires
-from batchedapi_serving.codecs.base import Decoded, Head
+from batchedapi_serving.codecs.interface import Decoded, Head, MethodCodec
 from batchedapi_serving.codecs.json_values import media_type, unsupported
-from batchedapi_serving.codecs.method_codec import MethodCodec
 from batchedapi_serving.codecs.npy import decode_npy
 from batchedapi_serving.codecs.plain_replies import NPY, NPY_TYPE
 from batchedapi_serving.errors import UnsupportedTypeError

@@ -6,7 +6,7 @@ from typing import Any, Final
 import orjson
 
 from batchedapi_core import contract
-from batchedapi_serving.codecs.base import Answer, Receipt, Results
+from batchedapi_serving.codecs.interface import Answer, Receipt, Results
 from batchedapi_serving.codecs.item_results import OK, ItemResults
 from batchedapi_serving.codecs.json_values import check_row_count, instances_of, is_deeper
 from batchedapi_serving.codecs.npy import encode_npy

@@ -5,7 +5,7 @@ from typing import Any, Final
 import orjson
 
 from batchedapi_core import contract
-from batchedapi_serving.codecs.base import Answer
+from batchedapi_serving.codecs.interface import Answer
 from batchedapi_serving.errors import OverloadedError, ServingError
 
 JSON_TYPE = contract.JSON.encode()

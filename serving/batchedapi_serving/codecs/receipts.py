@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from batchedapi_serving.codecs.base import Receipt
+from batchedapi_serving.codecs.interface import Receipt
 
 _PREFIX: Final = "x-batchedapi-"
 

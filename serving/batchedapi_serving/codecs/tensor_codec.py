@@ -9,10 +9,9 @@ from typing import Any, Final
 from batchedapi_core.batching import Receipts
 from batchedapi_serving.codecs import wires
 from batchedapi_serving.codecs.arrays import Array, check_finite
-from batchedapi_serving.codecs.base import Collated, Decoded, Head, Results, Wire
 from batchedapi_serving.codecs.costs import same_costs, tensor_cost
+from batchedapi_serving.codecs.interface import Collated, Decoded, Encoded, Head, Results, Wire
 from batchedapi_serving.codecs.json_values import is_json, parse_json
-from batchedapi_serving.codecs.method_codec import Encoded
 from batchedapi_serving.codecs.named_rows import checked_arrays
 from batchedapi_serving.codecs.plain_arrays import decode_other
 from batchedapi_serving.codecs.plain_replies import ITEM, plain_rows

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
-from batchedapi_serving.codecs.base import Results
+from batchedapi_serving.codecs.interface import Results
 from batchedapi_serving.codecs.item_results import OK, Item, item_results, joined_items
 from batchedapi_serving.codecs.problems import error_object
 from batchedapi_serving.codecs.tensor_rows import array_of, json_rows

@@ -5,9 +5,8 @@ of rows is all the protocol has.
 """
 
 from batchedapi_core import contract
-from batchedapi_serving.codecs.base import Decoded, Head
+from batchedapi_serving.codecs.interface import Decoded, Head, MethodCodec
 from batchedapi_serving.codecs.json_values import instances_of, is_json, parse_json, unsupported
-from batchedapi_serving.codecs.method_codec import MethodCodec
 from batchedapi_serving.codecs.plain_replies import INSTANCES
 from batchedapi_serving.errors import InvalidInputError, brief
 

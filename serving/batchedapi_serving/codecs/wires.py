@@ -2,8 +2,7 @@
 
 from typing import assert_never
 
-from batchedapi_serving.codecs.base import Decoded, Head, Wire
-from batchedapi_serving.codecs.method_codec import MethodCodec
+from batchedapi_serving.codecs.interface import Decoded, Head, MethodCodec, Wire
 
 
 def decode(codec: MethodCodec, wire: Wire, head: Head, body: bytes) -> Decoded:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from batchedapi_core.batching import Client
-from batchedapi_serving.codecs.base import Answer, Receipt, Results
+from batchedapi_serving.codecs import Answer, Receipt, Results
 from batchedapi_serving.dispatch.batch import Batch
 from batchedapi_serving.dispatch.channel_rows import submitted_rows
 from batchedapi_serving.dispatch.desk import Desk, Ticket

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import orjson
 
-from batchedapi_serving.codecs.method_codec import Encoded, MethodCodec
+from batchedapi_serving.codecs import Encoded, MethodCodec
 from batchedapi_serving.dispatch.desk import Line
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.errors import InvalidInputError

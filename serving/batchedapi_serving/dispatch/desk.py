@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final, Generic, Protocol, TypeVar
 
 from batchedapi_core.batching import Client
-from batchedapi_serving.codecs.base import Answer, Codec, Decoded
+from batchedapi_serving.codecs import Answer, Codec, Decoded
 from batchedapi_serving.errors import NoSuchRouteError, NotReadyError
 from batchedapi_serving.predictor.api import MethodSpec
 

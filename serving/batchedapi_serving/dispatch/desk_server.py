@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from batchedapi_core.batching import Client
-from batchedapi_serving.codecs.base import Answer, Decoded, Receipt, Results
+from batchedapi_serving.codecs import Answer, Decoded, Receipt, Results
 from batchedapi_serving.dispatch.desk import Desk, Ticket
 from batchedapi_serving.dispatch.frames import BrokenFrameError, FrameReader, Meta, encode_frame
 from batchedapi_serving.dispatch.remote_frames import (

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from batchedapi_core.batching import Client
-from batchedapi_serving.codecs.base import Decoded
+from batchedapi_serving.codecs import Decoded
 from batchedapi_serving.dispatch.again import Trial, blamed
 from batchedapi_serving.dispatch.channel import ModelChannel
 from batchedapi_serving.dispatch.deadlines import Clock, Deadlines

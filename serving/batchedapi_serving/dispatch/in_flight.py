@@ -7,7 +7,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Final
 
-from batchedapi_serving.codecs.base import Answer
+from batchedapi_serving.codecs import Answer
 from batchedapi_serving.dispatch.jobs import Job, JobLine
 from batchedapi_serving.errors import DeadlineExceededError, ServingError
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
 from batchedapi_core.batching import Batcher, Client, Entry, Parts, Search
-from batchedapi_serving.codecs.base import Answer, Codec, Decoded, Receipt, Results
+from batchedapi_serving.codecs import Answer, Codec, Decoded, Receipt, Results
 from batchedapi_serving.dispatch.desk import AnswerTo
 from batchedapi_serving.metrics.recorder import MethodRecorder
 

@@ -13,7 +13,7 @@ from batchedapi_core.batching import (
     WaitUntil,
     choose,
 )
-from batchedapi_serving.codecs.base import Results
+from batchedapi_serving.codecs import Results
 from batchedapi_serving.dispatch.again import Again, Trial
 from batchedapi_serving.dispatch.batch import RETRY, Batch, predictor_failed, raised_for_all
 from batchedapi_serving.dispatch.deadlines import Clock

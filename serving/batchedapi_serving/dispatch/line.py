@@ -13,8 +13,7 @@ from batchedapi_core.batching import (
     SizeUnit,
     split_parts,
 )
-from batchedapi_serving.codecs import codec_for
-from batchedapi_serving.codecs.base import Codec, Decoded
+from batchedapi_serving.codecs import Codec, Decoded, codec_for
 from batchedapi_serving.dispatch.door import Door
 from batchedapi_serving.dispatch.jobs import Job, Part, PartEntry
 from batchedapi_serving.metrics.recorder import MethodRecorder

@@ -7,7 +7,7 @@ from itertools import count
 from typing import Final
 
 from batchedapi_core.batching import Receipts
-from batchedapi_serving.codecs.base import Receipt
+from batchedapi_serving.codecs import Receipt
 from batchedapi_serving.dispatch.batch import Batch
 from batchedapi_serving.dispatch.jobs import PartEntry
 

@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from batchedapi_serving.codecs.base import Collated, Results
-from batchedapi_serving.codecs.method_codec import Encoded
+from batchedapi_serving.codecs import Collated, Encoded, Results
 from batchedapi_serving.dispatch.channel_rows import submitted_rows
 from batchedapi_serving.dispatch.desk import Line
 from batchedapi_serving.dispatch.frames import Meta, Payload

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from batchedapi_core.batching import Client
-from batchedapi_serving.codecs.base import Decoded
+from batchedapi_serving.codecs import Decoded
 from batchedapi_serving.dispatch.desk import AnswerTo, Desk, Line, Ticket
 from batchedapi_serving.predictor.api import MethodSpec
 from batchedapi_serving.recording.arrivals import ArrivalLog

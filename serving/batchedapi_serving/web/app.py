@@ -12,7 +12,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
 from batchedapi_core import contract
-from batchedapi_serving.codecs.base import Answer, Reply, RequestHead, Wire
+from batchedapi_serving.codecs import Answer, Reply, RequestHead, Wire
 from batchedapi_serving.dispatch.desk import Ticket
 from batchedapi_serving.errors import (
     MethodNotAllowedError,

@@ -21,8 +21,7 @@ from typing import Any
 
 import orjson
 
-from batchedapi_serving.codecs import codec_for
-from batchedapi_serving.codecs.base import Answer, Codec, Decoded, RequestHead, Wire
+from batchedapi_serving.codecs import Answer, Codec, Decoded, RequestHead, Wire, codec_for
 from batchedapi_serving.dispatch.frames import Meta, encode_frame, read_frames
 from batchedapi_serving.dispatch.remote_frames import (
     error_meta,

@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
 from batchedapi_core.batching import Client
-from batchedapi_serving.codecs.base import Answer, Reply, RequestHead
+from batchedapi_serving.codecs import Answer, Reply, RequestHead
 from batchedapi_serving.dispatch.desk import Line, Ticket
 from batchedapi_serving.errors import NoRoomError, ServingError
 from batchedapi_serving.web.asgi import start_cycle

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from batchedapi_core.batching import Client
-from batchedapi_serving.codecs.base import Answer, Decoded, Head, Wire
+from batchedapi_serving.codecs import Answer, Decoded, Head, Wire
 from batchedapi_serving.codecs.json_values import is_json, media_type
 from batchedapi_serving.codecs.open_inference_binary import raw_bytes
 from batchedapi_serving.codecs.plain_replies import NPY_TYPE

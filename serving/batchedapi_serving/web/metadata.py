@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import orjson
 
-from batchedapi_serving.codecs.base import Answer
+from batchedapi_serving.codecs import Answer
 from batchedapi_serving.codecs.open_inference_metadata import (
     MODEL_VERSION,
     model_metadata,

@@ -6,7 +6,7 @@ from typing import Any, Final
 from fastapi import FastAPI
 
 from batchedapi_core import contract
-from batchedapi_serving.codecs.base import Wire
+from batchedapi_serving.codecs import Wire
 from batchedapi_serving.codecs.open_inference_metadata import MODEL_VERSION
 from batchedapi_serving.predictor.api import MethodSpec
 from batchedapi_serving.web import schemas

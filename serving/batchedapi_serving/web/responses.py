@@ -3,7 +3,7 @@
 import http
 from typing import Final
 
-from batchedapi_serving.codecs.base import Answer
+from batchedapi_serving.codecs import Answer
 
 _STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode()

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from batchedapi_core import contract
-from batchedapi_serving.codecs.base import Wire
+from batchedapi_serving.codecs import Wire
 from batchedapi_serving.codecs.open_inference_metadata import MODEL_VERSION
 from batchedapi_serving.settings import ReplicaSettings
 

@@ -12,7 +12,7 @@ from batchedapi_serving.checking.asking import FailedError, Method, Sample
 from batchedapi_serving.checking.equality import by_shape, findings
 from batchedapi_serving.checking.samples import choose_samples
 from batchedapi_serving.checking.timing import FEWEST_RUNS, time_batches
-from batchedapi_serving.codecs.choose import codec_for
+from batchedapi_serving.codecs import codec_for
 from batchedapi_serving.errors import InvalidInputError
 from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.predictor.api import MethodSpec, Tensor

@@ -11,8 +11,7 @@ import orjson
 import pytest
 
 from batchedapi_core.batching import Receipts, ShapePolicy
-from batchedapi_serving.codecs import Decoded
-from batchedapi_serving.codecs.method_codec import MethodCodec
+from batchedapi_serving.codecs import Decoded, MethodCodec
 from batchedapi_serving.codecs.named_codec import NamedCodec
 from batchedapi_serving.codecs.open_inference_pb2 import ModelInferResponse
 from batchedapi_serving.codecs.plain_replies import INSTANCES, ITEM, NPY, ROWS

@@ -6,8 +6,7 @@ import msgpack
 import orjson
 import pytest
 
-from batchedapi_serving.codecs import RequestHead
-from batchedapi_serving.codecs.base import Answer
+from batchedapi_serving.codecs import Answer, RequestHead
 from batchedapi_serving.codecs.item_results import item_results
 from batchedapi_serving.codecs.msgpack_rows import MsgpackReply
 from batchedapi_serving.codecs.plain_replies import INSTANCES, ITEM

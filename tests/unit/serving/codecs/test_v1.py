@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedapi_serving.codecs.base import RequestHead, Wire
+from batchedapi_serving.codecs import RequestHead, Wire
 from batchedapi_serving.errors import (
     ClientError,
     InvalidInputError,

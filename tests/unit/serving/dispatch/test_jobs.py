@@ -6,7 +6,7 @@ import math
 import pytest
 
 from batchedapi_core.batching import Client, Entry
-from batchedapi_serving.codecs.base import Answer, Decoded
+from batchedapi_serving.codecs import Answer, Decoded
 from batchedapi_serving.codecs.item_results import Item, ItemResults
 from batchedapi_serving.codecs.plain_replies import INSTANCES, ITEM
 from batchedapi_serving.dispatch.batch import Batch, predictor_failed

@@ -10,8 +10,15 @@ from pathlib import Path
 import pytest
 
 from batchedapi_core.batching import Client, ItemErrorPolicy, LaneChoice, Receipts
-from batchedapi_serving.codecs import Answer, RequestHead, Wire, codec_for
-from batchedapi_serving.codecs.base import Decoded, Receipt, Results
+from batchedapi_serving.codecs import (
+    Answer,
+    Decoded,
+    Receipt,
+    RequestHead,
+    Results,
+    Wire,
+    codec_for,
+)
 from batchedapi_serving.codecs.item_results import Item, ItemResults
 from batchedapi_serving.dispatch import remote
 from batchedapi_serving.dispatch.desk import AnswerTo, Line, Ticket

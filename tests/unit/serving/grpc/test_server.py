@@ -13,9 +13,8 @@ import pytest
 import tritonclient.grpc.aio as triton
 
 from batchedapi_core.batching import Client
+from batchedapi_serving.codecs import Decoded, MethodCodec
 from batchedapi_serving.codecs import open_inference_pb2 as messages
-from batchedapi_serving.codecs.base import Decoded
-from batchedapi_serving.codecs.method_codec import MethodCodec
 from batchedapi_serving.dispatch.desk import AnswerTo, Line
 from batchedapi_serving.errors import (
     LateError,

@@ -5,7 +5,7 @@ from grpc import StatusCode
 
 from batchedapi_core import contract
 from batchedapi_core.batching import Client
-from batchedapi_serving.codecs.base import Answer
+from batchedapi_serving.codecs import Answer
 from batchedapi_serving.grpc.service import Peers, message, status_code, trailing_metadata
 
 

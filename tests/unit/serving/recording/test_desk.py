@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from batchedapi_core.batching import Client
-from batchedapi_serving.codecs.base import RequestHead, Wire
+from batchedapi_serving.codecs import RequestHead, Wire
 from batchedapi_serving.errors import QueueFullError
 from batchedapi_serving.recording.arrivals import ArrivalLog
 from batchedapi_serving.recording.desk import RecordingDesk, recording_desk

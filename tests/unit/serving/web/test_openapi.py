@@ -8,8 +8,7 @@ from fastapi import FastAPI
 
 from batchedapi_core import contract
 from batchedapi_core.batching import Receipts
-from batchedapi_serving.codecs import RequestHead, codec_for
-from batchedapi_serving.codecs.base import Wire
+from batchedapi_serving.codecs import RequestHead, Wire, codec_for
 from batchedapi_serving.predictor.api import DTYPES, MethodSpec, Tensor
 from batchedapi_serving.web.open_inference_docs import infer_example
 from batchedapi_serving.web.openapi import document_routes
