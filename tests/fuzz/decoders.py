@@ -19,8 +19,8 @@ import atheris
 with atheris.instrument_imports(include=["batchedapi_serving.codecs"]):
     # These are imported with the first request of their wire, which would be too late here.
     from batchedapi_serving.codecs import (  # noqa: F401
+        Codec,
         Decoded,
-        MethodCodec,
         RequestHead,
         Wire,
         codec_for,
@@ -78,7 +78,7 @@ class Predictors:
         return about
 
 
-def codecs() -> list[MethodCodec]:
+def codecs() -> list[Codec]:
     """A codec for each method; the ragged one twice, by shape policy."""
     made = []
     for name in ("flat", "nested", "ragged", "items", "call"):
@@ -124,7 +124,7 @@ def count(outcomes: dict[str, int], outcome: str, runs: int) -> None:
         print(json.dumps(outcomes), flush=True)
 
 
-def rows_of(codec: MethodCodec, wire: Wire, head: RequestHead, body: bytes) -> Decoded | None:
+def rows_of(codec: Codec, wire: Wire, head: RequestHead, body: bytes) -> Decoded | None:
     """The rows of a body; None: it is refused."""
     try:
         return codec.decode(wire, head, body)

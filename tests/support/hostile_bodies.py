@@ -55,7 +55,7 @@ class Body(NamedTuple):
     """In words, for the report."""
     method: str
     wire: str
-    """plain, v1, v2 or grpc: a value of batchedapi_serving.codecs.base.Wire."""
+    """plain, v1, v2 or grpc: a value of batchedapi_serving.codecs.Wire."""
     content_type: str
     data: bytes
     headers: Headers = ()

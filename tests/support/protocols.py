@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 
 from batchedapi_core.batching import Receipts
-from batchedapi_serving.codecs import Decoded, MethodCodec, Receipt, RequestHead, Wire, codec_for
+from batchedapi_serving.codecs import Codec, Decoded, Receipt, RequestHead, Wire, codec_for
 from batchedapi_serving.codecs.item_results import Item, ItemResults
 from batchedapi_serving.codecs.open_inference_binary import raw_of
 from batchedapi_serving.codecs.open_inference_pb2 import ModelInferRequest
@@ -44,7 +44,7 @@ PAIRS = named(
 )
 
 
-def codec_of(method: MethodSpec, receipts: Receipts = Receipts.ALL) -> MethodCodec:
+def codec_of(method: MethodSpec, receipts: Receipts = Receipts.ALL) -> Codec:
     """The codec that a replica called iris has for `method`."""
     settings = MethodSettings(method.name, None, None, BatchingSettings())
     return codec_for(method, settings, "iris", receipts)
@@ -76,23 +76,23 @@ def array(dtype: str, values: Any) -> np.ndarray[Any, Any]:
 # ------------------------------------------------------------------ one request, in each language
 
 
-def plain(codec: MethodCodec, rows: Sequence[Any]) -> Decoded:
+def plain(codec: Codec, rows: Sequence[Any]) -> Decoded:
     """`{"instances": [...]}` on the plain route."""
     return codec.decode(Wire.PLAIN, JSON_HEAD, orjson.dumps({"instances": rows}))
 
 
-def packed(codec: MethodCodec, rows: Sequence[Any]) -> Decoded:
+def packed(codec: Codec, rows: Sequence[Any]) -> Decoded:
     """The same in msgpack."""
     head = RequestHead(b"application/msgpack", b"", ())
     return codec.decode(Wire.PLAIN, head, msgpack.packb({"instances": rows}))
 
 
-def v1(codec: MethodCodec, rows: Sequence[Any]) -> Decoded:
+def v1(codec: Codec, rows: Sequence[Any]) -> Decoded:
     """KServe's v1 protocol."""
     return codec.decode(Wire.V1, JSON_HEAD, orjson.dumps({"instances": rows}))
 
 
-def npy(codec: MethodCodec, rows: np.ndarray[Any, Any]) -> Decoded:
+def npy(codec: Codec, rows: np.ndarray[Any, Any]) -> Decoded:
     """An array as numpy.save writes it."""
     stream = io.BytesIO()
     np.save(stream, rows)
@@ -104,7 +104,7 @@ def tensor_json(name: str, datatype: str, shape: Sequence[int], data: Any) -> di
     return {"name": name, "datatype": datatype, "shape": list(shape), "data": data}
 
 
-def v2(codec: MethodCodec, *inputs: dict[str, Any], **members: Any) -> Decoded:
+def v2(codec: Codec, *inputs: dict[str, Any], **members: Any) -> Decoded:
     """Open Inference Protocol in JSON."""
     return codec.decode(Wire.V2, JSON_HEAD, orjson.dumps({"inputs": inputs, **members}))
 
@@ -116,7 +116,7 @@ def binary_head(length: int) -> RequestHead:
 
 
 def v2_binary(
-    codec: MethodCodec, *inputs: tuple[str, str, Sequence[int], Any], **members: Any
+    codec: Codec, *inputs: tuple[str, str, Sequence[int], Any], **members: Any
 ) -> Decoded:
     """Open Inference Protocol with raw tensors: (name, datatype, shape, array or bytes)."""
     raws = [raw_of(elements) for _, _, _, elements in inputs]
@@ -158,7 +158,7 @@ def with_contents(
     return request
 
 
-def grpc(codec: MethodCodec, request: ModelInferRequest) -> Decoded:
+def grpc(codec: Codec, request: ModelInferRequest) -> Decoded:
     """Open Inference Protocol over gRPC."""
     head = RequestHead(b"application/grpc", b"", ())
     return codec.decode(Wire.GRPC, head, request.SerializeToString())

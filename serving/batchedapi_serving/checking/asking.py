@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from batchedapi_serving.checking.comparing import array_difference, json_difference
-from batchedapi_serving.codecs import Encoded, MethodCodec, Results
+from batchedapi_serving.codecs import Codec, Encoded, Results
 from batchedapi_serving.codecs.item_results import ItemResults
 from batchedapi_serving.codecs.tensor_results import TensorResults
 from batchedapi_serving.dispatch.frames import Meta, Payload
@@ -30,7 +30,7 @@ class Sample(NamedTuple):
     cost: int
 
 
-def samples_of(codec: MethodCodec, encoded: Encoded) -> list[Sample]:
+def samples_of(codec: Codec, encoded: Encoded) -> list[Sample]:
     """The rows of a request, each as a sample."""
     return [
         Sample(
@@ -45,7 +45,7 @@ def samples_of(codec: MethodCodec, encoded: Encoded) -> list[Sample]:
 class Method:
     """One method that can be asked."""
 
-    def __init__(self, codec: MethodCodec, run: Run) -> None:
+    def __init__(self, codec: Codec, run: Run) -> None:
         self._codec = codec
         self._run = run
 

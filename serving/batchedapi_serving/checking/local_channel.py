@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from batchedapi_serving.codecs import MethodCodec, codec_for
+from batchedapi_serving.codecs import Codec, codec_for
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.model.channel import ChannelLoop
@@ -14,7 +14,7 @@ from batchedapi_serving.settings import ReplicaSettings
 
 class _Line(NamedTuple):
     spec: MethodSpec
-    codec: MethodCodec
+    codec: Codec
 
 
 class LocalChannel(ChannelLoop):

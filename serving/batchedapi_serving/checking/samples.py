@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from batchedapi_serving.checking.asking import Sample, samples_of
-from batchedapi_serving.codecs import MethodCodec
+from batchedapi_serving.codecs import Codec
 from batchedapi_serving.predictor.api import MethodSpec, Tensor
 
 MOST: Final = 32
@@ -26,7 +26,7 @@ class Samples(NamedTuple):
     source: str
 
 
-def choose_samples(codec: MethodCodec, items: Sequence[Any] | None) -> Samples:
+def choose_samples(codec: Codec, items: Sequence[Any] | None) -> Samples:
     """Rows for one method; none if nobody knows what it takes.
 
     Args:

@@ -41,28 +41,26 @@ class CallCodec:
         self.receipts = receipts
 
     def decode(self, wire: Wire, head: Head, body: bytes) -> Decoded:
-        """See Codec.decode."""
-        return wires.decode(self, wire, head, body)
-
-    def decode_plain(self, head: Head, body: bytes) -> Decoded:
-        """See MethodCodec.decode_plain; the body is the method's own, whatever its type."""
+        """See Codec.decode; a plain body is the method's own, whatever its type."""
+        if wire is not Wire.PLAIN:
+            return wires.decode(self, wire, head, body)
         json_body = is_json(head.content_type)
         if json_body:
             parse_json(body)
         return Decoded(1, [(_about(head, json_body=json_body), body)], ITEM)
 
     def from_row(self, row: Any, place: str, head: Head | None = None) -> Encoded:
-        """See MethodCodec.from_row; the row is the payload of one call."""
+        """See Codec.from_row; the row is the payload of one call."""
         return Encoded(1, [(_about(head or _NO_HEAD, json_body=True), item_json(row, place))])
 
     def from_rows(self, rows: Sequence[Any], place: str, head: Head | None = None) -> Encoded:
-        """See MethodCodec.from_rows; each row is a call."""
+        """See Codec.from_rows; each row is a call."""
         about = _about(head or _NO_HEAD, json_body=True)
         calls = [(about, item_json(row, f"{place}[{i}]")) for i, row in enumerate(rows)]
         return Encoded(len(calls), calls)
 
     def from_arrays(self, arrays: Mapping[str, Array], place: str) -> Encoded:
-        """See MethodCodec.from_arrays; each row is a call."""
+        """See Codec.from_arrays; each row is a call."""
         return self.from_rows(rows_of_arrays(arrays, place), place)
 
     def part(self, payload: list[Call], start: int, stop: int) -> list[Call]:

@@ -3,7 +3,7 @@
 from batchedapi_core import contract
 from batchedapi_core.batching import Receipts, ShapePolicy, SizeUnit
 from batchedapi_serving.codecs.call_codec import CallCodec
-from batchedapi_serving.codecs.interface import MethodCodec
+from batchedapi_serving.codecs.interface import Codec
 from batchedapi_serving.codecs.item_codec import ItemCodec
 from batchedapi_serving.codecs.named_codec import NamedCodec
 from batchedapi_serving.codecs.tensor_codec import TensorCodec
@@ -16,7 +16,7 @@ def codec_for(
     settings: MethodSettings,
     api_name: str,
     receipts: Receipts = Receipts.OFF,
-) -> MethodCodec:
+) -> Codec:
     """The codec of one method.
 
     Args:
@@ -38,7 +38,7 @@ def codec_of_shapes(
     api_name: str = "",
     receipts: Receipts = Receipts.OFF,
     most_rows: int = contract.MAX_BATCH_SIZE_LIMIT,
-) -> MethodCodec:
+) -> Codec:
     """The codec of one method under a shape policy, for batches of so many rows; see codec_for."""
     if not method.batched:
         return CallCodec(method, api_name, receipts)

@@ -141,26 +141,6 @@ class Collated(NamedTuple):
     """Sent one after the other."""
 
 
-class Codec(Protocol):
-    """Of one method."""
-
-    def decode(self, wire: Wire, head: Head, body: bytes) -> Decoded:
-        """Check and take apart one request.
-
-        Raises:
-            ClientError: 400, 413, 415 or 422; the message names the place.
-        """
-
-    def part(self, payload: Any, start: int, stop: int) -> Any:
-        """Rows [start, stop) of a payload."""
-
-    def collate(self, payloads: Sequence[Any]) -> Collated:
-        """The body of a batch frame."""
-
-    def results(self, meta: Meta, payload: bytes) -> Results:
-        """Read a model process's answer to one batch."""
-
-
 class Encoded(NamedTuple):
     """Checked rows, as Decoded wants them."""
 
@@ -174,18 +154,19 @@ class Encoded(NamedTuple):
         return Decoded(self.rows, self.payload, reply, self.sizes, self.shapes)
 
 
-class MethodCodec(Codec, Protocol):
-    """A Codec as the languages see it.
-
-    Each codec sets the three attributes itself: a base class for that would be no shorter.
-    """
+class Codec(Protocol):
+    """Of one method: of its requests, its batches, and what came of them."""
 
     method: MethodSpec
     api_name: str
     receipts: Receipts
 
-    def decode_plain(self, head: Head, body: bytes) -> Decoded:
-        """A request of Wire.PLAIN; see Codec.decode."""
+    def decode(self, wire: Wire, head: Head, body: bytes) -> Decoded:
+        """Check and take apart one request.
+
+        Raises:
+            ClientError: 400, 413, 415 or 422; the message names the place.
+        """
 
     def from_row(self, row: Any, place: str, head: Head | None = None) -> Encoded:
         """One parsed row; `place` is its own path, as in "item". See from_rows."""
@@ -214,3 +195,12 @@ class MethodCodec(Codec, Protocol):
             InvalidInputError: names, shapes or types do not fit, values are not finite, no row.
             TooLargeError: more rows than there may be.
         """
+
+    def part(self, payload: Any, start: int, stop: int) -> Any:
+        """Rows [start, stop) of a payload."""
+
+    def collate(self, payloads: Sequence[Any]) -> Collated:
+        """The body of a batch frame."""
+
+    def results(self, meta: Meta, payload: bytes) -> Results:
+        """Read a model process's answer to one batch."""

@@ -44,10 +44,8 @@ class ItemCodec:
 
     def decode(self, wire: Wire, head: Head, body: bytes) -> Decoded:
         """See Codec.decode."""
-        return wires.decode(self, wire, head, body)
-
-    def decode_plain(self, head: Head, body: bytes) -> Decoded:
-        """See MethodCodec.decode_plain."""
+        if wire is not Wire.PLAIN:
+            return wires.decode(self, wire, head, body)
         if is_msgpack(head.content_type):
             return wires.decode_msgpack(self, head, body)
         if not is_json(head.content_type):
@@ -74,19 +72,19 @@ class ItemCodec:
         ]
 
     def from_row(self, row: Any, place: str, head: Head | None = None) -> Encoded:
-        """See MethodCodec.from_row."""
+        """See Codec.from_row."""
         del head
         text = item_json(row, place)
         return Encoded(1, [text], self._sizes([row], [text], place, ""))
 
     def from_rows(self, rows: Sequence[Any], place: str, head: Head | None = None) -> Encoded:
-        """See MethodCodec.from_rows."""
+        """See Codec.from_rows."""
         del head
         texts = [item_json(row, f"{place}[{i}]") for i, row in enumerate(rows)]
         return Encoded(len(rows), texts, self._sizes(rows, texts, f"{place}[", "]"))
 
     def from_arrays(self, arrays: Mapping[str, Array], place: str) -> Encoded:
-        """See MethodCodec.from_arrays."""
+        """See Codec.from_arrays."""
         return self.from_rows(rows_of_arrays(arrays, place), place)
 
     def part(self, payload: list[bytes], start: int, stop: int) -> list[bytes]:

@@ -14,9 +14,9 @@ import orjson
 from batchedapi_core import contract
 from batchedapi_serving.codecs.interface import (
     Answer,
+    Codec,
     Decoded,
     Head,
-    MethodCodec,
     Receipt,
     Reply,
     Results,
@@ -145,7 +145,7 @@ def _culprit(value: Any, place: str) -> InvalidInputError:
     )
 
 
-def decode_msgpack(codec: MethodCodec, head: Head, body: bytes) -> Decoded:
+def decode_msgpack(codec: Codec, head: Head, body: bytes) -> Decoded:
     """A request of Wire.PLAIN in msgpack; see Codec.decode."""
     value = read_msgpack(body)
     content_type = media_type(head.content_type)

@@ -50,10 +50,8 @@ class NamedCodec:
 
     def decode(self, wire: Wire, head: Head, body: bytes) -> Decoded:
         """See Codec.decode."""
-        return wires.decode(self, wire, head, body)
-
-    def decode_plain(self, head: Head, body: bytes) -> Decoded:
-        """See MethodCodec.decode_plain."""
+        if wire is not Wire.PLAIN:
+            return wires.decode(self, wire, head, body)
         if not is_json(head.content_type):
             return decode_other(self, head, body)
         value = parse_json(body)
@@ -95,12 +93,12 @@ class NamedCodec:
         return [padding_class(row.lengths, self._pads_to) for row in rows]
 
     def from_row(self, row: Any, place: str, head: Head | None = None) -> Encoded:
-        """See MethodCodec.from_row."""
+        """See Codec.from_row."""
         del head
         return self._encoded([self._finite_row(row, place)])
 
     def from_rows(self, rows: Sequence[Any], place: str, head: Head | None = None) -> Encoded:
-        """See MethodCodec.from_rows."""
+        """See Codec.from_rows."""
         del head
         return self._encoded([self._finite_row(row, f"{place}[{i}]") for i, row in enumerate(rows)])
 
@@ -110,7 +108,7 @@ class NamedCodec:
         return packed
 
     def from_arrays(self, arrays: Mapping[str, Array], place: str) -> Encoded:
-        """See MethodCodec.from_arrays."""
+        """See Codec.from_arrays."""
         checked, lengths = checked_arrays(self.method, arrays, place)
         of_row = tuple(lengths[name] for name in self._variable)
         return self._encoded(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import orjson
 
 from batchedapi_core.batching import Receipts
-from batchedapi_serving.codecs.interface import Answer, Decoded, Head, MethodCodec, Receipt, Results
+from batchedapi_serving.codecs.interface import Answer, Codec, Decoded, Head, Receipt, Results
 from batchedapi_serving.codecs.open_inference_binary import HEADER_LENGTH, OCTETS, split_body
 from batchedapi_serving.codecs.open_inference_inputs import encode_inputs
 from batchedapi_serving.codecs.open_inference_json import (
@@ -30,7 +30,7 @@ from batchedapi_serving.codecs.receipts import receipt_headers, receipt_values
 from batchedapi_serving.errors import OverloadedError, ServingError
 
 
-def decode_v2(codec: MethodCodec, head: Head, body: bytes) -> Decoded:
+def decode_v2(codec: Codec, head: Head, body: bytes) -> Decoded:
     """A request of Wire.V2; see Codec.decode."""
     request = read_request(split_body(head, body))
     names = checked_outputs(codec.method, [output.name for output in request.outputs])

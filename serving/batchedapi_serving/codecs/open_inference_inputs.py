@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from batchedapi_serving.codecs.interface import Array, Encoded, Head, MethodCodec
+from batchedapi_serving.codecs.interface import Array, Codec, Encoded, Head
 from batchedapi_serving.codecs.json_values import (
     check_row_count,
     check_value_count,
@@ -135,7 +135,7 @@ def wants_json(content_type: Any, place: str) -> bool:
     )
 
 
-def encode_inputs(codec: MethodCodec, inputs: Sequence[Input], head: Head) -> Encoded:
+def encode_inputs(codec: Codec, inputs: Sequence[Input], head: Head) -> Encoded:
     """The rows of a request's tensors, as the codec wants them.
 
     Raises:

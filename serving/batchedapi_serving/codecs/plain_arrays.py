@@ -4,7 +4,7 @@ from typing import Final
 
 from batchedapi_core import contract
 from batchedapi_serving.codecs import wires
-from batchedapi_serving.codecs.interface import Decoded, Head, MethodCodec
+from batchedapi_serving.codecs.interface import Codec, Decoded, Head
 from batchedapi_serving.codecs.json_values import media_type, unsupported
 from batchedapi_serving.codecs.npy import decode_npy
 from batchedapi_serving.codecs.plain_replies import NPY, NPY_TYPE
@@ -22,7 +22,7 @@ def is_msgpack(content_type: bytes) -> bool:
     return media_type(content_type) in MSGPACK_TYPES
 
 
-def decode_other(codec: MethodCodec, head: Head, body: bytes) -> Decoded:
+def decode_other(codec: Codec, head: Head, body: bytes) -> Decoded:
     """A request whose content type is not JSON.
 
     Raises:

@@ -63,19 +63,15 @@ class TensorCodec:
         ]
         return Decoded(len(rows), b"".join(parts), reply, same_costs(self._cost, len(rows)))
 
-    def decode_plain(self, head: Head, body: bytes) -> Decoded:
-        """See MethodCodec.decode_plain."""
-        return self.decode(Wire.PLAIN, head, body)
-
     def from_row(self, row: Any, place: str, head: Head | None = None) -> Encoded:
-        """See MethodCodec.from_row."""
+        """See Codec.from_row."""
         del head
         packed = self._pack(row, place, may_hold_bool=True)
         check_finite(array_of(packed, self._dtype, self._shape), self._tensor, place)
         return Encoded(1, packed, self._size)
 
     def from_rows(self, rows: Sequence[Any], place: str, head: Head | None = None) -> Encoded:
-        """See MethodCodec.from_rows."""
+        """See Codec.from_rows."""
         del head
         pack = self._pack
         parts = [pack(row, f"{place}[{i}]", may_hold_bool=True) for i, row in enumerate(rows)]
@@ -85,7 +81,7 @@ class TensorCodec:
         return Encoded(len(rows), packed, same_costs(self._cost, len(rows)))
 
     def from_arrays(self, arrays: Mapping[str, Array], place: str) -> Encoded:
-        """See MethodCodec.from_arrays."""
+        """See Codec.from_arrays."""
         (array,), _ = checked_arrays(self.method, arrays, place)
         return Encoded(len(array), array.tobytes(), same_costs(self._cost, len(array)))
 

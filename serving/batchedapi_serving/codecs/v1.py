@@ -5,13 +5,13 @@ of rows is all the protocol has.
 """
 
 from batchedapi_core import contract
-from batchedapi_serving.codecs.interface import Decoded, Head, MethodCodec
+from batchedapi_serving.codecs.interface import Codec, Decoded, Head
 from batchedapi_serving.codecs.json_values import instances_of, is_json, parse_json, unsupported
 from batchedapi_serving.codecs.plain_replies import INSTANCES
 from batchedapi_serving.errors import InvalidInputError, brief
 
 
-def decode_v1(codec: MethodCodec, head: Head, body: bytes) -> Decoded:
+def decode_v1(codec: Codec, head: Head, body: bytes) -> Decoded:
     """A request of Wire.V1; see Codec.decode."""
     if not is_json(head.content_type):
         raise unsupported(head.content_type, contract.JSON)

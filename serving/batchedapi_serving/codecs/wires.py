@@ -1,19 +1,19 @@
 """From the language of a route to the decoder of that language."""
 
-from typing import assert_never
+from typing import Literal, assert_never
 
-from batchedapi_serving.codecs.interface import Decoded, Head, MethodCodec, Wire
+from batchedapi_serving.codecs.interface import Codec, Decoded, Head, Wire
 
 
-def decode(codec: MethodCodec, wire: Wire, head: Head, body: bytes) -> Decoded:
-    """See Codec.decode.
+def decode(
+    codec: Codec, wire: Literal[Wire.V1, Wire.V2, Wire.GRPC], head: Head, body: bytes
+) -> Decoded:
+    """See Codec.decode; of all languages but the plain one.
 
     A language is imported with its first request: model processes use the codecs too, and user code
     there may bring its own versions of what gRPC and msgpack need.
     """
     match wire:
-        case Wire.PLAIN:
-            return codec.decode_plain(head, body)
         case Wire.V1:
             from batchedapi_serving.codecs.v1 import decode_v1  # noqa: PLC0415 - see above
 
@@ -30,7 +30,7 @@ def decode(codec: MethodCodec, wire: Wire, head: Head, body: bytes) -> Decoded:
             assert_never(unknown)
 
 
-def decode_msgpack(codec: MethodCodec, head: Head, body: bytes) -> Decoded:
+def decode_msgpack(codec: Codec, head: Head, body: bytes) -> Decoded:
     """A request of Wire.PLAIN whose content type is msgpack."""
     from batchedapi_serving.codecs import msgpack_rows  # noqa: PLC0415 - see decode
 

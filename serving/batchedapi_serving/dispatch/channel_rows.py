@@ -6,12 +6,12 @@ The meta of a submit's frame says how they came:
 """
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import orjson
 
-from batchedapi_serving.codecs import Encoded, MethodCodec
+from batchedapi_serving.codecs import Encoded
 from batchedapi_serving.dispatch.desk import Line
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.errors import InvalidInputError
@@ -27,7 +27,7 @@ def submitted_rows(line: Line, meta: Meta, payload: bytes) -> Encoded:
     Raises:
         ClientError: they are not what the method takes.
     """
-    codec = cast(MethodCodec, line.codec)  # all are; the web and the queue need less of them
+    codec = line.codec
     if "arrays" in meta:
         return codec.from_arrays(_arrays(meta, payload), PLACE)
     rows = orjson.loads(payload)

@@ -9,7 +9,7 @@ import numpy as np
 
 from batchedapi_core import contract
 from batchedapi_core.batching import ShapePolicy
-from batchedapi_serving.codecs import Encoded, MethodCodec
+from batchedapi_serving.codecs import Codec, Encoded
 from batchedapi_serving.codecs.choose import codec_of_shapes
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.errors import ClientError, LoadError
@@ -131,7 +131,7 @@ def _batches(
         yield meta, b"".join(collated.buffers), rows * cost
 
 
-def _row(codec: MethodCodec) -> Encoded | None:
+def _row(codec: Codec) -> Encoded | None:
     method = codec.method
     if method.example is not None:
         try:

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from batchedapi_core.batching import Receipts, ShapePolicy
-from batchedapi_serving.codecs import Decoded, MethodCodec
+from batchedapi_serving.codecs import Codec, Decoded, Wire
 from batchedapi_serving.codecs.named_codec import NamedCodec
 from batchedapi_serving.codecs.open_inference_pb2 import ModelInferResponse
 from batchedapi_serving.codecs.plain_replies import INSTANCES, ITEM, NPY, ROWS
@@ -48,7 +48,7 @@ VALUES = [[1.0, NAN, INF, -INF], [0.5, 2.0, 3.0, 4.0]]
 ARRAY = array("FP32", VALUES)
 SPELLED = [[1.0, None, "Infinity", "-Infinity"], [0.5, 2.0, 3.0, 4.0]]
 FLAT = [*SPELLED[0], *SPELLED[1]]
-LANGUAGES: dict[str, Callable[[MethodCodec], Decoded]] = {
+LANGUAGES: dict[str, Callable[[Codec], Decoded]] = {
     "JSON": lambda codec: plain(codec, SPELLED),
     "v1": lambda codec: v1(codec, SPELLED),
     "msgpack": lambda codec: packed(codec, VALUES),
@@ -95,7 +95,7 @@ def test_in_json_nan_is_null_or_a_text_and_other_texts_are_wrong() -> None:
         with pytest.raises(InvalidInputError, match=r"instances\[0\]\[1\]: expected FP32, got"):
             plain(codec, [[None, wrong, "Infinity", 1]])
     with pytest.raises(MalformedError, match=r"JSON has no NaN and no Infinity: .* takes null"):
-        codec.decode_plain(JSON_HEAD, b"[NaN, 1, 2, 3]")
+        codec.decode(Wire.PLAIN, JSON_HEAD, b"[NaN, 1, 2, 3]")
 
 
 def test_what_overflows_is_not_infinity() -> None:

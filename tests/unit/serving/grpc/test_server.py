@@ -13,7 +13,7 @@ import pytest
 import tritonclient.grpc.aio as triton
 
 from batchedapi_core.batching import Client
-from batchedapi_serving.codecs import Decoded, MethodCodec
+from batchedapi_serving.codecs import Codec, Decoded
 from batchedapi_serving.codecs import open_inference_pb2 as messages
 from batchedapi_serving.dispatch.desk import AnswerTo, Line
 from batchedapi_serving.errors import (
@@ -38,7 +38,7 @@ ROW = array("FP32", [[1, 2, 3, 4]])
 class _Line:
     def __init__(self, spec: MethodSpec) -> None:
         self.spec = spec
-        self.codec: MethodCodec = codec_of(spec)
+        self.codec: Codec = codec_of(spec)
 
 
 class _Ticket:

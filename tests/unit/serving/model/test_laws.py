@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedapi_core.batching import ShapePolicy
-from batchedapi_serving.codecs import MethodCodec, RequestHead, Wire
+from batchedapi_serving.codecs import Codec, RequestHead, Wire
 from batchedapi_serving.codecs.choose import codec_of_shapes
 from batchedapi_serving.codecs.plain_replies import ITEM
 from batchedapi_serving.errors import ClientError
@@ -86,7 +86,7 @@ def batches(draw: st.DrawFn) -> tuple[MethodSpec, list[Any]]:
     return method, rows
 
 
-def answers(method: MethodSpec, codec: MethodCodec, requests: Sequence[Any]) -> list[bytes]:
+def answers(method: MethodSpec, codec: Codec, requests: Sequence[Any]) -> list[bytes]:
     """Bodies of requests of one row each that ride in one batch."""
     decoded = [codec.decode(Wire.PLAIN, HEAD, orjson.dumps(request)) for request in requests]
     collated = codec.collate([request.payload for request in decoded])
