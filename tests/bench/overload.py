@@ -71,7 +71,7 @@ async def overload(
         return request(contract.PATH_PREDICT, contract.JSON, json.dumps(item).encode())
 
     load = OpenLoop(server.port, rate, ask)
-    (web,) = children(server.pid, "batchedapi_serving.web")
+    (web,) = children(server.pid, "batchedapi_serving.web_process")
     memory: list[tuple[float, float]] = []
 
     async def watch() -> None:

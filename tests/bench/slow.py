@@ -56,7 +56,7 @@ def command(mode: str, port: int, connections: int) -> list[str]:
 
 async def run_mode(server: servers.Server, mode: str, connections: int) -> dict[str, Any]:
     """One mode beside the usual load."""
-    (web,) = children(server.pid, "batchedapi_serving.web")
+    (web,) = children(server.pid, "batchedapi_serving.web_process")
     idle = descriptors(web)
     process = await asyncio.create_subprocess_exec(
         *command(mode, server.port, connections),

@@ -26,7 +26,7 @@ ROLES: Final = ("supervisor", "web", "model")
 
 def processes(server: servers.Server) -> dict[str, int]:
     """Pid of each role."""
-    (web,) = children(server.pid, "batchedapi_serving.web")
+    (web,) = children(server.pid, "batchedapi_serving.web_process")
     (model,) = children(server.pid, "batchedapi_serving.model")
     return {"supervisor": server.pid, "web": web, "model": model}
 

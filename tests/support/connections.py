@@ -30,9 +30,9 @@ from batchedapi_serving.errors import (
 from batchedapi_serving.predictor.api import MethodSpec
 from batchedapi_serving.settings import BatchingSettings, ReplicaSettings
 from batchedapi_serving.web.connection import Connection
-from batchedapi_serving.web.gateway import Gateway
+from batchedapi_serving.web.frontend import Gateway
 from batchedapi_serving.web.limits import Limits
-from batchedapi_serving.web.problems import problem_on
+from batchedapi_serving.web.responses import problem_on
 
 LIMITS: Final = Limits(body=1000, idle=75.0, age=300.0)
 SECONDS: Final = 0.010

@@ -10,7 +10,7 @@ import grpc.aio
 from batchedapi_core import contract
 from batchedapi_serving.grpc.service import Service
 from batchedapi_serving.settings import ReplicaSettings
-from batchedapi_serving.web.gateway import Gateway
+from batchedapi_serving.web.frontend import Gateway
 
 _ON_THE_WAY_SECONDS: Final = 0.2
 """For a call to come here, or for word of the end to come to its client."""

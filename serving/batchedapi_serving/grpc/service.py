@@ -21,10 +21,10 @@ from batchedapi_serving.codecs.open_inference_metadata import (
 )
 from batchedapi_serving.dispatch.desk import Ticket
 from batchedapi_serving.errors import NotReadyError, ServingError
-from batchedapi_serving.web.body_budget import HeldBodies
-from batchedapi_serving.web.gateway import Gateway
+from batchedapi_serving.web.frontend import Gateway
 from batchedapi_serving.web.large_bodies import INLINE_BYTES, is_large_beside
-from batchedapi_serving.web.request import options_of
+from batchedapi_serving.web.limits import HeldBodies
+from batchedapi_serving.web.parser import options_of
 
 SERVICE: Final = "inference.GRPCInferenceService"
 _OK: Final = 200

@@ -40,7 +40,8 @@ class WebProcesses:
         self._life = life
         self._heard = heard
         self._children = [
-            Child(f"web-{i}", "batchedapi_serving.web") for i in range(settings.web_processes)
+            Child(f"web-{i}", "batchedapi_serving.web_process")
+            for i in range(settings.web_processes)
         ]
 
     @property

@@ -23,19 +23,23 @@ from batchedapi_serving.codecs import Answer, Reply, RequestHead
 from batchedapi_serving.dispatch.desk import Line, Ticket
 from batchedapi_serving.errors import NoRoomError, ServingError
 from batchedapi_serving.web.asgi import start_cycle
-from batchedapi_serving.web.body_budget import UNCOUNTED_BYTES, HeldBodies
-from batchedapi_serving.web.gateway import Gateway
+from batchedapi_serving.web.frontend import Gateway
 from batchedapi_serving.web.large_bodies import is_large
-from batchedapi_serving.web.limits import SWEEP_SECONDS
-from batchedapi_serving.web.listener import open_door
-from batchedapi_serving.web.patience import Patience, Verdict
-from batchedapi_serving.web.problems import ERROR, finished_error, new_request_id, problem_on
-from batchedapi_serving.web.request import Request
-from batchedapi_serving.web.request_parser import BODY, RequestParser
-from batchedapi_serving.web.responses import CLOSES, CONTINUE, STAYS, render
-from batchedapi_serving.web.room import MOST_REFUSED
+from batchedapi_serving.web.limits import MOST_REFUSED, SWEEP_SECONDS, UNCOUNTED_BYTES, HeldBodies
+from batchedapi_serving.web.parser import BODY, Request, RequestParser
+from batchedapi_serving.web.responses import (
+    CLOSES,
+    CONTINUE,
+    ERROR,
+    STAYS,
+    finished_error,
+    new_request_id,
+    problem_on,
+    render,
+)
 from batchedapi_serving.web.routes import Route, wire_of_path
-from batchedapi_serving.web.transport import is_gone, unsent_bytes
+from batchedapi_serving.web.sockets import is_gone, open_door, unsent_bytes
+from batchedapi_serving.web.timeouts import Patience, Verdict
 
 _FIRST_LOOK_SECONDS: Final = 0.002
 """Between asking whether a client is there and the first look at what came of it."""

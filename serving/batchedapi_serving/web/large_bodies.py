@@ -10,9 +10,11 @@ import asyncio
 import contextlib
 import logging
 import math
+import signal
+import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import Answer, Decoded, Head, Wire
@@ -20,7 +22,7 @@ from batchedapi_serving.codecs.json_values import is_json, media_type
 from batchedapi_serving.codecs.open_inference_binary import raw_bytes
 from batchedapi_serving.codecs.plain_replies import NPY_TYPE
 from batchedapi_serving.dispatch.desk import CLIENT_LEFT, STOPPED, AnswerTo, Desk, Line
-from batchedapi_serving.dispatch.frames import BrokenFrameError, Meta, encode_frame
+from batchedapi_serving.dispatch.frames import BrokenFrameError, FrameReader, Meta, encode_frame
 from batchedapi_serving.dispatch.remote_frames import error_of, hashable, unpack_payload
 from batchedapi_serving.errors import (
     DrainingError,
@@ -29,9 +31,8 @@ from batchedapi_serving.errors import (
     ServingError,
 )
 from batchedapi_serving.predictor.method import MethodSpec
-from batchedapi_serving.processes import Backoff, essential
+from batchedapi_serving.processes import Backoff, Child, essential
 from batchedapi_serving.settings import ReplicaSettings
-from batchedapi_serving.web import codec_life
 from batchedapi_serving.web.large_request import LargeRequest, next_of, question
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,10 @@ _LOST: Final = "the process that reads large bodies was restarted; try again in 
 _NOT_STARTED: Final = "the process that reads large bodies could not be started; try again later"
 
 
+IDLE_SECONDS: Final = 60.0
+"""A codec process ends when nothing was asked of it for so long."""
+
+
 def is_large(method: MethodSpec, head: Head, body: bytes) -> bool:
     """Whether a body takes too long for the event loop."""
     length = len(body)
@@ -75,6 +80,99 @@ def is_large_beside(method: MethodSpec, length: int, raw: int) -> bool:
     return taken_apart > INLINE_BYTES or length > _INLINE_RAW_BYTES
 
 
+class CodecUser(Protocol):
+    """Who has it work."""
+
+    @property
+    def asked(self) -> int:
+        """How many requests there have been."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether it has something to do, or is to write something later."""
+
+    def connected(self, transport: Any) -> None:
+        """It runs."""
+
+    def take(self, meta: Meta, payload: bytes) -> None:
+        """What it says.
+
+        Raises:
+            BrokenFrameError: it makes no sense.
+        """
+
+    def lost(self) -> None:
+        """It ended, with everything that it had."""
+
+
+async def live(user: CodecUser, runtime: str) -> None:
+    """Run one until it dies, or `user` has not needed it for a while.
+
+    Raises:
+        OSError: there is no process, no descriptor or no memory for it.
+    """
+    child = Child("codec", "batchedapi_serving.web.codec_process")
+    ours, theirs = socket.socketpair()
+    try:
+        with theirs:
+            child.start([runtime, str(theirs.fileno())], descriptors=(theirs.fileno(),))
+    except OSError:
+        ours.close()
+        raise
+    try:
+        await _spoken_with(user, ours)
+    finally:
+        child.signal(signal.SIGKILL)
+        await child.ended()
+
+
+async def _spoken_with(user: CodecUser, ours: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ours.setblocking(False)
+    try:
+        transport, connection = await loop.create_connection(lambda: _Connection(user), sock=ours)
+    except OSError:
+        ours.close()
+        raise
+    try:
+        while not connection.closed.is_set():
+            asked = user.asked
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(connection.closed.wait(), IDLE_SECONDS)
+            if asked == user.asked and not user.busy:
+                break
+    finally:
+        user.lost()  # what comes from now on is for the next
+        transport.abort()
+        await connection.closed.wait()
+
+
+class _Connection(asyncio.Protocol):
+    """With the codec process."""
+
+    def __init__(self, user: CodecUser) -> None:
+        self._user = user
+        self._reader = FrameReader()
+        self._transport: Any = None
+        self.closed = asyncio.Event()
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        self._user.connected(transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for meta, payload in self._reader.feed(data):
+                self._user.take(meta, payload)
+        except BrokenFrameError as error:
+            log.error("broken frame from the codec process", extra={"error": str(error)})  # noqa: TRY400 - the connection is the fact, not the stack
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why makes no difference
+        self._user.lost()
+        self.closed.set()
+
+
 class LargeBodies:
     """Owner of a web process's codec process and of the requests that go through it."""
 
@@ -83,7 +181,7 @@ class LargeBodies:
         settings: ReplicaSettings,
         desk: Desk,
         answered: Callable[[int], None],
-        live: Callable[[codec_life.CodecUser, str], Awaitable[None]] = codec_life.live,
+        live: Callable[[CodecUser, str], Awaitable[None]] = live,
     ) -> None:
         """`answered` counts a response by its code that the desk has not counted.
 

@@ -1,9 +1,40 @@
-"""What one connection may send, and how slowly it may send and read."""
+"""What clients may take of a web process: sizes, times, connections, bytes of bodies."""
 
+import heapq
 import math
-from typing import Final, NamedTuple
+from collections.abc import Iterable
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from batchedapi_core import contract
+from batchedapi_serving.errors import BodiesFullError
+from batchedapi_serving.processes import give_memory_back
+
+AGE_JITTER: Final = 0.1
+"""As gRPC does it: connections that were made together do not all leave together."""
+SWEEP_SECONDS: Final = 1.0
+"""How often connections are looked over; a limit in time is met this late at most."""
+EXPIRY_GRACE: Final = 5.0
+"""How long a connection that was refused may take to read its answer."""
+ACTIVE: Final = 1.0
+"""A client that was answered less than this ago is likely to ask again soon."""
+LAST_CALL: Final = 1.0
+"""How long a stopping server waits for the next request of a connection that is new or active."""
+MOST_CONNECTIONS: Final = 10_000
+"""Open at once in a web process, of HTTP and of gRPC each; more if `maxReplicaConcurrency` wants
+more. An idle one costs about 10 kB."""
+RESERVED_DESCRIPTORS: Final = 512
+"""Not for clients: lanes, channels, shared memory, files, and those who are being refused."""
+MOST_REFUSED: Final = 128
+"""Connections that are told that there is no room; above it they are dropped."""
+_AT_ONCE: Final = 64
+"""One of so many leaves when one more comes, so that not each that comes looks at all."""
+_LOOK_SECONDS: Final = 0.1
+"""After everybody was found busy, for so long nobody looks again."""
+BODIES_BYTES: Final = 256 * 1024 * 1024
+"""Of all connections together; at least two bodies of `overload.maxBodySize` whatever that is."""
+UNCOUNTED_BYTES: Final = 16 * 1024
+"""Shorter bodies are bounded by their number, and counting them costs each request something."""
+_WORTH_GIVING_BACK: Final = 4 * 1024 * 1024
 
 
 class Limits(NamedTuple):
@@ -26,13 +57,119 @@ class Limits(NamedTuple):
     """A connection that is this old, give or take AGE_JITTER of it, is closed with an answer."""
 
 
-AGE_JITTER: Final = 0.1
-"""As gRPC does it: connections that were made together do not all leave together."""
-SWEEP_SECONDS: Final = 1.0
-"""How often connections are looked over; a limit in time is met this late at most."""
-EXPIRY_GRACE: Final = 5.0
-"""How long a connection that was refused may take to read its answer."""
-ACTIVE: Final = 1.0
-"""A client that was answered less than this ago is likely to ask again soon."""
-LAST_CALL: Final = 1.0
-"""How long a stopping server waits for the next request of a connection that is new or active."""
+def descriptors_wanted(max_concurrency: int, *, grpc: bool) -> int:
+    """How many descriptors a web process can make use of."""
+    return _wanted(max_concurrency) * (2 if grpc else 1) + RESERVED_DESCRIPTORS
+
+
+def most_connections(descriptors: int, max_concurrency: int, *, grpc: bool) -> int:
+    """How many connections it takes of each kind, with so many descriptors."""
+    left = max(descriptors - RESERVED_DESCRIPTORS, descriptors // 2)
+    return min(_wanted(max_concurrency), left // (2 if grpc else 1))
+
+
+def _wanted(max_concurrency: int) -> int:
+    return max(MOST_CONNECTIONS, 2 * max_concurrency)
+
+
+class Guest(Protocol):
+    """What is asked of a connection."""
+
+    def idle_since(self) -> float | None:
+        """Since when it has nothing to do; None: it is busy."""
+
+
+GuestT = TypeVar("GuestT", bound=Guest)
+
+
+class Room:
+    """Of one web process. Times are seconds on the loop's clock."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._all_busy_until = 0.0
+
+    def is_full(self, connections: int) -> bool:
+        """Whether somebody has to leave before another one may stay."""
+        return connections > self.most
+
+    def who_leaves(self, connections: Iterable[GuestT], now: float) -> list[GuestT]:
+        """Those that are idle for longest; nobody of whom a request may be on its way."""
+        if now < self._all_busy_until:
+            return []
+        idle = [
+            (since, number, connection)
+            for number, connection in enumerate(connections)
+            if (since := connection.idle_since()) is not None and now - since >= ACTIVE
+        ]
+        if not idle:
+            self._all_busy_until = now + _LOOK_SECONDS
+        leaving = heapq.nsmallest(max(1, self.most // _AT_ONCE), idle)
+        return [connection for _, _, connection in leaving]
+
+
+class BodyBudget:
+    """Of one web process."""
+
+    def __init__(self, max_body_bytes: int) -> None:
+        self.most: Final = max(BODIES_BYTES, 2 * max_body_bytes)
+        self.held = 0
+        self._freed = 0  # bytes since memory was given back
+
+    def changed(self, more: int) -> None:
+        """So many bytes more are held, or fewer."""
+        self.held += more
+        self._freed -= min(0, more)
+
+    def sweep(self) -> None:
+        """Called about twice a second: give the system back what bodies took."""
+        if self._freed >= _WORTH_GIVING_BACK:
+            self._freed = 0
+            give_memory_back()
+
+    def error(self) -> BodiesFullError:
+        """What is said to whoever would take it beyond."""
+        return BodiesFullError(
+            f"body: this process holds {self.held} bytes of bodies, of at most {self.most}; send it"
+            " again in a moment"
+        )
+
+
+class HeldBodies:
+    """What one connection, or one call, has of the budget.
+
+    Attributes:
+        bytes: Of the bodies that are coming and being answered.
+    """
+
+    __slots__ = ("_budget", "_coming", "bytes")
+
+    def __init__(self, budget: BodyBudget) -> None:
+        self._budget = budget
+        self._coming = self.bytes = 0
+
+    def coming(self, size: int) -> bool:
+        """So many bytes of a body are here; False, and as before, if the budget is used up."""
+        more = size - self._coming
+        if more > 0 and self._budget.held + more > self._budget.most:
+            return False
+        self._coming = size
+        self._hold(self.bytes + more)
+        return True
+
+    def answering(self, size: int) -> bool:
+        """A body of this length is complete; False, and as before, if it is beyond the budget."""
+        if self._budget.held - self.bytes + size > self._budget.most:
+            return False
+        self._coming = 0
+        self._hold(size)
+        return True
+
+    def released(self) -> None:
+        """It is answered, or gone; of a next one that is coming the next piece counts again."""
+        self._coming = 0
+        self._hold(0)
+
+    def _hold(self, size: int) -> None:
+        self._budget.changed(size - self.bytes)
+        self.bytes = size

@@ -1,20 +1,49 @@
-"""What /docs says of the routes: bodies, an example that works, every status that can come."""
+"""/docs: what it says of the routes, with examples that work, and the page without a CDN."""
 
-from collections.abc import Callable
+import functools
+import importlib.resources
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
+from fastapi.openapi.docs import get_swagger_ui_html
 
 from batchedapi_core import contract
 from batchedapi_serving.codecs import Wire
-from batchedapi_serving.codecs.open_inference_metadata import MODEL_VERSION
-from batchedapi_serving.predictor.api import MethodSpec
-from batchedapi_serving.web import schemas
-from batchedapi_serving.web.gateway import Gateway
-from batchedapi_serving.web.metadata import METADATA_PATHS
-from batchedapi_serving.web.open_inference_docs import infer_example, infer_schema
-from batchedapi_serving.web.routes import Route, models, wire_of_path
-from batchedapi_serving.web.schemas import Schema, example_of
+from batchedapi_serving.codecs.json_values import NON_FINITE
+from batchedapi_serving.codecs.open_inference_metadata import MODEL_VERSION, model_metadata
+from batchedapi_serving.predictor.api import MethodSpec, Tensor
+from batchedapi_serving.web.frontend import Gateway
+from batchedapi_serving.web.routes import METADATA_PATHS, Route, models, wire_of_path
+
+Schema = dict[str, Any]
+
+_SHOWN_NUMBERS: Final = 1000
+_ERROR: Final[Schema] = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["code", "message", "request_id"],
+            "properties": {
+                "code": {"type": "string", "description": "For programs."},
+                "message": {"type": "string", "description": "For people: what and where."},
+                "request_id": {
+                    "type": ["string", "null"],
+                    "description": "As in the header X-Request-Id; quote it.",
+                },
+            },
+        },
+        "predictions": {"type": "array", "description": "Of rows that did not fail."},
+    },
+}
+_V2_ERROR: Final[Schema] = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {"error": {"type": "string"}},
+}
+
 
 _READING: Final = {
     400: "The message cannot be parsed.",
@@ -53,6 +82,187 @@ _REQUEST_HEADERS: Final = [
     },
 ]
 _ANY_ITEM_STATUS: Final = "A status of the predictor's own (`ItemError`)."
+_TAGS: Final = {
+    Wire.PLAIN: "predictions",
+    Wire.V1: "KServe v1",
+    Wire.V2: "Open Inference Protocol v2",
+}
+_PATH: Final = "/docs"
+_FILES: Final = {
+    "swagger-ui-bundle.js": "text/javascript; charset=utf-8",
+    "swagger-ui.css": "text/css; charset=utf-8",
+}
+_CACHED: Final = {"cache-control": "public, max-age=86400"}
+
+
+def row_schema(method: MethodSpec) -> Schema:
+    """One row that the method takes, as JSON; anything, if it declares nothing."""
+    return _row(method.inputs, single=method.single_input)
+
+
+def answer_schema(method: MethodSpec) -> Schema:
+    """One row that the method answers, as JSON; anything, if it declares nothing."""
+    return _row(method.outputs, single=method.single_output)
+
+
+def many_rows_schema(row: Schema, name: str, description: str) -> Schema:
+    """`{name: [row, ...]}`."""
+    return {
+        "type": "object",
+        "required": [name],
+        "properties": {name: _list(row)},
+        "description": description,
+    }
+
+
+def rows_schema(row: Schema, description: str) -> Schema:
+    """`[row, ...]`."""
+    return _list(row) | {"description": description}
+
+
+def _list(row: Schema) -> Schema:
+    return {
+        "type": "array", "minItems": 1, "maxItems": contract.MAX_BATCH_SIZE_LIMIT, "items": row,
+    }  # fmt: skip
+
+
+def _row(tensors: Mapping[str, Tensor], *, single: bool) -> Schema:
+    if not tensors:
+        return {}
+    if single:
+        return tensor_schema(*tensors.values())
+    return {
+        "type": "object",
+        "required": list(tensors),
+        "properties": {name: tensor_schema(tensor) for name, tensor in tensors.items()},
+    }
+
+
+def tensor_schema(tensor: Tensor) -> Schema:
+    """Nested lists of numbers; a variable dimension has any length."""
+    schema = number_schema(tensor)
+    for length in reversed(tensor.shape):
+        bounds = {"minItems": 1} if isinstance(length, str) else _exactly(length)
+        schema = {"type": "array", **bounds, "items": schema}
+    return schema
+
+
+def number_schema(tensor: Tensor) -> Schema:
+    """One element."""
+    dtype = tensor.dtype
+    if dtype == "BOOL":
+        return {"type": "boolean"}
+    if tensor.allow_non_finite:
+        return {"anyOf": [{"type": "number"}, {"enum": list(NON_FINITE)}]}
+    if dtype.startswith("FP"):
+        return {"type": "number"}
+    bits = int(dtype.removeprefix("U").removeprefix("INT"))
+    low, high = (0, 2**bits - 1) if dtype[0] == "U" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    return {"type": "integer", "minimum": low, "maximum": high}
+
+
+def _exactly(length: int) -> Schema:
+    return {"minItems": length, "maxItems": length}
+
+
+def example_of(method: MethodSpec | None) -> Any:
+    """A row that the method takes; None if it would fill pages."""
+    if method is None:
+        return {}
+    if method.example is not None:
+        return method.example
+    if not method.inputs:
+        return {}
+    examples = {name: _zeros(tensor) for name, tensor in method.inputs.items()}
+    if any(example is None for example in examples.values()):
+        return None
+    return next(iter(examples.values())) if method.single_input else examples
+
+
+def _zeros(tensor: Tensor) -> Any:
+    example: Any = False if tensor.dtype == "BOOL" else 0
+    numbers = 1
+    for length in reversed(tensor.shape):
+        count = 1 if isinstance(length, str) else length
+        numbers *= count
+        if numbers > _SHOWN_NUMBERS:
+            return None
+        example = [example] * count
+    return example
+
+
+def infer_schema(method: MethodSpec) -> Schema:
+    """Of the JSON request; that data and shape fit together is beyond a schema."""
+    inputs = model_metadata(method.name, method)["inputs"]
+    return {
+        "type": "object",
+        "required": ["inputs"],
+        "properties": {
+            "id": {"type": "string"},
+            "parameters": {"type": "object"},
+            "inputs": {
+                "type": "array",
+                "minItems": len(inputs),
+                "maxItems": len(inputs),
+                "items": {
+                    "anyOf": [
+                        _input_schema(each, method.inputs.get(each["name"])) for each in inputs
+                    ]
+                },
+            },
+        },
+    }
+
+
+def _input_schema(tensor: Any, declared: Tensor | None) -> Schema:
+    element = {"type": "string"} if declared is None else number_schema(declared)
+    return {
+        "type": "object",
+        "required": ["name", "datatype", "shape", "data"],
+        "properties": {
+            "name": {"const": tensor["name"]},
+            "datatype": {"const": tensor["datatype"]},
+            "shape": {
+                "type": "array",
+                "minItems": len(tensor["shape"]),
+                "maxItems": len(tensor["shape"]),
+                "items": {"type": "integer", "minimum": 1},
+            },
+            "parameters": {"type": "object"},
+            "data": {"type": "array", "items": element, "description": "Flat, or nested lists."},
+        },
+    }
+
+
+def infer_example(method: MethodSpec) -> Any:
+    """One row; None if it would fill pages, or only the author knows one."""
+    row = example_of(method)
+    if row is None or not method.inputs:
+        return None
+    rows = {next(iter(method.inputs)): row} if method.single_input else row
+    return {
+        "inputs": [
+            {
+                "name": name,
+                "datatype": tensor.dtype,
+                "shape": [1, *_lengths(rows[name])],
+                "data": list(_flat(rows[name])),
+            }
+            for name, tensor in method.inputs.items()
+        ]
+    }
+
+
+def _lengths(value: Any) -> list[int]:
+    return [len(value), *_lengths(value[0])] if isinstance(value, list) else []
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, list):
+        for each in value:
+            yield from _flat(each)
+    else:
+        yield value
 
 
 def document_routes(app: FastAPI, gateway: Gateway) -> None:
@@ -124,19 +334,12 @@ def _prediction(method: MethodSpec | None, route: Route) -> dict[str, Any]:
     }
 
 
-_TAGS: Final = {
-    Wire.PLAIN: "predictions",
-    Wire.V1: "KServe v1",
-    Wire.V2: "Open Inference Protocol v2",
-}
-
-
 def _errors(descriptions: dict[int, str], wire: Wire) -> dict[str, Any]:
     return {str(status): _error(text, wire) for status, text in descriptions.items()}
 
 
 def _error(description: str, wire: Wire) -> dict[str, Any]:
-    schema = schemas.V2_ERROR if wire is Wire.V2 else schemas.ERROR
+    schema = _V2_ERROR if wire is Wire.V2 else _ERROR
     return {"description": description, "content": {contract.JSON: {"schema": schema}}}
 
 
@@ -148,12 +351,12 @@ def _bodies(method: MethodSpec | None, wire: Wire) -> tuple[Schema, Schema]:
         schema = {"schema": infer_schema(method), "example": infer_example(method)}
         return {contract.JSON: schema}, {contract.JSON: {"schema": {"type": "object"}}}
     row, answer, example = (
-        schemas.row_schema(method),
-        schemas.answer_schema(method),
+        row_schema(method),
+        answer_schema(method),
         example_of(method),
     )
-    many = schemas.many_rows(row, "instances", "Many rows, answered by `predictions`.")
-    predictions = schemas.many_rows(answer, "predictions", "One for each of `instances`.")
+    many = many_rows_schema(row, "instances", "Many rows, answered by `predictions`.")
+    predictions = many_rows_schema(answer, "predictions", "One for each of `instances`.")
     if wire is Wire.V1:
         instances = None if example is None else {"instances": [example]}
         request = {contract.JSON: {"schema": many, "example": instances}}
@@ -171,11 +374,45 @@ def _plain_bodies(
     one = row | {"description": "One row, answered by one JSON value."}
     requests, responses = [many, one], [predictions, answer]
     if method.inputs:
-        requests.append(schemas.rows(row, "Many rows, answered by a list of as many."))
-        responses.append(schemas.rows(answer, "One for each row of a list."))
+        requests.append(rows_schema(row, "Many rows, answered by a list of as many."))
+        responses.append(rows_schema(answer, "One for each row of a list."))
     request: Schema = {contract.JSON: {"schema": {"anyOf": requests}, **example}}
     answers: Schema = {contract.JSON: {"schema": {"anyOf": responses}}}
     if method.inputs and method.single_input:
         request[contract.NPY] = binary
         answers[contract.NPY] = binary
     return request, answers
+
+
+def serve_docs(app: FastAPI) -> None:
+    """Add the page and its files.
+
+    Their links are relative, so that they hold behind a proxy that adds a prefix to paths.
+    """
+
+    async def page() -> Response:
+        return get_swagger_ui_html(
+            openapi_url="openapi.json",
+            title=f"{app.title} - Swagger UI",
+            swagger_js_url="docs/swagger-ui-bundle.js",
+            swagger_css_url="docs/swagger-ui.css",
+            swagger_favicon_url="data:,",
+        )
+
+    app.add_api_route(_PATH, page, methods=["GET"], include_in_schema=False)
+    for name in _FILES:
+        app.add_api_route(
+            f"{_PATH}/{name}",
+            functools.partial(_file, name),
+            methods=["GET"],
+            include_in_schema=False,
+        )
+
+
+async def _file(name: str) -> Response:
+    return Response(_content(name), media_type=_FILES[name], headers=_CACHED)
+
+
+@functools.cache
+def _content(name: str) -> bytes:
+    return (importlib.resources.files("fastapi_offline") / "static" / name).read_bytes()

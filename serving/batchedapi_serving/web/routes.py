@@ -1,12 +1,24 @@
-"""Which paths predictions are asked for under: one table, for the fast lane and for FastAPI."""
+"""Which paths there are: of predictions, in one table, and of metadata."""
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from batchedapi_core import contract
 from batchedapi_serving.codecs import Wire
 from batchedapi_serving.codecs.open_inference_metadata import MODEL_VERSION
 from batchedapi_serving.settings import ReplicaSettings
+
+METADATA_PATHS: Final = (
+    "/v1/models/{model}",
+    "/v2",
+    "/v2/health/live",
+    "/v2/health/ready",
+    "/v2/models/{model}",
+    "/v2/models/{model}/ready",
+    "/v2/models/{model}/versions/{version}",
+    "/v2/models/{model}/versions/{version}/ready",
+)
+"""Templates of the paths of metadata, of which GET is served."""
 
 
 class Route(NamedTuple):

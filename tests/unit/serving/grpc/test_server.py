@@ -26,7 +26,7 @@ from batchedapi_serving.errors import (
 )
 from batchedapi_serving.grpc.server import GrpcServer
 from batchedapi_serving.predictor.method import MethodSpec
-from batchedapi_serving.web.gateway import Gateway
+from batchedapi_serving.web.frontend import Gateway
 from dispatching import replica_settings
 from protocols import IRIS, RECEIPT, array, codec_of, message, tensors, with_raw
 

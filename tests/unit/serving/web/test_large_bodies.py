@@ -24,9 +24,8 @@ from batchedapi_serving.errors import (
 )
 from batchedapi_serving.predictor.method import MethodSpec
 from batchedapi_serving.predictor.tensor import Tensor
-from batchedapi_serving.web import codec_life
-from batchedapi_serving.web.codec_life import CodecUser
-from batchedapi_serving.web.large_bodies import LargeBodies, is_large, is_large_beside
+from batchedapi_serving.web import large_bodies
+from batchedapi_serving.web.large_bodies import CodecUser, LargeBodies, is_large, is_large_beside
 from batchedapi_serving.web.large_request import next_of
 
 KIB = 1024
@@ -117,7 +116,7 @@ class Codec:
         self._user: CodecUser
 
     async def live(self, user: CodecUser, runtime: str) -> None:
-        """See codec_life.live."""
+        """See large_bodies.live."""
         del runtime
         self.starts.append(asyncio.get_running_loop().time())
         if self.broken is not None:
@@ -486,13 +485,13 @@ async def test_a_process_that_cannot_be_spoken_with_is_ended(
     child = MagicMock(ended=AsyncMock(return_value=0))
     ours, theirs = MagicMock(), MagicMock()
     refuse = AsyncMock(side_effect=OSError("no descriptor left"))
-    monkeypatch.setattr(codec_life, "Child", lambda *_: child)
-    monkeypatch.setattr(codec_life.socket, "socketpair", lambda: (ours, theirs))
+    monkeypatch.setattr(large_bodies, "Child", lambda *_: child)
+    monkeypatch.setattr(large_bodies.socket, "socketpair", lambda: (ours, theirs))
 
     with monkeypatch.context() as patch:
         patch.setattr(asyncio.get_running_loop(), "create_connection", refuse)
         with pytest.raises(OSError, match="no descriptor left"):
-            await codec_life.live(World().large, "nowhere")
+            await large_bodies.live(World().large, "nowhere")
 
     child.signal.assert_called_once_with(signal.SIGKILL)
     child.ended.assert_awaited_once()

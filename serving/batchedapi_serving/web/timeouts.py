@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from batchedapi_serving.errors import TooSlowError
 from batchedapi_serving.web.limits import ACTIVE, AGE_JITTER, EXPIRY_GRACE, LAST_CALL, Limits
-from batchedapi_serving.web.request_parser import BODY, HEADERS
+from batchedapi_serving.web.parser import BODY, HEADERS
 
 
 class Verdict(enum.Enum):

@@ -2,7 +2,7 @@
 
 import gc
 
-from batchedapi_serving.web.request_parser import RequestParser
+from batchedapi_serving.web.parser import RequestParser
 from connections import LIMITS
 
 REQUEST = b"POST /predict HTTP/1.1\r\nhost: t\r\ncontent-length: 1\r\n\r\n1"

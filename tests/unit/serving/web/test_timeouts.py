@@ -3,8 +3,8 @@
 import pytest
 
 from batchedapi_serving.web.limits import ACTIVE, EXPIRY_GRACE, LAST_CALL, Limits
-from batchedapi_serving.web.patience import Patience, Verdict
-from batchedapi_serving.web.request_parser import BODY, HEADERS
+from batchedapi_serving.web.parser import BODY, HEADERS
+from batchedapi_serving.web.timeouts import Patience, Verdict
 
 LIMITS = Limits(body=1 << 30, idle=75.0, age=300.0)
 

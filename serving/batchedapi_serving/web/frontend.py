@@ -9,11 +9,9 @@ from uvicorn.server import ServerState
 
 from batchedapi_serving.dispatch.desk import Desk, Ticket
 from batchedapi_serving.settings import ReplicaSettings
-from batchedapi_serving.web.body_budget import BodyBudget
 from batchedapi_serving.web.large_bodies import LargeBodies
 from batchedapi_serving.web.large_request import LargeRequest
-from batchedapi_serving.web.limits import SWEEP_SECONDS, Limits
-from batchedapi_serving.web.room import MOST_CONNECTIONS, Room
+from batchedapi_serving.web.limits import MOST_CONNECTIONS, SWEEP_SECONDS, BodyBudget, Limits, Room
 from batchedapi_serving.web.routes import Route, prediction_routes
 
 

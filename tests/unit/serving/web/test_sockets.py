@@ -2,7 +2,7 @@
 
 import asyncio
 
-from batchedapi_serving.web.transport import unsent_bytes
+from batchedapi_serving.web.sockets import unsent_bytes
 
 
 async def test_what_a_client_does_not_read_is_counted_wherever_it_is() -> None:

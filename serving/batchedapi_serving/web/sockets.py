@@ -1,4 +1,4 @@
-"""The listening socket's end, such that nobody who is connected is reset.
+"""What the kernel knows of the other end of a connection; how a listener ends and resets nobody.
 
 The kernel connects clients by itself, and whoever is in its backlog when the listener closes is
 reset, with the request it may have sent already. So the door is shut first, then everybody in the
@@ -6,12 +6,19 @@ backlog is let in, and only then the listener closes. Who comes meanwhile is not
 again a second later, as the kernel does it, and is refused then.
 """
 
+import array
 import asyncio
 import contextlib
 import ctypes
+import fcntl
 import socket
 import struct
+import termios
 from typing import Any, Final
+
+_CLOSED: Final = 7
+"""State of a connection in the kernel, the first byte of what it says: reset, or ended."""
+
 
 _ATTACH_FILTER: Final = 26  # SO_ATTACH_FILTER, which the module socket does not name
 _DETACH_FILTER: Final = 27
@@ -22,6 +29,30 @@ _BACKLOG_AT: Final = 24
 _LONGEST_SECONDS: Final = 1.0
 _ROUNDS: Final = 3
 """Of the loop, from accepting a connection to telling its protocol."""
+
+
+def unsent_bytes(transport: Any) -> int:
+    """How many bytes of its answers a client has not taken yet.
+
+    That is what is buffered here, and what the kernel has not been told the client's kernel has. A
+    small answer leaves this process at once, so that only the kernel knows of a client that does
+    not read.
+    """
+    queued = array.array("i", [0])
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        with contextlib.suppress(OSError, ValueError):  # closed, or a system that cannot say
+            fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, queued)
+    return int(transport.get_write_buffer_size()) + queued[0]
+
+
+def is_gone(transport: Any) -> bool:
+    """Whether the other end has reset the connection, which nobody is told who does not read."""
+    connection = transport.get_extra_info("socket")
+    with contextlib.suppress(OSError, AttributeError):  # no such thing on this system
+        known = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+        return bool(known[0] == _CLOSED)
+    return False
 
 
 def open_door(endpoint: Any) -> None:

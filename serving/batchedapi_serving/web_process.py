@@ -1,31 +1,49 @@
-"""A web process: uvicorn on the replica's listening socket, the desk, gRPC, and how it stops."""
+"""A web process: uvicorn on the replica's listening socket, what is behind it, and how it stops.
+
+A program, started by the supervisor and not by hand. Its arguments: the runtime folder, which web
+process this is (the queue is in number 0), and the descriptors of the listening socket and of the
+control socket.
+"""
 
 import asyncio
 import contextlib
+import json
 import logging
 import resource
 import signal
 import socket
+import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Final, Protocol
 
 import uvicorn
 import uvloop
 
+from batchedapi_serving.dispatch.desk import Desk
+from batchedapi_serving.dispatch.desk_server import DeskServer
+from batchedapi_serving.dispatch.dispatcher import Dispatcher
+from batchedapi_serving.dispatch.lanes import Lane
+from batchedapi_serving.dispatch.remote import RemoteDesk
+from batchedapi_serving.logs import configure_logging
 from batchedapi_serving.metrics import slots
-from batchedapi_serving.metrics.slots import map_memory
+from batchedapi_serving.metrics.recorder import Recorder
+from batchedapi_serving.metrics.slots import Memory, map_memory
+from batchedapi_serving.predictor.api import MethodSpec
 from batchedapi_serving.processes import end_with_parent, essential, freeze_heap
 from batchedapi_serving.settings import ReplicaSettings
-from batchedapi_serving.web.app import create_app
+from batchedapi_serving.web.asgi import create_app
 from batchedapi_serving.web.connection import protocol_of
-from batchedapi_serving.web.control import ControlLine
-from batchedapi_serving.web.gateway import Gateway
-from batchedapi_serving.web.hosting import Host, hosted
-from batchedapi_serving.web.listener import let_in_who_is_there, open_door
-from batchedapi_serving.web.room import descriptors_wanted, most_connections
+from batchedapi_serving.web.frontend import Counter, Gateway
+from batchedapi_serving.web.limits import descriptors_wanted, most_connections
+from batchedapi_serving.web.openapi import example_of
+from batchedapi_serving.web.sockets import let_in_who_is_there, open_door
 
 log = logging.getLogger(__name__)
+
+
+_SHOWN_EXAMPLE: Final = 2048
+"""Characters; a longer example is not worth showing on a terminal."""
 _BACKLOG = 4096
 _QUIET_SECONDS = 1.0
 """Without a new connection: who sends them here has learned that this process stops."""
@@ -33,6 +51,149 @@ _LOOK_SECONDS = 0.5
 """Between looks whether this process is to stop before it began."""
 _MODELS_BACK_SECONDS = 5.0
 """For loaded models to connect to a new web process; mostly it takes 0.05."""
+
+
+class Host(Protocol):
+    """A desk and what its web process does for it."""
+
+    @property
+    def desk(self) -> Desk:
+        """Where requests are handed in."""
+
+    @property
+    def counter(self) -> Counter:
+        """Counts the responses that the desk has not counted."""
+
+    @property
+    def known(self) -> asyncio.Event:
+        """Set once the methods are known."""
+
+    def sweep(self) -> None:
+        """Called twice a second."""
+
+    def drain(self) -> None:
+        """The replica is stopping: nothing waits for a fuller batch any more."""
+
+    def abandon(self) -> None:
+        """The time to stop is over: whoever still waits in the queue is answered 503."""
+
+    async def emptied(self) -> None:
+        """Wait until nobody needs this process any more, now that its connections are gone."""
+
+
+class ControlLine:
+    """See dispatch's Supervision; `known` is set once the methods are."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self.known = asyncio.Event()
+
+    def replace(self, pid: int) -> None:
+        """The model process with that pid hangs: kill it."""
+        self._say({"replace": pid})
+
+    def ready(self, methods: Sequence[MethodSpec], default: str | None) -> None:
+        """The first model process is ready; the line has an example of the default method's row."""
+        self.known.set()
+        by_name = {method.name: method for method in methods}
+        example = None if default is None else example_of(by_name[default])
+        small = len(json.dumps(example)) <= _SHOWN_EXAMPLE
+        self._say(
+            {
+                "ready": example if small else None,
+                "methods": [[method.name, method.max_batch_size] for method in methods],
+            }
+        )
+
+    def _say(self, message: dict[str, object]) -> None:
+        self._control.send(json.dumps(message).encode() + b"\n")
+
+
+class QueueHost:
+    """See Host; of web process 0."""
+
+    def __init__(self, settings: ReplicaSettings, memory: Memory, line: ControlLine) -> None:
+        self._line = line
+        self.known = line.known
+        self.counter = recorder = Recorder(memory)
+        loop = asyncio.get_running_loop()
+        self.dispatcher = Dispatcher(settings, recorder, loop, self)
+        self.desk, self.desk_closed = _maybe_recording(self.dispatcher, settings)
+        self.server = DeskServer(self.desk, recorder.answered)
+        self.sweep = self.dispatcher.update_gauges
+        self.drain = self.dispatcher.drain
+        self.abandon = self.dispatcher.abandon
+        self.emptied = self.server.drained
+
+    def replace(self, pid: int) -> None:
+        """See Supervision."""
+        self._line.replace(pid)
+
+    def ready(self, methods: Sequence[MethodSpec], default: str | None) -> None:
+        """See Supervision."""
+        self._line.ready(methods, default)
+        self.server.ready()
+
+
+def _maybe_recording(desk: Desk, settings: ReplicaSettings) -> tuple[Desk, Callable[[], None]]:
+    """The desk itself, unless arrivals are recorded; and what to call once nobody comes to it."""
+    if settings.recording is None:
+        return desk, lambda: None
+    from batchedapi_serving.recording.desk import recording_desk  # noqa: PLC0415 - seldom asked for
+
+    recording = recording_desk(desk, settings.recording)
+    return (desk, lambda: None) if recording is None else (recording, recording.close)
+
+
+class FarHost:
+    """See Host; of web processes 1, 2, ...: the desk forwards to process 0."""
+
+    def __init__(self, settings: ReplicaSettings) -> None:
+        self.known = asyncio.Event()
+        self.desk = self.counter = RemoteDesk(settings, self.known.set)
+
+    def sweep(self) -> None:
+        """See Host; gauges are process 0's."""
+
+    def drain(self) -> None:
+        """See Host; the queue is process 0's."""
+
+    def abandon(self) -> None:
+        """See Host; process 0 answers for all."""
+
+    async def emptied(self) -> None:
+        """See Host."""
+
+
+@contextlib.asynccontextmanager
+async def hosted(
+    settings: ReplicaSettings, memory: Memory, line: ControlLine, index: int
+) -> AsyncIterator[Host]:
+    """The host of web process `index`, with its sockets and tasks."""
+    loop = asyncio.get_running_loop()
+    if index > 0:
+        far = FarHost(settings)
+        running = essential("line to the queue", far.desk.run())
+        try:
+            yield far
+        finally:
+            running.cancel()
+        return
+    host = QueueHost(settings, memory, line)
+    settings.lanes_path.unlink(missing_ok=True)
+    settings.desk_path.unlink(missing_ok=True)
+    servers = [
+        await loop.create_unix_server(lambda: Lane(host.dispatcher), str(settings.lanes_path))
+    ]
+    if settings.web_processes > 1:
+        servers.append(await loop.create_unix_server(host.server.protocol, str(settings.desk_path)))
+    try:
+        yield host
+    finally:
+        for server in servers:
+            server.close()
+        host.sweep()
+        host.desk_closed()
 
 
 class Grpc(Protocol):
@@ -233,3 +394,17 @@ class _Stop:
         """Wait until every call over gRPC is answered."""
         if self._grpc_stops is not None:
             await self._grpc_stops
+
+
+def main(runtime: str, index: str, listener: str, control: str) -> None:
+    """Serve until told to stop."""
+    settings = ReplicaSettings.read(runtime)
+    configure_logging(settings.log_level, f"web-{index}" if settings.web_processes > 1 else "web")
+    sockets = socket.socket(fileno=int(listener)), socket.socket(fileno=int(control))
+    for ours in sockets:  # a process of our own that had them would keep the port open after us
+        ours.set_inheritable(False)
+    run_web(settings, *sockets, int(index))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
