@@ -27,7 +27,6 @@ with atheris.instrument_imports(include=["batchedapi_serving.codecs"]):
         grpc_messages,
         msgpack_rows,
         open_inference,
-        v1,
     )
 
 from batchedapi_core.batching import ShapePolicy

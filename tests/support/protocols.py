@@ -10,10 +10,9 @@ import orjson
 
 from batchedapi_core.batching import Receipts
 from batchedapi_serving.codecs import Codec, Decoded, Receipt, RequestHead, Wire, codec_for
-from batchedapi_serving.codecs.item_results import Item, ItemResults
 from batchedapi_serving.codecs.open_inference_binary import raw_of
 from batchedapi_serving.codecs.open_inference_pb2 import ModelInferRequest
-from batchedapi_serving.codecs.tensor_results import TensorResults
+from batchedapi_serving.codecs.results import Item, ItemResults, TensorResults
 from batchedapi_serving.predictor.method import MethodSpec
 from batchedapi_serving.predictor.tensor import Tensor
 from batchedapi_serving.settings import BatchingSettings, MethodSettings

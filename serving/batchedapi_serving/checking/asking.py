@@ -7,8 +7,7 @@ import orjson
 
 from batchedapi_serving.checking.comparing import array_difference, json_difference
 from batchedapi_serving.codecs import Codec, Encoded, Results
-from batchedapi_serving.codecs.item_results import ItemResults
-from batchedapi_serving.codecs.tensor_results import TensorResults
+from batchedapi_serving.codecs.results import ItemResults, TensorResults
 from batchedapi_serving.dispatch.frames import Meta, Payload
 from batchedapi_serving.errors import PredictorError
 

@@ -5,7 +5,8 @@ anybody. A codec's `decode` raises ClientError before a row can reach a batch. `
 codecs and languages go together.
 """
 
-from batchedapi_serving.codecs.choose import codec_for
+from batchedapi_core import contract
+from batchedapi_core.batching import Receipts, ShapePolicy, SizeUnit
 from batchedapi_serving.codecs.interface import (
     Answer,
     Codec,
@@ -19,8 +20,12 @@ from batchedapi_serving.codecs.interface import (
     Results,
     Wire,
 )
-from batchedapi_serving.codecs.item_results import ItemResults
-from batchedapi_serving.codecs.tensor_results import TensorResults
+from batchedapi_serving.codecs.item_codec import CallCodec, ItemCodec
+from batchedapi_serving.codecs.named_codec import NamedCodec
+from batchedapi_serving.codecs.results import ItemResults, TensorResults
+from batchedapi_serving.codecs.tensor_codec import TensorCodec
+from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.settings import MethodSettings
 
 __all__ = [
     "Answer",
@@ -37,4 +42,43 @@ __all__ = [
     "TensorResults",
     "Wire",
     "codec_for",
+    "codec_of_shapes",
 ]
+
+
+def codec_for(
+    method: MethodSpec,
+    settings: MethodSettings,
+    api_name: str,
+    receipts: Receipts = Receipts.OFF,
+) -> Codec:
+    """The codec of one method.
+
+    Args:
+        method: What it declares.
+        settings: What the manifest says of it: the shape policy.
+        api_name: Of the BatchedAPI, which the protocols call the model.
+        receipts: Where answers carry the receipt, if dispatch gives one.
+    """
+    batching = settings.batching
+    most_rows = batching.max_batch_size or method.max_batch_size
+    if batching.size_unit is not SizeUnit.ROWS:  # of so many requests each may have many rows
+        most_rows *= contract.MAX_BATCH_SIZE_LIMIT
+    return codec_of_shapes(method, batching.shape_policy, api_name, receipts, most_rows)
+
+
+def codec_of_shapes(
+    method: MethodSpec,
+    shape_policy: ShapePolicy,
+    api_name: str = "",
+    receipts: Receipts = Receipts.OFF,
+    most_rows: int = contract.MAX_BATCH_SIZE_LIMIT,
+) -> Codec:
+    """The codec of one method under a shape policy, for batches of so many rows; see codec_for."""
+    if not method.batched:
+        return CallCodec(method, api_name, receipts)
+    if not method.inputs:
+        return ItemCodec(method, api_name, receipts)
+    if method.single_input and not method.variable:
+        return TensorCodec(method, api_name, receipts)
+    return NamedCodec(method, shape_policy, api_name, receipts, most_rows)

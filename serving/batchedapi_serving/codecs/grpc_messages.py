@@ -35,7 +35,7 @@ from batchedapi_serving.codecs.open_inference_pb2 import (
     ModelInferRequest,
     ModelInferResponse,
 )
-from batchedapi_serving.codecs.receipts import receipt_headers, receipt_values
+from batchedapi_serving.codecs.replies import receipt_headers, receipt_values
 from batchedapi_serving.errors import (
     InvalidInputError,
     MalformedError,

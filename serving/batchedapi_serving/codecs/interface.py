@@ -99,7 +99,7 @@ class Results(Protocol):
         """
 
     def items(self, start: int, stop: int) -> Sequence[tuple[int, str, bytes]]:
-        """Status, kind and body of each of rows [start, stop); see codecs/item_results."""
+        """Status, kind and body of each of rows [start, stop); see codecs/results."""
 
     def to_frame(self, start: int, stop: int) -> tuple[Meta, Sequence[bytes]]:
         """Rows [start, stop) as a frame that the codec's `results` reads back."""

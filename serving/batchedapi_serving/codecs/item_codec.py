@@ -1,12 +1,15 @@
-"""Methods that take JSON items.
+"""Methods that take JSON items, and those that take one whole request at a time.
 
 An item's JSON text goes to the model process as it came, after it was parsed here once so that a
 bad one never reaches a batch; the answer's text comes back ready to be sent. In a batch frame, the
 payload is one JSON list of the items.
+
+Of a method that takes requests it is one call: a uint32 (little endian) with the length of a JSON
+object {"json", "text", "query", "headers"}, that object, and the body. model/collate.py reads both.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, assert_never
 
 import orjson
 
@@ -14,9 +17,15 @@ from batchedapi_core import contract
 from batchedapi_core.batching import Receipts
 from batchedapi_serving.codecs import wires
 from batchedapi_serving.codecs.arrays import Array
-from batchedapi_serving.codecs.costs import item_cost
-from batchedapi_serving.codecs.interface import Collated, Decoded, Encoded, Head, Results, Wire
-from batchedapi_serving.codecs.item_results import item_results
+from batchedapi_serving.codecs.interface import (
+    Collated,
+    Decoded,
+    Encoded,
+    Head,
+    RequestHead,
+    Results,
+    Wire,
+)
 from batchedapi_serving.codecs.json_values import (
     check_row_count,
     check_value_count,
@@ -27,11 +36,15 @@ from batchedapi_serving.codecs.json_values import (
     parse_json,
     unsupported,
 )
-from batchedapi_serving.codecs.plain_arrays import is_msgpack
-from batchedapi_serving.codecs.plain_replies import INSTANCES, ITEM
+from batchedapi_serving.codecs.replies import INSTANCES, ITEM
+from batchedapi_serving.codecs.results import item_results
+from batchedapi_serving.codecs.wires import is_msgpack
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.errors import InvalidInputError, brief
-from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.predictor.api import Measure, MethodSpec, SizeOf
+
+Call = tuple[bytes, bytes]
+_NO_HEAD = RequestHead(b"", b"", ())
 
 
 class ItemCodec:
@@ -101,6 +114,62 @@ class ItemCodec:
         return item_results(meta, payload)
 
 
+class CallCodec:
+    """Payloads are lists of (what is said of the request, body); a batch is one call."""
+
+    def __init__(self, method: MethodSpec, api_name: str, receipts: Receipts) -> None:
+        self.method = method
+        self.api_name = api_name
+        self.receipts = receipts
+
+    def decode(self, wire: Wire, head: Head, body: bytes) -> Decoded:
+        """See Codec.decode; a plain body is the method's own, whatever its type."""
+        if wire is not Wire.PLAIN:
+            return wires.decode(self, wire, head, body)
+        json_body = is_json(head.content_type)
+        if json_body:
+            parse_json(body)
+        return Decoded(1, [(_about(head, json_body=json_body), body)], ITEM)
+
+    def from_row(self, row: Any, place: str, head: Head | None = None) -> Encoded:
+        """See Codec.from_row; the row is the payload of one call."""
+        return Encoded(1, [(_about(head or _NO_HEAD, json_body=True), item_json(row, place))])
+
+    def from_rows(self, rows: Sequence[Any], place: str, head: Head | None = None) -> Encoded:
+        """See Codec.from_rows; each row is a call."""
+        about = _about(head or _NO_HEAD, json_body=True)
+        calls = [(about, item_json(row, f"{place}[{i}]")) for i, row in enumerate(rows)]
+        return Encoded(len(calls), calls)
+
+    def from_arrays(self, arrays: Mapping[str, Array], place: str) -> Encoded:
+        """See Codec.from_arrays; each row is a call."""
+        return self.from_rows(rows_of_arrays(arrays, place), place)
+
+    def part(self, payload: list[Call], start: int, stop: int) -> list[Call]:
+        """See Codec.part."""
+        return payload[start:stop]
+
+    def collate(self, payloads: Sequence[list[Call]]) -> Collated:
+        """See Codec.collate."""
+        ((call,),) = payloads
+        return Collated({}, call)
+
+    def results(self, meta: Meta, payload: bytes) -> Results:
+        """See Codec.results."""
+        return item_results(meta, payload)
+
+
+def _about(head: Head, *, json_body: bool) -> bytes:
+    about = {
+        "json": json_body,
+        "text": head.content_type.lower().startswith(b"text/"),
+        "query": head.query.decode("latin-1"),
+        "headers": [[k.decode("latin-1"), v.decode("latin-1")] for k, v in head.headers],
+    }
+    text = orjson.dumps(about)
+    return len(text).to_bytes(4, "little") + text
+
+
 def item_json(row: Any, place: str) -> bytes:
     """JSON text of a parsed row.
 
@@ -137,3 +206,34 @@ def rows_of_arrays(arrays: Mapping[str, Array], place: str) -> list[Any]:
     if len(columns) == 1:
         return list(columns[0])
     return [dict(zip(arrays, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def item_cost(size_of: SizeOf, value: Any, text: bytes, place: str) -> int:
+    """Cost of a JSON item, >= 1.
+
+    Raises:
+        InvalidInputError: it has no part whose length could be taken.
+    """
+    match size_of.measure:
+        case Measure.BYTES:
+            return size_of.cost(len(text))
+        case Measure.LENGTH:
+            return size_of.cost(_length(value, size_of.of, place))
+        case unknown:
+            assert_never(unknown)
+
+
+def _length(value: Any, of: str | None, place: str) -> int:
+    if of is not None:
+        if not isinstance(value, dict) or of not in value:
+            raise InvalidInputError(
+                f"{place}: expected an object with {of!r}, whose length is what the row costs,"
+                f" got {brief(value)}"
+            )
+        value, place = value[of], f"{place}.{of}"
+    if not isinstance(value, str | list | dict):
+        raise InvalidInputError(
+            f"{place}: expected a text, list or object, whose length is what the row costs,"
+            f" got {brief(value)}"
+        )
+    return len(value)

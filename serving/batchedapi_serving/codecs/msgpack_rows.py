@@ -27,8 +27,7 @@ from batchedapi_serving.codecs.json_values import (
     check_value_count,
     media_type,
 )
-from batchedapi_serving.codecs.plain_replies import ITEM, plain_rows
-from batchedapi_serving.codecs.problems import JSON_TYPE
+from batchedapi_serving.codecs.replies import ITEM, JSON_TYPE, plain_rows
 from batchedapi_serving.errors import (
     InvalidInputError,
     MalformedError,

@@ -4,29 +4,50 @@ In a batch frame, the payload is the declared inputs one after another, each for
 (rows, *shape), C order, little endian. If there are variable dimensions, meta has
 "lengths": {name: [length in row 0, ...]}; each such dimension is as long as the longest of its
 list, and shorter rows are filled up with zeros. model/collate.py reads it.
+
+Padding multiplies memory: one long row makes each of its batch as long, and one tall and one wide
+image make both tall and wide. So rows share a batch whatever their lengths only while that cannot
+cost more than FREE_BYTES; longer rows share it with rows of about their own lengths, so that a
+batch takes less than 2 ** (variable dimensions) times the bytes that clients have sent.
 """
 
+import functools
+import itertools
+import math
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 from batchedapi_core.batching import Receipts, ShapePolicy
 from batchedapi_serving.codecs import wires
-from batchedapi_serving.codecs.arrays import Array
-from batchedapi_serving.codecs.costs import tensor_cost
-from batchedapi_serving.codecs.interface import Collated, Decoded, Encoded, Head, Results, Wire
-from batchedapi_serving.codecs.json_values import is_json, parse_json
-from batchedapi_serving.codecs.named_rows import (
-    Row,
-    check_row_finite,
+from batchedapi_serving.codecs.arrays import (
+    Array,
+    array_of,
+    check_finite,
     checked_arrays,
-    pack_row,
 )
-from batchedapi_serving.codecs.padding import freely_padded, padded, padding_class
-from batchedapi_serving.codecs.plain_arrays import decode_other
-from batchedapi_serving.codecs.plain_replies import ITEM, plain_rows
-from batchedapi_serving.codecs.tensor_results import results_of
+from batchedapi_serving.codecs.interface import Collated, Decoded, Encoded, Head, Results, Wire
+from batchedapi_serving.codecs.json_values import is_deeper, is_json, parse_json
+from batchedapi_serving.codecs.replies import ITEM, plain_rows
+from batchedapi_serving.codecs.results import results_of
+from batchedapi_serving.codecs.tensor_codec import RowPacker, tensor_cost, wrong_shape
+from batchedapi_serving.codecs.wires import decode_other
 from batchedapi_serving.dispatch.frames import Meta
-from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.errors import InvalidInputError, brief
+from batchedapi_serving.predictor.api import MethodSpec, Tensor
+
+FREE_BYTES: Final = 128 * 1024 * 1024
+"""Of all inputs of a batch, when every row is padded to the length up to which all may share it."""
+
+
+class Row(NamedTuple):
+    """One row, checked and packed."""
+
+    lengths: tuple[int, ...]
+    """Of the method's variable dimensions, in the order of MethodSpec.variable."""
+    parts: tuple[bytes, ...]
+    """Of each input, in the order of MethodSpec.inputs; little endian, C order."""
 
 
 class NamedCodec:
@@ -146,3 +167,143 @@ class NamedCodec:
     def results(self, meta: Meta, payload: bytes) -> Results:
         """See Codec.results."""
         return results_of(self.method, meta, payload)
+
+
+def pack_row(method: MethodSpec, row: Any, place: str, *, may_hold_bool: bool) -> Row:
+    """Pack a parsed row: an object with one member for each input, or the only input itself.
+
+    Args:
+        method: Declares the inputs.
+        row: A parsed JSON value.
+        place: Its path, for errors.
+        may_hold_bool: False if the row cannot contain `true` or `false`.
+
+    Raises:
+        InvalidInputError: names, shapes, types or ranges are not those declared.
+    """
+    lengths: dict[str, int] = {}
+    members = list(zip(_members(method, row, place), method.inputs.values(), strict=True))
+    try:
+        parts = [
+            _pack(value, tensor, path, lengths, may_hold_bool=may_hold_bool)
+            for (value, path), tensor in members
+        ]
+    except InvalidInputError as error:
+        if method.single_input or not any(
+            is_deeper(value, len(tensor.shape)) for (value, _), tensor in members
+        ):
+            raise
+        raise InvalidInputError(f"{error}; many rows are a list of objects, one a row") from error
+    return Row(tuple(lengths[name] for name in method.variable), tuple(parts))
+
+
+def _members(method: MethodSpec, row: Any, place: str) -> list[tuple[Any, str]]:
+    if method.single_input:
+        return [(row, place)]
+    names = ", ".join(method.inputs)
+    if not isinstance(row, dict):
+        raise InvalidInputError(f"{place}: expected an object with {names}, got {brief(row)}")
+    for name in method.inputs:
+        if name not in row:
+            raise InvalidInputError(f"{place}.{name}: expected an input of that name, got none")
+    for name in row:
+        if name not in method.inputs:
+            raise InvalidInputError(
+                f"{place}: expected {names} and nothing else, got {brief(name)}"
+            )
+    return [(row[name], f"{place}.{name}") for name in method.inputs]
+
+
+def _pack(
+    value: Any, tensor: Tensor, place: str, lengths: dict[str, int], *, may_hold_bool: bool
+) -> bytes:
+    shape = _shape(value, tensor, place, lengths) if tensor.variable else tensor.fixed_shape
+    return _packer(tensor.dtype, shape, tensor.allow_non_finite).pack(
+        value, place, may_hold_bool=may_hold_bool
+    )
+
+
+def _shape(value: Any, tensor: Tensor, place: str, lengths: dict[str, int]) -> tuple[int, ...]:
+    """The shape of a value as its first members tell; the packer checks all of them."""
+    shape = []
+    part = value
+    for dimension in tensor.shape:
+        if type(part) is not list or not part:
+            raise wrong_shape(value, tensor, place)
+        if isinstance(dimension, str):
+            expected = lengths.setdefault(dimension, len(part))
+            if len(part) != expected:
+                raise InvalidInputError(
+                    f"{place}: expected length {expected} along {dimension!r}, as elsewhere in"
+                    f" this row, got {len(part)}"
+                )
+            shape.append(expected)
+        else:
+            shape.append(dimension)
+        part = part[0]
+    return tuple(shape)
+
+
+@functools.lru_cache(maxsize=1024)  # lengths are the clients' to choose: a bound, not all of them
+def _packer(dtype: str, shape: tuple[int, ...], allow_non_finite: bool) -> RowPacker:  # noqa: FBT001 - a part of the key
+    return RowPacker(Tensor(dtype, shape, allow_non_finite=allow_non_finite))
+
+
+def check_row_finite(method: MethodSpec, row: Row, place: str) -> None:
+    """Refuse NaN and Infinity where they are not allowed; JSON cannot hold them, msgpack can.
+
+    Raises:
+        InvalidInputError: there is one.
+    """
+    lengths = dict(zip(method.variable, row.lengths, strict=True))
+    for (name, tensor), part in zip(method.inputs.items(), row.parts, strict=True):
+        shape = [lengths[n] if isinstance(n, str) else n for n in tensor.shape]
+        array = array_of(part, tensor.numpy_dtype, shape)
+        check_finite(array, tensor, place if method.single_input else f"{place}.{name}")
+
+
+def freely_padded(method: MethodSpec, most_rows: int) -> int:
+    """Up to which length of each variable dimension rows share a batch; a power of two.
+
+    Args:
+        method: Declares the inputs.
+        most_rows: Of a batch.
+    """
+
+    def row_bytes(length: int) -> int:
+        return sum(
+            tensor.item_bytes * math.prod(length if isinstance(n, str) else n for n in tensor.shape)
+            for tensor in method.inputs.values()
+        )
+
+    lengths = itertools.takewhile(
+        lambda length: row_bytes(length) * most_rows <= FREE_BYTES,
+        (1 << exponent for exponent in range(FREE_BYTES.bit_length())),
+    )
+    return max(lengths, default=1)
+
+
+def padding_class(lengths: Sequence[int], free: int) -> Hashable:
+    """Rows of one class may share a batch; None is the class of those that are padded freely.
+
+    In any other, the lengths of each dimension lie between a power of two and the one before.
+    """
+    if max(lengths) <= free:
+        return None
+    return tuple((length - 1).bit_length() for length in lengths)
+
+
+def padded(tensor: Tensor, parts: Sequence[bytes], shapes: Sequence[tuple[int, ...]]) -> bytes:
+    """Rows of different shapes, each filled up with zeros at its ends to the longest of all.
+
+    Args:
+        tensor: What they are rows of; it has a variable dimension.
+        parts: Packed rows.
+        shapes: Of each.
+    """
+    longest = tuple(max(lengths) for lengths in zip(*shapes, strict=True))
+    whole = np.zeros((len(parts), *longest), dtype=tensor.numpy_dtype)
+    for i, (part, shape) in enumerate(zip(parts, shapes, strict=True)):
+        row, packed = whole[i], np.frombuffer(part, tensor.numpy_dtype)
+        row[tuple([slice(length) for length in shape])] = packed.reshape(shape)
+    return whole.tobytes()

@@ -25,8 +25,7 @@ from batchedapi_serving.codecs.open_inference_outputs import (
     output_tensors,
     requested,
 )
-from batchedapi_serving.codecs.problems import JSON_TYPE
-from batchedapi_serving.codecs.receipts import receipt_headers, receipt_values
+from batchedapi_serving.codecs.replies import JSON_TYPE, receipt_headers, receipt_values
 from batchedapi_serving.errors import OverloadedError, ServingError
 
 

@@ -23,7 +23,7 @@ from batchedapi_serving.codecs.open_inference_inputs import (
     wants_json,
 )
 from batchedapi_serving.codecs.open_inference_outputs import Output
-from batchedapi_serving.codecs.tensor_rows import json_text
+from batchedapi_serving.codecs.results import json_text
 from batchedapi_serving.errors import InvalidInputError, MalformedError, brief
 
 BINARY_SIZE: Final = "binary_data_size"

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from batchedapi_serving.codecs.interface import Array, Results
-from batchedapi_serving.codecs.item_results import OK, Item, ItemResults
 from batchedapi_serving.codecs.open_inference_binary import BYTES, datatype_of
-from batchedapi_serving.codecs.tensor_results import TensorResults
+from batchedapi_serving.codecs.results import OK, Item, ItemResults, TensorResults
 from batchedapi_serving.errors import InvalidInputError, brief
 from batchedapi_serving.predictor.api import SINGLE_OUTPUT, MethodSpec
 

@@ -6,8 +6,7 @@ from typing import Final
 import orjson
 
 from batchedapi_core.batching import Parts, Search
-from batchedapi_serving.codecs.item_results import Item, ItemResults
-from batchedapi_serving.codecs.problems import error_object
+from batchedapi_serving.codecs.results import Item, ItemResults, error_object
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.dispatch.jobs import PartEntry, cut
 from batchedapi_serving.dispatch.line import HalvesOfBatch, MethodLine

@@ -16,7 +16,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any, Final
 
 from batchedapi_serving.codecs import Receipt
-from batchedapi_serving.codecs.named_rows import Row
+from batchedapi_serving.codecs.named_codec import Row
 from batchedapi_serving.dispatch.frames import BrokenFrameError, Meta
 from batchedapi_serving.errors import LoadError, OverloadedError, ServingError
 

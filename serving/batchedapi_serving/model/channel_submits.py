@@ -11,9 +11,8 @@ from typing import Any, Final, Protocol
 import numpy as np
 import orjson
 
-from batchedapi_serving.codecs.item_results import item_results
 from batchedapi_serving.codecs.json_values import NON_FINITE
-from batchedapi_serving.codecs.tensor_results import tensor_results
+from batchedapi_serving.codecs.results import item_results, tensor_results
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.errors import PredictorError
 from batchedapi_serving.model.channel import ChannelLoop, ConnectionLostError

@@ -4,7 +4,7 @@ one tensor of fixed shape    the packed rows one after another               cod
 named tensors, variable      the inputs one after another, each (rows, *shape) for the whole
                              batch; meta "lengths": {name: [of each row]}     codecs/named_codec
 JSON items                   one JSON list                                    codecs/item_codec
-one request                  uint32 length, JSON about it, its body           codecs/call_codec
+one request                  uint32 length, JSON about it, its body           codecs/item_codec
 """
 
 import math

@@ -8,8 +8,7 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
-from batchedapi_serving.codecs.item_results import OK, Item, item_frame
-from batchedapi_serving.codecs.problems import error_object
+from batchedapi_serving.codecs.results import OK, Item, error_object, item_frame
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.errors import PredictorError
 from batchedapi_serving.predictor.api import ItemError

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from batchedapi_serving.codecs.tensor_results import cut_back, named_output
+from batchedapi_serving.codecs.results import cut_back, named_output
 from batchedapi_serving.dispatch.frames import Meta, Payload
 from batchedapi_serving.errors import PredictorError
 from batchedapi_serving.predictor.api import MethodSpec, Tensor

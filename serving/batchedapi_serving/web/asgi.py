@@ -27,7 +27,7 @@ from batchedapi_serving.codecs.open_inference_metadata import (
     server_metadata,
     server_ready,
 )
-from batchedapi_serving.codecs.problems import JSON_TYPE
+from batchedapi_serving.codecs.replies import JSON_TYPE
 from batchedapi_serving.dispatch.desk import Ticket
 from batchedapi_serving.errors import (
     DrainingError,

@@ -7,7 +7,7 @@ from typing import Final, assert_never
 
 from batchedapi_serving.codecs import Answer, Reply, Wire
 from batchedapi_serving.codecs.open_inference import open_inference_problem
-from batchedapi_serving.codecs.problems import named, problem_answer
+from batchedapi_serving.codecs.replies import named, problem_answer
 from batchedapi_serving.errors import ServingError
 
 log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ import pytest
 
 from batchedapi_core.batching import Receipts
 from batchedapi_serving.codecs import Answer, RequestHead, Wire
-from batchedapi_serving.codecs.call_codec import CallCodec
-from batchedapi_serving.codecs.plain_replies import INSTANCES, ITEM
+from batchedapi_serving.codecs.item_codec import CallCodec
+from batchedapi_serving.codecs.replies import INSTANCES, ITEM
 from batchedapi_serving.errors import MalformedError
 from batchedapi_serving.predictor.api import MethodSpec
 

@@ -16,7 +16,7 @@ from batchedapi_serving.codecs import Answer, RequestHead, Wire
 from batchedapi_serving.codecs.grpc_fields import asked_of, check_fields
 from batchedapi_serving.codecs.grpc_messages import GrpcHead, read_message
 from batchedapi_serving.codecs.open_inference_pb2 import ModelInferRequest, ModelInferResponse
-from batchedapi_serving.codecs.tensor_results import TensorResults
+from batchedapi_serving.codecs.results import TensorResults
 from batchedapi_serving.errors import (
     ClientError,
     InvalidInputError,

@@ -17,7 +17,7 @@ from batchedapi_serving.codecs import (
     Wire,
 )
 from batchedapi_serving.codecs.item_codec import ItemCodec, rows_of_arrays
-from batchedapi_serving.codecs.plain_replies import INSTANCES, ITEM, NPY
+from batchedapi_serving.codecs.replies import INSTANCES, ITEM, NPY
 from batchedapi_serving.errors import (
     InvalidInputError,
     MalformedError,

@@ -9,7 +9,7 @@ import pytest
 from batchedapi_core.batching import Receipts, ShapePolicy
 from batchedapi_serving.codecs import Decoded, RequestHead, Wire
 from batchedapi_serving.codecs.named_codec import NamedCodec
-from batchedapi_serving.codecs.plain_replies import INSTANCES, ITEM, NPY, ROWS
+from batchedapi_serving.codecs.replies import INSTANCES, ITEM, NPY, ROWS
 from batchedapi_serving.errors import InvalidInputError, PredictorError, UnsupportedTypeError
 from batchedapi_serving.model.collate import input_arrays
 from batchedapi_serving.predictor.api import MethodSpec, SizeOf, Tensor

@@ -14,9 +14,8 @@ from batchedapi_core.batching import Receipts, ShapePolicy
 from batchedapi_serving.codecs import Codec, Decoded, Wire
 from batchedapi_serving.codecs.named_codec import NamedCodec
 from batchedapi_serving.codecs.open_inference_pb2 import ModelInferResponse
-from batchedapi_serving.codecs.plain_replies import INSTANCES, ITEM, NPY, ROWS
-from batchedapi_serving.codecs.tensor_results import TensorResults
-from batchedapi_serving.codecs.tensor_rows import json_text
+from batchedapi_serving.codecs.replies import INSTANCES, ITEM, NPY, ROWS
+from batchedapi_serving.codecs.results import TensorResults, json_text
 from batchedapi_serving.errors import InvalidInputError, MalformedError
 from batchedapi_serving.model.channel_submits import rows_frame
 from batchedapi_serving.model.split_tensors import TensorSplitter, split_tensors

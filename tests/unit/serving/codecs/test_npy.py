@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedapi_serving.codecs.npy import decode_npy, encode_npy
+from batchedapi_serving.codecs.arrays import decode_npy, encode_npy
 from batchedapi_serving.errors import ClientError, InvalidInputError, MalformedError
 from batchedapi_serving.predictor.api import DTYPES, Tensor
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from batchedapi_core.batching import Receipts
 from batchedapi_serving.codecs import Answer, Decoded, RequestHead, Results, Wire
-from batchedapi_serving.codecs.item_results import Item
-from batchedapi_serving.codecs.tensor_results import TensorResults
+from batchedapi_serving.codecs.results import Item, TensorResults
 from batchedapi_serving.errors import (
     ClientError,
     InvalidInputError,

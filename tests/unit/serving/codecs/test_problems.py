@@ -7,10 +7,9 @@ import orjson
 import pytest
 
 from batchedapi_serving.codecs import Answer, RequestHead
-from batchedapi_serving.codecs.item_results import item_results
 from batchedapi_serving.codecs.msgpack_rows import MsgpackReply
-from batchedapi_serving.codecs.plain_replies import INSTANCES, ITEM
-from batchedapi_serving.codecs.problems import JSON_TYPE, named, problem_answer
+from batchedapi_serving.codecs.replies import INSTANCES, ITEM, JSON_TYPE, named, problem_answer
+from batchedapi_serving.codecs.results import item_results
 from batchedapi_serving.errors import MalformedError
 from batchedapi_serving.model.split_items import split_items
 from batchedapi_serving.predictor.api import ItemError

@@ -1,8 +1,7 @@
 """Which batch a request rode in, as headers."""
 
 from batchedapi_serving.codecs import Receipt
-from batchedapi_serving.codecs.plain_replies import INSTANCES, ITEM
-from batchedapi_serving.codecs.receipts import receipt_headers, receipt_values
+from batchedapi_serving.codecs.replies import INSTANCES, ITEM, receipt_headers, receipt_values
 from protocols import items
 
 RECEIPT = Receipt("b-7", 12, 3, 2, 0.0015, 0.0042, "full", "iris-0", 1)

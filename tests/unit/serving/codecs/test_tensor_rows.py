@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from batchedapi_serving.codecs.tensor_rows import RowPacker, array_of, json_rows
+from batchedapi_serving.codecs.arrays import array_of
+from batchedapi_serving.codecs.results import json_rows
+from batchedapi_serving.codecs.tensor_codec import RowPacker
 from batchedapi_serving.errors import InvalidInputError
 from batchedapi_serving.predictor.api import DTYPES, Tensor
 

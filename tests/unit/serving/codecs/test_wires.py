@@ -6,8 +6,7 @@ import sys
 import pytest
 
 from batchedapi_core.batching import ShapePolicy
-from batchedapi_serving.codecs import RequestHead, Wire
-from batchedapi_serving.codecs.choose import codec_of_shapes
+from batchedapi_serving.codecs import RequestHead, Wire, codec_of_shapes
 from batchedapi_serving.predictor.api import MethodSpec, Tensor
 from protocols import named, single
 

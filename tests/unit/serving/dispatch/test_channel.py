@@ -14,7 +14,7 @@ import pytest
 
 from batchedapi_core.batching import Batcher, BatchPolicy, Client, Entry
 from batchedapi_serving.codecs import Decoded, codec_for
-from batchedapi_serving.codecs.item_results import Item, ItemResults
+from batchedapi_serving.codecs.results import Item, ItemResults
 from batchedapi_serving.dispatch.batch import Batch
 from batchedapi_serving.dispatch.channel import CallSlot, ModelChannel
 from batchedapi_serving.dispatch.desk import AnswerTo, Line, Ticket

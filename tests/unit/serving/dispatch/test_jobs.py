@@ -7,8 +7,8 @@ import pytest
 
 from batchedapi_core.batching import Client, Entry
 from batchedapi_serving.codecs import Answer, Decoded
-from batchedapi_serving.codecs.item_results import Item, ItemResults
-from batchedapi_serving.codecs.plain_replies import INSTANCES, ITEM
+from batchedapi_serving.codecs.replies import INSTANCES, ITEM
+from batchedapi_serving.codecs.results import Item, ItemResults
 from batchedapi_serving.dispatch.batch import Batch, predictor_failed
 from batchedapi_serving.dispatch.jobs import Job, Part, PartEntry, cut
 from batchedapi_serving.dispatch.line import MethodLine

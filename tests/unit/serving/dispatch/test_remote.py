@@ -19,7 +19,7 @@ from batchedapi_serving.codecs import (
     Wire,
     codec_for,
 )
-from batchedapi_serving.codecs.item_results import Item, ItemResults
+from batchedapi_serving.codecs.results import Item, ItemResults
 from batchedapi_serving.dispatch import remote
 from batchedapi_serving.dispatch.desk import AnswerTo, Line, Ticket
 from batchedapi_serving.dispatch.desk_server import DeskServer

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from batchedapi_serving import errors
 from batchedapi_serving.codecs import Receipt
-from batchedapi_serving.codecs.named_rows import Row
+from batchedapi_serving.codecs.named_codec import Row
 from batchedapi_serving.dispatch.frames import BrokenFrameError, FrameReader, encode_frame
 from batchedapi_serving.dispatch.remote_frames import (
     error_meta,

@@ -11,7 +11,7 @@ import pytest
 from batchedapi_core.batching import Receipts
 from batchedapi_serving import ItemError, Tensor
 from batchedapi_serving.codecs import RequestHead, Wire
-from batchedapi_serving.codecs.call_codec import CallCodec
+from batchedapi_serving.codecs.item_codec import CallCodec
 from batchedapi_serving.model.batch import BatchRunner, Result
 from batchedapi_serving.model.split_items import split_items
 from batchedapi_serving.predictor.api import MethodSpec

@@ -7,8 +7,7 @@ import orjson
 import pytest
 
 from batchedapi_serving.codecs import codec_for
-from batchedapi_serving.codecs.item_results import Item, item_frame
-from batchedapi_serving.codecs.tensor_results import TensorResults
+from batchedapi_serving.codecs.results import Item, TensorResults, item_frame
 from batchedapi_serving.dispatch.channel_rows import submitted_rows
 from batchedapi_serving.dispatch.remote import RemoteLine
 from batchedapi_serving.model.channel_submits import answered_rows, rows_frame

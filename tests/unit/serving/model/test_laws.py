@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedapi_core.batching import ShapePolicy
-from batchedapi_serving.codecs import Codec, RequestHead, Wire
-from batchedapi_serving.codecs.choose import codec_of_shapes
-from batchedapi_serving.codecs.plain_replies import ITEM
+from batchedapi_serving.codecs import Codec, RequestHead, Wire, codec_of_shapes
+from batchedapi_serving.codecs.replies import ITEM
 from batchedapi_serving.errors import ClientError
 from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.predictor.api import DTYPES, MethodSpec, Tensor

@@ -1,4 +1,8 @@
-"""Answers of the plain route, each in the form of its request."""
+"""Answers of the plain route, each in the form of its request, and the error body.
+
+The error body is the same on every route: code, message and request id, never a traceback. A
+receipt travels as response headers: which batch a request rode in, and what that took.
+"""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -6,21 +10,33 @@ from typing import Any, Final
 import orjson
 
 from batchedapi_core import contract
+from batchedapi_serving.codecs.arrays import encode_npy
 from batchedapi_serving.codecs.interface import Answer, Receipt, Results
-from batchedapi_serving.codecs.item_results import OK, ItemResults
 from batchedapi_serving.codecs.json_values import check_row_count, instances_of, is_deeper
-from batchedapi_serving.codecs.npy import encode_npy
-from batchedapi_serving.codecs.problems import JSON_TYPE, error_object, problem_answer
-from batchedapi_serving.codecs.receipts import receipt_headers
-from batchedapi_serving.codecs.tensor_results import NOT_FINITE, TensorResults
-from batchedapi_serving.errors import InvalidInputError, PredictorError, ServingError
+from batchedapi_serving.codecs.results import (
+    NOT_FINITE,
+    OK,
+    ItemResults,
+    TensorResults,
+    error_object,
+)
+from batchedapi_serving.errors import (
+    InvalidInputError,
+    OverloadedError,
+    PredictorError,
+    ServingError,
+)
 
 NPY_TYPE: Final = contract.NPY.encode()
+JSON_TYPE = contract.JSON.encode()
 CONTENT_TYPES: Final = {
     "json": JSON_TYPE,
     "text": b"text/plain; charset=utf-8",
     "bytes": b"application/octet-stream",
 }
+_UNNAMED_JSON: Final = b'"request_id":null'
+_UNNAMED_MSGPACK: Final = b"\xaarequest_id\xc0"
+_PREFIX: Final = "x-batchedapi-"
 
 
 class _PlainReply:
@@ -158,3 +174,59 @@ def _items(results: Results) -> ItemResults:
     if not isinstance(results, ItemResults):
         raise TypeError(f"expected TensorResults or ItemResults, got {type(results).__name__}")
     return results
+
+
+def named(answer: Answer, request_id: str) -> Answer:
+    """An error answer with the id in its body, where one belongs there and is not known yet.
+
+    Predictors' own errors are written in the model process, which knows rows and no requests. Only
+    the first place is the answer's: what follows in `predictions` is of single rows. Neither text
+    can be part of a string, in JSON for the quotes and in msgpack because it is no UTF-8.
+    """
+    if answer.content_type == JSON_TYPE:
+        body = answer.body.replace(_UNNAMED_JSON, _UNNAMED_JSON[:-4] + orjson.dumps(request_id), 1)
+    elif _UNNAMED_MSGPACK in answer.body and b"msgpack" in answer.content_type:
+        import msgpack  # noqa: PLC0415 - where it was needed before
+
+        packed = _UNNAMED_MSGPACK[:-1] + msgpack.packb(request_id)
+        body = answer.body.replace(_UNNAMED_MSGPACK, packed, 1)
+    else:
+        return answer
+    return answer._replace(body=body)
+
+
+def problem_answer(error: ServingError, request_id: str | None = None) -> Answer:
+    """The response that `error` is answered with."""
+    body = orjson.dumps({"error": error_object(error.code, str(error), request_id)})
+    retry_after = error.retry_after if isinstance(error, OverloadedError) else 0
+    return Answer(error.status, JSON_TYPE, body, retry_after)
+
+
+def receipt_headers(receipt: Receipt | None) -> tuple[tuple[bytes, bytes], ...]:
+    """Headers of an answer, names in lower case; none without a receipt.
+
+    Milliseconds have three decimals; elapsed is queue and execution together (D11).
+    """
+    if receipt is None:
+        return ()
+    return tuple(
+        ((_PREFIX + name.replace("_", "-")).encode(), str(value).encode("latin-1", "replace"))
+        for name, value in receipt_values(receipt).items()
+    )
+
+
+def receipt_values(receipt: Receipt) -> dict[str, str | int | float]:
+    """The receipt as it is shown everywhere: names and values in the units of the names."""
+    elapsed = receipt.queue_seconds + receipt.exec_seconds
+    return {
+        "batch_id": receipt.batch,
+        "batch_rows": receipt.rows,
+        "batch_requests": receipt.requests,
+        "my_rows": receipt.my_rows,
+        "queue_ms": round(receipt.queue_seconds * 1000, 3),
+        "exec_ms": round(receipt.exec_seconds * 1000, 3),
+        "elapsed_ms": round(elapsed * 1000, 3),
+        "reason": receipt.reason,
+        "replica": receipt.replica,
+        "process": receipt.worker_index,
+    }

@@ -1,22 +1,24 @@
-"""What a batch of a method with tensors answered: named columns of rows.
+"""What a batch, or one whole request, answered: named columns of rows, or JSON items.
 
-The frame, from a model process and between web processes: meta
+The frame of tensors, from a model process and between web processes: meta
 {"kind": "tensors", "outputs": [[name, numpy type string, shape], ...], "not_finite": [row, ...]},
 and the outputs' bytes one after another, C order. `shape` is that of the whole batch, rows first,
 or the list of every row's own shape where they differ. With "lengths": {name: [length, ...]}, rows
 are padded, and are cut back here along the outputs' dimensions of that name.
+
+The frame of items: meta {"kind": "items", "items": [[status, kind, length], ...]} and the bodies
+one after another. A method with tensors answers this only for a row that failed with a status of
+its own.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import orjson
 
+from batchedapi_serving.codecs.arrays import array_of
 from batchedapi_serving.codecs.interface import Results
-from batchedapi_serving.codecs.item_results import OK, Item, item_results, joined_items
-from batchedapi_serving.codecs.problems import error_object
-from batchedapi_serving.codecs.tensor_rows import array_of, json_rows
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.errors import PredictorError
 from batchedapi_serving.predictor.api import SINGLE_OUTPUT, MethodSpec
@@ -24,7 +26,77 @@ from batchedapi_serving.predictor.api import SINGLE_OUTPUT, MethodSpec
 Array = np.ndarray[Any, Any]
 Column = Array | Sequence[Array]
 """(rows, ...), or where rows differ in shape one array a row."""
+OK: Final = 200
 NOT_FINITE: Final = "the predictor answered NaN or Infinity"
+_NUMPY: Final = orjson.OPT_SERIALIZE_NUMPY
+_NULL: Final = b"null"
+_N: Final = _NULL[0]
+
+
+class Item(NamedTuple):
+    """Answer of one row."""
+
+    status: int
+    kind: str
+    """json, text or bytes."""
+    body: bytes
+    """Of a failed row the error object as JSON."""
+
+
+class ItemResults:
+    """Answers of one batch, each with its own status."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Sequence[Item]) -> None:
+        self._items = items
+
+    def items(self, start: int, stop: int) -> Sequence[Item]:
+        """Answers of rows [start, stop)."""
+        return self._items[start:stop]
+
+    def joined(self, start: int, stop: int, others: Sequence[tuple[Results, int, int]]) -> Results:
+        """See Results.joined."""
+        return joined_items([(self, start, stop), *others])
+
+    def to_frame(self, start: int, stop: int) -> tuple[Meta, Sequence[bytes]]:
+        """See Results.to_frame."""
+        return item_frame(self._items[start:stop])
+
+
+def joined_items(parts: Sequence[tuple[Results, int, int]]) -> ItemResults:
+    """Rows [start, stop) of each part; tensors among them only beside a row that failed.
+
+    Raises:
+        PredictorError: the parts do not fit together.
+    """
+    whole = [Item(*item) for part, start, stop in parts for item in part.items(start, stop)]
+    alike = all(isinstance(part, ItemResults) for part, _, _ in parts)
+    if not alike and all(item.status == OK for item in whole):
+        raise PredictorError("the predictor answered the parts of one request in different ways")
+    return ItemResults(whole)
+
+
+def item_frame(items: Sequence[Item]) -> tuple[Meta, Sequence[bytes]]:
+    """See the module's docstring."""
+    meta = {"kind": "items", "items": [[status, kind, len(body)] for status, kind, body in items]}
+    return meta, [body for _, _, body in items]
+
+
+def item_results(meta: Meta, payload: bytes) -> ItemResults:
+    """Read a frame."""
+    items = []
+    offset = 0
+    for status, kind, length in meta["items"]:
+        end = offset + length
+        items.append(Item(status, kind, payload[offset:end]))
+        offset = end
+    return ItemResults(items)
+
+
+def error_object(code: str, message: str, request_id: str | None = None) -> dict[str, Any]:
+    """The value of `error` in an error body."""
+    return {"code": code, "message": message, "request_id": request_id}
 
 
 class TensorResults:
@@ -232,3 +304,32 @@ def _json_texts(column: Column) -> list[bytes]:
 def named_output(method: MethodSpec) -> str:
     """Name of the only output of a method that answers one array."""
     return next(iter(method.outputs), SINGLE_OUTPUT)
+
+
+def json_rows(array: np.ndarray[Any, Any]) -> list[bytes]:
+    """JSON text of each row of `array`, (rows, ...), rows >= 1.
+
+    The whole batch is written at once and cut between rows, which is far cheaper than a call a row;
+    float32 gets its own shortest text (0.1, not 0.10000000149011612).
+    """
+    text = json_text(array)
+    depth = array.ndim - 1
+    if depth == 0:
+        return text[1:-1].split(b",")
+    if not array.size:  # no numbers, no closing brackets to cut at
+        return [orjson.dumps(row.tolist()) for row in array]
+    opening, closing = b"[" * depth, b"]" * depth
+    inner = text[1 + depth : -1 - depth].split(closing + b"," + opening)
+    return [b"%b%b%b" % (opening, row, closing) for row in inner]
+
+
+def json_text(array: np.ndarray[Any, Any]) -> bytes:
+    """JSON text of an array: NaN is null, Infinity and -Infinity are texts of that name."""
+    text = orjson.dumps(np.ascontiguousarray(array), option=_NUMPY)
+    # No number, true or false has the letter; to search for a byte costs next to nothing.
+    if _N not in text or not np.isinf(array).any():
+        return text
+    pieces = text.split(_NULL)
+    for i, number in enumerate(array[~np.isfinite(array)]):
+        pieces[i] += _NULL if np.isnan(number) else b'"Infinity"' if number > 0 else b'"-Infinity"'
+    return b"".join(pieces)
