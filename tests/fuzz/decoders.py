@@ -24,9 +24,9 @@ with atheris.instrument_imports(include=["batchedapi_serving.codecs"]):
         RequestHead,
         Wire,
         codec_for,
-        grpc_messages,
         msgpack_rows,
         open_inference,
+        open_inference_grpc,
     )
 
 from batchedapi_core.batching import ShapePolicy

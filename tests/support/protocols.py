@@ -10,8 +10,8 @@ import orjson
 
 from batchedapi_core.batching import Receipts
 from batchedapi_serving.codecs import Codec, Decoded, Receipt, RequestHead, Wire, codec_for
-from batchedapi_serving.codecs.open_inference_binary import raw_of
 from batchedapi_serving.codecs.open_inference_pb2 import ModelInferRequest
+from batchedapi_serving.codecs.open_inference_tensors import raw_of
 from batchedapi_serving.codecs.results import Item, ItemResults, TensorResults
 from batchedapi_serving.predictor.method import MethodSpec
 from batchedapi_serving.predictor.tensor import Tensor

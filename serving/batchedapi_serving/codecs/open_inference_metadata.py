@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any, Final
 
-from batchedapi_serving.codecs.open_inference_binary import BYTES
+from batchedapi_serving.codecs.open_inference_tensors import BYTES
 from batchedapi_serving.errors import NoSuchRouteError
 from batchedapi_serving.predictor.api import SINGLE_INPUT, SINGLE_OUTPUT, MethodSpec
 from batchedapi_serving.predictor.tensor import Tensor

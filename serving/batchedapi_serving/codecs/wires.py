@@ -38,7 +38,7 @@ def decode(
 
             return decode_v2(codec, head, body)
         case Wire.GRPC:
-            from batchedapi_serving.codecs.grpc_messages import decode_grpc  # noqa: PLC0415 - see above
+            from batchedapi_serving.codecs.open_inference_grpc import decode_grpc  # noqa: PLC0415 - see above
 
             return decode_grpc(codec, head, body)
         case unknown:

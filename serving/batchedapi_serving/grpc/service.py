@@ -12,8 +12,13 @@ from grpc import StatusCode
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import Answer, RequestHead, Wire
 from batchedapi_serving.codecs import open_inference_pb2 as messages
-from batchedapi_serving.codecs.grpc_fields import asked_of
-from batchedapi_serving.codecs.grpc_messages import MESSAGE, GrpcHead, grpc_problem, read_message
+from batchedapi_serving.codecs.open_inference_grpc import (
+    MESSAGE,
+    GrpcHead,
+    asked_of,
+    grpc_problem,
+    read_message,
+)
 from batchedapi_serving.codecs.open_inference_metadata import (
     method_of_model,
     model_metadata,

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import Answer, Decoded, Head, Wire
 from batchedapi_serving.codecs.json_values import is_json, media_type
-from batchedapi_serving.codecs.open_inference_binary import raw_bytes
+from batchedapi_serving.codecs.open_inference import raw_bytes
 from batchedapi_serving.codecs.replies import NPY_TYPE
 from batchedapi_serving.dispatch.desk import CLIENT_LEFT, STOPPED, AnswerTo, Desk, Line
 from batchedapi_serving.dispatch.frames import BrokenFrameError, FrameReader, Meta, encode_frame

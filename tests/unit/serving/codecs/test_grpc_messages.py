@@ -13,8 +13,12 @@ from hypothesis import strategies as st
 from batchedapi_core import contract
 from batchedapi_core.batching import Receipts
 from batchedapi_serving.codecs import Answer, RequestHead, Wire
-from batchedapi_serving.codecs.grpc_fields import asked_of, check_fields
-from batchedapi_serving.codecs.grpc_messages import GrpcHead, read_message
+from batchedapi_serving.codecs.open_inference_grpc import (
+    GrpcHead,
+    asked_of,
+    check_fields,
+    read_message,
+)
 from batchedapi_serving.codecs.open_inference_pb2 import ModelInferRequest, ModelInferResponse
 from batchedapi_serving.codecs.results import TensorResults
 from batchedapi_serving.errors import (

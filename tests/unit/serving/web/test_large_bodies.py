@@ -12,7 +12,7 @@ import pytest
 
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import Answer, Decoded, RequestHead, Wire
-from batchedapi_serving.codecs.grpc_fields import asked_of
+from batchedapi_serving.codecs.open_inference_grpc import asked_of
 from batchedapi_serving.codecs.open_inference_pb2 import ModelInferRequest
 from batchedapi_serving.dispatch.desk import AnswerTo, Line, Ticket
 from batchedapi_serving.dispatch.frames import FrameReader, Meta

@@ -1,28 +1,45 @@
-"""Input tensors of the Open Inference Protocol, whichever way they travelled.
+"""Tensors of the Open Inference Protocol, whichever way they travelled.
 
 JSON lists, typed protobuf lists and raw bytes all become an `Input`; from there on the three are
 one, and what they hold is checked and encoded as if it had come as rows.
+
+Raw elements lie in row-major order, little endian, without gaps; BOOL is one byte, 0 or 1; a BYTES
+element is its length as uint32 and then its bytes.
+
+Arrays go out as what they are. JSON items go out as BYTES, one JSON text a row, always: a datatype
+that followed the values would differ from request to request, and from what metadata says.
 """
 
 import contextlib
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import orjson
 
-from batchedapi_serving.codecs.interface import Array, Codec, Encoded, Head
+from batchedapi_serving.codecs.interface import Array, Codec, Encoded, Head, Results
 from batchedapi_serving.codecs.json_values import (
     check_row_count,
     check_value_count,
     parse_json,
     read_non_finite,
 )
-from batchedapi_serving.codecs.open_inference_binary import BYTES, Elements, packed_array
-from batchedapi_serving.errors import InvalidInputError, MalformedError, brief
-from batchedapi_serving.predictor.api import SINGLE_INPUT, MethodSpec
+from batchedapi_serving.codecs.results import OK, Item, ItemResults, TensorResults
+from batchedapi_serving.errors import (
+    InvalidInputError,
+    MalformedError,
+    PredictorError,
+    brief,
+)
+from batchedapi_serving.predictor.api import SINGLE_INPUT, SINGLE_OUTPUT, MethodSpec
 from batchedapi_serving.predictor.tensor import DTYPES
 
+BYTES: Final = "BYTES"
+_LENGTH: Final = struct.Struct("<I")
+_DATATYPES: Final = {np.dtype(text).str: name for name, text in DTYPES.items()}
+Elements = Array | Sequence[Any]
 _MAX_DIMENSIONS: Final = 32
 """numpy's own limit lies above this; nobody has come near it."""
 _CODES: Final = {
@@ -215,3 +232,168 @@ def _text(tensor: Input, i: int) -> Any:
         raise InvalidInputError(
             f"{place}: expected a JSON text, as {CONTENT_TYPE} says; {error}"
         ) from error
+
+
+def raw_elements(
+    datatype: str, shape: Sequence[int], raw: bytes | memoryview, place: str
+) -> Elements:
+    """The elements of a raw tensor: a flat array, or for BYTES the list of them.
+
+    Raises:
+        InvalidInputError: `raw` is not as long as datatype and shape say.
+    """
+    count = math.prod(shape)
+    if datatype == BYTES:
+        check_value_count(count, place)
+        return _bytes_elements(raw, count, place)
+    expected = count * np.dtype(DTYPES[datatype]).itemsize
+    if len(raw) != expected:
+        raise InvalidInputError(
+            f"{place}: expected {expected} bytes for {datatype} of shape {list(shape)},"
+            f" got {len(raw)}"
+        )
+    if datatype == "BOOL" and expected and np.frombuffer(raw, "u1").max() > 1:
+        raise InvalidInputError(f"{place}: expected bytes 0 and 1 for BOOL, got others")
+    return packed_array(datatype, raw)
+
+
+def _bytes_elements(raw: bytes | memoryview, count: int, place: str) -> list[bytes]:
+    elements: list[bytes] = []
+    offset = 0
+    while offset < len(raw) and len(elements) < count:
+        start = offset + _LENGTH.size
+        if start > len(raw):
+            break
+        offset = start + _LENGTH.unpack_from(raw, offset)[0]
+        if offset > len(raw):
+            break
+        elements.append(bytes(raw[start:offset]))
+    if len(elements) != count or offset != len(raw):
+        raise InvalidInputError(
+            f"{place}: expected {count} elements, each after its length as uint32, in"
+            f" {len(raw)} bytes; got {len(elements)} that fit"
+        )
+    return elements
+
+
+def packed_array(datatype: str, packed: bytes | memoryview) -> Array:
+    """A flat, read-only array over elements of any datatype but BYTES; nothing is copied."""
+    return np.frombuffer(packed, dtype=DTYPES[datatype])
+
+
+def raw_of(elements: Array | Sequence[bytes]) -> bytes:
+    """The reverse of `raw_elements`; an array may have any shape."""
+    if isinstance(elements, np.ndarray):
+        return elements.astype(elements.dtype.newbyteorder("<"), copy=False).tobytes()
+    return b"".join(_LENGTH.pack(len(element)) + element for element in elements)
+
+
+def datatype_of(dtype: np.dtype[Any]) -> str:
+    """The protocol's name of a numpy type.
+
+    Raises:
+        PredictorError: it has none.
+    """
+    name = _DATATYPES.get(dtype.newbyteorder("<").str)
+    if name is None:
+        raise PredictorError(
+            f"the predictor answered numpy type {dtype}, for which the Open Inference Protocol has"
+            f" no name; expected one of {', '.join(DTYPES)}"
+        )
+    return name
+
+
+class Output(NamedTuple):
+    """One output tensor: an array, or of BYTES one element a row."""
+
+    name: str
+    datatype: str
+    shape: Sequence[int]
+    elements: Array | Sequence[bytes]
+    as_json: bool = False
+
+
+class FailedRow(NamedTuple):
+    """The first row of an answer that failed, counted from the request's first."""
+
+    row: int
+    status: int
+    message: str
+
+
+def output_tensors(results: Results, start: int, stop: int) -> list[Output]:
+    """Rows [start, stop) as tensors: numbers as what they are, JSON items as BYTES of their text.
+
+    Raises:
+        PredictorError: NaN, Infinity, rows of different shapes, or a type the protocol lacks.
+    """
+    if isinstance(results, TensorResults):
+        return [
+            Output(name, datatype_of(array.dtype), array.shape, array)
+            for name, array in results.arrays(start, stop).items()
+        ]
+    items = _item_rows(results, start, stop)
+    texts = [item.body if item.status == OK else b'{"error":%b}' % item.body for item in items]
+    as_json = all(item.status != OK or item.kind == "json" for item in items)
+    return [Output(SINGLE_OUTPUT, BYTES, (len(texts),), texts, as_json)]
+
+
+def failed_row(results: Results, start: int, stop: int) -> FailedRow | None:
+    """The first row of [start, stop) that a predictor failed by itself; None if it failed none."""
+    if isinstance(results, TensorResults):
+        return None
+    for i, item in enumerate(_item_rows(results, start, stop)):
+        if item.status != OK:
+            message = str(orjson.loads(item.body).get("message", ""))
+            return FailedRow(
+                i, item.status, message if stop - start == 1 else f"row {i}: {message}"
+            )
+    return None
+
+
+def _item_rows(results: Results, start: int, stop: int) -> Sequence[Item]:
+    if not isinstance(results, ItemResults):
+        raise TypeError(f"expected TensorResults or ItemResults, got {type(results).__name__}")
+    return results.items(start, stop)
+
+
+def checked_outputs(method: MethodSpec, names: Sequence[Any]) -> tuple[str, ...]:
+    """The requested outputs, in the order in which they were asked for; none: all.
+
+    Raises:
+        InvalidInputError: a name that the method does not answer, or twice the same.
+    """
+    known = output_names(method)
+    seen: set[str] = set()
+    for i, name in enumerate(names):
+        if not isinstance(name, str) or (known is not None and name not in known):
+            expected = "a string" if known is None else " or ".join(map(repr, known))
+            raise InvalidInputError(f"outputs[{i}].name: expected {expected}, got {brief(name)}")
+        if name in seen:
+            raise InvalidInputError(f"outputs[{i}].name: {brief(name)} is there twice")
+        seen.add(name)
+    return tuple(names)
+
+
+def output_names(method: MethodSpec) -> tuple[str, ...] | None:
+    """Names of what a method answers; None: known only once it has answered."""
+    if method.outputs:
+        return tuple(method.outputs)
+    return (SINGLE_OUTPUT,) if method.single_output or not method.inputs else None
+
+
+def requested(outputs: Sequence[Output], names: Sequence[str]) -> list[Output]:
+    """Those of `outputs` that were asked for, as `checked_outputs` gives them.
+
+    Raises:
+        InvalidInputError: an output that the method did not declare and does not answer.
+    """
+    if not names:
+        return list(outputs)
+    by_name = {output.name: output for output in outputs}
+    missing = [name for name in names if name not in by_name]
+    if missing:
+        raise InvalidInputError(
+            f"outputs: expected {' or '.join(map(repr, by_name))}, got {brief(missing[0])}"
+        )
+    return [by_name[name] for name in names]
