@@ -34,10 +34,10 @@ from batchedapi_serving.processes import end_with_parent, essential, freeze_heap
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.web.asgi import create_app
 from batchedapi_serving.web.connection import protocol_of
-from batchedapi_serving.web.frontend import Counter, Gateway
+from batchedapi_serving.web.frontend import Counter, Frontend
 from batchedapi_serving.web.limits import descriptors_wanted, most_connections
 from batchedapi_serving.web.openapi import example_of
-from batchedapi_serving.web.sockets import let_in_who_is_there, open_door
+from batchedapi_serving.web.sockets import drain_backlog, remove_filter
 
 log = logging.getLogger(__name__)
 
@@ -216,7 +216,7 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let everybody in who is connected, stop listening, and end the connections."""
         for listener in sockets or ():
-            await let_in_who_is_there(listener)
+            await drain_backlog(listener)
         await super().shutdown(sockets)
 
 
@@ -255,23 +255,23 @@ async def _serve(
     loop = asyncio.get_running_loop()
     memory = map_memory(settings.metrics_path)
     async with hosted(settings, memory, ControlLine(control), index) as host:
-        gateway = Gateway(settings, host.desk, host.counter, connections)
-        server = _Server(_config(gateway))
+        frontend = Frontend(settings, host.desk, host.counter, connections)
+        server = _Server(_config(frontend))
         end_with_parent(control, loop)
-        grpc = await _start_grpc(settings, gateway) if index == 0 else None
-        stop = _Stop(settings, gateway, host, server, grpc)
+        grpc = await _start_grpc(settings, frontend) if index == 0 else None
+        stop = _Stop(settings, frontend, host, server, grpc)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.begin)
         sweep = _sweep(memory, index, host)
-        watch = essential("watch of connections", gateway.watch(server.server_state, sweep))
-        open_door(listener)
+        watch = essential("watch of connections", frontend.watch(server.server_state, sweep))
+        remove_filter(listener)
         freeze_heap()
         if memory[slots.READY] or index > 0:
             await _methods_known(host, server, others_accept=index > 0 and not memory[slots.READY])
         await server.serve(sockets=[listener])
         await stop.grpc_ended()
         await host.emptied()
-        await gateway.large.close()
+        await frontend.large.close()
         watch.cancel()
 
 
@@ -289,10 +289,10 @@ async def _methods_known(host: Host, server: uvicorn.Server, *, others_accept: b
         waited += _LOOK_SECONDS
 
 
-def _config(gateway: Gateway) -> uvicorn.Config:
+def _config(frontend: Frontend) -> uvicorn.Config:
     return uvicorn.Config(
-        create_app(gateway),
-        http=protocol_of(gateway),  # type: ignore[arg-type]  # a factory, as uvicorn calls it
+        create_app(frontend),
+        http=protocol_of(frontend),  # type: ignore[arg-type]  # a factory, as uvicorn calls it
         ws="none",
         lifespan="off",
         log_config=None,
@@ -313,17 +313,17 @@ def _sweep(memory: slots.Memory, index: int, host: Host) -> Callable[[], None]:
     return sweep
 
 
-async def _start_grpc(settings: ReplicaSettings, gateway: Gateway) -> Grpc | None:
+async def _start_grpc(settings: ReplicaSettings, frontend: Frontend) -> Grpc | None:
     if settings.grpc_port is None:
         return None
     loop = asyncio.get_running_loop()
 
     def connected() -> None:
-        gateway.accepted_at = loop.time()
+        frontend.accepted_at = loop.time()
 
     from batchedapi_serving.grpc.server import GrpcServer  # noqa: PLC0415 - it starts threads
 
-    grpc = GrpcServer(settings, gateway, connected)
+    grpc = GrpcServer(settings, frontend, connected)
     await grpc.start()
     return grpc
 
@@ -342,13 +342,13 @@ class _Stop:
     def __init__(
         self,
         settings: ReplicaSettings,
-        gateway: Gateway,
+        frontend: Frontend,
         host: Host,
         server: uvicorn.Server,
         grpc: Grpc | None,
     ) -> None:
         self._settings = settings
-        self._gateway = gateway
+        self._frontend = frontend
         self._host = host
         self._server = server
         self._grpc = grpc
@@ -357,9 +357,9 @@ class _Stop:
     def begin(self) -> None:
         """SIGTERM."""
         settings, loop = self._settings, asyncio.get_running_loop()
-        if self._gateway.draining:
+        if self._frontend.draining:
             return
-        self._gateway.draining = True
+        self._frontend.draining = True
         self._host.drain()
         if self._grpc is not None:
             self._grpc.drain()
@@ -375,12 +375,12 @@ class _Stop:
     def _abandon(self) -> None:
         """Nobody is to wait longer, neither in the queue nor before it."""
         self._host.abandon()
-        self._gateway.large.abandon()
+        self._frontend.large.abandon()
 
     def _stop_when_quiet(self, last: float) -> None:
         """Look again until nobody has connected for a while; `last` is on the loop's clock."""
         loop = asyncio.get_running_loop()
-        if loop.time() < min(last, self._gateway.accepted_at + _QUIET_SECONDS):
+        if loop.time() < min(last, self._frontend.accepted_at + _QUIET_SECONDS):
             loop.call_later(_QUIET_SECONDS / 4, self._stop_when_quiet, last)
         else:
             self._stop_accepting()

@@ -30,7 +30,7 @@ from batchedapi_serving.errors import (
 from batchedapi_serving.predictor.api import MethodSpec
 from batchedapi_serving.settings import BatchingSettings, ReplicaSettings
 from batchedapi_serving.web.connection import Connection
-from batchedapi_serving.web.frontend import Gateway
+from batchedapi_serving.web.frontend import Frontend
 from batchedapi_serving.web.limits import Limits
 from batchedapi_serving.web.responses import problem_on
 
@@ -196,7 +196,7 @@ class FakeDesk:
         self.left.append(client)
 
     def answered(self, code: int) -> None:
-        """See gateway.Counter."""
+        """See frontend.Counter."""
         self.codes.append(code)
 
     def _run(self, ticket: FakeTicket) -> None:
@@ -231,7 +231,7 @@ class FakeDesk:
 class Peer(asyncio.Transport):
     """The other side of a connection: what came, and whether it was closed."""
 
-    def __init__(self, gateway: Gateway, config: Config, state: ServerState) -> None:
+    def __init__(self, frontend: Frontend, config: Config, state: ServerState) -> None:
         super().__init__()
         self._loop = asyncio.get_running_loop()
         self.received = b""
@@ -243,7 +243,7 @@ class Peer(asyncio.Transport):
         self.closed_at: float | None = None
         self.aborted = False
         self.reading = True
-        self.connection = Connection(gateway, config, state)
+        self.connection = Connection(frontend, config, state)
         self.connection.connection_made(self)
 
     def send(self, data: bytes) -> None:
@@ -310,29 +310,29 @@ class _ResetSocket:
 
 
 class Server:
-    """A gateway in front of a FakeDesk, and its sweep."""
+    """A frontend in front of a FakeDesk, and its sweep."""
 
     def __init__(
         self,
         predict: Callable[[list[Any]], list[Any]] = echo,
         *,
-        app: Callable[[Gateway], Any] | None = None,
+        app: Callable[[Frontend], Any] | None = None,
         fast_lane: bool = True,
         endpoint: str = "/api",
         **desk: Any,
     ) -> None:
         self.desk = FakeDesk(predict, **desk)
         settings = web_settings(fast_lane=fast_lane, endpoint=endpoint)
-        self.gateway = Gateway(settings, self.desk, self.desk)
-        self._config = Config(app(self.gateway) if app else _no_app)
+        self.frontend = Frontend(settings, self.desk, self.desk)
+        self._config = Config(app(self.frontend) if app else _no_app)
         self._config.load()
         self._state = ServerState()
         self.sweeps = 0
-        self.sweep = asyncio.create_task(self.gateway.watch(self._state, self._swept))
+        self.sweep = asyncio.create_task(self.frontend.watch(self._state, self._swept))
 
     def connect(self) -> Peer:
         """A client more."""
-        return Peer(self.gateway, self._config, self._state)
+        return Peer(self.frontend, self._config, self._state)
 
     def _swept(self) -> None:
         self.sweeps += 1

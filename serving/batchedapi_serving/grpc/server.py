@@ -10,7 +10,7 @@ import grpc.aio
 from batchedapi_core import contract
 from batchedapi_serving.grpc.service import Service
 from batchedapi_serving.settings import ReplicaSettings
-from batchedapi_serving.web.frontend import Gateway
+from batchedapi_serving.web.frontend import Frontend
 
 _ON_THE_WAY_SECONDS: Final = 0.2
 """For a call to come here, or for word of the end to come to its client."""
@@ -33,19 +33,19 @@ class GrpcServer:
     def __init__(
         self,
         settings: ReplicaSettings,
-        gateway: Gateway,
+        frontend: Frontend,
         connected: Callable[[], None],
     ) -> None:
         """What is told to whom.
 
         Args:
             settings: Of the replica.
-            gateway: Where predictions are asked for, and those counted that are not taken.
+            frontend: Where predictions are asked for, and those counted that are not taken.
             connected: Called with the first ModelInfer of every connection.
         """
         self._settings = settings
-        self._connections = gateway.room.most
-        self._service = Service(settings.name, gateway, connected)
+        self._connections = frontend.connection_limit.most
+        self._service = Service(settings.name, frontend, connected)
         self._server: grpc.aio.Server | None = None
         self.port = 0
 

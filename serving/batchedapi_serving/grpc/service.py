@@ -26,7 +26,7 @@ from batchedapi_serving.codecs.open_inference_metadata import (
 )
 from batchedapi_serving.dispatch.desk import Ticket
 from batchedapi_serving.errors import NotReadyError, ServingError
-from batchedapi_serving.web.frontend import Gateway
+from batchedapi_serving.web.frontend import Frontend
 from batchedapi_serving.web.large_bodies import INLINE_BYTES, is_large_beside
 from batchedapi_serving.web.limits import HeldBodies
 from batchedapi_serving.web.parser import options_of
@@ -92,15 +92,15 @@ class Service:
     def __init__(
         self,
         api_name: str,
-        gateway: Gateway,
+        frontend: Frontend,
         connected: Callable[[], None],
     ) -> None:
         """See GrpcServer; health and metadata are asked for by probes too and make no client."""
         self._api_name = api_name
-        self._gateway = gateway
-        self._desk = gateway.desk
-        self._answered = gateway.recorder.answered
-        self._peers = Peers(connected, gateway.desk.disconnected)
+        self._frontend = frontend
+        self._desk = frontend.desk
+        self._answered = frontend.recorder.answered
+        self._peers = Peers(connected, frontend.desk.disconnected)
         self.draining = False
         self._go = asyncio.Event()
         self._go.set()
@@ -165,10 +165,10 @@ class Service:
         request_id = options_of(metadata).request_id
         asker = _Asker(request_id)
         client = self._peers.client(context.peer())
-        held = HeldBodies(self._gateway.bodies)
+        held = HeldBodies(self._frontend.bodies)
         try:
             if not held.answering(len(body)):
-                raise self._gateway.bodies.error()  # noqa: TRY301 - refused as whatever else is
+                raise self._frontend.bodies.error()  # noqa: TRY301 - refused as whatever else is
             ticket = self._submit(body, metadata, client, asker, _timeout(context))
         except ServingError as error:
             held.released()
@@ -181,7 +181,7 @@ class Service:
         try:
             answer = await asker.answer
         except asyncio.CancelledError:  # the client left, or its deadline passed
-            self._gateway.cancel(ticket)
+            self._frontend.cancel(ticket)
             raise
         finally:
             held.released()
@@ -206,7 +206,7 @@ class Service:
             line = desk.line(method_of_model(api, asked.model, asked.version))
             if is_large_beside(line.spec, len(body), asked.raw):
                 head = RequestHead(MESSAGE, b"", metadata)
-                return self._gateway.large.submit(
+                return self._frontend.large.submit(
                     line, Wire.GRPC, head, body, client, asker, timeout, grpc_problem
                 )
         request = read_message(body)

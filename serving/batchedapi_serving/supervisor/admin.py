@@ -147,10 +147,10 @@ class AdminServer:
             OSError, h11.LocalProtocolError
         ):  # TimeoutError is one of the first
             try:
-                patience = _LIMITS.header_arrival
-                while (request := await _request(http, connection, patience)) is not None:
+                within = _LIMITS.header_arrival
+                while (request := await _request(http, connection, within)) is not None:
                     await self._reply(http, connection, request)
-                    patience = _LIMITS.idle
+                    within = _LIMITS.idle
             except h11.RemoteProtocolError as error:
                 told = (error.error_status_hint, _TEXT, f"{error}\n".encode())
                 await _send(http, connection, told, has_body=True)
@@ -174,14 +174,14 @@ class AdminServer:
 
 
 async def _request(
-    http: h11.Connection, connection: socket.socket, patience: float
+    http: h11.Connection, connection: socket.socket, within: float
 ) -> h11.Request | None:
     """The next request, its body dropped; None: the client has left.
 
     Args:
         http: State of the connection.
         connection: Where it comes from.
-        patience: Seconds until its first byte; from there on it has the limit of headers.
+        within: Seconds until its first byte; from there on it has the limit of headers.
 
     Raises:
         TimeoutError: it did not come in time.
@@ -190,8 +190,8 @@ async def _request(
     """
     loop = asyncio.get_running_loop()
     request: h11.Request | None = None
-    begun = patience <= _LIMITS.header_arrival
-    async with asyncio.timeout(patience) as limit:
+    begun = within <= _LIMITS.header_arrival
+    async with asyncio.timeout(within) as limit:
         while True:
             match http.next_event():
                 case h11.Request() as head:
@@ -229,5 +229,5 @@ async def _send(
         parts.append(http.send(h11.Data(data=body)))
     parts.append(http.send(h11.EndOfMessage()))
     data = b"".join(part for part in parts if part is not None)
-    async with asyncio.timeout(_LIMITS.patience + len(data) / _LIMITS.least_rate):
+    async with asyncio.timeout(_LIMITS.grace_period + len(data) / _LIMITS.least_rate):
         await asyncio.get_running_loop().sock_sendall(connection, data)

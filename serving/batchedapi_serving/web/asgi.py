@@ -38,7 +38,7 @@ from batchedapi_serving.errors import (
 )
 from batchedapi_serving.predictor.api import MethodSpec
 from batchedapi_serving.settings import ReplicaSettings
-from batchedapi_serving.web.frontend import Gateway
+from batchedapi_serving.web.frontend import Frontend
 from batchedapi_serving.web.large_bodies import is_large
 from batchedapi_serving.web.openapi import document_routes, serve_docs
 from batchedapi_serving.web.parser import REQUEST_ID, Options
@@ -143,9 +143,9 @@ class _FutureAsker:
             self.answer.set_result(answer)
 
 
-def create_app(gateway: Gateway) -> Any:
+def create_app(frontend: Frontend) -> Any:
     """The ASGI application of one web process."""
-    settings = gateway.settings
+    settings = frontend.settings
     app = FastAPI(
         title=settings.name,
         description="Requests of different clients are answered in batches.",
@@ -155,13 +155,13 @@ def create_app(gateway: Gateway) -> Any:
     )
 
     async def predict(request: Request) -> Response:
-        return _response(request, await _predict(gateway, request))
+        return _response(request, await _predict(frontend, request))
 
     async def metadata(request: Request) -> Response:
-        if request.scope["path"] in gateway.routes:  # /v1/models/N:predict looks like a model
+        if request.scope["path"] in frontend.routes:  # /v1/models/N:predict looks like a model
             raise HTTPException(MethodNotAllowedError.status, headers={"allow": "POST"})
         try:
-            answer = metadata_answer(gateway, request.scope["path"])
+            answer = metadata_answer(frontend, request.scope["path"])
         except ServingError as error:
             answer = _problem(request, error)
         return _response(request, answer)
@@ -173,11 +173,11 @@ def create_app(gateway: Gateway) -> Any:
         app.add_api_route(path, predict, methods=["POST"], include_in_schema=False)
     for path in METADATA_PATHS:
         app.add_api_route(path, metadata, methods=["GET"], include_in_schema=False)
-    document_routes(app, gateway)
+    document_routes(app, frontend)
     serve_docs(app)
     app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(Exception, http_error)
-    return _Outermost(app, gateway)
+    return _Outermost(app, frontend)
 
 
 def _prediction_templates(settings: ReplicaSettings) -> tuple[str, ...]:
@@ -191,16 +191,16 @@ def _prediction_templates(settings: ReplicaSettings) -> tuple[str, ...]:
     )
 
 
-async def _predict(gateway: Gateway, request: Request) -> Answer:
+async def _predict(frontend: Frontend, request: Request) -> Answer:
     body = await request.body()
     content_type = request.headers.get("content-type", "").encode("latin-1")
-    scope, desk = request.scope, gateway.desk
+    scope, desk = request.scope, frontend.desk
     head = RequestHead(content_type, scope["query_string"], scope["headers"])
     asker = _FutureAsker(request)
     options: Options = request.state.options
     wire, reply = wire_of_path(scope["path"]), None
     try:
-        route = _route(gateway, scope["path"])
+        route = _route(frontend, scope["path"])
         wire = route.wire
         if options.refusal is not None:
             raise options.refusal
@@ -208,7 +208,7 @@ async def _predict(gateway: Gateway, request: Request) -> Answer:
         ticket: Ticket
         if is_large(line.spec, head, body):
             problem_of = functools.partial(_problem_on, wire, asker)
-            ticket = gateway.large.submit(
+            ticket = frontend.large.submit(
                 line, wire, head, body, request.state.client, asker, options.timeout, problem_of
             )
         else:
@@ -222,7 +222,7 @@ async def _predict(gateway: Gateway, request: Request) -> Answer:
     await asyncio.wait((asker.answer, left), return_when=asyncio.FIRST_COMPLETED)
     left.cancel()
     if not asker.answer.done():
-        gateway.cancel(ticket)
+        frontend.cancel(ticket)
         return Answer(_CLIENT_LEFT, contract.JSON.encode(), b"")
     return asker.answer.result()
 
@@ -231,11 +231,11 @@ def _problem_on(wire: Wire, asker: _FutureAsker, error: ServingError) -> Answer:
     return problem_on(wire, error, asker.request_id())
 
 
-def _route(gateway: Gateway, path: str) -> Route:
-    gateway.learn_methods()
-    route = gateway.routes.get(path)
+def _route(frontend: Frontend, path: str) -> Route:
+    frontend.learn_methods()
+    route = frontend.routes.get(path)
     if route is None:
-        gateway.desk.line(None)  # until the methods are known, nobody knows what is not served
+        frontend.desk.line(None)  # until the methods are known, nobody knows what is not served
         raise _no_such_route(path)
     return route
 
@@ -305,9 +305,9 @@ class _Outermost:
     A HEAD is a GET whose answer goes out without its body, for which uvicorn sees.
     """
 
-    def __init__(self, app: FastAPI, gateway: Gateway) -> None:
+    def __init__(self, app: FastAPI, frontend: Frontend) -> None:
         self._app = app
-        self._recorder = gateway.recorder
+        self._recorder = frontend.recorder
 
     async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
         named = scope["state"]["request_id"] is not None
@@ -324,7 +324,7 @@ class _Outermost:
         await self._app(scope | _AS_GET if scope["method"] == "HEAD" else scope, receive, sending)
 
 
-def metadata_answer(gateway: Gateway, path: str) -> Answer:
+def metadata_answer(frontend: Frontend, path: str) -> Answer:
     """The answer to a GET of a path that is one of METADATA_PATHS.
 
     Raises:
@@ -335,26 +335,26 @@ def metadata_answer(gateway: Gateway, path: str) -> Answer:
     """
     match path.strip("/").split("/"):
         case ["v1", "models", model]:
-            _known(gateway, model)
-            return _json(model_ready(model, ready=_why_not_ready(gateway) is None))
+            _known(frontend, model)
+            return _json(model_ready(model, ready=_why_not_ready(frontend) is None))
         case ["v2"]:
             return _json(_SERVER)
         case ["v2", "health", "live"]:
             return _json(server_live(live=True))
         case ["v2", "health", "ready"]:
-            return _ready(gateway, server_ready(ready=True))
+            return _ready(frontend, server_ready(ready=True))
         case ["v2", "models", model] | ["v2", "models", model, "versions", _]:
-            return _json(model_metadata(model, _known(gateway, model, path)))
+            return _json(model_metadata(model, _known(frontend, model, path)))
         case ["v2", "models", model, "ready"] | ["v2", "models", model, "versions", _, "ready"]:
-            _known(gateway, model, path)
-            return _ready(gateway, model_ready(model, ready=True))
+            _known(frontend, model, path)
+            return _ready(frontend, model_ready(model, ready=True))
         case _:
             raise NoSuchRouteError(f"no route {path}; see /docs")
 
 
-def _known(gateway: Gateway, model: str, path: str = "") -> MethodSpec:
+def _known(frontend: Frontend, model: str, path: str = "") -> MethodSpec:
     """The method behind a model's name; of a path with a version, if that version is served."""
-    settings, desk = gateway.settings, gateway.desk
+    settings, desk = frontend.settings, frontend.desk
     if not desk.methods:
         desk.line(None)  # says that it is not ready yet
     served = {found.name: found.method for found in models(settings.name, desk.methods)}
@@ -368,17 +368,17 @@ def _known(gateway: Gateway, model: str, path: str = "") -> MethodSpec:
     return desk.line(served[model]).spec
 
 
-def _ready(gateway: Gateway, document: Any) -> Answer:
-    error = _why_not_ready(gateway)
+def _ready(frontend: Frontend, document: Any) -> Answer:
+    error = _why_not_ready(frontend)
     if error is not None:
         raise error
     return _json(document)
 
 
-def _why_not_ready(gateway: Gateway) -> ServingError | None:
-    if gateway.draining:
+def _why_not_ready(frontend: Frontend) -> ServingError | None:
+    if frontend.draining:
         return DrainingError("the replica is stopping")
-    if not gateway.desk.methods:
+    if not frontend.desk.methods:
         return NotReadyError("the model is still being loaded; try again in a moment")
     return None
 

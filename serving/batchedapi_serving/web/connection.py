@@ -23,7 +23,7 @@ from batchedapi_serving.codecs import Answer, Reply, RequestHead
 from batchedapi_serving.dispatch.desk import Line, Ticket
 from batchedapi_serving.errors import NoRoomError, ServingError
 from batchedapi_serving.web.asgi import start_cycle
-from batchedapi_serving.web.frontend import Gateway
+from batchedapi_serving.web.frontend import Frontend
 from batchedapi_serving.web.large_bodies import is_large
 from batchedapi_serving.web.limits import MOST_REFUSED, SWEEP_SECONDS, UNCOUNTED_BYTES, HeldBodies
 from batchedapi_serving.web.parser import BODY, Request, RequestParser
@@ -38,14 +38,14 @@ from batchedapi_serving.web.responses import (
     render,
 )
 from batchedapi_serving.web.routes import Route, wire_of_path
-from batchedapi_serving.web.sockets import is_gone, open_door, unsent_bytes
-from batchedapi_serving.web.timeouts import Patience, Verdict
+from batchedapi_serving.web.sockets import is_gone, remove_filter, unsent_bytes
+from batchedapi_serving.web.timeouts import Timeouts, Verdict
 
 _FIRST_LOOK_SECONDS: Final = 0.002
 """Between asking whether a client is there and the first look at what came of it."""
 
 
-def protocol_of(gateway: Gateway) -> Callable[..., asyncio.Protocol]:
+def protocol_of(frontend: Frontend) -> Callable[..., asyncio.Protocol]:
     """What makes a connection's protocol, for uvicorn's `http` setting."""
 
     def protocol(
@@ -54,7 +54,7 @@ def protocol_of(gateway: Gateway) -> Callable[..., asyncio.Protocol]:
         app_state: dict[str, Any],  # noqa: ARG001 - uvicorn's signature
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> asyncio.Protocol:
-        return Connection(gateway, config, server_state)
+        return Connection(frontend, config, server_state)
 
     return protocol
 
@@ -62,16 +62,16 @@ def protocol_of(gateway: Gateway) -> Callable[..., asyncio.Protocol]:
 class Connection(asyncio.Protocol):
     """uvicorn's view of us: in `server_state.connections`, with `shutdown()`."""
 
-    def __init__(self, gateway: Gateway, config: Config, state: ServerState) -> None:
-        self._gateway = gateway
+    def __init__(self, frontend: Frontend, config: Config, state: ServerState) -> None:
+        self._frontend = frontend
         self._config = config
         self._state = state
         self._loop = asyncio.get_running_loop()
-        self._parser = RequestParser(gateway.limits, gateway.hot)
-        gateway.accepted_at = now = self._loop.time()
-        self._patience = Patience(gateway.limits, now, random.random())  # noqa: S311 - no secret
+        self._parser = RequestParser(frontend.limits, frontend.hot)
+        frontend.accepted_at = now = self._loop.time()
+        self._timeouts = Timeouts(frontend.limits, now, random.random())  # noqa: S311 - no secret
         self._client = Client()
-        self._held = HeldBodies(gateway.bodies)
+        self._held = HeldBodies(frontend.bodies)
         self._transport: Any = None
         self._flow: Any = None
         self._pending: deque[Request] = deque()
@@ -94,27 +94,28 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         self._state.connections.add(self)  # type: ignore[arg-type]  # a protocol of our own
         self._flow = FlowControl(transport)
-        if self._gateway.draining:
-            open_door(transport.get_extra_info("socket"))
-        if self._gateway.room.is_full(len(self._state.connections)):
-            self._make_room()
+        if self._frontend.draining:
+            remove_filter(transport.get_extra_info("socket"))
+        if self._frontend.connection_limit.is_full(len(self._state.connections)):
+            self._close_idle()
 
-    def _make_room(self) -> None:
+    def _close_idle(self) -> None:
         """One connection too many: idle ones leave, or else this one."""
-        room, connections = self._gateway.room, self._state.connections
+        limit, connections = self._frontend.connection_limit, self._state.connections
         others: Any = connections - {self}
-        leaving: list[Connection] = room.who_leaves(others, self._loop.time())
+        idle = ((other.idle_since(), other) for other in others)
+        leaving: list[Connection] = limit.who_leaves(idle, self._loop.time())
         for connection in leaving:
             connection._close()  # noqa: SLF001 - one of us
-        if len(connections) > room.most + MOST_REFUSED:
+        if len(connections) > limit.most + MOST_REFUSED:
             self._transport.abort()
         elif not leaving:
-            text = f"connections: {room.most} are open and busy in this process; try another"
+            text = f"connections: {limit.most} are open and busy in this process; try another"
             self._parser.error = NoRoomError(text)
 
     def idle_since(self) -> float | None:
-        """See Guest."""
-        return None if self._busy or self._pending else self._patience.idle_since()
+        """Since when it has nothing to do; None: it is busy."""
+        return None if self._busy or self._pending else self._timeouts.idle_since()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - whatever the reason
         """The client left, or was sent away: nobody waits for what it asked."""
@@ -125,10 +126,10 @@ class Connection(asyncio.Protocol):
         self._held.released()
         self._flow.resume_writing()
         if self._ticket is not None:
-            self._gateway.cancel(self._ticket)
+            self._frontend.cancel(self._ticket)
             self._ticket = None
         else:
-            self._gateway.desk.disconnected(self._client)
+            self._frontend.desk.disconnected(self._client)
         if self._cycle is not None:
             self._cycle.disconnected = True
             self._cycle.message_event.set()
@@ -156,25 +157,25 @@ class Connection(asyncio.Protocol):
     def _incomplete(self, part: str) -> None:
         """A request has begun and not ended: its limits in time run, and its bytes count."""
         if part is BODY and not self._held.coming(self._parser.body_bytes):
-            self._refuse(self._gateway.bodies.error())
+            self._refuse(self._frontend.bodies.error())
             return
         if self._parser.wants_continue:
             if self._busy:  # the client waits for us: it hears after the answers before it
-                self._patience.part_over()
+                self._timeouts.part_over()
                 return
             self._parser.wants_continue = False
             self._transport.write(CONTINUE)
-        self._patience.part_awaited(part, self._loop.time(), busy=self._busy)
+        self._timeouts.part_awaited(part, self._loop.time(), busy=self._busy)
 
     def pause_writing(self) -> None:
         """The client reads too slowly: it is asked no more than it takes."""
         self._flow.pause_writing()
-        self._patience.stuck(self._loop.time())
+        self._timeouts.stuck(self._loop.time())
 
     def resume_writing(self) -> None:
         """It reads again."""
         self._flow.resume_writing()
-        self._patience.unstuck(self._loop.time())
+        self._timeouts.unstuck(self._loop.time())
         if not self._busy:
             self._go_on()
 
@@ -187,7 +188,7 @@ class Connection(asyncio.Protocol):
         if not self._busy and not self._pending:
             return False
         self._deaf = self._leaving = True
-        self._patience.part_over()
+        self._timeouts.part_over()
         if not self._kept and (self._cycle is None or not self._cycle.response_started):
             self._transport.write(CONTINUE)
             self._abort_if_gone(_FIRST_LOOK_SECONDS)
@@ -205,13 +206,13 @@ class Connection(asyncio.Protocol):
 
     def check_time(self, now: float) -> None:
         """Act if a limit in time is over; called about every second."""
-        self._leaving = self._leaving or self._patience.is_old(now)
+        self._leaving = self._leaving or self._timeouts.is_old(now)
         unsent = functools.partial(unsent_bytes, self._transport)
-        match self._patience.verdict(now, self._parser.body_bytes, unsent):
+        match self._timeouts.verdict(now, self._parser.body_bytes, unsent):
             case Verdict.WAIT:
                 pass
             case Verdict.REFUSE:
-                self._refuse(self._patience.refusal())
+                self._refuse(self._timeouts.refusal())
             case Verdict.CLOSE:
                 self._close()
             case Verdict.ABORT:
@@ -223,43 +224,43 @@ class Connection(asyncio.Protocol):
             self._cycle.keep_alive = False
         if self._busy or self._more_to_come():
             return
-        if self._patience.may_stop(self._loop.time()):
+        if self._timeouts.may_stop(self._loop.time()):
             self._close()
 
     def _close(self) -> None:
         """Close once everything written is sent, or when the client has had time to read it."""
         self._deaf = True
-        self._patience.closing(self._loop.time(), unsent_bytes(self._transport))
+        self._timeouts.closing(self._loop.time(), unsent_bytes(self._transport))
         self._transport.close()
 
     # ------------------------------------------------------------ one request
 
     def _begin(self, request: Request) -> None:
         self._busy = True
-        self._patience.answering(more=self._parser.awaiting is not None)
+        self._timeouts.answering(more=self._parser.awaiting is not None)
         self._keep_alive = request.keep_alive
         self._kept = STAYS if request.old else b""
         self._path = request.path
         self._named = self._request_id = request.options.request_id
         if len(request.body) > UNCOUNTED_BYTES and not self._held.answering(len(request.body)):
-            self._answer_problem(self._gateway.bodies.error())
+            self._answer_problem(self._frontend.bodies.error())
             return
-        route = self._gateway.hot.get(request.path) if request.method == b"POST" else None
+        route = self._frontend.hot.get(request.path) if request.method == b"POST" else None
         if route is not None:
             self._predict(request, route)
-        elif request.method == b"POST" and self._gateway.learn_methods():
+        elif request.method == b"POST" and self._frontend.learn_methods():
             self._begin(request)
         else:
             self._run_app(request)
 
     def _answer_problem(self, error: ServingError) -> None:
         """The answer to a request that is not looked at."""
-        self._gateway.recorder.answered(error.status)
+        self._frontend.recorder.answered(error.status)
         wire = wire_of_path(self._path.decode("latin-1"))
         self.deliver(problem_on(wire, error, self.request_id()))
 
     def _predict(self, request: Request, route: Route) -> None:
-        desk, options = self._gateway.desk, request.options
+        desk, options = self._frontend.desk, request.options
         reply: Reply | None = None
         try:
             if options.refusal is not None:
@@ -272,7 +273,7 @@ class Connection(asyncio.Protocol):
             reply = decoded.reply
             ticket = desk.submit(line, decoded, self._client, self, options.timeout)
         except ServingError as error:
-            self._gateway.recorder.answered(error.status)
+            self._frontend.recorder.answered(error.status)
             self.deliver(problem_on(route.wire, error, self.request_id(), reply))
         else:
             self._ticket = None if ticket.done else ticket
@@ -282,7 +283,7 @@ class Connection(asyncio.Protocol):
             return problem_on(route.wire, error, self.request_id())
 
         head = RequestHead(request.content_type, request.query, request.headers)
-        self._ticket = self._gateway.large.submit(
+        self._ticket = self._frontend.large.submit(
             line, route.wire, head, request.body, self._client, self, request.options.timeout,
             problem_of,
         )  # fmt: skip
@@ -305,12 +306,12 @@ class Connection(asyncio.Protocol):
         self._answered(stays_open=stays_open)
 
     def _write(self, answer: Answer, connection: bytes, request_id: str | None) -> None:
-        date = self._gateway.date_line(self._state)
+        date = self._frontend.date_line(self._state)
         self._transport.write(render(answer, date, connection, request_id))
 
     def _stays_open(self) -> bool:
         """What ends a connection does so not before everything that was read of it is answered."""
-        if self._keep_alive and not self._leaving and not self._gateway.draining:
+        if self._keep_alive and not self._leaving and not self._frontend.draining:
             return True
         return self._keep_alive and self._more_to_come()
 
@@ -325,7 +326,7 @@ class Connection(asyncio.Protocol):
         if self._held.bytes:
             self._held.released()
         if self._transport.is_closing():  # by uvicorn's cycle, maybe: reading has a limit then too
-            self._patience.closing(self._loop.time(), unsent_bytes(self._transport))
+            self._timeouts.closing(self._loop.time(), unsent_bytes(self._transport))
         elif not stays_open:
             self._close()
         elif self._pending or self._refusal is not None:
@@ -336,12 +337,12 @@ class Connection(asyncio.Protocol):
             if self._parser.awaiting is not None:
                 self._incomplete(self._parser.awaiting)
             if not self._deaf:  # what is awaited may have been refused just now
-                self._patience.answered(self._loop.time(), draining=self._gateway.draining)
+                self._timeouts.answered(self._loop.time(), draining=self._frontend.draining)
 
     def _go_on(self) -> None:
         """The next pipelined request, once its client reads; after the last, the refusal."""
         if self._flow.write_paused:
-            self._patience.stuck(self._loop.time())
+            self._timeouts.stuck(self._loop.time())
         elif self._pending:
             request = self._pending.popleft()
             if not self._pending:
@@ -369,15 +370,15 @@ class Connection(asyncio.Protocol):
         self._held.coming(0)
         self._parser.drop_body()
         self._refusal = error
-        self._gateway.recorder.answered(error.status)
+        self._frontend.recorder.answered(error.status)
         if not self._busy and not self._pending:
             self._tell_refusal(error)
         else:
-            self._patience.part_over()
+            self._timeouts.part_over()
 
     def _tell_refusal(self, error: ServingError) -> None:
         self._refusal = None
-        self._patience.refused(self._loop.time())
+        self._timeouts.refused(self._loop.time())
         request_id = self._parser.request_id() or new_request_id()
         wire = wire_of_path(self._parser.target.decode("latin-1").partition("?")[0])
         answer = problem_on(wire, error, request_id)

@@ -11,7 +11,13 @@ from batchedapi_serving.dispatch.desk import Desk, Ticket
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.web.large_bodies import LargeBodies
 from batchedapi_serving.web.large_request import LargeRequest
-from batchedapi_serving.web.limits import MOST_CONNECTIONS, SWEEP_SECONDS, BodyBudget, Limits, Room
+from batchedapi_serving.web.limits import (
+    MOST_CONNECTIONS,
+    SWEEP_SECONDS,
+    BodyBudget,
+    ConnectionLimit,
+    Limits,
+)
 from batchedapi_serving.web.routes import Route, prediction_routes
 
 
@@ -22,7 +28,7 @@ class Counter(Protocol):
         """A request ended with that status, and never reached a queue."""
 
 
-class Gateway:
+class Frontend:
     """Routes, limits and state of one web process; one owner for all its connections."""
 
     def __init__(
@@ -32,7 +38,7 @@ class Gateway:
         recorder: Counter,
         connections: int = MOST_CONNECTIONS,
     ) -> None:
-        self.room = Room(connections)
+        self.connection_limit = ConnectionLimit(connections)
         self.settings = settings
         self.desk = desk
         self.recorder = recorder

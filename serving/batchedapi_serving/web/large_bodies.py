@@ -330,7 +330,7 @@ class LargeBodies:
         now, oldest = asyncio.get_running_loop().time(), self._bodies[0]
         since = now if self._passed_since is None else self._passed_since
         lengths = [len(request.body) for request in self._bodies]
-        request = self._bodies.pop(next_of(lengths, now - since, oldest.patience))
+        request = self._bodies.pop(next_of(lengths, now - since, oldest.timeout))
         self._passed_since = None if request is oldest else since
         return request
 

@@ -30,7 +30,7 @@ class LargeRequest:
 
     __slots__ = (
         "_hurried", "_owner", "asker", "body", "client", "counted", "deadline", "done",
-        "head", "line", "number", "patience", "problem_of", "ticket", "wire",
+        "head", "line", "number", "problem_of", "ticket", "timeout", "wire",
     )  # fmt: skip
 
     def __init__(  # noqa: PLR0917 - one for each request, made in one place
@@ -39,11 +39,11 @@ class LargeRequest:
         problem_of: Callable[[ServingError], Answer],
     ) -> None:  # fmt: skip
         """`timeout` is the client's own, `longest` the replica's, in seconds; None: none."""
-        patience = math.inf if longest is None else longest
-        self._hurried = timeout is not None and timeout < patience
-        self.patience = patience if timeout is None else min(timeout, patience)
+        longest = math.inf if longest is None else longest
+        self._hurried = timeout is not None and timeout < longest
+        self.timeout = longest if timeout is None else min(timeout, longest)
         """Seconds from its arrival to its deadline; inf: none."""
-        self.deadline = asyncio.get_running_loop().time() + self.patience
+        self.deadline = asyncio.get_running_loop().time() + self.timeout
         """Seconds on the loop's clock; inf: none."""
         self._owner = owner
         self.number = number
@@ -63,7 +63,7 @@ class LargeRequest:
 
     def late(self) -> DeadlineExceededError:
         """What it is answered with at its deadline."""
-        return DeadlineExceededError.after(self.patience, hurried=self._hurried)
+        return DeadlineExceededError.after(self.timeout, hurried=self._hurried)
 
     def request_id(self) -> str | None:
         """See AnswerTo."""
@@ -89,7 +89,7 @@ class LargeRequest:
         return Answer(error.status, b"", encode_frame(meta))
 
 
-def next_of(lengths: Sequence[int], passed_over: float, patience: float) -> int:
+def next_of(lengths: Sequence[int], passed_over: float, timeout: float) -> int:
     """Which of the bodies that wait is taken apart next: the smallest.
 
     So nobody's small body waits behind many large ones. The oldest has its turn all the same once
@@ -99,9 +99,9 @@ def next_of(lengths: Sequence[int], passed_over: float, patience: float) -> int:
     Args:
         lengths: In bytes, the oldest first; not empty.
         passed_over: Seconds for which others have been taken before the oldest.
-        patience: Seconds that the oldest waits for its answer in all.
+        timeout: Seconds that the oldest waits for its answer in all.
     """
-    if passed_over >= min(_PASSED_OVER_SECONDS, patience / 4):
+    if passed_over >= min(_PASSED_OVER_SECONDS, timeout / 4):
         return 0
     return min(range(len(lengths)), key=lengths.__getitem__)
 

@@ -3,7 +3,7 @@
 import heapq
 import math
 from collections.abc import Iterable
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from batchedapi_core import contract
 from batchedapi_serving.errors import BodiesFullError
@@ -46,7 +46,7 @@ class Limits(NamedTuple):
     """From the first byte of a request, or the start of the connection, to its headers' end."""
     body_arrival: float = contract.BODY_ARRIVAL_SECONDS
     """From the end of the headers to the last byte of the body."""
-    patience: float = 10.0
+    grace_period: float = 10.0
     """After this a body that is on its way, or an answer that is, must move at `least_rate`."""
     least_rate: int = 1024
     """Bytes a second, slower than any modem: who is slower holds a connection on purpose."""
@@ -72,17 +72,10 @@ def _wanted(max_concurrency: int) -> int:
     return max(MOST_CONNECTIONS, 2 * max_concurrency)
 
 
-class Guest(Protocol):
-    """What is asked of a connection."""
-
-    def idle_since(self) -> float | None:
-        """Since when it has nothing to do; None: it is busy."""
+T = TypeVar("T")
 
 
-GuestT = TypeVar("GuestT", bound=Guest)
-
-
-class Room:
+class ConnectionLimit:
     """Of one web process. Times are seconds on the loop's clock."""
 
     def __init__(self, most: int) -> None:
@@ -93,14 +86,19 @@ class Room:
         """Whether somebody has to leave before another one may stay."""
         return connections > self.most
 
-    def who_leaves(self, connections: Iterable[GuestT], now: float) -> list[GuestT]:
-        """Those that are idle for longest; nobody of whom a request may be on its way."""
+    def who_leaves(self, connections: Iterable[tuple[float | None, T]], now: float) -> list[T]:
+        """Those that are idle for longest; nobody of whom a request may be on its way.
+
+        Args:
+            connections: Each with the time since when it has nothing to do; None: it is busy.
+            now: Seconds.
+        """
         if now < self._all_busy_until:
             return []
         idle = [
             (since, number, connection)
-            for number, connection in enumerate(connections)
-            if (since := connection.idle_since()) is not None and now - since >= ACTIVE
+            for number, (since, connection) in enumerate(connections)
+            if since is not None and now - since >= ACTIVE
         ]
         if not idle:
             self._all_busy_until = now + _LOOK_SECONDS

@@ -13,7 +13,7 @@ from batchedapi_serving.codecs import Wire
 from batchedapi_serving.codecs.json_values import NON_FINITE
 from batchedapi_serving.codecs.open_inference_metadata import MODEL_VERSION, model_metadata
 from batchedapi_serving.predictor.api import MethodSpec, Tensor
-from batchedapi_serving.web.frontend import Gateway
+from batchedapi_serving.web.frontend import Frontend
 from batchedapi_serving.web.routes import METADATA_PATHS, Route, models, wire_of_path
 
 Schema = dict[str, Any]
@@ -265,38 +265,38 @@ def _flat(value: Any) -> Iterator[Any]:
         yield value
 
 
-def document_routes(app: FastAPI, gateway: Gateway) -> None:
+def document_routes(app: FastAPI, frontend: Frontend) -> None:
     """Make `app.openapi()` describe the routes; built anew once the methods are known."""
     plain: Callable[[], dict[str, Any]] = app.openapi
     cache: dict[tuple[str, ...], dict[str, Any]] = {}
 
     def openapi() -> dict[str, Any]:
-        gateway.learn_methods()
-        known = tuple(gateway.desk.methods)
+        frontend.learn_methods()
+        known = tuple(frontend.desk.methods)
         if known not in cache:
             app.openapi_schema = None
-            cache[known] = {**plain(), "paths": _paths(gateway)}
+            cache[known] = {**plain(), "paths": _paths(frontend)}
         return cache[known]
 
     app.openapi = openapi  # type: ignore[method-assign]  # the way FastAPI documents
 
 
-def _paths(gateway: Gateway) -> dict[str, Any]:
-    desk = gateway.desk
+def _paths(frontend: Frontend) -> dict[str, Any]:
+    desk = frontend.desk
     paths: dict[str, Any] = {}
-    for path, route in gateway.routes.items():
+    for path, route in frontend.routes.items():
         name = desk.default if route.method is None else route.method
         if name is None and desk.methods:
             continue  # no default: the path answers 404
         method = None if name is None else desk.methods.get(name)
         paths[path] = {"post": _prediction(method, route)}
-    for path in _metadata_paths(gateway):
+    for path in _metadata_paths(frontend):
         paths.setdefault(path, {})["get"] = _metadata(path)
     return paths
 
 
-def _metadata_paths(gateway: Gateway) -> list[str]:
-    served = [model.name for model in models(gateway.settings.name, gateway.desk.methods)]
+def _metadata_paths(frontend: Frontend) -> list[str]:
+    served = [model.name for model in models(frontend.settings.name, frontend.desk.methods)]
     return [
         template.format(model=model, version=MODEL_VERSION)
         for template in METADATA_PATHS

@@ -55,8 +55,8 @@ def is_gone(transport: Any) -> bool:
     return False
 
 
-def open_door(endpoint: Any) -> None:
-    """Undo `let_in_who_is_there`, where a socket was shut out that should not be.
+def remove_filter(endpoint: Any) -> None:
+    """Undo `drain_backlog`, where a socket was shut out that should not be.
 
     The listener outlives a process that was stopped alone, and a connection has the listener's
     filter that is made in the very moment in which it is shut.
@@ -65,10 +65,10 @@ def open_door(endpoint: Any) -> None:
         endpoint.setsockopt(socket.SOL_SOCKET, _DETACH_FILTER, 0)
 
 
-async def let_in_who_is_there(listener: socket.socket) -> None:
+async def drain_backlog(listener: socket.socket) -> None:
     """Connect nobody more, and wait until the loop has accepted everybody who is connected."""
     loop = asyncio.get_running_loop()
-    _shut_door(listener)
+    _install_filter(listener)
     end = loop.time() + _LONGEST_SECONDS
     rounds = _ROUNDS
     while rounds > 0 and loop.time() < end:
@@ -76,7 +76,7 @@ async def let_in_who_is_there(listener: socket.socket) -> None:
         rounds = _ROUNDS if _backlog(listener) > 0 else rounds - 1
 
 
-def _shut_door(listener: socket.socket) -> None:
+def _install_filter(listener: socket.socket) -> None:
     program = ctypes.create_string_buffer(_DROP, len(_DROP))
     filters = struct.pack("HP", 1, ctypes.addressof(program))
     with contextlib.suppress(OSError):  # a sandbox without filters: the last moment may be reset

@@ -34,7 +34,7 @@ class _Phase(enum.Enum):
     CLOSING = "closing"
 
 
-class Patience:
+class Timeouts:
     """Of one connection; all times are seconds on the loop's clock."""
 
     __slots__ = (
@@ -68,7 +68,9 @@ class Patience:
         self._part, self._since = part, now
         limits = self._limits
         self._part_expires = now + (
-            limits.header_arrival if part == HEADERS else min(limits.patience, limits.body_arrival)
+            limits.header_arrival
+            if part == HEADERS
+            else min(limits.grace_period, limits.body_arrival)
         )
         if not busy and self._phase is not _Phase.READING:
             self._phase = _Phase.SENDING
@@ -92,14 +94,14 @@ class Patience:
             return
         self._answered_at = now
         self._phase, self._unread = (_Phase.IDLE if draining else _Phase.READING), None
-        self._expires = now + (LAST_CALL if draining else self._limits.patience / 2)
+        self._expires = now + (LAST_CALL if draining else self._limits.grace_period / 2)
 
     def stuck(self, now: float) -> None:
         """Requests are here, and wait until the client takes the answers before them."""
         if self._phase is not _Phase.READING:
             self._answered_at = now
             self._phase, self._unread = _Phase.READING, None
-            self._expires = now + self._limits.patience / 2
+            self._expires = now + self._limits.grace_period / 2
 
     def unstuck(self, now: float) -> None:
         """The client has taken its answers.
@@ -185,7 +187,7 @@ class Patience:
 
     def _of_rest(self, now: float, unsent: int) -> Verdict:
         """Of answers that are on their way, and have to move."""
-        half = self._limits.patience / 2
+        half = self._limits.grace_period / 2
         if self._unread is not None and unsent > self._unread - self._limits.least_rate * half:
             return Verdict.ABORT
         self._unread = unsent
@@ -201,5 +203,5 @@ class Patience:
             )
         return TooSlowError(
             f"body: expected all of it within {limits.body_arrival:g} s, and"
-            f" {limits.least_rate} bytes a second after {limits.patience:g} s"
+            f" {limits.least_rate} bytes a second after {limits.grace_period:g} s"
         )

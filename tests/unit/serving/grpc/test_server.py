@@ -26,7 +26,7 @@ from batchedapi_serving.errors import (
 )
 from batchedapi_serving.grpc.server import GrpcServer
 from batchedapi_serving.predictor.method import MethodSpec
-from batchedapi_serving.web.frontend import Gateway
+from batchedapi_serving.web.frontend import Frontend
 from dispatching import replica_settings
 from protocols import IRIS, RECEIPT, array, codec_of, message, tensors, with_raw
 
@@ -126,8 +126,8 @@ class World:
         self.answered: list[int] = []
         self.connections = 0
         self.recorder = Recorder(self.answered)
-        self.gateway = Gateway(SETTINGS, self.desk, self.recorder)
-        self.server = GrpcServer(SETTINGS, self.gateway, self._connected)
+        self.frontend = Frontend(SETTINGS, self.desk, self.recorder)
+        self.server = GrpcServer(SETTINGS, self.frontend, self._connected)
 
     def _connected(self) -> None:
         self.connections += 1
@@ -333,7 +333,7 @@ async def test_a_call_that_fails_by_our_fault_gives_its_bytes_back(world: World)
 
     await failure(world.infer())
 
-    assert 0 == world.gateway.bodies.held
+    assert 0 == world.frontend.bodies.held
 
 
 async def test_an_answered_call_is_not_cancelled(world: World) -> None:
@@ -414,7 +414,7 @@ async def test_a_port_that_is_taken_is_an_error(world: World) -> None:
     taken = dataclasses.replace(SETTINGS, grpc_port=world.server.port)
 
     with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{world.server.port} for gRPC"):
-        await GrpcServer(taken, Gateway(taken, world.desk, world.recorder), lambda: None).start()
+        await GrpcServer(taken, Frontend(taken, world.desk, world.recorder), lambda: None).start()
 
 
 async def test_a_server_without_a_port_is_not_started() -> None:
@@ -422,4 +422,4 @@ async def test_a_server_without_a_port_is_not_started() -> None:
     settings = dataclasses.replace(SETTINGS, grpc_port=None)
 
     with pytest.raises(ValueError, match="expected a port, got None"):
-        await GrpcServer(settings, Gateway(settings, FakeDesk(), Recorder([])), print).start()
+        await GrpcServer(settings, Frontend(settings, FakeDesk(), Recorder([])), print).start()

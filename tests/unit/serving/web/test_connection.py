@@ -44,7 +44,7 @@ async def test_a_body_has_time_of_its_own() -> None:
     wire.send(HEAD)
     await asyncio.sleep(8)
     wire.send(b"\r\n1")
-    await asyncio.sleep(LIMITS.patience - 1)
+    await asyncio.sleep(LIMITS.grace_period - 1)
     before = wire.statuses
 
     await asyncio.sleep(1 + SWEEP_SECONDS)
@@ -60,7 +60,7 @@ async def test_a_client_that_does_not_take_a_small_answer_is_dropped() -> None:
     await asyncio.sleep(1)
     wire.unread = 100
 
-    await asyncio.sleep(LIMITS.patience + SWEEP_SECONDS)
+    await asyncio.sleep(LIMITS.grace_period + SWEEP_SECONDS)
 
     assert wire.aborted
 
@@ -231,7 +231,7 @@ async def test_while_draining_each_answer_closes_its_connection() -> None:
     busy.send(GET)
     half.send(HEAD)
 
-    server.gateway.draining = True
+    server.frontend.draining = True
     for wire in (used, busy, half):
         wire.connection.shutdown()
     closed_at_once = [wire.is_closing() for wire in (used, busy, half)]
@@ -251,7 +251,7 @@ async def test_a_connection_accepted_just_before_the_stop_has_its_request_answer
     server = Server()
     asks, silent = server.connect(), server.connect()
 
-    server.gateway.draining = True
+    server.frontend.draining = True
     asks.connection.shutdown()
     silent.connection.shutdown()
     await asyncio.sleep(0.1)

@@ -213,7 +213,7 @@ async def test_who_was_told_to_go_on_and_does_not_is_refused() -> None:
     """From then on its time counts."""
     wire = Server().connect()
     wire.send(GET + EXPECTING)
-    await asyncio.sleep(LIMITS.patience + 2)
+    await asyncio.sleep(LIMITS.grace_period + 2)
 
     assert [200, 100, 408] == wire.statuses
 

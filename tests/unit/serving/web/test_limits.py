@@ -11,25 +11,14 @@ from batchedapi_serving.web.limits import (
     MOST_REFUSED,
     RESERVED_DESCRIPTORS,
     BodyBudget,
+    ConnectionLimit,
     HeldBodies,
-    Room,
     descriptors_wanted,
     most_connections,
 )
 from connections import Peer, Server
 
 GET = b"POST /predict HTTP/1.1\r\nhost: t\r\ncontent-length: 1\r\n\r\n1"
-
-
-class Idle:
-    """A connection."""
-
-    def __init__(self, since: float | None) -> None:
-        self.since = since
-
-    def idle_since(self) -> float | None:
-        """See Guest."""
-        return self.since
 
 
 @pytest.mark.parametrize(
@@ -54,36 +43,35 @@ def test_as_many_as_there_are_descriptors_for(
 
 def test_those_leave_that_are_idle_for_longest() -> None:
     """A share of the most, so that the next ones need not look."""
-    room = Room(128)
-    guests = [Idle(float(number)) for number in range(128)]
+    limit = ConnectionLimit(128)
+    connections = [(float(number), f"idle since {number}") for number in range(128)]
 
-    leaving = room.who_leaves(reversed(guests), 200.0)
+    leaving = limit.who_leaves(reversed(connections), 200.0)
 
-    assert (True, False) == (room.is_full(129), room.is_full(128))
-    assert guests[:2] == leaving
+    assert (True, False) == (limit.is_full(129), limit.is_full(128))
+    assert ["idle since 0", "idle since 1"] == leaving
 
 
 def test_nobody_leaves_who_is_busy_or_was_a_moment_ago() -> None:
     """The next request of the latter is mostly on its way."""
-    busy, used, idle = Idle(None), Idle(100.0 - ACTIVE / 2), Idle(100.0 - ACTIVE)
+    connections = [(None, "busy"), (100.0 - ACTIVE / 2, "used"), (100.0 - ACTIVE, "idle")]
 
-    assert [idle] == Room(1).who_leaves([busy, used, idle], 100.0)
+    assert ["idle"] == ConnectionLimit(1).who_leaves(connections, 100.0)
 
 
 def test_when_all_were_busy_nobody_looks_for_a_moment() -> None:
     """Ten thousand that ask in vain must not cost ten thousand looks over ten thousand."""
-    room = Room(1)
-    found = [
-        room.who_leaves(guests, now)
-        for guests, now in (([Idle(None)], 50.0), ([Idle(0.0)], 50.05), ([Idle(0.0)], 50.11))
-    ]
+    limit = ConnectionLimit(1)
+    looks = ((None, 50.0), (0.0, 50.05), (0.0, 50.11))
 
-    assert [0, 0, 1] == [len(leaving) for leaving in found]
+    found = [limit.who_leaves([(since, "one")], now) for since, now in looks]
+
+    assert [[], [], ["one"]] == found
 
 
 def full(server: Server, most: int) -> list[Peer]:
     """As many clients as there is room for."""
-    server.gateway.room = Room(most)
+    server.frontend.connection_limit = ConnectionLimit(most)
     return [server.connect() for _ in range(most)]
 
 

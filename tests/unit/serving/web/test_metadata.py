@@ -17,14 +17,14 @@ EMBED = MethodSpec(
 )
 
 
-def gateway(*methods: MethodSpec) -> Any:
+def frontend(*methods: MethodSpec) -> Any:
     """Of a server with these."""
-    return Server(methods=methods).gateway
+    return Server(methods=methods).frontend
 
 
 def document(path: str, *methods: MethodSpec) -> Any:
     """The JSON of a GET."""
-    answer = metadata_answer(gateway(*(methods or (PREDICT, EMBED))), path)
+    answer = metadata_answer(frontend(*(methods or (PREDICT, EMBED))), path)
     assert (200, b"application/json") == (answer.status, answer.content_type)
     return json.loads(answer.body)
 
@@ -58,13 +58,13 @@ async def test_a_model_says_what_it_takes(path: str) -> None:
 async def test_what_there_is_not_is_404(path: str) -> None:
     """And the error says what there is."""
     with pytest.raises(NoSuchRouteError, match=r"api|/docs"):
-        metadata_answer(gateway(PREDICT), path)
+        metadata_answer(frontend(PREDICT), path)
 
 
 @pytest.mark.parametrize("path", ["/v2/health/ready", "/v2/models/api", "/v2/models/api/ready"])
 async def test_before_the_model_is_loaded_nothing_is_ready(path: str) -> None:
     """But the process lives."""
-    loading = gateway()
+    loading = frontend()
 
     with pytest.raises(NotReadyError):
         metadata_answer(loading, path)
@@ -73,7 +73,7 @@ async def test_before_the_model_is_loaded_nothing_is_ready(path: str) -> None:
 
 async def test_a_stopping_replica_is_not_ready() -> None:
     """Clients that look at the protocol's health go elsewhere."""
-    stopping = gateway(PREDICT)
+    stopping = frontend(PREDICT)
     stopping.draining = True
 
     with pytest.raises(DrainingError):

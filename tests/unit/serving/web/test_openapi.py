@@ -81,7 +81,7 @@ def test_an_example_that_would_fill_pages_is_left_out() -> None:
 def schema_of(server: Server) -> Any:
     """Of a new application."""
     app = FastAPI()
-    document_routes(app, server.gateway)
+    document_routes(app, server.frontend)
     return app.openapi()
 
 
@@ -90,7 +90,7 @@ async def test_every_route_is_described_once_the_methods_are_known() -> None:
     """Before that, the default method's without its rows."""
     server = Server(methods=())
     app = FastAPI()
-    document_routes(app, server.gateway)
+    document_routes(app, server.frontend)
 
     before = app.openapi()["paths"]
     server.desk.lines = {"predict": FakeLine(tensors(input=Tensor("FP32", [2])))}

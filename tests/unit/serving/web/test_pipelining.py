@@ -68,7 +68,7 @@ async def test_a_drain_answers_every_pipelined_request_it_has_read() -> None:
     wire = server.connect()
     wire.send((HEAD + b"123") * 3)
 
-    server.gateway.draining = True
+    server.frontend.draining = True
     wire.connection.shutdown()
     await asyncio.sleep(1)
 

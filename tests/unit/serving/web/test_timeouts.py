@@ -4,7 +4,7 @@ import pytest
 
 from batchedapi_serving.web.limits import ACTIVE, EXPIRY_GRACE, LAST_CALL, Limits
 from batchedapi_serving.web.parser import BODY, HEADERS
-from batchedapi_serving.web.timeouts import Patience, Verdict
+from batchedapi_serving.web.timeouts import Timeouts, Verdict
 
 LIMITS = Limits(body=1 << 30, idle=75.0, age=300.0)
 
@@ -14,11 +14,11 @@ def nothing() -> int:
     return 0
 
 
-def of_sender(part: str) -> Patience:
+def of_sender(part: str) -> Timeouts:
     """A request has begun at 0.0 s."""
-    patience = Patience(LIMITS, 0.0)
-    patience.part_awaited(part, 0.0, busy=False)
-    return patience
+    timeouts = Timeouts(LIMITS, 0.0)
+    timeouts.part_awaited(part, 0.0, busy=False)
+    return timeouts
 
 
 @pytest.mark.parametrize(
@@ -40,10 +40,10 @@ def test_a_request_must_arrive(part: str, now: float, arrived: int, expected: Ve
 
 def test_a_body_is_looked_at_again_when_it_could_have_become_too_slow() -> None:
     """Twelve kilobytes are enough until the twelfth second, and no longer."""
-    patience = of_sender(BODY)
+    timeouts = of_sender(BODY)
     arrived = 12 * LIMITS.least_rate
 
-    verdicts = [patience.verdict(now, arrived, nothing) for now in (10.5, 11.9, 12.0)]
+    verdicts = [timeouts.verdict(now, arrived, nothing) for now in (10.5, 11.9, 12.0)]
 
     assert [Verdict.WAIT, Verdict.WAIT, Verdict.REFUSE] == verdicts
 
@@ -56,11 +56,11 @@ def test_the_limit_is_named(part: str, words: str) -> None:
 
 def test_an_answer_that_is_read_makes_the_connection_idle() -> None:
     """S26: for longer than load balancers keep theirs."""
-    patience = Patience(LIMITS, 0.0)
-    patience.answering(more=False)
-    patience.answered(100.0, draining=False)
+    timeouts = Timeouts(LIMITS, 0.0)
+    timeouts.answering(more=False)
+    timeouts.answered(100.0, draining=False)
 
-    verdicts = [patience.verdict(now, 0, nothing) for now in (104.0, 105.0, 174.0, 175.0)]
+    verdicts = [timeouts.verdict(now, 0, nothing) for now in (104.0, 105.0, 174.0, 175.0)]
 
     assert [Verdict.WAIT, Verdict.WAIT, Verdict.WAIT, Verdict.CLOSE] == verdicts
 
@@ -70,114 +70,114 @@ def test_an_answer_that_is_read_makes_the_connection_idle() -> None:
 )
 def test_an_answer_must_be_taken_at_the_least_rate(left: int, expected: Verdict) -> None:
     """S28: 5 kB in five seconds, as for a request."""
-    patience = Patience(LIMITS, 0.0)
-    patience.answered(0.0, draining=False)
-    first = patience.verdict(5.0, 0, lambda: 50_000)
+    timeouts = Timeouts(LIMITS, 0.0)
+    timeouts.answered(0.0, draining=False)
+    first = timeouts.verdict(5.0, 0, lambda: 50_000)
 
-    assert (Verdict.WAIT, expected) == (first, patience.verdict(10.0, 0, lambda: left))
+    assert (Verdict.WAIT, expected) == (first, timeouts.verdict(10.0, 0, lambda: left))
 
 
 def test_while_a_request_is_answered_nothing_is_asked_of_its_client() -> None:
     """However long the predictor takes."""
-    patience = of_sender(BODY)
-    patience.answering(more=False)
+    timeouts = of_sender(BODY)
+    timeouts.answering(more=False)
 
-    assert Verdict.WAIT is patience.verdict(1e6, 0, nothing)
+    assert Verdict.WAIT is timeouts.verdict(1e6, 0, nothing)
 
 
 def test_the_limit_of_a_pipelined_request_goes_on_while_the_one_before_is_answered() -> None:
     """It began to come, and does not go on."""
-    patience = Patience(LIMITS, 0.0)
-    patience.answering(more=False)
-    patience.part_awaited(HEADERS, 1.0, busy=True)
-    patience.answered(2.0, draining=False)
+    timeouts = Timeouts(LIMITS, 0.0)
+    timeouts.answering(more=False)
+    timeouts.part_awaited(HEADERS, 1.0, busy=True)
+    timeouts.answered(2.0, draining=False)
 
-    assert Verdict.WAIT is patience.verdict(10.9, 0, nothing)
-    assert Verdict.REFUSE is patience.verdict(11.0, 0, nothing)
+    assert Verdict.WAIT is timeouts.verdict(10.9, 0, nothing)
+    assert Verdict.REFUSE is timeouts.verdict(11.0, 0, nothing)
 
 
 @pytest.mark.parametrize(("luck", "age"), [(0.0, 270.0), (0.5, 300.0), (1.0, 330.0)])
 def test_connections_of_one_time_leave_within_a_fifth_of_the_age(luck: float, age: float) -> None:
     """Else a fleet that was started together would reconnect together for ever."""
-    patience = Patience(LIMITS, 50.0, luck)
+    timeouts = Timeouts(LIMITS, 50.0, luck)
 
-    assert (False, True) == (patience.is_old(49.9 + age), patience.is_old(50.1 + age))
+    assert (False, True) == (timeouts.is_old(49.9 + age), timeouts.is_old(50.1 + age))
 
 
 def test_without_an_age_nobody_is_sent_away() -> None:
     """`maxConnectionAge: 0s`."""
-    assert not Patience(Limits(body=1), 0.0, 0.0).is_old(1e9)
+    assert not Timeouts(Limits(body=1), 0.0, 0.0).is_old(1e9)
 
 
 @pytest.mark.parametrize("ago", [0.0, ACTIVE - 0.1])
 def test_a_stop_gives_active_clients_a_moment(ago: float) -> None:
     """Their next request is on its way already."""
-    patience = Patience(LIMITS, 0.0)
-    patience.answered(100.0, draining=False)
+    timeouts = Timeouts(LIMITS, 0.0)
+    timeouts.answered(100.0, draining=False)
 
-    assert not patience.may_stop(100.0 + ago)
-    assert Verdict.CLOSE is patience.verdict(100.0 + ago + LAST_CALL, 0, nothing)
+    assert not timeouts.may_stop(100.0 + ago)
+    assert Verdict.CLOSE is timeouts.verdict(100.0 + ago + LAST_CALL, 0, nothing)
 
 
 def test_a_stop_closes_who_is_idle_at_once() -> None:
     """Pools keep connections for minutes."""
-    patience = Patience(LIMITS, 0.0)
-    patience.answering(more=False)
-    patience.answered(100.0, draining=False)
+    timeouts = Timeouts(LIMITS, 0.0)
+    timeouts.answering(more=False)
+    timeouts.answered(100.0, draining=False)
 
-    assert patience.may_stop(100.0 + ACTIVE)
+    assert timeouts.may_stop(100.0 + ACTIVE)
 
 
 def test_what_does_not_end_after_its_close_is_dropped() -> None:
     """The client does not read the last bytes."""
-    patience = Patience(LIMITS, 0.0)
-    patience.closing(50.0, 100)
+    timeouts = Timeouts(LIMITS, 0.0)
+    timeouts.closing(50.0, 100)
 
-    assert Verdict.WAIT is patience.verdict(50.0 + EXPIRY_GRACE - 0.1, 0, nothing)
-    assert Verdict.ABORT is patience.verdict(50.0 + EXPIRY_GRACE, 0, nothing)
+    assert Verdict.WAIT is timeouts.verdict(50.0 + EXPIRY_GRACE - 0.1, 0, nothing)
+    assert Verdict.ABORT is timeouts.verdict(50.0 + EXPIRY_GRACE, 0, nothing)
 
 
 def test_the_last_answer_of_a_connection_may_take_as_long_as_any_other() -> None:
     """A large one that is read is not cut off because the connection ends with it."""
-    patience = Patience(LIMITS, 0.0)
-    patience.closing(50.0, 50_000_000)
+    timeouts = Timeouts(LIMITS, 0.0)
+    timeouts.closing(50.0, 50_000_000)
     left = {55.0: 40_000_000, 60.0: 20_000_000, 65.0: 10_000_000, 70.0: 9_999_000}
 
-    verdicts = [patience.verdict(now, 0, lambda now=now: left[now]) for now in left]
+    verdicts = [timeouts.verdict(now, 0, lambda now=now: left[now]) for now in left]
 
     assert [Verdict.WAIT, Verdict.WAIT, Verdict.WAIT, Verdict.ABORT] == verdicts
 
 
 def test_a_refused_client_gets_no_more_time_for_reading_slowly() -> None:
     """Of it nothing more is taken, and it was told why at once."""
-    patience = Patience(LIMITS, 0.0)
-    patience.refused(50.0)
+    timeouts = Timeouts(LIMITS, 0.0)
+    timeouts.refused(50.0)
 
-    assert Verdict.ABORT is patience.verdict(50.0 + EXPIRY_GRACE, 0, lambda: 100)
+    assert Verdict.ABORT is timeouts.verdict(50.0 + EXPIRY_GRACE, 0, lambda: 100)
 
 
 def test_a_request_behind_an_answer_that_is_not_read_is_not_blamed_for_the_wait() -> None:
     """Nothing is read of it meanwhile; but who takes no answers for ten seconds is dropped."""
-    patience = Patience(LIMITS, 0.0)
-    patience.answering(more=False)
-    patience.part_awaited(BODY, 1.0, busy=True)
-    patience.stuck(2.0)
-    first = patience.verdict(7.0, 0, lambda: 100_000)
-    patience.unstuck(11.0)
-    patience.answering(more=True)
+    timeouts = Timeouts(LIMITS, 0.0)
+    timeouts.answering(more=False)
+    timeouts.part_awaited(BODY, 1.0, busy=True)
+    timeouts.stuck(2.0)
+    first = timeouts.verdict(7.0, 0, lambda: 100_000)
+    timeouts.unstuck(11.0)
+    timeouts.answering(more=True)
 
-    assert [Verdict.WAIT] * 2 == [first, patience.verdict(19.9, 0, nothing)]
-    assert Verdict.REFUSE is patience.verdict(20.0, 0, nothing)
+    assert [Verdict.WAIT] * 2 == [first, timeouts.verdict(19.9, 0, nothing)]
+    assert Verdict.REFUSE is timeouts.verdict(20.0, 0, nothing)
 
 
 def test_a_client_that_is_stuck_and_stays_so_is_dropped_whatever_it_sends() -> None:
     """A part of a next request, or its refusal, is no reason to wait longer."""
-    patience = Patience(LIMITS, 0.0)
-    patience.answering(more=False)
-    patience.part_awaited(BODY, 1.0, busy=True)
-    patience.stuck(2.0)
-    patience.part_over()
-    patience.stuck(5.0)
+    timeouts = Timeouts(LIMITS, 0.0)
+    timeouts.answering(more=False)
+    timeouts.part_awaited(BODY, 1.0, busy=True)
+    timeouts.stuck(2.0)
+    timeouts.part_over()
+    timeouts.stuck(5.0)
 
-    assert Verdict.WAIT is patience.verdict(7.0, 0, lambda: 100_000)
-    assert Verdict.ABORT is patience.verdict(12.0, 0, lambda: 100_000)
+    assert Verdict.WAIT is timeouts.verdict(7.0, 0, lambda: 100_000)
+    assert Verdict.ABORT is timeouts.verdict(12.0, 0, lambda: 100_000)
