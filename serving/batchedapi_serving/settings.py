@@ -116,7 +116,6 @@ class ReplicaSettings:
     """Seconds; None: connections stay however old they are."""
     keep_alive: float
     """Seconds that a connection may be idle."""
-    fast_lane: bool
     grpc_port: int | None
     """None: gRPC is not served."""
     host: str

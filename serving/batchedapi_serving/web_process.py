@@ -7,6 +7,7 @@ control socket.
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import logging
 import resource
@@ -14,8 +15,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Final, Protocol
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from typing import Any, Final
 
 import uvicorn
 import uvloop
@@ -34,7 +35,7 @@ from batchedapi_serving.processes import end_with_parent, essential, freeze_heap
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.web.asgi import create_app
 from batchedapi_serving.web.connection import protocol_of
-from batchedapi_serving.web.frontend import Counter, Frontend
+from batchedapi_serving.web.frontend import Frontend
 from batchedapi_serving.web.limits import descriptors_wanted, most_connections
 from batchedapi_serving.web.openapi import example_of
 from batchedapi_serving.web.sockets import drain_backlog, remove_filter
@@ -53,40 +54,51 @@ _MODELS_BACK_SECONDS = 5.0
 """For loaded models to connect to a new web process; mostly it takes 0.05."""
 
 
-class Host(Protocol):
-    """A desk and what its web process does for it."""
+StopGrpc = Callable[[float | None], Coroutine[Any, Any, None]]
+"""Waits so many seconds at most until calls that were begun are answered; None: however long."""
 
-    @property
-    def desk(self) -> Desk:
-        """Where requests are handed in."""
 
-    @property
-    def counter(self) -> Counter:
-        """Counts the responses that the desk has not counted."""
+def _nothing() -> None:
+    pass
 
-    @property
-    def known(self) -> asyncio.Event:
-        """Set once the methods are known."""
 
-    def sweep(self) -> None:
-        """Called twice a second."""
+async def _at_once() -> None:
+    pass
 
-    def drain(self) -> None:
-        """The replica is stopping: nothing waits for a fuller batch any more."""
 
-    def abandon(self) -> None:
-        """The time to stop is over: whoever still waits in the queue is answered 503."""
+@dataclasses.dataclass(frozen=True)
+class Backend:
+    """What is behind a web process: the queue itself in number 0, a line to it elsewhere.
 
-    async def emptied(self) -> None:
-        """Wait until nobody needs this process any more, now that its connections are gone."""
+    By default what the queue alone has to do, which process 0 does for all.
+    """
+
+    desk: Desk
+    """Where requests are handed in."""
+    answered: Callable[[int], None]
+    """Counts a response by its code that the desk has not counted."""
+    known: asyncio.Event
+    """Set once the methods are known."""
+    sweep: Callable[[], None] = _nothing
+    """Called twice a second."""
+    drain: Callable[[], None] = _nothing
+    """The replica is stopping: nothing waits for a fuller batch any more."""
+    abandon: Callable[[], None] = _nothing
+    """The time to stop is over: whoever still waits in the queue is answered 503."""
+    emptied: Callable[[], Coroutine[Any, Any, None]] = _at_once
+    """Wait until nobody needs this process any more, now that its connections are gone."""
 
 
 class ControlLine:
-    """See dispatch's Supervision; `known` is set once the methods are."""
+    """To the supervisor, one JSON object a line; see dispatch's Supervision.
+
+    `known` is set, and `on_ready` called, once the methods are known.
+    """
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self.known = asyncio.Event()
+        self.on_ready: Callable[[], None] = _nothing
 
     def replace(self, pid: int) -> None:
         """The model process with that pid hangs: kill it."""
@@ -104,35 +116,10 @@ class ControlLine:
                 "methods": [[method.name, method.max_batch_size] for method in methods],
             }
         )
+        self.on_ready()
 
     def _say(self, message: dict[str, object]) -> None:
         self._control.send(json.dumps(message).encode() + b"\n")
-
-
-class QueueHost:
-    """See Host; of web process 0."""
-
-    def __init__(self, settings: ReplicaSettings, memory: Memory, line: ControlLine) -> None:
-        self._line = line
-        self.known = line.known
-        self.counter = recorder = Recorder(memory)
-        loop = asyncio.get_running_loop()
-        self.dispatcher = Dispatcher(settings, recorder, loop, self)
-        self.desk, self.desk_closed = _maybe_recording(self.dispatcher, settings)
-        self.server = DeskServer(self.desk, recorder.answered)
-        self.sweep = self.dispatcher.update_gauges
-        self.drain = self.dispatcher.drain
-        self.abandon = self.dispatcher.abandon
-        self.emptied = self.server.drained
-
-    def replace(self, pid: int) -> None:
-        """See Supervision."""
-        self._line.replace(pid)
-
-    def ready(self, methods: Sequence[MethodSpec], default: str | None) -> None:
-        """See Supervision."""
-        self._line.ready(methods, default)
-        self.server.ready()
 
 
 def _maybe_recording(desk: Desk, settings: ReplicaSettings) -> tuple[Desk, Callable[[], None]]:
@@ -145,65 +132,45 @@ def _maybe_recording(desk: Desk, settings: ReplicaSettings) -> tuple[Desk, Calla
     return (desk, lambda: None) if recording is None else (recording, recording.close)
 
 
-class FarHost:
-    """See Host; of web processes 1, 2, ...: the desk forwards to process 0."""
-
-    def __init__(self, settings: ReplicaSettings) -> None:
-        self.known = asyncio.Event()
-        self.desk = self.counter = RemoteDesk(settings, self.known.set)
-
-    def sweep(self) -> None:
-        """See Host; gauges are process 0's."""
-
-    def drain(self) -> None:
-        """See Host; the queue is process 0's."""
-
-    def abandon(self) -> None:
-        """See Host; process 0 answers for all."""
-
-    async def emptied(self) -> None:
-        """See Host."""
+@contextlib.asynccontextmanager
+async def _queue_elsewhere(settings: ReplicaSettings) -> AsyncIterator[Backend]:
+    """The desk forwards to process 0."""
+    known = asyncio.Event()
+    desk = RemoteDesk(settings, known.set)
+    running = essential("line to the queue", desk.run())
+    try:
+        yield Backend(desk, desk.answered, known)
+    finally:
+        running.cancel()
 
 
 @contextlib.asynccontextmanager
-async def hosted(
-    settings: ReplicaSettings, memory: Memory, line: ControlLine, index: int
-) -> AsyncIterator[Host]:
-    """The host of web process `index`, with its sockets and tasks."""
+async def queue_here(
+    settings: ReplicaSettings, memory: Memory, line: ControlLine
+) -> AsyncIterator[Backend]:
+    """The queue, with the sockets on which model processes and further web processes connect."""
     loop = asyncio.get_running_loop()
-    if index > 0:
-        far = FarHost(settings)
-        running = essential("line to the queue", far.desk.run())
-        try:
-            yield far
-        finally:
-            running.cancel()
-        return
-    host = QueueHost(settings, memory, line)
+    recorder = Recorder(memory)
+    dispatcher = Dispatcher(settings, recorder, loop, line)
+    desk, close_desk = _maybe_recording(dispatcher, settings)
+    further = DeskServer(desk, recorder.answered)
+    line.on_ready = further.ready
     settings.lanes_path.unlink(missing_ok=True)
     settings.desk_path.unlink(missing_ok=True)
-    servers = [
-        await loop.create_unix_server(lambda: Lane(host.dispatcher), str(settings.lanes_path))
-    ]
+    servers = [await loop.create_unix_server(lambda: Lane(dispatcher), str(settings.lanes_path))]
     if settings.web_processes > 1:
-        servers.append(await loop.create_unix_server(host.server.protocol, str(settings.desk_path)))
+        servers.append(await loop.create_unix_server(further.protocol, str(settings.desk_path)))
+    backend = Backend(
+        desk, recorder.answered, line.known, dispatcher.update_gauges, dispatcher.drain,
+        dispatcher.abandon, further.drained,
+    )  # fmt: skip
     try:
-        yield host
+        yield backend
     finally:
         for server in servers:
             server.close()
-        host.sweep()
-        host.desk_closed()
-
-
-class Grpc(Protocol):
-    """What stopping needs of the gRPC server."""
-
-    def drain(self) -> None:
-        """Say that the replica is stopping, and go on answering."""
-
-    async def stop(self, grace: float | None) -> None:
-        """Take no further calls; wait `grace` seconds at most until those begun are answered."""
+        backend.sweep()
+        close_desk()
 
 
 class _Server(uvicorn.Server):
@@ -254,28 +221,31 @@ async def _serve(
 ) -> None:
     loop = asyncio.get_running_loop()
     memory = map_memory(settings.metrics_path)
-    async with hosted(settings, memory, ControlLine(control), index) as host:
-        frontend = Frontend(settings, host.desk, host.counter, connections)
+    line = ControlLine(control)
+    queue = queue_here(settings, memory, line) if index == 0 else _queue_elsewhere(settings)
+    async with queue as backend:
+        frontend = Frontend(settings, backend.desk, backend.answered, connections)
         server = _Server(_config(frontend))
         end_with_parent(control, loop)
-        grpc = await _start_grpc(settings, frontend) if index == 0 else None
-        stop = _Stop(settings, frontend, host, server, grpc)
+        stop_grpc = await _start_grpc(settings, frontend) if index == 0 else None
+        stop = _Stop(settings, frontend, backend, server, stop_grpc)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.begin)
-        sweep = _sweep(memory, index, host)
+        sweep = _sweep(memory, index, backend)
         watch = essential("watch of connections", frontend.watch(server.server_state, sweep))
         remove_filter(listener)
         freeze_heap()
         if memory[slots.READY] or index > 0:
-            await _methods_known(host, server, others_accept=index > 0 and not memory[slots.READY])
+            others_accept = index > 0 and not memory[slots.READY]
+            await _methods_known(backend, server, others_accept=others_accept)
         await server.serve(sockets=[listener])
         await stop.grpc_ended()
-        await host.emptied()
+        await backend.emptied()
         await frontend.large.close()
         watch.cancel()
 
 
-async def _methods_known(host: Host, server: uvicorn.Server, *, others_accept: bool) -> None:
+async def _methods_known(backend: Backend, server: uvicorn.Server, *, others_accept: bool) -> None:
     """Accept nobody before the methods are known: who asks meanwhile waits in the backlog.
 
     Unless this process replaces another, for which the models come back soon or never, the first
@@ -284,7 +254,7 @@ async def _methods_known(host: Host, server: uvicorn.Server, *, others_accept: b
     waited = 0.0
     while not server.should_exit and (others_accept or waited < _MODELS_BACK_SECONDS):
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(host.known.wait(), _LOOK_SECONDS)
+            await asyncio.wait_for(backend.known.wait(), _LOOK_SECONDS)
             return
         waited += _LOOK_SECONDS
 
@@ -302,18 +272,19 @@ def _config(frontend: Frontend) -> uvicorn.Config:
     )
 
 
-def _sweep(memory: slots.Memory, index: int, host: Host) -> Callable[[], None]:
+def _sweep(memory: slots.Memory, index: int, backend: Backend) -> Callable[[], None]:
     replaced = memory[slots.WEB_CPU + index]
 
     def sweep() -> None:
         memory[slots.BEAT + index] = time.monotonic()  # this loop runs
         memory[slots.WEB_CPU + index] = replaced + time.process_time()
-        host.sweep()
+        backend.sweep()
 
     return sweep
 
 
-async def _start_grpc(settings: ReplicaSettings, frontend: Frontend) -> Grpc | None:
+async def _start_grpc(settings: ReplicaSettings, frontend: Frontend) -> StopGrpc | None:
+    """How the server that was started is stopped; None: gRPC is not asked for."""
     if settings.grpc_port is None:
         return None
     loop = asyncio.get_running_loop()
@@ -325,7 +296,7 @@ async def _start_grpc(settings: ReplicaSettings, frontend: Frontend) -> Grpc | N
 
     grpc = GrpcServer(settings, frontend, connected)
     await grpc.start()
-    return grpc
+    return grpc.stop
 
 
 class _Stop:
@@ -343,15 +314,15 @@ class _Stop:
         self,
         settings: ReplicaSettings,
         frontend: Frontend,
-        host: Host,
+        backend: Backend,
         server: uvicorn.Server,
-        grpc: Grpc | None,
+        stop_grpc: StopGrpc | None,
     ) -> None:
         self._settings = settings
         self._frontend = frontend
-        self._host = host
+        self._backend = backend
         self._server = server
-        self._grpc = grpc
+        self._stop_grpc = stop_grpc
         self._grpc_stops: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
@@ -360,9 +331,7 @@ class _Stop:
         if self._frontend.draining:
             return
         self._frontend.draining = True
-        self._host.drain()
-        if self._grpc is not None:
-            self._grpc.drain()
+        self._backend.drain()
         log.info("draining", extra={"drain_delay": settings.drain_delay})
         longer = settings.drain_delay
         if settings.timeout is not None:  # who comes last still gets half of it
@@ -374,7 +343,7 @@ class _Stop:
 
     def _abandon(self) -> None:
         """Nobody is to wait longer, neither in the queue nor before it."""
-        self._host.abandon()
+        self._backend.abandon()
         self._frontend.large.abandon()
 
     def _stop_when_quiet(self, last: float) -> None:
@@ -387,8 +356,8 @@ class _Stop:
 
     def _stop_accepting(self) -> None:
         self._server.should_exit = True
-        if self._grpc is not None:
-            self._grpc_stops = asyncio.create_task(self._grpc.stop(self._settings.timeout))
+        if self._stop_grpc is not None:
+            self._grpc_stops = asyncio.create_task(self._stop_grpc(self._settings.timeout))
 
     async def grpc_ended(self) -> None:
         """Wait until every call over gRPC is answered."""

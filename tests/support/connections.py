@@ -53,7 +53,7 @@ def web_settings(**changes: Any) -> ReplicaSettings:
         "item_errors": ItemErrorPolicy.ISOLATE, "receipts": Receipts.OFF, "timeout": 30.0,
         "max_body_bytes": LIMITS.body, "max_concurrency": 1024, "drain_delay": 0.0,
         "keep_alive": LIMITS.idle, "max_connection_age": LIMITS.age,
-        "fast_lane": True, "grpc_port": None, "host": "127.0.0.1", "runtime": "",
+        "grpc_port": None, "host": "127.0.0.1", "runtime": "",
     }  # fmt: skip
     return ReplicaSettings(**{**values, **changes})
 
@@ -196,7 +196,7 @@ class FakeDesk:
         self.left.append(client)
 
     def answered(self, code: int) -> None:
-        """See frontend.Counter."""
+        """See Frontend."""
         self.codes.append(code)
 
     def _run(self, ticket: FakeTicket) -> None:
@@ -317,13 +317,12 @@ class Server:
         predict: Callable[[list[Any]], list[Any]] = echo,
         *,
         app: Callable[[Frontend], Any] | None = None,
-        fast_lane: bool = True,
         endpoint: str = "/api",
         **desk: Any,
     ) -> None:
         self.desk = FakeDesk(predict, **desk)
-        settings = web_settings(fast_lane=fast_lane, endpoint=endpoint)
-        self.frontend = Frontend(settings, self.desk, self.desk)
+        settings = web_settings(endpoint=endpoint)
+        self.frontend = Frontend(settings, self.desk, self.desk.answered)
         self._config = Config(app(self.frontend) if app else _no_app)
         self._config.load()
         self._state = ServerState()
@@ -339,4 +338,4 @@ class Server:
 
 
 async def _no_app(scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG001 - ASGI's three
-    raise AssertionError("this test asks hot routes only")
+    raise AssertionError("this test asks for predictions only")

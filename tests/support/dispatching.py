@@ -439,7 +439,6 @@ def replica_settings(**changes: Any) -> ReplicaSettings:
         "drain_delay": 0.0,
         "max_connection_age": None,
         "keep_alive": 75.0,
-        "fast_lane": True,
         "grpc_port": None,
         "host": "127.0.0.1",
         "runtime": "",

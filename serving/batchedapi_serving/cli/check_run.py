@@ -24,7 +24,7 @@ from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.supervisor.environment import model_environments
 
 _ITEMS_FILE: Final = "items.json"
-_OPTIONS: Final = ServeOptions("127.0.0.1", 0, 0, drain_delay=0.0, fast_lane=True)
+_OPTIONS: Final = ServeOptions("127.0.0.1", 0, 0, drain_delay=0.0)
 """Nothing is listened on."""
 
 

@@ -100,10 +100,6 @@ def main() -> None:
     help="Go on accepting for this long after SIGTERM. [default: 0s]",
 )  # fmt: skip
 @click.option(
-    "--fast-lane/--no-fast-lane", default=True, show_default=True,
-    help="Answer predictions from the HTTP parser, or let FastAPI answer them too (slower).",
-)  # fmt: skip
-@click.option(
     "--record", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
     help="Write when requests arrive, one JSON line each with time, rows, shape and method, for"
     " `batchedapi simulate`; nothing that is in a request. The file is new or empty.",

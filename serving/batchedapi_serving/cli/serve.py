@@ -69,7 +69,6 @@ class ServeOptions:
     port: int
     admin_port: int
     drain_delay: float
-    fast_lane: bool
     grpc_port: int | None = None
     """None: as the manifest says; 0: none."""
     log_format: str | None = None
@@ -179,7 +178,6 @@ def replica_settings(documents: Documents, options: ServeOptions, runtime: Path)
         drain_delay=options.drain_delay,
         max_connection_age=spec.networking.max_connection_age or None,
         keep_alive=spec.networking.keep_alive,
-        fast_lane=options.fast_lane,
         grpc_port=_grpc_port(options, asked=spec.networking.grpc),
         host=options.host,
         runtime=str(runtime),

@@ -72,10 +72,6 @@ class GrpcServer:
         self._server = server
         log.info("gRPC listening", extra={"host": host, "port": self.port})
 
-    def drain(self) -> None:
-        """The replica is stopping: say that it is not ready, and go on answering."""
-        self._service.draining = True
-
     async def stop(self, grace: float | None) -> None:
         """Take no further calls; wait until those begun are answered, `grace` seconds at most.
 
@@ -83,7 +79,6 @@ class GrpcServer:
         they are answered. So nobody is answered until those on their way are here and the clients
         are told that the connection ends: their next call then takes another one.
         """
-        self.drain()
         if self._server is not None:
             async with self._service.answers_held():
                 await asyncio.sleep(_ON_THE_WAY_SECONDS)

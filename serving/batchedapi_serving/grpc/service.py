@@ -99,9 +99,8 @@ class Service:
         self._api_name = api_name
         self._frontend = frontend
         self._desk = frontend.desk
-        self._answered = frontend.recorder.answered
+        self._answered = frontend.answered
         self._peers = Peers(connected, frontend.desk.disconnected)
-        self.draining = False
         self._go = asyncio.Event()
         self._go.set()
 
@@ -129,7 +128,8 @@ class Service:
         self, _: messages.ServerReadyRequest, __: Context
     ) -> messages.ServerReadyResponse:
         """Whether predictions are answered now."""
-        return messages.ServerReadyResponse(ready=bool(self._desk.methods) and not self.draining)
+        ready = bool(self._desk.methods) and not self._frontend.draining
+        return messages.ServerReadyResponse(ready=ready)
 
     async def model_ready(
         self, request: messages.ModelReadyRequest, context: Context
@@ -141,7 +141,7 @@ class Service:
             return messages.ModelReadyResponse(ready=False)
         except ServingError as error:
             await _fail(context, grpc_problem(error), options_of(_metadata(context)).request_id)
-        return messages.ModelReadyResponse(ready=not self.draining)
+        return messages.ModelReadyResponse(ready=not self._frontend.draining)
 
     async def server_metadata(
         self, _: messages.ServerMetadataRequest, __: Context

@@ -1,1 +1,1 @@
-"""HTTP: the fast lane answers predictions from the parser's callbacks, FastAPI the rest."""
+"""HTTP: predictions are answered as soon as they are parsed, everything else by FastAPI."""

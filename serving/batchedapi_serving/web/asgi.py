@@ -1,7 +1,6 @@
 """Everything but predictions goes through FastAPI, in uvicorn's own request cycle."""
 
 import asyncio
-import functools
 import logging
 import urllib.parse
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -17,8 +16,7 @@ from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 from uvicorn.server import ServerState
 
 from batchedapi_core import contract
-from batchedapi_core.batching import Client
-from batchedapi_serving.codecs import Answer, Reply, RequestHead, Wire
+from batchedapi_serving.codecs import Answer, Reply
 from batchedapi_serving.codecs.open_inference_metadata import (
     MODEL_VERSION,
     model_metadata,
@@ -28,7 +26,6 @@ from batchedapi_serving.codecs.open_inference_metadata import (
     server_ready,
 )
 from batchedapi_serving.codecs.replies import JSON_TYPE
-from batchedapi_serving.dispatch.desk import Ticket
 from batchedapi_serving.errors import (
     DrainingError,
     MethodNotAllowedError,
@@ -39,17 +36,14 @@ from batchedapi_serving.errors import (
 from batchedapi_serving.predictor.api import MethodSpec
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.web.frontend import Frontend
-from batchedapi_serving.web.large_bodies import is_large
 from batchedapi_serving.web.openapi import document_routes, serve_docs
-from batchedapi_serving.web.parser import REQUEST_ID, Options
+from batchedapi_serving.web.parser import REQUEST_ID
 from batchedapi_serving.web.parser import Request as ParsedRequest
 from batchedapi_serving.web.responses import ERROR, finished_error, new_request_id, problem_on
-from batchedapi_serving.web.routes import METADATA_PATHS, Route, default_paths, models, wire_of_path
+from batchedapi_serving.web.routes import METADATA_PATHS, default_paths, models, wire_of_path
 
 log = logging.getLogger("uvicorn.error")
 
-_COUNTED = "counted_by_desk"
-_CLIENT_LEFT = 499
 _AS_GET = {"method": "GET"}
 _HEADERS = ("allow", "retry-after")
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -59,7 +53,6 @@ _SERVER: Final = server_metadata()  # it reads a file, which no request is to do
 
 def start_cycle(
     request: ParsedRequest,
-    client: Client,
     *,
     config: Config,
     state: ServerState,
@@ -71,9 +64,7 @@ def start_cycle(
     """Run the application on a complete request, as a task of the server.
 
     Args:
-        request: Whole; nothing more is read for it.
-        client: Goes to the application as `request.state.client`, and the request's options beside
-            it as `options` and `request_id`.
+        request: Whole; nothing more is read for it. Its id is `request.state.request_id`.
         config: Holds the application.
         state: Of the server: its default headers, and the tasks it waits for when it stops.
         transport: The response is written to it.
@@ -82,7 +73,7 @@ def start_cycle(
         on_response: Called when the response is complete.
     """
     cycle = RequestResponseCycle(
-        scope=_scope(request, client, transport),  # type: ignore[arg-type]  # a plain dict
+        scope=_scope(request, transport),  # type: ignore[arg-type]  # a plain dict
         transport=transport,
         flow=flow,
         logger=log,
@@ -103,7 +94,7 @@ def start_cycle(
     return cycle
 
 
-def _scope(request: ParsedRequest, client: Client, transport: Any) -> dict[str, Any]:
+def _scope(request: ParsedRequest, transport: Any) -> dict[str, Any]:
     text = request.path.decode("latin-1")
     return {
         "type": "http",
@@ -118,29 +109,8 @@ def _scope(request: ParsedRequest, client: Client, transport: Any) -> dict[str, 
         "headers": request.headers,
         "server": get_local_addr(transport),
         "client": get_remote_addr(transport),
-        "state": {
-            "client": client,
-            "options": request.options,
-            "request_id": request.options.request_id,
-        },
+        "state": {"request_id": request.options.request_id},
     }
-
-
-class _FutureAsker:
-    """Turns the desk's call-back into something to await."""
-
-    def __init__(self, request: Request) -> None:
-        self._request = request
-        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-
-    def request_id(self) -> str:
-        """See AnswerTo."""
-        return _request_id(self._request.scope)
-
-    def deliver(self, answer: Answer) -> None:
-        """See AnswerTo."""
-        if not self.answer.done():
-            self.answer.set_result(answer)
 
 
 def create_app(frontend: Frontend) -> Any:
@@ -154,14 +124,19 @@ def create_app(frontend: Frontend) -> Any:
         redirect_slashes=False,
     )
 
-    async def predict(request: Request) -> Response:
-        return _response(request, await _predict(frontend, request))
+    async def not_served(request: Request) -> Response:
+        try:
+            frontend.desk.line(None)  # until the methods are known, nobody knows what is not served
+            raise _no_such_route(request.scope["path"])
+        except ServingError as error:
+            return _response(request, _problem(request, error))
 
     async def metadata(request: Request) -> Response:
-        if request.scope["path"] in frontend.routes:  # /v1/models/N:predict looks like a model
+        path = request.scope["path"]
+        if frontend.route_of(path.encode()) is not None:  # /v1/models/N:predict looks like a model
             raise HTTPException(MethodNotAllowedError.status, headers={"allow": "POST"})
         try:
-            answer = metadata_answer(frontend, request.scope["path"])
+            answer = metadata_answer(frontend, path)
         except ServingError as error:
             answer = _problem(request, error)
         return _response(request, answer)
@@ -170,7 +145,7 @@ def create_app(frontend: Frontend) -> Any:
         return _response(request, _http_problem(request, error), _headers_of(error))
 
     for path in dict.fromkeys(_prediction_templates(settings)):
-        app.add_api_route(path, predict, methods=["POST"], include_in_schema=False)
+        app.add_api_route(path, not_served, methods=["POST"], include_in_schema=False)
     for path in METADATA_PATHS:
         app.add_api_route(path, metadata, methods=["GET"], include_in_schema=False)
     document_routes(app, frontend)
@@ -181,7 +156,11 @@ def create_app(frontend: Frontend) -> Any:
 
 
 def _prediction_templates(settings: ReplicaSettings) -> tuple[str, ...]:
-    """Paths of predictions for whatever method or model; the table says which there are."""
+    """Paths of predictions for whatever method or model.
+
+    Those of the table are answered before they come here. Of the others a POST is not served, and
+    another method is not allowed.
+    """
     return (
         *default_paths(settings),
         f"{settings.endpoint.rstrip('/')}/{{method}}",
@@ -189,60 +168,6 @@ def _prediction_templates(settings: ReplicaSettings) -> tuple[str, ...]:
         "/v2/models/{model}/infer",
         "/v2/models/{model}/versions/{version}/infer",
     )
-
-
-async def _predict(frontend: Frontend, request: Request) -> Answer:
-    body = await request.body()
-    content_type = request.headers.get("content-type", "").encode("latin-1")
-    scope, desk = request.scope, frontend.desk
-    head = RequestHead(content_type, scope["query_string"], scope["headers"])
-    asker = _FutureAsker(request)
-    options: Options = request.state.options
-    wire, reply = wire_of_path(scope["path"]), None
-    try:
-        route = _route(frontend, scope["path"])
-        wire = route.wire
-        if options.refusal is not None:
-            raise options.refusal
-        line = desk.line(route.method)
-        ticket: Ticket
-        if is_large(line.spec, head, body):
-            problem_of = functools.partial(_problem_on, wire, asker)
-            ticket = frontend.large.submit(
-                line, wire, head, body, request.state.client, asker, options.timeout, problem_of
-            )
-        else:
-            decoded = line.codec.decode(wire, head, body)
-            reply = decoded.reply
-            ticket = desk.submit(line, decoded, request.state.client, asker, options.timeout)
-    except ServingError as error:
-        return problem_on(wire, error, asker.request_id(), reply)
-    setattr(request.state, _COUNTED, True)
-    left = asyncio.ensure_future(_left(request))
-    await asyncio.wait((asker.answer, left), return_when=asyncio.FIRST_COMPLETED)
-    left.cancel()
-    if not asker.answer.done():
-        frontend.cancel(ticket)
-        return Answer(_CLIENT_LEFT, contract.JSON.encode(), b"")
-    return asker.answer.result()
-
-
-def _problem_on(wire: Wire, asker: _FutureAsker, error: ServingError) -> Answer:
-    return problem_on(wire, error, asker.request_id())
-
-
-def _route(frontend: Frontend, path: str) -> Route:
-    frontend.learn_methods()
-    route = frontend.routes.get(path)
-    if route is None:
-        frontend.desk.line(None)  # until the methods are known, nobody knows what is not served
-        raise _no_such_route(path)
-    return route
-
-
-async def _left(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _request_id(scope: MutableMapping[str, Any]) -> str:
@@ -300,22 +225,21 @@ def _headers_of(error: Exception) -> dict[str, str]:
 
 
 class _Outermost:
-    """Counts by code every response that the desk has not counted; sends the request's id back.
+    """Counts every response by its code; sends the request's id back.
 
     A HEAD is a GET whose answer goes out without its body, for which uvicorn sees.
     """
 
     def __init__(self, app: FastAPI, frontend: Frontend) -> None:
         self._app = app
-        self._recorder = frontend.recorder
+        self._answered = frontend.answered
 
     async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
         named = scope["state"]["request_id"] is not None
 
         async def sending(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                if not scope["state"].get(_COUNTED, False):
-                    self._recorder.answered(message["status"])
+                self._answered(message["status"])
                 if named or message["status"] >= ERROR:
                     header = (REQUEST_ID, _request_id(scope).encode("ascii"))
                     message["headers"] = [*message.get("headers", ()), header]

@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection: the fast lane, the limits in time, and the hand-over of everything else.
+"""One HTTP/1.1 connection: predictions, the limits in time, and the hand-over of everything else.
 
 A prediction is answered as soon as it is parsed: through ASGI, routing and a response object the
 same request costs about ten times as much. Other requests run as ASGI tasks in uvicorn's own
@@ -67,7 +67,7 @@ class Connection(asyncio.Protocol):
         self._config = config
         self._state = state
         self._loop = asyncio.get_running_loop()
-        self._parser = RequestParser(frontend.limits, frontend.hot)
+        self._parser = RequestParser(frontend.limits, frontend.routes)
         frontend.accepted_at = now = self._loop.time()
         self._timeouts = Timeouts(frontend.limits, now, random.random())  # noqa: S311 - no secret
         self._client = Client()
@@ -245,17 +245,18 @@ class Connection(asyncio.Protocol):
         if len(request.body) > UNCOUNTED_BYTES and not self._held.answering(len(request.body)):
             self._answer_problem(self._frontend.bodies.error())
             return
-        route = self._frontend.hot.get(request.path) if request.method == b"POST" else None
+        route: Route | None = None
+        if request.method == b"POST":
+            frontend = self._frontend
+            route = frontend.routes.get(request.path) or frontend.route_of(request.path)
         if route is not None:
             self._predict(request, route)
-        elif request.method == b"POST" and self._frontend.learn_methods():
-            self._begin(request)
         else:
             self._run_app(request)
 
     def _answer_problem(self, error: ServingError) -> None:
         """The answer to a request that is not looked at."""
-        self._frontend.recorder.answered(error.status)
+        self._frontend.answered(error.status)
         wire = wire_of_path(self._path.decode("latin-1"))
         self.deliver(problem_on(wire, error, self.request_id()))
 
@@ -273,7 +274,7 @@ class Connection(asyncio.Protocol):
             reply = decoded.reply
             ticket = desk.submit(line, decoded, self._client, self, options.timeout)
         except ServingError as error:
-            self._frontend.recorder.answered(error.status)
+            self._frontend.answered(error.status)
             self.deliver(problem_on(route.wire, error, self.request_id(), reply))
         else:
             self._ticket = None if ticket.done else ticket
@@ -370,7 +371,7 @@ class Connection(asyncio.Protocol):
         self._held.coming(0)
         self._parser.drop_body()
         self._refusal = error
-        self._frontend.recorder.answered(error.status)
+        self._frontend.answered(error.status)
         if not self._busy and not self._pending:
             self._tell_refusal(error)
         else:
@@ -386,12 +387,11 @@ class Connection(asyncio.Protocol):
         # Closing with unread bytes would reset the connection, and with it maybe the answer.
         self._transport.write_eof()
 
-    # ------------------------------------------------------------ everything that is not hot
+    # ------------------------------------------------------------ everything but predictions
 
     def _run_app(self, request: Request) -> None:
         self._cycle = start_cycle(
             request,
-            self._client,
             config=self._config,
             state=self._state,
             transport=self._transport,

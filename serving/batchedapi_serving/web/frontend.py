@@ -2,8 +2,8 @@
 
 import asyncio
 import math
+import urllib.parse
 from collections.abc import Callable
-from typing import Protocol
 
 from uvicorn.server import ServerState
 
@@ -21,13 +21,6 @@ from batchedapi_serving.web.limits import (
 from batchedapi_serving.web.routes import Route, prediction_routes
 
 
-class Counter(Protocol):
-    """Counts the responses that the desk has not counted."""
-
-    def answered(self, code: int) -> None:
-        """A request ended with that status, and never reached a queue."""
-
-
 class Frontend:
     """Routes, limits and state of one web process; one owner for all its connections."""
 
@@ -35,31 +28,30 @@ class Frontend:
         self,
         settings: ReplicaSettings,
         desk: Desk,
-        recorder: Counter,
+        answered: Callable[[int], None],
         connections: int = MOST_CONNECTIONS,
     ) -> None:
+        """`answered` counts a response by its code that the desk has not counted."""
         self.connection_limit = ConnectionLimit(connections)
         self.settings = settings
         self.desk = desk
-        self.recorder = recorder
+        self.answered = answered
         self.limits = Limits(
             body=settings.max_body_bytes,
             idle=settings.keep_alive,
             age=math.inf if settings.max_connection_age is None else settings.max_connection_age,
         )
-        self.large = LargeBodies(settings, desk, recorder.answered)
+        self.large = LargeBodies(settings, desk, answered)
         self.bodies = BodyBudget(settings.max_body_bytes)
         self.draining = False
         self.accepted_at = -math.inf
         """When the last client connected, over HTTP or gRPC, on the loop's clock."""
-        self.routes: dict[str, Route] = {}
-        """By path; those of named methods once the methods are known."""
-        self.hot: dict[bytes, Route] = {}
-        """The routes whose POSTs are answered from the parser's callbacks; grows in place."""
+        self.routes: dict[bytes, Route] = {}
+        """By path without escapes; those of named methods once the methods are known."""
         self._known: tuple[str, ...] | None = None
         self._date_source: list[tuple[bytes, bytes]] | None = None
         self._date = b""
-        self.learn_methods()
+        self._learn_methods()
 
     def cancel(self, ticket: Ticket) -> None:
         """The client of a request left: what is not done is not begun, and nobody is told."""
@@ -68,17 +60,19 @@ class Frontend:
         else:
             self.desk.cancel(ticket)
 
-    def learn_methods(self) -> bool:
+    def route_of(self, path: bytes) -> Route | None:
+        """The route of a path that may have escapes, or a method that was not known before."""
+        self._learn_methods()
+        return self.routes.get(urllib.parse.unquote_to_bytes(path))
+
+    def _learn_methods(self) -> None:
         """Build the table of routes anew if the methods are not those it was built from."""
         methods = tuple(self.desk.methods)
-        if methods == self._known:
-            return False
-        self._known = methods
-        self.routes = prediction_routes(self.settings, methods)
-        if self.settings.fast_lane:
-            self.hot.clear()
-            self.hot.update((path.encode(), route) for path, route in self.routes.items())
-        return True
+        if methods != self._known:
+            self._known = methods
+            table = prediction_routes(self.settings, methods)
+            self.routes.clear()  # parsers have it
+            self.routes.update((path.encode(), route) for path, route in table.items())
 
     def date_line(self, state: ServerState) -> bytes:
         """The `date` header as uvicorn renews it once a second."""

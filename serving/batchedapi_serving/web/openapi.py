@@ -14,7 +14,13 @@ from batchedapi_serving.codecs.json_values import NON_FINITE
 from batchedapi_serving.codecs.open_inference_metadata import MODEL_VERSION, model_metadata
 from batchedapi_serving.predictor.api import MethodSpec, Tensor
 from batchedapi_serving.web.frontend import Frontend
-from batchedapi_serving.web.routes import METADATA_PATHS, Route, models, wire_of_path
+from batchedapi_serving.web.routes import (
+    METADATA_PATHS,
+    Route,
+    models,
+    prediction_routes,
+    wire_of_path,
+)
 
 Schema = dict[str, Any]
 
@@ -271,7 +277,6 @@ def document_routes(app: FastAPI, frontend: Frontend) -> None:
     cache: dict[tuple[str, ...], dict[str, Any]] = {}
 
     def openapi() -> dict[str, Any]:
-        frontend.learn_methods()
         known = tuple(frontend.desk.methods)
         if known not in cache:
             app.openapi_schema = None
@@ -284,7 +289,7 @@ def document_routes(app: FastAPI, frontend: Frontend) -> None:
 def _paths(frontend: Frontend) -> dict[str, Any]:
     desk = frontend.desk
     paths: dict[str, Any] = {}
-    for path, route in frontend.routes.items():
+    for path, route in prediction_routes(frontend.settings, desk.methods).items():
         name = desk.default if route.method is None else route.method
         if name is None and desk.methods:
             continue  # no default: the path answers 404

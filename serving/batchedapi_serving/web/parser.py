@@ -137,8 +137,8 @@ class RequestParser:
         body_bytes: How much of its body has come.
     """
 
-    def __init__(self, limits: Limits, hot: Container[bytes]) -> None:
-        """`hot`: paths whose requests are worth a shortcut when they come again."""
+    def __init__(self, limits: Limits, repeated: Container[bytes]) -> None:
+        """`repeated`: paths whose requests are worth a shortcut when they come again."""
         self.awaiting: str | None = None
         self.error: ServingError | None = None
         self.wants_continue = False
@@ -147,7 +147,7 @@ class RequestParser:
         self.body_bytes = 0
         self._headers: list[tuple[bytes, bytes]] = []
         self._limits = limits
-        self._hot = hot
+        self._repeated = repeated
         self._parser = httptools.HttpRequestParser(self)
         self._upgrades = False  # the head asks for another protocol
         self._old = False  # it says HTTP/1.0
@@ -253,8 +253,8 @@ class RequestParser:
             and not self.wants_continue
             and data.find(b"\r\n\r\n") + 4 == len(data) - self._length
         )
-        hot = request.path in self._hot and request.keep_alive
-        self._repeat = Repeat(data, request) if plain and hot else None
+        worth_it = request.path in self._repeated and request.keep_alive
+        self._repeat = Repeat(data, request) if plain and worth_it else None
 
     # ------------------------------------------------------------ httptools' callbacks
 

@@ -27,11 +27,11 @@ CODE = """
 ONE_BY_ONE = {"serverSideBatching": {"maxBatchSize": 1}}
 
 
-@pytest.fixture(scope="module", params=[[], ["--no-fast-lane"]], ids=str)
-def replica(folder: Path, request: pytest.FixtureRequest) -> Iterator[Replica]:
+@pytest.fixture(scope="module")
+def replica(folder: Path) -> Iterator[Replica]:
     """One row at a time."""
     manifest = write_manifest(folder, CODE, ONE_BY_ONE)
-    with running_replica(folder, ["-f", str(manifest), *request.param]) as started:
+    with running_replica(folder, ["-f", str(manifest)]) as started:
         yield started
 
 

@@ -23,13 +23,10 @@ SLACK = 60.0
 MIB = 1 << 20
 
 
-@pytest.fixture(scope="module", params=["fast", "fastapi"])
-def replica(request: pytest.FixtureRequest, folder: Path) -> Iterator[Replica]:
-    """With the fast lane and without."""
-    arguments = ["-f", str(write_manifest(folder, CODE, {}))]
-    if request.param == "fastapi":
-        arguments.append("--no-fast-lane")
-    with running_replica(folder, arguments) as started:
+@pytest.fixture(scope="module")
+def replica(folder: Path) -> Iterator[Replica]:
+    """One for all of these."""
+    with running_replica(folder, ["-f", str(write_manifest(folder, CODE, {}))]) as started:
         yield started
 
 

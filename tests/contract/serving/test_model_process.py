@@ -191,7 +191,7 @@ def settings_in(runtime: str, **changes: Any) -> ReplicaSettings:
         "item_errors": ItemErrorPolicy.ISOLATE, "receipts": Receipts.OFF, "timeout": 60.0,
         "max_body_bytes": 1 << 24, "max_concurrency": 100, "drain_delay": 0.0,
         "max_connection_age": None, "keep_alive": 75.0,
-        "fast_lane": True, "grpc_port": None, "host": "127.0.0.1", "runtime": runtime,
+        "grpc_port": None, "host": "127.0.0.1", "runtime": runtime,
         "model_uri": None, "model_sha256": None, "gpu_assignment": "Auto", "cpu_threads": None,
     }  # fmt: skip
     return ReplicaSettings(**{**values, **changes})

@@ -44,7 +44,7 @@ async def client(port: int, number: int, results: list[object]) -> None:
                 return
 
 
-@pytest.mark.parametrize("arguments", [[], ["--drain-delay", "1s"], ["--no-fast-lane"]], ids=str)
+@pytest.mark.parametrize("arguments", [[], ["--drain-delay", "1s"]], ids=str)
 async def test_sigterm_under_load_loses_no_accepted_request(
     tmp_path: Path, arguments: list[str]
 ) -> None:
@@ -221,7 +221,7 @@ async def busy_client(port: int, number: int, pause: float, results: list[object
 
 @pytest.mark.parametrize(
     ("pause", "arguments"),
-    [(0.0, []), (0.0, ["--web-processes", "3"]), (0.6, []), (0.0, ["--no-fast-lane"])],
+    [(0.0, []), (0.0, ["--web-processes", "3"]), (0.6, [])],
     ids=str,
 )
 async def test_a_stop_breaks_no_busy_connection(

@@ -63,7 +63,6 @@ SETTINGS = st.builds(
     drain_delay=DURATION,
     max_connection_age=st.none() | DURATION,
     keep_alive=DURATION,
-    fast_lane=st.booleans(),
     grpc_port=st.none() | st.integers(0, 65535),
     host=TEXT,
     runtime=st.just(""),

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from batchedapi_serving.dispatch.dispatcher import Dispatcher
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.predictor.api import MethodSpec, Tensor
 from batchedapi_serving.recording.desk import RecordingDesk
 from batchedapi_serving.settings import RecordingSettings
-from batchedapi_serving.web_process import ControlLine, QueueHost, hosted
+from batchedapi_serving.web_process import ControlLine, queue_here
 from dispatching import replica_settings
 
 PREDICT = MethodSpec("predict", True, max_batch_size=8, example={"id": 1})
@@ -90,12 +91,14 @@ def memory() -> slots.Memory:
     return memoryview(bytearray(slots.BYTES)).cast("d")
 
 
-async def test_without_a_recording_the_desk_is_the_dispatcher_itself(control: ControlLine) -> None:
+async def test_without_a_recording_the_desk_is_the_dispatcher_itself(
+    tmp_path: Path, control: ControlLine
+) -> None:
     """Nothing is paid for what is not asked for."""
-    host = QueueHost(replica_settings(), memory(), control)
+    settings = replica_settings(runtime=str(tmp_path))
 
-    assert host.dispatcher is host.desk
-    assert host.dispatcher is host.server.desk
+    async with queue_here(settings, memory(), control) as backend:
+        assert isinstance(backend.desk, Dispatcher)
 
 
 async def test_requests_of_all_web_processes_come_to_a_desk_that_records(
@@ -107,11 +110,11 @@ async def test_requests_of_all_web_processes_come_to_a_desk_that_records(
         runtime=str(tmp_path), recording=RecordingSettings(str(record), 0.0)
     )
 
-    async with hosted(settings, memory(), control, 0) as host:
-        assert isinstance(host, QueueHost)
-        assert isinstance(host.desk, RecordingDesk)
-        assert host.desk is host.server.desk
-        host.desk._arrivals.arrived(1.0, 2, None, "predict")
+    async with queue_here(settings, memory(), control) as backend:
+        assert isinstance(backend.desk, RecordingDesk)
+        further: Any = backend.emptied.__self__  # type: ignore[attr-defined]  # the server of further web processes
+        assert backend.desk is further.desk
+        backend.desk._arrivals.arrived(1.0, 2, None, "predict")
         await asyncio.sleep(0)
 
     assert '{"t": 1.000000, "rows": 2, "shape": null, "method": "predict"}\n' == record.read_text()
@@ -122,7 +125,7 @@ async def test_a_recording_that_cannot_go_on_leaves_the_desk_as_it_is(
 ) -> None:
     """A replica is worth more."""
     gone = RecordingSettings(str(tmp_path / "removed" / "record.jsonl"), 0.0)
-    host = QueueHost(replica_settings(recording=gone), memory(), control)
+    settings = replica_settings(runtime=str(tmp_path), recording=gone)
 
-    assert host.dispatcher is host.desk
-    host.desk_closed()
+    async with queue_here(settings, memory(), control) as backend:
+        assert isinstance(backend.desk, Dispatcher)

@@ -24,7 +24,7 @@ from batchedapi_serving.cli.serve import ServeOptions, replica_settings, revisio
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.settings import BatchingSettings, MethodSettings, ReplicaSettings
 
-OPTIONS = ServeOptions("127.0.0.1", 1, 2, 3.5, fast_lane=False)
+OPTIONS = ServeOptions("127.0.0.1", 1, 2, 3.5)
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +85,6 @@ def test_what_is_not_written_has_the_decided_defaults(tmp_path: Path) -> None:
         drain_delay=3.5,
         max_connection_age=300.0,
         keep_alive=3900.0,
-        fast_lane=False,
         grpc_port=None,
         host="127.0.0.1",
         runtime=str(tmp_path),
@@ -172,7 +171,6 @@ def test_what_is_written_is_in_effect(tmp_path: Path) -> None:
         drain_delay=3.5,
         max_connection_age=None,
         keep_alive=90.0,
-        fast_lane=False,
         grpc_port=9000,
         host="127.0.0.1",
         runtime=str(tmp_path),

@@ -47,7 +47,7 @@ def settings_in(runtime: str, **changes: object) -> ReplicaSettings:
         "batching": BatchingSettings(), "methods": (), "lane_choice": LaneChoice.RANDOM,
         "item_errors": ItemErrorPolicy.ISOLATE, "receipts": Receipts.OFF, "timeout": None,
         "max_body_bytes": 1 << 20, "max_concurrency": 100, "drain_delay": 0.0,
-        "max_connection_age": None, "keep_alive": 75.0, "fast_lane": True,
+        "max_connection_age": None, "keep_alive": 75.0,
         "grpc_port": None, "host": "127.0.0.1", "runtime": runtime,
     }  # fmt: skip
     return ReplicaSettings(**{**values, **changes})  # type: ignore[arg-type]  # names as above

@@ -126,7 +126,7 @@ class World:
         self.answered: list[int] = []
         self.connections = 0
         self.recorder = Recorder(self.answered)
-        self.frontend = Frontend(SETTINGS, self.desk, self.recorder)
+        self.frontend = Frontend(SETTINGS, self.desk, self.recorder.answered)
         self.server = GrpcServer(SETTINGS, self.frontend, self._connected)
 
     def _connected(self) -> None:
@@ -385,7 +385,7 @@ async def test_nothing_is_ready_before_a_model_process_is(world: World) -> None:
 
 async def test_a_draining_server_is_not_ready_and_answers(world: World) -> None:
     """Who asks before the endpoints have forgotten this pod is still served."""
-    world.server.drain()
+    world.frontend.draining = True
 
     async with triton.InferenceServerClient(world.target) as client:
         assert not await client.is_server_ready()

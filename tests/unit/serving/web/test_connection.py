@@ -115,12 +115,9 @@ async def test_a_kept_connection_is_closed_after_it_was_idle() -> None:
     assert ([200, 200, 200], False, True) == (wire.statuses, used, wire.is_closing())
 
 
-@pytest.mark.parametrize("fast_lane", [True, False])
-async def test_an_old_connection_is_closed_with_an_answer_and_loses_nothing(
-    *, fast_lane: bool
-) -> None:
+async def test_an_old_connection_is_closed_with_an_answer_and_loses_nothing() -> None:
     """Pools find new replicas so; a client that is idle then is told with its next answer."""
-    wire = Server(app=create_app, fast_lane=fast_lane).connect()
+    wire = Server(app=create_app).connect()
     for _ in range(9):
         wire.send(GET)
         await asyncio.sleep(LIMITS.age / 10)
@@ -188,10 +185,9 @@ async def test_a_client_that_closes_is_not_computed_for() -> None:
     assert 1 == len(server.desk.cancelled)
 
 
-@pytest.mark.parametrize("fast_lane", [True, False])
-async def test_a_client_that_only_ends_its_side_gets_all_its_answers(*, fast_lane: bool) -> None:
+async def test_a_client_that_only_ends_its_side_gets_all_its_answers() -> None:
     """`nc -N` and others half-close; what was not sent whole is not awaited any more."""
-    wire = Server(app=create_app, fast_lane=fast_lane).connect()
+    wire = Server(app=create_app).connect()
     wire.send(GET + GET + HEAD)
 
     assert wire.connection.eof_received()

@@ -1,4 +1,4 @@
-"""Request ids, clients' own timeouts, encodings: the same in the fast lane and through FastAPI."""
+"""Request ids, clients' own timeouts, encodings: of predictions and of what FastAPI answers."""
 
 import asyncio
 import logging
@@ -12,9 +12,6 @@ from connections import Peer, Server
 
 pytestmark = pytest.mark.looptime
 
-FAST = "fast lane"
-LANES = pytest.mark.parametrize("lane", [FAST, "FastAPI"])
-
 
 def post(headers: bytes = b"", body: bytes = b"1", path: bytes = b"/predict") -> bytes:
     """One request."""
@@ -23,9 +20,9 @@ def post(headers: bytes = b"", body: bytes = b"1", path: bytes = b"/predict") ->
     )  # fmt: skip
 
 
-def connect(lane: str, *args: object, **more: object) -> tuple[Server, Peer]:
-    """A client of a server with that lane."""
-    server = Server(*args, app=create_app, fast_lane=lane == FAST, **more)  # type: ignore[arg-type]  # handed on
+def connect(*args: object, **more: object) -> tuple[Server, Peer]:
+    """A server and its client."""
+    server = Server(*args, app=create_app, **more)  # type: ignore[arg-type]  # handed on
     return server, server.connect()
 
 
@@ -34,10 +31,9 @@ def raising(items: list[object]) -> list[object]:
     raise ValueError(items)
 
 
-@LANES
-async def test_an_id_is_sent_back(lane: str) -> None:
+async def test_an_id_is_sent_back() -> None:
     """With a good answer and with an error, on hot and on other routes."""
-    _, wire = connect(lane)
+    _, wire = connect()
     for path, body in ((b"/predict", b"1"), (b"/predict", b"{"), (b"/nowhere", b""), (b"/v2", b"")):
         wire.send(post(b"x-request-id: mine\r\n", body, path))
         await asyncio.sleep(1)
@@ -47,7 +43,6 @@ async def test_an_id_is_sent_back(lane: str) -> None:
     assert 2 == wire.received.count(b'"request_id":"mine"')  # v2 has no place in its body
 
 
-@LANES
 @pytest.mark.parametrize(
     ("sent", "expected"),
     [
@@ -59,9 +54,9 @@ async def test_an_id_is_sent_back(lane: str) -> None:
     ],
     ids=repr,
 )
-async def test_an_id_is_made_harmless(lane: str, sent: bytes, expected: list[str]) -> None:
+async def test_an_id_is_made_harmless(sent: bytes, expected: list[str]) -> None:
     """It goes into headers, JSON and logs: printable ASCII, 200 characters."""
-    server, wire = connect(lane)
+    server, wire = connect()
     if b"\x01" in sent or b"\x7f" in sent:
         sent = b"\xffab"  # the parser refuses control characters itself
     wire.send(post(b"x-request-id: " + sent + b"\r\n"))
@@ -72,10 +67,9 @@ async def test_an_id_is_made_harmless(lane: str, sent: bytes, expected: list[str
     assert [[1]] == server.desk.batches
 
 
-@LANES
-async def test_without_an_id_an_error_has_one_of_ours(lane: str) -> None:
+async def test_without_an_id_an_error_has_one_of_ours() -> None:
     """So that a client can quote it; a good answer costs no such header."""
-    _, wire = connect(lane)
+    _, wire = connect()
     wire.send(post())
     await asyncio.sleep(1)
     wire.send(post(body=b"{"))
@@ -86,10 +80,9 @@ async def test_without_an_id_an_error_has_one_of_ours(lane: str) -> None:
     assert re.fullmatch(r"[0-9a-f]{32}", header)
 
 
-@LANES
-async def test_every_error_has_another_id(lane: str) -> None:
+async def test_every_error_has_another_id() -> None:
     """Also on one connection, with the shortcut for equal heads."""
-    _, wire = connect(lane)
+    _, wire = connect()
     for _ in range(3):
         wire.send(post(body=b"{"))
         await asyncio.sleep(1)
@@ -99,22 +92,20 @@ async def test_every_error_has_another_id(lane: str) -> None:
 
 async def test_what_cannot_be_parsed_has_an_id_too() -> None:
     """A refusal by the parser: in header and body."""
-    _, wire = connect(FAST)
+    _, wire = connect()
     wire.send(b"POST /predict HTTP/1.1\r\nx-request-id: mine\r\ncontent-length: 9999\r\n\r\n")
-    _, other = connect(FAST)
+    _, other = connect()
     other.send(b"NONSENSE\r\n\r\n")
 
     assert (["mine"], 1) == (wire.header("x-request-id"), wire.received.count(b'id":"mine"'))
     assert [32] == [len(value) for value in other.header("x-request-id")]
 
 
-@LANES
 async def test_the_log_line_of_a_failure_has_the_id(
-    lane: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """What a client quotes leads to the reason."""
-    _, wire = connect(lane, raising)
+    _, wire = connect(raising)
     wire.send(post(b"x-request-id: mine\r\n"))
     await asyncio.sleep(1)
 
@@ -129,12 +120,9 @@ async def test_the_log_line_of_a_failure_has_the_id(
     assert "raised" in record.__dict__["answer"]
 
 
-@LANES
-async def test_an_overload_does_not_fill_the_log(
-    lane: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_overload_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     """Thousands of refusals a second are counted, not told one by one."""
-    server, wire = connect(lane)
+    server, wire = connect()
     server.desk.refusal = QueueFullError("full", 7)
     wire.send(post())
     await asyncio.sleep(1)
@@ -143,10 +131,9 @@ async def test_an_overload_does_not_fill_the_log(
     assert [] == [each for each in caplog.records if each.levelno > logging.DEBUG]
 
 
-@LANES
-async def test_a_client_may_wait_shorter(lane: str) -> None:
+async def test_a_client_may_wait_shorter() -> None:
     """S18: 504 when its own time is over."""
-    server, wire = connect(lane, seconds=lambda _: 5.0)
+    server, wire = connect(seconds=lambda _: 5.0)
     wire.send(post(b"x-request-timeout-ms: 1500\r\n"))
     await asyncio.sleep(1.49)
     before = wire.statuses
@@ -156,11 +143,10 @@ async def test_a_client_may_wait_shorter(lane: str) -> None:
     assert [("predict", 1.5)] == server.desk.asked
 
 
-@LANES
 @pytest.mark.parametrize("value", [b"0", b"-1", b"1.5", b"soon", b"", b"9" * 13, b"1_0", b"+1"])
-async def test_a_timeout_that_is_none_is_refused(lane: str, value: bytes) -> None:
+async def test_a_timeout_that_is_none_is_refused(value: bytes) -> None:
     """Rather than waiting longer than the client means; its connection stays."""
-    server, wire = connect(lane)
+    server, wire = connect()
     wire.send(post(b"x-request-timeout-ms: " + value + b"\r\n"))
     await asyncio.sleep(1)
     wire.send(post())
@@ -171,24 +157,22 @@ async def test_a_timeout_that_is_none_is_refused(lane: str, value: bytes) -> Non
     assert [("predict", None)] == server.desk.asked
 
 
-@LANES
 @pytest.mark.parametrize(
     ("value", "status"), [(b"identity", 200), (b"", 200), (b"gzip", 415), (b"br, gzip", 415)]
 )
-async def test_nothing_is_decompressed(lane: str, value: bytes, status: int) -> None:
+async def test_nothing_is_decompressed(value: bytes, status: int) -> None:
     """S8: a kilobyte that becomes a gigabyte is refused before it is looked at."""
-    _, wire = connect(lane)
+    _, wire = connect()
     wire.send(post(b"content-encoding: " + value + b"\r\n"))
     await asyncio.sleep(1)
 
     assert [status] == wire.statuses
 
 
-@LANES
-async def test_headers_of_the_answer_are_sent(lane: str) -> None:
+async def test_headers_of_the_answer_are_sent() -> None:
     """F8: the batch receipt."""
     receipt = ((b"x-batchedapi-batch-rows", b"3"), (b"x-batchedapi-reason", b"full"))
-    _, wire = connect(lane, headers=receipt)
+    _, wire = connect(headers=receipt)
     wire.send(post())
     await asyncio.sleep(1)
 

@@ -9,7 +9,6 @@ from connections import LIMITS, Peer, Server
 
 pytestmark = pytest.mark.looptime
 
-LANES = pytest.mark.parametrize("fast_lane", [True, False])
 GET = b"POST /predict HTTP/1.1\r\nhost: t\r\ncontent-length: 1\r\n\r\n1"
 UPGRADE = b"connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nhttp2-settings: AAMAAAB\r\n"
 
@@ -21,20 +20,19 @@ def post(
     return b"POST %b HTTP/%b\r\n%bcontent-length: 1\r\n\r\n7" % (target, http, headers)
 
 
-async def asked(data: bytes, *, fast_lane: bool = True) -> tuple[Server, Peer]:
+async def asked(data: bytes) -> tuple[Server, Peer]:
     """A server and its client, which has sent `data` and waited for a second."""
-    server = Server(app=create_app, fast_lane=fast_lane)
+    server = Server(app=create_app)
     wire = server.connect()
     wire.send(data)
     await asyncio.sleep(1)
     return server, wire
 
 
-@LANES
 @pytest.mark.parametrize("cut", [1, 7, 60, 1000])
-async def test_a_wish_for_another_protocol_is_ignored(cut: int, *, fast_lane: bool) -> None:
+async def test_a_wish_for_another_protocol_is_ignored(cut: int) -> None:
     """RFC 9110 7.8: Java's client sends it by default; the body is a body, the next a next."""
-    server = Server(app=create_app, fast_lane=fast_lane)
+    server = Server(app=create_app)
     wire = server.connect()
     chunked = b"transfer-encoding: chunked\r\n\r\n1\r\n8\r\n0\r\n\r\n"
     data = (
@@ -96,7 +94,6 @@ async def test_there_is_one_host(headers: bytes, http: bytes, status: int) -> No
     assert (status == 200) == bool(server.desk.batches)
 
 
-@LANES
 @pytest.mark.parametrize(
     ("target", "status"),
     [
@@ -109,9 +106,9 @@ async def test_there_is_one_host(headers: bytes, http: bytes, status: int) -> No
         (b"*", 404),
     ],
 )
-async def test_a_target_may_name_the_server(target: bytes, status: int, *, fast_lane: bool) -> None:
+async def test_a_target_may_name_the_server(target: bytes, status: int) -> None:
     """RFC 9112 3.2.2: as it is asked of a proxy."""
-    _, wire = await asked(post(target=target), fast_lane=fast_lane)
+    _, wire = await asked(post(target=target))
 
     assert [status] == wire.statuses
 
@@ -190,13 +187,12 @@ async def test_who_waits_for_100_gets_it() -> None:
     assert ([100], [100, 200]) == (before, wire.statuses)
 
 
-@LANES
 @pytest.mark.parametrize("seconds", [0.5, 60.0])
 async def test_who_waits_for_100_behind_another_request_gets_it_after_its_answer(
-    seconds: float, *, fast_lane: bool
+    seconds: float,
 ) -> None:
     """However long that takes: it is we who let it wait."""
-    server = Server(app=create_app, fast_lane=fast_lane, seconds=lambda _: seconds, timeout=None)
+    server = Server(app=create_app, seconds=lambda _: seconds, timeout=None)
     wire = server.connect()
     wire.send(GET + EXPECTING)
     await asyncio.sleep(seconds)

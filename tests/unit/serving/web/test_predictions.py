@@ -1,4 +1,4 @@
-"""Hot routes and FastAPI: the same routes, the same answers, in the language of each."""
+"""Every route of predictions, and what is told in its language where nothing is served."""
 
 import asyncio
 import json
@@ -12,11 +12,8 @@ from connections import PREDICT, FakeLine, Peer, Server
 
 pytestmark = pytest.mark.looptime
 
-FAST = "fast lane"
-BOTH = (FAST, "FastAPI")
-LANES = pytest.mark.parametrize("lane", BOTH)
 EMBED = MethodSpec("embed", batched=True)
-HOT = [
+PATHS = [
     (b"/predict", "predict"),
     (b"/api", "predict"),
     (b"/api/predict", "predict"),
@@ -45,16 +42,15 @@ async def asked(wire: Peer, path: bytes, body: bytes = b"1", method: bytes = b"P
     return wire.received[before:].partition(b"\r\n\r\n")[2]
 
 
-def two_methods(lane: str) -> Server:
+def two_methods() -> Server:
     """With a default and another."""
-    return Server(app=create_app, fast_lane=lane == FAST, methods=(PREDICT, EMBED))
+    return Server(app=create_app, methods=(PREDICT, EMBED))
 
 
-@LANES
-@pytest.mark.parametrize(("path", "method"), HOT, ids=str)
-async def test_a_route_reaches_its_method(lane: str, path: bytes, method: str) -> None:
-    """Percent-encoded ones included, which the fast lane leaves to FastAPI."""
-    server = two_methods(lane)
+@pytest.mark.parametrize(("path", "method"), PATHS, ids=str)
+async def test_a_route_reaches_its_method(path: bytes, method: str) -> None:
+    """Percent-encoded ones included."""
+    server = two_methods()
     wire = server.connect()
 
     body = await asked(wire, path, b"7")
@@ -62,7 +58,6 @@ async def test_a_route_reaches_its_method(lane: str, path: bytes, method: str) -
     assert ([200], b"7", [(method, None)]) == (wire.statuses, body, server.desk.asked)
 
 
-@LANES
 @pytest.mark.parametrize(
     "path",
     [
@@ -70,9 +65,9 @@ async def test_a_route_reaches_its_method(lane: str, path: bytes, method: str) -
         b"/v2/models/api/versions/2/infer", b"/v2/models/api.other/infer", b"/v1/models/api",
     ],
 )  # fmt: skip
-async def test_what_is_not_served_is_404_or_405(lane: str, path: bytes) -> None:
+async def test_what_is_not_served_is_404_or_405(path: bytes) -> None:
     """In the protocol's own words under /v2."""
-    wire = two_methods(lane).connect()
+    wire = two_methods().connect()
 
     body = json.loads(await asked(wire, path))
 
@@ -80,13 +75,12 @@ async def test_what_is_not_served_is_404_or_405(lane: str, path: bytes) -> None:
     assert path.startswith(b"/v2/") == isinstance(body["error"], str)
 
 
-@LANES
 @pytest.mark.parametrize("endpoint", ["/say", "/predict", "/a/b"])
 async def test_what_clients_of_other_servers_call_is_there_whatever_the_endpoint(
-    lane: str, endpoint: str
+    endpoint: str,
 ) -> None:
     """`/predict` and the API's name; an endpoint is one more path, or one of these."""
-    server = Server(app=create_app, fast_lane=lane == FAST, endpoint=endpoint)
+    server = Server(app=create_app, endpoint=endpoint)
     wire = server.connect()
 
     bodies = [
@@ -97,10 +91,9 @@ async def test_what_clients_of_other_servers_call_is_there_whatever_the_endpoint
     assert ([200] * 4, [b"7"] * 4) == (wire.statuses, bodies)
 
 
-@LANES
-async def test_an_error_is_in_the_language_of_its_route(lane: str) -> None:
+async def test_an_error_is_in_the_language_of_its_route() -> None:
     """From the decoder as well as from the desk."""
-    server = two_methods(lane)
+    server = two_methods()
     wire = server.connect()
     bodies = [await asked(wire, path, b"{") for path in (b"/predict", b"/v2/models/api/infer")]
     server.desk.refusal = DrainingError("stopping")
@@ -112,10 +105,9 @@ async def test_an_error_is_in_the_language_of_its_route(lane: str) -> None:
     assert all(isinstance(json.loads(body)["error"], str) for body in theirs)
 
 
-@LANES
-async def test_methods_are_served_as_soon_as_they_are_known(lane: str) -> None:
+async def test_methods_are_served_as_soon_as_they_are_known() -> None:
     """Until then nobody knows what is not served: 503, also on a connection that stays."""
-    server = Server(app=create_app, fast_lane=lane == FAST, methods=())
+    server = Server(app=create_app, methods=())
     wire = server.connect()
     for path in (b"/predict", b"/api/embed", b"/v2/models/api.embed/infer"):
         await asked(wire, path)
@@ -127,11 +119,10 @@ async def test_methods_are_served_as_soon_as_they_are_known(lane: str) -> None:
     assert [1, 1, 1] == [int(value) for value in wire.header("retry-after")]
 
 
-@LANES
-async def test_without_a_default_method_one_must_be_named(lane: str) -> None:
+async def test_without_a_default_method_one_must_be_named() -> None:
     """The error says which there are."""
     others = (EMBED, MethodSpec("rank", batched=True))
-    wire = Server(app=create_app, fast_lane=lane == FAST, methods=others).connect()
+    wire = Server(app=create_app, methods=others).connect()
 
     body = await asked(wire, b"/predict")
     await asked(wire, b"/api/rank")
@@ -140,10 +131,9 @@ async def test_without_a_default_method_one_must_be_named(lane: str) -> None:
     assert b"embed, rank" in body
 
 
-@LANES
-async def test_another_http_method_is_refused_and_the_right_one_named(lane: str) -> None:
+async def test_another_http_method_is_refused_and_the_right_one_named() -> None:
     """RFC 9110: 405 comes with Allow."""
-    wire = two_methods(lane).connect()
+    wire = two_methods().connect()
     await asked(wire, b"/predict", b"", b"GET")
     await asked(wire, b"/v2/models/api.embed/infer", b"", b"DELETE")
     await asked(wire, b"/v2", b"", b"POST")
@@ -154,19 +144,17 @@ async def test_another_http_method_is_refused_and_the_right_one_named(lane: str)
 
 async def test_a_response_is_counted_once() -> None:
     """By the desk if it took the request, else here."""
-    for lane in BOTH:
-        server = two_methods(lane)
-        wire = server.connect()
-        for path, body in ((b"/predict", b"1"), (b"/predict", b"{"), (b"/nowhere", b"")):
-            await asked(wire, path, body)
+    server = two_methods()
+    wire = server.connect()
+    for path, body in ((b"/predict", b"1"), (b"/predict", b"{"), (b"/nowhere", b"")):
+        await asked(wire, path, body)
 
-        assert ([200, 400, 404], [400, 404]) == (wire.statuses, server.desk.codes)
+    assert ([200, 400, 404], [400, 404]) == (wire.statuses, server.desk.codes)
 
 
-@LANES
-async def test_a_client_that_leaves_is_told_to_the_desk(lane: str) -> None:
+async def test_a_client_that_leaves_is_told_to_the_desk() -> None:
     """S12: what it asked is not run (LitServe computes it)."""
-    server = Server(app=create_app, fast_lane=lane == FAST, interval=5.0)
+    server = Server(app=create_app, interval=5.0)
     wire = server.connect()
     wire.send(request(b"/predict"))
     await asyncio.sleep(1)
