@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field, JsonValue
 
-from batchedapi_core.manifest.rules import ManifestModel, Rule, quantity_rule
+from batchedapi_core.manifest.rules import ManifestModel, Rule, Whole, quantity_rule
 from batchedapi_core.manifest.units import Duration, Quantity, duration_field
 from batchedapi_core.scaling.behavior import Select, StepKind
 from batchedapi_core.scaling.policy import PolicyKind
@@ -27,7 +27,7 @@ class ScalingMode(enum.StrEnum):
 class Slo(ManifestModel):
     """The latency that replicas are sized for, and for how many of the requests."""
 
-    percentile: int = Field(
+    percentile: Whole = Field(
         99, ge=50, le=99, description="Percent of the requests that are to be within the latency."
     )
     latency: Duration | None = duration_field(
@@ -43,14 +43,14 @@ class ScalingStep(ManifestModel):
     """At most so much within one period."""
 
     type: StepKind = Field(description="Whether value counts Pods or Percent of the replicas.")
-    value: int = Field(ge=1, le=100000, description="Replicas, or percent of them.")
-    period_seconds: int = Field(ge=1, le=1800, description="Length of the period.")
+    value: Whole = Field(ge=1, le=100000, description="Replicas, or percent of them.")
+    period_seconds: Whole = Field(ge=1, le=1800, description="Length of the period.")
 
 
 class ScalingRules(ManifestModel):
     """One direction; what is absent is the policy's default."""
 
-    stabilization_window_seconds: int | None = Field(
+    stabilization_window_seconds: Whole | None = Field(
         None,
         ge=0,
         le=3600,
@@ -99,9 +99,9 @@ class Autoscaling(ManifestModel):
         " serves within the latency target, learned from its batches. Concurrency: requests in"
         " flight over targetReplicaConcurrency, as Cortex does.",
     )
-    min_replicas: int = Field(1, ge=1, le=10000, description="Fewest replicas in mode Native.")
-    max_replicas: int = Field(100, ge=1, le=10000, description="Most replicas in mode Native.")
-    init_replicas: int | None = Field(
+    min_replicas: Whole = Field(1, ge=1, le=10000, description="Fewest replicas in mode Native.")
+    max_replicas: Whole = Field(100, ge=1, le=10000, description="Most replicas in mode Native.")
+    init_replicas: Whole | None = Field(
         None,
         ge=1,
         le=10000,
@@ -112,13 +112,13 @@ class Autoscaling(ManifestModel):
         description="Requests in flight that one replica is to have, policy Concurrency. Absent:"
         " maxBatchSize times lanes with batching, else processes times threads.",
     )
-    target_utilization_percent: int = Field(
+    target_utilization_percent: Whole = Field(
         93,
         ge=10,
         le=100,
         description="Share of what a replica can serve that is to be used, policy CapacitySLO.",
     )
-    hedge: int | None = Field(
+    hedge: Whole | None = Field(
         None,
         ge=1,
         le=10,

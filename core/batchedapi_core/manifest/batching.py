@@ -16,12 +16,12 @@ from batchedapi_core.batching import (
     SizeUnit,
     Strategy,
 )
-from batchedapi_core.manifest.rules import Flag, ManifestModel, Rule, no_two_alike
+from batchedapi_core.manifest.rules import Flag, ManifestModel, Rule, Whole, no_two_alike
 from batchedapi_core.manifest.units import Duration, duration_field
 
 PATH: Final = "spec.serverSideBatching"
 
-Size = Annotated[int, Field(strict=True, ge=1, le=contract.MAX_BATCH_SIZE_LIMIT)]
+Size = Annotated[Whole, Field(ge=1, le=contract.MAX_BATCH_SIZE_LIMIT)]
 Sizes = Annotated[
     list[Size],
     AfterValidator(no_two_alike),

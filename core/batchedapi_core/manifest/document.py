@@ -1,15 +1,17 @@
 """From a parsed YAML document to a BatchedAPI, and to the part of it that a replica is given."""
 
 import enum
-from collections.abc import Callable, Mapping
-from typing import Any, Final, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
 
 from batchedapi_core import contract
+from batchedapi_core.manifest.metadata import WholeDocument
+from batchedapi_core.manifest.problems import fields_of, model_of, problem
 from batchedapi_core.manifest.rules import STORED
-from batchedapi_core.manifest.spec import BatchedAPI, JsonObject, Metadata
+from batchedapi_core.manifest.spec import BatchedAPI, BatchedAPISpec, JsonObject, Metadata
+from batchedapi_core.manifest.status import BatchedAPIStatus
 
 
 class ManifestError(ValueError):
@@ -40,7 +42,7 @@ def parse_api(
 
     Args:
         document: A decoded YAML or JSON object with apiVersion, kind, metadata and spec.
-        unknown: Whether unknown fields of `spec` are refused or ignored.
+        unknown: Whether unknown fields are refused, or those of `spec` ignored.
         warn: Called once for each ignored field, with its path.
         stored: Whether the apiserver keeps it already, so that rules for new ones do not bind it.
 
@@ -54,53 +56,81 @@ def parse_api(
         expected = f"kind {contract.KIND} of {contract.API_VERSION}"
         raise ManifestError((f"expected {expected}, got {kind!r} of {version!r}",))
     metadata, spec = document.get("metadata"), document.get("spec")
-    known = {field.alias or name for name, field in Metadata.model_fields.items()}
+    around = _around(document) if unknown is UnknownFields.REFUSE else []
     if isinstance(metadata, Mapping):
-        metadata = {key: value for key, value in metadata.items() if key in known}
+        metadata = {key: value for key, value in metadata.items() if key in _NAMED}
     if unknown is UnknownFields.IGNORE and isinstance(spec, Mapping):
-        spec = _known_part(BatchedAPI.model_fields["spec"], spec, "spec", warn)
+
+        def ignored(path: str) -> None:
+            warn(f"{path}: unknown field ignored; this version does not have it")
+
+        spec = _known_part(BatchedAPISpec, spec, "spec", ignored)
+    return _validated({"metadata": metadata, "spec": spec}, around, stored=stored)
+
+
+def _validated(
+    body: JsonObject, problems: Sequence[str] = (), *, stored: bool = False
+) -> BatchedAPI:
+    """The model of `body`, unless it or `problems` say no."""
+    found = [*problems]
     try:
-        return BatchedAPI.model_validate(
-            {"metadata": metadata, "spec": spec}, context={STORED: stored}
-        )
+        api = BatchedAPI.model_validate(
+            {key: value for key, value in body.items() if value is not None},
+            by_alias=True, by_name=False, context={STORED: stored},
+        )  # fmt: skip
     except ValidationError as error:
-        raise ManifestError(tuple(_problem(detail) for detail in error.errors())) from error
+        found += (problem(BatchedAPI, detail) for detail in error.errors())
+        raise ManifestError(tuple(found)) from error
+    if found:
+        raise ManifestError(tuple(found))
+    return api
 
 
-def _problem(detail: Any) -> str:
-    place = ".".join(str(part) for part in detail["loc"])
-    if detail["type"] == "rule":  # the message of a rule carries its own paths
-        return str(detail["msg"])
-    if detail["type"] == "extra_forbidden":
-        return f"{place}: unknown field; see the reference of {contract.KIND} for the known ones"
-    if detail["type"] == "missing":
-        return f"{place}: required, but missing"
-    message = str(detail["msg"]).removeprefix("Value error, ")
-    if (
-        detail["type"] in {"greater_than_equal", "less_than_equal"}
-        and type(detail["input"]) is not int
-    ):
-        message += " seconds"  # every bounded number that is no integer is a duration
-    return f"{place}: {message}" + ("" if "got" in message else f", got {detail['input']!r:.100}")
+def _around(document: Mapping[str, Any]) -> list[str]:
+    """What is wrong outside `spec`: of the rest of metadata, and with unknown fields.
+
+    What a status says is not judged: whoever writes the object does not write its status.
+    """
+    metadata, status = document.get("metadata"), document.get("status")
+    found: list[str] = []
+    others = {}
+    if isinstance(metadata, Mapping):
+        others = {key: value for key, value in metadata.items() if key not in _NAMED}
+    body = {**document, "metadata": others}
+    try:
+        WholeDocument.model_validate(body, by_alias=True, by_name=False)
+    except ValidationError as error:
+        found += (problem(WholeDocument, detail) for detail in error.errors())
+    if isinstance(status, Mapping):
+        _known_part(
+            BatchedAPIStatus, status, "status",
+            lambda path: found.append(f"{path}: unknown field; leave status out, it is not yours"),
+        )  # fmt: skip
+    return found
+
+
+_NAMED: Final = frozenset(fields_of(Metadata))
+"""Of metadata, what BatchedAPI has a field for."""
 
 
 def _known_part(
-    field: FieldInfo, value: Mapping[str, Any], path: str, warn: Callable[[str], None]
+    model: type[BaseModel] | None, value: Mapping[str, Any], path: str, told: Callable[[str], None]
 ) -> JsonObject:
-    """`value` without the members that the model of `field` does not have."""
-    model = _model_of(field.annotation)
+    """`value` without the members that `model` does not have, of which it tells the paths."""
     if model is None:
         return dict(value)
-    fields = {field.alias or name: field for name, field in model.model_fields.items()}
+    fields = fields_of(model)
     kept: JsonObject = {}
     for key, member in value.items():
         if key not in fields:
-            warn(f"{path}.{key}: unknown field ignored; this version does not have it")
-        elif isinstance(member, Mapping):
-            kept[key] = _known_part(fields[key], member, f"{path}.{key}", warn)
+            told(f"{path}.{key}")
+            continue
+        inner, place = model_of(fields[key]), f"{path}.{key}"
+        if isinstance(member, Mapping):
+            kept[key] = _known_part(inner, member, place, told)
         elif isinstance(member, list):
             kept[key] = [
-                _known_part(fields[key], one, f"{path}.{key}.{index}", warn)
+                _known_part(inner, one, f"{place}[{index}]", told)
                 if isinstance(one, Mapping)
                 else one
                 for index, one in enumerate(member)
@@ -108,13 +138,6 @@ def _known_part(
         else:
             kept[key] = member
     return kept
-
-
-def _model_of(annotation: Any) -> type[BaseModel] | None:
-    for candidate in (annotation, *get_args(annotation)):
-        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-            return candidate
-    return None
 
 
 def with_changes(api: BatchedAPI, changes: Mapping[str, Mapping[str, Any]]) -> BatchedAPI:
@@ -130,10 +153,7 @@ def with_changes(api: BatchedAPI, changes: Mapping[str, Mapping[str, Any]]) -> B
     spec = api.spec.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
     for section, fields in changes.items():
         spec[section] = {**spec.get(section, {}), **fields}
-    try:
-        return BatchedAPI.model_validate({"metadata": api.metadata.model_dump(), "spec": spec})
-    except ValidationError as error:
-        raise ManifestError(tuple(_problem(detail) for detail in error.errors())) from error
+    return _validated({"metadata": api.metadata.model_dump(), "spec": spec})
 
 
 def serving_slice(api: BatchedAPI) -> JsonObject:

@@ -2,20 +2,22 @@
 
 from typing import Annotated, ClassVar, Final
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, PlainValidator, StringConstraints
 
 from batchedapi_core import contract
 from batchedapi_core.manifest.rules import (
+    PERCENT,
     Flag,
     ManifestModel,
     Rule,
+    Whole,
+    count_or_percent,
     not_negative_rule,
     quantity_rule,
 )
 from batchedapi_core.manifest.units import Duration, Quantity, duration_field
 
 RESERVED_ENDPOINTS: Final = ("/docs", "/openapi.json")
-_PERCENT: Final = r"^(0|[1-9][0-9]{0,2})%$"
 
 
 class Overload(ManifestModel):
@@ -30,7 +32,7 @@ class Overload(ManifestModel):
     max_body_size: Quantity = Field(
         "32Mi", description="Largest request body, at least 1Ki; above it 413."
     )
-    max_replica_concurrency: int = Field(
+    max_replica_concurrency: Whole = Field(
         1024, ge=1, le=30000, description="Requests in one replica at once; above it 503."
     )
 
@@ -44,7 +46,7 @@ class Compute(ManifestModel):
 
     cpu: Quantity = Field("200m", description="CPU request.")
     mem: Quantity | None = Field(None, description="Memory request and limit. Absent: no limit.")
-    gpu: int = Field(0, ge=0, le=16, description="GPUs, as limits['nvidia.com/gpu'].")
+    gpu: Whole = Field(0, ge=0, le=16, description="GPUs, as limits['nvidia.com/gpu'].")
 
     rules: ClassVar[tuple[Rule, ...]] = (
         quantity_rule("spec.compute.cpu", lambda c: c.cpu, "1m"),
@@ -53,13 +55,13 @@ class Compute(ManifestModel):
 
 
 IntOrPercent = Annotated[
-    Annotated[int, Field(strict=True)]  # Kubernetes takes a number in quotes for no number
-    | Annotated[str, StringConstraints(pattern=_PERCENT, max_length=4)],
+    int | str,
+    PlainValidator(count_or_percent, json_schema_input_type=int | str),
     Field(
         json_schema_extra={
             "x-kubernetes-int-or-string": True,
             "anyOf": [{"type": "integer"}, {"type": "string"}],
-            "pattern": _PERCENT,
+            "pattern": PERCENT,
             "maxLength": 4,
         }
     ),

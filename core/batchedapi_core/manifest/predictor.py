@@ -12,6 +12,7 @@ from batchedapi_core.manifest.rules import (
     Flag,
     ManifestModel,
     Rule,
+    Whole,
     count_or_word,
     count_or_word_schema,
     no_two_alike,
@@ -158,10 +159,10 @@ class Method(ManifestModel):
     batchable: Flag | None = Field(
         None, description="Whether requests are put together. Absent: whether it has @batched."
     )
-    batch_dim: Annotated[int, Field(strict=True, ge=0, le=7)] | None = Field(
+    batch_dim: Annotated[Whole, Field(ge=0, le=7)] | None = Field(
         None, description="Dimension along which rows are put together."
     )
-    output_batch_dim: Annotated[int, Field(strict=True, ge=0, le=7)] | None = Field(
+    output_batch_dim: Annotated[Whole, Field(ge=0, le=7)] | None = Field(
         None, description="Dimension along which answers are taken apart. Absent: batchDim."
     )
     server_side_batching: MethodBatching | None = Field(
@@ -245,7 +246,7 @@ class Predictor(ManifestModel):
         description="Model processes per replica, each with its own model copy; cpu_count: as many"
         " as the CPUs that its container is limited to, else those it requests.",
     )
-    threads_per_process: int = Field(
+    threads_per_process: Whole = Field(
         1,
         ge=1,
         le=1024,
@@ -264,7 +265,7 @@ class Predictor(ManifestModel):
         description="Threads of numerical libraries (OMP_NUM_THREADS and its like) in each process."
         " Auto: the CPUs divided by the processes, where no such variable is set. env beats both.",
     )
-    web_processes: int = Field(
+    web_processes: Whole = Field(
         1,
         ge=1,
         le=contract.MAX_WEB_PROCESSES,

@@ -5,6 +5,7 @@ full path of the field it is about.
 """
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Self, TypeVar
@@ -22,13 +23,18 @@ from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
-from batchedapi_core.manifest.units import parse_quantity
+from batchedapi_core.manifest.units import INT64, parse_quantity
 
 T = TypeVar("T")
+PERCENT: Final = r"^(0|[1-9][0-9]{0,2})%$"
+REPEATED: Final = "repeated"
+"""Type of the error of a member that is there twice; the context has its index."""
 STORED: Final = "stored"
 """Key of a validation's context: whether the manifest is one that the apiserver keeps."""
 Flag = Annotated[bool, Field(strict=True)]
 """`"true"` in quotes is a text, for the apiserver too."""
+Whole = Annotated[int, Field(strict=True)]
+"""`"1"` in quotes is a text, and true is no number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +105,7 @@ def count_or_word(word: str, most: int) -> PlainValidator:
     def check(value: object) -> object:
         if value == word or (type(value) is int and 1 <= value <= most):
             return value
-        raise ValueError(f"expected 1 to {most} or {word}")
+        raise ValueError(f"expected 1 to {most} or {word}, got {value!r:.100}")
 
     return PlainValidator(check, json_schema_input_type=int | str)
 
@@ -122,11 +128,23 @@ def count_or_word_schema(word: str, most: int) -> Any:
     )
 
 
+def count_or_percent(value: object) -> object:
+    """That a value is a whole number or a percentage; the schema says it to the apiserver."""
+    if (type(value) is int and value in INT64) or (
+        isinstance(value, str) and re.fullmatch(PERCENT, value)
+    ):
+        return value
+    raise ValueError(f"expected a whole number or a percentage such as 25%, got {value!r:.100}")
+
+
 def no_two_alike(members: list[T]) -> list[T]:
     """As the apiserver keeps lists of type `set` and `map`."""
     for index, member in enumerate(members):
         if member in members[:index]:
-            raise ValueError(f"expected each only once, got {member!r} twice")
+            raise PydanticCustomError(
+                REPEATED, "expected each only once, got {member} twice",
+                {"member": repr(member), "index": index},
+            )  # fmt: skip
     return members
 
 
@@ -145,7 +163,9 @@ class ManifestModel(BaseModel):
         stored = (info.context or {}).get(STORED, False)
         for rule in self.rules:
             if not rule.check(self) and not (rule.new_only and stored):
-                raise PydanticCustomError("rule", "{message}", {"message": rule.message})
+                raise PydanticCustomError(
+                    "rule", "{message}", {"message": rule.message, "below": rule.field_path}
+                )
         return self
 
     @classmethod

@@ -9,7 +9,7 @@ from batchedapi_core.manifest.autoscaling import Autoscaling, ScalingMode
 from batchedapi_core.manifest.batching import ServerSideBatching
 from batchedapi_core.manifest.parts import Compute, Networking, Overload, UpdateStrategy
 from batchedapi_core.manifest.predictor import Predictor
-from batchedapi_core.manifest.rules import Flag, ManifestModel, Rule
+from batchedapi_core.manifest.rules import Flag, ManifestModel, Rule, Whole
 from batchedapi_core.manifest.spec_rules import ACROSS_METHODS, ACROSS_SECTIONS
 
 _EMPTY: Final[dict[str, JsonValue]] = {"default": {}}
@@ -44,7 +44,7 @@ class BatchedAPISpec(ManifestModel):
     networking: Networking = Field(
         default_factory=Networking, description=(Networking.__doc__ or ""), json_schema_extra=_EMPTY
     )
-    replicas: int | None = Field(
+    replicas: Whole | None = Field(
         None,
         ge=0,
         le=10000,
@@ -91,7 +91,7 @@ class Metadata(ManifestModel):
     ]
     namespace: str = "default"
     uid: str = ""
-    generation: int = 0
+    generation: Whole = 0
 
 
 class BatchedAPI(ManifestModel):

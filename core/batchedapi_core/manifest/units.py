@@ -4,7 +4,8 @@ import re
 from decimal import Decimal
 from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator, Field, PlainSerializer
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
+from pydantic.fields import FieldInfo
 
 DURATION_PATTERN: Final = r"^([0-9]+(\.[0-9]+)?(ns|us|ms|s|m|h))+$"
 QUANTITY_PATTERN: Final = (
@@ -36,6 +37,11 @@ _FACTORS: Final = {
 _DURATION_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|ms|s|m|h)")
 _QUANTITY: Final = re.compile(QUANTITY_PATTERN)
 _MAX_TEXT: Final = 32
+INT64: Final = range(-(2**63), 2**63)
+"""What the apiserver takes for an integer."""
+_MOST_SECONDS: Final = 86400.0
+_A_DURATION: Final = "expected a duration such as 5ms, 2s or 1m30s"
+_A_QUANTITY: Final = "expected a quantity such as 500m, 2 or 1Gi"
 
 
 class UnitError(ValueError):
@@ -49,7 +55,7 @@ def parse_duration(text: str) -> float:
         UnitError: `text` is not a sequence of numbers with units.
     """
     if len(text) > _MAX_TEXT or re.fullmatch(DURATION_PATTERN, text) is None:
-        raise UnitError(f"expected a duration such as 5ms, 2s or 1m30s, got {text[:_MAX_TEXT]!r}")
+        raise UnitError(f"{_A_DURATION}, got {text[:_MAX_TEXT]!r}")
     parts = _DURATION_PART.findall(text)
     return float(sum((Decimal(number) * _SECONDS[unit] for number, unit in parts), Decimal(0)))
 
@@ -71,7 +77,7 @@ def parse_quantity(value: str | float) -> float:
     """
     text = str(value)
     if isinstance(value, bool) or len(text) > _MAX_TEXT or _QUANTITY.fullmatch(text) is None:
-        raise UnitError(f"expected a quantity such as 500m, 2 or 1Gi, got {text[:_MAX_TEXT]!r}")
+        raise UnitError(f"{_A_QUANTITY}, got {text[:_MAX_TEXT]!r}")
     number = text.rstrip("mkMGTPKi")
     return float(Decimal(number) * _FACTORS[text[len(number) :]])
 
@@ -82,15 +88,21 @@ def format_quantity(value: float) -> str:
     return str(thousandths // 1000) if thousandths % 1000 == 0 else f"{thousandths}m"
 
 
-def _seconds(value: Any) -> Any:
-    return parse_duration(value) if isinstance(value, str) else value
+def _seconds(value: Any) -> float:
+    if isinstance(value, str):
+        return parse_duration(value)
+    meant = ""
+    if type(value) in {int, float} and 0 <= value <= _MOST_SECONDS:
+        meant = f"; {value} seconds are written {format_duration(value)}"
+    raise UnitError(f"{_A_DURATION}, got {value!r:.100}{meant}")
 
 
-def _checked_quantity(value: Any) -> Any:
-    if isinstance(value, str | int | float):
+def _checked_quantity(value: Any) -> str:
+    if isinstance(value, str) or (type(value) is int and value in INT64):
         parse_quantity(value)
         return str(value)
-    return value
+    quoted = f'; write "{value}", in quotes' if isinstance(value, float) else ""
+    raise UnitError(f"{_A_QUANTITY}, got {value!r:.100}{quoted}")
 
 
 Duration = Annotated[
@@ -115,24 +127,32 @@ def duration_field(default: str | None, *, at_least: str, at_most: str, descript
     `minimum` and `maximum` would be of a number, and a duration is text: the apiserver's bound is
     a CEL rule.
     """
+    least, most = parse_duration(at_least), parse_duration(at_most)
+    expected = f"expected {at_least} to {at_most}"
     schema: dict[str, Any] = {
         "x-kubernetes-validations": [
             {
                 "rule": f"self >= duration('{at_least}') && self <= duration('{at_most}')",
-                "message": f"expected {at_least} to {at_most}",
+                "message": expected,
             }
         ]
     }
     if default is not None:
         schema["default"] = default
 
-    return Field(
-        None if default is None else parse_duration(default),
-        ge=parse_duration(at_least),
-        le=parse_duration(at_most),
+    def within(seconds: float | None) -> float | None:
+        if seconds is not None and not least <= seconds <= most:
+            raise UnitError(f"{expected}, got {format_duration(seconds)}")
+        return seconds
+
+    value: Any = None if default is None else parse_duration(default)
+    field: FieldInfo = Field(
+        value,
         description=description,
         json_schema_extra=schema,
     )
+    field.metadata.append(AfterValidator(within))
+    return field
 
 
 Quantity = Annotated[
@@ -143,6 +163,8 @@ Quantity = Annotated[
             "type": None,
             "anyOf": [{"type": "integer"}, {"type": "string"}],
             "pattern": QUANTITY_PATTERN,
+            "maxLength": _MAX_TEXT,
+            "minimum": 0,  # of those that are written as a number
             "x-kubernetes-int-or-string": True,
         }
     ),

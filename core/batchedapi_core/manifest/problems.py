@@ -1,0 +1,147 @@
+"""What is wrong with a manifest, in lines: place, expectation, what came, remedy."""
+
+import difflib
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, get_args
+
+from pydantic import BaseModel
+from pydantic.alias_generators import to_camel
+
+from batchedapi_core import contract
+from batchedapi_core.manifest.rules import REPEATED
+
+SPELLINGS: Final[Mapping[str, tuple[str, ...]]] = {
+    "batch_time": ("batchInterval",),
+    "batch_timeout": ("batchInterval",),
+    "batch_size": ("maxBatchSize",),
+    "max_latency_ms": ("maxLatency",),
+    "concurrency": ("targetReplicaConcurrency",),
+    "max_concurrency": ("maxReplicaConcurrency",),
+    "max_replica_concurrency": ("maxReplicaConcurrency",),
+    "workers": ("processesPerReplica",),
+    "processes": ("processesPerReplica",),
+    "threads": ("threadsPerProcess",),
+    "batching": ("serverSideBatching",),
+    "signature": ("methods",),
+    "signatures": ("methods",),
+    "memory": ("mem",),
+}
+"""Words that other servers have for our fields, in lower case with underscores."""
+_ALIKE: Final = 0.75
+_EXPECTED: Final[Mapping[str, str]] = {
+    "model_type": "expected an object",
+    "dict_type": "expected an object",
+    "list_type": "expected a list",
+    "string_type": "expected a text",
+    "int_type": "expected a whole number",
+    "bool_type": "expected true or false",
+}
+"""Instead of pydantic's words, which are of Python."""
+
+
+def problem(root: type[BaseModel], detail: Any) -> str:
+    """One line for one error that pydantic found in a document of the model `root`."""
+    place, kind, message = place_of(detail["loc"]), detail["type"], str(detail["msg"])
+    if kind == "rule":  # its message mostly begins with the field itself
+        place += detail["ctx"]["below"]
+        place = place.removeprefix(".")
+        return message if message.startswith(f"{place} ") else f"{place}: {message}"
+    if kind == "extra_forbidden":
+        return f"{place}: unknown field; {_remedy(root, detail['loc'])}"
+    if kind == "missing":
+        return f"{place}: required, but missing"
+    if kind == REPEATED:
+        return f"{place}[{detail['ctx']['index']}]: {message}"
+    message = _EXPECTED.get(kind, message).removeprefix("Value error, ")
+    got = "" if ", got " in message else f", got {detail['input']!r:.100}"
+    return f"{place}: {message}{got}{_quotes(kind, detail['input'])}"
+
+
+def place_of(parts: Sequence[str | int]) -> str:
+    """As the apiserver writes it: `spec.predictor.env[0].name`."""
+    place = ""
+    for part in parts:
+        place += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return place.removeprefix(".")
+
+
+def _quotes(kind: str, value: object) -> str:
+    """YAML reads some words without quotes as no words."""
+    if kind in {"enum", "string_type"} and isinstance(value, bool):
+        return "; YAML takes On, Yes, Off and No for true and false: write the word in quotes"
+    if kind == "string_type" and isinstance(value, int | float):
+        return f'; write it in quotes: "{value}"'
+    return ""
+
+
+def _remedy(root: type[BaseModel], parts: Sequence[str | int]) -> str:
+    """Which field may have been meant."""
+    written = str(parts[-1])
+    here = list(fields_of(_model_at(root, parts[:-1])))
+    meant = [to_camel(written), *SPELLINGS.get(_snake(written), ())]
+    for name in meant:
+        if name in here and name != written:
+            return f"did you mean {name}?"
+    folded = {name.lower(): name for name in here}
+    close = difflib.get_close_matches(_folded(written), folded, n=1, cutoff=_ALIKE)
+    if close:
+        return f"did you mean {folded[close[0]]}?"
+    for name in meant:
+        places = _places(root).get(name, ())
+        if len(places) == 1:
+            return f"did you mean {places[0]}?"
+    return f"see the reference of {contract.KIND} for the known ones"
+
+
+def _folded(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
+
+
+def _snake(name: str) -> str:
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).replace("-", "_")
+
+
+def fields_of(model: type[BaseModel] | None) -> dict[str, Any]:
+    """Annotations by the names that a manifest has for them; none of what is no object."""
+    fields = {} if model is None else model.model_fields
+    return {field.alias or name: field.annotation for name, field in fields.items()}
+
+
+def model_of(annotation: Any) -> type[BaseModel] | None:
+    """The object that an annotation stands for, alone, in a list or as one of several."""
+    for candidate in (annotation, *get_args(annotation)):
+        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+            return candidate
+        if candidate is not annotation and (inner := model_of(candidate)) is not None:
+            return inner
+    return None
+
+
+def _model_at(root: type[BaseModel], parts: Sequence[str | int]) -> type[BaseModel] | None:
+    model: type[BaseModel] | None = root
+    for part in parts:
+        if isinstance(part, str):
+            model = model_of(fields_of(model).get(part))
+    return model
+
+
+@functools.cache
+def _places(root: type[BaseModel]) -> dict[str, list[str]]:
+    """Paths of every field by its name, but for those of the members of lists."""
+    found: dict[str, list[str]] = {}
+    for path in _paths(root, ""):
+        found.setdefault(path.rpartition(".")[2], []).append(path)
+    return found
+
+
+def _paths(model: type[BaseModel], head: str) -> Iterator[str]:
+    for name, annotation in fields_of(model).items():
+        yield f"{head}{name}"
+        inner = model_of(annotation)
+        if inner is not None and not _is_list(annotation):
+            yield from _paths(inner, f"{head}{name}.")
+
+
+def _is_list(annotation: Any) -> bool:
+    return "list[" in str(annotation)
