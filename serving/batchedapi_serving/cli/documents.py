@@ -5,12 +5,14 @@ import binascii
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import yaml
 
 from batchedapi_core import contract
 from batchedapi_core.manifest import BatchedAPI, UnknownFields, parse_api
+from batchedapi_serving.cli.cortex import translated
+from batchedapi_serving.cli.kubernetes_yaml import read_documents
 
 log = logging.getLogger(__name__)
 
@@ -54,18 +56,16 @@ def load_documents(file: Path, name: str | None, unknown: UnknownFields) -> Docu
     """The API to serve out of `file`.
 
     Args:
-        file: YAML, one or several documents.
+        file: YAML or JSON, one or several documents.
         name: Which BatchedAPI, if there are several.
-        unknown: What to do with unknown fields.
+        unknown: REFUSE for what somebody wrote, who is told what kubectl would tell; IGNORE for the
+            slice that an operator wrote.
 
     Raises:
         DocumentError: not YAML, or not exactly one BatchedAPI to choose.
         ManifestError: the BatchedAPI is not valid.
     """
-    try:
-        documents = [d for d in yaml.safe_load_all(file.read_text("utf-8")) if d is not None]
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise DocumentError(f"expected YAML, got an error: {error}") from error
+    documents = _objects(_read(file, unknown), unknown)
     api = parse_api(_chosen(documents, name), unknown, lambda text: log.warning("%s", text))
     folder = file.resolve().parent
     source = api.spec.predictor.source
@@ -78,6 +78,55 @@ def load_documents(file: Path, name: str | None, unknown: UnknownFields) -> Docu
         )
         return Documents(api, {}, folder)
     return Documents(api, _files_of(config_map), folder)
+
+
+def _read(file: Path, unknown: UnknownFields) -> list[Any]:
+    try:
+        text = file.read_text("utf-8")
+        if unknown is UnknownFields.REFUSE:
+            return read_documents(text)
+        # What an operator wrote is read as it was written: y is a text there.
+        return [document for document in yaml.safe_load_all(text) if document is not None]
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise DocumentError(f"expected YAML, got an error: {error}") from error
+    except RecursionError as error:
+        raise DocumentError("expected YAML, got lists in lists without end") from error
+
+
+def _objects(documents: list[Any], unknown: UnknownFields) -> list[Any]:
+    """Kubernetes objects, those of a List one by one.
+
+    Raises:
+        DocumentError: there is something else among them.
+    """
+    found: list[Any] = []
+    for number, document in enumerate(documents, 1):
+        is_object = (
+            isinstance(document, dict) and document.get("kind") and document.get("apiVersion")
+        )
+        if unknown is UnknownFields.REFUSE and not is_object:
+            place = f"document {number}: " if len(documents) > 1 else ""
+            raise DocumentError(place + _no_object(document))
+        if is_object and document["kind"] == "List":
+            found += document.get("items") or []
+        else:
+            found.append(document)
+    return found
+
+
+def _no_object(document: Any) -> str:
+    if (translation := translated(document)) is not None:
+        return translation
+    if isinstance(document, dict):
+        missing = [name for name in ("apiVersion", "kind") if not document.get(name)]
+        return (
+            f"expected a {contract.KIND} document, got one without {' and '.join(missing)};"
+            f" it begins with apiVersion: {contract.API_VERSION} and kind: {contract.KIND}"
+        )
+    return f"expected a {contract.KIND} document, got {_NAMES.get(type(document), 'a value')}"
+
+
+_NAMES: Final[dict[type, str]] = {list: "a list", str: "a text", int: "a number"}
 
 
 def _chosen(documents: list[Any], name: str | None) -> Any:
@@ -107,15 +156,24 @@ def _config_map(documents: list[Any], name: str) -> dict[str, Any] | None:
 
 
 def _files_of(config_map: dict[str, Any]) -> dict[str, bytes]:
+    unknown = sorted(config_map.keys() - _OF_A_CONFIG_MAP)
+    if unknown:
+        known = ", ".join(sorted(_OF_A_CONFIG_MAP))
+        raise DocumentError(f"ConfigMap {unknown[0]}: unknown field; expected {known}")
     files: dict[str, bytes] = {}
     for key, text in (config_map.get("data") or {}).items():
-        files[_plain(key)] = str(text).encode()
+        if not isinstance(text, str):
+            raise DocumentError(f"ConfigMap data.{key}: expected text, got {text!r:.100}")
+        files[_plain(key)] = text.encode()
     for key, text in (config_map.get("binaryData") or {}).items():
         try:
-            files[_plain(key)] = base64.b64decode(text, validate=True)
-        except (binascii.Error, TypeError, ValueError) as error:
+            files[_plain(key)] = base64.b64decode("".join(text.split("\n")), validate=True)
+        except (binascii.Error, AttributeError, ValueError) as error:
             raise DocumentError(f"ConfigMap binaryData.{key}: expected base64") from error
     return files
+
+
+_OF_A_CONFIG_MAP: Final = {"apiVersion", "kind", "metadata", "data", "binaryData", "immutable"}
 
 
 def _plain(key: object) -> str:

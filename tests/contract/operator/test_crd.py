@@ -65,4 +65,4 @@ def test_every_rule_is_broken_by_some_document() -> None:
         said |= set(refused.value.problems)
 
     rules = {rule.message for model in ManifestModel.__subclasses__() for rule in model.rules}
-    assert rules <= said
+    assert all(any(line.endswith(rule) for line in said) for rule in rules)

@@ -48,7 +48,7 @@ def test_a_file_with_one_api_is_that_api(tmp_path: Path) -> None:
 
 def test_other_kinds_and_empty_documents_are_no_obstacle(tmp_path: Path) -> None:
     """A Namespace, a Secret, a trailing `---`."""
-    documents = load(tmp_path, None, {"kind": "Namespace"}, api(), None, ["odd"], "odd")
+    documents = load(tmp_path, None, {"apiVersion": "v1", "kind": "Namespace"}, api(), None)
 
     assert documents.api.metadata.name == "one"
 
@@ -65,8 +65,8 @@ def test_of_several_apis_one_is_chosen_by_name(tmp_path: Path) -> None:
 
 def test_a_file_without_an_api_says_what_it_has(tmp_path: Path) -> None:
     """Giving the wrong file is the usual mistake."""
-    with pytest.raises(DocumentError, match="expected a BatchedAPI document, got ConfigMap, list"):
-        load(tmp_path, config_map("source"), [1])
+    with pytest.raises(DocumentError, match=r"expected a BatchedAPI document, got ConfigMap$"):
+        load(tmp_path, config_map("source"))
     with pytest.raises(DocumentError, match="got nothing"):
         load(tmp_path)
 
@@ -130,7 +130,7 @@ def test_a_key_cannot_name_a_file_elsewhere(tmp_path: Path, key: str) -> None:
         load(tmp_path, config_map("source", data={key: "x"}), api(source={"configMap": "source"}))
 
 
-@pytest.mark.parametrize("text", ["not base64!", "YQ", 3, None])
+@pytest.mark.parametrize("text", ["not base64!", "YQ", 3, ["YQ=="]])
 def test_binary_data_must_be_base64(tmp_path: Path, text: object) -> None:
     """With the key in the message."""
     with pytest.raises(DocumentError, match=r"binaryData.w.bin: expected base64"):
@@ -181,3 +181,78 @@ def test_a_module_without_a_class_is_told_the_form(predictor: str) -> None:
     """The likeliest slip of who tries it out; a pattern would not help."""
     with pytest.raises(DocumentError, match="expected module:Class"):
         manifest_of(predictor)
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (["odd"], "document 2: expected a BatchedAPI document, got a list"),
+        ("odd", "document 2: expected a BatchedAPI document, got a text"),
+        (2.5, "document 2: expected a BatchedAPI document, got a value"),
+        ({"kind": "Namespace"}, "got one without apiVersion; it begins with apiVersion: "),
+        ({"metadata": {}}, "got one without apiVersion and kind"),
+        ([{"kind": "RealtimeAPI", "name": "a"}], "in the words of batchedapi.dev/v1alpha1 it is"),
+    ],
+    ids=str,
+)
+def test_what_is_no_object_is_refused_wherever_it_stands(
+    tmp_path: Path, document: object, message: str
+) -> None:
+    """As kubectl does: a file is applied as a whole."""
+    with pytest.raises(DocumentError, match=message):
+        load(tmp_path, api(), document)
+
+
+def test_the_members_of_a_list_are_documents(tmp_path: Path) -> None:
+    """`kubectl get -o yaml` writes such a file."""
+    documents = load(
+        tmp_path,
+        {
+            "apiVersion": "v1",
+            "kind": "List",
+            "items": [
+                config_map("source", data={"a.py": "b"}),
+                api(source={"configMap": "source"}),
+            ],
+        },
+    )
+
+    assert {"a.py": b"b"} == documents.source
+    with pytest.raises(DocumentError, match="got nothing"):
+        load(tmp_path, {"apiVersion": "v1", "kind": "List", "items": None})
+
+
+def test_lists_without_end_are_no_manifest(tmp_path: Path) -> None:
+    """Not a traceback."""
+    file = tmp_path / "api.yaml"
+    file.write_text("a: " + "[" * 5000)
+
+    with pytest.raises(DocumentError, match="lists in lists without end"):
+        load_documents(file, None, UnknownFields.REFUSE)
+
+
+def test_a_slice_is_read_as_the_operator_wrote_it(tmp_path: Path) -> None:
+    """`y` is a text to the writer of slices, which leaves it without quotes; nulls stay."""
+    config = {"answer": "y", "size": "1e3", "nothing": None, "share": 1.0}
+    file = tmp_path / "api.yaml"
+    file.write_text(yaml.safe_dump(api(config=config)))
+
+    loaded = load_documents(file, None, UnknownFields.IGNORE).api.spec.predictor.config
+
+    assert config == loaded
+    assert isinstance(loaded["share"], float)
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"data": {"a.py": 1}}, "ConfigMap data.a.py: expected text, got 1"),
+        ({"dada": {}}, "ConfigMap dada: unknown field; expected apiVersion, binaryData, data"),
+    ],
+)
+def test_a_config_map_is_judged_like_the_api_beside_it(
+    tmp_path: Path, members: dict[str, Any], message: str
+) -> None:
+    """The cluster would refuse it, and the predictor have no code."""
+    with pytest.raises(DocumentError, match=message):
+        load(tmp_path, config_map("source", **members), api(source={"configMap": "source"}))

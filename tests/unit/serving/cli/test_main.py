@@ -29,7 +29,7 @@ def test_exactly_one_of_file_and_class_is_served(arguments: tuple[str, ...]) -> 
     ("text", "message"),
     [
         ("a: [", "expected YAML"),
-        ("kind: Pod", "expected a BatchedAPI document, got Pod"),
+        ("{kind: Pod, apiVersion: v1}", "expected a BatchedAPI document, got Pod"),
         ("{kind: BatchedAPI, apiVersion: v2}", "expected kind BatchedAPI of batchedapi.dev/"),
     ],
 )

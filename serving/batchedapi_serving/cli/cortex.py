@@ -1,0 +1,169 @@
+"""A Cortex document in our words: whoever comes from there is shown what to apply instead."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+import yaml
+
+from batchedapi_core import contract
+from batchedapi_core.manifest import format_duration
+
+KINDS: Final = frozenset(("RealtimeAPI", "SyncAPI"))
+"""What Cortex called an API that answers at once; the second is the older word."""
+_CLASSES: Final = {"tensorflow": "TensorFlowPredictor", "onnx": "ONNXPredictor"}
+"""Cortex looks for a class of a fixed name; PythonPredictor in all other types."""
+_STEP_SECONDS: Final = 10
+"""Cortex decides once in so many; its factors are of one step."""
+
+
+class _Field(NamedTuple):
+    path: str
+    convert: Callable[[Any], Any] = lambda value: value
+
+
+def _duration(value: Any) -> Any:
+    """Cortex writes seconds as a number too."""
+    return format_duration(value) if type(value) in {int, float} and value >= 0 else value
+
+
+def _text(value: Any) -> Any:
+    return str(value) if type(value) in {int, float} else value
+
+
+def _seconds(value: Any) -> Any:
+    units = {"s": 1, "m": 60, "h": 3600}
+    text = str(value)
+    number, unit = text[:-1], text[-1:]
+    return int(number) * units[unit] if unit in units and number.isdigit() else value
+
+
+def _grows(factor: Any) -> Any:
+    return _step(factor - 1) if type(factor) in {int, float} else factor
+
+
+def _shrinks(factor: Any) -> Any:
+    return _step(1 - factor) if type(factor) in {int, float} else factor
+
+
+def _step(share: float) -> list[dict[str, Any]]:
+    percent = max(1, round(100 * share))
+    return [{"type": "Percent", "value": percent, "periodSeconds": _STEP_SECONDS}]
+
+
+def _variables(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    return [{"name": str(name), "value": str(text)} for name, text in value.items()]
+
+
+_UP, _DOWN = "spec.autoscaling.behavior.scaleUp", "spec.autoscaling.behavior.scaleDown"
+_FIELDS: Final[Mapping[str, _Field]] = {
+    "predictor.processes_per_replica": _Field("spec.predictor.processesPerReplica"),
+    "predictor.threads_per_process": _Field("spec.predictor.threadsPerProcess"),
+    "predictor.config": _Field("spec.predictor.config"),
+    "predictor.env": _Field("spec.predictor.env", _variables),
+    "predictor.image": _Field("spec.predictor.image"),
+    "predictor.model_path": _Field("spec.predictor.model.uri"),
+    "predictor.log_level": _Field("spec.predictor.logLevel"),
+    "compute.cpu": _Field("spec.compute.cpu", _text),
+    "compute.gpu": _Field("spec.compute.gpu"),
+    "compute.mem": _Field("spec.compute.mem", _text),
+    "autoscaling.min_replicas": _Field("spec.autoscaling.minReplicas"),
+    "autoscaling.max_replicas": _Field("spec.autoscaling.maxReplicas"),
+    "autoscaling.init_replicas": _Field("spec.autoscaling.initReplicas"),
+    "autoscaling.target_replica_concurrency": _Field(
+        "spec.autoscaling.targetReplicaConcurrency", _text
+    ),
+    "autoscaling.max_replica_concurrency": _Field("spec.overload.maxReplicaConcurrency"),
+    "autoscaling.window": _Field("spec.autoscaling.window", _duration),
+    "autoscaling.upscale_stabilization_period": _Field(
+        f"{_UP}.stabilizationWindowSeconds", _seconds
+    ),
+    "autoscaling.downscale_stabilization_period": _Field(
+        f"{_DOWN}.stabilizationWindowSeconds", _seconds
+    ),
+    "autoscaling.max_upscale_factor": _Field(f"{_UP}.policies", _grows),
+    "autoscaling.max_downscale_factor": _Field(f"{_DOWN}.policies", _shrinks),
+    "autoscaling.upscale_tolerance": _Field(f"{_UP}.tolerance", _text),
+    "autoscaling.downscale_tolerance": _Field(f"{_DOWN}.tolerance", _text),
+    "networking.endpoint": _Field("spec.networking.endpoint"),
+    "update_strategy.max_surge": _Field("spec.updateStrategy.maxSurge"),
+    "update_strategy.max_unavailable": _Field("spec.updateStrategy.maxUnavailable"),
+    **{
+        f"{section}server_side_batching.{name}": field
+        for section in ("", "predictor.")
+        for name, field in (
+            ("max_batch_size", _Field("spec.serverSideBatching.maxBatchSize")),
+            ("batch_interval", _Field("spec.serverSideBatching.batchInterval", _duration)),
+        )
+    },
+}
+"""Path in an API of Cortex -> our field."""
+_SAID_OTHERWISE: Final = frozenset(("name", "kind", "predictor.type", "predictor.path"))
+
+
+def translated(document: Any) -> str | None:
+    """The error for a Cortex document, which shows it as BatchedAPIs; None for any other."""
+    entries = document if isinstance(document, list) else [document]
+    if not entries or not all(
+        isinstance(one, Mapping) and one.get("kind") in KINDS and "apiVersion" not in one
+        for one in entries
+    ):
+        return None
+    manifests, left = [], []
+    for entry in entries:
+        manifest, without = translate(entry)
+        manifests.append(manifest)
+        left += [
+            path if len(entries) == 1 else f"{path} of {entry.get('name')}" for path in without
+        ]
+    text = yaml.safe_dump_all(manifests, sort_keys=False, explicit_start=len(manifests) > 1)
+    missing = f"\nThere is no field here for {', '.join(left)}.\n" if left else ""
+    return (
+        f"expected a {contract.KIND} document, got a list of Cortex's {entries[0]['kind']}; in the"
+        f" words of {contract.API_VERSION} it is\n\n{text}{missing}\nThe class takes (config,"
+        " context) instead of (config), and methods with @batched get many rows at once."
+    )
+
+
+def translate(entry: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """One API of Cortex as a BatchedAPI, and the paths of what has no field here."""
+    predictor = entry.get("predictor")
+    predictor = predictor if isinstance(predictor, Mapping) else {}
+    class_name = _CLASSES.get(str(predictor.get("type")), "PythonPredictor")
+    file = str(predictor.get("path", "predictor.py")).removesuffix(".py").replace("/", ".")
+    manifest: dict[str, Any] = {
+        "apiVersion": contract.API_VERSION,
+        "kind": contract.KIND,
+        "metadata": {"name": str(entry.get("name", ""))},
+        "spec": {"predictor": {"path": f"{file}:{class_name}"}},
+    }
+    left = []
+    for path, value in _leaves(entry, ""):
+        field = _FIELDS.get(path)
+        if field is not None:
+            _put(manifest, field.path.split("."), field.convert(value))
+        elif path not in _SAID_OTHERWISE:
+            left.append(path)
+    scaling = manifest["spec"].get("autoscaling", {})
+    if "targetReplicaConcurrency" in scaling:
+        scaling["policy"] = "Concurrency"
+    batching = manifest["spec"].get("serverSideBatching")
+    if batching is not None:
+        batching["strategy"] = "Fixed"
+    return manifest, left
+
+
+def _leaves(value: Mapping[str, Any], head: str) -> list[tuple[str, Any]]:
+    found = []
+    for name, member in value.items():
+        path = f"{head}{name}"
+        is_leaf = not isinstance(member, Mapping) or path in _FIELDS
+        found += [(path, member)] if is_leaf else _leaves(member, f"{path}.")
+    return found
+
+
+def _put(into: dict[str, Any], path: list[str], value: Any) -> None:
+    for part in path[:-1]:
+        into = into.setdefault(part, {})
+    into[path[-1]] = value
