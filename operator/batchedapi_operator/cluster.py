@@ -28,13 +28,13 @@ class Cluster(Protocol):
     async def apply(self, resource: Resource, body: JsonObject, *, force: bool) -> JsonObject:
         """Server-side apply of a child."""
 
-    async def apply_status(
-        self, key: ObjectKey, uid: str, status: JsonObject, manager: str
-    ) -> None:
-        """Server-side apply of one writer's part of an API's status."""
+    async def apply_status(self, key: ObjectKey, status: JsonObject, manager: str) -> None:
+        """Server-side apply of one writer's part of an API's status, whichever API has the name."""
 
-    async def scale(self, key: ObjectKey, replicas: int) -> None:
-        """Set the replicas of a Deployment through /scale."""
+    async def scale(
+        self, key: ObjectKey, replicas: int, *, uid: str, version: str | None = None
+    ) -> None:
+        """Set the replicas of the Deployment with that uid, and version, through /scale."""
 
     async def delete(self, resource: Resource, key: ObjectKey, uid: str) -> None:
         """Delete the object with that uid."""

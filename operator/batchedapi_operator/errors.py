@@ -60,7 +60,10 @@ class ApplyError(OperatorError):
 
 
 class ConflictError(ApplyError):
-    """409: the object changed in between, or another manager owns a field with another value."""
+    """409: the object changed in between, or another manager owns a field with another value.
+
+    Also 422 where the object is another than the one with the uid that was sent.
+    """
 
 
 class RefusedError(ApplyError):

@@ -2,7 +2,7 @@
 
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -54,15 +54,26 @@ def _condition(status: Mapping[str, Any], kind: ConditionType) -> Mapping[str, A
     return found[0] if found else {}
 
 
-async def record(cluster: Cluster, note: Note, key: ObjectKey, uid: str, now: datetime) -> None:
-    """Write it, if that can be done: a quota on events must not hold up what they tell of."""
-    event = build_event(note, key, uid, micro_time(now), uuid.uuid4().hex[:16])
-    try:
-        await cluster.create_event(event)
-    except ApplyError as error:
-        log.warning("event not written", extra={"api": str(key), "error": error.message})
-    else:
-        log.info("event", extra={"api": str(key), "reason": note.reason, "note": note.text})
+async def record(
+    cluster: Cluster, notes: Iterable[Note], key: ObjectKey, uid: str, now: datetime
+) -> None:
+    """Write them, if that can be done, once: what cannot be written is told by the status, too.
+
+    Args:
+        cluster: Where to.
+        notes: In order.
+        key: The API.
+        uid: The API's.
+        now: When what they tell of came about; it may have been a while ago.
+    """
+    for note in notes:
+        event = build_event(note, key, uid, micro_time(now), uuid.uuid4().hex[:16])
+        try:
+            await cluster.create_event(event)
+        except ApplyError as error:
+            log.warning("event not written", extra={"api": str(key), "error": error.message})
+        else:
+            log.info("event", extra={"api": str(key), "reason": note.reason, "note": note.text})
 
 
 def build_event(note: Note, key: ObjectKey, uid: str, now: str, suffix: str) -> JsonObject:

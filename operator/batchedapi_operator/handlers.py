@@ -25,6 +25,12 @@ from batchedapi_operator.store import Store
 LARGEST_BACKOFF: Final = 5.0
 """Seconds; what changed while the apiserver did not answer is known that soon after it does."""
 SECONDS_PER_BEAT: Final = 5.0
+OBJECTS_AT_ONCE: Final = 20
+"""In a page of a list, which is memory until its objects were handed on."""
+IDLE_SECONDS: Final = 0.1
+"""For which an object that was handed on is kept for the next of its kind. By default it is 5 s: at
+a start all objects of the cluster would be there at once, and the memory for them is never given
+back."""
 _Put = Callable[[ObjectKey, JsonObject], bool]
 _Remove = Callable[[ObjectKey, str], None]
 _CHILDREN: Final = (
@@ -49,10 +55,12 @@ class EndlessBackoff:
 
 
 def kopf_settings() -> kopf.OperatorSettings:
-    """No posting of events, no scanning of namespaces and CRDs, watches that never give up."""
+    """Nothing posted, no scanning for namespaces and CRDs, watches that never give up, in pages."""
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.scanning.disabled = True
+    settings.watching.chunk_size = OBJECTS_AT_ONCE
+    settings.queueing.idle_timeout = IDLE_SECONDS
     settings.networking.error_backoffs = EndlessBackoff()
     settings.networking.connect_timeout = 10
     settings.networking.request_timeout = 30

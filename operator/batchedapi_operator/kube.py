@@ -34,6 +34,9 @@ from batchedapi_operator.keys import (
 log = logging.getLogger(__name__)
 
 REQUEST_SECONDS: Final = 15.0
+CONNECTIONS: Final = 12
+"""To the apiserver, one of which is a watch's. Each takes a quarter of a MiB for as long as it is
+open, and one that was given up has to be made anew just when the apiserver has much to do."""
 SECONDS_PER_RETURN: Final = 5.0
 _APPLY: Final = "application/apply-patch+yaml"
 _JSON: Final = "application/json"
@@ -43,6 +46,8 @@ _NAMESPACE_GOING: Final = "because it is being terminated"
 _SILENT: Final = (0, 502, 503, 504)
 """Nobody was there. A 500 may be about one object alone, and a 429 about one client."""
 _REFUSALS: Final = (400, 403, 413, 422)
+_ANOTHER_UID: Final = "metadata.uid: Invalid value"
+"""Of an apply: the apiserver takes it for an edit of a field that nobody may edit."""
 
 
 class Answering:
@@ -92,7 +97,9 @@ class Kube:
             config.load_incluster_config()  # type: ignore[no-untyped-call] # publishes no types
         except config.ConfigException:
             await _kubeconfig()
-        async with client.ApiClient() as api:
+        configuration = client.Configuration.get_default_copy()
+        configuration.connection_pool_maxsize = CONNECTIONS
+        async with client.ApiClient(configuration) as api:
             yield cls(api)
 
     async def get(self, resource: Resource, key: ObjectKey) -> JsonObject | None:
@@ -160,10 +167,11 @@ class Kube:
         path = resource.path(key.namespace, key.name)
         return await self._request("PATCH", path, query, body, content_type=_APPLY)
 
-    async def apply_status(
-        self, key: ObjectKey, uid: str, status: JsonObject, manager: str
-    ) -> None:
+    async def apply_status(self, key: ObjectKey, status: JsonObject, manager: str) -> None:
         """Server-side apply of one writer's part of an API's status.
+
+        The apiserver does not heed a uid here, as it does with children: whichever API has the name
+        gets the status, so whoever decides to write asks the store first (`Store.replaced`).
 
         Raises:
             ApplyError: The apiserver refused, or answered without the status it was sent.
@@ -171,7 +179,7 @@ class Kube:
         body = {
             "apiVersion": BATCHED_APIS.api_version,
             "kind": BATCHED_APIS.kind,
-            "metadata": {"name": key.name, "namespace": key.namespace, "uid": uid},
+            "metadata": {"name": key.name, "namespace": key.namespace},
             "status": status,
         }
         path = BATCHED_APIS.path(key.namespace, key.name, "status")
@@ -180,18 +188,27 @@ class Kube:
         if status and not answer.get("status"):
             raise ApplyError(f"status of BatchedAPI {key} was dropped by the apiserver", 200)
 
-    async def scale(self, key: ObjectKey, replicas: int) -> None:
+    async def scale(
+        self, key: ObjectKey, replicas: int, *, uid: str, version: str | None = None
+    ) -> None:
         """Set the replicas of an API's Deployment, as the autoscaler, through /scale.
 
         A server-side apply: the apiserver records who set the replicas only for that, as long as
         they have had no owner.
+
+        Raises:
+            ConflictError: The Deployment is not the one with that uid, or of that version.
+            ApplyError: It could not be asked, or there is none.
         """
         path = DEPLOYMENTS.path(key.namespace, key.name, "scale")
         query = {"fieldManager": contract.AUTOSCALER_FIELD_MANAGER, "force": "true"}
+        metadata = {"name": key.name, "namespace": key.namespace, "uid": uid}
+        if version is not None:
+            metadata["resourceVersion"] = version
         body = {
             "apiVersion": "autoscaling/v1",
             "kind": "Scale",
-            "metadata": {"name": key.name, "namespace": key.namespace},
+            "metadata": metadata,
             "spec": {"replicas": replicas},
         }
         await self._request("PATCH", path, query, body, content_type=_APPLY)
@@ -294,7 +311,7 @@ def _raise_for(status: int, payload: bytes, what: str) -> None:
     if status < 300:  # noqa: PLR2004 - HTTP: success
         return
     message = f"{what}: {status} {_message(payload)}"
-    if status == 409:  # noqa: PLR2004 - HTTP: conflict
+    if status == 409 or _ANOTHER_UID in message:  # noqa: PLR2004 - HTTP: conflict
         raise ConflictError(message, status)
     if _NAMESPACE_GOING in message:
         raise NamespaceGoingError(message, status)

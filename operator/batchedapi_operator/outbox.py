@@ -4,10 +4,12 @@ Whoever decides puts in what is to be sent and goes on. Of one kind about one AP
 sent and no other, never two at once. What failed is tried again with back-off, unless it was
 withdrawn; something newer takes its place, and its rest. Statuses share a pace: a token bucket for
 each API and writer (one token in 10 s, a few saved up, so that a rollout's few states are seen at
-once) and one for all.
+once) and one for all. Replicas, events and statuses have places of their own among what is under
+way: replicas wait for no event and no status.
 """
 
 import asyncio
+import enum
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -30,8 +32,10 @@ SAVED_STATUS_WRITES: Final = 6.0
 FIGURES_GIVE_WAY: Final = 30.0
 """Seconds for which states of whichever API go before a write that has new figures alone."""
 AT_ONCE: Final = 16
-"""Requests under way, of statuses and of everything else: a flood of decisions must not become one
+"""Writes of statuses under way, and as many of replicas: a flood of decisions must not become one
 of requests."""
+EVENTS_AT_ONCE: Final = 4
+"""An apiserver that is caught up with has better to do."""
 LONGEST_SLEEP: Final = 5.0
 _NEXT_TO_NOTHING: Final = 1e-6
 """Of a token: what rounding leaves missing is not waited for."""
@@ -39,10 +43,35 @@ _NEXT_TO_NOTHING: Final = 1e-6
 RECONCILER_STATUS: Final = f"status of {contract.FIELD_MANAGER}"
 AUTOSCALER_STATUS: Final = f"status of {contract.AUTOSCALER_FIELD_MANAGER}"
 REPLICAS: Final = "replicas"
-EVENT: Final = "event"
-"""That metrics are missing, or are back: the newest is what holds. Of what was scaled and what is
-advised the write that does it tells, so that neither takes the place of the other."""
-_PACED: Final = frozenset({RECONCILER_STATUS, AUTOSCALER_STATUS})
+STATE_EVENTS: Final = "events of states"
+METRICS_EVENT: Final = "event of metrics"
+SCALE_EVENT: Final = "event of replicas"
+ADVICE_EVENTS: Final = "events of advice"
+"""Events of one kind take the place of earlier ones that still wait, and of no others."""
+
+
+class _Lane(enum.IntEnum):
+    """Kinds that share places; whose turn it is together goes in this order."""
+
+    REPLICAS = 0
+    EVENTS = 1
+    STATUSES = 2
+
+
+_LANES: Final = {
+    REPLICAS: _Lane.REPLICAS,
+    STATE_EVENTS: _Lane.EVENTS,
+    METRICS_EVENT: _Lane.EVENTS,
+    SCALE_EVENT: _Lane.EVENTS,
+    ADVICE_EVENTS: _Lane.EVENTS,
+    RECONCILER_STATUS: _Lane.STATUSES,
+    AUTOSCALER_STATUS: _Lane.STATUSES,
+}
+_PLACES: Final = {
+    _Lane.REPLICAS: AT_ONCE,
+    _Lane.EVENTS: EVENTS_AT_ONCE,
+    _Lane.STATUSES: AT_ONCE,
+}
 _GONE: Final = 404
 """Not a 409: that says that somebody else wrote in between."""
 
@@ -81,6 +110,9 @@ class _Box:
     rests_until: float = float("-inf")
     unheard: bool = False
     """It rests because the apiserver did not answer."""
+    forgotten: bool = False
+    """The API is gone: the box goes, too, once nothing is under way. A successor's first write must
+    not be overtaken by its predecessor's last."""
 
 
 class Outbox:
@@ -96,9 +128,10 @@ class Outbox:
         self._monotonic = monotonic
         self._boxes: dict[Address, _Box] = {}
         self._waiting: dict[Address, _Box] = {}
-        self._under_way = {True: 0, False: 0}
-        """Of those that share the pace, and of the others."""
+        self._under_way = dict.fromkeys(_Lane, 0)
         self._all = _Bucket(1.0, monotonic())
+        self._returned = float("-inf")
+        """When the apiserver answered again."""
         self._changed = asyncio.Event()
 
     def put(self, key: ObjectKey, kind: str, send: Send, *, figures: bool = False) -> None:
@@ -114,6 +147,7 @@ class Outbox:
         box = self._boxes.get(address)
         if box is None:
             box = self._boxes[address] = _Box(_Bucket(SAVED_STATUS_WRITES, now))
+        box.forgotten = False
         due = now + (FIGURES_GIVE_WAY if figures else 0.0)
         box.due = due if box.send is None else min(box.due, due)
         box.send, box.again = send, None
@@ -134,12 +168,20 @@ class Outbox:
 
     def forget(self, key: ObjectKey) -> None:
         """The API is gone."""
-        for kind in (*_PACED, REPLICAS, EVENT):
+        for kind in _LANES:
             self.withdraw(key, kind)
-            self._boxes.pop((key, kind), None)
+            box = self._boxes.get((key, kind))
+            if box is not None and box.sending:
+                box.forgotten = True
+            else:
+                self._boxes.pop((key, kind), None)
 
     def go_on(self) -> None:
-        """End the rests of what the apiserver did not answer: it does again. The pace stays."""
+        """End the rests of what the apiserver did not answer: it does again. The pace stays.
+
+        What is under way may still fail of that it did not, and does not rest either.
+        """
+        self._returned = self._monotonic()
         for box in self._waiting.values():
             if box.unheard:
                 box.rests_until = float("-inf")
@@ -163,38 +205,39 @@ class Outbox:
     def take(self, now: float) -> Address | None:
         """Whose turn it is, which is to be delivered then; None: nobody's yet."""
         ready = [
-            (address[1] in _PACED, box.due, address)
+            (_LANES[address[1]], box.due, address)
             for address, box in self._waiting.items()
             if self._seconds_until(address, box, now) <= 0.0
         ]
         if not ready:
             return None
-        paced, _, address = min(ready)
+        lane, _, address = min(ready)
         box = self._boxes[address]
-        if paced:
+        if lane is _Lane.STATUSES:
             box.bucket.tokens -= 1.0
             self._all.tokens -= 1.0
         box.sending = True
-        self._under_way[paced] += 1
+        self._under_way[lane] += 1
         return address
 
     async def deliver(self, address: Address) -> None:
         """Send what was taken."""
-        box = self._boxes.get(address)
-        send = None if box is None else box.send
+        box = self._boxes[address]
+        send = box.send
         try:
-            if box is not None and send is not None:
+            if send is not None:
                 box.send, box.again = None, send
                 self._waiting.pop(address, None)
                 await self._send(address, box, send)
         finally:
-            if box is not None:
-                box.sending = False
-            self._under_way[address[1] in _PACED] -= 1
+            box.sending = False
+            if box.forgotten:
+                del self._boxes[address]
+            self._under_way[_LANES[address[1]]] -= 1
             self._changed.set()
 
     async def _send(self, address: Address, box: _Box, send: Send) -> None:
-        facts = {"api": str(address[0]), "kind": address[1]}
+        facts, began = {"api": str(address[0]), "kind": address[1]}, self._monotonic()
         try:
             await send()
         except ApplyError as error:
@@ -210,7 +253,8 @@ class Outbox:
             return
         box.failures += 1
         box.unheard = isinstance(failed, ApplyError) and failed.unheard
-        box.rests_until = self._monotonic() + rest_after(box.failures, failed)
+        if not (box.unheard and began < self._returned):
+            box.rests_until = self._monotonic() + rest_after(box.failures, failed)
         if box.again is not None:
             box.send = box.again
             self._waiting[address] = box
@@ -221,11 +265,11 @@ class Outbox:
 
     def _seconds_until(self, address: Address, box: _Box, now: float) -> float:
         """Until it may be sent, as far as that can be told; 0 is now."""
-        paced = address[1] in _PACED
-        if box.sending or self._under_way[paced] >= AT_ONCE:
+        lane = _LANES[address[1]]
+        if box.sending or self._under_way[lane] >= _PLACES[lane]:
             return LONGEST_SLEEP  # its end is told
         wait = box.rests_until - now
-        if paced:
+        if lane is _Lane.STATUSES:
             rate, own = STATUS_WRITES_PER_SECOND, 1.0 / SECONDS_PER_STATUS_WRITE
             wait = max(
                 wait,

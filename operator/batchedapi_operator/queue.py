@@ -60,6 +60,8 @@ class WorkQueue:
         self._result = result
         self._entries: dict[ObjectKey, _Entry] = {}
         self._slots = asyncio.Semaphore(CONCURRENCY)
+        self._returned = float("-inf")
+        """When the apiserver answered again."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -75,7 +77,11 @@ class WorkQueue:
         entry.fresh.set()
 
     def go_on(self) -> None:
-        """End the back-off of those that the apiserver did not answer: it does again."""
+        """End the back-off of those that the apiserver did not answer: it does again.
+
+        What runs may still fail of that it did not, and does not rest either.
+        """
+        self._returned = time.monotonic()
         for entry in self._entries.values():
             if entry.failures and entry.unheard:
                 entry.fresh.set()
@@ -117,6 +123,8 @@ class WorkQueue:
             again = await self._work(key)
         except ApplyError as error:
             entry.failed(error)
+            if entry.unheard and started < self._returned:
+                entry.rest = 0.0
             log.warning("reconcile failed", extra={"api": str(key), "error": error.message})
         except Exception as error:  # behind kopf's handlers: one bad API must not stop others
             entry.failed(error)

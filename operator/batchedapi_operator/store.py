@@ -202,6 +202,11 @@ class Store:
         lasting = json.loads(zlib.decompress(self._lasting[key]))
         return {**brief, "status": {**brief["status"], "autoscaling": lasting}}
 
+    def replaced(self, key: ObjectKey, uid: str) -> bool:
+        """Whether an API of that name is known, and it is another than the one with that uid."""
+        known = self._apis.get(key)
+        return known is not None and known["metadata"]["uid"] != uid
+
     def deployment(self, key: ObjectKey) -> DeploymentView | None:
         """The API's Deployment."""
         return self._deployments.get(key)

@@ -127,11 +127,11 @@ class Apiserver:
         self.writes += bool(force) or 1
         return body
 
-    async def apply_status(self, _key: ObjectKey, _uid: str, _status: Any, _manager: str) -> None:
+    async def apply_status(self, _key: ObjectKey, _status: Any, _manager: str) -> None:
         """Count."""
         self.writes += 1
 
-    async def scale(self, _key: ObjectKey, _replicas: int) -> None:
+    async def scale(self, _key: ObjectKey, _replicas: int, **_precondition: object) -> None:
         """Count."""
         self.writes += 1
 

@@ -11,9 +11,15 @@ from typing import Final
 
 from batchedapi_core.bottleneck import SHORTEST_WINDOW, Verdict, diagnose
 from batchedapi_core.manifest import BatchedAPI, ScalingMode
+from batchedapi_core.placement import Advice, AdviceReason
 from batchedapi_core.scaling import SECONDS_BETWEEN_LOOKS, Observation, decide, observe
 from batchedapi_operator.autoscaling import report
-from batchedapi_operator.autoscaling.advice import advice_seen, advice_unseen, standing_in
+from batchedapi_operator.autoscaling.advice import (
+    advice_seen,
+    advice_unseen,
+    notes_of_advice,
+    standing_in,
+)
 from batchedapi_operator.autoscaling.bottleneck import evidence_of
 from batchedapi_operator.autoscaling.in_effect import (
     effective_of,
@@ -33,7 +39,14 @@ from batchedapi_operator.cluster import Cluster, rfc3339, utc_now
 from batchedapi_operator.errors import InvalidSpecError
 from batchedapi_operator.keys import JsonObject, ObjectKey
 from batchedapi_operator.metrics import Metrics
-from batchedapi_operator.outbox import AUTOSCALER_STATUS, EVENT, REPLICAS, Outbox
+from batchedapi_operator.outbox import (
+    ADVICE_EVENTS,
+    AUTOSCALER_STATUS,
+    METRICS_EVENT,
+    REPLICAS,
+    SCALE_EVENT,
+    Outbox,
+)
 from batchedapi_operator.reconcile.views import DeploymentView, PodView
 from batchedapi_operator.store import Store
 
@@ -212,7 +225,7 @@ class Autoscaler:
             self._outbox.put(key, REPLICAS, partial(self._scale, subject, decided))
         note = watched.note_of_hold(decision, decided.sentence, now)
         if note is not None:
-            self._outbox.put(key, EVENT, partial(self._writes.event, key, watched.uid, note))
+            self._outbox.put(key, METRICS_EVENT, self._writes.events(key, watched.uid, (note,)))
         due = now - watched.reported >= SECONDS_PER_WRITE
         held = watched.held_since
         unsure = held is not None and now - held < SECONDS_BEFORE_HOLD
@@ -228,7 +241,7 @@ class Autoscaler:
         watched.scaled(rfc3339(self._wall()))
         if self._watched.get(key) is watched:
             self._report(subject, decided)
-        await self._writes.event(key, watched.uid, note)
+            self._outbox.put(key, SCALE_EVENT, self._writes.events(key, watched.uid, (note,)))
 
     def _report(self, subject: _Subject, decided: report.Decided) -> None:
         key, api, watched = subject.key, subject.api, subject.watched
@@ -256,9 +269,11 @@ class Autoscaler:
         advised = frozenset(one.reason for one in advice)
 
         async def tell() -> None:
-            await self._writes.status(key, watched.uid, after)
+            if self._store.replaced(key, watched.uid):
+                return
+            await self._writes.status(key, after)
             watched.scale_untold = watched.last_scale != scaled
-            await self._writes.advice(key, watched.uid, advice, watched.advised)
+            self._tell_advice(key, watched.uid, advice, watched.advised)
             watched.advised = advised
 
         told = advised == watched.advised and not states_differ(before, after)
@@ -268,6 +283,18 @@ class Autoscaler:
             self._outbox.put(key, AUTOSCALER_STATUS, tell, figures=figures)
         else:
             self._outbox.withdraw(key, AUTOSCALER_STATUS)
+
+    def _tell_advice(
+        self,
+        key: ObjectKey,
+        uid: str,
+        advice: tuple[Advice, ...],
+        standing: frozenset[AdviceReason],
+    ) -> None:
+        """An event for each piece that is new."""
+        notes = notes_of_advice(advice, standing)
+        if notes and self._store.api(key) is not None:
+            self._outbox.put(key, ADVICE_EVENTS, self._writes.events(key, uid, notes))
 
     def _verdict(
         self, subject: _Subject, decided: report.Decided, pods: tuple[Rise, ...]
@@ -291,8 +318,10 @@ class Autoscaler:
             native = api.spec.autoscaling.mode is ScalingMode.NATIVE
             if native and await self._writes.watch_is_behind(key, uid):
                 return  # paused, and there are replicas to look at as soon as the watch brings them
-            await self._writes.status(key, uid, after)
-            await self._writes.advice(key, uid, advice, standing_in(before))
+            if self._store.replaced(key, uid):
+                return
+            await self._writes.status(key, after)
+            self._tell_advice(key, uid, advice, standing_in(before))
 
         if news(before, after):
             self._outbox.withdraw(key, REPLICAS)

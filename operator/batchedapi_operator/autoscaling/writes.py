@@ -1,16 +1,17 @@
 """What the autoscaler writes: replicas, its part of the status, events."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
+from functools import partial
 
 from batchedapi_core import contract
-from batchedapi_core.placement import Advice, AdviceReason
 from batchedapi_core.scaling import ScalingDecision
-from batchedapi_operator.autoscaling.advice import notes_of_advice
 from batchedapi_operator.cluster import Cluster
+from batchedapi_operator.errors import ConflictError
 from batchedapi_operator.events import Note, record
 from batchedapi_operator.keys import DEPLOYMENTS, JsonObject, ObjectKey
+from batchedapi_operator.outbox import Send
 from batchedapi_operator.reconcile.views import DeploymentView
 
 log = logging.getLogger(__name__)
@@ -37,15 +38,18 @@ class Writes:
         """
         if decision.desired == deployment.replicas:
             return None
-        body = await self._cluster.get(DEPLOYMENTS, key)
-        live = DeploymentView.of(body) if body is not None else None
-        if live is None or (live.child.uid, live.replicas) != (
-            deployment.child.uid,
-            deployment.replicas,
-        ):
-            # Decided on what is no longer so: the watch is behind, the next look will know.
-            return None
-        await self._cluster.scale(key, decision.desired)
+        try:
+            await self._scale(key, deployment, decision.desired)
+        except ConflictError:  # its status alone may have changed since the watch told of it
+            body = await self._cluster.get(DEPLOYMENTS, key)
+            live = DeploymentView.of(body) if body is not None else None
+            if live is None or (live.child.uid, live.replicas) != (
+                deployment.child.uid,
+                deployment.replicas,
+            ):
+                # Decided on what is no longer so: the watch is behind, the next look will know.
+                return None
+            await self._scale(key, live, decision.desired)
         log.info(
             "replicas changed",
             extra={
@@ -59,26 +63,20 @@ class Writes:
         up = decision.desired > deployment.replicas
         return Note("Normal", "ScaledUp" if up else "ScaledDown", "Scale", text)
 
+    async def _scale(self, key: ObjectKey, deployment: DeploymentView, replicas: int) -> None:
+        """That very version: one that anybody else has scaled since is left alone."""
+        uid, version = deployment.child.uid, deployment.version
+        await self._cluster.scale(key, replicas, uid=uid, version=version)
+
     async def watch_is_behind(self, key: ObjectKey, uid: str) -> bool:
         """Whether the API with that uid has a Deployment that the watch has not brought."""
         body = await self._cluster.get(DEPLOYMENTS, key)
         return body is not None and DeploymentView.of(body).child.owner_uid == uid
 
-    async def status(self, key: ObjectKey, uid: str, status: JsonObject) -> None:
+    async def status(self, key: ObjectKey, status: JsonObject) -> None:
         """The autoscaler's part."""
-        await self._cluster.apply_status(key, uid, status, contract.AUTOSCALER_FIELD_MANAGER)
+        await self._cluster.apply_status(key, status, contract.AUTOSCALER_FIELD_MANAGER)
 
-    async def advice(
-        self,
-        key: ObjectKey,
-        uid: str,
-        advice: tuple[Advice, ...],
-        standing: frozenset[AdviceReason],
-    ) -> None:
-        """An event for each piece that is new."""
-        for note in notes_of_advice(advice, standing):
-            await self.event(key, uid, note)
-
-    async def event(self, key: ObjectKey, uid: str, note: Note) -> None:
-        """Record it."""
-        await record(self._cluster, note, key, uid, self._wall())
+    def events(self, key: ObjectKey, uid: str, notes: Iterable[Note]) -> Send:
+        """What records them, with the time of now, whenever it is called."""
+        return partial(record, self._cluster, tuple(notes), key, uid, self._wall())

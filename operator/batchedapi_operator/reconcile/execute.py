@@ -4,14 +4,16 @@ import hashlib
 import json
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 
 from batchedapi_core import contract
 from batchedapi_operator.cluster import Cluster
 from batchedapi_operator.errors import NotOwnedError
 from batchedapi_operator.events import record
-from batchedapi_operator.keys import CONFIG_MAPS, JsonObject, ObjectKey, Resource
+from batchedapi_operator.keys import CONFIG_MAPS, DEPLOYMENTS, JsonObject, ObjectKey, Resource
+from batchedapi_operator.outbox import Send
 from batchedapi_operator.reconcile.plan import Apply, Plan
-from batchedapi_operator.reconcile.views import ChildView
+from batchedapi_operator.reconcile.views import ChildView, DeploymentView
 
 
 class Executor:
@@ -30,20 +32,21 @@ class Executor:
             NotOwnedError: A revision's name is taken.
             ApplyError: A write failed; the plan is to be made anew.
         """
-        for apply in plan.apply:
-            await self._apply(apply)
+        uids = {apply.resource: await self._apply(apply) for apply in plan.apply}
         if plan.replicas is not None:
-            await self._cluster.scale(key, plan.replicas)
+            await self._cluster.scale(key, plan.replicas, uid=uids[DEPLOYMENTS])
         for child in plan.delete:
             name = ObjectKey(key.namespace, child.name)
             await self._cluster.delete(CONFIG_MAPS, name, child.uid)
             self._applied.pop((CONFIG_MAPS, name), None)
 
-    async def write_status(self, key: ObjectKey, uid: str, plan: Plan) -> None:
-        """The reconciler's part of the status, then the events that tell of it."""
-        await self._cluster.apply_status(key, uid, plan.status, contract.FIELD_MANAGER)
-        for note in plan.notes:
-            await record(self._cluster, note, key, uid, self._wall())
+    async def write_status(self, key: ObjectKey, plan: Plan) -> None:
+        """The reconciler's part of the status."""
+        await self._cluster.apply_status(key, plan.status, contract.FIELD_MANAGER)
+
+    def events(self, key: ObjectKey, uid: str, plan: Plan) -> Send:
+        """What records those that tell of the status, with the time of now."""
+        return partial(record, self._cluster, plan.notes, key, uid, self._wall())
 
     def forget(self, key: ObjectKey) -> None:
         """The API `key` is gone, and its children with it."""
@@ -53,12 +56,13 @@ class Executor:
             if same and child.namespace == key.namespace:
                 del self._applied[resource, child]
 
-    async def _apply(self, apply: Apply) -> None:
+    async def _apply(self, apply: Apply) -> str:
+        """Returns the child's uid."""
         key = ObjectKey.of(apply.body)
         digest = hashlib.sha256(json.dumps(apply.body, sort_keys=True).encode()).hexdigest()
         if apply.existing is not None:
-            if self._applied.get((apply.resource, key)) == (digest, apply.existing.fingerprint):
-                return
+            if self._applied.get((apply.resource, key)) == (digest, _seen(apply.existing)):
+                return apply.existing.uid
             # with the uid, an object that was replaced in between is not written to
             metadata = {**apply.body["metadata"], "uid": apply.existing.uid}
             answer = await self._cluster.apply(
@@ -69,8 +73,10 @@ class Executor:
                 await self._refuse_taken(key, apply.body)
             # without force: against somebody who was quicker to take the name
             answer = await self._cluster.apply(apply.resource, apply.body, force=False)
-        fingerprint = ChildView.of(answer).fingerprint
-        self._applied[apply.resource, key] = (digest, fingerprint)
+        deployed = apply.resource is DEPLOYMENTS
+        child = DeploymentView.of(answer).child if deployed else ChildView.of(answer)
+        self._applied[apply.resource, key] = (digest, _seen(child))
+        return child.uid
 
     async def _refuse_taken(self, key: ObjectKey, body: JsonObject) -> None:
         """A revision is found by its label; one without it may be there under the same name."""
@@ -78,3 +84,8 @@ class Executor:
         (owner,) = body["metadata"]["ownerReferences"]
         if found is not None and ChildView.of(found).owner_uid not in {"", owner["uid"]}:
             raise NotOwnedError("ConfigMap", str(key), f"{key.namespace}/{owner['name']}")
+
+
+def _seen(child: ChildView) -> str:
+    """What tells that an apply is due again; a Deployment that was scaled is as it was applied."""
+    return child.asked or child.fingerprint

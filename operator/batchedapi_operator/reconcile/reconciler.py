@@ -14,7 +14,7 @@ from batchedapi_operator.errors import (
     RefusedError,
 )
 from batchedapi_operator.keys import BATCHED_APIS, JsonObject, ObjectKey
-from batchedapi_operator.outbox import RECONCILER_STATUS, Outbox
+from batchedapi_operator.outbox import RECONCILER_STATUS, STATE_EVENTS, Outbox
 from batchedapi_operator.reconcile.conditions import refusal_reason
 from batchedapi_operator.reconcile.execute import Executor
 from batchedapi_operator.reconcile.observe import observe
@@ -87,10 +87,17 @@ class Reconciler:
         if same(observed.status, made.status) and not sending:
             self._outbox.withdraw(key, RECONCILER_STATUS)
         else:
-            uid = document["metadata"]["uid"]
-            write = partial(self._executor.write_status, key, uid, made)
+            write = partial(self._write_status, key, document["metadata"]["uid"], made)
             self._outbox.put(key, RECONCILER_STATUS, write)
         return made.retry_after
+
+    async def _write_status(self, key: ObjectKey, uid: str, made: Plan) -> None:
+        """The status, and once it is there the events that tell of it."""
+        if self._store.replaced(key, uid):
+            return
+        await self._executor.write_status(key, made)
+        if made.notes and self._store.api(key) is not None:
+            self._outbox.put(key, STATE_EVENTS, self._executor.events(key, uid, made))
 
     def _refused(self, document: JsonObject, observed: Observed, problem: InvalidSpecError) -> Plan:
         now = rfc3339(self._wall())

@@ -1,7 +1,9 @@
 """What the operator needs of the objects it reads; parsed once, at the edge."""
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, Self
 
@@ -70,6 +72,8 @@ class ChildView:
     """Its revision label."""
     fingerprint: str
     """Changes when anything that an apply could put right has changed."""
+    asked: str = ""
+    """Of a Deployment the same, but that replicas change nothing; empty of other kinds."""
 
     @classmethod
     def of(cls, body: JsonObject) -> Self:
@@ -103,6 +107,14 @@ def _fingerprint(metadata: Mapping[str, Any]) -> str:
     return f"{metadata['uid']}/{metadata['generation']}/{labels}/{owners}"
 
 
+def _asked(body: JsonObject) -> str:
+    metadata = body["metadata"]
+    spec = {name: value for name, value in body["spec"].items() if name != "replicas"}
+    owners = sorted(owner["uid"] for owner in metadata.get("ownerReferences") or ())
+    seen = [metadata["uid"], spec, metadata.get("labels") or {}, owners]
+    return hashlib.sha256(json.dumps(seen, sort_keys=True).encode()).hexdigest()
+
+
 @dataclass(frozen=True, slots=True)
 class DeploymentView:
     """The Deployment of an API: what it is asked for and how far it has come."""
@@ -123,6 +135,8 @@ class DeploymentView:
     setting: Stored | None
     """Environment and resources of its serving container; None without one."""
     conditions: Mapping[str, ConditionView] = field(default_factory=dict)
+    version: str = field(default="", compare=False)
+    """As the apiserver counts; that it is another says nothing."""
 
     @classmethod
     def of(cls, body: JsonObject) -> Self:
@@ -131,7 +145,7 @@ class DeploymentView:
         template = spec["template"]
         serving = [c for c in template["spec"]["containers"] if c["name"] == CONTAINER]
         return cls(
-            child=ChildView.of(body),
+            child=replace(ChildView.of(body), asked=_asked(body)),
             replicas=spec.get("replicas", 1),
             replicas_owned=any(
                 "f:replicas" in entry.get("fieldsV1", {}).get("f:spec", {})
@@ -145,6 +159,7 @@ class DeploymentView:
             revision=(template["metadata"].get("labels") or {}).get(contract.LABEL_REVISION, ""),
             setting=Stored.of(serving[0], metadata.get("managedFields") or ()) if serving else None,
             conditions=_conditions(status),
+            version=metadata.get("resourceVersion", ""),
         )
 
 

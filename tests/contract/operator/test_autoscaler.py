@@ -77,9 +77,8 @@ async def test_every_field_that_the_autoscaler_writes_is_kept_by_the_apiserver(
     await world.create_api("told", {"predictor": IN_IMAGE, "paused": True})
     written = full_report()
     key = ObjectKey(world.namespace, "told")
-    uid = (await world.api("told"))["metadata"]["uid"]
 
-    await world.kube.apply_status(key, uid, written, "contract-tests")
+    await world.kube.apply_status(key, written, "contract-tests")
 
     status = (await world.api("told"))["status"]
     for part in ("batching", "autoscaling", "effective"):
@@ -97,9 +96,8 @@ async def test_standing_aside_takes_the_figures_out_and_leaves_what_was_learned(
     await world.until_condition("aside", "AutoscalingActive", "External")
     written = full_report()
     key = ObjectKey(world.namespace, "aside")
-    uid = (await world.api("aside"))["metadata"]["uid"]
 
-    await world.kube.apply_status(key, uid, written, contract.AUTOSCALER_FIELD_MANAGER)
+    await world.kube.apply_status(key, written, contract.AUTOSCALER_FIELD_MANAGER)
 
     async def aside() -> bool:
         return not (await world.api("aside"))["status"]["autoscaling"].get("policy")

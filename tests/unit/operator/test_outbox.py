@@ -13,12 +13,17 @@ from batchedapi_operator.errors import (
 )
 from batchedapi_operator.keys import ObjectKey
 from batchedapi_operator.outbox import (
+    ADVICE_EVENTS,
     AT_ONCE,
     AUTOSCALER_STATUS,
+    EVENTS_AT_ONCE,
     FIGURES_GIVE_WAY,
+    METRICS_EVENT,
     RECONCILER_STATUS,
     REPLICAS,
     SAVED_STATUS_WRITES,
+    SCALE_EVENT,
+    STATE_EVENTS,
     Outbox,
 )
 
@@ -140,6 +145,59 @@ async def test_replicas_wait_for_no_status() -> None:
     assert 100 == sent.texts.count("replicas")
 
 
+async def test_replicas_wait_for_no_event() -> None:
+    """An apiserver that hangs would hold them up for as long as a request may take.
+
+    One that is caught up with has better to do than to take a hundred events at once.
+    """
+    sent, hung, outbox = Sent(), Sent(), Outbox(monotonic=asyncio.get_running_loop().time)
+    hung.takes = 15.0
+    running = asyncio.create_task(outbox.run())
+    for number in range(100):
+        for kind in (STATE_EVENTS, SCALE_EVENT, ADVICE_EVENTS, METRICS_EVENT):
+            outbox.put(key(number), kind, hung.word(kind))
+    await asyncio.sleep(1.0)
+    for number in range(100):
+        outbox.put(key(number), REPLICAS, sent.word("replicas"))
+    await asyncio.sleep(1.0)
+    running.cancel()
+
+    assert 100 == len(sent.words)
+    assert EVENTS_AT_ONCE == len(hung.words)
+
+
+async def test_a_successor_is_told_after_its_predecessor_was_or_it_would_be_told_last() -> None:
+    """A status is applied to whichever API has the name: the last to arrive holds."""
+    old, new, outbox = Sent(), Sent(), Outbox(monotonic=asyncio.get_running_loop().time)
+    old.takes = 5.0
+    running = asyncio.create_task(outbox.run())
+    outbox.put(KEY, RECONCILER_STATUS, old.word("predecessor"))
+    await asyncio.sleep(1.0)
+    outbox.forget(KEY)
+    outbox.put(KEY, RECONCILER_STATUS, new.word("successor"))
+    await asyncio.sleep(10.0)
+    running.cancel()
+
+    (begun, _), (told, _) = *old.words, *new.words
+    assert told >= begun + 5.0
+
+
+async def test_nothing_is_left_of_an_api_that_is_gone() -> None:
+    """Also where something was under way: names come and go for years."""
+    sent, outbox = Sent(), Outbox(monotonic=asyncio.get_running_loop().time)
+    sent.takes, sent.error = 5.0, ApplyError("no answer", 0)
+    running = asyncio.create_task(outbox.run())
+    for kind in (RECONCILER_STATUS, REPLICAS, SCALE_EVENT):
+        outbox.put(KEY, kind, sent.word(kind))
+    await asyncio.sleep(1.0)
+    outbox.forget(KEY)
+    await asyncio.sleep(10.0)
+    running.cancel()
+
+    assert 3 == len(sent.words)
+    assert not outbox._boxes
+
+
 async def test_a_refused_write_is_tried_again_ever_more_slowly_and_alone() -> None:
     """Today's every 2 s for each API would be all of the pace; others go out as ever."""
     sent, bad = Sent(), Sent()
@@ -249,6 +307,24 @@ async def test_an_apiserver_that_answers_again_ends_the_rests_of_what_it_did_not
     running.cancel()
 
     assert times == len(sent.words)
+
+
+@pytest.mark.parametrize(("status", "times"), [(504, [0.0, 5.0]), (403, [0.0])])
+async def test_what_was_sent_before_the_apiserver_answered_again_and_fails_after_it_does_not_rest(
+    status: int, times: list[float]
+) -> None:
+    """An apiserver that was stopped gives up what it was asked before, once it goes on."""
+    sent, outbox = Sent(), Outbox(monotonic=asyncio.get_running_loop().time)
+    sent.takes, sent.error = 5.0, ApplyError("gave up", status)
+    running, began = asyncio.create_task(outbox.run()), asyncio.get_running_loop().time()
+    outbox.put(KEY, REPLICAS, sent.word("replicas"))
+    await asyncio.sleep(4.0)
+
+    outbox.go_on()
+    await asyncio.sleep(1.2)
+    running.cancel()
+
+    assert times == [pytest.approx(time - began, abs=0.01) for time, _ in sent.words]
 
 
 async def test_what_is_withdrawn_or_of_an_api_that_is_gone_is_not_sent() -> None:

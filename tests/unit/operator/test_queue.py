@@ -103,6 +103,23 @@ async def test_an_apiserver_that_answers_again_ends_the_rests_of_those_it_did_no
     await queue.close()
 
 
+@pytest.mark.parametrize(("status", "runs"), [(504, 2), (403, 1)])
+async def test_what_ran_before_the_apiserver_answered_again_and_fails_after_it_does_not_rest(
+    status: int, runs: int
+) -> None:
+    """An apiserver that was stopped gives up what it was asked before, once it goes on."""
+    work = Recorder(failures=20, status=status, takes=1.0)
+    queue = WorkQueue(work)
+    queue.enqueue(KEY)
+    await asyncio.sleep(0.5)
+
+    queue.go_on()
+    await asyncio.sleep(0.6)
+
+    assert runs == len(work.runs)
+    await queue.close()
+
+
 async def test_an_event_does_not_cut_a_back_off_short_but_the_user_does() -> None:
     """Our own writes cause events: cutting short on those would be a hot loop."""
     work = Recorder(failures=6)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from batchedapi_core.manifest import BatchedAPI, parse_api
-from batchedapi_operator.errors import ApplyError
+from batchedapi_operator.errors import ApplyError, ConflictError
 from batchedapi_operator.keys import (
     BATCHED_APIS,
     DEPLOYMENTS,
@@ -191,6 +191,12 @@ class MemoryCluster:
             raise failure
         self.writes.append((verb, what))
 
+    def _same(self, resource: Resource, key: ObjectKey, uid: str) -> None:
+        """Of children; a status goes to whichever API has the name."""
+        found = self.objects.get((resource, key))
+        if found is None or found["metadata"]["uid"] != uid:
+            raise ConflictError(f"{resource.kind} {key}: its uid is not {uid}", 409)
+
     async def get(self, resource: Resource, key: ObjectKey) -> JsonObject | None:
         """As Cluster."""
         return self.objects.get((resource, key))
@@ -221,6 +227,8 @@ class MemoryCluster:
     async def apply(self, resource: Resource, body: JsonObject, *, force: bool) -> JsonObject:
         """As Cluster: what was there and is not in `body` stays, at the top of `spec`."""
         key = ObjectKey.of(body)
+        if "uid" in body["metadata"]:
+            self._same(resource, key, body["metadata"]["uid"])
         self._write("apply" if force else "create", f"{resource.kind}/{key.name}")
         self.version += 1
         old = self.objects.get((resource, key), {"metadata": {}})
@@ -238,14 +246,13 @@ class MemoryCluster:
         self.objects[resource, key] = merged
         return merged
 
-    async def apply_status(
-        self, key: ObjectKey, uid: str, status: JsonObject, manager: str
-    ) -> None:
+    async def apply_status(self, key: ObjectKey, status: JsonObject, manager: str) -> None:
         """As Cluster: what this manager applied before and does not now is gone.
 
         Fields are owned one by one, conditions by type; no two managers here share one.
         """
-        assert uid == UID
+        if (BATCHED_APIS, key) not in self.objects:
+            raise ApplyError(f"status of {key}: not found", 404)
         self._write("status", manager)
         self.statuses.append((manager, status))
         body = self.objects[BATCHED_APIS, key]
@@ -255,11 +262,21 @@ class MemoryCluster:
         kept = {p: v for p, v in _fields(body.get("status", {})).items() if p not in dropped}
         self.objects[BATCHED_APIS, key] = {**body, "status": _status_of(kept | applied)}
 
-    async def scale(self, key: ObjectKey, replicas: int) -> None:
+    async def scale(
+        self, key: ObjectKey, replicas: int, *, uid: str, version: str | None = None
+    ) -> None:
         """As Cluster."""
-        self._write("scale", str(replicas))
+        if (DEPLOYMENTS, key) not in self.objects:
+            raise ApplyError(f"scale of {key}: not found", 404)
+        self._same(DEPLOYMENTS, key, uid)
         body = self.objects[DEPLOYMENTS, key]
+        if version not in {None, body["metadata"].get("resourceVersion", "")}:
+            raise ConflictError(f"scale of {key}: it has been modified", 409)
+        self._write("scale", str(replicas))
+        self.version += 1
         body["spec"]["replicas"] = replicas
+        body["metadata"]["generation"] = body["metadata"].get("generation", 0) + 1
+        body["metadata"]["resourceVersion"] = str(self.version)
         body["metadata"]["managedFields"] = [{"fieldsV1": {"f:spec": {"f:replicas": {}}}}]
 
     async def delete(self, resource: Resource, key: ObjectKey, uid: str) -> None:

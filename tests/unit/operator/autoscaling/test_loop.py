@@ -215,18 +215,48 @@ async def test_a_restart_moves_nothing_and_keeps_what_was_learned() -> None:
     assert busy.reason("AutoscalingActive") == "Active"
 
 
-async def test_a_decision_on_a_stale_count_is_not_carried_out() -> None:
+@pytest.mark.parametrize(
+    ("live", "scaled"),
+    [
+        ({"replicas": 5, "resourceVersion": "8"}, []),  # by whoever: the watch is behind
+        ({"replicas": 1, "resourceVersion": "8", "uid": "another"}, []),
+        ({"replicas": 1, "resourceVersion": "8"}, ["4"]),  # its status alone
+        ({"replicas": 1}, ["4"]),
+    ],
+)
+async def test_a_decision_is_carried_out_on_what_it_was_taken_for_alone(
+    live: dict[str, Any], scaled: list[str]
+) -> None:
     """The watch may be behind: never shrink on cached data alone (O8)."""
-    busy = Situation(autoscaling={"maxReplicas": 5})
+    busy = Situation(autoscaling={"maxReplicas": 4})
     busy.rate = 900.0
-    busy.cluster.objects[DEPLOYMENTS, KEY] = deployment_body(replicas=5)
-    end = busy.now + 60
-    while busy.now < end:  # without the watch's refresh
+    busy.cluster.objects[DEPLOYMENTS, KEY] = deployment_body(**live)
+    while busy.now < 60 and not busy.cluster.writes:  # without the watch's refresh
         busy.now += 5
         busy.rows += 5 * busy.rate
         await busy.autoscaler.round()
+        await deliver_all(busy.outbox)
+        busy.cluster.writes = [one for one in busy.cluster.writes if one[0] == "scale"]
 
-    assert busy.replicas == 5
+    assert scaled == [what for _, what in busy.cluster.writes]
+
+
+async def test_what_an_api_was_told_is_not_told_its_successor() -> None:
+    """The apiserver heeds no uid where a status is applied: it goes to whoever has the name."""
+    busy = Situation(autoscaling={"maxReplicas": 5})
+    await busy.run(30)
+    busy.rate, before = 900.0, len(busy.cluster.statuses)
+    for _ in range(12):
+        busy.now += 5.0
+        busy.rows += 5.0 * busy.rate
+        await busy.autoscaler.round()
+    successor = api_body(autoscaling={"maxReplicas": 5})
+    successor["metadata"]["uid"] = "another"
+    busy.store.put_api(successor)
+
+    await deliver_all(busy.outbox)
+
+    assert before == len(busy.cluster.statuses)
 
 
 async def test_pods_of_others_with_our_label_are_not_scraped() -> None:

@@ -1,6 +1,7 @@
 """Observe, plan and execute together, against a cluster in memory."""
 
 import asyncio
+import copy
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -16,6 +17,7 @@ from tests.unit.operator.worlds import (
     deliver_all,
 )
 
+from batchedapi_core import contract
 from batchedapi_operator.errors import (
     ApplyError,
     ConflictError,
@@ -80,6 +82,56 @@ async def test_a_plan_that_was_carried_out_is_not_carried_out_again(cluster: Mem
 
     assert again is None
     assert [] == cluster.writes
+
+
+async def test_a_deployment_that_was_scaled_is_not_applied_again(cluster: MemoryCluster) -> None:
+    """Replicas are in no apply: a hundred scaled at once would be a hundred writes of nothing."""
+    reconciler = reconciler_of(cluster)
+    for _ in range(3):
+        await reconciler.reconcile(KEY)
+    uid = cluster.objects[DEPLOYMENTS, KEY]["metadata"]["uid"]
+    await cluster.scale(KEY, 5, uid=uid)
+    cluster.writes.clear()
+
+    await reconciler.reconcile(KEY)
+
+    assert [] == [what for verb, what in cluster.writes if verb != "status"]
+
+
+@pytest.mark.parametrize("part", ["spec", "labels", "ownerReferences"])
+async def test_a_deployment_that_was_edited_is_applied_again(
+    cluster: MemoryCluster, part: str
+) -> None:
+    """Whatever an apply could put right."""
+    reconciler = reconciler_of(cluster)
+    for _ in range(3):
+        await reconciler.reconcile(KEY)
+    body = copy.deepcopy(cluster.objects[DEPLOYMENTS, KEY])
+    if part == "spec":
+        body["spec"]["template"]["spec"]["containers"][0]["image"] = "edited"
+    else:
+        del body["metadata"][part]
+        body["metadata"]["managedFields"].append({"manager": contract.FIELD_MANAGER})
+    cluster.put(DEPLOYMENTS, body)
+    cluster.writes.clear()
+
+    await reconciler.reconcile(KEY)
+
+    assert ("apply", "Deployment/iris") in cluster.writes
+
+
+async def test_what_an_api_was_told_is_not_told_its_successor(cluster: MemoryCluster) -> None:
+    """The apiserver heeds no uid where a status is applied: it goes to whoever has the name."""
+    store, outbox = Store(), Outbox()
+    await Reconciler(cluster, store, outbox, IMAGE).reconcile(KEY)
+    successor = api_body()
+    successor["metadata"]["uid"] = "another"
+    store.put_api(successor)
+
+    await deliver_all(outbox)
+
+    assert [] == cluster.statuses
+    assert [] == cluster.events
 
 
 async def test_an_operator_that_restarts_settles_without_a_status_write(

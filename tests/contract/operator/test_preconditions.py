@@ -1,0 +1,98 @@
+"""What a real apiserver heeds of uid and version; `worlds.MemoryCluster` does the same."""
+
+import pytest
+from tests.contract.operator.world import World
+
+from batchedapi_operator.errors import ApplyError, ConflictError
+from batchedapi_operator.keys import (
+    BATCHED_APIS,
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    SERVICES,
+    JsonObject,
+    ObjectKey,
+)
+
+pytestmark = pytest.mark.cluster
+
+ANOTHER = "11111111-1111-1111-1111-111111111111"
+LABELS = {"preconditions": "tested"}
+BODIES = [
+    (CONFIG_MAPS, {"data": {}}),
+    (SERVICES, {"spec": {"ports": [{"port": 80}]}}),
+    (
+        DEPLOYMENTS,
+        {
+            "spec": {
+                "replicas": 0,
+                "selector": {"matchLabels": LABELS},
+                "template": {
+                    "metadata": {"labels": LABELS},
+                    "spec": {"containers": [{"name": "serving", "image": "none"}]},
+                },
+            }
+        },
+    ),
+]
+
+
+def named(resource: object, world: World, name: str, body: JsonObject, uid: str) -> JsonObject:
+    """To be applied to the object with that uid."""
+    metadata = {"name": name, "namespace": world.namespace, "uid": uid}
+    kind = {"apiVersion": resource.api_version, "kind": resource.kind}  # type: ignore[attr-defined]
+    return {**kind, **body, "metadata": metadata}
+
+
+@pytest.mark.parametrize(("resource", "body"), BODIES, ids=lambda one: getattr(one, "kind", ""))
+async def test_a_child_that_was_replaced_is_not_applied_to(
+    world: World, resource: object, body: JsonObject
+) -> None:
+    """It is a conflict, to be tried again, and no refusal that would be its user's to mend."""
+    kind = resource.kind.lower()  # type: ignore[attr-defined]
+    made = await world.create(resource, {"metadata": {"name": f"kept-{kind}"}, **body})  # type: ignore[arg-type]
+
+    for uid, name in ((ANOTHER, f"kept-{kind}"), (made["metadata"]["uid"], f"gone-{kind}")):
+        with pytest.raises(ConflictError):
+            await world.kube.apply(
+                resource,  # type: ignore[arg-type]
+                named(resource, world, name, body, uid),
+                force=True,
+            )
+
+
+async def test_a_deployment_is_scaled_as_it_was_decided_on_or_not_at_all(world: World) -> None:
+    """Its uid and its version are heeded; without a version whatever its state is."""
+    resource, body = BODIES[2]
+    made = await world.create(resource, {"metadata": {"name": "scaled"}, **body})
+    key, found = ObjectKey(world.namespace, "scaled"), made["metadata"]
+    uid, version = found["uid"], found["resourceVersion"]
+
+    for other in ({"uid": ANOTHER}, {"uid": uid, "version": "1"}):
+        with pytest.raises(ConflictError):
+            await world.kube.scale(key, 2, **other)
+    live = await world.kube.get(DEPLOYMENTS, key)
+    assert live is not None
+    await world.kube.scale(key, 0, uid=uid, version=live["metadata"]["resourceVersion"])
+    await world.kube.scale(key, 0, uid=uid)
+
+    assert uid == live["metadata"]["uid"]
+    assert version
+    with pytest.raises(ApplyError) as gone:
+        await world.kube.scale(ObjectKey(world.namespace, "gone"), 2, uid=uid)
+    assert 404 == gone.value.status
+
+
+async def test_a_status_goes_to_whichever_api_has_the_name(world: World) -> None:
+    """A uid in it is not heeded, as it is nowhere else; so the operator asks its store first."""
+    spec = {"predictor": {"path": "model:Model"}, "paused": True}
+    await world.create_api("successor", spec)
+    path = BATCHED_APIS.path(world.namespace, "successor", "status")
+    body = named(BATCHED_APIS, world, "successor", {"status": {"phase": "Paused"}}, ANOTHER)
+    query = {"fieldManager": "contract-tests", "force": "true"}
+
+    answer = await world.kube._request(
+        "PATCH", path, query, body, content_type="application/apply-patch+yaml"
+    )
+
+    assert "Paused" == answer["status"]["phase"]
+    assert ANOTHER != answer["metadata"]["uid"]
