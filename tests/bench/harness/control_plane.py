@@ -18,9 +18,10 @@ sys.path.insert(0, str(ROOT))
 
 from tests.cluster.devcluster import pki, tools  # noqa: E402 - where they lie is said above
 
-OPERATOR: Final = pki.Identity("operator", "/O=system:masters/CN=operator")
-ADMIN: Final = pki.Identity("admin", "/O=system:masters/CN=admin")
-SERVER: Final = pki.Identity("kube-apiserver", "/CN=kube-apiserver", "DNS:localhost,IP:127.0.0.1")
+Identity = pki.Identity
+OPERATOR: Final = Identity("operator", "/O=system:masters/CN=operator")
+ADMIN: Final = Identity("admin", "/O=system:masters/CN=admin")
+SERVER: Final = Identity("kube-apiserver", "/CN=kube-apiserver", "DNS:localhost,IP:127.0.0.1")
 START_SECONDS: Final = 240.0
 AUDIT: Final = {
     "apiVersion": "audit.k8s.io/v1",

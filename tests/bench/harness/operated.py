@@ -28,7 +28,7 @@ from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.page import scaling_page
 from batchedapi_serving.metrics.recorder import MethodRecorder
 
-from .control_plane import ADMIN, OPERATOR, ControlPlane, free_port
+from .control_plane import ADMIN, OPERATOR, ControlPlane, Identity, free_port
 
 NAMESPACE: Final = "bench"
 PATH_LOAD: Final = "/load"
@@ -98,41 +98,53 @@ async def answer_as_pods(port: int) -> None:
     await asyncio.Event().wait()
 
 
-def operate(pods_port: int, admin_port: int) -> None:
+def operate(pods_port: int, admin_port: int, decisions_port: int, namespace: str) -> None:
     """The operator, with pods that answer on a port of ours."""
     contract.ADMIN_PORT = pods_port  # type: ignore[misc] # 8081 may be somebody's here
     from batchedapi_operator import logs, process  # noqa: PLC0415 - they read the port
     from batchedapi_operator.settings import LogFormat, Settings  # noqa: PLC0415
 
-    settings = Settings("serving:bench", None, "info", LogFormat.JSON, "127.0.0.1", admin_port)
+    settings = Settings(
+        "serving:bench",
+        namespace,
+        log_format=LogFormat.JSON,
+        admin_host="127.0.0.1",
+        admin_port=admin_port,
+        decisions_port=decisions_port,
+    )
     logs.set_up(settings.log_level, settings.log_format)
     asyncio.run(process.run(settings))
 
 
 def main(arguments: list[str]) -> None:
-    """`pods PORT` or `operator PORT PORT`: the other processes."""
+    """`pods PORT` or `operator PORT PORT PORT NAMESPACE`: the other processes."""
     if arguments[0] == "pods":
         asyncio.run(answer_as_pods(int(arguments[1])))
     else:
-        operate(int(arguments[1]), int(arguments[2]))
+        pods_port, admin_port, decisions_port = map(int, arguments[1:4])
+        operate(pods_port, admin_port, decisions_port, arguments[4])
 
 
 @dataclass
 class Rig:
-    """The control plane, the pods' process and the operator's."""
+    """The control plane, the pods' process and the operator's, which sees one namespace."""
 
     plane: ControlPlane
     kube: Kube
     pods_port: int
     log: Path
+    namespace: str = NAMESPACE
+    identity: Identity = OPERATOR
+    """Requests of `OPERATOR` alone are audited."""
     operator: "subprocess.Popen[bytes] | None" = None
     admin_port: int = 0
 
     def start_operator(self) -> None:
         """As a process of its own; liveness is asked by us."""
         self.admin_port = free_port()
-        environment = {**os.environ, "KUBECONFIG": str(self.plane.kubeconfig(OPERATOR))}
-        words = ["operator", str(self.pods_port), str(self.admin_port)]
+        environment = {**os.environ, "KUBECONFIG": str(self.plane.kubeconfig(self.identity))}
+        ports = map(str, (self.pods_port, self.admin_port, free_port()))
+        words = ["operator", *ports, self.namespace]
         command = [sys.executable, "-m", "harness.operated", *words]
         with self.log.open("ab") as stream:
             self.operator = subprocess.Popen(
@@ -176,16 +188,28 @@ class Rig:
     async def post(self, resource: Any, body: JsonObject) -> JsonObject:
         """As a user's tool would."""
         full = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
-        return await self.kube._request("POST", resource.path(NAMESPACE), {}, full)
+        return await self.kube._request("POST", resource.path(self.namespace), {}, full)
 
     async def merge(self, resource: Any, name: str, body: JsonObject, sub: str = "") -> None:
         """A merge patch."""
-        path = resource.path(NAMESPACE, name, sub)
+        path = resource.path(self.namespace, name, sub)
         await self.kube._request("PATCH", path, {}, body, content_type=_MERGE)
 
     async def list(self, resource: Any) -> list[JsonObject]:
         """All of one kind."""
-        return await self.kube.find(resource, NAMESPACE)
+        return await self.kube.find(resource, self.namespace)
+
+    @asynccontextmanager
+    async def controlled(self) -> AsyncIterator[None]:
+        """The namespace, with controllers; the operator is stopped at the end."""
+        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}}
+        await self.kube._request("POST", "/api/v1/namespaces", {}, space)
+        controllers = asyncio.create_task(self.control())
+        try:
+            yield
+        finally:
+            controllers.cancel()
+            self.stop_operator()
 
     async def control(self) -> None:
         """Be the controllers: pods that are ready at once for each Deployment, until cancelled."""
@@ -229,7 +253,7 @@ class Rig:
         for number in range(replicas, 8):
             with suppress(ApplyError):  # there is none
                 body = {"gracePeriodSeconds": 0}
-                path = PODS.path(NAMESPACE, f"{set_name}-{number}")
+                path = PODS.path(self.namespace, f"{set_name}-{number}")
                 await self.kube._request("DELETE", path, {}, body)
         rolled = {"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable"}
         counts = dict.fromkeys(("replicas", "readyReplicas", "updatedReplicas"), replicas)
@@ -273,16 +297,10 @@ async def rig(plane: ControlPlane) -> AsyncIterator[Rig]:
             kube = Kube(api)
             path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
             await kube._request("POST", path, {}, crd())
-            space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
-            await kube._request("POST", "/api/v1/namespaces", {}, space)
             await asyncio.sleep(3.0)  # until the apiserver serves the new kind
             made = Rig(plane, kube, port, plane.folder / "operator.log")
-            controllers = asyncio.create_task(made.control())
-            try:
+            async with made.controlled():
                 yield made
-            finally:
-                controllers.cancel()
-                made.stop_operator()
     finally:
         pods.kill()
         await pods.wait()
