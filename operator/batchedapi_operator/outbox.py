@@ -243,13 +243,14 @@ class Outbox:
         except ApplyError as error:
             log.warning("write failed", extra={**facts, "error": error.message})
             if error.status == _GONE or error.final:
+                box.again = None
                 return
             failed: Exception = error
         except Exception as error:  # the outbox's loop: one bad API must not stop the others
             log.exception("write failed unexpectedly", extra=facts)
             failed = error
         else:
-            box.failures = 0
+            box.failures, box.again = 0, None  # it holds whole documents
             return
         box.failures += 1
         box.unheard = isinstance(failed, ApplyError) and failed.unheard

@@ -131,8 +131,11 @@ class Apiserver:
         """Count."""
         self.writes += 1
 
-    async def scale(self, _key: ObjectKey, _replicas: int, **_precondition: object) -> None:
+    async def scale(
+        self, key: ObjectKey, replicas: int, *, uid: str, version: str | None = None
+    ) -> None:
         """Count."""
+        del key, replicas, uid, version
         self.writes += 1
 
     async def delete(self, _resource: Resource, _key: ObjectKey, _uid: str) -> None:
@@ -163,37 +166,47 @@ def pod_of(name: str, owner: str, address: str) -> JsonObject:
     }
 
 
+def put_api(store: Store, name: str, addresses: list[str]) -> tuple[ObjectKey, JsonObject]:
+    """An API and its children as the watches would bring them; its key and its Deployment."""
+    key, owned = ObjectKey("bench", name), {"namespace": "bench", "resourceVersion": "1"}
+    store.put_api(
+        {
+            "apiVersion": contract.API_VERSION,
+            "kind": contract.KIND,
+            "metadata": {**owned, "name": name, "uid": name, "generation": 1},
+            "spec": {
+                "predictor": {"path": "model:Model"},
+                "serverSideBatching": {"maxLatency": "100ms"},
+                "autoscaling": {"minReplicas": len(addresses)},
+            },
+        }
+    )
+    owner = [{"kind": contract.KIND, "name": name, "uid": name, "controller": True}]
+    deployment = {
+        "metadata": {**owned, "name": name, "uid": f"{name}-d", "generation": 1,
+                     "ownerReferences": owner},
+        "spec": {
+            "replicas": len(addresses),
+            "template": {"metadata": {}, "spec": {"containers": []}},
+        },
+    }  # fmt: skip
+    store.put_deployment(key, deployment)
+    of_deployment = [{"kind": "Deployment", "uid": f"{name}-d", "controller": True}]
+    replica_set = {**owned, "name": name, "uid": f"{name}-rs"}
+    store.put_replica_set(key, {"metadata": {**replica_set, "ownerReferences": of_deployment}})
+    for number, address in enumerate(addresses):
+        store.put_pod(key, pod_of(f"{name}-{number}", f"{name}-rs", address))
+    return key, deployment
+
+
 def world(apis: int, pods: int) -> tuple[Store, Apiserver]:
-    """APIs and their children as the watches would bring them."""
+    """APIs and their children."""
     store, deployments = Store(), {}
     for number in range(apis):
-        key = ObjectKey("bench", f"api-{number}")
-        owned = {"namespace": "bench", "resourceVersion": "1"}
-        store.put_api(
-            {
-                "apiVersion": contract.API_VERSION,
-                "kind": contract.KIND,
-                "metadata": {**owned, "name": key.name, "uid": key.name, "generation": 1},
-                "spec": {
-                    "predictor": {"path": "model:Model"},
-                    "serverSideBatching": {"maxLatency": "100ms"},
-                    "autoscaling": {"minReplicas": pods},
-                },
-            }
-        )
-        owner = [{"kind": contract.KIND, "name": key.name, "uid": key.name, "controller": True}]
-        deployments[key] = {
-            "metadata": {**owned, "name": key.name, "uid": f"{key.name}-d", "generation": 1,
-                         "ownerReferences": owner},
-            "spec": {"replicas": pods, "template": {"metadata": {}, "spec": {"containers": []}}},
-        }  # fmt: skip
-        store.put_deployment(key, deployments[key])
-        of_deployment = [{"kind": "Deployment", "uid": f"{key.name}-d", "controller": True}]
-        replica_set = {**owned, "name": key.name, "uid": f"{key.name}-rs"}
-        store.put_replica_set(key, {"metadata": {**replica_set, "ownerReferences": of_deployment}})
-        for pod in range(pods):
-            address = f"127.{1 + number // 250}.{1 + number % 250}.{1 + pod}"
-            store.put_pod(key, pod_of(f"{key.name}-{pod}", f"{key.name}-rs", address))
+        group = f"127.{1 + number // 250}.{1 + number % 250}"
+        addresses = [f"{group}.{1 + pod}" for pod in range(pods)]
+        key, deployment = put_api(store, f"api-{number}", addresses)
+        deployments[key] = deployment
     return store, Apiserver(deployments)
 
 

@@ -1,6 +1,8 @@
 """The outbox, in virtual time: who is sent when, and what an apiserver in need is spared."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
 
@@ -196,6 +198,25 @@ async def test_nothing_is_left_of_an_api_that_is_gone() -> None:
 
     assert 3 == len(sent.words)
     assert not outbox._boxes
+
+
+@pytest.mark.parametrize("status", [None, 404])
+async def test_what_was_sent_is_not_kept(status: int | None) -> None:
+    """It holds whole documents, and there are several for each of a thousand APIs."""
+    sent, outbox = Sent(), Outbox(monotonic=asyncio.get_running_loop().time)
+    sent.error = None if status is None else ApplyError("not found", status)
+    word = sent.word("status")
+    kept = weakref.ref(word)
+    outbox.put(KEY, RECONCILER_STATUS, word)
+    running = asyncio.create_task(outbox.run())
+    await asyncio.sleep(1.0)
+    del word
+    sent.error = None  # whose traceback has it, too
+    gc.collect()
+
+    assert 1 == len(sent.words)
+    assert kept() is None
+    running.cancel()
 
 
 async def test_a_refused_write_is_tried_again_ever_more_slowly_and_alone() -> None:
