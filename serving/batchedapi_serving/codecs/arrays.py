@@ -8,7 +8,7 @@ trusted.
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -165,15 +165,6 @@ def _check_range(array: Array, packed: Array, tensor: Tensor, place: str) -> Non
 
 def _path_of_first(wrong: Array) -> str:
     return "".join(f"[{i}]" for i in np.argwhere(wrong)[0])
-
-
-def array_of(
-    payload: bytes, dtype: str, shape: Sequence[int], offset: int = 0
-) -> np.ndarray[Any, Any]:
-    """A read-only array over packed bytes; copies nothing."""
-    if len(shape) == 1:
-        return np.frombuffer(payload, dtype, shape[0], offset)
-    return np.frombuffer(payload, dtype, math.prod(shape), offset).reshape(shape)
 
 
 def decode_npy(body: bytes, tensor: Tensor) -> Array:

@@ -23,14 +23,13 @@ from batchedapi_core.batching import Receipts, ShapePolicy
 from batchedapi_serving.codecs import wires
 from batchedapi_serving.codecs.arrays import (
     Array,
-    array_of,
     check_finite,
     checked_arrays,
 )
 from batchedapi_serving.codecs.interface import Collated, Decoded, Encoded, Head, Results, Wire
 from batchedapi_serving.codecs.json_values import is_deeper, is_json, parse_json
 from batchedapi_serving.codecs.replies import ITEM, plain_rows
-from batchedapi_serving.codecs.results import results_of
+from batchedapi_serving.codecs.results import read_results
 from batchedapi_serving.codecs.tensor_codec import RowPacker, tensor_cost, wrong_shape
 from batchedapi_serving.codecs.wires import decode_other
 from batchedapi_serving.dispatch.frames import Meta
@@ -166,7 +165,7 @@ class NamedCodec:
 
     def results(self, meta: Meta, payload: bytes) -> Results:
         """See Codec.results."""
-        return results_of(self.method, meta, payload)
+        return read_results(self.method, meta, payload)
 
 
 def pack_row(method: MethodSpec, row: Any, place: str, *, may_hold_bool: bool) -> Row:
@@ -258,7 +257,7 @@ def check_row_finite(method: MethodSpec, row: Row, place: str) -> None:
     lengths = dict(zip(method.variable, row.lengths, strict=True))
     for (name, tensor), part in zip(method.inputs.items(), row.parts, strict=True):
         shape = [lengths[n] if isinstance(n, str) else n for n in tensor.shape]
-        array = array_of(part, tensor.numpy_dtype, shape)
+        array = np.ndarray(shape, tensor.numpy_dtype, part)
         check_finite(array, tensor, place if method.single_input else f"{place}.{name}")
 
 

@@ -17,7 +17,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import orjson
 
-from batchedapi_serving.codecs.arrays import array_of
 from batchedapi_serving.codecs.interface import Results
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.errors import PredictorError
@@ -224,30 +223,25 @@ class TensorResults:
         return {"kind": "tensors", "outputs": outputs, "not_finite": not_finite}, buffers
 
 
-def results_of(method: MethodSpec, meta: Meta, payload: bytes) -> Results:
-    """Read a frame: of tensors, or of a row that failed with a status of its own (`ItemError`)."""
-    if meta["kind"] == "items":
-        return item_results(meta, payload)
-    return tensor_results(method, meta, payload)
-
-
-def tensor_results(method: MethodSpec, meta: Meta, payload: bytes) -> TensorResults:
-    """Read a frame of tensors; see the module's docstring. Nothing is copied.
+def read_results(method: MethodSpec, meta: Meta, payload: bytes) -> ItemResults | TensorResults:
+    """Read a frame of either kind; see the module's docstring. Nothing is copied of tensors.
 
     Raises:
-        ValueError: lengths and payload do not agree.
+        TypeError: shapes and payload do not agree.
     """
+    if meta["kind"] == "items":
+        return item_results(meta, payload)
     columns: dict[str, Column] = {}
     offset = 0
     for name, dtype, shape in meta["outputs"]:
         if shape and isinstance(shape[0], list):
             rows = []
             for row_shape in shape:
-                rows.append(array_of(payload, dtype, row_shape, offset))
+                rows.append(np.ndarray(row_shape, dtype, payload, offset))
                 offset += rows[-1].nbytes
             columns[name] = rows
         else:
-            array = array_of(payload, dtype, shape, offset)
+            array: Array = np.ndarray(shape, dtype, payload, offset)
             offset += array.nbytes
             columns[name] = array
     lengths = meta.get("lengths")
@@ -312,7 +306,9 @@ def json_rows(array: np.ndarray[Any, Any]) -> list[bytes]:
     The whole batch is written at once and cut between rows, which is far cheaper than a call a row;
     float32 gets its own shortest text (0.1, not 0.10000000149011612).
     """
-    text = json_text(array)
+    text = orjson.dumps(np.ascontiguousarray(array), option=_NUMPY)
+    if _N in text:
+        text = _with_infinities(text, array)
     depth = array.ndim - 1
     if depth == 0:
         return text[1:-1].split(b",")
@@ -327,7 +323,12 @@ def json_text(array: np.ndarray[Any, Any]) -> bytes:
     """JSON text of an array: NaN is null, Infinity and -Infinity are texts of that name."""
     text = orjson.dumps(np.ascontiguousarray(array), option=_NUMPY)
     # No number, true or false has the letter; to search for a byte costs next to nothing.
-    if _N not in text or not np.isinf(array).any():
+    return _with_infinities(text, array) if _N in text else text
+
+
+def _with_infinities(text: bytes, array: np.ndarray[Any, Any]) -> bytes:
+    """The text of an array that orjson wrote, which has null for Infinity too."""
+    if not np.isinf(array).any():
         return text
     pieces = text.split(_NULL)
     for i, number in enumerate(array[~np.isfinite(array)]):

@@ -14,14 +14,15 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, assert_never
 
+import numpy as np
+
 from batchedapi_core.batching import Receipts
 from batchedapi_serving.codecs import wires
-from batchedapi_serving.codecs.arrays import Array, array_of, check_finite, checked_arrays
+from batchedapi_serving.codecs.arrays import Array, check_finite, checked_arrays
 from batchedapi_serving.codecs.interface import Collated, Decoded, Encoded, Head, Results, Wire
 from batchedapi_serving.codecs.json_values import is_json, parse_json, read_non_finite
-from batchedapi_serving.codecs.replies import ITEM, plain_rows
-from batchedapi_serving.codecs.results import results_of, tensor_results
-from batchedapi_serving.codecs.wires import decode_other
+from batchedapi_serving.codecs.replies import ITEM, JSON_TYPE, plain_rows
+from batchedapi_serving.codecs.results import read_results
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.errors import InvalidInputError, brief
 from batchedapi_serving.predictor.api import Measure, MethodSpec, SizeOf, Tensor
@@ -51,7 +52,8 @@ class TensorCodec:
         self._rank = method.row_rank
         self._dtype, self._shape = self._tensor.numpy_dtype, self._tensor.fixed_shape
         self._row_bytes = self._tensor.row_bytes
-        self._pack = RowPacker(self._tensor).pack
+        packer = RowPacker(self._tensor)
+        self._pack, self._pack_numbers = packer.pack, packer.pack_numbers
         self._cost = None
         if method.size_of is not None:
             self._cost = tensor_cost(method.size_of, method, {}, self._row_bytes)
@@ -61,10 +63,17 @@ class TensorCodec:
         """See Codec.decode."""
         if wire is not _PLAIN:
             return wires.decode(self, wire, head, body)
-        if not is_json(head.content_type):
-            return decode_other(self, head, body)
+        content_type = head.content_type
+        if content_type != JSON_TYPE and not is_json(content_type):
+            return wires.decode_other(self, head, body)
         value = parse_json(body)
         may_hold_bool = _U in body or _L in body
+        if self._pack_numbers is not None and type(value) is list and not may_hold_bool:
+            # One row, as most requests have; what else it is, or is wrong with it, is seen below.
+            try:  # contextlib.suppress takes as long as the packing
+                return Decoded(1, self._pack_numbers(*value), ITEM, self._size)
+            except _REFUSED:
+                pass
         many = plain_rows(self._rank, value)
         if many is None:
             packed = self._pack(value, "item", may_hold_bool=may_hold_bool)
@@ -80,7 +89,7 @@ class TensorCodec:
         """See Codec.from_row."""
         del head
         packed = self._pack(row, place, may_hold_bool=True)
-        check_finite(array_of(packed, self._dtype, self._shape), self._tensor, place)
+        check_finite(np.ndarray(self._shape, self._dtype, packed), self._tensor, place)
         return Encoded(1, packed, self._size)
 
     def from_rows(self, rows: Sequence[Any], place: str, head: Head | None = None) -> Encoded:
@@ -89,7 +98,7 @@ class TensorCodec:
         pack = self._pack
         parts = [pack(row, f"{place}[{i}]", may_hold_bool=True) for i, row in enumerate(rows)]
         packed = b"".join(parts)
-        array = array_of(packed, self._dtype, (len(rows), *self._shape))
+        array = np.ndarray((len(rows), *self._shape), self._dtype, packed)
         check_finite(array, self._tensor, place)
         return Encoded(len(rows), packed, same_costs(self._cost, len(rows)))
 
@@ -108,8 +117,7 @@ class TensorCodec:
 
     def results(self, meta: Meta, payload: bytes) -> Results:
         """See Codec.results."""
-        of_kind = tensor_results if meta["kind"] == "tensors" else results_of
-        return of_kind(self.method, meta, payload)
+        return read_results(self.method, meta, payload)
 
 
 def tensor_cost(
@@ -142,7 +150,7 @@ def same_costs(cost: int | None, rows: int) -> Sequence[int] | None:
 class RowPacker:
     """Packs JSON rows of one tensor without variable dimensions."""
 
-    __slots__ = ("_flat", "_is_bool", "_pack", "_shape", "_tensor")
+    __slots__ = ("_flat", "_is_bool", "_pack", "_shape", "_tensor", "pack_numbers")
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor = tensor
@@ -150,6 +158,9 @@ class RowPacker:
         self._pack = struct.Struct(f"<{tensor.items_per_row}{_STRUCT_CODES[tensor.dtype]}").pack
         self._flat = len(tensor.shape) == 1
         self._is_bool = tensor.dtype == "BOOL"
+        self.pack_numbers = self._pack if self._flat and not self._is_bool else None
+        """Packs the numbers of a row, none of them a bool, or raises one of _REFUSED; None: a row
+        is not just a list of numbers."""
 
     def pack(self, row: Any, place: str, *, may_hold_bool: bool) -> bytes:
         """Bytes of one row, little endian, in C order.

@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 
 from batchedapi_serving.codecs.json_values import NON_FINITE
-from batchedapi_serving.codecs.results import item_results, tensor_results
+from batchedapi_serving.codecs.results import ItemResults, read_results
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.errors import PredictorError
 from batchedapi_serving.model.channel import ChannelLoop, ConnectionLostError
@@ -143,18 +143,18 @@ def answered_rows(spec: MethodSpec, meta: Meta, payload: bytes) -> Any:
     """
     if meta["kind"] == "error":
         raise SubmitError(meta.get("status", PredictorError.status), meta["error"])
-    if meta["kind"] == "items":
-        items = item_results(meta, payload).items(0, len(meta["items"]))
+    results = read_results(spec, meta, payload)
+    if isinstance(results, ItemResults):
+        items = results.items(0, len(meta["items"]))
         failed = next((item for item in items if item.status != _OK), None)
         if spec.inputs and failed is not None:  # an array has no place for the error of one row
             raise SubmitError(failed.status, str(orjson.loads(failed.body)["message"]))
         return [_item(*item) for item in items]
-    results = tensor_results(spec, meta, payload)
     try:
         arrays = results.arrays(0, _rows(meta))
     except PredictorError as error:
         raise SubmitError(error.status, f"{spec.name}: {error}") from error
-    # Copies, because frombuffer's are read-only.
+    # Copies, because these are read-only.
     copies = {name: array.copy() for name, array in arrays.items()}
     return next(iter(copies.values())) if spec.single_output else copies
 

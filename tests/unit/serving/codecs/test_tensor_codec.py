@@ -311,3 +311,14 @@ def test_a_problem_is_an_error_object_with_the_request_id() -> None:
     assert {"code": "invalid_input", "message": "item: wrong", "request_id": "r-1"} == json.loads(
         problem.body
     )["error"]
+
+
+def test_the_answer_of_a_batch_is_read_where_it_arrived() -> None:
+    """It may be megabytes."""
+    meta = {"kind": "tensors", "outputs": [["output", "<f4", [2, 2]]], "not_finite": []}
+    payload = np.array([[1, 2], [3, 4]], "<f4").tobytes()
+
+    (array,) = CODEC.results(meta, payload).arrays(0, 2).values()
+
+    assert [[1.0, 2.0], [3.0, 4.0]] == array.tolist()
+    assert np.shares_memory(array, np.frombuffer(payload, "u1"))

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from batchedapi_serving.codecs.arrays import array_of
 from batchedapi_serving.codecs.results import json_rows
 from batchedapi_serving.codecs.tensor_codec import RowPacker
 from batchedapi_serving.errors import InvalidInputError
@@ -164,14 +163,3 @@ def test_rows_without_numbers_keep_their_count(shape: tuple[int, ...]) -> None:
 def test_float32_has_its_own_shortest_text() -> None:
     """0.1 in, 0.1 out: through float64 it would read 0.10000000149011612."""
     assert [b"[0.1,16777216.0]"] == json_rows(np.array([[0.1, 2**24]], dtype="<f4"))
-
-
-def test_an_array_over_packed_bytes_copies_nothing_and_counts_rows() -> None:
-    """The answer of a batch is megabytes; it is read where it arrived."""
-    payload = struct.pack("<4f", 1, 2, 3, 4)
-
-    array = array_of(payload, "<f4", [2, 2])
-
-    assert [[1.0, 2.0], [3.0, 4.0]] == array.tolist()
-    assert [3.0, 4.0] == array_of(payload, "<f4", [2], offset=8).tolist()
-    assert not array.flags.owndata
