@@ -1,6 +1,6 @@
 """What a predictor imports."""
 
-from batchedapi_serving.predictor.api import (
+from batchedapi_serving.predictor import (
     Context,
     ItemError,
     SizeOf,

@@ -30,7 +30,7 @@ from batchedapi_serving.logs import configure_logging
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.recorder import Recorder
 from batchedapi_serving.metrics.slots import Memory, map_memory
-from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.processes import end_with_parent, essential, freeze_heap
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.web.asgi import create_app

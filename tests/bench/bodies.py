@@ -33,7 +33,7 @@ from harness.report import Table, environment, help_of, out_option, report
 
 from batchedapi_serving.codecs import RequestHead, Wire, codec_for
 from batchedapi_serving.errors import ClientError
-from batchedapi_serving.predictor.api import method_spec
+from batchedapi_serving.model.loading import method_spec
 from batchedapi_serving.processes import freeze_heap
 from batchedapi_serving.settings import BatchingSettings, MethodSettings
 

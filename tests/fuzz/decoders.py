@@ -31,7 +31,8 @@ with atheris.instrument_imports(include=["batchedapi_serving.codecs"]):
 
 from batchedapi_core.batching import ShapePolicy
 from batchedapi_serving.errors import ClientError
-from batchedapi_serving.predictor.api import SizeOf, Tensor, batched, method_spec
+from batchedapi_serving.model.loading import method_spec
+from batchedapi_serving.predictor import SizeOf, Tensor, batched
 from batchedapi_serving.settings import BatchingSettings, MethodSettings
 
 SECONDS_AT_LEAST: Final = 0.02

@@ -27,7 +27,7 @@ from batchedapi_serving.errors import (
     ServingError,
     UnsupportedTypeError,
 )
-from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.settings import BatchingSettings, ReplicaSettings
 from batchedapi_serving.web.connection import Connection
 from batchedapi_serving.web.frontend import Frontend

@@ -25,7 +25,7 @@ from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.recorder import Recorder
 from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.oom import OomKills
-from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.settings import BatchingSettings, MethodSettings, ReplicaSettings
 
 FIXED: Final = 0.010

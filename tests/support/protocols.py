@@ -13,8 +13,7 @@ from batchedapi_serving.codecs import Codec, Decoded, Receipt, RequestHead, Wire
 from batchedapi_serving.codecs.open_inference_pb2 import ModelInferRequest
 from batchedapi_serving.codecs.open_inference_tensors import raw_of
 from batchedapi_serving.codecs.results import Item, ItemResults, TensorResults
-from batchedapi_serving.predictor.method import MethodSpec
-from batchedapi_serving.predictor.tensor import Tensor
+from batchedapi_serving.predictor import MethodSpec, Tensor
 from batchedapi_serving.settings import BatchingSettings, MethodSettings
 
 Tensors = Mapping[str, Tensor]

@@ -25,7 +25,7 @@ from batchedapi_serving.errors import ClientError, LoadError
 from batchedapi_serving.logs import configure_logging
 from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.model.process import load
-from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.processes import kill_with_parent
 from batchedapi_serving.settings import ReplicaSettings
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 from batchedapi_serving.codecs import Codec, codec_for
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.model.batch import BatchRunner
-from batchedapi_serving.model.channel import ChannelLoop
-from batchedapi_serving.model.channel_local import LocalAnswers
-from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.model.submit import LocalAnswers
+from batchedapi_serving.model.worker import ChannelLoop
+from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.settings import ReplicaSettings
 
 

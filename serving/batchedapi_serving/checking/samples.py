@@ -7,7 +7,7 @@ import numpy as np
 
 from batchedapi_serving.checking.asking import Sample, samples_of
 from batchedapi_serving.codecs import Codec
-from batchedapi_serving.predictor.api import MethodSpec, Tensor
+from batchedapi_serving.predictor import MethodSpec, Tensor
 
 MOST: Final = 32
 """Different rows that are compared."""

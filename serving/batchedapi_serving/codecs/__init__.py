@@ -24,7 +24,7 @@ from batchedapi_serving.codecs.item_codec import CallCodec, ItemCodec
 from batchedapi_serving.codecs.named_codec import NamedCodec
 from batchedapi_serving.codecs.results import ItemResults, TensorResults
 from batchedapi_serving.codecs.tensor_codec import TensorCodec
-from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.settings import MethodSettings
 
 __all__ = [

@@ -15,7 +15,7 @@ import numpy as np
 
 from batchedapi_serving.codecs.json_values import check_row_count
 from batchedapi_serving.errors import InvalidInputError, MalformedError, TooLargeError, brief
-from batchedapi_serving.predictor.api import MethodSpec, Tensor
+from batchedapi_serving.predictor import MethodSpec, Tensor
 
 Array = np.ndarray[Any, Any]
 MAX_WIDENED_BYTES: Final = 64 * 1024 * 1024

@@ -5,7 +5,9 @@ bad one never reaches a batch; the answer's text comes back ready to be sent. In
 payload is one JSON list of the items.
 
 Of a method that takes requests it is one call: a uint32 (little endian) with the length of a JSON
-object {"json", "text", "query", "headers"}, that object, and the body. model/collate.py reads both.
+object {"json", "text", "query", "headers"}, that object, and the body.
+
+model/marshalling.py reads both.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +43,7 @@ from batchedapi_serving.codecs.results import item_results
 from batchedapi_serving.codecs.wires import is_msgpack
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.errors import InvalidInputError, brief
-from batchedapi_serving.predictor.api import Measure, MethodSpec, SizeOf
+from batchedapi_serving.predictor import Measure, MethodSpec, SizeOf
 
 Call = tuple[bytes, bytes]
 _NO_HEAD = RequestHead(b"", b"", ())

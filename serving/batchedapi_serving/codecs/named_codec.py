@@ -3,7 +3,7 @@
 In a batch frame, the payload is the declared inputs one after another, each for the whole batch:
 (rows, *shape), C order, little endian. If there are variable dimensions, meta has
 "lengths": {name: [length in row 0, ...]}; each such dimension is as long as the longest of its
-list, and shorter rows are filled up with zeros. model/collate.py reads it.
+list, and shorter rows are filled up with zeros. model/marshalling.py reads it.
 
 Padding multiplies memory: one long row makes each of its batch as long, and one tall and one wide
 image make both tall and wide. So rows share a batch whatever their lengths only while that cannot
@@ -34,7 +34,7 @@ from batchedapi_serving.codecs.tensor_codec import RowPacker, tensor_cost, wrong
 from batchedapi_serving.codecs.wires import decode_other
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.errors import InvalidInputError, brief
-from batchedapi_serving.predictor.api import MethodSpec, Tensor
+from batchedapi_serving.predictor import MethodSpec, Tensor
 
 FREE_BYTES: Final = 128 * 1024 * 1024
 """Of all inputs of a batch, when every row is padded to the length up to which all may share it."""

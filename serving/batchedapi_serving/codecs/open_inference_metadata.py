@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from batchedapi_serving.codecs.open_inference_tensors import BYTES
 from batchedapi_serving.errors import NoSuchRouteError
-from batchedapi_serving.predictor.api import SINGLE_INPUT, SINGLE_OUTPUT, MethodSpec
-from batchedapi_serving.predictor.tensor import Tensor
+from batchedapi_serving.predictor import SINGLE_INPUT, SINGLE_OUTPUT, MethodSpec, Tensor
 
 MODEL_VERSION: Final = "1"
 """A replica serves one revision; which one is the business of whoever routes to it."""

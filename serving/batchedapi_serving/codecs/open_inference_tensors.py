@@ -33,8 +33,7 @@ from batchedapi_serving.errors import (
     PredictorError,
     brief,
 )
-from batchedapi_serving.predictor.api import SINGLE_INPUT, SINGLE_OUTPUT, MethodSpec
-from batchedapi_serving.predictor.tensor import DTYPES
+from batchedapi_serving.predictor import DTYPES, SINGLE_INPUT, SINGLE_OUTPUT, MethodSpec
 
 BYTES: Final = "BYTES"
 _LENGTH: Final = struct.Struct("<I")

@@ -20,7 +20,7 @@ import orjson
 from batchedapi_serving.codecs.interface import Results
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.errors import PredictorError
-from batchedapi_serving.predictor.api import SINGLE_OUTPUT, MethodSpec
+from batchedapi_serving.predictor import SINGLE_OUTPUT, MethodSpec
 
 Array = np.ndarray[Any, Any]
 Column = Array | Sequence[Array]

@@ -25,7 +25,7 @@ from batchedapi_serving.codecs.replies import ITEM, JSON_TYPE, plain_rows
 from batchedapi_serving.codecs.results import read_results
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.errors import InvalidInputError, brief
-from batchedapi_serving.predictor.api import Measure, MethodSpec, SizeOf, Tensor
+from batchedapi_serving.predictor import Measure, MethodSpec, SizeOf, Tensor
 
 _NO_META: Final[Mapping[str, Any]] = {}
 _PLAIN: Final = Wire.PLAIN

@@ -9,7 +9,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import Answer, Codec, Decoded
 from batchedapi_serving.errors import NoSuchRouteError, NotReadyError
-from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.predictor import MethodSpec
 
 CLIENT_LEFT: Final = 499
 """What is counted for a request whose client did not wait for its answer."""

@@ -36,8 +36,7 @@ from batchedapi_serving.dispatch.receipts import receipt_book
 from batchedapi_serving.errors import DrainingError
 from batchedapi_serving.metrics.recorder import Recorder
 from batchedapi_serving.oom import OomKills
-from batchedapi_serving.predictor.method import MethodSpec
-from batchedapi_serving.predictor.served import default_method
+from batchedapi_serving.predictor import MethodSpec, default_method
 from batchedapi_serving.settings import ReplicaSettings
 
 log = logging.getLogger(__name__)

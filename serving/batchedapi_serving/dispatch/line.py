@@ -17,7 +17,7 @@ from batchedapi_serving.codecs import Codec, Decoded, codec_for
 from batchedapi_serving.dispatch.door import Door
 from batchedapi_serving.dispatch.jobs import Job, Part, PartEntry
 from batchedapi_serving.metrics.recorder import MethodRecorder
-from batchedapi_serving.predictor.method import MethodSpec
+from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.settings import BatchingSettings, ReplicaSettings
 
 if TYPE_CHECKING:

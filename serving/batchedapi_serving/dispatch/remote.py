@@ -26,7 +26,7 @@ from batchedapi_serving.dispatch.desk import CLIENT_LEFT, AnswerTo, Line, LinesO
 from batchedapi_serving.dispatch.frames import BrokenFrameError, FrameReader, Meta, encode_frame
 from batchedapi_serving.dispatch.remote_frames import error_of, pack_payload, receipt_of
 from batchedapi_serving.errors import NotReadyError, QueueFullError, ServingError
-from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.settings import ReplicaSettings
 
 log = logging.getLogger(__name__)

@@ -16,13 +16,11 @@ from batchedapi_serving.dispatch.remote import RemoteLine
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.hardware import visible_gpus
 from batchedapi_serving.model.batch import BatchRunner
-from batchedapi_serving.model.channel import ChannelLoop
-from batchedapi_serving.model.channel_local import LocalAnswers
-from batchedapi_serving.model.channel_submits import ChannelSubmitter
-from batchedapi_serving.model.lanes import run_lanes
-from batchedapi_serving.predictor.api import Context, MethodSpec
-from batchedapi_serving.predictor.loading import load_class, served_methods, start_predictor
-from batchedapi_serving.predictor.warmup import Timing, warm_up, warm_up_async
+from batchedapi_serving.model.loading import load_class, served_methods, start_predictor
+from batchedapi_serving.model.submit import ChannelSubmitter, LocalAnswers
+from batchedapi_serving.model.warmup import Timing, warm_up, warm_up_async
+from batchedapi_serving.model.worker import ChannelLoop, run_lanes
+from batchedapi_serving.predictor import Context, MethodSpec
 from batchedapi_serving.processes import LOADED_DESCRIPTOR, freeze_heap
 from batchedapi_serving.settings import ReplicaSettings
 

@@ -1,1 +1,43 @@
-"""The user's class: how it is declared, found, started and warmed up."""
+"""What users write, and what the server knows of it: declarations, tensors, methods.
+
+    api ── spec      decorators and the errors of a predictor; the methods that they declare
+
+A predictor is found, started and warmed up by the model process alone. numpy is not imported here:
+the supervisor imports this too.
+"""
+
+from batchedapi_serving.predictor.api import (
+    Context,
+    ItemError,
+    SubmitError,
+    Submitter,
+    batched,
+    endpoint,
+)
+from batchedapi_serving.predictor.spec import (
+    DTYPES,
+    SINGLE_INPUT,
+    SINGLE_OUTPUT,
+    Measure,
+    MethodSpec,
+    SizeOf,
+    Tensor,
+    default_method,
+)
+
+__all__ = [
+    "DTYPES",
+    "SINGLE_INPUT",
+    "SINGLE_OUTPUT",
+    "Context",
+    "ItemError",
+    "Measure",
+    "MethodSpec",
+    "SizeOf",
+    "SubmitError",
+    "Submitter",
+    "Tensor",
+    "batched",
+    "default_method",
+    "endpoint",
+]

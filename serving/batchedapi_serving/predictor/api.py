@@ -1,45 +1,40 @@
 """What users write: `@batched` methods over `Tensor` inputs or JSON items, and `@endpoint`s.
 
-    api ─┬─ declared ── method ─┬─ tensor
-         │                      └─ cost
-         └─ context
-
 Imported by the supervisor too, which is why numpy is not.
 """
 
-from collections.abc import Callable
-from typing import Any, TypeVar, overload
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeVar, overload
 
 from batchedapi_core import contract
-from batchedapi_serving.predictor.context import Context, ItemError, SubmitError, Submitter
-from batchedapi_serving.predictor.cost import Measure, SizeOf
-from batchedapi_serving.predictor.declared import MARK, Declared, Tensors, check, method_spec
-from batchedapi_serving.predictor.method import SINGLE_INPUT, SINGLE_OUTPUT, MethodSpec
-from batchedapi_serving.predictor.tensor import DTYPES, Tensor
+from batchedapi_serving.predictor.spec import SINGLE_INPUT, SINGLE_OUTPUT, Measure, SizeOf, Tensor
 
-__all__ = [
-    "DTYPES",
-    "SINGLE_INPUT",
-    "SINGLE_OUTPUT",
-    "Context",
-    "ItemError",
-    "Measure",
-    "MethodSpec",
-    "SizeOf",
-    "SubmitError",
-    "Submitter",
-    "Tensor",
-    "batched",
-    "endpoint",
-    "method_spec",
-]
-
+MARK: Final = "__batchedapi_method__"
+"""Attribute of a decorated function that holds its Declared."""
+Tensors = Tensor | Mapping[str, Tensor]
 F = TypeVar("F", bound=Callable[..., Any])
 BatchDim = int | tuple[int, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What a decorator says."""
+
+    batched: bool
+    inputs: Tensors | None = None
+    outputs: Tensors | None = None
+    max_batch_size: int = 1
+    example: Any = None
+    batch_dim: tuple[int, ...] = (0, 0)
+    size_of: SizeOf | None = None
+
+
 @overload
 def batched(method: F) -> F: ...
+
+
 @overload
 def batched(
     *,
@@ -50,6 +45,8 @@ def batched(
     batch_dim: BatchDim = 0,
     size_of: SizeOf | None = None,
 ) -> Callable[[F], F]: ...
+
+
 def batched(
     method: F | None = None,
     *,
@@ -97,3 +94,158 @@ def endpoint(method: F) -> F:
     """Mark a further method that takes one request at a time: (payload, query_params, headers)."""
     setattr(method, MARK, Declared(batched=False))
     return method
+
+
+def check(declared: Declared) -> None:
+    """Refuse what does not go together.
+
+    Raises:
+        ValueError: in the words of `batched`.
+    """
+    inputs = named_tensors(declared.inputs, SINGLE_INPUT, "inputs")
+    outputs = named_tensors(declared.outputs, SINGLE_OUTPUT, "outputs")
+    if outputs and not inputs:
+        raise ValueError("batched: outputs=Tensor(...) needs inputs=Tensor(...) as well")
+    size = declared.max_batch_size
+    if type(size) is not int or not 1 <= size <= contract.MAX_BATCH_SIZE_LIMIT:
+        raise ValueError(
+            f"batched: expected max_batch_size of 1 to {contract.MAX_BATCH_SIZE_LIMIT},"
+            f" got {size!r}"
+        )
+    try:
+        json.dumps(declared.example, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"batched: expected example to be a JSON value, got {error}") from error
+    problem = batch_dim_problem(declared.batch_dim, inputs, outputs)
+    problem = problem or _size_of_problem(declared.size_of, inputs)
+    if problem is not None:
+        raise ValueError(f"batched: {problem}")
+
+
+def batch_dim_problem(
+    dims: tuple[int, ...], inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]
+) -> str | None:
+    """Why rows cannot lie along `dims` of these inputs and outputs; None: they can."""
+    if len(dims) != 2 or not all(type(dim) is int and dim >= 0 for dim in dims):  # noqa: PLR2004 - (input, output)
+        return f"batch_dim: expected an int >= 0 or a pair of them, got {dims!r}"
+    if dims != (0, 0) and not inputs:
+        return f"batch_dim: expected 0 for JSON items, got {dims!r}; declare inputs=Tensor(...)"
+    for dim, tensors in zip(dims, (inputs, outputs), strict=True):
+        for name, tensor in tensors.items():
+            if dim > len(tensor.shape):
+                return (
+                    f"batch_dim: expected at most {len(tensor.shape)} for {name!r}, whose batch has"
+                    f" {len(tensor.shape) + 1} dimensions, got {dim}"
+                )
+    return None
+
+
+def _size_of_problem(size_of: SizeOf | None, inputs: Mapping[str, Tensor]) -> str | None:
+    if size_of is None or size_of.measure is Measure.BYTES or not inputs:
+        return None
+    dimensions = [name for tensor in inputs.values() for name in tensor.names]
+    vectors = [name for name, tensor in inputs.items() if tensor.shape]
+    if size_of.of in dimensions or size_of.of in vectors:
+        return None
+    names = ", ".join(dict.fromkeys(dimensions + vectors)) or "there is none"
+    return (
+        "size_of: expected the name of a variable dimension, or of an input with dimensions"
+        f" ({names}), got {size_of.of!r}"
+    )
+
+
+def named_tensors(tensors: Tensors | None, name: str, place: str) -> dict[str, Tensor]:
+    """Tensors by name, a single one under `name`; ValueError for what is neither."""
+    if tensors is None:
+        return {}
+    if isinstance(tensors, Tensor):
+        return {name: tensors}
+    found = dict(tensors) if isinstance(tensors, Mapping) else {}
+    if not found or not all(
+        isinstance(key, str) and key and isinstance(value, Tensor) for key, value in found.items()
+    ):
+        raise ValueError(
+            f"batched: expected {place} to be a Tensor or a mapping of names to Tensors,"
+            f" got {tensors!r}"
+        )
+    return found
+
+
+class ItemError(Exception):
+    """Returned (or raised) by a predictor for one item: fails that item, not its batch.
+
+    Args:
+        status: HTTP status for that item, 400 to 599.
+        message: Shown to the client.
+    """
+
+    # Of a subclass that does not call our __init__: its items fail like those of any exception.
+    status: int = 500
+    message: str = ""
+
+    def __init__(self, status: int, message: str) -> None:
+        if not 400 <= status <= 599:  # noqa: PLR2004 - the range of HTTP error statuses
+            raise ValueError(
+                f"{type(self).__name__}: expected a status of 400 to 599, got {status}"
+            )
+        super().__init__(message)
+        self.status = int(status)  # numpy's integers, too
+        self.message = str(message)
+
+
+class SubmitError(ItemError):
+    """`Context.submit` got no answer; not caught, it is the answer of the item that needed it."""
+
+
+class Submitter(Protocol):
+    """What carries rows to the queue of another method."""
+
+    async def submit(self, method: str, rows: Any) -> Any:
+        """See Context.submit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Where this copy of the predictor runs.
+
+    Attributes:
+        name: Name of the API.
+        worker_index: 0-based index of this model process in its replica.
+        processes: Model processes in this replica.
+        threads: Batches that this process runs at once.
+        device: `cuda:0` if this process sees a GPU, else `cpu`.
+        devices: All devices that this process sees, `cuda:0` first; empty on a CPU.
+        model_path: File or folder of the model that `predictor.model.uri` names, once it is here.
+        submitter: Set by the server; in a unit test, anything with such a method.
+    """
+
+    name: str
+    worker_index: int
+    processes: int
+    threads: int
+    device: str
+    devices: tuple[str, ...] = ()
+    model_path: str | None = None
+    submitter: Submitter | None = field(default=None, repr=False, compare=False)
+
+    async def submit(self, method: str, rows: Any) -> Any:
+        """Let another batched method of this predictor answer rows, batched with everybody's.
+
+        Args:
+            method: Its name.
+            rows: What it takes: a list of items, an array, or a dict of arrays; rows first.
+
+        Returns:
+            What it answers for them, in their order, rows first. An ItemError in a list stays
+            where it is.
+
+        Raises:
+            SubmitError: the rows were refused or could not be answered.
+        """
+        if self.submitter is None:
+            raise SubmitError(
+                503,
+                f"context.submit({method!r}): expected a running server; a test gives"
+                " Context(..., submitter=) something with `async def submit(method, rows)`",
+            )
+        return await self.submitter.submit(method, rows)

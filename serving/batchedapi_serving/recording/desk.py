@@ -8,7 +8,7 @@ from pathlib import Path
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import Decoded
 from batchedapi_serving.dispatch.desk import AnswerTo, Desk, Line, Ticket
-from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.recording.arrivals import ArrivalLog
 from batchedapi_serving.recording.file import RecordFile
 from batchedapi_serving.settings import RecordingSettings

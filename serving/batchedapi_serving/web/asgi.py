@@ -33,7 +33,7 @@ from batchedapi_serving.errors import (
     NotReadyError,
     ServingError,
 )
-from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.web.frontend import Frontend
 from batchedapi_serving.web.openapi import document_routes, serve_docs

@@ -31,7 +31,7 @@ from batchedapi_serving.dispatch.remote_frames import (
 )
 from batchedapi_serving.errors import ServingError
 from batchedapi_serving.logs import configure_logging
-from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.processes import give_memory_back, give_way_for_memory, kill_with_parent
 from batchedapi_serving.settings import ReplicaSettings
 

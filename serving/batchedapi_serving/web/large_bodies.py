@@ -30,7 +30,7 @@ from batchedapi_serving.errors import (
     QueueFullError,
     ServingError,
 )
-from batchedapi_serving.predictor.method import MethodSpec
+from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.processes import Backoff, Child, essential
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.web.large_request import LargeRequest, next_of, question

@@ -12,7 +12,7 @@ from batchedapi_core import contract
 from batchedapi_serving.codecs import Wire
 from batchedapi_serving.codecs.json_values import NON_FINITE
 from batchedapi_serving.codecs.open_inference_metadata import MODEL_VERSION, model_metadata
-from batchedapi_serving.predictor.api import MethodSpec, Tensor
+from batchedapi_serving.predictor import MethodSpec, Tensor
 from batchedapi_serving.web.frontend import Frontend
 from batchedapi_serving.web.routes import (
     METADATA_PATHS,

@@ -25,7 +25,7 @@ from batchedapi_serving.dispatch.lanes import Lane
 from batchedapi_serving.dispatch.remote import RemoteDesk
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.recorder import Recorder
-from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.processes import EXIT_UNFIT
 from batchedapi_serving.settings import BatchingSettings, ReplicaSettings
 
@@ -39,7 +39,7 @@ from pathlib import Path
 import numpy as np
 
 from batchedapi_serving import ItemError, Tensor, batched
-from batchedapi_serving.predictor.api import SubmitError
+from batchedapi_serving.predictor import SubmitError
 
 PATIENCE = 10.0  # seconds
 PAIR = Tensor("FP32", [2])

@@ -15,7 +15,7 @@ from batchedapi_serving.checking.timing import FEWEST_RUNS, time_batches
 from batchedapi_serving.codecs import codec_for
 from batchedapi_serving.errors import InvalidInputError
 from batchedapi_serving.model.batch import BatchRunner
-from batchedapi_serving.predictor.api import MethodSpec, Tensor
+from batchedapi_serving.predictor import MethodSpec, Tensor
 from batchedapi_serving.settings import BatchingSettings, MethodSettings
 
 ROW = MethodSpec(

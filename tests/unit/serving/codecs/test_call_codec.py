@@ -11,7 +11,7 @@ from batchedapi_serving.codecs import Answer, RequestHead, Wire
 from batchedapi_serving.codecs.item_codec import CallCodec
 from batchedapi_serving.codecs.replies import INSTANCES, ITEM
 from batchedapi_serving.errors import MalformedError
-from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.predictor import MethodSpec
 
 CALL = CallCodec(MethodSpec("predict", batched=False), "api", Receipts.OFF)
 JSON_HEAD = RequestHead(b"", b"", ())

@@ -29,7 +29,7 @@ from batchedapi_serving.errors import (
     PredictorError,
     TooLargeError,
 )
-from batchedapi_serving.predictor.tensor import Tensor
+from batchedapi_serving.predictor import Tensor
 from protocols import (
     IRIS,
     ITEMS,

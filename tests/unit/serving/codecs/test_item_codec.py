@@ -25,8 +25,8 @@ from batchedapi_serving.errors import (
     TooLargeError,
     UnsupportedTypeError,
 )
-from batchedapi_serving.model.split_items import split_items
-from batchedapi_serving.predictor.api import ItemError, MethodSpec, SizeOf
+from batchedapi_serving.model.marshalling import split_items
+from batchedapi_serving.predictor import ItemError, MethodSpec, SizeOf
 
 ITEMS = ItemCodec(MethodSpec("predict", batched=True), "api", Receipts.OFF)
 JSON_HEAD = RequestHead(b"", b"", ())

@@ -19,7 +19,7 @@ from batchedapi_serving.errors import (
     QueueFullError,
     TooLargeError,
 )
-from batchedapi_serving.predictor.method import MethodSpec
+from batchedapi_serving.predictor import MethodSpec
 from protocols import IRIS, ITEMS, array, codec_of, failed_item, items, packed, plain, tensors
 
 HEAD = RequestHead(b"application/msgpack; x=y", b"", ())

@@ -11,8 +11,8 @@ from batchedapi_serving.codecs import Decoded, RequestHead, Wire
 from batchedapi_serving.codecs.named_codec import NamedCodec
 from batchedapi_serving.codecs.replies import INSTANCES, ITEM, NPY, ROWS
 from batchedapi_serving.errors import InvalidInputError, PredictorError, UnsupportedTypeError
-from batchedapi_serving.model.collate import input_arrays
-from batchedapi_serving.predictor.api import MethodSpec, SizeOf, Tensor
+from batchedapi_serving.model.marshalling import input_arrays
+from batchedapi_serving.predictor import MethodSpec, SizeOf, Tensor
 from protocols import named, single
 
 TOKENS = named(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from batchedapi_serving.codecs.arrays import decode_npy, encode_npy
 from batchedapi_serving.errors import ClientError, InvalidInputError, MalformedError
-from batchedapi_serving.predictor.api import DTYPES, Tensor
+from batchedapi_serving.predictor import DTYPES, Tensor
 
 SETTINGS = settings(derandomize=True, database=None, deadline=None, max_examples=200)
 FP32 = Tensor("FP32", [4])

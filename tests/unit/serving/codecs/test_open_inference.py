@@ -22,7 +22,7 @@ from batchedapi_serving.errors import (
     TooLargeError,
     UnsupportedTypeError,
 )
-from batchedapi_serving.predictor.tensor import Tensor
+from batchedapi_serving.predictor import Tensor
 from protocols import (
     IRIS,
     ITEMS,

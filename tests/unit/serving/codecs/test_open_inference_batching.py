@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 import pytest
 
-from batchedapi_serving.predictor.tensor import DTYPES, Tensor
+from batchedapi_serving.predictor import DTYPES, Tensor
 from protocols import (
     IRIS,
     ITEMS,

@@ -14,7 +14,7 @@ from batchedapi_serving.codecs.open_inference_metadata import (
     server_ready,
 )
 from batchedapi_serving.errors import NoSuchRouteError
-from batchedapi_serving.predictor.tensor import Tensor
+from batchedapi_serving.predictor import Tensor
 from protocols import IRIS, ITEMS, PAIRS, single
 
 

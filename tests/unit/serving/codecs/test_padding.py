@@ -12,7 +12,7 @@ from batchedapi_core import contract
 from batchedapi_core.batching import ShapePolicy, SizeUnit
 from batchedapi_serving.codecs import RequestHead, Wire, codec_for
 from batchedapi_serving.codecs.named_codec import FREE_BYTES, freely_padded, padding_class
-from batchedapi_serving.predictor.api import Tensor
+from batchedapi_serving.predictor import Tensor
 from batchedapi_serving.settings import BatchingSettings, MethodSettings
 from protocols import named, single
 

@@ -11,8 +11,8 @@ from batchedapi_serving.codecs.msgpack_rows import MsgpackReply
 from batchedapi_serving.codecs.replies import INSTANCES, ITEM, JSON_TYPE, named, problem_answer
 from batchedapi_serving.codecs.results import item_results
 from batchedapi_serving.errors import MalformedError
-from batchedapi_serving.model.split_items import split_items
-from batchedapi_serving.predictor.api import ItemError
+from batchedapi_serving.model.marshalling import split_items
+from batchedapi_serving.predictor import ItemError
 
 HEAD = RequestHead(b"", b"", ())
 TRICKY = 'say "request_id":null, \\ and more'

@@ -22,8 +22,8 @@ from batchedapi_serving.errors import (
     TooLargeError,
     UnsupportedTypeError,
 )
-from batchedapi_serving.model.split_tensors import split_tensors
-from batchedapi_serving.predictor.api import MethodSpec, SizeOf, Tensor
+from batchedapi_serving.model.marshalling import split_tensors
+from batchedapi_serving.predictor import MethodSpec, SizeOf, Tensor
 from batchedapi_serving.settings import BatchingSettings, MethodSettings
 from protocols import named, single
 

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as npst
 from batchedapi_serving.codecs.results import json_rows
 from batchedapi_serving.codecs.tensor_codec import RowPacker
 from batchedapi_serving.errors import InvalidInputError
-from batchedapi_serving.predictor.api import DTYPES, Tensor
+from batchedapi_serving.predictor import DTYPES, Tensor
 
 SETTINGS = settings(derandomize=True, database=None, deadline=None, max_examples=200)
 INTEGERS = [name for name in DTYPES if "INT" in name]

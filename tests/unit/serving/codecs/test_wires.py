@@ -7,7 +7,7 @@ import pytest
 
 from batchedapi_core.batching import ShapePolicy
 from batchedapi_serving.codecs import RequestHead, Wire, codec_of_shapes
-from batchedapi_serving.predictor.api import MethodSpec, Tensor
+from batchedapi_serving.predictor import MethodSpec, Tensor
 from protocols import named, single
 
 METHODS = [
@@ -48,7 +48,7 @@ def test_every_kind_of_method_is_spoken_to_in_every_language(
     [
         ("batchedapi_serving.model.batch", ("google.protobuf", "grpc", "msgpack")),
         ("batchedapi_serving", ("numpy", "orjson")),
-        ("batchedapi_serving.predictor.loading", ("numpy", "orjson")),
+        ("batchedapi_serving.model.loading", ("numpy", "orjson")),
     ],
 )
 def test_a_process_loads_no_more_than_it_needs(module: str, absent: tuple[str, ...]) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from batchedapi_core.batching import LaneChoice
 from batchedapi_serving.metrics import slots
-from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.predictor import MethodSpec
 from dispatching import DiedError, World, echo
 
 pytestmark = pytest.mark.looptime

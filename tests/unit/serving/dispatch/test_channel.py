@@ -28,7 +28,7 @@ from batchedapi_serving.dispatch.frames import (
 from batchedapi_serving.dispatch.lanes import Runner
 from batchedapi_serving.dispatch.remote import RemoteLine
 from batchedapi_serving.errors import NoSuchRouteError, QueueFullError, ServingError
-from batchedapi_serving.predictor.api import MethodSpec, Tensor
+from batchedapi_serving.predictor import MethodSpec, Tensor
 from batchedapi_serving.settings import BatchingSettings, MethodSettings
 
 NOW = 1000.0

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from batchedapi_core.batching import Client, LaneChoice, QueueOrder, Receipts, Strategy
 from batchedapi_serving.errors import OverloadedError
 from batchedapi_serving.metrics import slots
-from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.predictor import MethodSpec
 from dispatching import Asked, DiedError, HangsError, KilledForMemoryError, World, run_virtually
 
 # Not shrunk: an example takes long enough.

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from batchedapi_core.batching import Client, ItemErrorPolicy, Strategy
 from batchedapi_serving import ItemError
-from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.predictor import MethodSpec
 from dispatching import DiedError, World, echo
 
 SETTINGS = settings(derandomize=True, database=None, deadline=None, max_examples=60)

@@ -30,7 +30,7 @@ from batchedapi_serving.errors import (
     QueueFullError,
     ServingError,
 )
-from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.settings import BatchingSettings, ReplicaSettings
 
 HEAD = RequestHead(b"application/json", b"", ())

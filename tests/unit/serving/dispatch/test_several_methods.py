@@ -8,7 +8,7 @@ import pytest
 from batchedapi_core.batching import LaneChoice, Strategy
 from batchedapi_serving.errors import LateError, NoSuchRouteError, NotReadyError, QueueFullError
 from batchedapi_serving.metrics import slots
-from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.settings import BatchingSettings
 from dispatching import World, echo
 

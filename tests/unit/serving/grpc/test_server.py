@@ -25,7 +25,7 @@ from batchedapi_serving.errors import (
     ServingError,
 )
 from batchedapi_serving.grpc.server import GrpcServer
-from batchedapi_serving.predictor.method import MethodSpec
+from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.web.frontend import Frontend
 from dispatching import replica_settings
 from protocols import IRIS, RECEIPT, array, codec_of, message, tensors, with_raw

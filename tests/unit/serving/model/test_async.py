@@ -10,7 +10,7 @@ import pytest
 
 from batchedapi_serving import Context, ItemError, SubmitError, Tensor
 from batchedapi_serving.model.batch import BatchRunner
-from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.predictor import MethodSpec
 from protocols import single
 
 META = {"method": "predict", "rows": 2}

@@ -13,8 +13,8 @@ from batchedapi_serving import ItemError, Tensor
 from batchedapi_serving.codecs import RequestHead, Wire
 from batchedapi_serving.codecs.item_codec import CallCodec
 from batchedapi_serving.model.batch import BatchRunner, Result
-from batchedapi_serving.model.split_items import split_items
-from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.model.marshalling import split_items
+from batchedapi_serving.predictor import MethodSpec
 from protocols import single
 
 ITEMS = MethodSpec("predict", batched=True)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from batchedapi_serving.model.channel import ConnectionLostError, _Connection
+from batchedapi_serving.model.worker import ConnectionLostError, _Connection
 
 
 class NoRunner:

@@ -10,8 +10,8 @@ from batchedapi_serving.codecs import codec_for
 from batchedapi_serving.codecs.results import Item, TensorResults, item_frame
 from batchedapi_serving.dispatch.channel_rows import submitted_rows
 from batchedapi_serving.dispatch.remote import RemoteLine
-from batchedapi_serving.model.channel_submits import answered_rows, rows_frame
-from batchedapi_serving.predictor.api import ItemError, MethodSpec, SubmitError, Tensor
+from batchedapi_serving.model.submit import answered_rows, rows_frame
+from batchedapi_serving.predictor import ItemError, MethodSpec, SubmitError, Tensor
 from batchedapi_serving.settings import BatchingSettings, MethodSettings
 
 PAIR = Tensor("FP32", [2])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchedapi_serving.model.device_errors import device_lost, out_of_memory
+from batchedapi_serving.model.batch import device_lost, out_of_memory
 
 
 def raised_by(module: str, name: str, text: str, base: type[Exception] = RuntimeError) -> Exception:

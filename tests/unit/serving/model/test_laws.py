@@ -15,7 +15,7 @@ from batchedapi_serving.codecs import Codec, RequestHead, Wire, codec_of_shapes
 from batchedapi_serving.codecs.replies import ITEM
 from batchedapi_serving.errors import ClientError
 from batchedapi_serving.model.batch import BatchRunner
-from batchedapi_serving.predictor.api import DTYPES, MethodSpec, Tensor
+from batchedapi_serving.predictor import DTYPES, MethodSpec, Tensor
 
 SETTINGS = settings(derandomize=True, database=None, deadline=None, max_examples=150)
 HEAD = RequestHead(b"", b"", ())

@@ -7,8 +7,8 @@ import pytest
 
 from batchedapi_serving import Tensor
 from batchedapi_serving.errors import PredictorError
-from batchedapi_serving.model.split_tensors import TensorSplitter, split_tensors
-from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.model.marshalling import TensorSplitter, split_tensors
+from batchedapi_serving.predictor import MethodSpec
 from protocols import named, single
 
 TENSOR = single(Tensor("FP32", [2]), Tensor("FP32", [1]))

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from batchedapi_serving import ItemError, SizeOf, Tensor, batched, endpoint
-from batchedapi_serving.predictor.api import DTYPES, MethodSpec, method_spec
-from batchedapi_serving.predictor.declared import declared_methods
+from batchedapi_serving.model.loading import declared_methods, method_spec
+from batchedapi_serving.predictor import DTYPES, MethodSpec
 
 
 class Everything:

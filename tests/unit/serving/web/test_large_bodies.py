@@ -22,8 +22,7 @@ from batchedapi_serving.errors import (
     QueueFullError,
     ServingError,
 )
-from batchedapi_serving.predictor.method import MethodSpec
-from batchedapi_serving.predictor.tensor import Tensor
+from batchedapi_serving.predictor import MethodSpec, Tensor
 from batchedapi_serving.web import large_bodies
 from batchedapi_serving.web.large_bodies import CodecUser, LargeBodies, is_large, is_large_beside
 from batchedapi_serving.web.large_request import next_of

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from batchedapi_serving.errors import DrainingError, NoSuchRouteError, NotReadyError
-from batchedapi_serving.predictor.api import MethodSpec, Tensor
+from batchedapi_serving.predictor import MethodSpec, Tensor
 from batchedapi_serving.web.asgi import metadata_answer
 from connections import PREDICT, Server
 

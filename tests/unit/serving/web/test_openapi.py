@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from batchedapi_core import contract
 from batchedapi_core.batching import Receipts
 from batchedapi_serving.codecs import RequestHead, Wire, codec_for
-from batchedapi_serving.predictor.api import DTYPES, MethodSpec, Tensor
+from batchedapi_serving.predictor import DTYPES, MethodSpec, Tensor
 from batchedapi_serving.web.openapi import document_routes, example_of, infer_example
 from connections import PREDICT, FakeLine, Server, web_settings
 

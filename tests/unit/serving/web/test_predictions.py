@@ -6,7 +6,7 @@ import json
 import pytest
 
 from batchedapi_serving.errors import DrainingError
-from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.web.asgi import create_app
 from connections import PREDICT, FakeLine, Peer, Server
 

@@ -12,7 +12,7 @@ from batchedapi_core.batching import ShapePolicy
 from batchedapi_serving.codecs import Codec, Encoded, codec_of_shapes
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.errors import ClientError, LoadError
-from batchedapi_serving.predictor.api import MethodSpec
+from batchedapi_serving.predictor import MethodSpec
 
 log = logging.getLogger(__name__)
 

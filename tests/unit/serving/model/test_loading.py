@@ -9,7 +9,7 @@ import pytest
 
 from batchedapi_serving import Context
 from batchedapi_serving.errors import LoadError
-from batchedapi_serving.predictor.loading import load_class, start_predictor
+from batchedapi_serving.model.loading import load_class, start_predictor
 
 CONTEXT = Context("api", 0, 1, 1, "cpu")
 

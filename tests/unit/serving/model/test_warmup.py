@@ -10,8 +10,9 @@ import pytest
 from batchedapi_serving import Tensor, batched
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.model.batch import BatchRunner
-from batchedapi_serving.predictor.api import MethodSpec, SizeOf, method_spec
-from batchedapi_serving.predictor.warmup import warm_up, warm_up_async
+from batchedapi_serving.model.loading import method_spec
+from batchedapi_serving.model.warmup import warm_up, warm_up_async
+from batchedapi_serving.predictor import MethodSpec, SizeOf
 from protocols import named, single
 
 

@@ -9,7 +9,8 @@ import pytest
 from batchedapi_core.batching import ShapePolicy
 from batchedapi_serving import Tensor, batched, endpoint
 from batchedapi_serving.errors import LoadError
-from batchedapi_serving.predictor.loading import default_method, served_methods
+from batchedapi_serving.model.loading import served_methods
+from batchedapi_serving.predictor import default_method
 from batchedapi_serving.settings import BatchingSettings, MethodSettings, ReplicaSettings
 
 X = Tensor("FP32", [4])

@@ -1,0 +1,322 @@
+"""From `module:Class` to the methods it serves and a running predictor, or to the reason why not.
+
+Which methods are served, and how: the class says, and the manifest beats it.
+"""
+
+import dataclasses
+import importlib
+import importlib.util
+import inspect
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from batchedapi_core.batching import ShapePolicy
+from batchedapi_serving.errors import LoadError
+from batchedapi_serving.predictor import Context, Tensor
+from batchedapi_serving.predictor.api import MARK, Declared, batch_dim_problem, named_tensors
+from batchedapi_serving.predictor.spec import PREDICT, SINGLE_INPUT, SINGLE_OUTPUT, MethodSpec
+from batchedapi_serving.settings import MethodSettings, ReplicaSettings
+
+log = logging.getLogger(__name__)
+_OWN: Final = Path(__file__).resolve().parents[1]
+
+
+def load_class(path: str, search: Sequence[Path]) -> type:
+    """Import the class that `path` (`module:Class` or `file.py:Class`) names.
+
+    Args:
+        path: From `spec.predictor.path`.
+        search: Folders put in front of sys.path, first first.
+
+    Raises:
+        LoadError: ImportFailed, with the last line of the traceback.
+    """
+    module_name, _, class_name = path.partition(":")
+    module_name = module_name.removesuffix(".py")
+    for folder in reversed([str(folder) for folder in search]):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # user code: anything may be raised
+        log.error("predictor import failed", extra={"traceback": traceback.format_exc()})  # noqa: TRY400 - one event with facts
+        raise LoadError(
+            "ImportFailed",
+            f"spec.predictor.path {path!r}: importing {module_name!r} raised"
+            f" {_last_line(error)}{_place(error, search)}{_remedy(error, module_name, search)}",
+        ) from error
+    found = getattr(module, class_name, None)
+    if not isinstance(found, type):
+        but = "" if found is None else f", but a {type(found).__name__} of that name"
+        raise LoadError(
+            "ImportFailed",
+            f"spec.predictor.path {path!r}: module {module_name!r} has no class"
+            f" {class_name!r}{but}",
+        )
+    return found
+
+
+def _remedy(error: Exception, module_name: str, search: Sequence[Path]) -> str:
+    """What to do about a module that is missing."""
+    if not isinstance(error, ModuleNotFoundError) or error.name is None:
+        return ""
+    if module_name == error.name or module_name.startswith(f"{error.name}."):
+        places = dict.fromkeys(str(folder) for folder in search)
+        return f" (looked in {', '.join(places)})"
+    return "; install it where the predictor runs"
+
+
+def start_predictor(predictor_class: type, config: dict[str, Any], context: Context) -> Any:
+    """Call the constructor with (config, context).
+
+    Raises:
+        LoadError: InitFailed or OutOfMemory, with the last line of the traceback.
+    """
+    try:
+        return predictor_class(config, context)
+    except MemoryError as error:
+        raise LoadError(
+            "OutOfMemory", f"{predictor_class.__name__}(config, context) ran out of memory"
+        ) from error
+    except Exception as error:  # user code: anything may be raised
+        log.error("predictor init failed", extra={"traceback": traceback.format_exc()})  # noqa: TRY400 - one event with facts
+        raise LoadError(
+            "InitFailed",
+            f"{predictor_class.__name__}(config, context) raised {_last_line(error)}"
+            f"{_place(error, [_folder_of(predictor_class)])}{_signature_remedy(predictor_class)}",
+        ) from error
+
+
+def _signature_remedy(predictor_class: type) -> str:
+    try:
+        inspect.signature(predictor_class).bind("config", "context")
+    except TypeError:
+        return "; write def __init__(self, config, context)"
+    except ValueError:  # written in C
+        pass
+    return ""
+
+
+def _folder_of(predictor_class: type) -> Path:
+    file = getattr(sys.modules.get(predictor_class.__module__), "__file__", None)
+    return Path(file or os.devnull).parent
+
+
+def _place(error: Exception, folders: Sequence[Path]) -> str:
+    """The innermost line of the user's own files that an error came through, in words."""
+    roots = [folder.resolve() for folder in folders]
+    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError):
+        frames.append((error.filename or "", error.lineno))
+    for filename, line in reversed(frames):
+        file = Path(filename).resolve()
+        if filename.startswith("<") or "site-packages" in file.parts or _OWN in file.parents:
+            continue
+        if any(file.is_relative_to(root) for root in roots):
+            return f" ({filename}, line {line})"
+    return ""
+
+
+def _last_line(error: BaseException) -> str:
+    return traceback.format_exception_only(error)[-1].strip()
+
+
+MAX_METHODS: Final = 32  # each has its block in the metrics memory, whose size is fixed at start
+
+
+def served_methods(predictor_class: type, settings: ReplicaSettings) -> list[MethodSpec]:
+    """`predict`, every `@batched` and `@endpoint`, and every method that the manifest names.
+
+    `max_batch_size` and `batch_dim` of each are the effective ones. A manifest may serve an
+    unmarked method in batches of JSON items (`batched: true`), and a `@batched` one in batches of
+    one row (`batched: false`).
+
+    Raises:
+        LoadError: ImportFailed; the message names the method and what to write instead.
+    """
+    named = [method.name for method in settings.methods]
+    names = list(dict.fromkeys([PREDICT, *declared_methods(predictor_class), *named]))
+    specs = []
+    for name in names:
+        spec = method_spec(predictor_class, name)
+        if spec is None and name in named:
+            raise _failed(
+                predictor_class,
+                name,
+                "the manifest names this method, which the class does not have; write"
+                f" def {name}(self, ...), or take it out of methods",
+            )
+        if spec is not None:
+            effective = _effective(predictor_class, spec, settings.of_method(name))
+            _check_call(predictor_class, effective)
+            specs.append(effective)
+    _check_all(predictor_class, specs, settings)
+    return specs
+
+
+def _effective(predictor_class: type, spec: MethodSpec, settings: MethodSettings) -> MethodSpec:
+    """The method as the manifest wants it."""
+    spec = _with_batching(predictor_class, spec, settings)
+    if settings.batch_dim is not None:
+        if not spec.batched:
+            raise _failed(
+                predictor_class,
+                spec.name,
+                "takes one request at a time, but the manifest gives it a batchDim; mark it with"
+                " @batched(inputs=Tensor(...)), or leave batchDim out",
+            )
+        spec = dataclasses.replace(spec, batch_dim=settings.batch_dim)
+    problem = batch_dim_problem(spec.batch_dim, spec.inputs, spec.outputs)
+    if problem is not None:
+        raise _failed(predictor_class, spec.name, f"{problem} (batchDim of the manifest)")
+    if spec.variable and settings.batching.shape_policy is ShapePolicy.REJECT:
+        raise _failed(
+            predictor_class,
+            spec.name,
+            f"{', '.join(spec.variable)} differs from row to row, which shapePolicy Reject refuses;"
+            " write a length into the Tensor, or choose shapePolicy Bucket or Pad",
+        )
+    return spec
+
+
+def _with_batching(predictor_class: type, spec: MethodSpec, settings: MethodSettings) -> MethodSpec:
+    batching = spec.batched if settings.batched is None else settings.batched
+    size = settings.batching.max_batch_size
+    if not batching:
+        return dataclasses.replace(spec, max_batch_size=1)
+    if not spec.batched:
+        if is_declared(predictor_class, spec.name):
+            raise _failed(
+                predictor_class,
+                spec.name,
+                "is marked @endpoint, which takes one request at a time, but the manifest says"
+                " batched: true; mark it with @batched, or leave batched out",
+            )
+        spec = dataclasses.replace(spec, batched=True)
+    return dataclasses.replace(spec, max_batch_size=size or spec.max_batch_size)
+
+
+def _check_call(predictor_class: type, spec: MethodSpec) -> None:
+    if yields(predictor_class, spec.name):
+        raise _failed(
+            predictor_class, spec.name, "yields its answer; collect it and return it whole"
+        )
+    problem = call_problem(predictor_class, spec.name, batched=spec.batched)
+    if problem is not None:
+        raise _failed(predictor_class, spec.name, problem)
+
+
+def _check_all(
+    predictor_class: type, specs: Sequence[MethodSpec], settings: ReplicaSettings
+) -> None:
+    name = predictor_class.__name__
+    if not specs:
+        raise LoadError(
+            "ImportFailed",
+            f"{name}: expected a method {PREDICT!r}, or one marked @batched or @endpoint; write"
+            f" @batched above def {PREDICT}(self, ...)",
+        )
+    if len(specs) > MAX_METHODS:
+        raise LoadError(
+            "ImportFailed",
+            f"{name}: expected at most {MAX_METHODS} methods, got {len(specs)}; serve some from a"
+            " BatchedAPI of their own",
+        )
+    named = {method.name for method in settings.methods}
+    alone = not any(spec.batched for spec in specs)
+    for spec in specs:
+        size = settings.of_method(spec.name).batching.max_batch_size
+        if not spec.batched and (spec.name in named or alone) and size is not None and size > 1:
+            raise _failed(
+                predictor_class,
+                spec.name,
+                f"takes one request at a time, but serverSideBatching.maxBatchSize is {size};"
+                " mark it with @batched, or leave maxBatchSize out",
+            )
+
+
+def _failed(predictor_class: type, name: str, message: str) -> LoadError:
+    return LoadError("ImportFailed", f"{predictor_class.__name__}.{name}: {message}")
+
+
+def method_spec(predictor_class: type, name: str) -> MethodSpec | None:
+    """What `predictor_class.name` declares; None if there is no such method."""
+    function = _attribute(predictor_class, name)
+    if function is None or not callable(getattr(predictor_class, name, None)):
+        return None
+    declared = _mark_of(function) or Declared(batched=False)
+    return MethodSpec(
+        name,
+        batched=declared.batched,
+        is_async=inspect.iscoroutinefunction(inspect.unwrap(_plain(function))),
+        inputs=named_tensors(declared.inputs, SINGLE_INPUT, "inputs"),
+        single_input=isinstance(declared.inputs, Tensor),
+        outputs=named_tensors(declared.outputs, SINGLE_OUTPUT, "outputs"),
+        single_output=declared.outputs is None or isinstance(declared.outputs, Tensor),
+        batch_dim=(declared.batch_dim[0], declared.batch_dim[1]),
+        max_batch_size=declared.max_batch_size,
+        size_of=declared.size_of,
+        example=declared.example,
+    )
+
+
+def declared_methods(predictor_class: type) -> list[str]:
+    """Names of the methods marked with `@batched` or `@endpoint`, sorted."""
+    return sorted(name for name in dir(predictor_class) if is_declared(predictor_class, name))
+
+
+def is_declared(predictor_class: type, name: str) -> bool:
+    """Whether that method carries one of our decorators."""
+    return _mark_of(_attribute(predictor_class, name)) is not None
+
+
+def yields(predictor_class: type, name: str) -> bool:
+    """Whether that method is a generator, async or not."""
+    function = _plain(_attribute(predictor_class, name))
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+
+
+def call_problem(predictor_class: type, name: str, *, batched: bool) -> str | None:
+    """Why that method cannot be called as the server calls it; None: it can, or only a call tells.
+
+    Found out here, and not by the first client: a method that takes one request has no warm-up.
+    """
+    function = _attribute(predictor_class, name)
+    takes = ("rows",) if batched else ("payload", "query_params", "headers")
+    given = takes if isinstance(function, staticmethod) else ("self", *takes)
+    if not inspect.isfunction(_plain(function)):
+        return None
+    # Of a decorator's wrapper its own: what it calls may take something else.
+    signature = inspect.signature(_plain(function), follow_wrapped=False)
+    try:
+        signature.bind(*given)
+    except TypeError:
+        kind = "many rows" if batched else "one request"
+        other = "" if batched else "; for many rows at once, mark it with @batched"
+        return (
+            f"takes {kind} at a time and is called with ({', '.join(takes)}), but is written as"
+            f" {name}{signature}; write def {name}({', '.join(given)}){other}"
+        )
+    return None
+
+
+def _attribute(predictor_class: type, name: str) -> Any:
+    """As written in the class or a base; the metaclass is not asked: every type has a __call__."""
+    for base in predictor_class.__mro__:
+        if base is not object and name in vars(base):
+            return vars(base)[name]
+    return None
+
+
+def _plain(function: Any) -> Any:
+    return function.__func__ if isinstance(function, staticmethod | classmethod) else function
+
+
+def _mark_of(function: Any) -> Declared | None:
+    found = getattr(function, MARK, None) or getattr(_plain(function), MARK, None)
+    return found if isinstance(found, Declared) else None

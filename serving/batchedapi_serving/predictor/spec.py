@@ -1,0 +1,287 @@
+"""What the server knows of one method: its tensors, what a row costs, and how it is called.
+
+All of it crosses processes as JSON. The supervisor imports this too, which is why numpy is not.
+"""
+
+import enum
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+# Open Inference Protocol name -> numpy type string, little endian.
+DTYPES: Final = {
+    "BOOL": "|b1",
+    "UINT8": "|u1",
+    "UINT16": "<u2",
+    "UINT32": "<u4",
+    "UINT64": "<u8",
+    "INT8": "|i1",
+    "INT16": "<i2",
+    "INT32": "<i4",
+    "INT64": "<i8",
+    "FP16": "<f2",
+    "FP32": "<f4",
+    "FP64": "<f8",
+}
+
+
+class Tensor:
+    """One row of an array: its type and its shape without the batch dimension.
+
+    Args:
+        dtype: A type name of the Open Inference Protocol: BOOL, UINT8..UINT64, INT8..INT64,
+            FP16, FP32, FP64.
+        shape: Lengths of one row's dimensions; `[]` is a single number a row. A length is an int
+            >= 1, or a name such as "tokens" for one that differs from row to row. Within one row,
+            the same name is the same length, over all inputs and outputs of a method.
+        allow_non_finite: Whether NaN and Infinity are values like others: a missing one is NaN.
+            Else a request that has one is refused, and a row of an answer that has one fails.
+
+    Raises:
+        ValueError: unknown dtype, a length below 1, an empty name, or a type without NaN that is to
+            allow it.
+    """
+
+    __slots__ = ("allow_non_finite", "dtype", "shape")
+
+    def __init__(
+        self, dtype: str, shape: Sequence[int | str], *, allow_non_finite: bool = False
+    ) -> None:
+        if dtype not in DTYPES:
+            raise ValueError(f"Tensor: expected a dtype of {', '.join(DTYPES)}, got {dtype!r}")
+        if isinstance(shape, str) or not all(
+            (type(n) is int and n >= 1) or (isinstance(n, str) and n) for n in shape
+        ):
+            raise ValueError(
+                f"Tensor: expected lengths >= 1 or names in shape, got {shape!r}; leave out the"
+                " batch dimension, and name a length that differs from row to row: ['tokens']"
+            )
+        if allow_non_finite and not dtype.startswith("FP"):
+            raise ValueError(
+                "Tensor: expected allow_non_finite for FP16, FP32 or FP64, which have NaN and"
+                f" Infinity, got it for {dtype}"
+            )
+        self.dtype = dtype
+        self.shape = tuple(shape)
+        self.allow_non_finite = allow_non_finite
+
+    def __repr__(self) -> str:
+        allowed = ", allow_non_finite=True" if self.allow_non_finite else ""
+        return f"Tensor({self.dtype!r}, {list(self.shape)!r}{allowed})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Tensor):
+            return NotImplemented
+        return self._told() == other._told()
+
+    def __hash__(self) -> int:
+        return hash(self._told())
+
+    def _told(self) -> tuple[object, ...]:
+        return self.dtype, self.shape, self.allow_non_finite
+
+    @property
+    def numpy_dtype(self) -> str:
+        """Type string that numpy.dtype() takes."""
+        return DTYPES[self.dtype]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the variable dimensions, each once, in order."""
+        return tuple(dict.fromkeys(n for n in self.shape if isinstance(n, str)))
+
+    @property
+    def variable(self) -> bool:
+        """Whether a length differs from row to row."""
+        return any(isinstance(n, str) for n in self.shape)
+
+    @property
+    def fixed_shape(self) -> tuple[int, ...]:
+        """The shape of a tensor without variable dimensions.
+
+        Raises:
+            ValueError: there is one.
+        """
+        lengths = tuple(n for n in self.shape if isinstance(n, int))
+        if len(lengths) != len(self.shape):
+            raise ValueError(f"expected a tensor without variable dimensions, got {self}")
+        return lengths
+
+    @property
+    def items_per_row(self) -> int:
+        """Numbers in one row; fixed shapes only."""
+        return math.prod(self.fixed_shape)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row on the wire; fixed shapes only."""
+        return self.items_per_row * self.item_bytes
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of one number."""
+        return int(self.numpy_dtype[2:])
+
+
+class Measure(enum.StrEnum):
+    """What is measured of a row."""
+
+    BYTES = "bytes"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True)
+class SizeOf:
+    """Cost of one row, max(1, ceil(measure / per)); `max_batch_size` then bounds a batch's sum.
+
+    Data and not a function, because the web process counts and never imports the user's code.
+    Made by `SizeOf.bytes` and `SizeOf.length`.
+
+    Raises:
+        ValueError: `per` is not a finite number above 0.
+    """
+
+    measure: Measure
+    of: str | None
+    per: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.per < math.inf:
+            raise ValueError(f"SizeOf: expected a finite per > 0, got {self.per!r}")
+
+    @classmethod
+    def bytes(cls, per: float = 1) -> "SizeOf":
+        """Bytes of the row: of its JSON text, or of its packed numbers."""
+        return cls(Measure.BYTES, None, per)
+
+    @classmethod
+    def length(cls, of: str | None = None, per: float = 1) -> "SizeOf":
+        """Length of one part of the row.
+
+        Args:
+            of: Of a JSON item: the member whose length counts, a text, list or object; None: the
+                item itself. Of tensors: a variable dimension, or an input (its first dimension).
+            per: What one unit of cost is.
+        """
+        return cls(Measure.LENGTH, of, per)
+
+    def cost(self, measured: int) -> int:
+        """Cost of a row of which so much was measured; >= 1."""
+        return max(1, math.ceil(measured / self.per))
+
+    def to_json(self) -> list[Any]:
+        """JSON that `from_json` takes back."""
+        return [self.measure, self.of, self.per]
+
+    @classmethod
+    def from_json(cls, value: list[Any]) -> "SizeOf":
+        """The reverse of `to_json`."""
+        return cls(Measure(value[0]), value[1], value[2])
+
+
+SINGLE_INPUT: Final = "input"
+"""Name under which the only, unnamed input is kept."""
+SINGLE_OUTPUT: Final = "output"
+PREDICT: Final = "predict"
+"""Served whether it is marked or not, and the default of several."""
+
+
+@dataclass(frozen=True, slots=True)
+class MethodSpec:
+    """One method of a predictor, as the processes that never import it must know it."""
+
+    name: str
+    batched: bool
+    """False: it takes one request at a time."""
+    is_async: bool = False
+    inputs: Mapping[str, Tensor] = field(default_factory=dict)
+    """Empty: JSON items."""
+    single_input: bool = False
+    """Whether the method gets the one array itself, not a dict of arrays."""
+    outputs: Mapping[str, Tensor] = field(default_factory=dict)
+    """Empty: not declared."""
+    single_output: bool = True
+    """Whether the method answers one array, not a dict of arrays."""
+    batch_dim: tuple[int, int] = (0, 0)
+    """Where the rows lie in the arrays that the method gets, and in those it answers. On every
+    wire rows come first."""
+    max_batch_size: int = 1
+    """Effective: the manifest's, else the decorator's; 1 if not batched."""
+    size_of: SizeOf | None = None
+    """None: a row costs one."""
+    example: Any = None
+    """A row as JSON."""
+
+    @property
+    def variable(self) -> tuple[str, ...]:
+        """Names of the variable dimensions of all inputs, each once, in order of appearance."""
+        return tuple(
+            dict.fromkeys(name for tensor in self.inputs.values() for name in tensor.names)
+        )
+
+    @property
+    def row_rank(self) -> int | None:
+        """Levels of lists in one row as JSON: a list nested one level deeper is many rows.
+
+        A row of named tensors is an object, which has none. None: a row may be any list.
+        """
+        if not self.inputs:
+            return None
+        return len(next(iter(self.inputs.values())).shape) if self.single_input else 0
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON object that `from_json` takes back."""
+        return {
+            "name": self.name,
+            "batched": self.batched,
+            "is_async": self.is_async,
+            "inputs": _tensors_to_json(self.inputs),
+            "single_input": self.single_input,
+            "outputs": _tensors_to_json(self.outputs),
+            "single_output": self.single_output,
+            "batch_dim": list(self.batch_dim),
+            "max_batch_size": self.max_batch_size,
+            "size_of": None if self.size_of is None else self.size_of.to_json(),
+            "example": self.example,
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> "MethodSpec":
+        """The reverse of `to_json`."""
+        size_of = value["size_of"]
+        return cls(
+            name=value["name"],
+            batched=value["batched"],
+            is_async=value["is_async"],
+            inputs=_tensors_from_json(value["inputs"]),
+            single_input=value["single_input"],
+            outputs=_tensors_from_json(value["outputs"]),
+            single_output=value["single_output"],
+            batch_dim=(value["batch_dim"][0], value["batch_dim"][1]),
+            max_batch_size=value["max_batch_size"],
+            size_of=None if size_of is None else SizeOf.from_json(size_of),
+            example=value["example"],
+        )
+
+
+def _tensors_to_json(tensors: Mapping[str, Tensor]) -> list[Any]:
+    return [
+        [name, tensor.dtype, list(tensor.shape), tensor.allow_non_finite]
+        for name, tensor in tensors.items()
+    ]
+
+
+def _tensors_from_json(value: list[Any]) -> dict[str, Tensor]:
+    return {
+        name: Tensor(dtype, shape, allow_non_finite=allowed)
+        for name, dtype, shape, allowed in value
+    }
+
+
+def default_method(specs: Sequence[MethodSpec]) -> str | None:
+    """The method behind a path that names none: `predict`, else the only one."""
+    names = [spec.name for spec in specs]
+    if PREDICT in names:
+        return PREDICT
+    return names[0] if len(names) == 1 else None
