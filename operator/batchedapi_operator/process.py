@@ -11,6 +11,7 @@ from typing import Final
 
 from batchedapi_core import contract
 from batchedapi_operator.admin import admin_server, decisions_server
+from batchedapi_operator.allocator import give_back_large_blocks
 from batchedapi_operator.autoscaling.loop import Autoscaler
 from batchedapi_operator.autoscaling.scrape import Scraper
 from batchedapi_operator.cluster import Cluster
@@ -49,6 +50,7 @@ STUCK_SECONDS: Final = 60.0
 
 async def run(settings: Settings) -> None:
     """Run until SIGTERM or SIGINT."""
+    give_back_large_blocks()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
