@@ -1,10 +1,13 @@
 """What the operator asks of a real apiserver: APIs under load, and an apiserver that hangs.
 
     python tests/bench/operator_writes.py --apis 100 --minutes 30 --hang 180
+    python tests/bench/operator_writes.py --apis 20 --minutes 20 --unschedulable
 
 etcd and kube-apiserver run on ports of their own; pods are objects, and their pages come from a
 process that answers on local addresses. Counted is what the apiserver's audit log says. What an API
-takes of memory is the difference to an operator of ten of them, which runs beside for as long.
+takes of memory is the difference to an operator of ten of them, which runs beside for as long. With
+`--unschedulable` three pods of each API have nodes, all ordered beyond wait for one, and the load
+wants more.
 """
 
 import asyncio
@@ -22,11 +25,11 @@ from typing import Any, Final
 
 import click
 from harness.control_plane import ADMIN, control_plane
-from harness.operated import NAMESPACE, Rig, api_name, rig
+from harness.operated import MOST_PODS, NAMESPACE, Rig, api_name, rig
 from harness.report import Table, environment, help_of, out_option, report
 
 from batchedapi_operator.errors import ApplyError
-from batchedapi_operator.keys import BATCHED_APIS, DEPLOYMENTS
+from batchedapi_operator.keys import BATCHED_APIS, DEPLOYMENTS, PODS
 
 SPEC: Final[dict[str, Any]] = {
     "predictor": {"path": "model:Model"},
@@ -41,6 +44,9 @@ WRITES_PER_SECOND: Final = 10
 READS_PER_API: Final = 6
 OLDEST_SECONDS: Final = 300.0
 KIB_PER_API: Final = 100.0
+SCHEDULED: Final = 3
+SCALES: Final = 3
+"""Writes of replicas of one API of which no pod beyond those is ever ready."""
 _SELECTED: Final = re.compile(r"batchedapi.dev%2Fapi%3D(api-\d+)")
 _NAME: Final = re.compile(r"api-\d+")
 
@@ -65,7 +71,7 @@ async def decided(made: Rig, seconds: float) -> None:
     await until(all_are, "a decision about each API", seconds)
 
 
-async def prepare(made: Rig, numbers: range) -> None:
+async def prepare(made: Rig, numbers: range, spec: dict[str, Any]) -> None:
     """All APIs with ready pods and decisions."""
     made.start_operator()
 
@@ -73,7 +79,7 @@ async def prepare(made: Rig, numbers: range) -> None:
         return await made.probe("/readyz") == 200
 
     await until(ready, "the operator", 60)
-    await made.create_apis(numbers, SPEC)
+    await made.create_apis(numbers, spec)
     await decided(made, 300)
 
 
@@ -208,11 +214,58 @@ async def measure(apis: int, minutes: float, hang: float) -> dict[str, Any]:
         async with rig(plane) as made:
             few = replace(made, namespace="few", identity=ADMIN, log=plane.folder / "few.log")
             async with few.controlled():
-                await prepare(few, FEW)
-                await prepare(made, range(apis))
+                await prepare(few, FEW, SPEC)
+                await prepare(made, range(apis), SPEC)
                 steady = await measure_steady(made, few, apis, 60.0 * minutes)
             print(steady, file=sys.stderr)
             return {"steady": steady, "hang": await measure_hang(made, apis, hang)}
+
+
+async def measure_unschedulable(apis: int, minutes: float) -> dict[str, Any]:
+    """Load that wants more than there are nodes for."""
+    most = {"minReplicas": SCHEDULED, "maxReplicas": MOST_PODS}
+    with tempfile.TemporaryDirectory() as name, control_plane(Path(name)) as plane:
+        async with rig(plane) as made:
+            made.scheduled = SCHEDULED
+            await prepare(made, range(apis), {**SPEC, "autoscaling": most})
+            began = time.time()
+            await made.change_load(9.0)
+            await asyncio.sleep(60.0 * minutes)
+            ordered = [body["spec"]["replicas"] for body in await made.list(DEPLOYMENTS)]
+            pods = [body["status"]["phase"] for body in await made.list(PODS)]
+            writes = collections.Counter(
+                one["objectRef"]["name"]
+                for one in made.plane.audited()
+                if one["verb"] == "patch"
+                and one.get("objectRef", {}).get("subresource") == "scale"
+                and one["responseStatus"]["code"] < 300
+                and time_of(one) >= began
+            )
+    return {
+        "scales_most": max(writes.values(), default=0),
+        "scales": sum(writes.values()),
+        "apis_scaled": len(writes),
+        "ordered_most": max(ordered),
+        "pods": len(pods),
+        "pending": pods.count("Pending"),
+    }
+
+
+def report_unschedulable(apis: int, minutes: float, out: Path | None) -> None:
+    """Exits with 1 if an API was scaled more often than it may be, or none was."""
+    began = environment()
+    found = asyncio.run(measure_unschedulable(apis, minutes))
+    table = Table(
+        f"{apis} APIs with {SCHEDULED} ready pods and load that wants more for {minutes:g} minutes;"
+        " what is ordered beyond waits for a node",
+        ["writes of replicas, most of an API", "of all", "APIs that ordered more",
+         "replicas, most of an API", "pods", "that wait"],
+        [[str(found[name]) for name in
+          ("scales_most", "scales", "apis_scaled", "ordered_most", "pods", "pending")]],
+    )  # fmt: skip
+    report("operator-writes-unschedulable", began, [table], notes=[], measured=found, out=out)
+    if found["scales_most"] > SCALES or found["apis_scaled"] < apis:
+        sys.exit(f"over the limit: {SCALES} writes of replicas of an API, or one ordered nothing")
 
 
 @click.command(help=help_of(__doc__))
@@ -221,9 +274,13 @@ async def measure(apis: int, minutes: float, hang: float) -> dict[str, Any]:
 )
 @click.option("--minutes", type=float, default=30.0, show_default=True, help="Under load.")
 @click.option("--hang", type=float, default=180.0, show_default=True, help="Seconds stopped.")
+@click.option("--unschedulable", is_flag=True, help="This alone: pods that wait for nodes.")
 @out_option
-def main(*, apis: int, minutes: float, hang: float, out: Path | None) -> None:
+def main(*, apis: int, minutes: float, hang: float, unschedulable: bool, out: Path | None) -> None:
     """See the module's docstring."""
+    if unschedulable:
+        report_unschedulable(apis, minutes, out)
+        return
     began = environment()
     found = asyncio.run(measure(apis, minutes, hang))
     steady, hung = found["steady"], found["hang"]

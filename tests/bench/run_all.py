@@ -39,6 +39,7 @@ FULL: Final = (
     "simulation_speed.py",
     "capacity.py",
     "autoscaler_tick.py",
+    "tenants.py",
     "autoscaling",
     "soak.py",
 )
@@ -65,6 +66,7 @@ QUICK: Final = (
     "simulation_speed.py --rounds 1",
     "capacity.py --services 100",
     "autoscaler_tick.py --ticks 3",
+    "tenants.py --seconds 4",
     "autoscaling --service cpu,emb --trace low,step --controller batchedapi,cortex",
     "soak.py --requests 100000",
 )

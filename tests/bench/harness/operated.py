@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +33,8 @@ from .control_plane import ADMIN, OPERATOR, ControlPlane, Identity, free_port
 NAMESPACE: Final = "bench"
 PATH_LOAD: Final = "/load"
 SWING_SECONDS: Final = 300.0
+MOST_PODS: Final = 250
+"""Of an API, as there are addresses for them."""
 _COUNTER: Final = re.compile(r"_(total|sum|count|bucket)(\{|$)")
 _MERGE: Final = "application/merge-patch+json"
 
@@ -136,8 +138,12 @@ class Rig:
     namespace: str = NAMESPACE
     identity: Identity = OPERATOR
     """Requests of `OPERATOR` alone are audited."""
+    scheduled: int = MOST_PODS
+    """So many pods of an API find a node, and are ready at once."""
     operator: "subprocess.Popen[bytes] | None" = None
     admin_port: int = 0
+    _made: dict[str, int] = field(default_factory=dict)
+    """Pods by ReplicaSet."""
 
     def start_operator(self) -> None:
         """As a process of its own; liveness is asked by us."""
@@ -249,28 +255,40 @@ class Rig:
         }  # fmt: skip
         for number in range(replicas):
             with suppress(ApplyError):  # it is there
-                await self._create_pod(set_name, number, labels, of_set, address(name, number))
-        for number in range(replicas, 8):
+                await self._create_pod(set_name, number, labels, of_set, name)
+        for number in range(replicas, self._made.get(set_name, 0)):
             with suppress(ApplyError):  # there is none
                 body = {"gracePeriodSeconds": 0}
                 path = PODS.path(self.namespace, f"{set_name}-{number}")
                 await self.kube._request("DELETE", path, {}, body)
+        self._made[set_name] = replicas
         rolled = {"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable"}
-        counts = dict.fromkeys(("replicas", "readyReplicas", "updatedReplicas"), replicas)
-        status = {**counts, "observedGeneration": metadata["generation"], "conditions": [rolled]}
+        status = {
+            "replicas": replicas,
+            "updatedReplicas": replicas,
+            "readyReplicas": min(replicas, self.scheduled),
+            "observedGeneration": metadata["generation"],
+            "conditions": [rolled],
+        }
         await self.merge(DEPLOYMENTS, name, {"status": status}, "status")
 
     async def _create_pod(
-        self, set_name: str, number: int, labels: JsonObject, owner: JsonObject, ip: str
+        self, set_name: str, number: int, labels: JsonObject, owner: JsonObject, api: str
     ) -> None:
         name = f"{set_name}-{number}"
         metadata = {"name": name, "labels": labels, "ownerReferences": [owner]}
         spec = {"containers": [{"name": "serving", "image": "serving:bench"}]}
         await self.post(PODS, {"metadata": metadata, "spec": spec})
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        ready = {"type": "Ready", "status": "True", "lastTransitionTime": now}
-        addresses = {"podIP": ip, "podIPs": [{"ip": ip}]}
-        status = {"phase": "Running", "conditions": [ready], **addresses}
+        if number < self.scheduled:
+            ip = address(api, number)
+            ready = {"type": "Ready", "status": "True", "lastTransitionTime": now}
+            addresses = {"podIP": ip, "podIPs": [{"ip": ip}]}
+            status = {"phase": "Running", "conditions": [ready], **addresses}
+        else:
+            words = {"reason": "Unschedulable", "message": "0/3 nodes are available"}
+            waits = {"type": "PodScheduled", "status": "False", "lastTransitionTime": now, **words}
+            status = {"phase": "Pending", "conditions": [waits]}
         await self.merge(PODS, name, {"status": status}, "status")
 
 

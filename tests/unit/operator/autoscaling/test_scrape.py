@@ -208,6 +208,34 @@ async def test_pods_that_send_too_much_use_up_their_own_apis_share() -> None:
     assert isinstance(quiet[0], MetricsPage)
 
 
+async def test_anothers_pods_are_all_read_while_a_tenants_own_hold_up_its_look() -> None:
+    """250 that send for ever, hardly anything or too much; `tests/bench/tenants.py` says more."""
+    loud = whole("x" * 2**20, extra="Connection: close\r\n")
+    kinds, honest = (endless, dripping, loud), whole(page(), extra="Connection: close\r\n")
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            *_, tenant, number = map(int, writer.get_extra_info("sockname")[0].split("."))
+            await (honest if tenant == 7 else kinds[number % 3])(writer)
+        writer.close()
+
+    looks = [
+        [PodView.of(pod_body(f"iris-{n}", ip=f"127.0.{tenant}.{n}")) for n in range(1, pods + 1)]
+        for tenant, pods in ((6, 250), (7, 50))
+    ]
+    server = await asyncio.start_server(serve, "0.0.0.0", 0)
+    async with server, Scraper.opened(server.sockets[0].getsockname()[1]) as scraper:
+        theirs, ours = (asyncio.create_task(scraper.scrape(pods)) for pods in looks)
+        outcomes = await ours
+        still_looking = not theirs.done()
+        hostile = await theirs
+
+    assert still_looking
+    assert [True] * 50 == [isinstance(one, MetricsPage) for one in outcomes]
+    assert not any(isinstance(one, MetricsPage) for one in hostile)
+
+
 async def test_the_page_that_is_asked_for_has_only_what_is_read() -> None:
     """A replica that does not know the query answers with the whole page, as before."""
     asked: list[bytes] = []
