@@ -156,7 +156,8 @@ class Connection(asyncio.Protocol):
 
     def _incomplete(self, part: str) -> None:
         """A request has begun and not ended: its limits in time run, and its bytes count."""
-        if part is BODY and not self._held.coming(self._parser.body_bytes):
+        arrived = self._parser.body_bytes
+        if part is BODY and arrived and not self._held.coming(arrived):
             self._refuse(self._frontend.bodies.error())
             return
         if self._parser.wants_continue:
@@ -307,8 +308,10 @@ class Connection(asyncio.Protocol):
         self._answered(stays_open=stays_open)
 
     def _write(self, answer: Answer, connection: bytes, request_id: str | None) -> None:
-        date = self._frontend.date_line(self._state)
-        self._transport.write(render(answer, date, connection, request_id))
+        frontend = self._frontend
+        if frontend.date_source is not self._state.default_headers:
+            frontend.renew_date(self._state)
+        self._transport.write(render(answer, frontend.date, connection, request_id))
 
     def _stays_open(self) -> bool:
         """What ends a connection does so not before everything that was read of it is answered."""

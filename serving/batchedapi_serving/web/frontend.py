@@ -49,8 +49,9 @@ class Frontend:
         self.routes: dict[bytes, Route] = {}
         """By path without escapes; those of named methods once the methods are known."""
         self._known: tuple[str, ...] | None = None
-        self._date_source: list[tuple[bytes, bytes]] | None = None
-        self._date = b""
+        self.date = b""
+        """The `date` header, made of `date_source`."""
+        self.date_source: list[tuple[bytes, bytes]] | None = None
         self._learn_methods()
 
     def cancel(self, ticket: Ticket) -> None:
@@ -74,14 +75,12 @@ class Frontend:
             self.routes.clear()  # parsers have it
             self.routes.update((path.encode(), route) for path, route in table.items())
 
-    def date_line(self, state: ServerState) -> bytes:
-        """The `date` header as uvicorn renews it once a second."""
-        if self._date_source is not state.default_headers:
-            self._date_source = state.default_headers
-            self._date = b"".join(
-                b"%b: %b\r\n" % pair for pair in state.default_headers if pair[0] == b"date"
-            )
-        return self._date
+    def renew_date(self, state: ServerState) -> None:
+        """Take over the headers that uvicorn makes anew once a second."""
+        self.date_source = state.default_headers
+        self.date = b"".join(
+            b"%b: %b\r\n" % pair for pair in state.default_headers if pair[0] == b"date"
+        )
 
     async def watch(self, state: ServerState, on_sweep: Callable[[], None]) -> None:
         """Close connections that are over a time limit, call `on_sweep`; until cancelled."""

@@ -99,30 +99,29 @@ class Request(NamedTuple):
 
 
 class Repeat:
-    """The head of a prediction that came whole in one piece, for when it comes again.
+    """The head of a prediction that came whole, or before its body, for when it comes again.
 
     Clients that keep a connection send the same bytes up to the body again and again, and equal
     bytes need no second parsing: that is a quarter of what a small request costs here.
     """
 
-    __slots__ = ("_after", "_before", "head", "size")
+    __slots__ = ("_after", "_before", "body_size", "head", "headers", "size", "target")
 
-    def __init__(self, data: bytes, request: Request) -> None:
-        """`data` is exactly the one `request`."""
-        self.size = len(data)
-        self.head = data[: self.size - len(request.body)]
+    def __init__(self, head: bytes, target: bytes, request: Request) -> None:
+        """`head` is all of the one `request` but its body."""
+        self.head = head
+        self.body_size = len(request.body)
+        self.size = len(head) + self.body_size
+        self.target = target
+        self.headers = request.headers
         place = Request._fields.index("body")
         self._before = request[:place]
         self._after = request[place + 1 :]
 
-    def matches(self, data: bytes) -> bool:
-        """Whether `data` is exactly one request with the same head, and so of the same length."""
-        return len(data) == self.size and data.startswith(self.head)
-
-    def with_body_of(self, data: bytes) -> Request:
-        """The request that `data` is."""
+    def with_body(self, body: bytes) -> Request:
+        """The request that has this body."""
         # What Request(...) does, without the call that takes as long as the rest.
-        return tuple.__new__(Request, (*self._before, data[len(self.head) :], *self._after))
+        return tuple.__new__(Request, (*self._before, body, *self._after))
 
 
 class RequestParser:
@@ -152,6 +151,8 @@ class RequestParser:
         self._upgrades = False  # the head asks for another protocol
         self._old = False  # it says HTTP/1.0
         self._repeat: Repeat | None = None
+        self._unparsed = False  # its head came again, and the parser in C has not seen it
+        self._head = b""  # the last piece, if it was a head without its body
         self._complete: list[Request] = []
         self._ended = False  # by a request that says `connection: close`
         self._began_here = False  # the message began in the piece that is being parsed
@@ -178,9 +179,18 @@ class RequestParser:
 
     def feed(self, data: bytes) -> Sequence[Request]:
         """The requests that are complete now that `data` has come; look at `error` after them."""
-        between = self.awaiting is None
-        if between and self._repeat is not None and self._repeat.matches(data):
-            return (self._repeat.with_body_of(data),)
+        between, repeat = self.awaiting is None, self._repeat
+        if repeat is not None:
+            if between and len(data) == repeat.size and data.startswith(repeat.head):
+                return (repeat.with_body(data[len(repeat.head) :]),)
+            if between and data == repeat.head:
+                self._await_body_of(repeat)
+                return ()
+            if self._unparsed:
+                self._unparsed, self.awaiting, between = False, None, True
+                if len(data) == repeat.body_size:
+                    return (repeat.with_body(data),)
+                data = repeat.head + data
         if self._ended or self.error is not None:
             return ()
         self._complete = []
@@ -189,10 +199,18 @@ class RequestParser:
         self._parse(data)
         if self.awaiting == HEADERS and self.error is None:
             self._count_head()
-        elif between and len(self._complete) == 1:
-            self._remember(data, self._complete[0])
+        elif len(self._complete) == 1 and (between or self._head):
+            self._remember(self._head + data, self._complete[0])
+        head_alone = between and self.awaiting is BODY and not self.body_bytes
+        self._head = data if head_alone and not self.wants_continue else b""
         complete, self._complete = self._complete, []  # what was answered is not held here
         return complete
+
+    def _await_body_of(self, repeat: Repeat) -> None:
+        """The head came once more, and is parsed only if its body comes in pieces."""
+        self._unparsed, self.awaiting = True, BODY
+        self.target, self._headers = repeat.target, repeat.headers
+        self.body_bytes, self.wants_continue = 0, False
 
     def _parse(self, data: bytes) -> None:
         try:
@@ -254,7 +272,8 @@ class RequestParser:
             and data.find(b"\r\n\r\n") + 4 == len(data) - self._length
         )
         worth_it = request.path in self._repeated and request.keep_alive
-        self._repeat = Repeat(data, request) if plain and worth_it else None
+        head = data[: len(data) - len(request.body)]
+        self._repeat = Repeat(head, self.target, request) if plain and worth_it else None
 
     # ------------------------------------------------------------ httptools' callbacks
 

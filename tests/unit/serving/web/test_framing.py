@@ -119,6 +119,41 @@ def test_requests_that_come_whole_are_taken_one_by_one(requests: list[Any], paus
     run_virtually(live())
 
 
+def pieces_of(request: bytes, how: str) -> list[bytes]:
+    """What a client sends at once; `joined` goes with what it sends next."""
+    head, end, body = request.partition(b"\r\n\r\n")
+    cut = {"whole": [request], "in two": [head + end, body[:1], body[1:]]}
+    return [piece for piece in cut.get(how, [head + end, body]) if piece]
+
+
+@SETTINGS
+@given(
+    requests=st.lists(
+        st.tuples(st.sampled_from(POOL), st.sampled_from(["whole", "apart", "in two", "joined"])),
+        min_size=1, max_size=12,
+    ),
+    pause=st.sampled_from([0.0, 0.02]),
+)  # fmt: skip
+def test_heads_may_come_before_their_bodies(requests: list[tuple[Any, str]], pause: float) -> None:
+    """As Python's http.client sends them; a head that repeats is not parsed again, nor trusted."""
+
+    async def live() -> None:
+        wire = Server(interval=0.0).connect()
+        kept = b""
+        for (request, _, _), how in requests:
+            pieces = pieces_of(request, how)
+            pieces[0] = kept + pieces[0]
+            kept = pieces.pop() if how == "joined" else b""
+            for piece in pieces:
+                wire.send(piece)
+                await asyncio.sleep(pause)
+        wire.send(kept)
+        await asyncio.sleep(5)
+        check([request for request, _ in requests], wire)
+
+    run_virtually(live())
+
+
 def check(requests: list[Any], wire: Peer) -> None:
     """Every request has its answer, in order, with its own body."""
     answers = bodies_of(wire.received)

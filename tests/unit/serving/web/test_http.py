@@ -214,6 +214,36 @@ async def test_who_was_told_to_go_on_and_does_not_is_refused() -> None:
     assert [200, 100, 408] == wire.statuses
 
 
+async def test_everybody_who_waits_is_told_to_go_on_every_time() -> None:
+    """Also when the same head comes again and again, each time before its body."""
+    server = Server()
+    wire = server.connect()
+    for _ in range(3):
+        wire.send(EXPECTING)
+        await asyncio.sleep(0.1)
+        wire.send(b"7")
+        await asyncio.sleep(1)
+
+    assert [100, 200] * 3 == wire.statuses
+
+
+async def test_who_stalls_after_a_head_that_repeats_is_told_so_by_its_id() -> None:
+    """The limits in time hold whether a head is parsed or known."""
+    wire = Server().connect()
+    head = post(b"host: t\r\nx-request-id: mine\r\n")[:-1]
+    for body in (b"7", b"7", b""):
+        wire.send(head)
+        await asyncio.sleep(0.1)
+        if body:
+            wire.send(body)
+        await asyncio.sleep(1)
+    await asyncio.sleep(2 * LIMITS.grace_period)
+
+    assert [200, 200, 408] == wire.statuses
+    assert ["mine"] * 3 == wire.header("x-request-id")
+    assert b"body: expected all of it" in wire.received
+
+
 async def test_an_old_client_is_not_told_to_go_on() -> None:
     """RFC 9110 10.1.1: it would take that for the answer."""
     _, wire = await asked(EXPECTING.replace(b"HTTP/1.1", b"HTTP/1.0"))
