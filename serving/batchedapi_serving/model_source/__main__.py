@@ -12,7 +12,7 @@ from typing import Final
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.logs import configure_logging
 from batchedapi_serving.model_source import FETCH
-from batchedapi_serving.model_source.fetch import fetch
+from batchedapi_serving.model_source.fetch import fetch_model
 from batchedapi_serving.processes import kill_with_parent
 from batchedapi_serving.settings import ReplicaSettings
 
@@ -28,7 +28,7 @@ def main(runtime: str) -> int:
         return 0
     here = Path(settings.search[0]) if settings.search else Path.cwd()
     try:
-        path = fetch(
+        path = fetch_model(
             settings.model_uri, settings.model_sha256, here=here, folder=Path(runtime) / _FOLDER
         )
     except LoadError as error:

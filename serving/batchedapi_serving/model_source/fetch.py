@@ -1,31 +1,48 @@
-"""From a URI to a path on this machine: with retries, and the digest checked."""
+r"""From a URI to a path on this machine: with retries, and the digest checked.
 
+A folder's digest is that of the text `<sha256>  <path>\n` of every file in it, paths relative with
+forward slashes, sorted by path as bytes; links to files count as files, links to folders not at
+all. The same by hand, in the folder:
+
+    find . -xtype f -printf '%P\n' | LC_ALL=C sort | xargs -d '\n' sha256sum | sha256sum
+"""
+
+import hashlib
 import logging
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, assert_never
+from urllib.parse import unquote, urlsplit
 
-from batchedapi_serving.model_source import bucket, web
-from batchedapi_serving.model_source.digest import check_digest
-from batchedapi_serving.model_source.location import (
+from batchedapi_serving.errors import LoadError
+from batchedapi_serving.model_source.download import (
     Bucket,
     DownloadFailedError,
-    Here,
-    Location,
+    TransientError,
     Web,
-    parse_location,
+    download_file,
+    download_objects,
 )
-from batchedapi_serving.model_source.web import TransientError
 
 log = logging.getLogger(__name__)
-
 WAITS: Final = (1.0, 2.0, 4.0, 8.0)
 """Seconds before the second, third, ... try."""
 
 
-def fetch(
+@dataclass(frozen=True, slots=True)
+class Here:
+    """A file or folder that this container sees; used where it is."""
+
+    path: Path
+
+
+Location = Here | Web | Bucket
+
+
+def fetch_model(
     uri: str,
     sha256: str | None,
     *,
@@ -36,8 +53,8 @@ def fetch(
     """The model's file or folder.
 
     Args:
-        uri: See location.parse_location.
-        sha256: Digest it must have, see digest.digest_of; None: any.
+        uri: See parse_location.
+        sha256: Digest it must have, see digest_of; None: any.
         here: What a relative path is relative to.
         folder: Does not exist yet; downloads go there.
         sleep: Waits before another try.
@@ -76,9 +93,82 @@ def _once(location: Location, uri: str, folder: Path) -> Path:
     match location:
         case Web():
             target = folder / location.file_name
-            web.download(location.url, target)
+            download_file(location.url, target)
             return target
         case Bucket():
-            return bucket.download(location, uri, folder)
+            return download_objects(location, uri, folder)
         case _:
             assert_never(location)
+
+
+def parse_location(uri: str, folder: Path) -> Location:
+    """Where the model lies.
+
+    Args:
+        uri: A path, or file://, https:// or s3://.
+        folder: What a relative path is relative to.
+
+    Raises:
+        DownloadFailedError: another scheme, or a part is missing.
+    """
+    scheme, separator, rest = uri.partition("://")
+    if not separator:
+        return Here(folder / uri)
+    match scheme:
+        case "file":
+            host, slash, path = rest.partition("/")
+            if host not in {"", "localhost"} or not slash:
+                raise DownloadFailedError(uri, "expected file:///absolute/path")
+            return Here(Path("/" + unquote(path)))
+        case "https":
+            if not urlsplit(uri).hostname:
+                raise DownloadFailedError(uri, "expected a host after https://")
+            return Web(uri)
+        case "s3":
+            name, _, key = rest.partition("/")
+            if not name:
+                raise DownloadFailedError(uri, "expected s3://bucket/key")
+            return Bucket(name, key.strip("/"))
+        case "http":
+            raise DownloadFailedError(uri, "http is not read, because anybody on the way may"
+                                      " change the model; use https")  # fmt: skip
+        case _:
+            raise DownloadFailedError(
+                uri, f"expected file, https, s3 or a path, got the scheme {scheme!r}"
+            )
+
+
+def digest_of(path: Path) -> str:
+    """64 hexadecimal digits.
+
+    Raises:
+        OSError: something cannot be read.
+    """
+    if not path.is_dir():
+        return _of_file(path)
+    files = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()}
+    names = sorted(files, key=lambda name: name.encode("utf-8", "surrogateescape"))
+    listing = "".join(f"{_of_file(files[name])}  {name}\n" for name in names)
+    return hashlib.sha256(listing.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _of_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_digest(path: Path, expected: str | None) -> None:
+    """Compare with `predictor.model.sha256`; None: nothing to compare with.
+
+    Raises:
+        LoadError: DigestMismatch.
+    """
+    if expected is None:
+        return
+    found = digest_of(path)
+    if found != expected.lower():
+        raise LoadError(
+            "DigestMismatch",
+            f"spec.predictor.model.sha256: expected {expected.lower()}, but {path.name} has"
+            f" {found}; correct the digest, or the file is not the one that was meant",
+        )

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Protocol
 import pytest
 
 from batchedapi_serving.errors import LoadError
-from batchedapi_serving.model_source import storing
-from batchedapi_serving.model_source.fetch import WAITS, fetch
+from batchedapi_serving.model_source import download
+from batchedapi_serving.model_source.fetch import WAITS, fetch_model
 
 BODY = bytes(range(256)) * 8192  # 2 MiB: more than one read
 
@@ -35,7 +35,7 @@ class Fetched(NamedTuple):
 def fetched(uri: str, folder: Path, sha256: str | None = None) -> Fetched:
     """Without waiting between tries."""
     waits: list[float] = []
-    path = fetch(uri, sha256, here=folder, folder=folder / "model", sleep=waits.append)
+    path = fetch_model(uri, sha256, here=folder, folder=folder / "model", sleep=waits.append)
     return Fetched(path, waits)
 
 
@@ -144,7 +144,7 @@ def test_a_model_larger_than_the_disk_is_refused_before_it_fills_it(
     https: Server, tmp_path: Path
 ) -> None:
     """S25: the node's disk is shared with other pods."""
-    size = shutil.disk_usage(tmp_path).free - storing.SPARE // 2
+    size = shutil.disk_usage(tmp_path).free - download.SPARE // 2
     https.answers["/m"] = [(200, {"content-length": str(size)}, b"")]
 
     error = failure(f"https://localhost:{https.port}/m", tmp_path)

@@ -1,0 +1,257 @@
+"""Downloads of models: one file over https, or what an S3 bucket has below a key.
+
+Written to disk as long as there is room.
+"""
+
+import os
+import shutil
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from http.client import HTTPException, HTTPMessage, HTTPResponse
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final
+from urllib.parse import unquote, urlsplit
+
+from batchedapi_serving.errors import LoadError
+
+FIELD = "spec.predictor.model.uri"
+CHUNK: Final = 1 << 20
+"""Bytes read at once."""
+SPARE: Final = 64 << 20
+"""Bytes that are left free on the disk: sockets, logs and temporary files need some."""
+TIMEOUT_SECONDS: Final = 30.0
+"""Without a byte; a whole download may take as long as it likes."""
+_TRY_AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+"""Environment variables that name a store other than Amazon's, such as MinIO."""
+
+
+class DownloadFailedError(LoadError):
+    """The model is not here, for a reason that trying again does not change."""
+
+    def __init__(self, uri: str, what: str) -> None:
+        super().__init__("DownloadFailed", f"{FIELD} {uri!r}: {what}")
+
+
+class TransientError(Exception):
+    """Trying again may help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Web:
+    """One file behind https."""
+
+    url: str
+
+    @property
+    def file_name(self) -> str:
+        """Last part of the path."""
+        return safe_name(unquote(urlsplit(self.url).path).rpartition("/")[2])
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """An object, or all objects below a prefix, in a bucket that speaks S3."""
+
+    name: str
+    key: str
+    """Without a slash at either end; empty: the whole bucket."""
+
+
+def safe_name(name: str) -> str:
+    """A file name of a stranger that stays inside the folder it is put into."""
+    return "model" if name in {"", ".", ".."} or "\0" in name else name
+
+
+def download_file(url: str, target: Path) -> None:
+    """Fetch `url` into the file `target`; certificates are checked (SSL_CERT_FILE adds a CA).
+
+    Raises:
+        DownloadFailedError: refused, not found, a certificate that does not verify, no room.
+        TransientError: timeout, broken connection, or a status that may pass.
+    """
+    opener = urllib.request.build_opener(
+        urllib.request.HTTPSHandler(context=ssl.create_default_context()), _HttpsOnly()
+    )
+    request = urllib.request.Request(url, headers={"user-agent": "batchedapi"})  # noqa: S310 - https alone comes here
+    try:
+        with opener.open(request, timeout=TIMEOUT_SECONDS) as response:
+            length = response.headers.get("content-length")
+            store(_chunks(response), target, None if length is None else int(length))
+    except urllib.error.HTTPError as error:
+        text = f"{error.code} {error.reason}"
+        if error.code in _TRY_AGAIN:
+            raise TransientError(text) from error
+        raise DownloadFailedError(url, f"expected 200, got {text}") from error
+    except urllib.error.URLError as error:
+        if isinstance(error.reason, ssl.SSLCertVerificationError):
+            raise DownloadFailedError(
+                url,
+                f"the server's certificate does not verify ({error.reason.verify_message}); for a"
+                " private authority set SSL_CERT_FILE in spec.predictor.env",
+            ) from error
+        raise TransientError(str(error.reason)) from error
+    except NoRoomError as error:
+        raise DownloadFailedError(url, str(error)) from error
+    except (OSError, HTTPException) as error:
+        raise TransientError(f"{type(error).__name__}: {error}") from error
+
+
+class _HttpsOnly(urllib.request.HTTPRedirectHandler):
+    def redirect_request(  # noqa: PLR0917 - urllib's signature
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: HTTPMessage,
+        newurl: str,
+    ) -> urllib.request.Request | None:
+        """See urllib; a redirect to http would undo what https is for."""
+        if not newurl.startswith("https://"):
+            raise DownloadFailedError(req.full_url, f"expected https, was sent on to {newurl}")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _chunks(response: HTTPResponse) -> Iterator[bytes]:
+    while chunk := response.read(CHUNK):
+        yield chunk
+
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+
+
+def download_objects(bucket: Bucket, uri: str, folder: Path) -> Path:
+    """Fetch into `folder`; the path of the one file, or of the folder that has them all.
+
+    Credentials, region and endpoint come from where AWS's own tools look: AWS_* variables, the
+    pod's service account, the instance. AWS_SKIP_SIGNATURE=true reads public buckets.
+
+    Raises:
+        DownloadFailedError: nothing there, not allowed, no room, or obstore is not installed.
+        TransientError: what obstore's own retries did not get over.
+    """
+    try:
+        import obstore  # noqa: PLC0415 - optional
+        from obstore import exceptions  # noqa: PLC0415
+    except ImportError as error:
+        raise DownloadFailedError(
+            uri, "reading s3:// needs obstore; pip install 'batchedapi[s3]', or use https"
+        ) from error
+    connection = _store_named(bucket.name)
+    try:
+        objects = _objects(connection, bucket.key)
+        if not objects:
+            raise DownloadFailedError(uri, "there is no such object, and none below it")
+        check_room(folder, sum(size for _, size in objects))
+        for path, size in objects:
+            target = folder / _relative(path, bucket.key, uri)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            result = obstore.get(connection, path)
+            store(_bytes(result.stream(min_chunk_size=CHUNK)), target, size)
+    except (exceptions.NotFoundError, exceptions.PermissionDeniedError,
+            exceptions.UnauthenticatedError) as error:  # fmt: skip
+        raise DownloadFailedError(uri, _first_line(error)) from error
+    except NoRoomError as error:
+        raise DownloadFailedError(uri, str(error)) from error
+    except (exceptions.BaseError, OSError) as error:
+        raise TransientError(_first_line(error)) from error
+    single = len(objects) == 1 and objects[0][0] == bucket.key
+    return folder / _relative(bucket.key, bucket.key, uri) if single else folder
+
+
+def _store_named(name: str) -> "S3Store":
+    from obstore.store import S3Store  # noqa: PLC0415 - optional
+
+    endpoint = next((os.environ[name] for name in ENDPOINTS if os.environ.get(name)), None)
+    if endpoint is None:
+        return S3Store(name)
+    return S3Store(
+        name, endpoint=endpoint, client_options={"allow_http": endpoint.startswith("http://")}
+    )
+
+
+def _objects(connection: "S3Store", key: str) -> list[tuple[str, int]]:
+    """Key and size: of the object `key` itself, else of every one below it."""
+    import obstore  # noqa: PLC0415 - optional
+    from obstore import exceptions  # noqa: PLC0415
+
+    if key:
+        try:
+            return [(key, obstore.head(connection, key)["size"])]
+        except (exceptions.NotFoundError, FileNotFoundError):
+            pass  # it is a prefix
+    return [
+        (meta["path"], meta["size"])
+        for page in obstore.list(connection, prefix=key or None)
+        for meta in page
+    ]
+
+
+def _relative(path: str, key: str, uri: str) -> str:
+    if path == key:
+        return safe_name(key.rpartition("/")[2])
+    inside = path[len(key) :].lstrip("/") if path.startswith(key) else path
+    if ".." in inside.split("/") or not inside:
+        raise DownloadFailedError(uri, f"expected keys that are paths, got {path!r}")
+    return inside
+
+
+def _bytes(chunks: Iterator[object]) -> Iterator[bytes]:
+    for chunk in chunks:
+        yield bytes(chunk)  # type: ignore[call-overload]  # obstore's Bytes is a buffer
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+class NoRoomError(OSError):
+    """The disk cannot take the model."""
+
+
+class TornError(OSError):
+    """The connection ended before all was here."""
+
+
+def check_room(folder: Path, size: int) -> None:
+    """Whether so many bytes fit.
+
+    Raises:
+        NoRoomError: they do not.
+    """
+    free = shutil.disk_usage(folder).free
+    if size + SPARE > free:
+        raise NoRoomError(
+            f"expected room for {size} bytes in {folder}, got {max(0, free - SPARE)}; set TMPDIR to"
+            " a larger disk, or raise the pod's ephemeral storage"
+        )
+
+
+def store(chunks: Iterable[bytes], target: Path, size: int | None) -> None:
+    """Write a download to the file `target`.
+
+    Args:
+        chunks: As they arrive.
+        target: Its folder exists; what is there is overwritten.
+        size: Bytes that were announced; None: unknown.
+
+    Raises:
+        NoRoomError: the disk is too small, seen from the announcement or on the way.
+        TornError: fewer or more bytes came than were announced.
+    """
+    if size is not None:
+        check_room(target.parent, size)
+    written = 0
+    with target.open("wb") as file:
+        for chunk in chunks:
+            if size is None:
+                check_room(target.parent, len(chunk))
+            file.write(chunk)
+            written += len(chunk)
+    if size is not None and written != size:
+        raise TornError(f"expected {size} bytes, got {written}")
