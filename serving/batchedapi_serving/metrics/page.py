@@ -49,7 +49,7 @@ _LABELED: Final = (
 )  # fmt: skip
 
 
-def page(memory: slots.Memory, methods: Sequence[tuple[str, int]]) -> bytes:
+def whole_page(memory: slots.Memory, methods: Sequence[tuple[str, int]]) -> bytes:
     """The exposition text of everything in `memory`.
 
     `methods` are names and configured batch sizes, from which the edges of the histograms follow,

@@ -20,7 +20,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from batchedapi_core import contract
 from batchedapi_serving.metrics import slots
-from batchedapi_serving.metrics.page import page, scaling_page
+from batchedapi_serving.metrics.page import scaling_page, whole_page
 from batchedapi_serving.processes import close
 from batchedapi_serving.web.limits import Limits
 
@@ -64,7 +64,7 @@ class AdminApp:
             return 405, _TEXT, b"only GET is served here\n"
         match path:
             case contract.PATH_METRICS:
-                write = scaling_page if query == contract.QUERY_SCALING else page
+                write = scaling_page if query == contract.QUERY_SCALING else whole_page
                 return 200, CONTENT_TYPE_LATEST, write(self._memory, self._methods())
             case contract.PATH_LIVE:
                 return 200, _TEXT, b"alive\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from batchedapi_serving.metrics import slots
-from batchedapi_serving.metrics.page import page
+from batchedapi_serving.metrics.page import whole_page
 from batchedapi_serving.metrics.recorder import MethodRecorder
 
 START: Final = 1_000_000.0
@@ -34,7 +34,7 @@ class Replica:
         recorder.gauges(
             lanes=1, queue_rows=4, in_flight=12, max_batch_size=32, batch_interval=0.005
         )
-        text = page(memory, [("predict", 32)]).decode()
+        text = whole_page(memory, [("predict", 32)]).decode()
         self._lines = [line.rpartition(" ") for line in text.splitlines()]
 
     def at(self, look: int) -> str:

@@ -19,8 +19,7 @@ from batchedapi_operator.autoscaling.exposition import (
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage, parse_page
 from batchedapi_operator.errors import MetricsUnavailableError
 from batchedapi_serving.metrics import slots
-from batchedapi_serving.metrics.page import page as whole_page
-from batchedapi_serving.metrics.page import scaling_page
+from batchedapi_serving.metrics.page import scaling_page, whole_page
 
 
 def parsed(text: str, layout: Layout | None = None) -> MetricsPage:

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from batchedapi_core import contract
 from batchedapi_serving.metrics import slots
-from batchedapi_serving.metrics.page import page
+from batchedapi_serving.metrics.page import whole_page
 from batchedapi_serving.metrics.recorder import MethodRecorder, Recorder
 
 SETTINGS = settings(derandomize=True, database=None, deadline=None, max_examples=100)
@@ -54,7 +54,7 @@ def state(method: MethodRecorder, **changes: float) -> None:
 def samples(memory: slots.Memory, size: int = 32) -> dict[tuple[str, str], float]:
     """(name, labels but method) -> value, as Prometheus' own parser reads the page."""
     read: dict[tuple[str, str], float] = {}
-    for family in text_string_to_metric_families(page(memory, [("predict", size)]).decode()):
+    for family in text_string_to_metric_families(whole_page(memory, [("predict", size)]).decode()):
         for sample in family.samples:
             labels = {k: v for k, v in sample.labels.items() if k != "method"}
             key = (sample.name, ",".join(f"{k}={v}" for k, v in labels.items()))
@@ -72,7 +72,7 @@ def test_every_family_is_published_and_every_published_name_is_there() -> None:
     """The names are public: dashboards and the operator read them."""
     memory, _ = ready()
     names = set()
-    for family in text_string_to_metric_families(page(memory, [("predict", 32)]).decode()):
+    for family in text_string_to_metric_families(whole_page(memory, [("predict", 32)]).decode()):
         names.add(f"{family.name}_total" if family.type == "counter" else family.name)
 
     assert names == PUBLISHED
@@ -91,7 +91,7 @@ def test_a_replica_has_at_most_150_series(maximum: int) -> None:
 
 def test_before_the_method_is_known_there_is_little_to_say() -> None:
     """Figures of the replica; not histograms with edges that would change."""
-    families = text_string_to_metric_families(page(fresh(), []).decode())
+    families = text_string_to_metric_families(whole_page(fresh(), []).decode())
     names = {sample.name for family in families for sample in family.samples}
 
     assert names == {
@@ -254,7 +254,7 @@ def test_methods_are_counted_apart_under_one_family_each() -> None:
     recorder.method(1).received(4)
     recorder.answered(404)
 
-    text = page(memory, [("predict", 8), ("embed", 4)]).decode()
+    text = whole_page(memory, [("predict", 8), ("embed", 4)]).decode()
     read = {
         (sample.name, *(sample.labels.get(label) for label in ("method", "le", "code"))): value
         for family in text_string_to_metric_families(text)
