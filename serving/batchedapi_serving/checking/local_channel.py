@@ -1,9 +1,8 @@
 """A channel without a dispatcher: what a predictor submits is answered by itself, at once."""
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
-from batchedapi_serving.codecs import Codec, codec_for
+from batchedapi_serving.codecs import codec_for
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.model.submit import LocalAnswers
@@ -12,32 +11,25 @@ from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.settings import ReplicaSettings
 
 
-class _Line(NamedTuple):
-    spec: MethodSpec
-    codec: Codec
-
-
 class LocalChannel(ChannelLoop):
     """See ChannelLoop; `answer_with` is called once the predictor is loaded."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._lines: Mapping[str, _Line] = {}
         self._answers: LocalAnswers | None = None
 
     def answer_with(
         self, runner: BatchRunner, methods: Sequence[MethodSpec], settings: ReplicaSettings
     ) -> None:
         """Answer submits with these methods from now on."""
-        self._lines = {
-            spec.name: _Line(spec, codec_for(spec, settings.of_method(spec.name), settings.name))
+        codecs = {
+            spec.name: codec_for(spec, settings.of_method(spec.name), settings.name)
             for spec in methods
         }
-        self._answers = LocalAnswers(runner, self._lines)
+        self._answers = LocalAnswers(runner, codecs)
 
     async def submit(self, meta: Meta, payload: Sequence[bytes]) -> tuple[Meta, bytes]:
         """See ChannelLoop.submit."""
         if self._answers is None:
             return await super().submit(meta, payload)
-        spec = self._lines[meta["method"]].spec
-        return await self._answers.answer(spec, meta, b"".join(payload))
+        return await self._answers.answer(meta, b"".join(payload))

@@ -22,8 +22,8 @@ from typing import Any, Final, Protocol
 
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import Answer, Receipt, Results
+from batchedapi_serving.codecs.submits import submitted_rows
 from batchedapi_serving.dispatch.batch import Batch
-from batchedapi_serving.dispatch.channel_rows import submitted_rows
 from batchedapi_serving.dispatch.desk import Desk, Ticket
 from batchedapi_serving.dispatch.frames import BrokenFrameError, Meta, encode_frame
 from batchedapi_serving.dispatch.lanes import Runner
@@ -165,7 +165,7 @@ class ModelChannel:
                 circle = " -> ".join((*chain, method))
                 raise InvalidInputError(f"methods would wait for each other in a circle: {circle}")
             line = self._owner.line(method)
-            decoded = submitted_rows(line, meta, payload).decoded(submitted)
+            decoded = submitted_rows(line.codec, meta, payload).decoded(submitted)
             client = self._clients.setdefault(method, Client())
             timeout = None
             if caller is not None and caller.deadline < math.inf:

@@ -11,8 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from batchedapi_serving.codecs import codec_for
-from batchedapi_serving.dispatch.remote import RemoteLine
+from batchedapi_serving.codecs import Codec, codec_for
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.hardware import visible_gpus
 from batchedapi_serving.model.batch import BatchRunner
@@ -87,7 +86,7 @@ def load(
     runner = BatchRunner(predictor, methods)
     if any(method.is_async for method in methods):
         channel.start()
-    submitter.local = LocalAnswers(runner, _lines(methods, settings))
+    submitter.local = LocalAnswers(runner, _codecs(methods, settings))
     timings = {}
     for method in methods:
         size, sizes = method.max_batch_size, settings.warm_up_sizes
@@ -105,11 +104,9 @@ def load(
     return runner, methods, timings
 
 
-def _lines(methods: Sequence[MethodSpec], settings: ReplicaSettings) -> dict[str, RemoteLine]:
+def _codecs(methods: Sequence[MethodSpec], settings: ReplicaSettings) -> dict[str, Codec]:
     return {
-        method.name: RemoteLine(
-            method, codec_for(method, settings.of_method(method.name), settings.name)
-        )
+        method.name: codec_for(method, settings.of_method(method.name), settings.name)
         for method in methods
     }
 

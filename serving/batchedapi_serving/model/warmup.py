@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,19 +12,10 @@ from batchedapi_core.batching import ShapePolicy
 from batchedapi_serving.codecs import Codec, Encoded, codec_of_shapes
 from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.errors import ClientError, LoadError
+from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.predictor import MethodSpec
 
 log = logging.getLogger(__name__)
-
-
-class Runner(Protocol):
-    """What runs a batch; `model.batch.BatchRunner`."""
-
-    def run(self, meta: Meta, payload: bytes) -> tuple[Meta, object]:
-        """Answer one batch of a sync method."""
-
-    async def run_async(self, meta: Meta, payload: bytes) -> tuple[Meta, object]:
-        """Answer one batch of an async method."""
 
 
 class Timing(NamedTuple):
@@ -45,7 +36,7 @@ class WarmUp(NamedTuple):
 
 
 def warm_up(
-    runner: Runner,
+    runner: BatchRunner,
     method: MethodSpec,
     max_batch_size: int,
     sizes: tuple[int, ...] | None = None,
@@ -83,7 +74,7 @@ def warm_up(
 
 
 async def warm_up_async(
-    runner: Runner,
+    runner: BatchRunner,
     method: MethodSpec,
     max_batch_size: int,
     sizes: tuple[int, ...] | None = None,

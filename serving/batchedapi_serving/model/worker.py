@@ -16,17 +16,17 @@ import threading
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from batchedapi_serving.dispatch.arena import Arena
 from batchedapi_serving.dispatch.frames import (
     BrokenFrameError,
     FrameReader,
     Meta,
-    Payload,
     encode_frame,
     read_frames,
 )
+from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.processes import EXIT_UNFIT
 
 log = logging.getLogger(__name__)
@@ -42,14 +42,7 @@ class UnfitError(Exception):
     """No batch can succeed in this process any more: it ends, and is replaced."""
 
 
-class Runner(Protocol):
-    """Runs batches; `model.batch.BatchRunner`."""
-
-    def run(self, meta: Meta, payload: Payload) -> tuple[Meta, Sequence[Payload]]:
-        """Answer one batch frame; never raises, and keeps nothing of the payload."""
-
-
-def run_lanes(path: Path, runner: Runner, hello: Mapping[str, Any], lanes: int) -> None:
+def run_lanes(path: Path, runner: BatchRunner, hello: Mapping[str, Any], lanes: int) -> None:
     """Serve on so many threads until the process ends.
 
     A lane never ends by itself; if user code ends its thread, the process goes with it: the
@@ -65,7 +58,7 @@ def run_lanes(path: Path, runner: Runner, hello: Mapping[str, Any], lanes: int) 
         thread.join()
 
 
-def _run_lane(path: Path, runner: Runner, hello: Mapping[str, Any]) -> None:
+def _run_lane(path: Path, runner: BatchRunner, hello: Mapping[str, Any]) -> None:
     try:
         serve_lane(path, runner, hello)
     except UnfitError:
@@ -78,7 +71,7 @@ def _run_lane(path: Path, runner: Runner, hello: Mapping[str, Any]) -> None:
         os._exit(1)
 
 
-def serve_lane(path: Path, runner: Runner, hello: Mapping[str, Any]) -> None:
+def serve_lane(path: Path, runner: BatchRunner, hello: Mapping[str, Any]) -> None:
     """Run what the dispatcher sends, one batch after another; never returns.
 
     Raises:
@@ -121,15 +114,6 @@ def _connected(path: Path, supervisor: int) -> socket.socket:
             return connection
 
 
-class AsyncRunner(Protocol):
-    """Runs batches of async methods; `model.batch.BatchRunner`."""
-
-    def run_async(
-        self, meta: Meta, payload: bytes
-    ) -> Coroutine[Any, Any, tuple[Meta, Sequence[bytes]]]:
-        """Answer one batch; never raises, unless cancelled."""
-
-
 class ConnectionLostError(ConnectionError):
     """The dispatcher is gone, and with it whoever asked."""
 
@@ -160,7 +144,7 @@ class ChannelLoop:
         """Run it there and wait for it, from another thread."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
 
-    def serve(self, path: Path, runner: AsyncRunner, hello: Mapping[str, Any]) -> None:
+    def serve(self, path: Path, runner: BatchRunner, hello: Mapping[str, Any]) -> None:
         """Connect to the dispatcher from now on, again and again."""
         serving = asyncio.run_coroutine_threadsafe(self._serve(path, runner, hello), self.loop)
         serving.add_done_callback(_serving_ended)
@@ -175,7 +159,7 @@ class ChannelLoop:
             raise ConnectionLostError("there is no web process just now")
         return await self._connection.submit(meta, payload)
 
-    async def _serve(self, path: Path, runner: AsyncRunner, hello: Mapping[str, Any]) -> None:
+    async def _serve(self, path: Path, runner: BatchRunner, hello: Mapping[str, Any]) -> None:
         supervisor = os.getppid()
         while True:
             try:
@@ -201,7 +185,7 @@ def _serving_ended(serving: "concurrent.futures.Future[None]") -> None:
 class _Connection(asyncio.Protocol):
     """One connection: its calls and submits end with it, for nobody could be told of them."""
 
-    def __init__(self, runner: AsyncRunner, hello: Meta) -> None:
+    def __init__(self, runner: BatchRunner, hello: Meta) -> None:
         self._runner = runner
         self._hello = hello
         self._reader = FrameReader()

@@ -16,9 +16,9 @@ from batchedapi_serving.codecs.named_codec import NamedCodec
 from batchedapi_serving.codecs.open_inference_pb2 import ModelInferResponse
 from batchedapi_serving.codecs.replies import INSTANCES, ITEM, NPY, ROWS
 from batchedapi_serving.codecs.results import TensorResults, json_text
+from batchedapi_serving.codecs.submits import rows_frame
 from batchedapi_serving.errors import InvalidInputError, MalformedError
 from batchedapi_serving.model.marshalling import TensorSplitter, split_tensors
-from batchedapi_serving.model.submit import rows_frame
 from batchedapi_serving.predictor import MethodSpec, SubmitError, Tensor
 from protocols import (
     JSON_HEAD,

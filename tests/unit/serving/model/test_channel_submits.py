@@ -8,9 +8,7 @@ import pytest
 
 from batchedapi_serving.codecs import codec_for
 from batchedapi_serving.codecs.results import Item, TensorResults, item_frame
-from batchedapi_serving.dispatch.channel_rows import submitted_rows
-from batchedapi_serving.dispatch.remote import RemoteLine
-from batchedapi_serving.model.submit import answered_rows, rows_frame
+from batchedapi_serving.codecs.submits import answered_rows, rows_frame, submitted_rows
 from batchedapi_serving.predictor import ItemError, MethodSpec, SubmitError, Tensor
 from batchedapi_serving.settings import BatchingSettings, MethodSettings
 
@@ -28,7 +26,7 @@ def received(spec: MethodSpec, rows: Any) -> Any:
     """The codec's payload and shapes of rows that were submitted."""
     codec = codec_for(spec, MethodSettings(spec.name, None, None, BatchingSettings()), "api")
     meta, buffers = rows_frame(spec, rows)
-    encoded = submitted_rows(RemoteLine(spec, codec), meta, b"".join(buffers))
+    encoded = submitted_rows(codec, meta, b"".join(buffers))
     return encoded.payload, encoded.shapes
 
 

@@ -1,0 +1,159 @@
+"""Rows that one method of a predictor submits to another: as a frame, and back again.
+
+The meta of a submit's frame says how the rows came:
+    "arrays": [[name, numpy type string, shape], ...]    their bytes one after another, rows first
+    without: JSON text of a list of items
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import orjson
+
+from batchedapi_serving.codecs.interface import Codec, Encoded
+from batchedapi_serving.codecs.json_values import NON_FINITE
+from batchedapi_serving.codecs.results import OK, ItemResults, read_results
+from batchedapi_serving.dispatch.frames import Meta
+from batchedapi_serving.errors import InvalidInputError, PredictorError
+from batchedapi_serving.predictor import SINGLE_INPUT, ItemError, MethodSpec, SubmitError
+
+PLACE = "rows"
+"""What messages call them."""
+Array = np.ndarray[Any, Any]
+_WRITE: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+
+
+def rows_frame(spec: MethodSpec, rows: Any) -> tuple[Meta, Sequence[bytes]]:
+    """Rows for the method `spec` as a submit's frame; `submitted_rows` reads it.
+
+    Raises:
+        SubmitError: they are no rows, or not of the types it takes.
+    """
+    meta: Meta = {"method": spec.name}
+    try:
+        arrays = _arrays(spec, rows)
+        if arrays is None:
+            return meta, (_json_text(spec, list(rows)),)
+    except (TypeError, ValueError) as error:
+        raise SubmitError(
+            422, f"rows: expected what {spec.name!r} takes, got {type(rows).__name__}: {error}"
+        ) from error
+    meta["arrays"] = [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()]
+    return meta, [array.tobytes() for array in arrays.values()]
+
+
+def submitted_rows(codec: Codec, meta: Meta, payload: bytes) -> Encoded:
+    """Check and encode them.
+
+    Raises:
+        ClientError: they are not what the method takes.
+    """
+    if "arrays" in meta:
+        return codec.from_arrays(_read_arrays(meta, payload), PLACE)
+    rows = orjson.loads(payload)
+    if not rows:
+        raise InvalidInputError(f"{PLACE}: expected at least one, got none")
+    return codec.from_rows(rows, PLACE)
+
+
+def answered_rows(spec: MethodSpec, meta: Meta, payload: bytes) -> Any:
+    """What `spec` answered, in its own kind: a list of items, an array, a dict of arrays.
+
+    Raises:
+        SubmitError: it could not be answered.
+    """
+    if meta["kind"] == "error":
+        raise SubmitError(meta.get("status", PredictorError.status), meta["error"])
+    results = read_results(spec, meta, payload)
+    if isinstance(results, ItemResults):
+        items = results.items(0, len(meta["items"]))
+        failed = next((item for item in items if item.status != OK), None)
+        if spec.inputs and failed is not None:  # an array has no place for the error of one row
+            raise SubmitError(failed.status, str(orjson.loads(failed.body)["message"]))
+        return [_item(*item) for item in items]
+    try:
+        arrays = results.arrays(0, _rows(meta))
+    except PredictorError as error:
+        raise SubmitError(error.status, f"{spec.name}: {error}") from error
+    # Copies, because these are read-only.
+    copies = {name: array.copy() for name, array in arrays.items()}
+    return next(iter(copies.values())) if spec.single_output else copies
+
+
+def _arrays(spec: MethodSpec, rows: Any) -> Mapping[str, Array] | None:
+    """Named arrays; None if the rows are better sent as JSON items."""
+    if isinstance(rows, Mapping):
+        return {name: _array(spec, name, value) for name, value in rows.items()}
+    name = next(iter(spec.inputs), SINGLE_INPUT)
+    fixed = spec.single_input and not spec.inputs[name].variable
+    if fixed or (hasattr(rows, "__array__") and not isinstance(rows, list | tuple)):
+        return {name: _array(spec, name, rows)}
+    return None
+
+
+def _array(spec: MethodSpec, name: str, value: Any) -> Array:
+    array = np.asarray(value)
+    if name in spec.inputs:
+        return array.astype(spec.inputs[name].numpy_dtype, casting="same_kind", copy=False)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name}: expected numbers, got an array of {array.dtype}")
+    return array.astype(array.dtype.newbyteorder("<"), copy=False)
+
+
+def _json_text(spec: MethodSpec, rows: list[Any]) -> bytes:
+    text = orjson.dumps(rows, default=_plain, option=_WRITE)
+    if b"null" not in text:  # which is what NaN and Infinity are written as
+        return text
+    allowed = any(tensor.allow_non_finite for tensor in spec.inputs.values())
+    return orjson.dumps(_spelled(rows, allowed=allowed), default=_plain, option=_WRITE)
+
+
+def _spelled(value: Any, *, allowed: bool) -> Any:
+    """A value with the words that JSON has for NaN and Infinity; see NON_FINITE.
+
+    Raises:
+        ValueError: there is one, and they are not allowed.
+    """
+    if isinstance(value, Mapping):
+        return {name: _spelled(member, allowed=allowed) for name, member in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return _spelled(value.tolist(), allowed=allowed)
+    if isinstance(value, list | tuple):
+        return [_spelled(member, allowed=allowed) for member in value]
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    if not allowed:
+        raise ValueError("NaN or Infinity")
+    return next(word for word, number in NON_FINITE.items() if number == value or math.isnan(value))
+
+
+def _plain(value: Any) -> Any:
+    """An array that orjson does not read: transposed or sliced."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def _rows(meta: Meta) -> int:
+    (_, _, shape), *_ = meta["outputs"]
+    return len(shape) if isinstance(shape[0], list) else int(shape[0])
+
+
+def _item(status: int, kind: str, body: bytes) -> Any:
+    if status != OK:
+        return ItemError(status, str(orjson.loads(body)["message"]))
+    if kind == "json":
+        return orjson.loads(body)
+    return body.decode() if kind == "text" else body
+
+
+def _read_arrays(meta: Meta, payload: bytes) -> Mapping[str, Array]:
+    arrays, start = {}, 0
+    for name, dtype, shape in meta["arrays"]:
+        count = int(np.prod(shape, dtype=np.int64))
+        array = np.frombuffer(payload, dtype, count, start).reshape(shape)
+        arrays[name] = array
+        start += array.nbytes
+    return arrays
