@@ -73,8 +73,8 @@ verify: $(INSTALLED) ## Regenerate and fail on a difference
 	$(BIN)/python crds/generate.py --check
 	$(BIN)/python crds/generate_grpc.py --check
 
-unit: $(INSTALLED) .cache/bin/helm ## Fast tests; the pure modules have 100 % branch coverage
-	$(BIN)/python -m pytest tests/unit tests/bench --cov --cov-fail-under=100 --cov-report=term:skip-covered
+unit: $(INSTALLED) .cache/bin/helm ## Fast tests, on every core; the pure modules have 100 % branch coverage
+	$(BIN)/python -m pytest -n auto --dist worksteal tests/unit tests/bench --durations 15 --cov --cov-fail-under=100 --cov-report=term:skip-covered
 
 # helm and kubeconform: the chart's tests render and check it with them.
 .cache/bin/helm:

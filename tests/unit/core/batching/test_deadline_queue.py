@@ -2,6 +2,7 @@
 
 from math import inf
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -112,6 +113,7 @@ def test_a_batcher_forms_its_batches_in_that_order() -> None:
     assert ["a", "b"] == [entry.payload for entry in batcher.take(2, 0.0).entries]
 
 
+@pytest.mark.no_cover
 @settings(derandomize=True, database=None, deadline=None, max_examples=150)
 @given(
     steps=st.lists(

@@ -2,6 +2,7 @@
 
 from math import inf
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.core.batching.history import MAX_SIZE, History
@@ -50,6 +51,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.no_cover
 @SETTINGS
 @given(policy=POLICIES, steps=STEPS)
 def test_any_history_keeps_every_promise(

@@ -44,6 +44,7 @@ def test_a_steady_load_is_told_right_after_three_windows(regime: Regime, seed: i
     assert 0.95 * len(later) <= later.count(regime.kind)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("seed", range(3))
 def test_a_load_that_becomes_another_is_told_after_three_windows(seed: int) -> None:
     """The window first holds both, and what stands is held on to: not for longer than this."""
@@ -68,6 +69,7 @@ BOUNDARIES = (
 )
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(("name", "change"), BOUNDARIES)
 def test_a_load_on_a_boundary_changes_the_verdict_once_in_five_minutes(
     name: str, change: dict[str, object]

@@ -306,6 +306,7 @@ def test_a_record_is_plain_json_of_moderate_size() -> None:
     )
 
 
+@pytest.mark.no_cover
 def test_ten_thousand_random_decisions_replay_to_themselves() -> None:
     """F3: a record holds all that its decision was made from, also after a trip as JSON."""
     chance = random.Random(3)

@@ -24,6 +24,7 @@ def twenty_minutes(world: World, replicas: float, seed: int) -> list[int]:
     return [world.tick(rate).desired for rate in rates]
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("fate", ["unschedulable", "failing", ""])
 @pytest.mark.parametrize("replicas", [3.4, 5.0])
 def test_pods_that_never_get_ready_are_not_ordered_again_and_again(
@@ -64,6 +65,7 @@ def test_without_a_hedge_the_need_is_ordered_and_no_more() -> None:
     assert 4 == world.desired
 
 
+@pytest.mark.no_cover
 def test_a_cluster_that_had_no_node_free_is_not_bet_on_for_an_hour() -> None:
     """Nodes that a hedge buys are kept when its pods are cancelled; a restart forgets no wait."""
     world = World(policy=SLEEPY_POLICY, room=1)

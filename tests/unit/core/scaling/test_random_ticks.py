@@ -118,6 +118,7 @@ def policy_of(chance: random.Random) -> ScalingPolicy:
     )
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("seed", range(4))
 def test_ten_thousand_ticks_repeat_and_keep_the_bounds_and_grow_with_demand(seed: int) -> None:
     """Load that drifts and jumps, pods that are silent, uneven or restart, and a restart of us."""

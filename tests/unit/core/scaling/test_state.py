@@ -130,6 +130,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.no_cover
 @settings(derandomize=True, max_examples=100, deadline=None)
 @given(
     st.fixed_dictionaries(

@@ -364,6 +364,7 @@ def test_an_unknown_model_holds_what_there_is() -> None:
     assert (3, Reason.MODEL_UNKNOWN) == (decision.desired, decision.reason)
 
 
+@pytest.mark.no_cover
 def test_metrics_that_are_gone_for_an_hour_move_nothing() -> None:
     """F10: unknown is not zero; and when they come back a whole window is watched first."""
     world = World()

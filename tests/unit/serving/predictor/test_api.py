@@ -267,7 +267,7 @@ X, IDS = Tensor("FP32", [4]), Tensor("INT64", ["tokens"])
             "(there is none), got 'input'",
         ),
         ({"example": float("nan")}, "expected example to be a JSON value"),
-        ({"example": object()}, "expected example to be a JSON value"),
+        ({"example": ...}, "expected example to be a JSON value"),
     ],
     ids=str,
 )
