@@ -21,7 +21,7 @@ LEAST_LOAD = 0.5
 """Of one replica's capacity: what fewer rows do is no burst but chance."""
 LASTING = 10.0
 """Seconds from one look at a burst to the next, at most: it goes on while demand is as high."""
-MEMORY = 900.0
+BURST_MEMORY = 900.0
 """Seconds for which a burst is remembered."""
 WORTH = 16.0
 """A burst that is missed until replicas have started is worth this many start-ups of all of them:
@@ -87,7 +87,7 @@ def bursts_of(
         least: Rows/s of the smallest burst.
         hold: Seconds for which replicas are held; more surprises within belong to the same burst.
     """
-    kept = tuple(one for one in before if now - one.end < MEMORY)
+    kept = tuple(one for one in before if now - one.end < BURST_MEMORY)
     if kept and now - kept[-1].end < LASTING and base * (1.0 + SURPRISE) >= kept[-1].peak:
         kept = (*kept[:-1], replace(kept[-1], end=now))
     if error is None or error <= SURPRISE or base <= least:
@@ -109,7 +109,7 @@ def recurrences(bursts: Iterable[Burst], now: float) -> tuple[Recurrence, ...]:
         if len(those) > 1:
             between = [later.begin - earlier.end for earlier, later in pairwise(those)]
             mean = sum(between) / len(between)
-            left = max(0.0, those[-2].end + MEMORY - now)
+            left = max(0.0, those[-2].end + BURST_MEMORY - now)
             found.append(Recurrence(peak, mean, now - those[-1].end, left))
     return tuple(found)
 
@@ -142,17 +142,17 @@ def kept_for(
     return max(found, key=lambda one: (one.replicas, one.seconds), default=None)
 
 
-def later(bursts: Iterable[Burst], now: float) -> tuple[Burst, ...]:
+def bursts_later(bursts: Iterable[Burst], now: float) -> tuple[Burst, ...]:
     """On a clock that shows `now` where this one shows 0."""
     return tuple(Burst(one.begin + now, one.end + now, one.peak) for one in bursts)
 
 
-def to_saved(bursts: Iterable[Burst], now: float) -> list[list[float]]:
+def bursts_to_saved(bursts: Iterable[Burst], now: float) -> list[list[float]]:
     """As JSON: (begin, end, peak), times from 0 backwards."""
     return [[round(it.begin - now, 3), round(it.end - now, 3), short(it.peak)] for it in bursts]
 
 
-def restored(saved: object) -> tuple[Burst, ...] | None:
+def bursts_restored(saved: object) -> tuple[Burst, ...] | None:
     """What `to_saved` returned, or None if it is not that."""
     bursts = table(saved, (-1e6, 0.0), (-1e6, 0.0), (0.0, HIGHEST_RATE))
     if bursts is None or any(begin > end for begin, end, _ in bursts):

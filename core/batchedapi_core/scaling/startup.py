@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from batchedapi_core.scaling.numbers import MOST_SAVED, number, quantile
 from batchedapi_core.scaling.samples import PodSample
 
-QUANTILE = 0.9
+START_UP_QUANTILE = 0.9
 """The mean would be too short: being late costs more than early, and slow ones are cancelled."""
-LONGEST = 3600.0
+LONGEST_START = 3600.0
 """Seconds. Longer was no start but a wait for a node, an image or a volume; it counts as this."""
 
 UNLEARNED = 120.0
@@ -24,7 +24,7 @@ def start_ups_of(
     """
     seen = {sample.pod for sample in before}
     measured = (
-        min(sample.startup, LONGEST)
+        min(sample.startup, LONGEST_START)
         for sample in samples
         if sample.startup is not None and sample.pod not in seen
     )
@@ -33,7 +33,7 @@ def start_ups_of(
 
 def start_up_of(start_ups: Sequence[float], unknown: float) -> float:
     """Seconds to plan with; `unknown` while none was measured."""
-    return quantile(start_ups, QUANTILE) if start_ups else unknown
+    return quantile(start_ups, START_UP_QUANTILE) if start_ups else unknown
 
 
 def late_after(start_ups: Sequence[float]) -> float:
@@ -41,9 +41,9 @@ def late_after(start_ups: Sequence[float]) -> float:
     return start_up_of(start_ups, UNLEARNED)
 
 
-def restored(saved: object) -> tuple[float, ...] | None:
+def start_ups_restored(saved: object) -> tuple[float, ...] | None:
     """Start-ups from a status that anybody may have edited; None if it is not that."""
     if not isinstance(saved, list) or len(saved) > MOST_SAVED:
         return None
-    known = [seconds for one in saved if (seconds := number(one, 0.0, LONGEST)) is not None]
+    known = [seconds for one in saved if (seconds := number(one, 0.0, LONGEST_START)) is not None]
     return tuple(known) if len(known) == len(saved) else None

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from batchedapi_core.contract import MAX_BATCH_SIZE_LIMIT
-from batchedapi_core.scaling import bursts, startup
-from batchedapi_core.scaling.bursts import Burst
+from batchedapi_core.scaling.bursts import Burst, bursts_later, bursts_restored, bursts_to_saved
 from batchedapi_core.scaling.foresight import Foresight
 from batchedapi_core.scaling.hedge import NODE_MEMORY
 from batchedapi_core.scaling.imbalance import Share
@@ -25,7 +24,8 @@ from batchedapi_core.scaling.memory import (
 from batchedapi_core.scaling.model import LearnedModel
 from batchedapi_core.scaling.numbers import number, short
 from batchedapi_core.scaling.samples import LARGEST_COUNT, PodChange, PodSample
-from batchedapi_core.scaling.trust import LEAST
+from batchedapi_core.scaling.startup import start_ups_restored
+from batchedapi_core.scaling.trust import LEAST_TRUST
 from batchedapi_core.scaling.window import Interval
 from batchedapi_core.service_model.fit import BatchSums
 
@@ -92,7 +92,7 @@ class ScalingState:
             sizes=_shifted(self.sizes, now),
             ready_sizes=_shifted(self.ready_sizes, now),
             foresight=self.foresight.later(now),
-            bursts=bursts.later(self.bursts, now),
+            bursts=bursts_later(self.bursts, now),
             node_wait=None if self.node_wait is None else self.node_wait + now,
         )
 
@@ -113,7 +113,7 @@ class ScalingState:
             "sizes": to_pairs(_ages(self.sizes, now), max),
             "readySizes": to_pairs(_ages(self.ready_sizes, now), max),
             "startUps": [round(seconds, 3) for seconds in self.start_ups],
-            "bursts": bursts.to_saved(self.bursts, now),
+            "bursts": bursts_to_saved(self.bursts, now),
             "trust": short(self.trust),
             "nodeWait": None if self.node_wait is None else round(self.node_wait - now, 3),
             **self.foresight.to_saved(now),
@@ -152,8 +152,8 @@ class ScalingState:
 
 def _lessons(saved: Mapping[object, object]) -> ScalingState | None:
     """What was learned beside the service model."""
-    start_ups = startup.restored(saved.get("startUps"))
-    peaks, foresight = bursts.restored(saved.get("bursts")), Foresight.restored(saved)
+    start_ups = start_ups_restored(saved.get("startUps"))
+    peaks, foresight = bursts_restored(saved.get("bursts")), Foresight.restored(saved)
     trust = number(saved.get("trust"), 0.0, 1.0)
     if start_ups is None or peaks is None or foresight is None or trust is None:
         return None
@@ -161,7 +161,7 @@ def _lessons(saved: Mapping[object, object]) -> ScalingState | None:
         start_ups=start_ups,
         bursts=peaks,
         foresight=foresight,
-        trust=max(LEAST, trust),
+        trust=max(LEAST_TRUST, trust),
         node_wait=number(saved.get("nodeWait"), -NODE_MEMORY, 0.0),
     )
 

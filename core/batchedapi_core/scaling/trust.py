@@ -22,7 +22,7 @@ CALM_SECONDS = 20.0
 """Since the last overload: before, requests wait because of that."""
 SLACK = 1.2
 """The mean latency may be this much above what is expected before anything is concluded."""
-LEAST = 0.6
+LEAST_TRUST = 0.6
 FALL, RISE = 0.95, 1.01
 """Of the trust in ten seconds: lost quickly, regained slowly."""
 _PER = 10.0
@@ -61,7 +61,7 @@ def expected_latency(
 
 
 def trusted(before: float, *, latency: float, expected: float, seconds: float) -> float:
-    """Share of the modelled capacity to believe in, LEAST to 1.
+    """Share of the modelled capacity to believe in, LEAST_TRUST to 1.
 
     Args:
         before: At the last look.
@@ -70,7 +70,7 @@ def trusted(before: float, *, latency: float, expected: float, seconds: float) -
         seconds: Since the last look.
     """
     if latency > SLACK * expected:
-        return max(LEAST, before * math.pow(FALL, seconds / _PER))
+        return max(LEAST_TRUST, before * math.pow(FALL, seconds / _PER))
     if latency < expected:
         return min(1.0, before * math.pow(RISE, seconds / _PER))
     return before

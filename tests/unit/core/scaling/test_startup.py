@@ -6,7 +6,7 @@ from dataclasses import replace
 from tests.unit.core.scaling.closed_loop import Replica
 
 from batchedapi_core.scaling import PodSample
-from batchedapi_core.scaling.startup import LONGEST, start_up_of, start_ups_of
+from batchedapi_core.scaling.startup import LONGEST_START, start_up_of, start_ups_of
 
 
 def pod(name: str, seconds: float | None) -> PodSample:
@@ -41,4 +41,4 @@ def test_it_is_nearly_as_long_as_the_slowest_of_the_last() -> None:
 
 def test_hours_were_no_start() -> None:
     """A pod that waited for a node over night must not make the forecast look a day ahead."""
-    assert (LONGEST,) == start_ups_of((), (), [pod("a", 86_400.0)])
+    assert (LONGEST_START,) == start_ups_of((), (), [pod("a", 86_400.0)])
