@@ -7,8 +7,7 @@ from pydantic import Field, JsonValue
 
 from batchedapi_core.manifest.rules import ManifestModel, Rule, Whole, quantity_rule
 from batchedapi_core.manifest.units import Duration, Quantity, duration_field
-from batchedapi_core.scaling.behavior import Select, StepKind
-from batchedapi_core.scaling.policy import PolicyKind
+from batchedapi_core.scaling.policy import PolicyKind, Select, StepKind
 
 _EMPTY: Final[dict[str, JsonValue]] = {"default": {}}
 _PATH: Final = "spec.autoscaling"

@@ -11,8 +11,7 @@ from batchedapi_core.manifest.autoscaling import Autoscaling, ScalingRules
 from batchedapi_core.manifest.spec import BatchedAPI
 from batchedapi_core.manifest.units import parse_quantity
 from batchedapi_core.placement import cpu_count
-from batchedapi_core.scaling.behavior import Behavior, StepPolicy
-from batchedapi_core.scaling.policy import ScalingPolicy, default_behaviors
+from batchedapi_core.scaling.policy import Behavior, ScalingPolicy, StepPolicy, default_behaviors
 
 _MANY_CPUS: Final = 10**6
 """Stands in for the CPUs of a node, which are not known here; the request is less."""

@@ -7,7 +7,6 @@ has the formulas.
     scrapes -> observe -> LoadWindow -> decide -> ScalingDecision -> explain, record
 """
 
-from batchedapi_core.scaling.behavior import Behavior, Select, StepKind, StepPolicy
 from batchedapi_core.scaling.decide import decide, step
 from batchedapi_core.scaling.decision import (
     Clamp,
@@ -17,18 +16,21 @@ from batchedapi_core.scaling.decision import (
     ScalingDecision,
     Terms,
 )
-from batchedapi_core.scaling.explain import explain
+from batchedapi_core.scaling.load import BatchingWindow, batch_rows_quantile
 from batchedapi_core.scaling.observe import Demand, LoadWindow, in_rows, observe
 from batchedapi_core.scaling.policy import (
     SECONDS_BETWEEN_LOOKS,
+    Behavior,
     PolicyKind,
     ScalingPolicy,
+    Select,
+    StepKind,
+    StepPolicy,
     default_behaviors,
 )
-from batchedapi_core.scaling.record import essence, record, replay, taken_again
+from batchedapi_core.scaling.record import essence, explain, record, replay, taken_again
 from batchedapi_core.scaling.samples import RETENTION, Observation, PodSample, Unready
 from batchedapi_core.scaling.state import ScalingState
-from batchedapi_core.scaling.window import BatchingWindow, batch_rows_quantile
 
 __all__ = [
     "RETENTION",

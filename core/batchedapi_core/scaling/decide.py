@@ -1,19 +1,55 @@
 """One step of the autoscaler: `observe` what happened, `decide` what to do about it."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
-from batchedapi_core.scaling.bursts import recurrences
-from batchedapi_core.scaling.conclude import conclude
-from batchedapi_core.scaling.decision import Evidence, ScalingDecision
-from batchedapi_core.scaling.hedge import NODE_MEMORY
-from batchedapi_core.scaling.learn import learned
-from batchedapi_core.scaling.memory import at_begin, most_within, sizes_of, unexpired
+from batchedapi_core.scaling.decision import (
+    Clamp,
+    ClampName,
+    Evidence,
+    Reason,
+    ScalingDecision,
+    Terms,
+)
+from batchedapi_core.scaling.forecast import LEAST_LOAD, bursts_of, recurrences
+from batchedapi_core.scaling.learned import (
+    CALM_SECONDS,
+    expected_latency,
+    late_after,
+    start_up_of,
+    trusted,
+)
+from batchedapi_core.scaling.limits import (
+    CORTEX_RECOMMENDED,
+    CORTEX_STEP_LIMITS,
+    RECOMMENDED,
+    STEP_LIMITS,
+    Limit,
+    bounds,
+)
+from batchedapi_core.scaling.need import (
+    NODE_MEMORY,
+    Need,
+    idle,
+    latency_of,
+    needed,
+    replica_capacity,
+    trusted_batch,
+)
+from batchedapi_core.scaling.numbers import whole
 from batchedapi_core.scaling.observe import LoadWindow, observe
-from batchedapi_core.scaling.policy import ScalingPolicy
-from batchedapi_core.scaling.replica import latency_of, replica_capacity, trusted_batch
+from batchedapi_core.scaling.policy import PolicyKind, ScalingPolicy
 from batchedapi_core.scaling.samples import Observation
-from batchedapi_core.scaling.startup import late_after, start_up_of
-from batchedapi_core.scaling.state import ScalingState
+from batchedapi_core.scaling.state import (
+    Recommendation,
+    ScalingState,
+    at_begin,
+    most_within,
+    sizes_of,
+    standing_high,
+    standing_low,
+    unexpired,
+)
+from batchedapi_core.words import percent
 
 
 def step(
@@ -122,3 +158,270 @@ def _waiting_rows(policy: ScalingPolicy, load: LoadWindow, rows_per_request: flo
     )
     ordinary = 0.5 * latency_of(policy, load.service, largest) * replica.rows_per_second
     return sum(max(0.0, queue - ordinary) for queue in load.queues) / load.coverage
+
+
+# From evidence to a decision: hold for want of knowledge, else the formula and then the limits.
+#
+# A function of frozen values and nothing else, which is what makes a recorded decision
+# repeatable.
+
+
+def conclude(policy: ScalingPolicy, evidence: Evidence) -> ScalingDecision:
+    """Choose a replica count within the policy's bounds, and say why."""
+    need = needed(policy, evidence)
+    hold = _hold(policy, evidence)
+    if hold is not None:
+        decision = _held(policy, evidence, need, hold)
+    else:
+        decision = _moved(policy, evidence, need)
+    return _paused(evidence, decision) if policy.paused else decision
+
+
+def _moved(policy: ScalingPolicy, evidence: Evidence, need: Need) -> ScalingDecision:
+    recommended, before = _recommended(policy, evidence, need)
+    steady = _steady(policy, need, recommended)
+    desired, after = _step(policy, evidence, need, recommended)
+    clamps = (*before, *after)
+    return ScalingDecision(
+        desired=desired,
+        reason=_reason(evidence, need, desired, clamps),
+        terms=_terms(evidence, need, recommended, steady),
+        clamps=clamps,
+        bound=clamps[-1].name.value if clamps else "",
+    )
+
+
+def _paused(evidence: Evidence, decision: ScalingDecision) -> ScalingDecision:
+    """What would be done stays in the record; not even the bounds move a paused API."""
+    current = evidence.current
+    clamp = Clamp(ClampName.PAUSED, decision.desired, current, "spec.paused is true")
+    return replace(
+        decision,
+        desired=current,
+        reason=Reason.PAUSED,
+        clamps=(*decision.clamps, clamp),
+        bound=clamp.name.value,
+    )
+
+
+def _hold(policy: ScalingPolicy, evidence: Evidence) -> Clamp | None:
+    """What is not known forbids every move."""
+    current = evidence.current
+    if evidence.ready <= 0:
+        detail = "no pod is ready"
+        return Clamp(ClampName.NO_READY_PODS, current, current, detail)
+    if evidence.arrival_now is None or evidence.coverage < policy.hold_coverage:
+        detail = (
+            f"counters of {percent(evidence.coverage)} of {evidence.ready} ready pods could be "
+            f"compared, {percent(policy.hold_coverage)} are needed"
+        )
+        return Clamp(ClampName.NO_METRICS, current, current, detail)
+    learned = policy.kind is PolicyKind.CAPACITY_SLO
+    if learned and evidence.service is None and not idle(evidence):
+        detail = "too few batches were seen to know what one replica serves"
+        return Clamp(ClampName.MODEL_UNKNOWN, current, current, detail)
+    return None
+
+
+_HOLD_REASONS = {
+    ClampName.NO_READY_PODS: Reason.NO_READY_PODS,
+    ClampName.NO_METRICS: Reason.NO_METRICS,
+    ClampName.MODEL_UNKNOWN: Reason.MODEL_UNKNOWN,
+}
+
+
+def _held(policy: ScalingPolicy, evidence: Evidence, need: Need, hold: Clamp) -> ScalingDecision:
+    """Stay, unless the user's bounds say otherwise: those need no measurement."""
+    limit = bounds(policy, evidence.current)
+    desired = evidence.current if limit is None else limit.after
+    clamps = (hold,) if limit is None else (hold, limit)
+    return ScalingDecision(
+        desired=desired,
+        reason=_HOLD_REASONS[hold.name],
+        terms=_terms(evidence, need, desired, desired),
+        clamps=clamps,
+        bound=clamps[-1].name.value,
+    )
+
+
+def _recommended(
+    policy: ScalingPolicy, evidence: Evidence, need: Need
+) -> tuple[int, tuple[Clamp, ...]]:
+    """What the demand calls for, within the user's bounds."""
+    cortex = policy.kind is PolicyKind.CONCURRENCY
+    limits = CORTEX_RECOMMENDED if cortex else RECOMMENDED
+    return _limited(policy, evidence, need, need.raw, limits)
+
+
+def _steady(policy: ScalingPolicy, need: Need, recommended: int) -> int:
+    """What of it is likely to be needed for good."""
+    if policy.kind is PolicyKind.CONCURRENCY or need.reason is Reason.SATURATED:
+        return recommended
+    lasting = whole(need.lasting)
+    limit = bounds(policy, lasting)
+    return min(recommended, lasting if limit is None else limit.after)
+
+
+def _step(
+    policy: ScalingPolicy, evidence: Evidence, need: Need, recommended: int
+) -> tuple[int, tuple[Clamp, ...]]:
+    """How far to go towards it now."""
+    cortex = policy.kind is PolicyKind.CONCURRENCY
+    limits = CORTEX_STEP_LIMITS if cortex else STEP_LIMITS
+    return _limited(policy, evidence, need, recommended, limits)
+
+
+def _limited(
+    policy: ScalingPolicy,
+    evidence: Evidence,
+    need: Need,
+    wanted: int,
+    limits: tuple[Limit, ...],
+) -> tuple[int, tuple[Clamp, ...]]:
+    """`wanted` after `limits` and, last, the user's bounds."""
+    clamps = []
+    for limit in limits:
+        clamp = limit(policy, evidence, need, wanted)
+        if clamp is not None:
+            clamps.append(clamp)
+            wanted = clamp.after
+    outside = bounds(policy, wanted)
+    if outside is not None:
+        clamps.append(outside)
+        wanted = outside.after
+    return wanted, tuple(clamps)
+
+
+def _reason(evidence: Evidence, need: Need, desired: int, clamps: tuple[Clamp, ...]) -> Reason:
+    """The one thing a user should know first; the clamps have the rest."""
+    if desired < evidence.current:
+        return Reason.SCALE_DOWN
+    reason = _STEP_REASONS[clamps[-1].name] if clamps else need.reason
+    passing = (
+        Reason.PARTIAL_METRICS,
+        Reason.SCALE_DOWN_STABILIZING,
+        Reason.SCALE_UP_STABILIZING,
+        Reason.BURSTS,
+        Reason.SURGE_LIMITED,
+    )
+    if not need.feasible and reason not in passing:
+        return Reason.LATENCY_TARGET_INFEASIBLE
+    return reason
+
+
+_STEP_REASONS = {
+    ClampName.WITHIN_TOLERANCE: Reason.WITHIN_TOLERANCE,
+    ClampName.MIN_REPLICAS: Reason.MIN_REPLICAS,
+    ClampName.MAX_REPLICAS: Reason.MAX_REPLICAS,
+    ClampName.SURGE_LIMITED: Reason.SURGE_LIMITED,
+    ClampName.PARTIAL_METRICS: Reason.PARTIAL_METRICS,
+    ClampName.SCALE_DOWN_STABILIZING: Reason.SCALE_DOWN_STABILIZING,
+    ClampName.SCALE_UP_STABILIZING: Reason.SCALE_UP_STABILIZING,
+    ClampName.BURSTS: Reason.BURSTS,
+    ClampName.SCALE_DOWN_RATE: Reason.SCALE_DOWN_STABILIZING,
+}
+
+
+def _terms(evidence: Evidence, need: Need, recommended: int, steady: int) -> Terms:
+    known = {field.name: getattr(evidence, field.name) for field in fields(Evidence)}
+    return Terms(
+        **known,
+        base=need.base,
+        forecast=need.forecast,
+        margin=need.margin,
+        backlog=need.backlog,
+        largest_batch=need.largest_batch,
+        capacity=need.capacity,
+        capacity_batch=need.capacity_batch,
+        feasible=need.feasible,
+        target=need.target,
+        boost=need.boost,
+        hedge=need.hedge,
+        hedge_rule=need.hedge_rule,
+        need=need.need,
+        raw=need.raw,
+        recommended=recommended,
+        steady=steady,
+    )
+
+
+# What a decision leaves behind for the next: recommendations, errors, bursts and trust. Pure.
+
+
+def learned(
+    policy: ScalingPolicy,
+    state: ScalingState,
+    load: LoadWindow,
+    decision: ScalingDecision,
+    now: float,
+) -> ScalingState:
+    """The state after a decision that was made at `now` (seconds) from `load`."""
+    state = _remembering(policy, state, decision, now)
+    if decision.is_hold or policy.kind is PolicyKind.CONCURRENCY:
+        return state
+    return _judged(policy, _foreseen(policy, state, decision.terms, now), load, decision.terms, now)
+
+
+def _remembering(
+    policy: ScalingPolicy, state: ScalingState, decision: ScalingDecision, now: float
+) -> ScalingState:
+    """With what was recommended.
+
+    A hold for want of knowledge counts, going down, as a recommendation of what there is: time in
+    which nothing was known does not count towards a scale-down. The first look of an operator is
+    no such time, as there is nothing yet to compare with.
+    """
+    terms = decision.terms
+    if decision.is_hold and state.opened == now:
+        return state
+    made = [Recommendation(terms.steady, now + policy.down.window(terms.start_up))]
+    if terms.recommended > terms.steady:
+        # what overload or a forecast asked for may prove unnecessary: it is held for less long
+        made.append(Recommendation(terms.recommended, now + policy.passing_hold))
+    high = standing_high(state.recommendations, made)
+    hedge = state.hedge
+    if terms.boost > 1.0:  # all of it is held as long: else it would go a replica at a time
+        hedged = max(min(terms.recommended, decision.desired), terms.hedged)
+        hedge = Recommendation(hedged, now + terms.start_up)
+    patience = policy.up.window(terms.start_up)
+    if decision.is_hold or patience <= 0:
+        return replace(state, recommendations=high, hedge=hedge)
+    low = [Recommendation(terms.recommended, now + patience)]
+    return replace(state, recommendations=high, hedge=hedge, lows=standing_low(state.lows, low))
+
+
+def _foreseen(policy: ScalingPolicy, state: ScalingState, terms: Terms, now: float) -> ScalingState:
+    """With the error of the forecast for now, and the burst that a large one is."""
+    hold = max(terms.start_up, policy.down.window(terms.start_up))
+    foresight, error = state.foresight.looked(
+        now, lead=terms.start_up, base=terms.base, forecast=terms.forecast
+    )
+    bursts = bursts_of(
+        state.bursts,
+        now,
+        error=error,
+        base=terms.base,
+        recent=state.foresight.highest_within(hold, now),
+        least=LEAST_LOAD * terms.capacity,
+        hold=hold,
+    )
+    return replace(state, foresight=foresight, bursts=bursts)
+
+
+def _judged(
+    policy: ScalingPolicy, state: ScalingState, load: LoadWindow, terms: Terms, now: float
+) -> ScalingState:
+    """With the trust that the waits of requests leave in the capacity."""
+    if terms.base > terms.capacity * terms.ready or terms.ready < terms.current:
+        return replace(state, overloaded=now)
+    calm = state.overloaded is None or now - state.overloaded > CALM_SECONDS
+    if not calm or load.latency is None or terms.service is None or terms.interval is None:
+        return state
+    expected = expected_latency(
+        terms.service,
+        terms.capacity_batch,
+        batch_interval=policy.batch_interval,
+        latency_target=latency_of(policy, terms.service, terms.largest_batch),
+    )
+    trust = trusted(state.trust, latency=load.latency, expected=expected, seconds=terms.interval)
+    return replace(state, trust=trust)

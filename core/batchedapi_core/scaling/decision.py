@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import assert_never
 
-from batchedapi_core.scaling.bursts import Recurrence
+from batchedapi_core.scaling.forecast import Recurrence
 from batchedapi_core.service_model.line import ServiceTime
 
 

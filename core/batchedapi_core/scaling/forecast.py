@@ -8,10 +8,22 @@ one that the window still shows: two levels explain it better than a line does.
 """
 
 import math
-from collections.abc import Sequence
-from itertools import accumulate
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
 
-from batchedapi_core.scaling.window import Interval, recent
+from batchedapi_core.scaling.load import Interval, recent
+from batchedapi_core.scaling.numbers import (
+    MOST_SAVED,
+    grouped,
+    number,
+    quantile,
+    short,
+    table,
+    whole,
+)
 
 FEWEST_INTERVALS = 3
 """Before the last one: a line through two points leaves no doubt, however much there should be."""
@@ -108,3 +120,292 @@ def _two_levels(rates: Sequence[float]) -> tuple[int, float]:
     )
     error, cut = min(errors)
     return cut, error
+
+
+# How wrong the autoscaler's own forecasts were, and the margin that follows from it.
+#
+# At every look demand is compared with what was forecast for it one start-up ago. Demand that is
+# noisy, or that rises in a way that no trend shows, makes for errors, and the errors for a
+# margin: as much is planned on top as would have covered all but the worst of them.
+
+MEMORY = 600.0
+"""Seconds for which errors and levels are remembered."""
+QUANTILE = 0.85
+"""Of the errors, to be covered. The rest are bursts, or would cost more than they are worth."""
+MOST = 1.0
+"""Share of the demand that a margin adds at most."""
+LEAST_MEMORY = 60.0
+"""Seconds of errors before they say anything."""
+MOST_EXPECTED = 60
+"""Forecasts that are waited for at once; where starts take very long, not each look's is."""
+HIGHEST_RATE = 1e24
+"""Rows/s; above, a status was not written by this program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A number at a time."""
+
+    time: float  # seconds
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Points in order of time, 16 bytes each: of every API there are hundreds."""
+
+    times: "array[float]" = field(default_factory=lambda: array("d"))
+    values: "array[float]" = field(default_factory=lambda: array("d"))
+
+    @classmethod
+    def of(cls, points: Iterable[Point]) -> "Series":
+        """They are in order already."""
+        kept = tuple(points)
+        return cls(array("d", [p.time for p in kept]), array("d", [p.value for p in kept]))
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def __iter__(self) -> Iterator[Point]:
+        return map(Point, self.times, self.values)
+
+    def plus(self, time: float, value: float) -> "Series":
+        """With one more, the latest."""
+        return Series(self.times + array("d", [time]), self.values + array("d", [value]))
+
+    def until(self, time: float) -> "Series":
+        """Those at `time` and before."""
+        end = bisect_right(self.times, time)
+        return Series(self.times[:end], self.values[:end])
+
+    def after(self, time: float) -> "Series":
+        """Those later than `time`."""
+        begin = bisect_right(self.times, time)
+        return Series(self.times[begin:], self.values[begin:])
+
+
+@dataclass(frozen=True, slots=True)
+class Foresight:
+    """Forecasts that are not due yet, errors of those that were, and the highest levels."""
+
+    expected: Series = Series()  # rows/s, forecast at that time for one start-up later
+    errors: Series = Series()  # demand / its forecast - 1
+    highs: Series = Series()  # rows/s, falling: none has a higher one after it
+    inherited: float = 0.0  # the margin of a process before this one
+
+    @property
+    def margin(self) -> float:
+        """Share to add to the demand."""
+        errors = self.errors
+        if not errors or errors.times[-1] - errors.times[0] < LEAST_MEMORY:
+            return self.inherited
+        return min(MOST, max(0.0, quantile(errors.values, QUANTILE)))
+
+    @property
+    def highest(self) -> float:
+        """Rows/s: nothing above what was there lately is planned for by a margin."""
+        return self.highs.values[0] if self.highs else 0.0
+
+    def highest_within(self, seconds: float, now: float) -> float:
+        """Rows/s, of the last `seconds`."""
+        return next(iter(self.highs.after(now - seconds).values), 0.0)
+
+    def looked(
+        self, now: float, *, lead: float, base: float, forecast: float
+    ) -> tuple["Foresight", float | None]:
+        """With a look taken in.
+
+        Args:
+            now: Seconds.
+            lead: Seconds that a replica takes to start.
+            base: Rows/s now.
+            forecast: Rows/s more that are expected in `lead` seconds.
+
+        Returns:
+            The memory, and the error of the forecast for now; None: there was none.
+        """
+        due, waiting = self.expected.until(now - lead), self.expected.after(now - lead)
+        if not waiting or now - waiting.times[-1] >= lead / MOST_EXPECTED:
+            waiting = waiting.plus(now, base + forecast)
+        higher = Series.of(one for one in self.highs.after(now - MEMORY) if one.value > base)
+        memory = replace(self, expected=waiting, highs=higher.plus(now, base))
+        if not due or now - due.times[-1] > 2.0 * lead:  # nothing was looked at meanwhile
+            return memory, None
+        error = base / max(due.values[-1], 1e-9) - 1.0
+        return replace(memory, errors=self.errors.after(now - MEMORY).plus(now, error)), error
+
+    def later(self, now: float) -> "Foresight":
+        """On a clock that shows `now` where this one shows 0."""
+        return replace(self, highs=Series.of(Point(p.time + now, p.value) for p in self.highs))
+
+    def to_saved(self, now: float) -> dict[str, object]:
+        """Margin and highs; of many highs neighbours become one that is as high and as late."""
+        groups = grouped(tuple(self.highs.after(now - MEMORY)))
+        return {
+            "margin": short(self.margin),
+            "highs": [[short(group[0].value), round(group[-1].time - now, 3)] for group in groups],
+        }
+
+    @classmethod
+    def restored(cls, saved: Mapping[object, object]) -> "Foresight | None":
+        """What `to_saved` returned, times from 0 backwards; None if it is not that."""
+        margin = number(saved.get("margin"), 0.0, MOST)
+        highs = table(saved.get("highs"), (0.0, HIGHEST_RATE), (-MEMORY, 0.0))
+        if margin is None or highs is None:
+            return None
+        points = sorted((Point(time, value) for value, time in highs), key=lambda p: p.time)
+        return cls(highs=Series.of(points), inherited=margin)
+
+
+# Bursts: demand that no forecast saw coming, and the replicas worth keeping for the next.
+#
+# Nobody can start replicas in time for demand that jumps. Where it does so again and again, those
+# of the last burst may be kept: the ski rental problem, where buying is keeping and renting is
+# missing. One burst alone is no pattern.
+
+SURPRISE = 0.25
+"""Share by which demand is above its forecast of one start-up ago in a burst."""
+CHANCE = 0.05
+"""Share by which a burst is above all that was there within the hold; less is the same, and noise.
+Asked to be a whole surprise above it, many a true burst on a load that wanders was missed."""
+LEAST_LOAD = 0.5
+"""Of one replica's capacity: what fewer rows do is no burst but chance."""
+LASTING = 10.0
+"""Seconds from one look at a burst to the next, at most: it goes on while demand is as high."""
+BURST_MEMORY = 900.0
+"""Seconds for which a burst is remembered."""
+WORTH = 16.0
+"""A burst that is missed until replicas have started is worth this many start-ups of all of them:
+of the requests of a service with a target of 99 %, few may be missed."""
+IDLE_LOAD = 0.05
+"""Of one replica's capacity: an API with less has nothing to do but for probes and the odd call."""
+IDLE_SECONDS = 300.0
+"""Since the last burst, for which an idle API keeps anything. With some load on, keeping costs what
+the burst needs beyond it; with none all that is kept does nothing. Five minutes is what the
+HorizontalPodAutoscaler keeps by default, and what its users expect of an API that nobody calls."""
+IDLE_SHARE = 0.5
+"""Of a burst's replicas, that an idle API keeps. Half of them serve the next one's beginning while
+the others start, and are half the price of a guess."""
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """One burst; more surprises within one start-up belong to it."""
+
+    begin: float  # seconds
+    end: float  # when demand was last about as high
+    peak: float  # rows/s
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """A peak that was reached at least twice."""
+
+    peak: float  # rows/s
+    gap: float  # seconds from the end of one as high to the next, on average
+    since: float  # seconds since the last one as high ended
+    remembered: float  # seconds for which there will be two of them in memory
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Replicas that stay for a burst, and for how long unless another comes."""
+
+    replicas: int
+    burst: Recurrence
+    seconds: float
+
+
+def bursts_of(
+    before: Sequence[Burst],
+    now: float,
+    *,
+    error: float | None,
+    base: float,
+    recent: float,
+    least: float,
+    hold: float,
+) -> tuple[Burst, ...]:
+    """The bursts to remember after a look.
+
+    Args:
+        before: After the last look.
+        now: Seconds.
+        error: Demand over its forecast, less 1; None: not known.
+        base: Rows/s.
+        recent: Rows/s, the highest of the last `hold` seconds. What only comes back to it was never
+            gone: a client that paused is no burst, and its replicas are still there.
+        least: Rows/s of the smallest burst.
+        hold: Seconds for which replicas are held; more surprises within belong to the same burst.
+    """
+    kept = tuple(one for one in before if now - one.end < BURST_MEMORY)
+    if kept and now - kept[-1].end < LASTING and base * (1.0 + SURPRISE) >= kept[-1].peak:
+        kept = (*kept[:-1], replace(kept[-1], end=now))
+    if error is None or error <= SURPRISE or base <= least:
+        return kept
+    if kept and now - kept[-1].end < hold:
+        last = replace(kept[-1], end=now, peak=max(kept[-1].peak, base))
+        return (*kept[:-1], last)
+    if base <= recent * (1.0 + CHANCE):
+        return kept
+    return (*kept[-(MOST_SAVED - 1) :], Burst(now, now, base))
+
+
+def recurrences(bursts: Iterable[Burst], now: float) -> tuple[Recurrence, ...]:
+    """For each peak that was reached at least twice, how often; `bursts` are in order of time."""
+    every = list(bursts)
+    found = []
+    for peak in sorted({one.peak for one in every}, reverse=True):
+        those = [one for one in every if one.peak >= peak]
+        if len(those) > 1:
+            between = [later.begin - earlier.end for earlier, later in pairwise(those)]
+            mean = sum(between) / len(between)
+            left = max(0.0, those[-2].end + BURST_MEMORY - now)
+            found.append(Recurrence(peak, mean, now - those[-1].end, left))
+    return tuple(found)
+
+
+def kept_for(
+    recurring: Iterable[Recurrence], *, need: int, one: float, lead: float, idle: bool
+) -> Kept | None:
+    """Replicas worth keeping, more than `need`, and what for; None: none.
+
+    To keep n instead of `need` until the next burst costs (n - need) * gap replica-seconds. Not to
+    keep them loses about n * lead replica-seconds of requests, worth WORTH times as much. A burst
+    that is overdue by more than that is given up.
+
+    Args:
+        recurring: Peaks.
+        need: Replicas without them.
+        one: Rows/s to plan a replica with, > 0.
+        lead: Seconds that a replica takes to start.
+        idle: Less than IDLE_LOAD arrives.
+    """
+    found = []
+    for it in recurring:
+        count = whole(it.peak / one * (IDLE_SHARE if idle else 1.0))
+        if count <= need:
+            continue
+        worth = WORTH * count * lead / (count - need)
+        until = min(worth, IDLE_SECONDS) if idle else worth
+        if it.gap < worth and it.since < until:
+            found.append(Kept(count, it, min(until - it.since, it.remembered)))
+    return max(found, key=lambda one: (one.replicas, one.seconds), default=None)
+
+
+def bursts_later(bursts: Iterable[Burst], now: float) -> tuple[Burst, ...]:
+    """On a clock that shows `now` where this one shows 0."""
+    return tuple(Burst(one.begin + now, one.end + now, one.peak) for one in bursts)
+
+
+def bursts_to_saved(bursts: Iterable[Burst], now: float) -> list[list[float]]:
+    """As JSON: (begin, end, peak), times from 0 backwards."""
+    return [[round(it.begin - now, 3), round(it.end - now, 3), short(it.peak)] for it in bursts]
+
+
+def bursts_restored(saved: object) -> tuple[Burst, ...] | None:
+    """What `to_saved` returned, or None if it is not that."""
+    bursts = table(saved, (-1e6, 0.0), (-1e6, 0.0), (0.0, HIGHEST_RATE))
+    if bursts is None or any(begin > end for begin, end, _ in bursts):
+        return None
+    return tuple(sorted((Burst(*one) for one in bursts), key=lambda one: one.begin))

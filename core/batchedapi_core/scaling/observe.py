@@ -8,18 +8,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from batchedapi_core.contract import MAX_BATCH_SIZE_LIMIT
-from batchedapi_core.scaling.demand import (
+from batchedapi_core.scaling.forecast import trend
+from batchedapi_core.scaling.learned import RATIO_SECONDS, slowdown, start_ups_of
+from batchedapi_core.scaling.load import (
     LEVEL_SECONDS,
+    BatchingWindow,
+    Interval,
+    Share,
     arrival_rate,
+    batching_window,
+    imbalance,
     level,
     mean_arrival,
     mean_in_flight,
+    ratio,
+    recent,
     rows_per_request,
+    rows_per_size,
+    shares_of,
+    totals_of,
 )
-from batchedapi_core.scaling.forecast import trend
-from batchedapi_core.scaling.imbalance import Share, imbalance, shares_of
 from batchedapi_core.scaling.policy import ScalingPolicy
-from batchedapi_core.scaling.revisions import of_model, of_revision, taught, teaches
 from batchedapi_core.scaling.samples import (
     RETENTION,
     Observation,
@@ -30,18 +39,7 @@ from batchedapi_core.scaling.samples import (
     fell,
     usable,
 )
-from batchedapi_core.scaling.startup import start_ups_of
-from batchedapi_core.scaling.state import ScalingState
-from batchedapi_core.scaling.trust import RATIO_SECONDS, slowdown
-from batchedapi_core.scaling.window import (
-    BatchingWindow,
-    Interval,
-    batching_window,
-    ratio,
-    recent,
-    rows_per_size,
-    totals_of,
-)
+from batchedapi_core.scaling.state import ScalingState, of_model, of_revision, taught, teaches
 from batchedapi_core.service_model.fit import BatchSums
 from batchedapi_core.service_model.line import ServiceTime
 from batchedapi_core.service_model.utilization import ALL_BUSY, as_planned

@@ -6,28 +6,125 @@ not known, so what binds is kept for all the time that was left when it was save
 demand are seen again within two looks.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from batchedapi_core.contract import MAX_BATCH_SIZE_LIMIT
-from batchedapi_core.scaling.bursts import Burst, bursts_later, bursts_restored, bursts_to_saved
-from batchedapi_core.scaling.foresight import Foresight
-from batchedapi_core.scaling.hedge import NODE_MEMORY
-from batchedapi_core.scaling.imbalance import Share
-from batchedapi_core.scaling.memory import (
-    LONGEST,
-    Recommendation,
-    Size,
-    from_pairs,
-    to_pairs,
+from batchedapi_core.scaling.forecast import (
+    Burst,
+    Foresight,
+    bursts_later,
+    bursts_restored,
+    bursts_to_saved,
 )
-from batchedapi_core.scaling.model import LearnedModel
-from batchedapi_core.scaling.numbers import number, short
+from batchedapi_core.scaling.learned import LEAST_TRUST, LearnedModel, start_ups_restored
+from batchedapi_core.scaling.load import Interval, Share
+from batchedapi_core.scaling.need import NODE_MEMORY
+from batchedapi_core.scaling.numbers import MOST_REPLICAS, grouped, number, short, table
+from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.samples import LARGEST_COUNT, PodChange, PodSample
-from batchedapi_core.scaling.startup import start_ups_restored
-from batchedapi_core.scaling.trust import LEAST_TRUST
-from batchedapi_core.scaling.window import Interval
 from batchedapi_core.service_model.fit import BatchSums
+
+# Recommendations and counts of the past that still limit what may be done, and their JSON.
+
+LONGEST = 3600.0
+"""Seconds: the longest window or period that a manifest may ask for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """Replicas that were called for, and until when that counts."""
+
+    replicas: int
+    expires: float  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Replicas that there were, and when so many were last there."""
+
+    time: float  # seconds
+    replicas: int
+
+
+def standing_high(
+    before: Iterable[Recommendation], made: Iterable[Recommendation]
+) -> tuple[Recommendation, ...]:
+    """Those that still matter for the highest: no other is as high and lasts as long."""
+    return _standing((*before, *made), lambda replicas: replicas)
+
+
+def standing_low(
+    before: Iterable[Recommendation], made: Iterable[Recommendation]
+) -> tuple[Recommendation, ...]:
+    """Those that still matter for the lowest: no other is as low and lasts as long."""
+    return _standing((*before, *made), lambda replicas: -replicas)
+
+
+def unexpired(recommendations: Iterable[Recommendation], now: float) -> tuple[Recommendation, ...]:
+    """Those that count at `now` (seconds)."""
+    return tuple(one for one in recommendations if one.expires > now)
+
+
+def sizes_of(before: Sequence[Size], current: int, now: float, longest: float) -> tuple[Size, ...]:
+    """Counts of the last `longest` seconds in order, each with when it was last there."""
+    kept = [size for size in before if now - size.time < longest]
+    if kept and kept[-1].replicas == current:
+        kept.pop()
+    return (*kept, Size(now, current))
+
+
+def at_begin(sizes: Sequence[Size], now: float, period: float) -> int:
+    """Replicas when the period of `period` seconds began; `sizes` end with those of now."""
+    return next((one.replicas for one in sizes if now - one.time < period), sizes[-1].replicas)
+
+
+def most_within(sizes: Sequence[Size], now: float, period: float) -> int:
+    """Most replicas within the period of `period` seconds."""
+    return max(
+        (one.replicas for one in sizes if now - one.time < period), default=sizes[-1].replicas
+    )
+
+
+def _standing(
+    recommendations: Iterable[Recommendation], rank: Callable[[int], int]
+) -> tuple[Recommendation, ...]:
+    kept: list[Recommendation] = []
+    best = -math.inf
+    for one in sorted(recommendations, key=lambda it: (-it.expires, -rank(it.replicas))):
+        if rank(one.replicas) > best:
+            kept.append(one)
+            best = rank(one.replicas)
+    return tuple(kept)
+
+
+def to_pairs(
+    entries: Iterable[tuple[int, float]], merged: Callable[[Iterable[int]], int]
+) -> list[list[float]]:
+    """At most MOST_SAVED pairs (replicas, seconds), in the order given.
+
+    Args:
+        entries: Replicas, and seconds that are left or (negative) have passed.
+        merged: Which of neighbours counts; of their seconds it is the longest left.
+    """
+    return [
+        [merged(count for count, _ in group), round(max(left for _, left in group), 3)]
+        for group in grouped(list(entries))
+    ]
+
+
+def from_pairs(saved: object, least: float, most: float) -> list[tuple[int, float]] | None:
+    """What `to_pairs` returned, or None if `saved` is not that.
+
+    Args:
+        saved: From a status that anybody may have edited.
+        least: Seconds, and `most`: what an entry may have.
+        most: See `least`.
+    """
+    pairs = table(saved, (0, MOST_REPLICAS), (least, most))
+    return None if pairs is None else [(int(replicas), seconds) for replicas, seconds in pairs]
+
 
 SAVED_VERSION = 2
 
@@ -195,3 +292,82 @@ def _model(saved: Mapping[object, object]) -> LearnedModel | None:
     if len(numbers) != len(sums) or len(sums) != _SUMS:
         return None
     return LearnedModel(revision, BatchSums(*numbers), largest)
+
+
+# Which pods teach which service time: during a rollout two revisions serve side by side.
+#
+# A new revision is learned from its own pods alone. Until enough is known of it, which is never
+# if the rollout is stuck, replicas are planned with what the pods of the old one taught and still
+# teach.
+
+
+def of_revision(state: ScalingState, revision: str) -> ScalingState:
+    """Another image, model or batching has another service time; a rollback has the one before."""
+    if state.model.revision == revision:
+        return state
+    found = (state.in_use, state.model, state.former)
+    known = [one for one in found if one is not None and one.known]
+    model = next((one for one in known if one.revision == revision), LearnedModel(revision))
+    former = next((one for one in known if one.revision != revision), LearnedModel())
+    return _anew(state, replace(state, model=model, former=former))
+
+
+def taught(
+    policy: ScalingPolicy,
+    state: ScalingState,
+    changes: Sequence[PodChange],
+    now: float,
+    *,
+    over: bool,
+) -> ScalingState:
+    """Both models after a look.
+
+    Args:
+        policy: Says how fast a model forgets.
+        state: Of the revision that is rolled out.
+        changes: Of the pods that answered.
+        now: Monotonic seconds.
+        over: No pod of another revision is left.
+    """
+    model = state.model.learned(policy, _teachers(state, changes, state.model), now)
+    former = state.former
+    if former is not None:
+        former = former.learned(policy, _teachers(state, changes, former), now)
+        if over or (model.known and _comparable(policy, model, former)):
+            former = None
+    return _anew(state, replace(state, model=model, former=former))
+
+
+def teaches(state: ScalingState, pod: PodChange, model: LearnedModel) -> bool:
+    """Whether a pod's batches are those of one of the two models; of a third revision, of none."""
+    if model is state.model:
+        return state.runs(pod)
+    return not state.runs(pod) and model.revision in ("", pod.revision)
+
+
+def of_model(intervals: Iterable[Interval], model: LearnedModel) -> list[Interval]:
+    """Those whose batches can be compared with it."""
+    return [one for one in intervals if one.revision == model.revision]
+
+
+def _teachers(
+    state: ScalingState, changes: Iterable[PodChange], model: LearnedModel
+) -> list[PodChange]:
+    return [one for one in changes if teaches(state, one, model)]
+
+
+def _comparable(policy: ScalingPolicy, new: LearnedModel, old: LearnedModel) -> bool:
+    """Whether the new revision's batches were half as large as the old one's, if those still fit.
+
+    The first of the new pods get little load. A line through small batches says nothing of large
+    ones, and would call for many times the replicas.
+    """
+    seen = min(old.largest_mean_batch, float(policy.max_batch_size))
+    return not old.known or policy.seen_factor * new.largest_mean_batch >= seen
+
+
+def _anew(before: ScalingState, after: ScalingState) -> ScalingState:
+    """Trust and shares are about the service time that is planned with; another begins anew."""
+    if after.in_use.revision == before.in_use.revision:
+        return after
+    return replace(after, shares=(), trust=1.0)

@@ -8,7 +8,7 @@ from batchedapi_core.bottleneck import Verdict
 from batchedapi_core.manifest import BatchedAPI, ConditionType
 from batchedapi_core.placement import AdviceReason
 from batchedapi_core.scaling import ClampName, Reason, ScalingDecision, ScalingState
-from batchedapi_core.scaling.foresight import Series
+from batchedapi_core.scaling.forecast import Series
 from batchedapi_operator.autoscaling.advice import standing_in
 from batchedapi_operator.autoscaling.report import is_inactive
 from batchedapi_operator.autoscaling.tally import Tally

@@ -7,7 +7,8 @@ from tests.unit.core.scaling.evidence import POLICY, evidence_of, worth
 from tests.unit.core.scaling.test_stories import ONE_REPLICA, World
 
 from batchedapi_core.scaling import Reason
-from batchedapi_core.scaling.bursts import (
+from batchedapi_core.scaling.decide import conclude
+from batchedapi_core.scaling.forecast import (
     IDLE_SECONDS,
     Burst,
     Kept,
@@ -16,7 +17,6 @@ from batchedapi_core.scaling.bursts import (
     kept_for,
     recurrences,
 )
-from batchedapi_core.scaling.conclude import conclude
 from batchedapi_core.scaling.numbers import MOST_SAVED
 
 

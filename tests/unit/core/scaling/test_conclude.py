@@ -23,8 +23,8 @@ from batchedapi_core.scaling import (
     replay,
     taken_again,
 )
-from batchedapi_core.scaling.bursts import Recurrence
-from batchedapi_core.scaling.conclude import conclude
+from batchedapi_core.scaling.decide import conclude
+from batchedapi_core.scaling.forecast import Recurrence
 from batchedapi_core.scaling.policy import CAPACITY_DOWN, CAPACITY_UP
 from batchedapi_core.service_model.line import ServiceTime
 

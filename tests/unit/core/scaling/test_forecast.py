@@ -5,7 +5,7 @@ import random
 import pytest
 
 from batchedapi_core.scaling.forecast import forecast, slope_and_error, trend
-from batchedapi_core.scaling.window import BatchTotals, Interval
+from batchedapi_core.scaling.load import BatchTotals, Interval
 
 
 def intervals(*rates: float) -> list[Interval]:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from batchedapi_core.scaling.foresight import Foresight, Point
+from batchedapi_core.scaling.forecast import Foresight, Point
 from batchedapi_core.scaling.numbers import MOST_SAVED
 
 

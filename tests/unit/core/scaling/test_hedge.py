@@ -10,9 +10,9 @@ from tests.unit.core.scaling.evidence import POLICY, evidence_of, worth
 from tests.unit.core.scaling.test_stories import ONE_REPLICA, SLEEPY_POLICY, World
 
 from batchedapi_core.scaling import Evidence, Reason, ScalingPolicy, ScalingState, explain
-from batchedapi_core.scaling.behavior import Select
-from batchedapi_core.scaling.conclude import conclude
-from batchedapi_core.scaling.hedge import NODE_MEMORY, hedge_of
+from batchedapi_core.scaling.decide import conclude
+from batchedapi_core.scaling.need import NODE_MEMORY, hedge_of
+from batchedapi_core.scaling.policy import Select
 
 OVERLOADED = evidence_of(worth(2.9), ready=2)
 

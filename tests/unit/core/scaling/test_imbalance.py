@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from batchedapi_core.scaling import ScalingPolicy
-from batchedapi_core.scaling.imbalance import Share, imbalance, shares_of
+from batchedapi_core.scaling.load import Share, imbalance, shares_of
 from batchedapi_core.scaling.samples import PodChange
 from batchedapi_core.service_model.fit import BatchSums
 from batchedapi_core.service_model.line import ServiceTime

@@ -2,7 +2,8 @@
 
 import pytest
 
-from batchedapi_core.scaling.memory import (
+from batchedapi_core.scaling.numbers import MOST_SAVED
+from batchedapi_core.scaling.state import (
     Recommendation,
     Size,
     at_begin,
@@ -13,7 +14,6 @@ from batchedapi_core.scaling.memory import (
     standing_low,
     to_pairs,
 )
-from batchedapi_core.scaling.numbers import MOST_SAVED
 
 
 def test_only_what_may_still_bind_is_kept() -> None:

@@ -12,7 +12,7 @@ from batchedapi_core.scaling import (
     ScalingState,
     observe,
 )
-from batchedapi_core.scaling.imbalance import Share
+from batchedapi_core.scaling.load import Share
 from batchedapi_core.service_model.line import ServiceTime
 
 POLICY = ScalingPolicy(min_replicas=1, max_replicas=9, max_batch_size=8, batch_interval=0.010)

@@ -9,9 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedapi_core.scaling import PodSample
-from batchedapi_core.scaling.demand import arrival_rate, level, rows_per_request
+from batchedapi_core.scaling.load import (
+    BatchTotals,
+    Interval,
+    arrival_rate,
+    level,
+    rows_per_request,
+)
 from batchedapi_core.scaling.samples import PodChange, change, usable
-from batchedapi_core.scaling.window import BatchTotals, Interval
 
 ROWS = st.floats(0.0, 1e4)
 SEEN = PodSample(

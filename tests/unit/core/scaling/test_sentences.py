@@ -21,8 +21,8 @@ from batchedapi_core.scaling import (
     record,
     replay,
 )
-from batchedapi_core.scaling.bursts import Recurrence
-from batchedapi_core.scaling.conclude import conclude
+from batchedapi_core.scaling.decide import conclude
+from batchedapi_core.scaling.forecast import Recurrence
 
 GOLDEN = Path(__file__).with_name("sentences.json")
 UP, DOWN = default_behaviors(PolicyKind.CAPACITY_SLO)

@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedapi_core.scaling import ScalingState
-from batchedapi_core.scaling.bursts import Burst
-from batchedapi_core.scaling.foresight import Foresight, Point, Series
-from batchedapi_core.scaling.memory import Recommendation, Size
-from batchedapi_core.scaling.model import LearnedModel
+from batchedapi_core.scaling.forecast import Burst, Foresight, Point, Series
+from batchedapi_core.scaling.learned import LearnedModel
+from batchedapi_core.scaling.state import Recommendation, Size
 from batchedapi_core.service_model.fit import BatchSums
 
 LEARNED = ScalingState(

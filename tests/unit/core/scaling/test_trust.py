@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 from tests.unit.core.scaling.evidence import POLICY
 
+from batchedapi_core.scaling.learned import expected_latency, slowdown, trusted
+from batchedapi_core.scaling.load import BatchTotals, Interval
 from batchedapi_core.scaling.observe import LoadWindow, observe
 from batchedapi_core.scaling.samples import Observation, PodSample
 from batchedapi_core.scaling.state import ScalingState
-from batchedapi_core.scaling.trust import expected_latency, slowdown, trusted
-from batchedapi_core.scaling.window import BatchTotals, Interval
 from batchedapi_core.service_model.fit import BatchSums
 from batchedapi_core.service_model.line import ServiceTime
 

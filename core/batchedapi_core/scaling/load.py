@@ -1,9 +1,6 @@
-"""Batching of an API over the last window: sums over pods and time first, ratios last.
+"""The load of an API: counts of its pods over the window, demand, and who has most of it."""
 
-A mean of per-pod means gives an idle pod the weight of a busy one and is wrong by as much as the
-load is uneven; so counts are pooled, and only the pooled counts are divided.
-"""
-
+import math
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
@@ -13,6 +10,12 @@ from typing import Any
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.samples import PodChange, PodSample
 from batchedapi_core.service_model.fit import BatchSums
+from batchedapi_core.service_model.line import ServiceTime
+
+# Batching of an API over the last window: sums over pods and time first, ratios last.
+#
+# A mean of per-pod means gives an idle pod the weight of a busy one and is wrong by as much as
+# the load is uneven; so counts are pooled, and only the pooled counts are divided.
 
 _SAME = 0.02
 """A page is read while batches are counted: of two counters that are equal one may be ahead."""
@@ -243,3 +246,167 @@ def _cumulative(by_edge: tuple[tuple[float, float], ...]) -> tuple[tuple[float, 
         below += batches
         buckets.append((edge, below))
     return tuple(buckets)
+
+
+# Rows that arrive, not rows that were served: the latter end at capacity.
+
+LEVEL_SECONDS = 10.0
+"""Demand of the present is read from no more than this much of the past."""
+
+
+def arrival_rate(changes: Sequence[PodChange], interval: float, coverage: float) -> float:
+    """Rows per second that reach all ready pods, those unseen taken to be like those seen.
+
+    Args:
+        changes: Of the pods that answered.
+        interval: Seconds since the last look. A pod younger than that is averaged over all of it;
+            else load that moved to it would count twice.
+        coverage: Share of the ready pods that `changes` is of, in (0, 1].
+    """
+    return sum(one.received / max(one.seconds, interval) for one in changes) / coverage
+
+
+def rows_per_request(changes: Iterable[PodChange], interval: float) -> float:
+    """Of the requests that came, at least 1; replicas that do not count them have one row in each.
+
+    Counting those rows like those of the others would let more of them mean fewer requests.
+
+    Args:
+        changes: Of the pods that answered.
+        interval: See `arrival_rate`; each pod has the same weight there and here.
+    """
+    rows = requests = 0.0
+    for one in changes:
+        seconds = max(one.seconds, interval)
+        rows += one.received / seconds
+        requests += (one.requests_received or one.received) / seconds
+    return max(1.0, rows / requests) if requests > 0.0 else 1.0
+
+
+def mean_arrival(intervals: Sequence[Interval]) -> float:
+    """Rows per second over all of `intervals`, which are not empty."""
+    seconds = sum(interval.seconds for interval in intervals)
+    return sum(interval.arrival * interval.seconds for interval in intervals) / seconds
+
+
+def mean_in_flight(intervals: Sequence[Interval]) -> float:
+    """Requests in flight over all of `intervals`, which are not empty."""
+    seconds = sum(interval.seconds for interval in intervals)
+    return sum(interval.in_flight * interval.seconds for interval in intervals) / seconds
+
+
+def level(intervals: Sequence[Interval]) -> float:
+    """Rows per second of the present: the highest mean of the last 1, 2, 4, ... intervals.
+
+    Each mean counts less one standard error of a Poisson count, which is 1/sqrt(N) of it for N. So
+    a jump counts after one interval, chance is averaged out, and a fall is believed once all of
+    them show it. Over the few intervals it is requests that count: one of many rows is no jump.
+    Over all of them, seconds enough, it is rows: else few large requests were always too little.
+    More rows in any interval never make it lower.
+    """
+    highest = seconds = rows = requests = 0.0
+    take = 1
+    for count, one in enumerate(reversed(intervals), 1):
+        seconds, rows = seconds + one.seconds, rows + one.arrival * one.seconds
+        requests += one.requests
+        whole = count == len(intervals) and seconds >= LEVEL_SECONDS / 2
+        counted = rows if whole else requests
+        if (count == take or count == len(intervals)) and counted > 0.0:
+            highest = max(highest, rows / seconds * (1.0 - 1.0 / math.sqrt(counted)))
+        take = 2 * take if count == take else take
+    return highest
+
+
+# Load that is not even: the replica with the most of it misses the target first.
+#
+# A pod's load is what arrives at it, times how much slower than the pooled service time it is. A
+# balancer that splits evenly makes the slowest pod the limit, one with sticky connections the
+# most popular.
+
+FEWEST_PODS = 2
+"""One alone is as loaded as the mean."""
+DOUBT = 2.0
+"""Shares of few requests differ by chance, and the highest of many pods most: as much is left out
+as this many times 1/sqrt(N), nearly three standard errors of a share that is smoothed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A pod's load over the mean pod's, smoothed."""
+
+    pod: str
+    load: float
+    requests: float = 0.0  # that it rests on, forgotten as fast
+
+
+def shares_of(
+    policy: ScalingPolicy,
+    before: Iterable[Share],
+    changes: Sequence[PodChange],
+    service: ServiceTime | None,
+    interval: float,
+    *,
+    ready: int,
+) -> tuple[Share, ...]:
+    """Of the pods that had time to get their part of the load; none where there is one pod.
+
+    Of a pod that this look says nothing of, what was known stands: while some pods are not seen it
+    may be one of them. Once all are seen, the others are gone.
+
+    Args:
+        policy: Says how fast a share is forgotten.
+        before: At the last look.
+        changes: Of the pods that answered.
+        service: Pooled service time; without it no pod can be called slow.
+        interval: Seconds since the last look.
+        ready: Pods that there are.
+    """
+    if ready < FEWEST_PODS:
+        return ()
+    seen = {change.pod for change in changes}
+    shares = {one.pod: one for one in before if one.pod in seen or len(seen) < ready}
+    loads = _loads(changes, service, interval)
+    mean = sum(load for _, load in loads) / len(loads) if loads else 0.0
+    if len(loads) >= FEWEST_PODS and mean > 0.0:
+        keep = 0.5 ** (interval / policy.imbalance_half_life)
+        for change, load in loads:
+            known = shares.get(change.pod, Share(change.pod, 1.0))
+            shares[change.pod] = Share(
+                change.pod,
+                known.load * keep + load / mean * (1.0 - keep),
+                known.requests * keep + (change.requests_received or change.received),
+            )
+    return tuple(shares.values())
+
+
+def imbalance(policy: ScalingPolicy, shares: Iterable[Share]) -> float:
+    """Factor on the need that keeps the hottest replica below `hot_utilization`.
+
+    Or below the target, where the user set that higher: even load then adds nothing.
+    """
+    limit = max(policy.hot_utilization, policy.target_utilization)
+    hottest = max(map(_surely, shares), default=1.0)
+    factor = hottest * policy.target_utilization / limit
+    return min(policy.imbalance_cap, max(1.0, factor))
+
+
+def _surely(share: Share) -> float:
+    """Load of a pod over the mean pod's that is not due to chance."""
+    return share.load * (1.0 - DOUBT / math.sqrt(max(share.requests, DOUBT**2)))
+
+
+def _loads(
+    changes: Sequence[PodChange], service: ServiceTime | None, interval: float
+) -> list[tuple[PodChange, float]]:
+    """Rows/s of each pod, more where it is slow; of one that ran no batch, what came."""
+    if service is None:
+        return []
+    loads = []
+    for change in changes:
+        if change.mature:
+            sums, slowness = change.sums, 1.0
+            if change.tells_service_time:
+                slowness = sums.seconds / sums.modelled(service)
+            rate = change.received / max(change.seconds, interval)
+            loads.append((change, rate * slowness))
+    return loads

@@ -1,0 +1,165 @@
+"""What is learned of replicas: service time, start-up, and how far both are believed."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from batchedapi_core.scaling.load import Interval
+from batchedapi_core.scaling.numbers import MOST_SAVED, number, quantile
+from batchedapi_core.scaling.policy import ScalingPolicy
+from batchedapi_core.scaling.samples import PodChange, PodSample
+from batchedapi_core.service_model.fit import BatchSums, fit
+from batchedapi_core.service_model.line import ServiceTime
+
+# What was learned about batches: decayed sums, and the largest batches seen.
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedModel:
+    """Service time of one revision, learned while it serves."""
+
+    revision: str = ""
+    sums: BatchSums = BatchSums()  # noqa: RUF009 - a frozen value without fields to share
+    largest_mean_batch: float = 1.0  # rows: the largest row-weighted mean of any interval
+    updated: float | None = None  # seconds; None: not yet by this process
+
+    def learned(
+        self, policy: ScalingPolicy, changes: Iterable[PodChange], now: float
+    ) -> "LearnedModel":
+        """Forget a little, add what warm pods did."""
+        sums = self.sums
+        largest = self.largest_mean_batch
+        if self.updated is not None:
+            sums = sums.scaled(0.5 ** (max(0.0, now - self.updated) / policy.model_half_life))
+        for change in changes:
+            if change.tells_service_time:
+                sums = sums.plus(change.sums)
+                mean = min(change.sums.row_weighted_mean(), float(policy.max_batch_size))
+                largest = max(largest, mean)
+        return LearnedModel(self.revision, sums, largest, now)
+
+    @property
+    def known(self) -> bool:
+        """Whether enough was seen for a service time."""
+        return fit(self.sums) is not None
+
+    def service(self, policy: ScalingPolicy) -> ServiceTime | None:
+        """t(n), or None while too little was seen."""
+        return fit(self.sums, policy.ridge)
+
+
+# How long a replica takes from its creation to its readiness, learned from those that came.
+
+START_UP_QUANTILE = 0.9
+"""The mean would be too short: being late costs more than early, and slow ones are cancelled."""
+LONGEST_START = 3600.0
+"""Seconds. Longer was no start but a wait for a node, an image or a volume; it counts as this."""
+
+UNLEARNED = 120.0
+"""Seconds after which a start is late where none was measured: few models load for longer, and a
+hedge that is given up too early only waits as everybody does."""
+
+
+def start_ups_of(
+    known: tuple[float, ...], before: Iterable[PodSample], samples: Sequence[PodSample]
+) -> tuple[float, ...]:
+    """Seconds of the last MOST_SAVED that were measured, pods that were not seen before among them.
+
+    Few enough that a change of the image or of the nodes shows.
+    """
+    seen = {sample.pod for sample in before}
+    measured = (
+        min(sample.startup, LONGEST_START)
+        for sample in samples
+        if sample.startup is not None and sample.pod not in seen
+    )
+    return (*known, *measured)[-MOST_SAVED:]
+
+
+def start_up_of(start_ups: Sequence[float], unknown: float) -> float:
+    """Seconds to plan with; `unknown` while none was measured."""
+    return quantile(start_ups, START_UP_QUANTILE) if start_ups else unknown
+
+
+def late_after(start_ups: Sequence[float]) -> float:
+    """Seconds after which a start takes longer than those that were measured."""
+    return start_up_of(start_ups, UNLEARNED)
+
+
+def start_ups_restored(saved: object) -> tuple[float, ...] | None:
+    """Start-ups from a status that anybody may have edited; None if it is not that."""
+    if not isinstance(saved, list) or len(saved) > MOST_SAVED:
+        return None
+    known = [seconds for one in saved if (seconds := number(one, 0.0, LONGEST_START)) is not None]
+    return tuple(known) if len(known) == len(saved) else None
+
+
+# What guards against a model of service times that is wrong; it only ever lowers the capacity.
+#
+# Two things can be wrong, and show in two places. Batches take longer than the line says, because
+# inputs got longer or it bends: that shows in their measured time at once, while the model
+# forgets in minutes. Or capacity is less than rows over seconds would have it, because of what
+# the model does not know of: then requests wait longer than they should although there is no
+# overload.
+
+RATIO_SECONDS = 30.0
+"""Batches of this long are compared with the model."""
+FEWEST_BATCHES = 20.0
+SLOWEST = 2.0
+"""Times longer than modelled: more is a fault, which more replicas would not mend."""
+CALM_SECONDS = 20.0
+"""Since the last overload: before, requests wait because of that."""
+SLACK = 1.2
+"""The mean latency may be this much above what is expected before anything is concluded."""
+LEAST_TRUST = 0.6
+FALL, RISE = 0.95, 1.01
+"""Of the trust in ten seconds: lost quickly, regained slowly."""
+_PER = 10.0
+_TAIL = 4.6
+"""ln 100: an exponential tail has its 99 % point at this many means."""
+
+
+def slowdown(intervals: Sequence[Interval], service: ServiceTime | None) -> float:
+    """Measured over modelled seconds of batches, 1 to SLOWEST; faster is left to the model."""
+    sums = BatchSums()
+    for one in intervals:
+        sums = sums.plus(one.warm)
+    if service is None or sums.batches < FEWEST_BATCHES:
+        return 1.0
+    modelled = sums.modelled(service)
+    return min(SLOWEST, max(1.0, sums.seconds / modelled)) if modelled > 0.0 else 1.0
+
+
+def expected_latency(
+    service: ServiceTime, rows: int, *, batch_interval: float, latency_target: float
+) -> float:
+    """Mean seconds from arrival to answer in a replica that is just at its capacity.
+
+    A batch of its own, half of one waited for, and the mean of an exponential tail of queueing
+    whose 99 % point is what the target leaves.
+
+    Args:
+        service: Seconds of a batch.
+        rows: Of the batch at which the capacity is reached.
+        batch_interval: Seconds.
+        latency_target: Seconds.
+    """
+    seconds = service.seconds(rows)
+    wait = max(batch_interval, seconds)
+    return seconds + wait / 2 + max(0.0, latency_target - wait - seconds) / _TAIL
+
+
+def trusted(before: float, *, latency: float, expected: float, seconds: float) -> float:
+    """Share of the modelled capacity to believe in, LEAST_TRUST to 1.
+
+    Args:
+        before: At the last look.
+        latency: Mean seconds from arrival to answer since then, without an overload.
+        expected: The same of a replica just at its capacity.
+        seconds: Since the last look.
+    """
+    if latency > SLACK * expected:
+        return max(LEAST_TRUST, before * math.pow(FALL, seconds / _PER))
+    if latency < expected:
+        return min(1.0, before * math.pow(RISE, seconds / _PER))
+    return before
