@@ -16,8 +16,8 @@ from batchedapi_core.scaling import (
     Reason,
     ScalingPolicy,
     default_behaviors,
-    hedge,
 )
+from batchedapi_core.scaling.need import DEFAULT_HEDGE
 
 PAGE: Final = (Path(__file__).resolve().parents[2] / "docs/guides/autoscaling.md").read_text()
 DEFAULTS: Final = ScalingPolicy(
@@ -56,7 +56,7 @@ def test_every_word_of_the_status_is_explained(heading: str, words: list[str]) -
         f"At most {DEFAULTS.forecast_cap:g} times the base",
         f"to be gone in {DEFAULTS.drain_seconds:g} s",
         f"{DEFAULTS.start_up:g} s until one was seen",
-        f"{hedge.DEFAULT:g} (`autoscaling.hedge`) while the base exceeds what the ready replicas",
+        f"{DEFAULT_HEDGE:g} (`autoscaling.hedge`) while the base exceeds what the ready replicas",
         f"the ready replicas serve by {100 * (DEFAULTS.overload_trigger - 1):.0f} %",
         f"{DEFAULTS.passing_hold:g} s for what forecast and overload asked for",
         f"full batches for {DEFAULTS.saturation_seconds:g} s",

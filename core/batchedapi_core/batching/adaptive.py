@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 
 from batchedapi_core.batching.policy import BatchPolicy
 from batchedapi_core.service_model.capacity import lane_capacity
-from batchedapi_core.service_model.line import ServiceTime
-from batchedapi_core.service_model.samples import ServiceTimeSamples
+from batchedapi_core.service_model.service_time import ServiceTime, ServiceTimeSamples
 
 QUANTILE: Final = 0.99  # of the rows, to be within the target; the operator's
 TUNE_EVERY: Final = 16  # batches; one calculation takes some 20 microseconds

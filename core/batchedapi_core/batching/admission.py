@@ -9,7 +9,7 @@ from math import exp
 from typing import Final, Protocol
 
 from batchedapi_core.batching.adaptive import Effective
-from batchedapi_core.service_model.samples import ServiceTimeSamples
+from batchedapi_core.service_model.service_time import ServiceTimeSamples
 
 MARGIN: Final = 1.05  # on the expected time to an answer
 

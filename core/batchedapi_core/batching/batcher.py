@@ -15,7 +15,7 @@ from batchedapi_core.batching.preferred import preferred
 from batchedapi_core.batching.request_queue import OneShape, queue_in
 from batchedapi_core.batching.returning import ReturningClients
 from batchedapi_core.batching.shapes import Buckets
-from batchedapi_core.service_model.samples import WARM_UP, ServiceTimeSamples
+from batchedapi_core.service_model.service_time import WARM_UP, ServiceTimeSamples
 
 HORIZON = 4.0  # durations of a full batch after which a client that returns is a stranger
 BURST_WINDOW = 0.5  # fixed costs that a burst may last: waiting longer could not pay

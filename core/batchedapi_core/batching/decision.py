@@ -28,7 +28,7 @@ from batchedapi_core.batching.lanes import Lanes
 from batchedapi_core.batching.policy import BatchPolicy
 from batchedapi_core.batching.preferred import preferred
 from batchedapi_core.batching.returning import ReturningClients
-from batchedapi_core.service_model.samples import ServiceTimeSamples
+from batchedapi_core.service_model.service_time import ServiceTimeSamples
 
 IDLE: Final = Idle()
 LATENCY_MARGIN: Final = 1.2  # on t(q) when a wait is cut short for the latency target

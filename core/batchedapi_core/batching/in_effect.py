@@ -8,7 +8,7 @@ from typing import Final
 from batchedapi_core.batching.adaptive import Adaptive, Effective
 from batchedapi_core.batching.choices import Strategy
 from batchedapi_core.batching.policy import BatchPolicy
-from batchedapi_core.service_model.samples import ServiceTimeSamples
+from batchedapi_core.service_model.service_time import ServiceTimeSamples
 
 MOST_SHAPES: Final = 256
 """Shapes whose limits are remembered; of more, the one limited longest ago is forgotten, and

@@ -7,9 +7,8 @@ before they are divided, as for scaling.
 """
 
 from batchedapi_core.bottleneck.diagnose import diagnose
-from batchedapi_core.bottleneck.evidence import BottleneckEvidence, PodLoad
+from batchedapi_core.bottleneck.evidence import BottleneckEvidence, Finding, Kind, PodLoad, Verdict
 from batchedapi_core.bottleneck.unpressed import SHORTEST_WINDOW
-from batchedapi_core.bottleneck.verdict import Finding, Kind, Verdict
 
 __all__ = [
     "SHORTEST_WINDOW",

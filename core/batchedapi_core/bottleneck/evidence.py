@@ -1,10 +1,13 @@
-"""What the counters of an API's pods did over a window, and the ratios that the rules ask for."""
+"""What a verdict is made from, the verdict, and when another takes its place."""
 
-from dataclasses import dataclass
+import enum
+from dataclasses import dataclass, replace
+from typing import Final
 
-from batchedapi_core.service_model.capacity import lane_capacity
-from batchedapi_core.service_model.fit import BatchSums
-from batchedapi_core.service_model.line import ServiceTime
+from batchedapi_core.service_model.capacity import as_planned, lane_capacity
+from batchedapi_core.service_model.service_time import BatchSums, ServiceTime
+
+# What the counters of an API's pods did over a window, and the ratios that the rules ask for.
 
 ALIKE = 0.01
 """Squared relative spread of batch sizes below which all are taken for one size."""
@@ -118,3 +121,97 @@ class BottleneckEvidence:
         sums = self.sums
         spread = sums.rows_squared * sums.batches - sums.rows**2
         return seen or spread > ALIKE * sums.rows**2
+
+
+# What is said, and when something else is said instead.
+#
+# A load near a boundary crosses it all the time. Another kind is therefore taken up only once the
+# evidence has said nothing else for a while, and once the last change is long enough ago.
+
+PERSISTENCE: Final = 60.0
+"""Seconds for which the evidence must say the same before it is believed: one default window, so
+that one that still holds the load of before and one of the load of now are told apart."""
+REST: Final = 300.0
+"""Seconds at least between two changes of kind."""
+
+
+class Kind(enum.StrEnum):
+    """What limits throughput or latency."""
+
+    IDLE = "Idle"  # nothing does
+    BATCH_INTERVAL = "BatchInterval"
+    MAX_BATCH_SIZE = "MaxBatchSize"
+    COMPUTE = "Compute"
+    ADMISSION = "Admission"
+    PYTHON_CPU = "PythonCPU"
+    SKEW = "Skew"
+    UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one window of counters says."""
+
+    kind: Kind
+    advice: str  # one sentence with the numbers, and what to change from what to what
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is said of an API, and what must be known to change it."""
+
+    kind: Kind
+    advice: str  # as in Finding; of the last window that said `kind`
+    changed: float | None = None  # monotonic seconds; None: still the first that was said
+    rival: Kind | None = None  # what the evidence says instead
+    rival_since: float = 0.0  # monotonic seconds; without meaning while there is no rival
+
+
+def settle(found: Finding, before: Verdict | None, now: float) -> Verdict:
+    """Hold on to the verdict before, unless something else is found persistently.
+
+    The first verdict gives way without rest, since it may come from a window of the start; and if
+    it is Unknown, at once, since nothing was said then.
+
+    Returns:
+        `changed` differs at most once in `REST` seconds, whatever is found.
+    """
+    if before is None or (before.changed is None and before.kind is Kind.UNKNOWN):
+        return Verdict(found.kind, found.advice)
+    if before.kind is found.kind:
+        return Verdict(found.kind, found.advice, before.changed)
+    since = before.rival_since if before.rival is found.kind else now
+    rested = before.changed is None or now - before.changed >= REST
+    if rested and now - since >= PERSISTENCE:
+        return Verdict(found.kind, found.advice, changed=now)
+    return replace(before, rival=found.kind, rival_since=since)
+
+
+# What a limit is for the kind that stands already.
+
+CALM: Final = 0.9
+"""What was found stands until the figure is a tenth below the limit: less is noise."""
+ROOM: Final = 0.9
+"""Of the capacity. A target far below is room for jumps of the load, and used by one as it is
+meant to be."""
+
+
+def limit(figure: float, kind: Kind, standing: Kind | None) -> float:
+    """The least that lets `kind` be found, given what was said last."""
+    return CALM * figure if standing is kind else figure
+
+
+def planned(target: float, standing: Kind | None, *, most: float = 1.0) -> float:
+    """Share of the capacity up to which lanes are used as planned, and need no more compute.
+
+    That is where the autoscaler, too, ceases to take a busy lane for one that does what it should:
+    `service_model.utilization`. A tenth less would be below the target, and
+    `Kind.COMPUTE` would stand for ever; it stands until halfway back to the target instead.
+
+    Args:
+        target: Share of the capacity that replicas are planned with.
+        standing: What was said last.
+        most: What can be measured of lanes that are used up.
+    """
+    above = as_planned(target, least=ROOM, most=most)
+    return (above + min(target, above)) / 2 if standing is Kind.COMPUTE else above

@@ -2,9 +2,7 @@
 
 from typing import Final
 
-from batchedapi_core.bottleneck.evidence import BottleneckEvidence
-from batchedapi_core.bottleneck.limits import limit
-from batchedapi_core.bottleneck.verdict import Finding, Kind
+from batchedapi_core.bottleneck.evidence import BottleneckEvidence, Finding, Kind, limit
 from batchedapi_core.words import ms, percent, rate, size
 
 SHORTEST_WINDOW: Final = 10.0

@@ -9,8 +9,7 @@ from typing import Any
 
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.samples import PodChange, PodSample
-from batchedapi_core.service_model.fit import BatchSums
-from batchedapi_core.service_model.line import ServiceTime
+from batchedapi_core.service_model.service_time import BatchSums, ServiceTime
 
 # Batching of an API over the last window: sums over pods and time first, ratios last.
 #

@@ -40,9 +40,8 @@ from batchedapi_core.scaling.samples import (
     usable,
 )
 from batchedapi_core.scaling.state import ScalingState, of_model, of_revision, taught, teaches
-from batchedapi_core.service_model.fit import BatchSums
-from batchedapi_core.service_model.line import ServiceTime
-from batchedapi_core.service_model.utilization import ALL_BUSY, as_planned
+from batchedapi_core.service_model.capacity import ALL_BUSY, as_planned
+from batchedapi_core.service_model.service_time import BatchSums, ServiceTime
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from batchedapi_core.scaling.policy import (
     StepKind,
     StepPolicy,
 )
-from batchedapi_core.service_model.line import ServiceTime
+from batchedapi_core.service_model.service_time import ServiceTime
 from batchedapi_core.words import per_second, percent, rate
 
 RECORD_VERSION: Final = 4

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from batchedapi_core.service_model.fit import BatchSums
+from batchedapi_core.service_model.service_time import BatchSums
 
 LARGEST_COUNT = 1e24
 """No replica counts this far, not even squared rows; above, sums of products would overflow."""

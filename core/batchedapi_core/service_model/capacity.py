@@ -20,8 +20,9 @@ they are.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
-from batchedapi_core.service_model.line import ServiceTime
+from batchedapi_core.service_model.service_time import ServiceTime
 
 BEST_EFFORT = 0.5
 """Share of the throughput to plan with when no batch size meets the target."""
@@ -95,3 +96,20 @@ def _peak(rate: Callable[[int], float], largest: int) -> int:
         else:
             high = middle
     return low
+
+
+# How busy lanes are that are used as planned, and how busy when they are used up.
+
+ALL_BUSY: Final = 0.98
+"""Of the lanes' time: between two batches there is a moment even with a queue."""
+
+
+def as_planned(target: float, *, least: float, most: float) -> float:
+    """Share up to which lanes are used as planned: halfway from the target to all there is.
+
+    Args:
+        target: Share of the capacity that replicas are planned with.
+        least: No less than this, however low the target.
+        most: What can be measured of lanes that are used up.
+    """
+    return max(least, min(most, (1.0 + target) / 2))

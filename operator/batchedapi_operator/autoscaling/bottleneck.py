@@ -4,7 +4,7 @@ from batchedapi_core import contract
 from batchedapi_core.bottleneck import BottleneckEvidence, PodLoad
 from batchedapi_core.manifest import BatchedAPI
 from batchedapi_core.scaling import LoadWindow, ScalingPolicy
-from batchedapi_core.service_model.fit import BatchSums
+from batchedapi_core.service_model.service_time import BatchSums
 from batchedapi_operator.autoscaling.tally import Counts, Rise
 
 

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Final, NamedTuple
 
 from batchedapi_core.manifest import BatchedAPI, format_duration
-from batchedapi_core.service_model.line import ServiceTime
+from batchedapi_core.service_model.service_time import ServiceTime
 from batchedapi_core.simulation import STARTUP, Service
 
 ASSUMED: Final = "assumed"

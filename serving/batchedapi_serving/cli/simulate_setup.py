@@ -15,7 +15,7 @@ from batchedapi_core.manifest import (
     with_changes,
 )
 from batchedapi_core.scaling import ScalingPolicy
-from batchedapi_core.service_model.line import ServiceTime
+from batchedapi_core.service_model.service_time import ServiceTime
 from batchedapi_core.simulation import STARTUP, Service
 from batchedapi_serving.cli.overrides import Flags, in_effect
 from batchedapi_serving.cli.simulate_settings import Options, Setting, settings_of

@@ -17,7 +17,7 @@ from batchedapi_core.batching import (
     WaitUntil,
 )
 from batchedapi_core.batching.adaptive import EPOCH
-from batchedapi_core.service_model.line import ServiceTime
+from batchedapi_core.service_model.service_time import ServiceTime
 
 LARGEST, INTERVAL = 128, 0.020
 CURVES = [  # t(n) in seconds, latency target in seconds

@@ -10,10 +10,9 @@ from tests.unit.core.bottleneck.regimes import TICK, Fleet, Regime
 from batchedapi_core import contract
 from batchedapi_core.bottleneck import BottleneckEvidence, Kind, PodLoad, Verdict, diagnose
 from batchedapi_core.bottleneck.diagnose import find
-from batchedapi_core.bottleneck.verdict import PERSISTENCE, REST
+from batchedapi_core.bottleneck.evidence import PERSISTENCE, REST
 from batchedapi_core.scaling import ScalingPolicy
-from batchedapi_core.service_model.fit import BatchSums
-from batchedapi_core.service_model.line import ServiceTime
+from batchedapi_core.service_model.service_time import BatchSums, ServiceTime
 
 WINDOW = 60.0
 PODS = 3

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchedapi_core.bottleneck import Finding, Kind, Verdict
-from batchedapi_core.bottleneck.verdict import PERSISTENCE, REST, settle
+from batchedapi_core.bottleneck.evidence import PERSISTENCE, REST, settle
 
 IDLE = Finding(Kind.IDLE, "nothing to change")
 FULL = Finding(Kind.MAX_BATCH_SIZE, "raise it")

@@ -18,7 +18,7 @@ from batchedapi_core.scaling import (
     replay,
     step,
 )
-from batchedapi_core.service_model.line import ServiceTime
+from batchedapi_core.service_model.service_time import ServiceTime
 
 TICK = 5.0
 

@@ -26,7 +26,7 @@ from batchedapi_core.scaling import (
 from batchedapi_core.scaling.decide import conclude
 from batchedapi_core.scaling.forecast import Recurrence
 from batchedapi_core.scaling.policy import CAPACITY_DOWN, CAPACITY_UP
-from batchedapi_core.service_model.line import ServiceTime
+from batchedapi_core.service_model.service_time import ServiceTime
 
 
 @pytest.mark.parametrize(

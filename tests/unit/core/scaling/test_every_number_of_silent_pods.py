@@ -17,7 +17,7 @@ from batchedapi_core.scaling import (
     default_behaviors,
     step,
 )
-from batchedapi_core.service_model.line import ServiceTime
+from batchedapi_core.service_model.service_time import ServiceTime
 
 LINE = ServiceTime(0.010, 0.0002)
 WATCHED, DARK = 65, 65  # looks, each longer than any stabilization window

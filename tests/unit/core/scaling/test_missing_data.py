@@ -18,7 +18,7 @@ from batchedapi_core.scaling import (
     replay,
     step,
 )
-from batchedapi_core.service_model.line import ServiceTime
+from batchedapi_core.service_model.service_time import ServiceTime
 
 POLICY = ScalingPolicy(min_replicas=1, max_replicas=20, max_batch_size=8, batch_interval=0.010)
 SLEEPY = ServiceTime(fixed=0.010, per_row=0.0002)

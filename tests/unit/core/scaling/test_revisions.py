@@ -13,7 +13,7 @@ from batchedapi_core.scaling import (
     observe,
 )
 from batchedapi_core.scaling.load import Share
-from batchedapi_core.service_model.line import ServiceTime
+from batchedapi_core.service_model.service_time import ServiceTime
 
 POLICY = ScalingPolicy(min_replicas=1, max_replicas=9, max_batch_size=8, batch_interval=0.010)
 OLD, NEW = ServiceTime(0.010, 0.0005), ServiceTime(0.040, 0.002)

@@ -21,7 +21,7 @@ from batchedapi_core.scaling import (
     record,
     replay,
 )
-from batchedapi_core.service_model.line import ServiceTime
+from batchedapi_core.service_model.service_time import ServiceTime
 
 POLICY = ScalingPolicy(
     min_replicas=1, max_replicas=9, max_batch_size=8, batch_interval=0.01, warm_up_batches=0

@@ -11,7 +11,7 @@ from batchedapi_core.scaling import ScalingState
 from batchedapi_core.scaling.forecast import Burst, Foresight, Point, Series
 from batchedapi_core.scaling.learned import LearnedModel
 from batchedapi_core.scaling.state import Recommendation, Size
-from batchedapi_core.service_model.fit import BatchSums
+from batchedapi_core.service_model.service_time import BatchSums
 
 LEARNED = ScalingState(
     model=LearnedModel(

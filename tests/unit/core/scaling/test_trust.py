@@ -10,8 +10,7 @@ from batchedapi_core.scaling.load import BatchTotals, Interval
 from batchedapi_core.scaling.observe import LoadWindow, observe
 from batchedapi_core.scaling.samples import Observation, PodSample
 from batchedapi_core.scaling.state import ScalingState
-from batchedapi_core.service_model.fit import BatchSums
-from batchedapi_core.service_model.line import ServiceTime
+from batchedapi_core.service_model.service_time import BatchSums, ServiceTime
 
 LINE = ServiceTime(0.010, 0.001)
 

@@ -13,8 +13,7 @@ from batchedapi_core.scaling import (
     batch_rows_quantile,
     observe,
 )
-from batchedapi_core.service_model.fit import BatchSums, fit
-from batchedapi_core.service_model.line import ServiceTime
+from batchedapi_core.service_model.service_time import BatchSums, ServiceTime, fit
 
 TRUE = ServiceTime(fixed=0.008, per_row=0.0005)
 POLICY = ScalingPolicy(

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedapi_core.service_model.capacity import Capacity, lane_capacity
-from batchedapi_core.service_model.line import ServiceTime
+from batchedapi_core.service_model.service_time import ServiceTime
 
 SLEEPY = ServiceTime(fixed=0.010, per_row=0.0002)
 

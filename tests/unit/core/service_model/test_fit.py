@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedapi_core.service_model.fit import LEAST_PER_ROW, BatchSums, fit
-from batchedapi_core.service_model.line import ServiceTime
+from batchedapi_core.service_model.service_time import LEAST_PER_ROW, BatchSums, ServiceTime, fit
 
 TRUE = ServiceTime(fixed=0.010, per_row=0.0002)
 

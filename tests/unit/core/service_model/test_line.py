@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchedapi_core.service_model.line import ServiceTime
+from batchedapi_core.service_model.service_time import ServiceTime
 
 
 @pytest.mark.parametrize(

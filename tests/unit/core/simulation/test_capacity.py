@@ -6,7 +6,7 @@ import pytest
 
 from batchedapi_core.batching import SizeUnit, Strategy
 from batchedapi_core.service_model.capacity import lane_capacity
-from batchedapi_core.service_model.line import ServiceTime
+from batchedapi_core.service_model.service_time import ServiceTime
 from batchedapi_core.simulation import (
     PoissonTrace,
     RecordedTrace,
