@@ -25,7 +25,13 @@ from batchedapi_serving.errors import NoRoomError, ServingError
 from batchedapi_serving.web.asgi import start_cycle
 from batchedapi_serving.web.frontend import Frontend
 from batchedapi_serving.web.large_bodies import is_large
-from batchedapi_serving.web.limits import MOST_REFUSED, SWEEP_SECONDS, UNCOUNTED_BYTES, HeldBodies
+from batchedapi_serving.web.limits import (
+    LINGER_BYTES,
+    MOST_REFUSED,
+    SWEEP_SECONDS,
+    UNCOUNTED_BYTES,
+    HeldBodies,
+)
 from batchedapi_serving.web.parser import BODY, Request, RequestParser
 from batchedapi_serving.web.responses import (
     CLOSES,
@@ -38,7 +44,7 @@ from batchedapi_serving.web.responses import (
     render,
 )
 from batchedapi_serving.web.routes import Route, wire_of_path
-from batchedapi_serving.web.sockets import is_gone, remove_filter, unsent_bytes
+from batchedapi_serving.web.sockets import is_gone, remove_filter, unread_bytes, unsent_bytes
 from batchedapi_serving.web.timeouts import Timeouts, Verdict
 
 _FIRST_LOOK_SECONDS: Final = 0.002
@@ -86,6 +92,10 @@ class Connection(asyncio.Protocol):
         self._cycle: RequestResponseCycle | None = None
         self._refusal: ServingError | None = None  # to be told after the answers before it
         self._deaf = False  # nothing more is read
+        self._half_closed = False  # the client sends no more
+        self._sends_ahead = False  # it does not wait for one answer before its next request
+        self._lingers = False  # we send no more, and wait for the client to close
+        self._dropped = 0  # bytes that came meanwhile
 
     # ------------------------------------------------------------ asyncio.Protocol
 
@@ -138,6 +148,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes of requests."""
         if self._deaf:
+            self._drop(data)
             return
         parser = self._parser
         requests = parser.feed(data)
@@ -145,6 +156,7 @@ class Connection(asyncio.Protocol):
             self._begin(requests[0])
         elif requests:
             self._pending.extend(requests)
+            self._sends_ahead = True
             if not self._busy:
                 self._go_on()
         if self._pending:
@@ -153,6 +165,13 @@ class Connection(asyncio.Protocol):
             self._refuse(parser.error)
         elif parser.awaiting is not None:
             self._incomplete(parser.awaiting)
+
+    def _drop(self, data: bytes) -> None:
+        """Nothing more is taken; a client that lingers may not send without end."""
+        if self._lingers:
+            self._dropped += len(data)
+            if self._dropped > LINGER_BYTES:
+                self._transport.abort()
 
     def _incomplete(self, part: str) -> None:
         """A request has begun and not ended: its limits in time run, and its bytes count."""
@@ -188,7 +207,7 @@ class Connection(asyncio.Protocol):
         """
         if not self._busy and not self._pending:
             return False
-        self._deaf = self._leaving = True
+        self._deaf = self._leaving = self._half_closed = True
         self._timeouts.part_over()
         if not self._kept and (self._cycle is None or not self._cycle.response_started):
             self._transport.write(CONTINUE)
@@ -233,6 +252,23 @@ class Connection(asyncio.Protocol):
         self._deaf = True
         self._timeouts.closing(self._loop.time(), unsent_bytes(self._transport))
         self._transport.close()
+
+    def _end(self) -> None:
+        """Close after an answer that says so.
+
+        A socket that is closed with bytes unread, or that gets some afterwards, resets the
+        connection, and with it maybe answers that the client has not read. So a client that may
+        have sent more, not knowing yet, is told that nothing follows; what it sends is dropped, and
+        it closes, within EXPIRY_GRACE and LINGER_BYTES.
+        """
+        unaware = self._leaving or self._sends_ahead or unread_bytes(self._transport) > 0
+        if self._half_closed or not unaware:
+            self._close()
+            return
+        self._deaf = self._lingers = True
+        self._timeouts.closing(self._loop.time(), unsent_bytes(self._transport))
+        self._flow.resume_reading()
+        self._transport.write_eof()
 
     # ------------------------------------------------------------ one request
 
@@ -332,7 +368,7 @@ class Connection(asyncio.Protocol):
         if self._transport.is_closing():  # by uvicorn's cycle, maybe: reading has a limit then too
             self._timeouts.closing(self._loop.time(), unsent_bytes(self._transport))
         elif not stays_open:
-            self._close()
+            self._end()
         elif self._pending or self._refusal is not None:
             self._go_on()
         elif self._deaf:

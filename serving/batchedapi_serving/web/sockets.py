@@ -46,6 +46,16 @@ def unsent_bytes(transport: Any) -> int:
     return int(transport.get_write_buffer_size()) + queued[0]
 
 
+def unread_bytes(transport: Any) -> int:
+    """How many bytes a client has sent that are still in the kernel."""
+    waiting = array.array("i", [0])
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        with contextlib.suppress(OSError, ValueError):  # closed, or a system that cannot say
+            fcntl.ioctl(connection.fileno(), termios.FIONREAD, waiting)
+    return waiting[0]
+
+
 def is_gone(transport: Any) -> bool:
     """Whether the other end has reset the connection, which nobody is told who does not read."""
     connection = transport.get_extra_info("socket")

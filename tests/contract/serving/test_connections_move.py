@@ -1,6 +1,7 @@
 """`maxConnectionAge` and `keepAlive` on real sockets: connections end, and nothing is lost."""
 
 import asyncio
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc.aio as triton
 
-from raw_http import connected
+from raw_http import connected, request_bytes
 from serving import HOST, Replica, free_ports, running_replica, write_manifest
 
 CODE = """
@@ -70,6 +71,28 @@ async def test_connections_in_use_end_with_an_answer_at_about_their_age(replica:
     assert len(ages) >= 16
     assert all(0.85 * AGE < age for age in ages)
     assert sorted(ages)[len(ages) // 2] < 2 * AGE
+
+
+def sent_ahead(port: int) -> bytes:
+    """What a client reads that has sent twenty requests, one by one, on an old connection."""
+    with socket.create_connection((HOST, port), timeout=20) as connection:
+        time.sleep(1.3 * AGE)
+        for _ in range(20):
+            connection.sendall(request_bytes("/predict", b"["))  # refused at once
+            time.sleep(0.02)
+        received = b""
+        while piece := connection.recv(1 << 16):
+            received += piece
+        return received
+
+
+async def test_a_client_that_sends_ahead_of_the_end_is_not_reset(replica: Replica) -> None:
+    """It has sent more before it reads that the connection ends; its answer is still there."""
+    received = await asyncio.to_thread(sent_ahead, replica.port)
+
+    assert received.startswith(b"HTTP/1.1 400 ")
+    assert b"\r\nconnection: close\r\n" in received
+    assert 1 == received.count(b"HTTP/1.1 ")
 
 
 async def test_an_idle_connection_stays_for_the_time_it_is_given(replica: Replica) -> None:

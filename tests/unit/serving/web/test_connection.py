@@ -5,8 +5,14 @@ import asyncio
 import pytest
 
 from batchedapi_serving.web.asgi import create_app
-from batchedapi_serving.web.limits import ACTIVE, EXPIRY_GRACE, LAST_CALL, SWEEP_SECONDS
-from connections import LIMITS, JsonCodec, Server
+from batchedapi_serving.web.limits import (
+    ACTIVE,
+    EXPIRY_GRACE,
+    LAST_CALL,
+    LINGER_BYTES,
+    SWEEP_SECONDS,
+)
+from connections import LIMITS, JsonCodec, Peer, Server
 
 pytestmark = pytest.mark.looptime
 
@@ -131,7 +137,63 @@ async def test_an_old_connection_is_closed_with_an_answer_and_loses_nothing() ->
 
     assert ([], False) == (young, idle)
     assert [200] * 12 == wire.statuses
-    assert (["close"], True) == (wire.header("connection"), wire.is_closing())
+    assert (["close"], True) == (wire.header("connection"), wire.ended)
+
+
+async def old(server: Server) -> Peer:
+    """A client whose connection has just ended for its age, by an answer that it may not know."""
+    wire = server.connect()
+    while not wire.ended:
+        wire.send(GET)
+        await asyncio.sleep(0.5)
+    assert (["close"], False) == (wire.header("connection"), wire.is_closing())
+    return wire
+
+
+async def test_what_a_client_sends_after_the_end_is_dropped_until_it_closes() -> None:
+    """A reset would take answers with it that it has not read."""
+    server = Server(interval=0.0)
+    wire = await old(server)
+    asked = len(server.desk.batches)
+
+    wire.send(GET * 3)
+    await asyncio.sleep(1)
+
+    assert (asked, False) == (len(server.desk.batches), wire.is_closing())
+    assert not wire.connection.eof_received()  # the loop then closes it
+
+
+async def test_a_client_that_does_not_close_after_the_end_is_cut_off() -> None:
+    """It has had time to read its answer."""
+    wire = await old(Server())
+    await asyncio.sleep(EXPIRY_GRACE - 1)
+    before = wire.aborted
+    await asyncio.sleep(1 + SWEEP_SECONDS)
+
+    assert (False, True) == (before, wire.aborted)
+
+
+async def test_a_client_that_sends_a_lot_after_the_end_is_cut_off() -> None:
+    """What nobody wants is not read without end."""
+    wire = await old(Server())
+    wire.send(b"x" * LINGER_BYTES)
+    before = wire.aborted
+    wire.send(b"x")
+
+    assert (False, True) == (before, wire.aborted)
+
+
+async def test_a_client_that_pipelines_is_not_reset_by_a_drain() -> None:
+    """More of its requests may be on their way when the last answer is written."""
+    server = Server()
+    wire, other = server.connect(), server.connect()
+    wire.send(GET + GET)
+    other.send(GET)
+    server.frontend.draining = True
+    await asyncio.sleep(1)
+
+    assert (True, False) == (wire.ended, wire.is_closing())
+    assert (False, True) == (other.ended, other.is_closing())
 
 
 async def test_a_request_that_takes_long_is_not_the_clients_fault() -> None:

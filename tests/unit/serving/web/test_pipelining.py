@@ -74,7 +74,7 @@ async def test_a_drain_answers_every_pipelined_request_it_has_read() -> None:
 
     assert [200, 200, 200] == wire.statuses
     assert 1 == wire.received.count(b"connection: close")
-    assert wire.is_closing()
+    assert wire.ended
 
 
 async def test_a_client_that_does_not_read_is_not_asked_for() -> None:
