@@ -177,7 +177,7 @@ def put_api(store: Store, name: str, addresses: list[str]) -> tuple[ObjectKey, J
             "spec": {
                 "predictor": {"path": "model:Model"},
                 "serverSideBatching": {"maxLatency": "100ms"},
-                "autoscaling": {"minReplicas": len(addresses)},
+                "autoscaling": {"minReplicas": len(addresses), "maxReplicas": 2 * len(addresses)},
             },
         }
     )

@@ -3,8 +3,9 @@
     python tests/bench/tenants.py --seconds 20
 
 Tenant A has 250 pods, tenant B 50 honest ones, all of them addresses of 127.0.0.0/8 at which a
-process of its own answers. The operator's side is its own loop, scraper and core, at its own pace;
-only the apiserver is left out. B is looked at without A, and beside A with each kind of pages.
+process for each tenant answers. The operator's side is its own loop, scraper and core, at its own
+pace; only the apiserver is left out. B is looked at without A, and beside A with each kind of
+pages.
 """
 
 import asyncio
@@ -39,6 +40,7 @@ PODS_OF_A: Final = 250
 PODS_OF_B: Final = 50
 HONEST: Final = "127.100"
 KINDS: Final = {
+    "honest": "127.107",
     "1 MiB, well-formed": "127.101",
     "1 MiB of junk": "127.102",
     "the most that is read": "127.103",
@@ -73,6 +75,7 @@ class Answers:
         self._honest = self._announced(honest.encode())
         junk = bytes(33 + (7 * number) % 90 for number in range(99)) + b"\n"
         self._kinds = [
+            self._honest,
             self._announced(several[: 2**20]),
             self._announced(junk * (2**20 // len(junk))),
             self._announced(b"".join(several.splitlines(keepends=True)[:MAX_SERIES])),
@@ -93,7 +96,7 @@ class Answers:
         return self._kinds[kind] if kind < len(self._kinds) else None
 
 
-async def answer_as_pods(port: int) -> None:
+async def answer_as_pods(tenant_name: str, port: int) -> None:
     """Until killed."""
     answers = Answers()
 
@@ -115,16 +118,18 @@ async def answer_as_pods(port: int) -> None:
                     break
         writer.close()
 
-    server = await asyncio.start_server(serve, "0.0.0.0", port, backlog=4096)
+    # what is addressed to one of B's goes there, also where A listens on every address
+    hosts = tenant("b", HONEST, PODS_OF_B)[1] if tenant_name == "b" else ["0.0.0.0"]
+    server = await asyncio.start_server(serve, hosts, port, backlog=4096, reuse_port=True)
     async with server:
         print("listening", flush=True)
         await server.serve_forever()
 
 
 @asynccontextmanager
-async def pods(port: int) -> AsyncIterator[None]:
-    """The other process, up and stopped again."""
-    command = [sys.executable, __file__, "--respond", "--port", str(port)]
+async def pods(tenant_name: str, port: int) -> AsyncIterator[None]:
+    """The tenant's process, up and stopped again: the other's must not wait for its."""
+    command = [sys.executable, __file__, "--respond", tenant_name, "--port", str(port)]
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     try:
@@ -142,6 +147,7 @@ class Looks:
     scraper: Scraper
     answered: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    looks_of_a: int = 0
     read_of_a: int = 0
 
     async def scrape(self, pods: Sequence[PodView]) -> list[Outcome]:
@@ -153,6 +159,7 @@ class Looks:
             self.answered.append(read)
             self.seconds.append(time.monotonic() - began)
         else:
+            self.looks_of_a += 1
             self.read_of_a += read
         return outcomes
 
@@ -188,6 +195,7 @@ async def measure_beside(port: int, prefix: str | None, seconds: float) -> dict[
         "answered": min(looks.answered, default=0),
         "seconds_median": statistics.median(looks.seconds),
         "seconds_worst": max(looks.seconds),
+        "looks_of_a": looks.looks_of_a,
         "read_of_a": looks.read_of_a,
         "mib": most,
     }
@@ -195,7 +203,7 @@ async def measure_beside(port: int, prefix: str | None, seconds: float) -> dict[
 
 async def measure(port: int, seconds: float) -> dict[str, dict[str, Any]]:
     """B alone, and beside A of each kind."""
-    async with pods(port):
+    async with pods("a", port), pods("b", port):
         found = {"absent": await measure_beside(port, None, seconds)}
         for kind, prefix in KINDS.items():
             found[kind] = await measure_beside(port, prefix, seconds)
@@ -205,6 +213,9 @@ async def measure(port: int, seconds: float) -> dict[str, dict[str, Any]]:
 def over(found: dict[str, dict[str, Any]]) -> list[str]:
     """What B, or the process, notices of A."""
     alone = found["absent"]
+    unseen = [kind for kind, one in found.items() if one is not alone and not one["looks_of_a"]]
+    if unseen:
+        return [f"A was not looked at with pages {', '.join(unseen)}"]
     return [
         f"{what} beside A's pages {kind}"
         for kind, one in found.items()
@@ -228,14 +239,14 @@ def over(found: dict[str, dict[str, Any]]) -> list[str]:
 @click.option("--seconds", type=click.FloatRange(min=4.0), default=20.0, show_default=True,
               help="Beside each kind of pages.")  # fmt: skip
 @click.option("--port", default=PORT, show_default=True, help="Of the pods.")
-@click.option("--respond", is_flag=True, hidden=True)
+@click.option("--respond", type=click.Choice(["a", "b"]), hidden=True)
 @out_option
-def main(*, seconds: float, port: int, respond: bool, out: Path | None) -> None:
+def main(*, seconds: float, port: int, respond: str | None, out: Path | None) -> None:
     """See the module's docstring."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    if respond:
-        asyncio.run(answer_as_pods(port))
+    if respond is not None:
+        asyncio.run(answer_as_pods(respond, port))
         return
     began = environment()
     found = asyncio.run(measure(port, seconds))
@@ -243,11 +254,11 @@ def main(*, seconds: float, port: int, respond: bool, out: Path | None) -> None:
         f"Looks at the {PODS_OF_B} honest pods of tenant B, every {SECONDS_BETWEEN_LOOKS:g} s for"
         f" {seconds:g} s, beside {PODS_OF_A} pods of tenant A",
         ["A's pages", "looks at B", "B's pods read, least", "look s, median", "worst",
-         "A's pages read", "MiB, most"],
+         "looks at A", "A's pages read", "MiB, most"],
         [
             [kind, str(one["looks"]), f"{one['answered']} of {PODS_OF_B}",
              f"{one['seconds_median']:.2f}", f"{one['seconds_worst']:.2f}",
-             str(one["read_of_a"]), f"{one['mib']:.0f}"]
+             str(one["looks_of_a"]), str(one["read_of_a"]), f"{one['mib']:.0f}"]
             for kind, one in found.items()
         ],
     )  # fmt: skip

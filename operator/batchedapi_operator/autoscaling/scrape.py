@@ -1,13 +1,16 @@
 """Fetches the metrics pages of pods, side by side, trusting none of them."""
 
 import asyncio
+import heapq
 import ipaddress
+import itertools
+import socket
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import lru_cache
-from typing import Final, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 import aiohttp
 
@@ -34,6 +37,8 @@ LAYOUTS: Final = 4096
 """Revisions whose share in what is remembered is known."""
 REMEMBERED_IN_ALL: Final = 8 * 2**20
 """Characters of lines; then what is remembered is found anew."""
+BUFFER: Final = 32768
+"""Of a connection: what a pod sends beyond a page's head before it is known to be too much."""
 _CHUNK: Final = 65536
 
 Outcome = MetricsPage | MetricsUnavailableError
@@ -54,7 +59,7 @@ class Scraper:
         self._port = port
         self._seconds = seconds
         self._slots = asyncio.Semaphore(AT_ONCE)
-        self._parsing = asyncio.Lock()
+        self._turns = Turns()
         self._table = Table()
         self._layouts: OrderedDict[str, Layout] = OrderedDict()
 
@@ -65,7 +70,11 @@ class Scraper:
     ) -> AsyncIterator[Self]:
         """For as long as the block lasts; `port` is that of the pods, `seconds` for one of them."""
         async with aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),  # `_slots` limits them
+            connector=aiohttp.TCPConnector(
+                limit=0,  # `_slots` limits them
+                socket_factory=_small_socket,
+            ),
+            read_bufsize=BUFFER,
             timeout=aiohttp.ClientTimeout(total=None),  # `_one` does that
             headers={"Accept": "text/plain; version=0.0.4", "Accept-Encoding": "identity"},
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -86,6 +95,7 @@ class Scraper:
             return MetricsUnavailableError("no_address", f"pod {pod.name} has no address yet")
         try:
             async with asyncio.timeout_at(share.end), share.slots, self._slots:
+                share.check()
                 async with asyncio.timeout(self._seconds):
                     text = await self._fetch(url, share)
             return await self._parsed(text, pod, time.monotonic(), time.time())
@@ -96,7 +106,7 @@ class Scraper:
 
     async def _parsed(self, text: str, pod: PodView, now: float, unix_time: float) -> MetricsPage:
         """One page after the other, and between two the loop keeps everybody's time limits."""
-        async with self._parsing:
+        async with self._turns.of(len(text)):
             await asyncio.sleep(0)
             return parse_page(
                 text,
@@ -127,7 +137,9 @@ class Scraper:
                 raise MetricsUnavailableError("malformed", f"{url}: compressed unasked")
             # what is announced is set aside before it is read, so that a share for some of many
             # large pages is some pages and not a piece of each
-            paid = min(response.content_length or 0, MAX_BYTES)
+            paid = response.content_length or 0
+            if paid > MAX_BYTES:
+                raise MetricsUnavailableError("too_large", f"{url}: over {MAX_BYTES} bytes")
             share.spend(paid)
             received = bytearray()
             async for chunk in response.content.iter_chunked(_CHUNK):
@@ -142,13 +154,23 @@ class Scraper:
 class _Share:
     """What the pods of one API may take of a look, together."""
 
-    __slots__ = ("_bytes", "end", "slots")
+    __slots__ = ("_bytes", "_spent", "end", "slots")
 
     def __init__(self, pods: int) -> None:
         least, most = BYTES_A_LOOK
         self._bytes = min(most, max(least, pods * BYTES_A_POD))
+        self._spent = False
         self.slots = asyncio.Semaphore(AT_ONCE_EACH)
         self.end = asyncio.get_running_loop().time() + LOOK_SECONDS
+
+    def check(self) -> None:
+        """Before a pod is asked.
+
+        Raises:
+            MetricsUnavailableError: Others of the API sent more than it has.
+        """
+        if self._spent:
+            raise MetricsUnavailableError("too_large", "the API's pods sent too much at one look")
 
     def spend(self, received: int) -> None:
         """Count bytes.
@@ -157,8 +179,58 @@ class _Share:
             MetricsUnavailableError: They are more than the API has.
         """
         if received > self._bytes:
-            raise MetricsUnavailableError("too_large", "the API's pods sent too much at one look")
+            self._spent = True
+            self.check()
         self._bytes -= received
+
+
+class Turns:
+    """Whose page is parsed next: the smallest that waits.
+
+    Honest ones are small, so the large ones of one API keep another's waiting for one of them.
+    """
+
+    __slots__ = ("_busy", "_numbers", "_waiting")
+
+    def __init__(self) -> None:
+        self._busy = False
+        self._numbers = itertools.count()
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+
+    @asynccontextmanager
+    async def of(self, size: int) -> AsyncIterator[None]:
+        """Hold the turn, once it has come, until the block ends."""
+        if self._busy:
+            turn = asyncio.get_running_loop().create_future()
+            heapq.heappush(self._waiting, (size, next(self._numbers), turn))
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self._pass_on()
+                raise
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        while self._waiting:
+            *_, turn = heapq.heappop(self._waiting)
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._busy = False
+
+
+def _small_socket(address: tuple[Any, ...]) -> socket.socket:
+    """With a buffer that a page fits in, and no megabyte of somebody who sends one."""
+    family, kind, protocol, *_ = address
+    made = socket.socket(family, kind, protocol)
+    made.setblocking(False)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
+    return made
 
 
 @lru_cache(maxsize=4096)

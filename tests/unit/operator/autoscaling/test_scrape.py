@@ -11,6 +11,7 @@ import pytest
 from tests.unit.operator.autoscaling.pages import page
 from tests.unit.operator.worlds import pod_body
 
+from batchedapi_operator.autoscaling.exposition import MAX_BYTES
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
 from batchedapi_operator.autoscaling.scrape import (
     AT_ONCE_EACH,
@@ -18,6 +19,7 @@ from batchedapi_operator.autoscaling.scrape import (
     SCRAPE_SECONDS,
     Outcome,
     Scraper,
+    Turns,
 )
 from batchedapi_operator.errors import MetricsUnavailableError
 from batchedapi_operator.reconcile.views import PodView
@@ -206,6 +208,89 @@ async def test_pods_that_send_too_much_use_up_their_own_apis_share() -> None:
     refused = {one.result for one in loud if isinstance(one, MetricsUnavailableError)}
     assert ({"too_large"}, BYTES_A_LOOK[0] // len(page() + noise)) == (refused, sum(read))
     assert isinstance(quiet[0], MetricsPage)
+
+
+async def test_a_page_that_is_announced_as_too_large_costs_its_api_nothing() -> None:
+    """One pod that lies about a gigabyte must not use up what its neighbours may send."""
+    small, large = whole(page()), whole("x" * (MAX_BYTES + 1))
+    pods = [PodView.of(pod_body(f"iris-{n}", ip=f"127.0.8.{n}")) for n in range(1, 41)]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            lies = int(writer.get_extra_info("sockname")[0].rpartition(".")[2]) % 2
+            await (large if lies else small)(writer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "0.0.0.0", 0)
+    async with server, Scraper.opened(server.sockets[0].getsockname()[1]) as scraper:
+        outcomes = await scraper.scrape(pods)
+
+    assert 40 * MAX_BYTES // 2 > BYTES_A_LOOK[0]
+    assert [False, True] * 20 == [isinstance(one, MetricsPage) for one in outcomes]
+
+
+async def test_pods_of_an_api_that_has_sent_too_much_are_not_asked_at_that_look() -> None:
+    """Each connection, and what comes in before it is closed, is time of everybody's looks."""
+    asked, unannounced = 0, b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + b"x" * 400_000
+    pods = [PodView.of(pod_body(f"iris-{n}", ip=f"127.0.9.{n}")) for n in range(1, 251)]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            asked += 1
+            writer.write(unannounced)
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "0.0.0.0", 0)
+    async with server, Scraper.opened(server.sockets[0].getsockname()[1]) as scraper:
+        first = await scraper.scrape(pods)
+        at_first = asked
+        again = await scraper.scrape(pods[:1])
+
+    assert {"too_large"} >= {
+        one.result for one in first if isinstance(one, MetricsUnavailableError)
+    }
+    assert AT_ONCE_EACH <= at_first < len(pods)
+    assert asked > at_first
+    assert 1 == len(again)
+
+
+async def test_the_smallest_page_that_waits_is_parsed_next() -> None:
+    """Honest pages are small: those of others wait for one large page, and not for fifty."""
+    turns, order = Turns(), list[int]()
+
+    async def parse(size: int) -> None:
+        async with turns.of(size):
+            await asyncio.sleep(0)
+            order.append(size)
+
+    waiting = [asyncio.create_task(parse(size)) for size in (900, 800, 4, 700, 5, 5)]
+    await asyncio.sleep(0)
+    waiting[3].cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+    assert [900, 4, 5, 5, 800] == order
+
+
+async def test_a_turn_that_comes_to_nobody_is_passed_on() -> None:
+    """Whoever waited may be cancelled just as its turn comes."""
+    turns, order = Turns(), list[int]()
+
+    async def parse(size: int) -> None:
+        async with turns.of(size):
+            order.append(size)
+
+    async with turns.of(1):
+        waiting = [asyncio.create_task(parse(size)) for size in (2, 3)]
+        await asyncio.sleep(0)
+    waiting[0].cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    await parse(4)
+
+    assert [3, 4] == order
 
 
 async def test_anothers_pods_are_all_read_while_a_tenants_own_hold_up_its_look() -> None:
