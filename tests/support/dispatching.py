@@ -19,8 +19,8 @@ from batchedapi_core.batching import Client, ItemErrorPolicy, LaneChoice, Receip
 from batchedapi_serving.codecs import Answer, RequestHead, Wire
 from batchedapi_serving.dispatch.desk import Ticket
 from batchedapi_serving.dispatch.dispatcher import Dispatcher
-from batchedapi_serving.dispatch.frames import FrameReader, Payload, encode_frame
 from batchedapi_serving.dispatch.lanes import Lane
+from batchedapi_serving.ipc.frames import FrameReader, Payload, encode_frame
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.recorder import Recorder
 from batchedapi_serving.model.batch import BatchRunner

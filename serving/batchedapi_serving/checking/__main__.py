@@ -20,8 +20,8 @@ from batchedapi_serving.checking.report import REPORT_FILE, MethodReport, Report
 from batchedapi_serving.checking.samples import choose_samples
 from batchedapi_serving.checking.timing import time_batches
 from batchedapi_serving.codecs import codec_for
-from batchedapi_serving.dispatch.frames import Meta, Payload
 from batchedapi_serving.errors import ClientError, LoadError
+from batchedapi_serving.ipc.frames import Meta, Payload
 from batchedapi_serving.logs import configure_logging
 from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.model.process import load

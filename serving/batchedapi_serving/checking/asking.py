@@ -8,8 +8,8 @@ import orjson
 from batchedapi_serving.checking.comparing import array_difference, json_difference
 from batchedapi_serving.codecs import Codec, Encoded, Results
 from batchedapi_serving.codecs.results import ItemResults, TensorResults
-from batchedapi_serving.dispatch.frames import Meta, Payload
 from batchedapi_serving.errors import PredictorError
+from batchedapi_serving.ipc.frames import Meta, Payload
 
 Run = Callable[[Meta, bytes], tuple[Meta, Sequence[Payload]]]
 """Answers one batch frame."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from batchedapi_serving.codecs import codec_for
-from batchedapi_serving.dispatch.frames import Meta
+from batchedapi_serving.ipc.frames import Meta
 from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.model.submit import LocalAnswers
 from batchedapi_serving.model.worker import ChannelLoop

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from batchedapi_core.batching import Receipts
-from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.errors import ServingError
+from batchedapi_serving.ipc.frames import Meta
 from batchedapi_serving.predictor import MethodSpec
 
 Array = np.ndarray[Any, Any]

@@ -41,8 +41,8 @@ from batchedapi_serving.codecs.json_values import (
 from batchedapi_serving.codecs.replies import INSTANCES, ITEM
 from batchedapi_serving.codecs.results import item_results
 from batchedapi_serving.codecs.wires import is_msgpack
-from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.errors import InvalidInputError, brief
+from batchedapi_serving.ipc.frames import Meta
 from batchedapi_serving.predictor import Measure, MethodSpec, SizeOf
 
 Call = tuple[bytes, bytes]

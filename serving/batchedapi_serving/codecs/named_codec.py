@@ -32,8 +32,8 @@ from batchedapi_serving.codecs.replies import ITEM, plain_rows
 from batchedapi_serving.codecs.results import read_results
 from batchedapi_serving.codecs.tensor_codec import RowPacker, tensor_cost, wrong_shape
 from batchedapi_serving.codecs.wires import decode_other
-from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.errors import InvalidInputError, brief
+from batchedapi_serving.ipc.frames import Meta
 from batchedapi_serving.predictor import MethodSpec, Tensor
 
 FREE_BYTES: Final = 128 * 1024 * 1024

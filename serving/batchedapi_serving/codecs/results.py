@@ -18,8 +18,8 @@ import numpy as np
 import orjson
 
 from batchedapi_serving.codecs.interface import Results
-from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.errors import PredictorError
+from batchedapi_serving.ipc.frames import Meta
 from batchedapi_serving.predictor import SINGLE_OUTPUT, MethodSpec
 
 Array = np.ndarray[Any, Any]

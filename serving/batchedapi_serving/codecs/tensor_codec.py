@@ -23,8 +23,8 @@ from batchedapi_serving.codecs.interface import Collated, Decoded, Encoded, Head
 from batchedapi_serving.codecs.json_values import is_json, parse_json, read_non_finite
 from batchedapi_serving.codecs.replies import ITEM, JSON_TYPE, plain_rows
 from batchedapi_serving.codecs.results import read_results
-from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.errors import InvalidInputError, brief
+from batchedapi_serving.ipc.frames import Meta
 from batchedapi_serving.predictor import Measure, MethodSpec, SizeOf, Tensor
 
 _NO_META: Final[Mapping[str, Any]] = {}

@@ -7,10 +7,10 @@ import orjson
 
 from batchedapi_core.batching import Parts, Search
 from batchedapi_serving.codecs.results import Item, ItemResults, error_object
-from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.dispatch.jobs import PartEntry, cut
 from batchedapi_serving.dispatch.line import HalvesOfBatch, MethodLine
 from batchedapi_serving.errors import PredictorError
+from batchedapi_serving.ipc.frames import Meta
 
 RETRY: Final = "retry"
 _TRIAL: Final = 2  # deaths

@@ -25,9 +25,9 @@ from batchedapi_serving.codecs import Answer, Receipt, Results
 from batchedapi_serving.codecs.submits import submitted_rows
 from batchedapi_serving.dispatch.batch import Batch
 from batchedapi_serving.dispatch.desk import Desk, Ticket
-from batchedapi_serving.dispatch.frames import BrokenFrameError, Meta, encode_frame
 from batchedapi_serving.dispatch.lanes import Runner
 from batchedapi_serving.errors import InvalidInputError, ServingError
+from batchedapi_serving.ipc.frames import BrokenFrameError, Meta, encode_frame
 
 _OK: Final = 200
 _SWEEP_SECONDS: Final = 0.25

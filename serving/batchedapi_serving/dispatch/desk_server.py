@@ -8,7 +8,6 @@ from typing import Any
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import Answer, Decoded, Receipt, Results
 from batchedapi_serving.dispatch.desk import Desk, Ticket
-from batchedapi_serving.dispatch.frames import BrokenFrameError, FrameReader, Meta, encode_frame
 from batchedapi_serving.dispatch.remote_frames import (
     error_meta,
     hashable,
@@ -17,6 +16,7 @@ from batchedapi_serving.dispatch.remote_frames import (
     unpack_payload,
 )
 from batchedapi_serving.errors import ServingError
+from batchedapi_serving.ipc.frames import BrokenFrameError, FrameReader, Meta, encode_frame
 
 log = logging.getLogger(__name__)
 

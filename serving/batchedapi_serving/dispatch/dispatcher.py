@@ -25,7 +25,6 @@ from batchedapi_serving.dispatch.desk import (
     LinesOfDesk,
     Ticket,
 )
-from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.dispatch.in_flight import InFlight
 from batchedapi_serving.dispatch.jobs import Job
 from batchedapi_serving.dispatch.lane_group import LaneGroup
@@ -34,6 +33,7 @@ from batchedapi_serving.dispatch.line import MethodLine
 from batchedapi_serving.dispatch.pools import CallPool, LanePool, Pool
 from batchedapi_serving.dispatch.receipts import receipt_book
 from batchedapi_serving.errors import DrainingError
+from batchedapi_serving.ipc.frames import Meta
 from batchedapi_serving.metrics.recorder import Recorder
 from batchedapi_serving.oom import OomKills
 from batchedapi_serving.predictor import MethodSpec, default_method

@@ -17,13 +17,13 @@ from batchedapi_serving.codecs import Results
 from batchedapi_serving.dispatch.again import Again, Trial
 from batchedapi_serving.dispatch.batch import RETRY, Batch, predictor_failed, raised_for_all
 from batchedapi_serving.dispatch.deadlines import Clock
-from batchedapi_serving.dispatch.frames import Meta
 from batchedapi_serving.dispatch.in_flight import InFlight
 from batchedapi_serving.dispatch.lanes import Runner
 from batchedapi_serving.dispatch.line import MethodLine
 from batchedapi_serving.dispatch.pools import Pool
 from batchedapi_serving.dispatch.receipts import ReceiptBook
 from batchedapi_serving.errors import ServingError
+from batchedapi_serving.ipc.frames import Meta
 from batchedapi_serving.settings import ReplicaSettings
 
 log = logging.getLogger(__name__)

@@ -9,9 +9,9 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from batchedapi_serving.dispatch.arena import Arena
 from batchedapi_serving.dispatch.batch import Batch
-from batchedapi_serving.dispatch.frames import BrokenFrameError, FrameReader, Meta
+from batchedapi_serving.ipc.arena import Arena
+from batchedapi_serving.ipc.frames import BrokenFrameError, FrameReader, Meta
 
 log = logging.getLogger(__name__)
 

@@ -23,9 +23,9 @@ from typing import Any, Final
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import Codec, Decoded, codec_for
 from batchedapi_serving.dispatch.desk import CLIENT_LEFT, AnswerTo, Line, LinesOfDesk, Ticket
-from batchedapi_serving.dispatch.frames import BrokenFrameError, FrameReader, Meta, encode_frame
 from batchedapi_serving.dispatch.remote_frames import error_of, pack_payload, receipt_of
 from batchedapi_serving.errors import NotReadyError, QueueFullError, ServingError
+from batchedapi_serving.ipc.frames import BrokenFrameError, FrameReader, Meta, encode_frame
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.settings import ReplicaSettings
 

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from batchedapi_serving.codecs import Receipt
 from batchedapi_serving.codecs.named_codec import Row
-from batchedapi_serving.dispatch.frames import BrokenFrameError, Meta
 from batchedapi_serving.errors import LoadError, OverloadedError, ServingError
+from batchedapi_serving.ipc.frames import BrokenFrameError, Meta
 
 _OK: Final = 200
 _FAILED: Final = 500

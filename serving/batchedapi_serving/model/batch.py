@@ -14,8 +14,8 @@ from typing import Any, Final, Never
 import numpy as np
 
 from batchedapi_serving.codecs.results import item_frame
-from batchedapi_serving.dispatch.frames import Meta, Payload
 from batchedapi_serving.errors import PredictorError
+from batchedapi_serving.ipc.frames import Meta, Payload
 from batchedapi_serving.model.marshalling import (
     Arguments,
     TensorSplitter,

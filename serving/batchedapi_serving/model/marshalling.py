@@ -29,8 +29,8 @@ from batchedapi_serving.codecs.results import (
     item_frame,
     named_output,
 )
-from batchedapi_serving.dispatch.frames import Meta, Payload
 from batchedapi_serving.errors import PredictorError
+from batchedapi_serving.ipc.frames import Meta, Payload
 from batchedapi_serving.predictor import ItemError, MethodSpec, Tensor
 
 Array = np.ndarray[Any, Any]

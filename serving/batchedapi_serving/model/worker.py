@@ -18,8 +18,8 @@ from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from batchedapi_serving.dispatch.arena import Arena
-from batchedapi_serving.dispatch.frames import (
+from batchedapi_serving.ipc.arena import Arena
+from batchedapi_serving.ipc.frames import (
     BrokenFrameError,
     FrameReader,
     Meta,

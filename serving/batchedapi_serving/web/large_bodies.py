@@ -22,7 +22,6 @@ from batchedapi_serving.codecs.json_values import is_json, media_type
 from batchedapi_serving.codecs.open_inference import raw_bytes
 from batchedapi_serving.codecs.replies import NPY_TYPE
 from batchedapi_serving.dispatch.desk import CLIENT_LEFT, STOPPED, AnswerTo, Desk, Line
-from batchedapi_serving.dispatch.frames import BrokenFrameError, FrameReader, Meta, encode_frame
 from batchedapi_serving.dispatch.remote_frames import error_of, hashable, unpack_payload
 from batchedapi_serving.errors import (
     DrainingError,
@@ -30,6 +29,7 @@ from batchedapi_serving.errors import (
     QueueFullError,
     ServingError,
 )
+from batchedapi_serving.ipc.frames import BrokenFrameError, FrameReader, Meta, encode_frame
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.processes import Backoff, Child, essential
 from batchedapi_serving.settings import ReplicaSettings

@@ -8,9 +8,9 @@ from typing import Final, Protocol
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import Answer, Head, Receipt, Results, Wire
 from batchedapi_serving.dispatch.desk import AnswerTo, Line, Ticket
-from batchedapi_serving.dispatch.frames import Meta, encode_frame
 from batchedapi_serving.dispatch.remote_frames import error_meta, receipt_meta, status_of
 from batchedapi_serving.errors import DeadlineExceededError, ServingError
+from batchedapi_serving.ipc.frames import Meta, encode_frame
 
 _PASSED_OVER_SECONDS: Final = 1.0
 

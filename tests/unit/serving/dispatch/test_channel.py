@@ -18,16 +18,10 @@ from batchedapi_serving.codecs.results import Item, ItemResults
 from batchedapi_serving.dispatch.batch import Batch
 from batchedapi_serving.dispatch.channel import CallSlot, ModelChannel
 from batchedapi_serving.dispatch.desk import AnswerTo, Line, Ticket
-from batchedapi_serving.dispatch.frames import (
-    BrokenFrameError,
-    Frame,
-    FrameReader,
-    Meta,
-    encode_frame,
-)
 from batchedapi_serving.dispatch.lanes import Runner
 from batchedapi_serving.dispatch.remote import RemoteLine
 from batchedapi_serving.errors import NoSuchRouteError, QueueFullError, ServingError
+from batchedapi_serving.ipc.frames import BrokenFrameError, Frame, FrameReader, Meta, encode_frame
 from batchedapi_serving.predictor import MethodSpec, Tensor
 from batchedapi_serving.settings import BatchingSettings, MethodSettings
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from batchedapi_serving import errors
 from batchedapi_serving.codecs import Receipt
 from batchedapi_serving.codecs.named_codec import Row
-from batchedapi_serving.dispatch.frames import BrokenFrameError, FrameReader, encode_frame
 from batchedapi_serving.dispatch.remote_frames import (
     error_meta,
     error_of,
@@ -21,6 +20,7 @@ from batchedapi_serving.dispatch.remote_frames import (
     status_of,
     unpack_payload,
 )
+from batchedapi_serving.ipc.frames import BrokenFrameError, FrameReader, encode_frame
 
 SETTINGS = settings(derandomize=True, database=None, deadline=None, max_examples=200)
 BYTES = st.binary(max_size=30)

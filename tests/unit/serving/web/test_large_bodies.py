@@ -15,13 +15,13 @@ from batchedapi_serving.codecs import Answer, Decoded, RequestHead, Wire
 from batchedapi_serving.codecs.open_inference_grpc import asked_of
 from batchedapi_serving.codecs.open_inference_pb2 import ModelInferRequest
 from batchedapi_serving.dispatch.desk import AnswerTo, Line, Ticket
-from batchedapi_serving.dispatch.frames import FrameReader, Meta
 from batchedapi_serving.errors import (
     DeadlineExceededError,
     PredictorError,
     QueueFullError,
     ServingError,
 )
+from batchedapi_serving.ipc.frames import FrameReader, Meta
 from batchedapi_serving.predictor import MethodSpec, Tensor
 from batchedapi_serving.web import large_bodies
 from batchedapi_serving.web.large_bodies import CodecUser, LargeBodies, is_large, is_large_beside

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedapi_serving.dispatch.arena import LARGEST, THRESHOLD, Arena, Region
-from batchedapi_serving.dispatch.frames import BrokenFrameError, Frame, FrameReader, Meta
+from batchedapi_serving.ipc.arena import LARGEST, THRESHOLD, Arena, Region
+from batchedapi_serving.ipc.frames import BrokenFrameError, Frame, FrameReader, Meta
 
 SETTINGS = settings(derandomize=True, database=None, deadline=None, max_examples=60)
 
@@ -176,8 +176,8 @@ def test_the_other_side_may_die_while_its_memory_is_in_use() -> None:
     ours, theirs = socket.socketpair()
     code = """
         import os, socket, sys, time
-        from batchedapi_serving.dispatch.arena import Arena
-        from batchedapi_serving.dispatch.frames import encode_frame
+        from batchedapi_serving.ipc.arena import Arena
+        from batchedapi_serving.ipc.frames import encode_frame
         connection, arena = socket.socket(fileno=int(sys.argv[1])), Arena.create()
         connection.sendall(encode_frame({"pid": os.getpid(), **arena.hello()}))
         connection.recv(1)

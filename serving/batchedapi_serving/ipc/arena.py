@@ -19,7 +19,7 @@ import stat
 from collections.abc import Sequence
 from typing import Any, Final
 
-from batchedapi_serving.dispatch.frames import BrokenFrameError, Meta, Payload, encode_frame
+from batchedapi_serving.ipc.frames import BrokenFrameError, Meta, Payload, encode_frame
 
 THRESHOLD: Final = 32 * 1024
 """Bytes from which on the arena is used.
