@@ -38,7 +38,7 @@ from batchedapi_serving.web.connection import protocol_of
 from batchedapi_serving.web.frontend import Frontend
 from batchedapi_serving.web.limits import descriptors_wanted, most_connections
 from batchedapi_serving.web.openapi import example_of
-from batchedapi_serving.web.sockets import drain_backlog, remove_filter
+from batchedapi_serving.web.sockets import drain_backlog
 
 log = logging.getLogger(__name__)
 
@@ -176,14 +176,22 @@ async def queue_here(
 class _Server(uvicorn.Server):
     """uvicorn without its own signal handlers: here SIGTERM begins a drain."""
 
+    def __init__(self, config: uvicorn.Config, memory: slots.Memory) -> None:
+        super().__init__(config)
+        self._memory = memory
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let everybody in who is connected, stop listening, and end the connections."""
-        for listener in sockets or ():
-            await drain_backlog(listener)
+        """Stop listening, and end the connections; the last to listen lets in who is connected.
+
+        Who waits at the listener while this process alone is replaced has the others, or the next.
+        """
+        if self._memory[slots.STOPPING]:
+            for listener in sockets or ():
+                await drain_backlog(listener)
         await super().shutdown(sockets)
 
 
@@ -225,7 +233,7 @@ async def _serve(
     queue = queue_here(settings, memory, line) if index == 0 else _queue_elsewhere(settings)
     async with queue as backend:
         frontend = Frontend(settings, backend.desk, backend.answered, connections)
-        server = _Server(_config(frontend))
+        server = _Server(_config(frontend), memory)
         end_with_parent(control, loop)
         stop_grpc = await _start_grpc(settings, frontend) if index == 0 else None
         stop = _Stop(settings, frontend, backend, server, stop_grpc)
@@ -233,7 +241,6 @@ async def _serve(
             loop.add_signal_handler(number, stop.begin)
         sweep = _sweep(memory, index, backend)
         watch = essential("watch of connections", frontend.watch(server.server_state, sweep))
-        remove_filter(listener)
         freeze_heap()
         if memory[slots.READY] or index > 0:
             others_accept = index > 0 and not memory[slots.READY]

@@ -37,6 +37,8 @@ WEB_RESTARTS: Final = _replica.take()
 MODEL_RESTARTS: Final = _replica.take()
 MODEL_MEMORY: Final = _replica.take()
 """Resident bytes of the largest model process; 0: not known."""
+STOPPING: Final = _replica.take()
+"""1 once the whole replica stops; a process that is asked alone leaves the listener to others."""
 
 BEAT: Final = _replica.take(contract.MAX_WEB_PROCESSES)
 """Of each web process: its loop ran then, in seconds on its monotonic clock."""

@@ -145,6 +145,7 @@ class Supervisor:
 
     async def _drain(self) -> None:
         """Have the web processes answer what they have; replaced models still help them."""
+        self._memory[slots.STOPPING] = 1.0
         self._listener.close()  # they go on accepting for drain_delay through their own descriptors
         if not self._memory[slots.READY]:
             self._web.signal(signal.SIGKILL)  # nothing was ever served: nothing to drain

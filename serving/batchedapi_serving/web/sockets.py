@@ -66,11 +66,7 @@ def is_gone(transport: Any) -> bool:
 
 
 def remove_filter(endpoint: Any) -> None:
-    """Undo `drain_backlog`, where a socket was shut out that should not be.
-
-    The listener outlives a process that was stopped alone, and a connection has the listener's
-    filter that is made in the very moment in which it is shut.
-    """
+    """Take off the filter of `drain_backlog`, which a connection has that was made that moment."""
     with contextlib.suppress(OSError, AttributeError):  # it was never shut; it is no socket
         endpoint.setsockopt(socket.SOL_SOCKET, _DETACH_FILTER, 0)
 

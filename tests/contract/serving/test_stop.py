@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import signal
 import time
 from pathlib import Path
@@ -285,6 +286,26 @@ async def test_idle_connections_do_not_hold_up_the_stop(tmp_path: Path) -> None:
             assert time.monotonic() - began < 5
             assert await used.is_closed_by_server()
             assert await unused.is_closed_by_server()
+
+
+async def test_a_web_process_that_is_stopped_alone_shuts_nobody_out(tmp_path: Path) -> None:
+    """The listener is everybody's: while one is replaced the others accept, at once."""
+    manifest = write_manifest(tmp_path, CODE, {})
+    with running_replica(tmp_path, ["-f", str(manifest), "--web-processes", "3"]) as replica:
+        replica.wait_for(lambda: len(replica.children("web")) == 3, "no three web processes")
+        before = replica.children("web")
+        os.kill(before[1], signal.SIGTERM)
+        slowest = 0.0
+
+        while replica.children("web") == before or len(replica.children("web")) < 3:
+            began = time.monotonic()
+            _, writer = await asyncio.open_connection(HOST, replica.port)
+            slowest = max(slowest, time.monotonic() - began)
+            writer.close()
+            await asyncio.sleep(0.02)
+
+        assert slowest < 0.9, "the kernel asks again after a second"
+        assert await asyncio.to_thread(replica.stop) == 0
 
 
 async def test_a_connection_made_just_before_the_stop_gets_its_answer(tmp_path: Path) -> None:
