@@ -4,10 +4,11 @@ import asyncio
 import contextlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Final, NoReturn, Protocol
+from typing import Final, NoReturn
 
 import grpc
 from grpc import StatusCode
+from grpc.aio import ServicerContext
 
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import Answer, RequestHead, Wire
@@ -65,27 +66,6 @@ _CODES: Final = {
 Metadata = Sequence[tuple[bytes, bytes]]
 
 
-class Context(Protocol):
-    """What is used of grpc.aio.ServicerContext, which has no types of its own."""
-
-    def peer(self) -> str:
-        """The other end of the connection."""
-
-    def time_remaining(self) -> float | None:
-        """Seconds until the client's deadline; None: it has none."""
-
-    def invocation_metadata(self) -> Sequence[tuple[str, str | bytes]] | None:
-        """What came with the call."""
-
-    def set_trailing_metadata(self, metadata: Sequence[tuple[str, str]]) -> None:
-        """What goes back after the answer."""
-
-    async def abort(
-        self, code: grpc.StatusCode, details: str, trailing_metadata: Sequence[tuple[str, str]]
-    ) -> NoReturn:
-        """End the call; raises."""
-
-
 class Service:
     """Every call of the protocol. Counts what the desk does not: calls it never took."""
 
@@ -113,26 +93,26 @@ class Service:
         finally:
             self._go.set()
 
-    async def _may_go(self, context: Context) -> None:
+    async def _may_go(self, context: ServicerContext) -> None:
         left = context.time_remaining()
         with contextlib.suppress(TimeoutError):  # late is worse than during the stop
             await asyncio.wait_for(self._go.wait(), None if left is None else left / 2)
 
     async def server_live(
-        self, _: messages.ServerLiveRequest, __: Context
+        self, _: messages.ServerLiveRequest, __: ServicerContext
     ) -> messages.ServerLiveResponse:
         """This process answers, so it lives."""
         return messages.ServerLiveResponse(live=True)
 
     async def server_ready(
-        self, _: messages.ServerReadyRequest, __: Context
+        self, _: messages.ServerReadyRequest, __: ServicerContext
     ) -> messages.ServerReadyResponse:
         """Whether predictions are answered now."""
         ready = bool(self._desk.methods) and not self._frontend.draining
         return messages.ServerReadyResponse(ready=ready)
 
     async def model_ready(
-        self, request: messages.ModelReadyRequest, context: Context
+        self, request: messages.ModelReadyRequest, context: ServicerContext
     ) -> messages.ModelReadyResponse:
         """The same for one method; NOT_FOUND if there is none of that name."""
         try:
@@ -144,13 +124,13 @@ class Service:
         return messages.ModelReadyResponse(ready=not self._frontend.draining)
 
     async def server_metadata(
-        self, _: messages.ServerMetadataRequest, __: Context
+        self, _: messages.ServerMetadataRequest, __: ServicerContext
     ) -> messages.ServerMetadataResponse:
         """The document of `GET /v2`."""
         return messages.ServerMetadataResponse(**server_metadata())
 
     async def model_metadata(
-        self, request: messages.ModelMetadataRequest, context: Context
+        self, request: messages.ModelMetadataRequest, context: ServicerContext
     ) -> messages.ModelMetadataResponse:
         """The document of `GET /v2/models/MODEL`."""
         try:
@@ -159,7 +139,7 @@ class Service:
             await _fail(context, grpc_problem(error), options_of(_metadata(context)).request_id)
         return messages.ModelMetadataResponse(**model_metadata(request.name, line.spec))
 
-    async def model_infer(self, body: bytes, context: Context) -> bytes:
+    async def model_infer(self, body: bytes, context: ServicerContext) -> bytes:
         """One request of one or more rows; a serialized message in and out."""
         metadata = _metadata(context)
         request_id = options_of(metadata).request_id
@@ -268,18 +248,19 @@ class _Asker:
             self.answer.set_result(answer)
 
 
-async def _fail(context: Context, answer: Answer, request_id: str | None) -> NoReturn:
+async def _fail(context: ServicerContext, answer: Answer, request_id: str | None) -> NoReturn:
     metadata = tuple(trailing_metadata(answer, request_id))
     await context.abort(status_code(answer.status), message(answer), metadata)
+    raise AssertionError("the call was not ended")
 
 
-def _timeout(context: Context) -> float | None:
+def _timeout(context: ServicerContext) -> float | None:
     """What is left of the client's deadline, in seconds; None: it has none."""
     left = context.time_remaining()
     return None if left is None else max(left, _SHORTEST_TIMEOUT)
 
 
-def _metadata(context: Context) -> Metadata:
+def _metadata(context: ServicerContext) -> Metadata:
     """The call's metadata as headers; values of `-bin` names are bytes already."""
     pairs = context.invocation_metadata() or ()
     return [

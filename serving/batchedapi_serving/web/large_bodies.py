@@ -14,7 +14,7 @@ import signal
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import Answer, Decoded, Head, Wire
@@ -80,32 +80,7 @@ def is_large_beside(method: MethodSpec, length: int, raw: int) -> bool:
     return taken_apart > INLINE_BYTES or length > _INLINE_RAW_BYTES
 
 
-class CodecUser(Protocol):
-    """Who has it work."""
-
-    @property
-    def asked(self) -> int:
-        """How many requests there have been."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether it has something to do, or is to write something later."""
-
-    def connected(self, transport: Any) -> None:
-        """It runs."""
-
-    def take(self, meta: Meta, payload: bytes) -> None:
-        """What it says.
-
-        Raises:
-            BrokenFrameError: it makes no sense.
-        """
-
-    def lost(self) -> None:
-        """It ended, with everything that it had."""
-
-
-async def live(user: CodecUser, runtime: str) -> None:
+async def live(user: "LargeBodies", runtime: str) -> None:
     """Run one until it dies, or `user` has not needed it for a while.
 
     Raises:
@@ -126,7 +101,7 @@ async def live(user: CodecUser, runtime: str) -> None:
         await child.ended()
 
 
-async def _spoken_with(user: CodecUser, ours: socket.socket) -> None:
+async def _spoken_with(user: "LargeBodies", ours: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     ours.setblocking(False)
     try:
@@ -150,7 +125,7 @@ async def _spoken_with(user: CodecUser, ours: socket.socket) -> None:
 class _Connection(asyncio.Protocol):
     """With the codec process."""
 
-    def __init__(self, user: CodecUser) -> None:
+    def __init__(self, user: "LargeBodies") -> None:
         self._user = user
         self._reader = FrameReader()
         self._transport: Any = None
@@ -181,7 +156,7 @@ class LargeBodies:
         settings: ReplicaSettings,
         desk: Desk,
         answered: Callable[[int], None],
-        live: Callable[[CodecUser, str], Awaitable[None]] = live,
+        live: Callable[["LargeBodies", str], Awaitable[None]] = live,
     ) -> None:
         """`answered` counts a response by its code that the desk has not counted.
 
@@ -192,7 +167,7 @@ class LargeBodies:
         self._desk = desk
         self._answered = answered
         self.asked = 0
-        """See CodecUser."""
+        """How many requests there have been."""
         self._bodies: list[LargeRequest] = []  # in order of arrival
         self._passed_since: float | None = None  # others were taken before the oldest
         self._answers: deque[tuple[LargeRequest, bytes]] = deque()
@@ -233,7 +208,7 @@ class LargeBodies:
             )
         self.asked += 1
         request = LargeRequest(
-            self, self.asked, line, wire, head, body, client, asker, timeout,
+            self.write, self.asked, line, wire, head, body, client, asker, timeout,
             self._settings.timeout, problem_of,
         )  # fmt: skip
         self._bodies.append(request)
@@ -283,7 +258,7 @@ class LargeBodies:
                 self._look_at(request.deadline)
 
     def write(self, request: LargeRequest, frame: bytes) -> None:
-        """See Writer."""
+        """Have the response written that `frame` tells of."""
         self._answers.append((request, frame))
         self._go_on()
 
@@ -343,16 +318,19 @@ class LargeBodies:
 
     @property
     def busy(self) -> bool:
-        """See CodecUser."""
+        """Whether it has something to do, or is to write something later."""
         return bool(self._inside) or self._active is not None
 
     def connected(self, transport: Any) -> None:
-        """See CodecUser."""
+        """The codec process runs."""
         self._transport = transport
         self._go_on()
 
     def take(self, meta: Meta, payload: bytes) -> None:
-        """See CodecUser. Whatever it raises ends the process, and `lost` answers the request."""
+        """What the codec process says.
+
+        Whatever this raises ends the process, and `lost` answers the request.
+        """
         request = self._active
         if request is None or self._late is None:
             raise BrokenFrameError("nothing was asked")
@@ -407,7 +385,7 @@ class LargeBodies:
             request.ticket = None if ticket.done else ticket
 
     def lost(self) -> None:
-        """See CodecUser: nobody can write what is answered to them."""
+        """The codec process ended, with everything that it had: nobody can write those answers."""
         self._transport = None
         if self._late is not None:
             self._late.cancel()

@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import Answer, Head, Receipt, Results, Wire
@@ -15,13 +15,6 @@ from batchedapi_serving.ipc.frames import Meta, encode_frame
 _PASSED_OVER_SECONDS: Final = 1.0
 
 
-class Writer(Protocol):
-    """Who has the codec process write a response."""
-
-    def write(self, request: "LargeRequest", frame: bytes) -> None:
-        """Have the response written that `frame` tells of."""
-
-
 class LargeRequest:
     """One request: a Ticket to who asked, and to the desk both AnswerTo and Reply.
 
@@ -29,23 +22,26 @@ class LargeRequest:
     """
 
     __slots__ = (
-        "_hurried", "_owner", "asker", "body", "client", "counted", "deadline", "done",
+        "_hurried", "_write", "asker", "body", "client", "counted", "deadline", "done",
         "head", "line", "number", "problem_of", "ticket", "timeout", "wire",
     )  # fmt: skip
 
     def __init__(  # noqa: PLR0917 - one for each request, made in one place
-        self, owner: Writer, number: int, line: Line, wire: Wire, head: Head, body: bytes,
-        client: Client, asker: AnswerTo, timeout: float | None, longest: float | None,
-        problem_of: Callable[[ServingError], Answer],
+        self, write: Callable[["LargeRequest", bytes], None], number: int, line: Line, wire: Wire,
+        head: Head, body: bytes, client: Client, asker: AnswerTo, timeout: float | None,
+        longest: float | None, problem_of: Callable[[ServingError], Answer],
     ) -> None:  # fmt: skip
-        """`timeout` is the client's own, `longest` the replica's, in seconds; None: none."""
+        """`write` has the response written that a frame tells of.
+
+        `timeout` is the client's own, `longest` the replica's, in seconds; None: none.
+        """
         longest = math.inf if longest is None else longest
         self._hurried = timeout is not None and timeout < longest
         self.timeout = longest if timeout is None else min(timeout, longest)
         """Seconds from its arrival to its deadline; inf: none."""
         self.deadline = asyncio.get_running_loop().time() + self.timeout
         """Seconds on the loop's clock; inf: none."""
-        self._owner = owner
+        self._write = write
         self.number = number
         self.line = line
         self.wire = wire
@@ -73,7 +69,7 @@ class LargeRequest:
         """See AnswerTo: have the response written."""
         self.ticket = None
         if not self.done:
-            self._owner.write(self, answer.body)
+            self._write(self, answer.body)
 
     def answer(self, results: Results, start: int, stop: int, receipt: Receipt | None) -> Answer:
         """See Reply."""

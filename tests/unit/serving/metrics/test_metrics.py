@@ -305,7 +305,7 @@ def test_the_memory_of_the_largest_process_is_published() -> None:
 def test_slots_do_not_overlap() -> None:
     """Two figures in one slot would both be wrong."""
     replica = [
-        (slots.START_TIME, 4),
+        (slots.START_TIME, 5),
         (slots.READY, 1),
         (slots.BEAT, contract.MAX_WEB_PROCESSES),
         (slots.WEB_CPU, contract.MAX_WEB_PROCESSES),
@@ -322,12 +322,15 @@ def test_slots_do_not_overlap() -> None:
         (slots.QUEUE_WAIT, slots.LATENCY_SUM + 1),
         (slots.REQUEST_SECONDS, slots.LATENCY_SUM + 1),
     ]
-    named = {slots.START_TIME, slots.WEB_RESTARTS, slots.MODEL_RESTARTS, slots.MODEL_MEMORY}
+    named = {
+        slots.START_TIME, slots.WEB_RESTARTS, slots.MODEL_RESTARTS, slots.MODEL_MEMORY,
+        slots.STOPPING,
+    }  # fmt: skip
 
     def taken(spans: list[tuple[int, int]]) -> list[int]:
         return sorted(slot for first, count in spans for slot in range(first, first + count))
 
-    assert 4 == len(named)
+    assert 5 == len(named)
     assert list(range(slots.REPLICA_SLOTS)) == taken(replica)
     assert list(range(slots.METHOD_SLOTS)) == taken(block)
     assert len(contract.batch_size_buckets(contract.MAX_BATCH_SIZE_LIMIT)) <= slots.SIZE_EDGES
