@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +14,7 @@ import pytest
 import requests
 
 from programs import installed
-from serving import HOST, Replica, running_replica, write_manifest
+from serving import HOST, Replica
 
 CODE = """
     from batchedapi_serving import batched
@@ -34,12 +34,8 @@ SECONDS: Final = 2.5
 """How long clients of Python go on: longer than two connections live."""
 
 
-@pytest.fixture(scope="module")
-def replica(folder: Path) -> Iterator[Replica]:
-    """Its connections live for a second."""
-    manifest = write_manifest(folder, CODE, {"networking": {"maxConnectionAge": "1s"}})
-    with running_replica(folder, ["-f", str(manifest)]) as started:
-        yield started
+SPEC = {"networking": {"maxConnectionAge": "1s"}}
+"""Its connections live for a second."""
 
 
 @pytest.fixture

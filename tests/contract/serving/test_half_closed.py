@@ -3,13 +3,11 @@
 import asyncio
 import socket
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from raw_http import connected, request_bytes
-from serving import HOST, Replica, running_replica, write_manifest
+from serving import HOST, Replica
 
 CODE = """
     import time
@@ -24,15 +22,7 @@ CODE = """
             time.sleep(max(items))
             return items
 """
-ONE_BY_ONE = {"serverSideBatching": {"maxBatchSize": 1}}
-
-
-@pytest.fixture(scope="module")
-def replica(folder: Path) -> Iterator[Replica]:
-    """One row at a time."""
-    manifest = write_manifest(folder, CODE, ONE_BY_ONE)
-    with running_replica(folder, ["-f", str(manifest)]) as started:
-        yield started
+SPEC = {"serverSideBatching": {"maxBatchSize": 1}}
 
 
 def whole_answer(port: int, data: bytes) -> bytes:

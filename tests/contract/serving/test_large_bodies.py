@@ -6,7 +6,7 @@ import io
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgpack
@@ -21,13 +21,6 @@ NUMBERS = [float(i % 1000) for i in range(60_000)]
 SLACK = 60.0
 """Seconds for one large body on a machine with nothing to spare."""
 MIB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def replica(folder: Path) -> Iterator[Replica]:
-    """One for all of these."""
-    with running_replica(folder, ["-f", str(write_manifest(folder, CODE, {}))]) as started:
-        yield started
 
 
 def npy() -> bytes:

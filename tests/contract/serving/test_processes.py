@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +33,12 @@ CODE = """
 """
 
 
-@pytest.fixture(scope="module")
-def replica(folder: Path) -> Iterator[Replica]:
-    """Two model processes, a timeout of two seconds."""
-    spec = {
-        "predictor": {"processesPerReplica": 2},
-        "serverSideBatching": {"maxBatchSize": 8, "batchInterval": "5ms"},
-        "overload": {"timeout": "2s"},
-    }
-    with running_replica(folder, ["-f", str(write_manifest(folder, CODE, spec))]) as started:
-        yield started
+SPEC = {
+    "predictor": {"processesPerReplica": 2},
+    "serverSideBatching": {"maxBatchSize": 8, "batchInterval": "5ms"},
+    "overload": {"timeout": "2s"},
+}
+"""Two model processes, a timeout of two seconds."""
 
 
 @pytest.fixture(autouse=True)

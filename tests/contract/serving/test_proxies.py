@@ -1,14 +1,12 @@
 """nginx and Envoy in front, with keep-alive and retries; through_proxies.py asks more."""
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from proxies import NAMES, proxy
 from raw_http import connected
-from serving import Replica, running_replica, write_manifest
+from serving import Replica
 
 CODE = """
     from batchedapi_serving import batched
@@ -25,12 +23,8 @@ CLIENTS = 16
 EACH = 150
 
 
-@pytest.fixture(scope="module")
-def replica(folder: Path) -> Iterator[Replica]:
-    """Its connections live for a second, so that the proxy's end again and again."""
-    manifest = write_manifest(folder, CODE, {"networking": {"maxConnectionAge": "1s"}})
-    with running_replica(folder, ["-f", str(manifest)]) as started:
-        yield started
+SPEC = {"networking": {"maxConnectionAge": "1s"}}
+"""Its connections live for a second, so that the proxy's end again and again."""
 
 
 async def client(port: int, first: int) -> int:

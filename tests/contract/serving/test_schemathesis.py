@@ -4,8 +4,6 @@ A few hundred cases here; BATCHEDAPI_SCHEMATHESIS_CASES=50000 for as many as a r
 """
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -21,7 +19,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from raw_http import HOST
-from serving import Replica, running_replica, write_manifest
+from serving import Replica
 
 CASES: Final = int(os.environ.get("BATCHEDAPI_SCHEMATHESIS_CASES", "400"))
 TIMEOUT_HEADER: Final = "X-Request-Timeout-Ms"
@@ -65,13 +63,6 @@ STEPS: Final = settings(
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-
-
-@pytest.fixture(scope="module")
-def replica(folder: Path) -> Iterator[Replica]:
-    """With a method of every kind."""
-    with running_replica(folder, ["-f", str(write_manifest(folder, CODE, {}))]) as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

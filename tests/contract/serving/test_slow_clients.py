@@ -9,10 +9,7 @@ import os
 import resource
 import socket
 import time
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from batchedapi_core import contract
 from raw_http import connected, request_bytes
@@ -30,13 +27,6 @@ HEAD = b"POST /predict HTTP/1.1\r\nhost: t\r\n"
 BODY = HEAD + b"content-type: application/json\r\ncontent-length: 1000\r\n\r\n"
 SLACK = 5.0
 """Seconds: the sweep is once a second, the machine may be busy."""
-
-
-@pytest.fixture(scope="module")
-def replica(folder: Path) -> Iterator[Replica]:
-    """With every default."""
-    with running_replica(folder, ["-f", str(write_manifest(folder, CODE, {}))]) as started:
-        yield started
 
 
 async def drip(replica: Replica, start: bytes, every: bytes, seconds: float) -> tuple[int, float]:

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +50,6 @@ CODE = """
         def predict(self, items):
             return items
 """
-
-
-@pytest.fixture(scope="module")
-def replica(folder: Path) -> Iterator[Replica]:
-    """With every default."""
-    with running_replica(folder, ["-f", str(write_manifest(folder, CODE, {}))]) as started:
-        yield started
 
 
 def allow_descriptors(pid: int, limit: int) -> None:
