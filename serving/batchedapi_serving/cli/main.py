@@ -16,11 +16,11 @@ from batchedapi_core.manifest import (
 )
 from batchedapi_serving.cli.check import check_command
 from batchedapi_serving.cli.documents import DocumentError, Documents, load_documents, manifest_of
-from batchedapi_serving.cli.overrides import Flags
 from batchedapi_serving.cli.serve import ServeOptions, reason_left, serve
 from batchedapi_serving.cli.simulate import simulate_command
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.logs import LOG_FORMAT
+from batchedapi_serving.overrides import Flags
 from batchedapi_serving.supervisor.lifecycle import exit_code
 
 

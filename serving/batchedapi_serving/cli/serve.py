@@ -29,10 +29,10 @@ from batchedapi_core.manifest import (
 )
 from batchedapi_serving.cli.documents import Documents
 from batchedapi_serving.cli.machine import usable_cpu_count
-from batchedapi_serving.cli.overrides import Flags, in_effect
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.hardware import visible_gpus
 from batchedapi_serving.logs import LOG_FORMAT, configure_logging
+from batchedapi_serving.overrides import Flags, in_effect
 from batchedapi_serving.recording.file import create
 from batchedapi_serving.settings import (
     BatchingSettings,

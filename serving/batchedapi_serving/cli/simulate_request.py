@@ -13,18 +13,16 @@ from batchedapi_core.manifest import (
     parse_duration,
 )
 from batchedapi_serving.cli.documents import DocumentError, load_documents, manifest_of
-from batchedapi_serving.cli.simulate_assertions import AssertionFormError, parse_assertion
-from batchedapi_serving.cli.simulate_picture import BLOCKS, PLAIN
-from batchedapi_serving.cli.simulate_report import render
-from batchedapi_serving.cli.simulate_run import Simulated, run
-from batchedapi_serving.cli.simulate_settings import Options
-from batchedapi_serving.cli.simulate_setup import (
+from batchedapi_serving.simulating.report import BLOCKS, PLAIN, render
+from batchedapi_serving.simulating.run import AssertionFormError, Simulated, parse_assertion, run
+from batchedapi_serving.simulating.settings import (
     OptionError,
+    Options,
     parse_service,
     parse_startup,
     set_up,
 )
-from batchedapi_serving.cli.simulate_trace import TraceError, parse_trace
+from batchedapi_serving.simulating.trace import TraceError, parse_trace
 
 _MODEL: Final = "model:Model"
 """Whose manifest is taken without a file: every value is its default."""

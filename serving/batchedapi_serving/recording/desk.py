@@ -1,19 +1,148 @@
-"""The desk of a replica that records: the dispatcher's, and a note of everybody who comes to it."""
+"""Records the arrivals that come by a replica's queue; a thread writes them."""
 
+import functools
+import json
 import logging
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
+from typing import Final, NamedTuple, Protocol
 
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import Decoded
 from batchedapi_serving.dispatch.desk import AnswerTo, Desk, Line, Ticket
 from batchedapi_serving.predictor import MethodSpec
-from batchedapi_serving.recording.arrivals import ArrivalLog
-from batchedapi_serving.recording.file import RecordFile
+from batchedapi_serving.recording.file import RecordFile, UnwrittenError
 from batchedapi_serving.settings import RecordingSettings
 
+# Arrivals on their way from the event loop to the file, which may be slow, full or gone.
+#
+# The event loop only ever appends to a queue that is bounded: what does not fit is counted, and
+# said when the recording ends. A thread takes them from there, a few at a time, since it makes
+# text of them while it holds the GIL.
+
 log = logging.getLogger(__name__)
+
+MOST_HELD: Final = 65536
+"""Requests in memory, some 10 MB: seconds of the highest load for a disk that hesitates."""
+FLUSH_SECONDS: Final = 0.2
+STOP_SECONDS: Final = 2.0
+"""For a disk that hangs when the replica stops; within what a drained web process gets to end."""
+_LINES_AT_ONCE: Final = 256
+"""A third of a millisecond of the GIL."""
+_KEYS: Final = 1024
+MIXED: Final = "mixed"
+"""Shape of a request whose rows have several."""
+
+
+class Lines(Protocol):
+    """Where lines go; see file.RecordFile."""
+
+    def append(self, lines: list[bytes]) -> None:
+        """Write them.
+
+        Raises:
+            UnwrittenError: some are not written.
+        """
+
+    def close(self) -> None:
+        """Nothing more comes."""
+
+
+class _Arrival(NamedTuple):
+    time: float
+    rows: int
+    shape: Hashable
+    method: str
+
+
+class ArrivalLog:
+    """Owner of the file and of the thread that writes it, from `start` to `close`."""
+
+    def __init__(self, file: Lines, started: float, most_held: int = MOST_HELD) -> None:
+        """`started` is when the recording began, on the clock of `arrived`."""
+        self._file = file
+        self._started = started
+        self._most_held = most_held
+        self._held: deque[_Arrival] = deque()
+        self._came = 0  # the event loop's
+        self._written = 0  # the thread's
+        self._failing = False
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._write, name="recording", daemon=True)
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    def arrived(
+        self, time: float, rows: int, shapes: Sequence[Hashable] | None, method: str
+    ) -> None:
+        """Take note of a request; it costs two microseconds and never waits."""
+        self._came += 1
+        if len(self._held) < self._most_held:
+            self._held.append(_Arrival(time, rows, _shape_of(shapes), method))
+
+    def close(self, seconds: float = STOP_SECONDS) -> None:
+        """Write what is held and say what could not be, after at most `seconds`."""
+        self._stopping.set()
+        self._thread.join(seconds)
+        written = self._written
+        dropped = self._came - written
+        log.log(
+            logging.WARNING if dropped else logging.INFO,
+            "recording ended",
+            extra={"requests": written, "dropped": dropped},
+        )
+
+    # ------------------------------------------------------------ the thread
+
+    def _write(self) -> None:
+        while not self._stopping.wait(FLUSH_SECONDS):
+            self._flush()
+        self._flush()
+        self._file.close()
+
+    def _flush(self) -> None:
+        """Only this thread takes from the queue, so what it counts is there."""
+        while count := min(len(self._held), _LINES_AT_ONCE):
+            lines = [self._line(self._held.popleft()) for _ in range(count)]
+            try:
+                self._file.append(lines)
+            except UnwrittenError as error:
+                self._failed(error)
+                self._written += count - error.lines
+            else:
+                self._failing = False
+                self._written += count
+
+    def _failed(self, error: UnwrittenError) -> None:
+        if not self._failing:  # each time it begins, not for each line
+            log.warning("recording: requests are dropped", extra={"error": str(error)})
+        self._failing = True
+
+    def _line(self, one: _Arrival) -> bytes:
+        return (
+            f'{{"t": {max(0.0, one.time - self._started):.6f}, "rows": {one.rows},'
+            f' "shape": {_text(one.shape)}, "method": {_text(one.method)}}}\n'
+        ).encode()
+
+
+def _shape_of(shapes: Sequence[Hashable] | None) -> Hashable:
+    if shapes is None:
+        return None
+    first = shapes[0]
+    return first if all(shape == first for shape in shapes) else MIXED
+
+
+@functools.lru_cache(_KEYS)
+def _text(key: Hashable) -> str:
+    return json.dumps(key)
+
+
+# The desk of a replica that records: the dispatcher's, and a note of everybody who comes to it.
 
 
 class RecordingDesk:

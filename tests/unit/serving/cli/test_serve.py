@@ -19,9 +19,9 @@ from batchedapi_core.batching import (
 )
 from batchedapi_core.manifest import parse_api
 from batchedapi_serving.cli.documents import Documents
-from batchedapi_serving.cli.overrides import Flags
 from batchedapi_serving.cli.serve import ServeOptions, replica_settings, revision_of
 from batchedapi_serving.errors import LoadError
+from batchedapi_serving.overrides import Flags
 from batchedapi_serving.settings import BatchingSettings, MethodSettings, ReplicaSettings
 
 OPTIONS = ServeOptions("127.0.0.1", 1, 2, 3.5)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from batchedapi_core.simulation import RecordedTrace
-from batchedapi_serving.cli.simulate_trace import parse_trace
-from batchedapi_serving.recording.arrivals import ArrivalLog
+from batchedapi_serving.recording.desk import ArrivalLog
 from batchedapi_serving.recording.file import RecordFile, UnwrittenError
+from batchedapi_serving.simulating.trace import parse_trace
 
 
 class Disk:

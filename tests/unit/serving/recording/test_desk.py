@@ -10,8 +10,7 @@ import pytest
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import RequestHead, Wire
 from batchedapi_serving.errors import QueueFullError
-from batchedapi_serving.recording.arrivals import ArrivalLog
-from batchedapi_serving.recording.desk import RecordingDesk, recording_desk
+from batchedapi_serving.recording.desk import ArrivalLog, RecordingDesk, recording_desk
 from batchedapi_serving.recording.file import RecordFile
 from batchedapi_serving.settings import RecordingSettings
 from dispatching import Asked, World

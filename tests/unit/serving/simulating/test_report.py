@@ -4,12 +4,19 @@ from dataclasses import replace
 
 from batchedapi_core.scaling import ScalingPolicy
 from batchedapi_core.simulation import RecordedTrace, Service, StepTrace
-from batchedapi_serving.cli.simulate_picture import BLOCKS, HEIGHT, PLAIN, WIDTH, columns_of, draw
-from batchedapi_serving.cli.simulate_report import MOST_CHANGES, render
-from batchedapi_serving.cli.simulate_request import text_of
-from batchedapi_serving.cli.simulate_run import Simulated, run
-from batchedapi_serving.cli.simulate_settings import Setting
-from batchedapi_serving.cli.simulate_setup import Setup
+from batchedapi_serving.cli.simulate import text_of
+from batchedapi_serving.simulating.report import (
+    BLOCKS,
+    HEIGHT,
+    MOST_CHANGES,
+    PLAIN,
+    WIDTH,
+    columns_of,
+    draw,
+    render,
+)
+from batchedapi_serving.simulating.run import Simulated, run
+from batchedapi_serving.simulating.settings import Setting, Setup
 
 SERVICE = Service(0.025, 0.005, 32, 0.020, 0.500)
 SETUP = Setup(

@@ -10,9 +10,9 @@ from batchedapi_core.contract import API_VERSION, KIND
 from batchedapi_core.manifest import BatchedAPI, ManifestError, parse_api
 from batchedapi_core.service_model.service_time import ServiceTime
 from batchedapi_core.simulation import STARTUP
-from batchedapi_serving.cli.simulate_settings import Options
-from batchedapi_serving.cli.simulate_setup import (
+from batchedapi_serving.simulating.settings import (
     OptionError,
+    Options,
     Setup,
     parse_service,
     parse_startup,

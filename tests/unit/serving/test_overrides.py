@@ -6,7 +6,7 @@ import pytest
 
 from batchedapi_core import contract
 from batchedapi_core.manifest import BatchedAPI, ManifestError, parse_api
-from batchedapi_serving.cli.overrides import Flags, in_effect
+from batchedapi_serving.overrides import Flags, in_effect
 
 
 def api(**spec: Any) -> BatchedAPI:

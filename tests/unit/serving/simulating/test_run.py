@@ -4,7 +4,7 @@ from math import inf, nan
 
 import pytest
 
-from batchedapi_serving.cli.simulate_assertions import (
+from batchedapi_serving.simulating.run import (
     AssertionFormError,
     parse_assertion,
     shown,

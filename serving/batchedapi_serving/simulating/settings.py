@@ -1,0 +1,293 @@
+"""What a simulation runs with: from a manifest and options, and where each value is from. Pure."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from batchedapi_core.manifest import (
+    BatchedAPI,
+    ScalingMode,
+    UnitError,
+    format_duration,
+    parse_duration,
+    scaling_policy_of,
+    with_changes,
+)
+from batchedapi_core.scaling import ScalingPolicy
+from batchedapi_core.service_model.service_time import ServiceTime
+from batchedapi_core.simulation import STARTUP, Service
+from batchedapi_serving.overrides import Flags, in_effect
+
+# What a simulation runs with, and where each value is from: printed with every result. Pure.
+
+ASSUMED: Final = "assumed"
+DEFAULT: Final = "default"
+MANIFEST: Final = "manifest"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Options:
+    """Of the command line; None: not given. Durations in seconds."""
+
+    service: ServiceTime | None = None
+    max_batch_size: int | None = None
+    batch_interval: float | None = None
+    max_latency: float | None = None
+    min_replicas: int | None = None
+    max_replicas: int | None = None
+    startup: tuple[float, float] | None = None
+    replicas: int | None = None
+    seed: int = 0
+
+
+class Setting(NamedTuple):
+    """One value that the result depends on."""
+
+    name: str
+    value: str
+    origin: str  # the option, MANIFEST, DEFAULT or ASSUMED
+
+
+_FIELDS: Final = (
+    ("server_side_batching", "max_batch_size"),
+    ("server_side_batching", "batch_interval"),
+    ("server_side_batching", "strategy"),
+    ("server_side_batching", "size_unit"),
+    ("server_side_batching", "max_latency"),
+    ("overload", "max_replica_concurrency"),
+    ("overload", "timeout"),
+    ("autoscaling", "mode"),
+    ("autoscaling", "policy"),
+    ("autoscaling", "min_replicas"),
+    ("autoscaling", "max_replicas"),
+    ("autoscaling", "target_utilization_percent"),
+    ("autoscaling", "window"),
+)
+"""(section, field) of the spec, in the order in which they are printed."""
+_OPTIONS: Final = frozenset(field.name for field in dataclasses.fields(Options))
+
+
+def settings_of(
+    written: BatchedAPI, api: BatchedAPI, service: Service, options: Options
+) -> tuple[Setting, ...]:
+    """One line for each value.
+
+    Args:
+        written: As in the file.
+        api: With the options in place of its own values.
+        service: As made from it.
+        options: As given.
+    """
+    fields = (_field(written, api, service, options, place) for place in _FIELDS)
+    return (
+        Setting(
+            "service time",
+            f"{format_duration(service.fixed)} + {format_duration(service.per_row)} * rows",
+            "--service",
+        ),
+        *fields,
+        *_derived(written, service, options),
+        *_assumed(written, service, options),
+    )
+
+
+def _field(
+    written: BatchedAPI,
+    api: BatchedAPI,
+    service: Service,
+    options: Options,
+    place: tuple[str, str],
+) -> Setting:
+    section, field = place
+    name = f"{_camel(section)}.{_camel(field)}"
+    value = getattr(getattr(api.spec, section), field)
+    if field == "max_batch_size":
+        value = service.max_batch_size  # in effect, where the manifest says nothing
+    if isinstance(value, float):
+        value = format_duration(value)
+    origin = DEFAULT
+    if field in _OPTIONS and getattr(options, field) is not None:
+        origin = "--" + field.replace("_", "-")
+    elif field in getattr(written.spec, section).model_fields_set:
+        origin = MANIFEST
+    return Setting(name, "none" if value is None else str(value), origin)
+
+
+def _derived(written: BatchedAPI, service: Service, options: Options) -> tuple[Setting, ...]:
+    scaling, predictor = written.spec.autoscaling, written.spec.predictor
+    target = "none: only what is refused is a miss"
+    origin = DEFAULT
+    if service.latency_target is not None:
+        percentile = scaling.slo.percentile
+        target = f"{format_duration(service.latency_target)} for {percentile} % of the requests"
+        origin = MANIFEST
+        if scaling.slo.latency is None and options.max_latency is not None:
+            origin = "--max-latency"
+    lanes = {"processes_per_replica", "threads_per_process"} & predictor.model_fields_set
+    behavior = "as written" if scaling.behavior else "of the policy"
+    return (
+        Setting("latency target", target, origin),
+        Setting("lanes of a replica", str(service.lanes), MANIFEST if lanes else DEFAULT),
+        Setting("autoscaling.behavior", behavior, MANIFEST if scaling.behavior else DEFAULT),
+    )
+
+
+def _assumed(written: BatchedAPI, service: Service, options: Options) -> list[Setting]:
+    least, most = options.startup or STARTUP
+    startup = f"{format_duration(least)}..{format_duration(most)}"
+    own = sum(method.server_side_batching is not None for method in written.spec.predictor.methods)
+    settings = [
+        Setting("start-up of a replica", startup, "--startup" if options.startup else ASSUMED),
+        Setting("noise of a batch's time", f"{100 * service.noise:g}% log-normal", ASSUMED),
+        Setting(
+            "cold batches", f"the first {service.cold_batches} of a new replica take twice", ASSUMED
+        ),
+        Setting("balancing", "each request to a random ready replica", ASSUMED),
+        Setting("clients", "strangers: nobody waits for an answer to ask again", ASSUMED),
+        Setting("outside the batches", "no time: HTTP, encoding, the network", ASSUMED),
+        Setting("seed", str(options.seed), "--seed" if options.seed else DEFAULT),
+    ]
+    if own:
+        text = f"{own} with batching of their own run with the common one"
+        settings.append(Setting("methods", text, ASSUMED))
+    return settings
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.title() for word in rest)
+
+
+# From a manifest and options to a simulation. Pure.
+
+
+class OptionError(ValueError):
+    """An option that says nothing usable; names the option, what was expected and what came."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What to simulate."""
+
+    service: Service
+    policy: ScalingPolicy | None  # None: the number of replicas is fixed
+    replicas: int | None  # at the beginning; None: as many as the first load needs
+    min_replicas: int
+    max_replicas: int
+    startup: tuple[float, float]  # seconds
+    quantile: float  # of the requests, to be within the target
+    seed: int
+    settings: tuple[Setting, ...]
+
+
+def parse_service(text: str) -> ServiceTime:
+    """`a=8ms,b=0.15ms`: seconds of a batch, and of each row in it.
+
+    Raises:
+        OptionError: it is none.
+    """
+    expected = "--service: expected a=DURATION,b=DURATION (of a batch, and of each row in it)"
+    parts = dict(part.partition("=")[::2] for part in text.replace(" ", "").split(","))
+    if set(parts) != {"a", "b"}:
+        raise OptionError(f"{expected}, such as a=8ms,b=0.15ms, got {text!r}")
+    try:
+        time = ServiceTime(parse_duration(parts["a"]), parse_duration(parts["b"]))
+    except UnitError as error:
+        raise OptionError(f"--service {text}: {error}") from error
+    if time.fixed + time.per_row <= 0.0:
+        raise OptionError(f"{expected} that are not both 0, got {text!r}")
+    return time
+
+
+def parse_startup(text: str) -> tuple[float, float]:
+    """`20s..60s`, or one duration for every replica.
+
+    Raises:
+        OptionError: it is neither.
+    """
+    least, _, most = text.partition("..")
+    try:
+        span = parse_duration(least.strip()), parse_duration((most or least).strip())
+    except UnitError as error:
+        raise OptionError(f"--startup {text}: {error}, or two of them as 20s..60s") from error
+    if span[0] > span[1]:
+        raise OptionError(f"--startup: expected the shorter first, as 20s..60s, got {text!r}")
+    return span
+
+
+def set_up(api: BatchedAPI, options: Options) -> Setup:
+    """Everything that a simulation of `api` needs.
+
+    Raises:
+        ManifestError: an option does not go with the manifest.
+        OptionError: nobody says how long a batch takes.
+    """
+    if options.service is None:
+        raise OptionError(
+            f"--service: expected how long a batch takes, which no manifest says; `batchedapi check"
+            f" -f FILE` measures it: t(n) = a + b * n is --service a=...,b=... (of"
+            f" {api.metadata.name})"
+        )
+    written = in_effect(api, Flags(), {}, 1)
+    api = _changed(written, options)
+    scaling = api.spec.autoscaling
+    policy = scaling_policy_of(api)
+    service = _service(api, options.service, policy)
+    native = scaling.mode is ScalingMode.NATIVE
+    replicas = options.replicas
+    if replicas is None and not native:
+        replicas = api.spec.replicas
+    return Setup(
+        service=service,
+        policy=policy if native else None,
+        replicas=replicas if replicas is not None else scaling.init_replicas,
+        min_replicas=scaling.min_replicas,
+        max_replicas=scaling.max_replicas,
+        startup=options.startup or STARTUP,
+        quantile=scaling.slo.percentile / 100,
+        seed=options.seed,
+        settings=settings_of(written, api, service, options),
+    )
+
+
+def _changed(api: BatchedAPI, options: Options) -> BatchedAPI:
+    batching: dict[str, Any] = {}
+    scaling: dict[str, Any] = {}
+    if options.max_batch_size is not None:
+        batching["maxBatchSize"] = options.max_batch_size
+    if options.batch_interval is not None:
+        batching["batchInterval"] = format_duration(options.batch_interval)
+    if options.max_latency is not None:
+        batching["maxLatency"] = format_duration(options.max_latency)
+    if options.min_replicas is not None:
+        scaling["minReplicas"] = options.min_replicas
+    if options.max_replicas is not None:
+        scaling["maxReplicas"] = options.max_replicas
+    changes: Mapping[str, Mapping[str, Any]] = {
+        "serverSideBatching": batching,
+        "autoscaling": scaling,
+    }
+    return with_changes(api, {name: fields for name, fields in changes.items() if fields})
+
+
+def _service(api: BatchedAPI, time: ServiceTime, policy: ScalingPolicy) -> Service:
+    """A replica that runs what the manifest says, as the autoscaler takes it to."""
+    batching, overload = api.spec.server_side_batching, api.spec.overload
+    size = policy.max_batch_size
+    return Service(
+        fixed=time.fixed,
+        per_row=time.per_row,
+        max_batch_size=size,
+        batch_interval=policy.batch_interval,
+        latency_target=policy.latency_target,
+        strategy=batching.strategy,
+        max_latency=batching.max_latency,
+        max_in_flight=overload.max_replica_concurrency,
+        timeout=overload.timeout or math.inf,
+        lanes=policy.lanes,
+        size_unit=batching.size_unit,
+        preferred_sizes=tuple(n for n in sorted(batching.preferred_batch_sizes) if n <= size),
+        queue_order=batching.queue_order,
+    )
