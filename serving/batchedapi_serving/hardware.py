@@ -54,15 +54,12 @@ def visible_gpus(
         environment: Of the supervisor; its CUDA_VISIBLE_DEVICES, if set, is the answer.
         nodes: Names of device files; None: those in /dev.
     """
-    names = _device_files() if nodes is None else nodes
-    count = sum(_NODE.fullmatch(name) is not None for name in names)
+    if nodes is None:
+        nodes = [path.name for path in _DEVICES.iterdir()] if _DEVICES.is_dir() else []
+    count = sum(_NODE.fullmatch(name) is not None for name in nodes)
     return visible_devices(
         environment.get(VISIBLE), environment.get("NVIDIA_VISIBLE_DEVICES"), count
     )
-
-
-def _device_files() -> list[str]:
-    return [path.name for path in _DEVICES.iterdir()] if _DEVICES.is_dir() else []
 
 
 def _text(path: Path) -> str:

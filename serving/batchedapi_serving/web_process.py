@@ -358,10 +358,7 @@ class _Stop:
         loop = asyncio.get_running_loop()
         if loop.time() < min(last, self._frontend.accepted_at + _QUIET_SECONDS):
             loop.call_later(_QUIET_SECONDS / 4, self._stop_when_quiet, last)
-        else:
-            self._stop_accepting()
-
-    def _stop_accepting(self) -> None:
+            return
         self._server.should_exit = True
         if self._stop_grpc is not None:
             self._grpc_stops = asyncio.create_task(self._stop_grpc(self._settings.timeout))

@@ -93,11 +93,6 @@ class Service:
         finally:
             self._go.set()
 
-    async def _may_go(self, context: ServicerContext) -> None:
-        left = context.time_remaining()
-        with contextlib.suppress(TimeoutError):  # late is worse than during the stop
-            await asyncio.wait_for(self._go.wait(), None if left is None else left / 2)
-
     async def server_live(
         self, _: messages.ServerLiveRequest, __: ServicerContext
     ) -> messages.ServerLiveResponse:
@@ -166,7 +161,9 @@ class Service:
         finally:
             held.released()
         if not self._go.is_set():
-            await self._may_go(context)
+            left = context.time_remaining()
+            with contextlib.suppress(TimeoutError):  # late is worse than during the stop
+                await asyncio.wait_for(self._go.wait(), None if left is None else left / 2)
         if answer.status != _OK:
             await _fail(context, answer, request_id)
         context.set_trailing_metadata(trailing_metadata(answer, request_id))

@@ -108,8 +108,8 @@ class ModelProcesses:
                 group.create_task(self._keep(index))
 
     async def _keep(self, index: int) -> None:
-        if index > 0 and not await self._turn_came():
-            return
+        if index > 0:  # the first loads alone
+            await first_of(self._first_loaded.wait(), self._life.stopping.wait())
         child, backoff, crashes = self._children[index], Backoff(), CrashLoop()
         turn: Turn = self._loading
         while not self._life.stopping.is_set():
@@ -139,11 +139,6 @@ class ModelProcesses:
             self._life.fail(CrashLoopError(f"{text}: {failure.reason}: {failure}"))
             return True
         return False
-
-    async def _turn_came(self) -> bool:
-        """Wait for the first to be loaded; False: the replica stops instead."""
-        await first_of(self._first_loaded.wait(), self._life.stopping.wait())
-        return not self._life.stopping.is_set()
 
     async def _run(self, index: int, child: Child, turn: Turn) -> tuple[_End, LoadError]:
         """One process from start to end; `turn` is held while it loads."""

@@ -85,7 +85,7 @@ class Supervisor:
         Raises:
             LoadError: the predictor could not be started at all, or not be kept alive.
         """
-        loop, life = asyncio.get_running_loop(), self._life
+        loop, life, settings = asyncio.get_running_loop(), self._life, self._settings
         loop.set_exception_handler(life.callback_failed)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._asked_to_stop)
@@ -95,7 +95,12 @@ class Supervisor:
             models := life.kept("keeper of model processes", self._load_and_keep_models()),
             life.kept("admin port", self._admin_server().serve()),
             life.kept("watch of readiness", self._watch_readiness()),
-            life.kept("watch of memory", self._watch_memory()),
+            life.kept(
+                "watch of memory",
+                watch_memory(
+                    settings.processes, self._cpus, lambda: self._models.pids, self._memory
+                ),
+            ),
         ]
         try:
             await life.draining.wait()
@@ -133,10 +138,6 @@ class Supervisor:
             self._readiness.look(self._memory[slots.BEAT], lanes)
             if able != self._readiness.able:
                 log.warning("readiness", extra={"able": not able, "lanes": lanes})
-
-    async def _watch_memory(self) -> None:
-        settings, pids = self._settings, lambda: self._models.pids
-        await watch_memory(settings.processes, self._cpus, pids, self._memory)
 
     def _asked_to_stop(self) -> None:
         if self._life.draining.is_set():  # asked twice: at once

@@ -148,7 +148,8 @@ def tensor_schema(tensor: Tensor) -> Schema:
     """Nested lists of numbers; a variable dimension has any length."""
     schema = number_schema(tensor)
     for length in reversed(tensor.shape):
-        bounds = {"minItems": 1} if isinstance(length, str) else _exactly(length)
+        variable = isinstance(length, str)
+        bounds = {"minItems": 1} if variable else {"minItems": length, "maxItems": length}
         schema = {"type": "array", **bounds, "items": schema}
     return schema
 
@@ -165,10 +166,6 @@ def number_schema(tensor: Tensor) -> Schema:
     bits = int(dtype.removeprefix("U").removeprefix("INT"))
     low, high = (0, 2**bits - 1) if dtype[0] == "U" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     return {"type": "integer", "minimum": low, "maximum": high}
-
-
-def _exactly(length: int) -> Schema:
-    return {"minItems": length, "maxItems": length}
 
 
 def example_of(method: MethodSpec | None) -> Any:

@@ -336,16 +336,13 @@ class RequestParser:
                 more = True
         if hosts != 1 or more:
             self._read_version()
-            self._check_hosts(hosts)
+            if hosts > 1 or (hosts == 0 and not self._old):
+                raise MalformedError(f"header Host: expected one, got {hosts or 'none'}")
             self._read_more()
 
     def _read_version(self) -> None:
         """Only when it matters: asking costs as much as the rest of a head."""
         self._old = self._parser.get_http_version() == _OLD
-
-    def _check_hosts(self, hosts: int) -> None:
-        if hosts > 1 or (hosts == 0 and not self._old):
-            raise MalformedError(f"header Host: expected one, got {hosts or 'none'}")
 
     def _read_more(self) -> None:
         for name, value in self._headers:
