@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from batchedapi_serving.codecs import codec_for
 from batchedapi_serving.ipc.frames import Meta
 from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.model.submit import LocalAnswers
@@ -22,11 +21,7 @@ class LocalChannel(ChannelLoop):
         self, runner: BatchRunner, methods: Sequence[MethodSpec], settings: ReplicaSettings
     ) -> None:
         """Answer submits with these methods from now on."""
-        codecs = {
-            spec.name: codec_for(spec, settings.of_method(spec.name), settings.name)
-            for spec in methods
-        }
-        self._answers = LocalAnswers(runner, codecs)
+        self._answers = LocalAnswers(runner, methods, settings)
 
     async def submit(self, meta: Meta, payload: Sequence[bytes]) -> tuple[Meta, bytes]:
         """See ChannelLoop.submit."""

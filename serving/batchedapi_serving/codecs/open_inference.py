@@ -210,8 +210,11 @@ def read_request(body: SplitBody) -> InferRequest:
         )
     wanted = value.get("outputs")
     outputs = [] if wanted is None else _objects(wanted, "outputs")
+    request_id = value.get("id")
+    if request_id is not None and not isinstance(request_id, str):
+        raise InvalidInputError(f"id: expected a string, got {brief(request_id)}")
     return InferRequest(
-        _id(value.get("id")),
+        request_id,
         inputs,
         [_requested(output, f"outputs[{i}]", binary) for i, output in enumerate(outputs)],
         binary,
@@ -272,12 +275,6 @@ def _flat(data: Any, shape: Sequence[int], place: str) -> list[Any]:
             f"{place}: expected {count} elements for shape {list(shape)}, got {len(flat)}"
         )
     return flat
-
-
-def _id(value: Any) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise InvalidInputError(f"id: expected a string, got {brief(value)}")
-    return value
 
 
 def _requested(output: dict[str, Any], place: str, default: bool) -> RequestedOutput:  # noqa: FBT001 - a member's default, not a mode

@@ -74,16 +74,16 @@ def model_metadata(model: str, method: MethodSpec) -> dict[str, Any]:
 
 def _tensors(declared: Mapping[str, Tensor], items: Mapping[str, str]) -> list[dict[str, Any]]:
     tensors = [
-        {"name": name, "datatype": tensor.dtype, "shape": [_ANY, *map(_length, tensor.shape)]}
+        {
+            "name": name,
+            "datatype": tensor.dtype,
+            "shape": [_ANY, *(n if isinstance(n, int) else _ANY for n in tensor.shape)],
+        }
         for name, tensor in declared.items()
     ]
     return tensors or [
         {"name": name, "datatype": datatype, "shape": [_ANY]} for name, datatype in items.items()
     ]
-
-
-def _length(dimension: int | str) -> int:
-    return dimension if isinstance(dimension, int) else _ANY
 
 
 def server_live(*, live: bool) -> dict[str, Any]:

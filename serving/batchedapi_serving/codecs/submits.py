@@ -73,8 +73,10 @@ def answered_rows(spec: MethodSpec, meta: Meta, payload: bytes) -> Any:
         if spec.inputs and failed is not None:  # an array has no place for the error of one row
             raise SubmitError(failed.status, str(orjson.loads(failed.body)["message"]))
         return [_item(*item) for item in items]
+    (_, _, shape), *_ = meta["outputs"]
+    rows = len(shape) if isinstance(shape[0], list) else int(shape[0])
     try:
-        arrays = results.arrays(0, _rows(meta))
+        arrays = results.arrays(0, rows)
     except PredictorError as error:
         raise SubmitError(error.status, f"{spec.name}: {error}") from error
     # Copies, because these are read-only.
@@ -134,11 +136,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
         return value.tolist()
     raise TypeError(f"{type(value).__name__} is not JSON")
-
-
-def _rows(meta: Meta) -> int:
-    (_, _, shape), *_ = meta["outputs"]
-    return len(shape) if isinstance(shape[0], list) else int(shape[0])
 
 
 def _item(status: int, kind: str, body: bytes) -> Any:

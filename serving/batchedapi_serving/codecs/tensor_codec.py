@@ -176,7 +176,8 @@ class RowPacker:
         numbers = row if self._flat else self._flattened(row, place)
         if type(numbers) is not list:
             raise self._wrong_shape(row, place)
-        if (may_hold_bool or self._is_bool) and not self._types_fit(numbers):
+        is_bool = self._is_bool
+        if (may_hold_bool or is_bool) and any((type(n) is bool) != is_bool for n in numbers):
             raise self._culprit(numbers, place)
         try:
             return self._pack(*numbers)
@@ -195,9 +196,6 @@ class RowPacker:
                 raise self._wrong_shape(row, place)
             level = list(itertools.chain.from_iterable(level))
         return level
-
-    def _types_fit(self, numbers: Sequence[Any]) -> bool:
-        return all((type(number) is bool) == self._is_bool for number in numbers)
 
     def _wrong_shape(self, row: Any, place: str) -> InvalidInputError:
         return wrong_shape(row, self._tensor, place)

@@ -205,9 +205,9 @@ def _splitter(method: MethodSpec) -> Callable[[Any, Meta], Result]:
     """What frames the answers of one method; it raises PredictorError for what cannot be framed."""
     split: Callable[[Any, Meta], Result]
     if not method.batched:
-        split = _split_call
+        split = split_call
     elif not method.inputs:
-        split = _split_items
+        split = split_items
     else:
         split = TensorSplitter(method).split
 
@@ -217,14 +217,6 @@ def _splitter(method: MethodSpec) -> Callable[[Any, Meta], Result]:
         return split(answer, meta)
 
     return checked
-
-
-def _split_call(answer: Any, _: Meta) -> Result:
-    return split_call(answer)
-
-
-def _split_items(answer: Any, meta: Meta) -> Result:
-    return split_items(answer, meta["rows"])
 
 
 def _check_whole(method: MethodSpec, answer: Any) -> None:

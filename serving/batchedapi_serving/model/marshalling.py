@@ -197,19 +197,17 @@ def _as_array(value: Any, tensor: Tensor | None, place: str) -> Array:
         )
     if tensor is not None and array.dtype.str == tensor.numpy_dtype:
         return array
-    if tensor is not None and not _castable(array.dtype, np.dtype(tensor.numpy_dtype)):
-        raise PredictorError(
-            f"{place}expected {tensor.dtype} values, got an array of {array.dtype}"
-        )
+    if tensor is not None:
+        declared = np.dtype(tensor.numpy_dtype)
+        # Integers of any kind are taken for integers: their range is checked.
+        integers = array.dtype.kind in "iu" and declared.kind in "iu"
+        if not (integers or np.can_cast(array.dtype, declared, "same_kind")):
+            raise PredictorError(
+                f"{place}expected {tensor.dtype} values, got an array of {array.dtype}"
+            )
     if array.dtype.kind not in "biuf" or (tensor is None and array.dtype.itemsize > _WIDEST):
         raise PredictorError(f"{place}expected numbers, got an array of {array.dtype}")
     return array
-
-
-def _castable(given: np.dtype[Any], declared: np.dtype[Any]) -> bool:
-    """Whether values are of a fitting kind; integers of any, for their range is checked."""
-    integers = given.kind in "iu" and declared.kind in "iu"
-    return integers or np.can_cast(given, declared, "same_kind")
 
 
 def _rows_first(array: Array, rows: int, batch_dim: int, place: str) -> Array:
@@ -277,12 +275,13 @@ def _rows_with(method: MethodSpec, refused: Mapping[str, Array], lengths: Length
     return sorted(rows)
 
 
-def split_items(answer: Any, rows: int) -> tuple[Meta, Sequence[bytes]]:
+def split_items(answer: Any, meta: Meta) -> tuple[Meta, Sequence[bytes]]:
     """Check the list that a method answered and write each item as JSON.
 
     Raises:
         PredictorError: not a list of as many items as came in.
     """
+    rows = meta["rows"]
     if isinstance(answer, np.ndarray):
         answer = list(answer)
     if not isinstance(answer, list | tuple):
@@ -292,7 +291,7 @@ def split_items(answer: Any, rows: int) -> tuple[Meta, Sequence[bytes]]:
     return item_frame([_item(value) for value in answer])
 
 
-def split_call(value: Any) -> tuple[Meta, Sequence[bytes]]:
+def split_call(value: Any, _: Meta) -> tuple[Meta, Sequence[bytes]]:
     """Write what a method answered to one request: bytes, text, or a value as JSON."""
     if isinstance(value, bytes | bytearray):
         return item_frame([Item(OK, "bytes", bytes(value))])

@@ -8,10 +8,8 @@ import json
 import logging
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
-from batchedapi_serving.codecs import Codec, codec_for
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.hardware import visible_gpus
 from batchedapi_serving.model.batch import BatchRunner
@@ -86,7 +84,7 @@ def load(
     runner = BatchRunner(predictor, methods)
     if any(method.is_async for method in methods):
         channel.start()
-    submitter.local = LocalAnswers(runner, _codecs(methods, settings))
+    submitter.local = LocalAnswers(runner, methods, settings)
     timings = {}
     for method in methods:
         size, sizes = method.max_batch_size, settings.warm_up_sizes
@@ -102,13 +100,6 @@ def load(
             timings[method.name] = found.timings
     submitter.local = None
     return runner, methods, timings
-
-
-def _codecs(methods: Sequence[MethodSpec], settings: ReplicaSettings) -> dict[str, Codec]:
-    return {
-        method.name: codec_for(method, settings.of_method(method.name), settings.name)
-        for method in methods
-    }
 
 
 def _tell_loaded() -> None:

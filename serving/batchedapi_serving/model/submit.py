@@ -4,16 +4,17 @@ During the warm-up there is no queue yet, and rows are answered by that method a
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
-from batchedapi_serving.codecs import Codec, Collated, Encoded, Results
+from batchedapi_serving.codecs import Codec, Collated, Encoded, Results, codec_for
 from batchedapi_serving.codecs.submits import answered_rows, rows_frame, submitted_rows
 from batchedapi_serving.errors import ServingError
 from batchedapi_serving.ipc.frames import Meta, Payload
 from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.model.worker import ChannelLoop, ConnectionLostError
 from batchedapi_serving.predictor import MethodSpec, SubmitError
+from batchedapi_serving.settings import ReplicaSettings
 
 _WHERE: Final = (
     "context.submit({!r}): expected to be awaited in an async method of the predictor; write"
@@ -58,9 +59,14 @@ class _FailedError(Exception):
 class LocalAnswers:
     """Answers rows in this process, without a queue."""
 
-    def __init__(self, runner: BatchRunner, codecs: Mapping[str, Codec]) -> None:
+    def __init__(
+        self, runner: BatchRunner, methods: Sequence[MethodSpec], settings: ReplicaSettings
+    ) -> None:
         self._runner = runner
-        self._codecs = codecs
+        self._codecs = {
+            method.name: codec_for(method, settings.of_method(method.name), settings.name)
+            for method in methods
+        }
 
     async def answer(self, meta: Meta, payload: bytes) -> tuple[Meta, bytes]:
         """As the dispatcher would answer a submit's frame."""

@@ -8,9 +8,9 @@ import shutil
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from http.client import HTTPException, HTTPMessage, HTTPResponse
+from http.client import HTTPException, HTTPMessage
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
@@ -80,7 +80,8 @@ def download_file(url: str, target: Path) -> None:
     try:
         with opener.open(request, timeout=TIMEOUT_SECONDS) as response:
             length = response.headers.get("content-length")
-            store(_chunks(response), target, None if length is None else int(length))
+            chunks = iter(lambda: response.read(CHUNK), b"")
+            store(chunks, target, None if length is None else int(length))
     except urllib.error.HTTPError as error:
         text = f"{error.code} {error.reason}"
         if error.code in _TRY_AGAIN:
@@ -116,11 +117,6 @@ class _HttpsOnly(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def _chunks(response: HTTPResponse) -> Iterator[bytes]:
-    while chunk := response.read(CHUNK):
-        yield chunk
-
-
 if TYPE_CHECKING:
     from obstore.store import S3Store
 
@@ -152,7 +148,8 @@ def download_objects(bucket: Bucket, uri: str, folder: Path) -> Path:
             target = folder / _relative(path, bucket.key, uri)
             target.parent.mkdir(parents=True, exist_ok=True)
             result = obstore.get(connection, path)
-            store(_bytes(result.stream(min_chunk_size=CHUNK)), target, size)
+            chunks = (bytes(chunk) for chunk in result.stream(min_chunk_size=CHUNK))
+            store(chunks, target, size)
     except (exceptions.NotFoundError, exceptions.PermissionDeniedError,
             exceptions.UnauthenticatedError) as error:  # fmt: skip
         raise DownloadFailedError(uri, _first_line(error)) from error
@@ -199,11 +196,6 @@ def _relative(path: str, key: str, uri: str) -> str:
     if ".." in inside.split("/") or not inside:
         raise DownloadFailedError(uri, f"expected keys that are paths, got {path!r}")
     return inside
-
-
-def _bytes(chunks: Iterator[object]) -> Iterator[bytes]:
-    for chunk in chunks:
-        yield bytes(chunk)  # type: ignore[call-overload]  # obstore's Bytes is a buffer
 
 
 def _first_line(error: BaseException) -> str:

@@ -34,7 +34,7 @@ JSON_HEAD = RequestHead(b"", b"", ())
 
 def results(answers: list[object]) -> Results:
     """Of a batch that answered `answers`."""
-    meta, parts = split_items(answers, len(answers))
+    meta, parts = split_items(answers, {"rows": len(answers)})
     return ITEMS.results(meta, b"".join(parts))
 
 

@@ -20,7 +20,7 @@ TRICKY = 'say "request_id":null, \\ and more'
 
 def answered(values: list[object], reply: object = INSTANCES) -> Answer:
     """What a predictor's answers become, as a model process and a reply write them."""
-    meta, buffers = split_items(values, len(values))
+    meta, buffers = split_items(values, {"rows": len(values)})
     results = item_results(meta, b"".join(buffers))
     return reply.answer(results, 0, len(values), None)  # type: ignore[attr-defined,no-any-return]  # all are
 

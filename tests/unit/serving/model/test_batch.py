@@ -164,7 +164,7 @@ def test_null_text_and_none_are_fine_answers() -> None:
     """Only a number that is not finite is not."""
     values = [None, "null", {"null": [None, 1.5]}, np.array([1, 2])]
 
-    result = split_items(values, 4)
+    result = split_items(values, {"rows": 4})
 
     assert [None, "null", {"null": [None, 1.5]}, [1, 2]] == bodies(result)
 
@@ -173,9 +173,9 @@ def test_arrays_as_items_may_have_any_layout() -> None:
     """Rows of a transposed array, slices, and an array for the whole list."""
     transposed = np.arange(6).reshape(3, 2).T
 
-    assert [[0, 2, 4], [1, 3, 5]] == bodies(split_items(transposed, 2))
-    assert [[0, 2]] == bodies(split_items([np.arange(4)[::2]], 1))
-    assert [500] == statuses(split_items([np.array([object()])[::1]], 1))
+    assert [[0, 2, 4], [1, 3, 5]] == bodies(split_items(transposed, {"rows": 2}))
+    assert [[0, 2]] == bodies(split_items([np.arange(4)[::2]], {"rows": 1}))
+    assert [500] == statuses(split_items([np.array([object()])[::1]], {"rows": 1}))
 
 
 def test_a_surrogate_in_a_message_does_not_break_the_answer() -> None:
