@@ -1,7 +1,10 @@
 """The operator's two ports: health and metrics for everybody, decisions on loopback alone."""
 
+import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Final
 
 from aiohttp import web
@@ -11,6 +14,46 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from batchedapi_core import contract
 from batchedapi_operator.keys import JsonObject, ObjectKey
 from batchedapi_operator.settings import PATH_DECISIONS
+
+# Whether the loops of the process go round; what liveness goes by.
+#
+# A loop that waits for an apiserver that does not answer goes round all the same: its requests
+# end after a time. A restart would not help it, and would forget what was seen of every load.
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Loop:
+    longest: float
+    """Seconds that a round takes at most."""
+    last: float
+
+
+@dataclass(slots=True)
+class Heartbeats:
+    """Written by each loop, also of another thread; read by the admin port."""
+
+    monotonic: Callable[[], float] = time.monotonic
+    _loops: dict[str, _Loop] = field(default_factory=dict)
+
+    def of(self, name: str, longest: float) -> Callable[[], None]:
+        """What a loop is to call once a round, from now on; a round takes `longest` seconds."""
+        loop = self._loops[name] = _Loop(longest, self.monotonic())
+
+        def beat() -> None:
+            loop.last = self.monotonic()
+
+        return beat
+
+    def all_live(self) -> bool:
+        """Whether no loop is overdue; says which one is."""
+        now = self.monotonic()
+        stuck = [name for name, one in self._loops.items() if now - one.last > one.longest]
+        if stuck:
+            log.error("loops are stuck", extra={"loops": ", ".join(stuck)})
+        return not stuck
+
 
 DEFAULT_LAST: Final = 10
 """Decisions that are answered with where nobody says how many."""

@@ -1,6 +1,7 @@
 """The operator's process: its parts, brought up together and stopped together."""
 
 import asyncio
+import ctypes
 import logging
 import random
 import signal
@@ -10,14 +11,12 @@ from contextlib import suppress
 from typing import Final
 
 from batchedapi_core import contract
-from batchedapi_operator.admin import admin_server, decisions_server
-from batchedapi_operator.allocator import give_back_large_blocks
+from batchedapi_operator.admin import Heartbeats, admin_server, decisions_server
 from batchedapi_operator.autoscaling.loop import Autoscaler
 from batchedapi_operator.autoscaling.scrape import Scraper
 from batchedapi_operator.cluster import Cluster
 from batchedapi_operator.errors import ApplyError
 from batchedapi_operator.handlers import watch_cluster
-from batchedapi_operator.heartbeats import Heartbeats
 from batchedapi_operator.keys import (
     BATCHED_APIS,
     CONFIG_MAPS,
@@ -36,6 +35,24 @@ from batchedapi_operator.sources import WATCH_SECONDS, SourceWatch
 from batchedapi_operator.store import Store
 
 log = logging.getLogger(__name__)
+
+# What the C allocator keeps of memory that is free.
+
+LARGE_BYTES: Final = 128 * 1024
+"""Blocks from that size on are given back to the system when they are freed."""
+_MMAP_THRESHOLD: Final = -3  # M_MMAP_THRESHOLD of malloc.h
+
+
+def give_back_large_blocks() -> None:
+    """Keep glibc from raising `LARGE_BYTES` to the size of whatever was freed first.
+
+    Each TLS connection has a buffer of 256 KiB. Once one of them was closed, the next would lie on
+    the heap, between smaller blocks that outlive it, and the heap could not shrink any more.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None or mallopt(_MMAP_THRESHOLD, LARGE_BYTES) != 1:
+        log.debug("the C library has no threshold for large blocks")
+
 
 RELIST_SECONDS: Final = 30.0
 """Between two lists of APIs and children: what was deleted while a watch was cut off comes back."""

@@ -25,9 +25,8 @@ from autoscaler_tick import Apiserver, pages_of_a_replica, put_api
 from harness.report import Table, environment, help_of, out_option, report
 
 from batchedapi_core.scaling import SECONDS_BETWEEN_LOOKS
-from batchedapi_operator.autoscaling.exposition import MAX_SERIES
 from batchedapi_operator.autoscaling.loop import Autoscaler
-from batchedapi_operator.autoscaling.metrics_page import MetricsPage
+from batchedapi_operator.autoscaling.metrics_page import MAX_SERIES, MetricsPage
 from batchedapi_operator.autoscaling.scrape import Outcome, Scraper
 from batchedapi_operator.keys import JsonObject, ObjectKey
 from batchedapi_operator.metrics import Metrics

@@ -20,7 +20,7 @@ from batchedapi_operator.autoscaling.advice import (
     notes_of_advice,
     standing_in,
 )
-from batchedapi_operator.autoscaling.bottleneck import evidence_of
+from batchedapi_operator.autoscaling.bottleneck import Rise, evidence_of, release_percent
 from batchedapi_operator.autoscaling.in_effect import (
     effective_of,
     policy_of,
@@ -29,10 +29,9 @@ from batchedapi_operator.autoscaling.in_effect import (
     unready_of,
 )
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
-from batchedapi_operator.autoscaling.news import is_old, news, states_differ
+from batchedapi_operator.autoscaling.report import is_old, news, states_differ
 from batchedapi_operator.autoscaling.ring import DecisionRing
 from batchedapi_operator.autoscaling.scrape import Outcome, Scrapes
-from batchedapi_operator.autoscaling.tally import Rise, release_percent
 from batchedapi_operator.autoscaling.watched import SECONDS_BEFORE_HOLD, Manifests, Watched
 from batchedapi_operator.autoscaling.writes import Writes
 from batchedapi_operator.cluster import Cluster, rfc3339, utc_now

@@ -15,8 +15,13 @@ from typing import Any, Final, Protocol, Self
 import aiohttp
 
 from batchedapi_core import contract
-from batchedapi_operator.autoscaling.exposition import MAX_BYTES, Layout, Table
-from batchedapi_operator.autoscaling.metrics_page import MetricsPage, parse_page
+from batchedapi_operator.autoscaling.metrics_page import (
+    MAX_BYTES,
+    Layout,
+    MetricsPage,
+    Table,
+    parse_page,
+)
 from batchedapi_operator.errors import MetricsUnavailableError
 from batchedapi_operator.reconcile.views import PodView
 

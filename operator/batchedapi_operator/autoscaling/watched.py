@@ -10,8 +10,8 @@ from batchedapi_core.placement import AdviceReason
 from batchedapi_core.scaling import ClampName, Reason, ScalingDecision, ScalingState
 from batchedapi_core.scaling.forecast import Series
 from batchedapi_operator.autoscaling.advice import standing_in
+from batchedapi_operator.autoscaling.bottleneck import Tally
 from batchedapi_operator.autoscaling.report import is_inactive
-from batchedapi_operator.autoscaling.tally import Tally
 from batchedapi_operator.events import Note
 from batchedapi_operator.keys import JsonObject, ObjectKey
 from batchedapi_operator.reconcile.plan import parsed

@@ -12,10 +12,11 @@ from batchedapi_operator.plugin.cluster import (
     read_decisions,
     read_status,
 )
-from batchedapi_operator.plugin.history import history_table, joined
 from batchedapi_operator.plugin.why import (
     NoDecisionError,
     explain_decision,
+    history_table,
+    joined,
     newest,
     standing_aside,
 )

@@ -1,8 +1,7 @@
 """The objects that the operator makes of a BatchedAPI; one kind a file, every builder pure."""
 
 from batchedapi_operator.resources.configmap import Revision, build_config_map, revision_of
-from batchedapi_operator.resources.deployment import build_deployment
-from batchedapi_operator.resources.service import build_service, url
+from batchedapi_operator.resources.deployment import build_deployment, build_service, url
 from batchedapi_operator.resources.setting import Running
 
 __all__ = [

@@ -1,14 +1,54 @@
-"""The Deployment that runs the replicas of an API."""
+"""The Deployment that runs the replicas of an API, and the Service in front of them."""
 
 import math
 from typing import Final
 
 from batchedapi_core import contract
 from batchedapi_core.manifest import BatchedAPI, format_duration
-from batchedapi_operator.keys import DEPLOYMENTS, JsonObject
+from batchedapi_operator.keys import DEPLOYMENTS, SERVICES, JsonObject
 from batchedapi_operator.resources.configmap import Revision
 from batchedapi_operator.resources.names import head, labels, selector_labels
 from batchedapi_operator.resources.setting import setting_of
+
+# The Service in front of the replicas: the API's name, port 80.
+
+
+def build_service(api: BatchedAPI) -> JsonObject:
+    """A ClusterIP Service; the address is the apiserver's to choose."""
+    body = head(api, SERVICES, api.metadata.name)
+    ports: list[JsonObject] = [
+        {
+            "name": contract.HTTP_PORT_NAME,
+            "port": contract.SERVICE_PORT,
+            "targetPort": contract.HTTP_PORT_NAME,
+            "protocol": "TCP",
+        }
+    ]
+    if api.spec.networking.grpc:
+        ports.append(
+            {
+                "name": contract.GRPC_PORT_NAME,
+                "port": contract.GRPC_PORT,
+                "targetPort": contract.GRPC_PORT_NAME,
+                "protocol": "TCP",
+                # what tells gateways and meshes that it is HTTP/2 without TLS
+                "appProtocol": "kubernetes.io/h2c",
+            }
+        )
+    body["spec"] = {
+        "type": "ClusterIP",
+        "selector": selector_labels(api.metadata.name),
+        "ports": ports,
+    }
+    return body
+
+
+def url(api: BatchedAPI) -> str:
+    """Where predictions are asked for from inside the cluster."""
+    return f"http://{api.metadata.name}.{api.metadata.namespace}.svc{api.endpoint}"
+
+
+# The Deployment that runs the replicas of an API.
 
 CONTAINER: Final = "serving"
 USER_ID: Final = 65532

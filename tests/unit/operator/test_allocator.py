@@ -4,7 +4,7 @@ import ctypes
 
 import pytest
 
-from batchedapi_operator.allocator import LARGE_BYTES, give_back_large_blocks
+from batchedapi_operator.process import LARGE_BYTES, give_back_large_blocks
 
 
 class Library:

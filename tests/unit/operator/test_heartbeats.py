@@ -1,6 +1,6 @@
 """Liveness: which loop stands still."""
 
-from batchedapi_operator.heartbeats import Heartbeats
+from batchedapi_operator.admin import Heartbeats
 
 
 def test_a_loop_that_stands_still_is_overdue_after_its_own_time() -> None:

@@ -20,10 +20,9 @@ from tests.unit.operator.worlds import api
 from batchedapi_core.manifest import BatchedAPI
 from batchedapi_core.scaling import Observation, ScalingDecision, ScalingState, step
 from batchedapi_core.scaling.samples import LARGEST_COUNT
-from batchedapi_operator.autoscaling.exposition import Layout
+from batchedapi_operator.autoscaling.bottleneck import Tally
 from batchedapi_operator.autoscaling.in_effect import policy_of, samples_of
-from batchedapi_operator.autoscaling.metrics_page import MetricsPage, parse_page
-from batchedapi_operator.autoscaling.tally import Tally
+from batchedapi_operator.autoscaling.metrics_page import Layout, MetricsPage, parse_page
 from batchedapi_operator.errors import MetricsUnavailableError
 
 PODS: Final = 4

@@ -9,14 +9,15 @@ from hypothesis import strategies as st
 from tests.unit.operator.autoscaling.pages import CALLS, page
 
 from batchedapi_core import contract
-from batchedapi_operator.autoscaling.exposition import (
+from batchedapi_operator.autoscaling.metrics_page import (
     MAX_BYTES,
     MAX_LINES,
     MAX_SERIES,
     REMEMBERED,
     Layout,
+    MetricsPage,
+    parse_page,
 )
-from batchedapi_operator.autoscaling.metrics_page import MetricsPage, parse_page
 from batchedapi_operator.errors import MetricsUnavailableError
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.page import scaling_page, whole_page

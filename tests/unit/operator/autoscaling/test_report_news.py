@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from batchedapi_operator.autoscaling.news import OLDEST, is_old, news
+from batchedapi_operator.autoscaling.report import OLDEST, is_old, news
 
 SAID: dict[str, Any] = {
     "batching": {"maxBatchSize": 32, "bottleneck": "Compute", "advice": "more", "meanRows": "6.0"},

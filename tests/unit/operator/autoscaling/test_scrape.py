@@ -11,8 +11,7 @@ import pytest
 from tests.unit.operator.autoscaling.pages import page
 from tests.unit.operator.worlds import pod_body
 
-from batchedapi_operator.autoscaling.exposition import MAX_BYTES
-from batchedapi_operator.autoscaling.metrics_page import MetricsPage
+from batchedapi_operator.autoscaling.metrics_page import MAX_BYTES, MetricsPage
 from batchedapi_operator.autoscaling.scrape import (
     AT_ONCE_EACH,
     BYTES_A_LOOK,

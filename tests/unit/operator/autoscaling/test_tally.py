@@ -15,9 +15,14 @@ from batchedapi_core.scaling import (
     ScalingState,
     observe,
 )
-from batchedapi_operator.autoscaling.bottleneck import evidence_of
+from batchedapi_operator.autoscaling.bottleneck import (
+    STEPS,
+    Counts,
+    Tally,
+    evidence_of,
+    release_percent,
+)
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage, parse_page
-from batchedapi_operator.autoscaling.tally import STEPS, Counts, Tally, release_percent
 
 POLICY = ScalingPolicy(min_replicas=1, max_replicas=5, max_batch_size=16, batch_interval=0.005)
 

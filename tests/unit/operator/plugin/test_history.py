@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchedapi_operator.plugin.history import history_table, joined
+from batchedapi_operator.plugin.why import history_table, joined
 
 
 def decision(since: int, until: int, desired: int = 3) -> dict[str, object]:
