@@ -24,7 +24,7 @@ import uvloop
 from batchedapi_serving.dispatch.desk import Desk
 from batchedapi_serving.dispatch.desk_server import DeskServer
 from batchedapi_serving.dispatch.dispatcher import Dispatcher
-from batchedapi_serving.dispatch.lanes import Lane
+from batchedapi_serving.dispatch.lanes import LaneConnection
 from batchedapi_serving.dispatch.remote import RemoteDesk
 from batchedapi_serving.logs import configure_logging
 from batchedapi_serving.metrics import slots
@@ -157,7 +157,8 @@ async def queue_here(
     line.on_ready = further.ready
     settings.lanes_path.unlink(missing_ok=True)
     settings.desk_path.unlink(missing_ok=True)
-    servers = [await loop.create_unix_server(lambda: Lane(dispatcher), str(settings.lanes_path))]
+    lanes = str(settings.lanes_path)
+    servers = [await loop.create_unix_server(lambda: LaneConnection(dispatcher), lanes)]
     if settings.web_processes > 1:
         servers.append(await loop.create_unix_server(further.protocol, str(settings.desk_path)))
     backend = Backend(

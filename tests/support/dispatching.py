@@ -19,7 +19,7 @@ from batchedapi_core.batching import Client, ItemErrorPolicy, LaneChoice, Receip
 from batchedapi_serving.codecs import Answer, RequestHead, Wire
 from batchedapi_serving.dispatch.desk import Ticket
 from batchedapi_serving.dispatch.dispatcher import Dispatcher
-from batchedapi_serving.dispatch.lanes import Lane
+from batchedapi_serving.dispatch.lanes import LaneConnection
 from batchedapi_serving.ipc.frames import FrameReader, Payload, encode_frame
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.recorder import Recorder
@@ -104,7 +104,7 @@ class ModelLane:
         self._world = world
         self._process = process
         self._reader = FrameReader()
-        self._lane = Lane(world.dispatcher)
+        self._lane = LaneConnection(world.dispatcher)
         self._lane.connection_made(self)
         self.pid = process.pid
         self._say({"hello": process.hello})
@@ -157,7 +157,7 @@ class ModelEndOfChannel:
         self._world = world
         self._process = process
         self._reader = FrameReader()
-        self._lane = Lane(world.dispatcher)
+        self._lane = LaneConnection(world.dispatcher)
         self._lane.connection_made(self)
         self.calls: dict[int, asyncio.Task[None]] = {}
         self.most_at_once = 0

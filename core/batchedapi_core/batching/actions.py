@@ -11,12 +11,12 @@ DEADLINE: Final = "deadline"
 DRAIN: Final = "drain"
 
 
-class Dispatch(NamedTuple):
+class Release(NamedTuple):
     """Give a free lane a batch of at most `size`: `take(size, now, shape)`."""
 
     size: int
     reason: str  # one of contract.RELEASE_REASONS
-    shape: Hashable = None  # of the entries
+    shape: Hashable = None  # of the requests
 
 
 class WaitUntil(NamedTuple):
@@ -35,4 +35,4 @@ class Idle(NamedTuple):
     """Ask again when something arrives or a lane becomes free."""
 
 
-Action: TypeAlias = Dispatch | WaitUntil | Idle
+Action: TypeAlias = Release | WaitUntil | Idle

@@ -31,7 +31,7 @@ class Backlog(Protocol):
 
     @property
     def queued_size(self) -> int:
-        """Size of the live entries in the queue, of all shapes."""
+        """Size of the live requests in the queue, of all shapes."""
 
     @property
     def next_free(self) -> float:

@@ -1,17 +1,16 @@
 """The one owner of a method's queue and of what is learned from its traffic."""
 
 from collections.abc import Hashable, Sequence
-from typing import Generic
 
-from batchedapi_core.batching.actions import DRAIN, FULL, SHAPE, Action, Dispatch
+from batchedapi_core.batching.actions import DRAIN, FULL, SHAPE, Action, Release
 from batchedapi_core.batching.adaptive import Effective
 from batchedapi_core.batching.bursts import Bursts
 from batchedapi_core.batching.decision import IDLE, next_action
-from batchedapi_core.batching.entry import Client, Entry, P, Taken
 from batchedapi_core.batching.in_effect import PolicyInEffect, effective
 from batchedapi_core.batching.lanes import Lanes
 from batchedapi_core.batching.policy import BatchPolicy
 from batchedapi_core.batching.preferred import preferred
+from batchedapi_core.batching.request import Client, Request, Taken
 from batchedapi_core.batching.request_queue import OneShape, queue_in
 from batchedapi_core.batching.returning import ReturningClients
 from batchedapi_core.batching.shapes import Buckets
@@ -21,15 +20,15 @@ HORIZON = 4.0  # durations of a full batch after which a client that returns is 
 BURST_WINDOW = 0.5  # fixed costs that a burst may last: waiting longer could not pay
 
 
-class Batcher(Generic[P]):
+class Batcher:
     """Queue and traffic of one method, and its share in the lanes of its replica.
 
     The caller reports what happens (arrivals, cancellations, batches, lanes), asks `next_action`
     and does what it says:
 
-        arrive -> next_action -> Dispatch(size, reason, shape)
+        arrive -> next_action -> Release(size, reason, shape)
         taken = take(size, now, shape) -> started(sum of their sizes, now)
-        ... -> finished(taken.entries, seconds, now) -> next_action
+        ... -> finished(taken.requests, seconds, now) -> next_action
 
     On `finished`, ask for the next action before writing the answers: the lane is idle until then.
     A batch whose lane died was not finished: report `lane_removed(was_free=False)` and `lost`,
@@ -37,11 +36,11 @@ class Batcher(Generic[P]):
 
     Several methods share one `Lanes`: report `started`, `finished` and `lost` to the Batcher whose
     batch it is, and each lane that comes or goes once, to any one of them (`lane_added`,
-    `lane_removed`) or to the Lanes itself (`added`, `removed`). Which of them may dispatch next is
-    `choose`'s to say.
+    `lane_removed`) or to the Lanes itself (`added`, `removed`). Which of them goes first is the
+    Scheduler's to say.
 
-    Entries of different shapes never share a batch. While several shapes wait nothing is held
-    back: the shape of the oldest entry (of the earliest deadline) is released with the reason
+    Requests of different shapes never share a batch. While several shapes wait nothing is held
+    back: the shape of the oldest request (of the earliest deadline) is released with the reason
     `shape`, unless a full batch of another shape goes before it; see `Buckets.next`. A wait that
     was begun before is over then: ask again when `several_shapes` has become true.
     """
@@ -65,7 +64,7 @@ class Batcher(Generic[P]):
     def __init__(self, policy: BatchPolicy, lanes: Lanes | None = None) -> None:
         self.policy = policy  # the user's
         self.effective = Effective(policy.max_batch_size, policy.batch_interval)
-        """Of entries whose shape is None. Adaptive moves it, and so does `limit`."""
+        """Of requests whose shape is None. Adaptive moves it, and so does `limit`."""
         self.service = ServiceTimeSamples()
         self.returning = ReturningClients()
         self.bursts = Bursts()
@@ -75,24 +74,24 @@ class Batcher(Generic[P]):
         self.replica_lanes = Lanes() if lanes is None else lanes
         self._in_effect = PolicyInEffect(policy)
         self._policy = policy  # in effect for `shape`
-        self._queue: OneShape[P] | Buckets[P] = queue_in(policy.queue_order)
-        self._several: Buckets[P] | None = None  # the queue itself while several shapes are queued
+        self._queue: OneShape | Buckets = queue_in(policy.queue_order)
+        self._several: Buckets | None = None  # the queue itself while several shapes are queued
 
     # ------------------------------------------------------------ what can be read
 
     @property
     def queued_size(self) -> int:
-        """Size of the live entries in the queue, of all shapes."""
+        """Size of the live requests in the queue, of all shapes."""
         return self._queue.size
 
     @property
     def queued_rows(self) -> int:
-        """Rows of the live entries in the queue, of all shapes."""
+        """Rows of the live requests in the queue, of all shapes."""
         return self._queue.rows
 
     @property
     def oldest_arrival(self) -> float:
-        """When the oldest queued entry of any shape arrived, in seconds; inf if none is queued.
+        """When the oldest queued request of any shape arrived, in seconds; inf if none is queued.
 
         O(shapes), and under the order Deadline it need not be the one whose turn it is.
         """
@@ -100,7 +99,7 @@ class Batcher(Generic[P]):
 
     @property
     def several_shapes(self) -> bool:
-        """Whether entries of more than one shape are queued."""
+        """Whether requests of more than one shape are queued."""
         return self._several is not None
 
     @property
@@ -131,63 +130,63 @@ class Batcher(Generic[P]):
             return IDLE
         return self._next_of(self._several, now)
 
-    def _next_of(self, several: Buckets[P], now: float) -> Dispatch:
+    def _next_of(self, several: Buckets, now: float) -> Release:
         shape = several.next(now, self.policy.batch_interval)
         queued, policy = several.queues[shape].size, self._in_effect.of(shape)
         if queued >= policy.max_batch_size:
-            return Dispatch(policy.max_batch_size, FULL, shape)
+            return Release(policy.max_batch_size, FULL, shape)
         if self.draining:
-            return Dispatch(queued, DRAIN, shape)
-        return Dispatch(preferred(policy, queued), SHAPE, shape)
+            return Release(queued, DRAIN, shape)
+        return Release(preferred(policy, queued), SHAPE, shape)
 
     # ------------------------------------------------------------ requests
 
-    def arrive(self, entry: Entry[P], now: float) -> None:
+    def arrive(self, request: Request, now: float) -> None:
         """Queue a request and learn from its coming.
 
         Raises:
             ValueError: It can never fit a batch.
         """
-        if not 1 <= entry.size <= self.policy.max_batch_size:
-            raise self._does_not_fit(entry)
-        self._learn_arrival(entry.client, entry.size, now)
-        if entry.shape != self.shape:
-            self._other_shape(entry.shape)
-        self._queue.append(entry)
+        if not 1 <= request.size <= self.policy.max_batch_size:
+            raise self._does_not_fit(request)
+        self._learn_arrival(request.client, request.size, now)
+        if request.shape != self.shape:
+            self._other_shape(request.shape)
+        self._queue.append(request)
 
-    def arrive_parts(self, entries: Sequence[Entry[P]], now: float) -> None:
+    def arrive_parts(self, requests: Sequence[Request], now: float) -> None:
         """Queue the parts of one oversize request: one arrival, one answer with the last part.
 
         Raises:
             ValueError: A part can never fit a batch; none of them is queued.
         """
-        for entry in entries:
-            if not 1 <= entry.size <= self.policy.max_batch_size:
-                raise self._does_not_fit(entry)
-        total = sum(entry.size for entry in entries)
-        self._learn_arrival(entries[0].client, total, now)
-        for entry in entries:
-            entry.returning = 0
-            if entry.shape != self.shape:
-                self._other_shape(entry.shape)
-            self._queue.append(entry)
-        entries[-1].returning = total
+        for request in requests:
+            if not 1 <= request.size <= self.policy.max_batch_size:
+                raise self._does_not_fit(request)
+        total = sum(request.size for request in requests)
+        self._learn_arrival(requests[0].client, total, now)
+        for request in requests:
+            request.returning = 0
+            if request.shape != self.shape:
+                self._other_shape(request.shape)
+            self._queue.append(request)
+        requests[-1].returning = total
 
-    def cancel(self, entry: Entry[P]) -> None:
+    def cancel(self, request: Request) -> None:
         """Nobody waits for the answer: never hand it out, and do not await its client's return."""
-        self._queue.cancel(entry)
+        self._queue.cancel(request)
         if self._several is not None:
             self._one_shape_again(self._several)
 
-    def take(self, size: int, now: float, shape: Hashable = None) -> Taken[P]:
-        """Hand out the first entries of a shape, together at most `size`; may be empty.
+    def take(self, size: int, now: float, shape: Hashable = None, margin: float = 0.0) -> Taken:
+        """Hand out the first requests of a shape, together at most `size`; may be empty.
 
-        `size` and `shape` are those of the Dispatch (while only one shape is queued, it is that
-        one). In order: the oldest, or the earliest deadline, first. Entries whose deadline is at
-        or before `now` come in `expired`, uncounted. An entry that alone is larger than `size`,
-        because a limit came after it, is handed out alone.
+        `size` and `shape` are those of the Release (while only one shape is queued, it is that
+        one). In order: the oldest, or the earliest deadline, first. Requests that are too late if
+        they take `margin` seconds come in `expired`, uncounted; see `RequestQueue.take`. A request
+        that alone is larger than `size`, because a limit came after it, is handed out alone.
         """
-        taken = self._queue.take(size, now, shape)
+        taken = self._queue.take(size, now, shape, margin)
         if self._several is not None:
             self._one_shape_again(self._several)
         return taken
@@ -225,20 +224,20 @@ class Batcher(Generic[P]):
         self.running_size += size
         self.replica_lanes.taken(now + self.service.at_least(size))
 
-    def finished(self, entries: Sequence[Entry[P]], seconds: float | None, now: float) -> None:
-        """A batch is done and its lane free; `entries` is all of it, cancelled ones too.
+    def finished(self, requests: Sequence[Request], seconds: float | None, now: float) -> None:
+        """A batch is done and its lane free; `requests` is all of it, cancelled ones too.
 
         `seconds` is its execution time; None: it failed, and nothing is learned from it.
         """
         size = 0
-        for entry in entries:
-            size += entry.size
+        for request in requests:
+            size += request.size
         self.running_size -= size
         self.replica_lanes.freed(now)
         if seconds is None:
             return
         self._observe(size, seconds)
-        self.returning.answered(entries, now)
+        self.returning.answered(requests, now)
         if self._in_effect.adaptive is not None and self._in_effect.executed(size, self.service):
             self._policy_changed()
 
@@ -270,16 +269,16 @@ class Batcher(Generic[P]):
             idle = self.replica_lanes.free > 0 and not self.queued_size
             self.bursts.arrived(size, now, idle=idle)
 
-    def _does_not_fit(self, entry: Entry[P]) -> ValueError:
+    def _does_not_fit(self, request: Request) -> ValueError:
         return ValueError(
-            f"entry.size: expected 1 to {self.policy.max_batch_size} (max_batch_size), "
-            f"got {entry.size}; split larger requests with split_parts"
+            f"request.size: expected 1 to {self.policy.max_batch_size} (max_batch_size), "
+            f"got {request.size}; split larger requests with split_parts"
         )
 
     # ------------------------------------------------------------ shapes
 
     def _other_shape(self, shape: Hashable) -> None:
-        """An entry of this shape, which is not the Batcher's, is about to be queued."""
+        """A request of this shape, which is not the Batcher's, is about to be queued."""
         queue = self._queue
         if isinstance(queue, Buckets):
             return
@@ -291,11 +290,11 @@ class Batcher(Generic[P]):
         self._several.adopt(self.shape, queue)
         self._queue = self._several
 
-    def _one_shape_again(self, several: Buckets[P]) -> None:
+    def _one_shape_again(self, several: Buckets) -> None:
         if len(several.queues) == 1:
             self._several = None
             self._only(*several.queues.popitem())
 
-    def _only(self, shape: Hashable, queue: OneShape[P]) -> None:
+    def _only(self, shape: Hashable, queue: OneShape) -> None:
         self.shape, self._queue = shape, queue
         self._policy = self._in_effect.of(shape)

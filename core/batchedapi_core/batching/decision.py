@@ -18,8 +18,8 @@ from batchedapi_core.batching.actions import (
     FULL,
     INTERVAL,
     Action,
-    Dispatch,
     Idle,
+    Release,
     WaitUntil,
 )
 from batchedapi_core.batching.bursts import Bursts
@@ -47,11 +47,11 @@ class View(Protocol):
 
     @property
     def queued_size(self) -> int:
-        """Size of the live entries in the queue."""
+        """Size of the live requests in the queue."""
 
     @property
     def oldest_arrival(self) -> float:
-        """When the oldest queued entry arrived; inf if none is."""
+        """When the oldest queued request arrived; inf if none is."""
 
 
 def next_action(view: View, policy: BatchPolicy, now: float) -> Action:
@@ -64,9 +64,9 @@ def next_action(view: View, policy: BatchPolicy, now: float) -> Action:
     if queued == 0 or view.replica_lanes.free <= 0:
         return IDLE
     if queued >= policy.max_batch_size:
-        return Dispatch(policy.max_batch_size, FULL, view.shape)
+        return Release(policy.max_batch_size, FULL, view.shape)
     if view.draining:
-        return Dispatch(queued, DRAIN, view.shape)
+        return Release(queued, DRAIN, view.shape)
     match policy.strategy:
         case Strategy.WINDOW | Strategy.ADAPTIVE:
             return _window(view, policy, queued, now)
@@ -78,15 +78,15 @@ def next_action(view: View, policy: BatchPolicy, now: float) -> Action:
             assert_never(policy.strategy)
 
 
-def _early(view: View, policy: BatchPolicy, queued: int) -> Dispatch:
-    return Dispatch(preferred(policy, queued), EARLY, view.shape)
+def _early(view: View, policy: BatchPolicy, queued: int) -> Release:
+    return Release(preferred(policy, queued), EARLY, view.shape)
 
 
 def _fixed(view: View, policy: BatchPolicy, queued: int, now: float) -> Action:
     """The rule of most batching servers: full, or the interval since the oldest request."""
     release = view.oldest_arrival + policy.batch_interval
     if now >= release:
-        return Dispatch(queued, INTERVAL, view.shape)
+        return Release(queued, INTERVAL, view.shape)
     return WaitUntil(release, policy.max_batch_size)
 
 
@@ -100,7 +100,7 @@ def _window(view: View, policy: BatchPolicy, queued: int, now: float) -> Action:
         if late < release:
             release, reason = late, DEADLINE
     if now >= release:
-        return Dispatch(queued, reason, view.shape)
+        return Release(queued, reason, view.shape)
     until = _worth_waiting_for_clients(view, policy, now)
     if until < inf:
         return WaitUntil(min(until, release), _size_to_ask_again(view, policy, now))
@@ -109,7 +109,7 @@ def _window(view: View, policy: BatchPolicy, queued: int, now: float) -> Action:
         return WaitUntil(min(until, release))
     if policy.preferred_sizes:
         return _early(view, policy, queued)
-    return Dispatch(queued, EARLY, view.shape)
+    return Release(queued, EARLY, view.shape)
 
 
 def _worth_waiting_for_clients(view: View, policy: BatchPolicy, now: float) -> float:

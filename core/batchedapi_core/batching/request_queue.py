@@ -4,102 +4,109 @@ from collections import deque
 from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
 from math import inf
-from typing import Generic, TypeAlias
+from typing import TypeAlias
 
 from batchedapi_core.batching.choices import QueueOrder
-from batchedapi_core.batching.entry import Entry, P, Taken
+from batchedapi_core.batching.request import Request, Taken
 
-FEW_GONE = 16  # entries that left may stay in the middle up to this many before a sweep
+FEW_GONE = 16  # requests that left may stay in the middle up to this many before a sweep
 
 Turn: TypeAlias = tuple[float, float]
 """Whose is less goes first: (deadline or 0, arrival) in seconds."""
 NOBODY: Turn = (inf, inf)
 
 
-class RequestQueue(Generic[P]):
-    """Entries in order of arrival; the head is always live, sizes count live entries only."""
+class RequestQueue:
+    """Requests in order of arrival; the head is always live, sizes count live requests only."""
 
-    __slots__ = ("_cancelled", "_entries", "rows", "size")
+    __slots__ = ("_cancelled", "_requests", "rows", "size")
 
     def __init__(self) -> None:
         self.size = 0
         self.rows = 0
-        self._entries: deque[Entry[P]] = deque()
-        self._cancelled = 0  # entries in the middle that nobody waits for
+        self._requests: deque[Request] = deque()
+        self._cancelled = 0  # requests in the middle that nobody waits for
 
     @property
     def oldest_arrival(self) -> float:
         """Arrival of the head in seconds; inf if empty."""
-        return self._entries[0].arrived if self._entries else inf
+        return self._requests[0].arrived if self._requests else inf
 
     @property
     def turn(self) -> Turn:
         """Of the head."""
-        return (0.0, self._entries[0].arrived) if self._entries else NOBODY
+        return (0.0, self._requests[0].arrived) if self._requests else NOBODY
 
-    def append(self, entry: Entry[P]) -> None:
+    def append(self, request: Request) -> None:
         """Queue it last."""
-        entry.queued = True
-        self._entries.append(entry)
-        self.size += entry.size
-        self.rows += entry.rows
+        request.queued = True
+        self._requests.append(request)
+        self.size += request.size
+        self.rows += request.rows
 
-    def cancel(self, entry: Entry[P]) -> None:
+    def cancel(self, request: Request) -> None:
         """Never hand it out; it stops counting at once. Twice, or after it left, is harmless.
 
         O(1) amortised: it stays in the middle until the head reaches it or half of all is such.
         """
-        entry.cancelled = True
-        if not entry.queued:
+        request.cancelled = True
+        if not request.queued:
             return
-        self._forget(entry)
+        self._forget(request)
         self._cancelled += 1
         self._drop_cancelled_heads()
-        if self._cancelled > FEW_GONE and 2 * self._cancelled > len(self._entries):
-            self._entries = deque(e for e in self._entries if not e.cancelled)
+        if self._cancelled > FEW_GONE and 2 * self._cancelled > len(self._requests):
+            self._requests = deque(e for e in self._requests if not e.cancelled)
             self._cancelled = 0
 
-    def take(self, size: int, now: float, shape: Hashable = None) -> Taken[P]:  # noqa: ARG002 - as Buckets
+    def take(self, size: int, now: float, shape: Hashable = None, margin: float = 0.0) -> Taken:  # noqa: ARG002 - as Buckets
         """Hand out the first, at most `size` and none of them split, and all heads too late.
 
-        A head that is larger than `size` > 0 is handed out alone: it cannot be smaller.
+        A head that is larger than `size` > 0 is handed out alone: it cannot be smaller. Too late is
+        a deadline within `margin` seconds: in an overload the oldest, whose turn it is, are those
+        about to expire; run too late they would be answered 504, and take the place of others that
+        could be answered. But nobody is given up in the first half of its own timeout, so that a
+        wrong estimate cannot refuse everything for ever.
         """
-        entries: list[Entry[P]] = []
-        expired: list[Entry[P]] = []
-        queue = self._entries
+        requests: list[Request] = []
+        expired: list[Request] = []
+        late = now + margin
+        queue = self._requests
         while queue:
-            entry = queue[0]
-            if entry.deadline <= now:
-                expired.append(entry)
-            elif entry.size <= size or (size > 0 and not entries):
-                entries.append(entry)
-                size -= entry.size
+            request = queue[0]
+            if request.deadline <= late and 2.0 * (request.deadline - now) <= (
+                request.deadline - request.arrived
+            ):
+                expired.append(request)
+            elif request.size <= size or (size > 0 and not requests):
+                requests.append(request)
+                size -= request.size
             else:
                 break
             queue.popleft()
-            self._forget(entry)
+            self._forget(request)
             if self._cancelled:
                 self._drop_cancelled_heads()
-        return Taken(entries, expired)
+        return Taken(requests, expired)
 
-    def _forget(self, entry: Entry[P]) -> None:
-        entry.queued = False
-        self.size -= entry.size
-        self.rows -= entry.rows
+    def _forget(self, request: Request) -> None:
+        request.queued = False
+        self.size -= request.size
+        self.rows -= request.rows
 
     def _drop_cancelled_heads(self) -> None:
-        queue = self._entries
+        queue = self._requests
         while queue and queue[0].cancelled:
             queue.popleft()
             self._cancelled -= 1
 
 
-class DeadlineQueue(Generic[P]):
-    """Entries in order of their deadlines, of arrival among equals; else as RequestQueue.
+class DeadlineQueue:
+    """Requests in order of their deadlines, of arrival among equals; else as RequestQueue.
 
-    O(log n) an entry. A second list in order of arrival knows the oldest. In both lists an entry
+    O(log n) a request. A second list in order of arrival knows the oldest. In both lists a request
     that left stays until it is first or more than half of the list is such. `take` repeats the rule
-    of the other queue: shared, it would be a call for every entry.
+    of the other queue: shared, it would be a call for every request.
     """
 
     __slots__ = ("_arrivals", "_count", "_heap", "_live", "rows", "size")
@@ -107,10 +114,10 @@ class DeadlineQueue(Generic[P]):
     def __init__(self) -> None:
         self.size = 0
         self.rows = 0
-        self._heap: list[tuple[float, int, Entry[P]]] = []  # (deadline, number, entry)
-        self._arrivals: deque[Entry[P]] = deque()
+        self._heap: list[tuple[float, int, Request]] = []  # (deadline, number, request)
+        self._arrivals: deque[Request] = deque()
         self._live = 0
-        self._count = 0  # of all entries ever: their number, in order of arrival
+        self._count = 0  # of all requests ever: their number, in order of arrival
 
     @property
     def oldest_arrival(self) -> float:
@@ -122,55 +129,58 @@ class DeadlineQueue(Generic[P]):
         """Of the head, whose deadline is the earliest."""
         if not self._heap:
             return NOBODY
-        deadline, _, entry = self._heap[0]
-        return deadline, entry.arrived
+        deadline, _, request = self._heap[0]
+        return deadline, request.arrived
 
-    def append(self, entry: Entry[P]) -> None:
+    def append(self, request: Request) -> None:
         """Queue it behind those whose deadlines are not later."""
-        entry.queued = True
+        request.queued = True
         self._count += 1
-        heappush(self._heap, (entry.deadline, self._count, entry))
-        self._arrivals.append(entry)
-        self.size += entry.size
-        self.rows += entry.rows
+        heappush(self._heap, (request.deadline, self._count, request))
+        self._arrivals.append(request)
+        self.size += request.size
+        self.rows += request.rows
         self._live += 1
 
-    def cancel(self, entry: Entry[P]) -> None:
+    def cancel(self, request: Request) -> None:
         """Never hand it out; it stops counting at once. Twice, or after it left, is harmless."""
-        entry.cancelled = True
-        if entry.queued:
-            self._forget(entry)
+        request.cancelled = True
+        if request.queued:
+            self._forget(request)
             self._tidy()
 
-    def take(self, size: int, now: float, shape: Hashable = None) -> Taken[P]:  # noqa: ARG002 - as Buckets
+    def take(self, size: int, now: float, shape: Hashable = None, margin: float = 0.0) -> Taken:  # noqa: ARG002 - as Buckets
         """Hand out the first, at most `size` and none of them split, and all heads too late.
 
         A head that is larger than `size` > 0 is handed out alone: it cannot be smaller.
         """
-        entries: list[Entry[P]] = []
-        expired: list[Entry[P]] = []
+        requests: list[Request] = []
+        expired: list[Request] = []
+        late = now + margin
         heap = self._heap
         while heap:
-            entry = heap[0][2]
-            if not entry.queued:
+            request = heap[0][2]
+            if not request.queued:
                 heappop(heap)
                 continue
-            if entry.deadline <= now:
-                expired.append(entry)
-            elif entry.size <= size or (size > 0 and not entries):
-                entries.append(entry)
-                size -= entry.size
+            if request.deadline <= late and 2.0 * (request.deadline - now) <= (
+                request.deadline - request.arrived
+            ):
+                expired.append(request)
+            elif request.size <= size or (size > 0 and not requests):
+                requests.append(request)
+                size -= request.size
             else:
                 break
             heappop(heap)
-            self._forget(entry)
+            self._forget(request)
         self._tidy()
-        return Taken(entries, expired)
+        return Taken(requests, expired)
 
-    def _forget(self, entry: Entry[P]) -> None:
-        entry.queued = False
-        self.size -= entry.size
-        self.rows -= entry.rows
+    def _forget(self, request: Request) -> None:
+        request.queued = False
+        self.size -= request.size
+        self.rows -= request.rows
         self._live -= 1
 
     def _tidy(self) -> None:
@@ -185,12 +195,12 @@ class DeadlineQueue(Generic[P]):
             self._heap = [item for item in heap if item[2].queued]
             heapify(self._heap)
         if len(arrivals) > most:
-            self._arrivals = deque(entry for entry in arrivals if entry.queued)
+            self._arrivals = deque(request for request in arrivals if request.queued)
 
 
-OneShape: TypeAlias = RequestQueue[P] | DeadlineQueue[P]
+OneShape: TypeAlias = RequestQueue | DeadlineQueue
 
 
-def queue_in(order: QueueOrder) -> OneShape[P]:
+def queue_in(order: QueueOrder) -> OneShape:
     """An empty queue of one shape."""
     return RequestQueue() if order is QueueOrder.FIFO else DeadlineQueue()

@@ -9,7 +9,7 @@ except by the client itself.
 
 from collections.abc import Iterable
 
-from batchedapi_core.batching.entry import Client, Entry, P
+from batchedapi_core.batching.request import Client, Request
 
 SPREADS = 3.0  # mean deviations before the mean gap at which the first of a group is expected
 MOST_SPREADS = 2.0  # mean deviations after the mean gap at which most of a group are back
@@ -111,15 +111,15 @@ class ReturningClients:
         client.gap = 0.0
         return False
 
-    def answered(self, entries: Iterable[Entry[P]], now: float) -> None:
+    def answered(self, requests: Iterable[Request], now: float) -> None:
         """The clients of a batch are about to be answered; the cancelled are gone."""
         groups = self._still_awaited(now)
         fresh: dict[ThinkTime, AnsweredGroup] = {}
-        for entry in entries:
-            size = entry.returning
-            if entry.cancelled or not size:
+        for request in requests:
+            size = request.returning
+            if request.cancelled or not size:
                 continue
-            client = entry.client
+            client = request.client
             group = None
             if client.gap:
                 think_time = self._think_time(client.gap)

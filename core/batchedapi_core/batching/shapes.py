@@ -6,13 +6,12 @@ queue as it is; this stands in its place from the moment another shape waits too
 
 from collections.abc import Callable, Hashable
 from heapq import heapify, heappop, heappush
-from typing import Generic
 
-from batchedapi_core.batching.entry import Entry, P, Taken
+from batchedapi_core.batching.request import Request, Taken
 from batchedapi_core.batching.request_queue import FEW_GONE, OneShape, Turn
 
 
-class Buckets(Generic[P]):
+class Buckets:
     """Queues of one shape each, never empty ones; their sizes and rows together.
 
     An arrival, a cancellation or a batch costs O(log shapes) more than in a queue of one shape.
@@ -25,10 +24,10 @@ class Buckets(Generic[P]):
     __slots__ = ("_count", "_full", "_largest", "_new_queue", "_turns", "queues", "rows", "size")
 
     def __init__(
-        self, new_queue: Callable[[], OneShape[P]], largest: Callable[[Hashable], int]
+        self, new_queue: Callable[[], OneShape], largest: Callable[[Hashable], int]
     ) -> None:
         self.size = self.rows = 0
-        self.queues: dict[Hashable, OneShape[P]] = {}
+        self.queues: dict[Hashable, OneShape] = {}
         self._new_queue = new_queue
         self._largest = largest
         # The turn of every bucket, and former turns of some: (turn, number of this item, shape).
@@ -38,56 +37,56 @@ class Buckets(Generic[P]):
 
     @property
     def oldest_arrival(self) -> float:
-        """Earliest arrival of all entries, in seconds; O(shapes)."""
+        """Earliest arrival of all requests, in seconds; O(shapes)."""
         return min(queue.oldest_arrival for queue in self.queues.values())
 
-    def adopt(self, shape: Hashable, queue: OneShape[P]) -> None:
+    def adopt(self, shape: Hashable, queue: OneShape) -> None:
         """Start with the queue that was the only one; it is not empty."""
         self.queues[shape] = queue
         self.size += queue.size
         self.rows += queue.rows
         self._note(shape, queue)
 
-    def append(self, entry: Entry[P]) -> None:
+    def append(self, request: Request) -> None:
         """Queue it with its like."""
-        shape = entry.shape
+        shape = request.shape
         queue = self.queues.get(shape)
         if queue is None:
             queue = self.queues[shape] = self._new_queue()
         turn = queue.turn
-        queue.append(entry)
-        self.size += entry.size
-        self.rows += entry.rows
+        queue.append(request)
+        self.size += request.size
+        self.rows += request.rows
         if queue.turn != turn:
             self._note(shape, queue)
         elif queue.size >= self._largest(shape):
             self._full[shape] = None
 
-    def cancel(self, entry: Entry[P]) -> None:
+    def cancel(self, request: Request) -> None:
         """Never hand it out; it stops counting at once. Twice, or after it left, is harmless."""
-        entry.cancelled = True
-        if not entry.queued:
+        request.cancelled = True
+        if not request.queued:
             return
-        queue = self.queues[entry.shape]
+        queue = self.queues[request.shape]
         turn = queue.turn
-        queue.cancel(entry)
-        self._left(entry.shape, queue, entry.size, entry.rows, turn)
+        queue.cancel(request)
+        self._left(request.shape, queue, request.size, request.rows, turn)
 
-    def take(self, size: int, now: float, shape: Hashable) -> Taken[P]:
+    def take(self, size: int, now: float, shape: Hashable, margin: float = 0.0) -> Taken:
         """Hand out the first of a shape; see RequestQueue."""
         queue = self.queues.get(shape)
         if queue is None:
             return Taken([], [])
         turn, size_before, rows_before = queue.turn, queue.size, queue.rows
-        taken = queue.take(size, now)
+        taken = queue.take(size, now, shape, margin)
         self._left(shape, queue, size_before - queue.size, rows_before - queue.rows, turn)
         return taken
 
     def next(self, now: float, patience: float) -> Hashable:
         """The shape whose batch is next.
 
-        The one with the oldest entry, or with the earliest deadline. A full batch overtakes it,
-        but only while that entry has waited for less than `patience` seconds: however much comes
+        The one with the oldest request, or with the earliest deadline. A full batch overtakes it,
+        but only while that request has waited for less than `patience` seconds: however much comes
         of other shapes, it is its turn then.
         """
         first, (_, arrived) = self._first()
@@ -108,7 +107,7 @@ class Buckets(Generic[P]):
                 return shape, turn
             heappop(turns)
 
-    def _left(self, shape: Hashable, queue: OneShape[P], size: int, rows: int, turn: Turn) -> None:
+    def _left(self, shape: Hashable, queue: OneShape, size: int, rows: int, turn: Turn) -> None:
         self.size -= size
         self.rows -= rows
         if not queue.size:
@@ -117,8 +116,8 @@ class Buckets(Generic[P]):
         elif queue.turn != turn:
             self._note(shape, queue)
 
-    def _note(self, shape: Hashable, queue: OneShape[P]) -> None:
-        """Another entry is the first of its shape."""
+    def _note(self, shape: Hashable, queue: OneShape) -> None:
+        """Another request is the first of its shape."""
         self._count += 1
         heappush(self._turns, (queue.turn, self._count, shape))
         if len(self._turns) > FEW_GONE + 2 * len(self.queues):

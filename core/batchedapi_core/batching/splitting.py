@@ -1,4 +1,4 @@
-"""Requests that do not fit one entry: more than one batch may have, or rows of several shapes."""
+"""Requests that do not fit one batch: larger than one may be, or with rows of several shapes."""
 
 from collections.abc import Hashable, Sequence
 from itertools import repeat

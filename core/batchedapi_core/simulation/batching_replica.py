@@ -1,51 +1,27 @@
-"""The exact engine: the serving image's own Batcher and Admission, driven in virtual time.
+"""The exact engine: a replica of the fleet as a `VirtualReplica` of one method."""
 
-Every arrival, end of a batch and end of a wait is an event, in order of time. At the same moment an
-arrival is before the end of a wait, so that it rides along.
-"""
-
+import random
 from collections.abc import Sequence
-from heapq import heappop, heappush
 from math import inf
 
 from batchedapi_core import contract
-from batchedapi_core.batching import (
-    Admission,
-    Batcher,
-    Client,
-    Dispatch,
-    Entry,
-    Lanes,
-    SizeUnit,
-    WaitUntil,
-    split_rows,
-)
+from batchedapi_core.batching import Batch, Request, SizeUnit
 from batchedapi_core.simulation.replica import Answers, Counters, Durations
-from batchedapi_core.simulation.service import Service
+from batchedapi_core.simulation.service import RESTART, Service
+from batchedapi_core.simulation.virtual_replica import End, Plan, Run, VirtualReplica
 
-Missing = list[int] | None
-"""Parts of an oversize request that are not answered yet, as one cell that they share; None: it is
-in one piece. 0 or less: it was given up."""
-RunningBatch = tuple[float, int, float, list[Entry[Missing]]]
-"""End in seconds, number, seconds that it takes, what is in it."""
+_METHOD = "predict"
 
 
 class BatchingReplica:
     """See Replica. Its clients are strangers: nobody is known to come back after an answer."""
 
     __slots__ = (
-        "_admission",
-        "_awaited",
-        "_batcher",
-        "_client",
+        "_answered",
         "_durations",
-        "_lanes",
         "_most_queued",
-        "_number",
-        "_requests",
-        "_running",
+        "_replica",
         "_service",
-        "_wait",
         "answers",
         "counters",
     )
@@ -53,160 +29,102 @@ class BatchingReplica:
     def __init__(self, service: Service, durations: Durations, ready_at: float) -> None:
         self.counters = Counters()
         self.answers = Answers()
-        self._lanes = Lanes()
-        for _ in range(service.lanes):
-            self._lanes.added(ready_at)
-        self._batcher: Batcher[Missing] = Batcher(service.batch_policy, self._lanes)
-        self._admission = None if service.max_latency is None else Admission(service.max_latency)
-        if service.max_latency is not None:  # as a model process that is to meet one times its own
-            for size in contract.batch_size_buckets(service.max_batch_size):
-                self._batcher.warmed_up(size, service.time.seconds(size))
-        self._client = Client()
+        self._answered = 0  # requests, with the batch that is being booked
         self._durations = durations
         self._service = service
         self._most_queued = service.most_queued
-        self._requests = 0  # in flight
-        self._running: list[RunningBatch] = []  # a heap
-        self._number = 0
-        self._wait = inf  # when to ask again, in seconds
-        self._awaited = 0  # ... or at which queued size
+        plan = Plan(
+            {_METHOD: service.batch_policy},
+            counts_rows=service.size_unit is SizeUnit.ROWS,
+            processes=service.lanes,
+            timeout=service.timeout,
+            max_in_flight=service.max_in_flight,
+            restart=RESTART,
+        )
+        which_lane = random.Random(0)  # noqa: S311 - no cryptography, and all are alike
+        self._replica = VirtualReplica(plan, self, self, which_lane, ready_at)
+        if service.max_latency is not None:  # as a model process that is to meet one times its own
+            for size in contract.batch_size_buckets(service.max_batch_size):
+                self._replica.scheduler.method(_METHOD).batcher.warmed_up(
+                    size, service.time.seconds(size)
+                )
 
     @property
     def queue_rows(self) -> int:
         """See Replica."""
-        return self._batcher.queued_rows
+        return self._replica.queue_rows
 
     @property
     def in_flight(self) -> int:
         """See Replica."""
-        return self._requests
+        return self._replica.in_flight
 
     def drain(self, now: float) -> None:
         """See Replica."""
-        self._batcher.draining = True
-        self._decide(now)
+        self._replica.drain(now)
 
     def drained(self, now: float) -> bool:  # noqa: ARG002 - it was served up to now
         """See Replica."""
-        return not self._requests and not self._running
+        return not self._replica.in_flight and not self._replica.running
 
     def serve(self, times: Sequence[float], rows: Sequence[int] | None, until: float) -> None:
         """See Replica."""
-        running = self._running
+        replica = self._replica
         i, count = 0, len(times)
         while True:
             at = times[i] if i < count else inf
-            end = running[0][0] if running else inf
-            event = min(end, self._wait)
+            event = replica.next_event
             if at <= event and at < until:
                 self._arrive(1 if rows is None else rows[i], at)
                 i += 1
             elif event >= until:
                 return
-            elif end <= event:
-                self._finish(heappop(running))
             else:
-                self._decide(event)
-
-    # ------------------------------------------------------------ arrivals
+                replica.step(event)
 
     def _arrive(self, rows: int, now: float) -> None:
-        service, batcher, counters = self._service, self._batcher, self.counters
-        size = rows if service.size_unit is SizeUnit.ROWS else 1
+        replica, counters = self._replica, self.counters
         counters.received += rows
-        if (
-            self._requests >= service.max_in_flight
-            or rows > self._most_queued - batcher.queued_rows
-            or (self._admission is not None and not self._admission.accepts(batcher, size, now))
-        ):
+        most = self._most_queued
+        full = most < inf and rows > most - replica.queue_rows
+        if full or not isinstance(replica.arrive(_METHOD, rows, now), Request):
             counters.rejected += rows
             self._refuse()
-            return
-        self._requests += 1
-        if size <= service.max_batch_size:
-            entry: Entry[Missing] = Entry(
-                None, rows, size, self._client, now, now + service.timeout
-            )
-            entry.returning = 0
-            batcher.arrive(entry, now)
-        else:
-            self._arrive_parts(rows, now)
-        if self._lanes.free > 0 and (self._wait == inf or batcher.queued_size >= self._awaited):
-            self._decide(now)
-
-    def _arrive_parts(self, rows: int, now: float) -> None:
-        spans = split_rows(rows, self._service.max_batch_size)
-        missing, deadline = [len(spans)], now + self._service.timeout
-        parts: list[Entry[Missing]] = [
-            Entry(missing, stop - start, stop - start, self._client, now, deadline)
-            for start, stop in spans
-        ]
-        self._batcher.arrive_parts(parts, now)
-        parts[-1].returning = 0
-
-    # ------------------------------------------------------------ batches
-
-    def _decide(self, now: float) -> None:
-        batcher, lanes = self._batcher, self._lanes
-        self._wait = inf
-        while lanes.free > 0:
-            action = batcher.next_action(now)
-            if not isinstance(action, Dispatch):
-                if isinstance(action, WaitUntil):
-                    self._wait, self._awaited = action.at, action.size
-                return
-            taken = batcher.take(action.size, now, action.shape)
-            for late in taken.expired:
-                self._expire(late)
-            if taken.entries:
-                self._start(taken.entries, now)
-
-    def _start(self, entries: list[Entry[Missing]], now: float) -> None:
-        rows = size = 0
-        for entry in entries:
-            rows += entry.rows
-            size += entry.size
-            self.counters.wait_seconds += now - entry.arrived
-        seconds = self._durations.next(rows)
-        self._batcher.started(size, now)
-        self._number += 1
-        heappush(self._running, (now + seconds, self._number, seconds, entries))
-
-    def _finish(self, batch: RunningBatch) -> None:
-        end, _, seconds, entries = batch
-        self._batcher.finished(entries, seconds, end)
-        arrived = self.answers.arrived
-        before, rows, size = len(arrived), 0, 0
-        for entry in entries:
-            rows += entry.rows
-            size += entry.size
-            missing = entry.payload
-            if missing is not None:
-                missing[0] -= 1
-                if missing[0] != 0:
-                    continue
-            arrived.append(entry.arrived)
-        answered = len(arrived) - before
-        self._requests -= answered
-        self.counters.answered += answered
-        self.answers.ends.append(end)
-        self.answers.rows.append(rows)
-        self.answers.requests.append(answered)
-        full = size >= self._service.max_batch_size
-        self.counters.executed(rows, size, len(entries), seconds, full=full)
-        self._decide(end)
-
-    def _expire(self, entry: Entry[Missing]) -> None:
-        """Its time was over before it ran; the whole request is given up with the first part."""
-        self.counters.rejected += entry.rows
-        missing = entry.payload
-        if missing is not None:
-            given_up, missing[0] = missing[0] <= 0, 0
-            if given_up:
-                return
-        self._refuse()
-        self._requests -= 1
 
     def _refuse(self) -> None:
         self.answers.refused += 1
         self.counters.answered += 1
+
+    # ------------------------------------------------------------ Model and Books
+
+    def run(self, batch: Batch) -> Run:
+        """See Model."""
+        return Run(self._durations.next(batch.rows))
+
+    def started(self, batch: Batch, now: float) -> None:
+        """See Books."""
+        self.counters.wait_seconds += sum([now - request.arrived for request in batch.requests])
+
+    def ended(self, request: Request, how: End, now: float) -> None:  # noqa: ARG002 - `ran` says when
+        """See Books."""
+        if how is End.ANSWERED:
+            self.answers.arrived.append(request.arrived)
+            self._answered += 1
+        else:
+            self._refuse()
+
+    def expired(self, rows: int) -> None:
+        """See Books."""
+        self.counters.rejected += rows
+
+    def ran(self, batch: Batch, now: float) -> None:
+        """See Books."""
+        answers, counters = self.answers, self.counters
+        answered, self._answered = self._answered, 0
+        counters.answered += answered
+        answers.ends.append(now)
+        answers.rows.append(batch.rows)
+        answers.requests.append(answered)
+        full = batch.size >= self._service.max_batch_size
+        seconds = now - batch.started
+        counters.executed(batch.rows, batch.size, len(batch.requests), seconds, full=full)

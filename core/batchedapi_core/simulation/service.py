@@ -10,6 +10,9 @@ from batchedapi_core.service_model.service_time import ServiceTime
 QUEUED_TARGETS: Final = 4.0
 """Latency targets' worth of work that a queue holds, where nothing else bounds it."""
 COLD_BATCHES: Final = 20
+RESTART: Final = 10.0
+"""Seconds in which a model process that hung is replaced and has its model: an assumption, since no
+manifest says it. It counts only where a batch takes longer than the timeout."""
 COLD_FACTOR: Final = 2.0
 """The first batches of a new process take this much longer: caches, allocators, lazy kernels."""
 

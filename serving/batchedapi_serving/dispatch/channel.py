@@ -20,11 +20,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from batchedapi_core.batching import Client
+from batchedapi_core.batching import Batch, Client, Request
 from batchedapi_serving.codecs import Answer, Receipt, Results
 from batchedapi_serving.codecs.submits import submitted_rows
-from batchedapi_serving.dispatch.batch import Batch
-from batchedapi_serving.dispatch.desk import Desk, Ticket
+from batchedapi_serving.dispatch.desk import AnswerTo, Desk, Ticket
 from batchedapi_serving.dispatch.lanes import Runner
 from batchedapi_serving.errors import InvalidInputError, ServingError
 from batchedapi_serving.ipc.frames import BrokenFrameError, Meta, encode_frame
@@ -38,42 +37,30 @@ to look at it whenever one leaves would cost more than what runs on for so long.
 class CallOwner(Desk, Protocol):
     """The dispatcher, as a channel sees it."""
 
-    def run_finished(self, runner: Runner, meta: Meta, payload: bytes) -> None:
+    def run_finished(self, runner: Runner, batch: Batch, meta: Meta, payload: bytes) -> None:
         """See RunnerOwner."""
 
-
-class CallSlot:
-    """See Runner; of one call."""
-
-    def __init__(self, channel: "ModelChannel") -> None:
-        self._channel = channel
-        self.batch: Batch | None = None
-        self.started = 0.0
-        self.worker_index = channel.worker_index
-        self.pid = channel.pid
-
-    def run(self, meta: Mapping[str, Any], payload: Sequence[bytes]) -> None:
-        """See Runner."""
-        self._channel.start_call(self, meta, payload)
+    def asker_of(self, request: Request) -> AnswerTo | None:
+        """Who waits for it; None: nobody any more."""
 
 
 class _Call:
     """A call that runs in the model process."""
 
-    __slots__ = ("cancelled", "chain", "deadline", "slot")
+    __slots__ = ("batch", "cancelled", "chain", "deadline")
 
-    def __init__(self, slot: CallSlot, method: str) -> None:
-        awaited_by, self.deadline = _waiting(slot.batch)
-        self.slot = slot
-        self.chain = (*awaited_by, method)
+    def __init__(self, batch: Batch, awaited_by: tuple[str, ...]) -> None:
+        self.batch = batch
+        self.chain = (*awaited_by, batch.method)
         """Methods that wait for it, the outermost first, and its own."""
+        self.deadline = max(request.deadline for request in batch.requests)
+        """When nobody waits for it any more."""
         self.cancelled = False
 
     @property
     def wanted(self) -> bool:
         """Whether somebody still waits for it."""
-        batch = self.slot.batch
-        return batch is None or any(not entry.payload.job.done for entry in batch.entries)
+        return any(not request.cancelled for request in self.batch.requests)
 
 
 class ModelChannel:
@@ -98,19 +85,24 @@ class ModelChannel:
         self._clients: dict[str, Client] = {}
         """By submitted method: a predictor that composes models asks for each again and again."""
 
-    def slot(self) -> CallSlot:
-        """See Channel."""
-        return CallSlot(self)
-
     # ------------------------------------------------------------ calls
 
-    def start_call(self, slot: CallSlot, meta: Mapping[str, Any], payload: Sequence[bytes]) -> None:
-        """Send the batch that `slot` is to run."""
+    def run(self, batch: Batch, meta: Mapping[str, Any], payload: Sequence[bytes]) -> None:
+        """See Runner."""
         self._next += 1
-        self._calls[self._next] = _Call(slot, meta["method"])
+        self._calls[self._next] = _Call(batch, self._awaited_by(batch))
         self._say({**meta, "call": self._next}, payload)
         if self._sweeper is None:
             self._sweep_later()
+
+    def _awaited_by(self, batch: Batch) -> tuple[str, ...]:
+        """Methods that wait for some row of a batch."""
+        chain: dict[str, None] = {}
+        for request in batch.requests:
+            asker = self._owner.asker_of(request)
+            if isinstance(asker, Submitted):
+                chain |= dict.fromkeys(asker.chain)
+        return tuple(chain)
 
     def _sweep_later(self) -> None:
         loop = asyncio.get_running_loop()
@@ -129,7 +121,7 @@ class ModelChannel:
         """See Channel."""
         match meta:
             case {"result": int(number)} if number in self._calls:
-                self._owner.run_finished(self._calls.pop(number).slot, meta, payload)
+                self._owner.run_finished(self, self._calls.pop(number).batch, meta, payload)
             case {"submit": int(number), "method": str(method), "call": call}:
                 self._submit(number, method, self._calls.get(call), meta, payload)
             case {"forget": int(number)}:
@@ -138,6 +130,10 @@ class ModelChannel:
                     self._owner.cancel(ticket)
             case _:
                 raise BrokenFrameError(f"frame with {', '.join(meta)} on a channel")
+
+    def close(self) -> None:
+        """See Runner."""
+        self._transport.abort()
 
     def closed(self) -> None:
         """See Channel."""
@@ -220,15 +216,3 @@ class Submitted:
         meta = {"submitted": self._number, "kind": "error"}
         frame = encode_frame({**meta, "status": error.status, "error": str(error)})
         return Answer(error.status, b"", frame)
-
-
-def _waiting(batch: Batch | None) -> tuple[tuple[str, ...], float]:
-    """Methods that wait for some row of a batch, and when nobody waits any more."""
-    if batch is None:
-        return (), math.inf
-    chain: dict[str, None] = {}
-    for entry in batch.entries:
-        asker = entry.payload.job.asker
-        if isinstance(asker, Submitted):
-            chain |= dict.fromkeys(asker.chain)
-    return tuple(chain), max((entry.deadline for entry in batch.entries), default=math.inf)

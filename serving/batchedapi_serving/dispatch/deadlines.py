@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
+from batchedapi_core.batching import Scheduler
 from batchedapi_serving.dispatch.in_flight import InFlight
-from batchedapi_serving.dispatch.pools import Pool
 
 log = logging.getLogger(__name__)
 _TIMER_ROUNDING: Final = 0.0005
@@ -42,11 +42,15 @@ class Deadlines:
     """Answers 504 to whoever is over the timeout, and has processes replaced that hang."""
 
     def __init__(
-        self, clock: Clock, jobs: InFlight, pools: Callable[[], Iterable[Pool]], watch: HangWatch
+        self,
+        clock: Clock,
+        jobs: InFlight,
+        schedulers: Callable[[], Iterable[Scheduler]],
+        watch: HangWatch,
     ) -> None:
         self._clock = clock
         self._jobs = jobs
-        self._pools = pools
+        self._schedulers = schedulers
         self._watch = watch
         self._timer: asyncio.TimerHandle | None = None
         self.at = math.inf
@@ -67,10 +71,10 @@ class Deadlines:
         for job in late:
             self._jobs.expire(job, now)
         hanging: set[int] = set()
-        for pool in self._pools():
-            hanging |= pool.hanging(now, timeout)
+        for scheduler in self._schedulers():
+            hanging |= scheduler.hanging(now, timeout)
             # A batch that began late, or whose clients have all left, may hang as well.
-            following = min(following, pool.next_hang(now, timeout))
+            following = min(following, scheduler.next_hang(now, timeout))
         for pid in hanging:
             log.warning("model process hangs", extra={"pid": pid, "timeout": timeout})
             self._watch.replace(pid)

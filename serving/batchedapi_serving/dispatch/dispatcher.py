@@ -6,15 +6,15 @@ at its deadline; a client that left is only counted.
 """
 
 import asyncio
+import itertools
 import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
-from batchedapi_core.batching import Client
+from batchedapi_core.batching import Batch, Client, Lane, Request, Trial, process_lost
 from batchedapi_serving.codecs import Decoded
-from batchedapi_serving.dispatch.again import Trial, blamed
 from batchedapi_serving.dispatch.channel import ModelChannel
 from batchedapi_serving.dispatch.deadlines import Clock, Deadlines
 from batchedapi_serving.dispatch.desk import (
@@ -28,9 +28,8 @@ from batchedapi_serving.dispatch.desk import (
 from batchedapi_serving.dispatch.in_flight import InFlight
 from batchedapi_serving.dispatch.jobs import Job
 from batchedapi_serving.dispatch.lane_group import LaneGroup
-from batchedapi_serving.dispatch.lanes import Channel, Lane, Runner
+from batchedapi_serving.dispatch.lanes import Channel, LaneConnection, Runner
 from batchedapi_serving.dispatch.line import MethodLine
-from batchedapi_serving.dispatch.pools import CallPool, LanePool, Pool
 from batchedapi_serving.dispatch.receipts import receipt_book
 from batchedapi_serving.errors import DrainingError
 from batchedapi_serving.ipc.frames import Meta
@@ -40,6 +39,8 @@ from batchedapi_serving.predictor import MethodSpec, default_method
 from batchedapi_serving.settings import ReplicaSettings
 
 log = logging.getLogger(__name__)
+_CANCEL_SECONDS: Final = 1.0
+"""That a call gets to end after its clients have had their 504; see dispatch.channel."""
 
 
 class Supervision(Protocol):
@@ -72,15 +73,21 @@ class Dispatcher(LinesOfDesk[MethodLine]):
         self._now = now
         self._oom = OomKills() if oom_kills is None else oom_kills
         self._jobs = InFlight(settings.timeout or math.inf)
+        self._ids = itertools.count(1)
         self._deadlines = Deadlines(
-            self._clock, self._jobs, lambda: [group.pool for group in self._groups], supervision
+            self._clock,
+            self._jobs,
+            lambda: [group.scheduler for group in self._groups],
+            supervision,
         )
         self._receipts = receipt_book(settings.receipts)
         self._trial = Trial()
-        self._lane_pool = LanePool(settings.lane_choice)
-        self._sync = self._group_of(self._lane_pool)
-        self._channels: dict[int, tuple[Channel, asyncio.Transport]] = {}
-        self._calls: list[tuple[CallPool, LaneGroup]] = []
+        self._sync = self._new_group()
+        self._lanes: dict[int, list[LaneConnection]] = {}
+        """By the process that opened them."""
+        self._channels: dict[int, Channel] = {}
+        self._calls: list[tuple[LaneGroup, int]] = []
+        """Of each async method: calls that one process runs at once."""
         self._draining = False
 
     # ------------------------------------------------------------ the desk
@@ -99,19 +106,18 @@ class Dispatcher(LinesOfDesk[MethodLine]):
         now, jobs = self._now(), self._jobs
         rows = decoded.rows
         line.recorder.received(rows)
-        size = rows if line.counts_rows and decoded.sizes is None else line.size_of(decoded)
+        sizes, method = decoded.sizes, line.method
+        size = rows if sizes is None and method.counts_rows else method.size_of(rows, sizes)
         line.door.check(line.batcher, len(jobs), rows, size, now)
-        job = Job(line, decoded, client, asker, now, now + jobs.timeout)
-        if timeout is None or timeout >= jobs.timeout:
-            jobs.add(job)
-        else:
-            jobs.add_hurried(job, timeout)
-        if job.deadline < self._deadlines.at:
-            self._deadlines.look_at(job.deadline, now)
-        line.arrive(job, decoded, size, now)
-        group = line.group
-        if group.lanes.free > 0:
-            group.arrived(line, now)
+        hurried = timeout is not None and timeout < jobs.timeout
+        deadline = now + (timeout if timeout is not None and hurried else jobs.timeout)
+        request = Request(next(self._ids), line.name, rows, size, client, now, deadline)
+        job = Job(line, request, decoded, asker, hurried=hurried)
+        jobs.add(job)
+        if deadline < self._deadlines.at:
+            self._deadlines.look_at(deadline, now)
+        if line.scheduler.arrive(request, now, sizes, decoded.shapes):
+            line.group.decide(now)
         return job
 
     def cancel(self, ticket: Ticket, status: int = CLIENT_LEFT) -> None:
@@ -119,21 +125,20 @@ class Dispatcher(LinesOfDesk[MethodLine]):
         if isinstance(ticket, Job) and not ticket.done:
             self._jobs.left(ticket, status)
             if status == CLIENT_LEFT:
-                self.disconnected(ticket.client)
+                self.disconnected(ticket.request.client)
 
     def disconnected(self, client: Client) -> None:
         """See Desk."""
-        for line in self._lines.values():
-            line.batcher.disconnected(client)
+        for group in self._groups:
+            group.scheduler.disconnected(client)
 
     # ------------------------------------------------------------ the end
 
     def drain(self) -> None:
         """The replica is stopping: from now on nothing waits for a fuller batch."""
         self._draining = True
-        for line in self._lines.values():
-            line.batcher.draining = True
         for group in self._groups:
+            group.scheduler.drain()
             group.decide(self._now())
 
     def abandon(self) -> None:
@@ -152,18 +157,18 @@ class Dispatcher(LinesOfDesk[MethodLine]):
 
     @property
     def _groups(self) -> list[LaneGroup]:
-        return [self._sync, *(group for _, group in self._calls)]
+        return [self._sync, *(group for group, _ in self._calls)]
 
-    def lane_ready(self, lane: Lane, hello: Meta) -> None:
+    def lane_ready(self, lane: LaneConnection, hello: Meta) -> None:
         """See RunnerOwner."""
         now = self._now()
         self._process_ready(hello)
-        self._lane_pool.add(lane)
-        self._sync.lanes.added(now)
+        self._lanes.setdefault(lane.pid, []).append(lane)
+        self._sync.lane_added(Lane(lane.pid), lane, now)
         self.update_gauges()
         self._sync.decide(now)
 
-    def lane_lost(self, lane: Lane) -> None:
+    def lane_lost(self, lane: LaneConnection) -> None:
         """See RunnerOwner."""
         self._process_lost(lane.pid)
 
@@ -172,11 +177,9 @@ class Dispatcher(LinesOfDesk[MethodLine]):
         now = self._now()
         self._process_ready(hello)
         channel = ModelChannel(self, transport, hello, self._now)
-        self._channels[channel.pid] = (channel, transport)
-        for pool, group in self._calls:
-            pool.add(channel)
-            for _ in range(pool.at_once):
-                group.lanes.added(now)
+        self._channels[channel.pid] = channel
+        for group, at_once in self._calls:
+            group.lane_added(Lane(channel.pid, at_once, _CANCEL_SECONDS), channel, now)
             group.decide(now)
         self.update_gauges()
         return channel
@@ -185,52 +188,41 @@ class Dispatcher(LinesOfDesk[MethodLine]):
         """See RunnerOwner."""
         self._process_lost(channel.pid)
 
-    def run_finished(self, runner: Runner, meta: Meta, payload: bytes) -> None:
+    def run_finished(self, runner: Runner, batch: Batch, meta: Meta, payload: bytes) -> None:
         """See RunnerOwner."""
-        batch = runner.batch
-        if batch is None:
-            raise AssertionError("a result without a batch")
-        batch.line.group.finished(runner, batch, meta, payload)
-        if batch.deaths and batch.on_trial:  # the next on trial may be another group's
+        self._lines[batch.method].group.finished(runner, batch, meta, payload)
+        if batch.on_trial:  # the next on trial may be another group's
             for group in self._groups:
                 group.decide(self._now())
+
+    def asker_of(self, request: Request) -> AnswerTo | None:
+        """See CallOwner."""
+        job = self._jobs.get(request)
+        return None if job is None else job.asker
 
     def _process_lost(self, pid: int) -> None:
         """One of its connections ended: so do all, before a batch is given to those that are left.
 
         They close one after the other when a process dies; one that is alive makes them anew.
         """
-        now = self._now()
-        lanes = self._lane_pool.of_process(pid)
-        opened = self._channels.pop(pid, None)
-        if not lanes and opened is None:
+        lanes = self._lanes.pop(pid, [])
+        channel = self._channels.pop(pid, None)
+        if not lanes and channel is None:
             return
-        lost: list[tuple[LaneGroup, Runner]] = []
-        for lane in lanes:
-            self._lane_pool.remove(lane)
-            self._sync.lanes.removed(was_free=lane.batch is None)
-            lost.append((self._sync, lane))
-        for pool, group in self._calls if opened is not None else ():
-            calls = pool.remove_process(pid)
-            for number in range(pool.at_once):
-                group.lanes.removed(was_free=number >= len(calls))
-            lost.extend((group, call) for call in calls)
-        busy = [runner for _, runner in lost if runner.batch is not None]
-        at_fault, killed = set(blamed(busy)), self._oom.ended(pid)
-        for group, runner in lost:
-            group.lost(
-                runner,
-                now,
-                out_of_memory=killed,
-                blamed=runner in at_fault,
-                alone=len(busy) == 1,
-            )
+        now, killed = self._now(), self._oom.ended(pid)
+        groups = self._groups
+        schedulers = [group.scheduler for group in groups]
+        lost = process_lost(schedulers, pid, now, out_of_memory=killed)
+        for group in groups:
+            group.lanes_removed(pid)
+        for batch, verdict in lost:
+            self._lines[batch.method].group.lost(batch, verdict, now, out_of_memory=killed)
         for lane in lanes:
             lane.close()
-        if opened is not None:
-            opened[1].abort()
+        if channel is not None:
+            channel.close()
         self.update_gauges()
-        for group in self._groups:
+        for group in groups:
             group.decide(now)
 
     def _process_ready(self, hello: Meta) -> None:
@@ -239,7 +231,7 @@ class Dispatcher(LinesOfDesk[MethodLine]):
         self._oom.started(pid)
         if not self._lines:
             self._open_lines(hello)
-        if pid not in self._channels and not self._lane_pool.of_process(pid):
+        if pid not in self._channels and pid not in self._lanes:
             for name, timings in hello.get("warm_up", {}).items():
                 self._lines[name].warmed_up(timings)
 
@@ -256,9 +248,9 @@ class Dispatcher(LinesOfDesk[MethodLine]):
         group = self._call_group(spec) if spec.is_async else self._sync
         line = MethodLine(spec, settings, self._recorder.method(index), group)
         line.batcher.draining = self._draining
-        line.recorder.sized(line.max_size)
+        line.recorder.sized(line.batcher.policy.max_batch_size)
         line.update_gauges(0)
-        group.lines.append(line)
+        group.lines[spec.name] = line
         policy = line.batcher.policy
         size, interval = policy.max_batch_size, policy.batch_interval
         log.info(
@@ -277,10 +269,9 @@ class Dispatcher(LinesOfDesk[MethodLine]):
     def _call_group(self, spec: MethodSpec) -> LaneGroup:
         settings = self._settings
         at_once = settings.threads if spec.batched else settings.max_concurrency
-        pool = CallPool(settings.lane_choice, at_once)
-        group = self._group_of(pool)
-        self._calls.append((pool, group))
+        group = self._new_group()
+        self._calls.append((group, at_once))
         return group
 
-    def _group_of(self, pool: Pool) -> LaneGroup:
-        return LaneGroup(pool, self._clock, self._jobs, self._settings, self._receipts, self._trial)
+    def _new_group(self) -> LaneGroup:
+        return LaneGroup(self._clock, self._jobs, self._settings, self._receipts, self._trial)

@@ -1,7 +1,5 @@
 """Who is let in: the hard limit of requests in a replica, and the expected time to an answer."""
 
-from typing import Any
-
 from batchedapi_core.batching import Admission, Batcher, retry_after
 from batchedapi_serving.errors import LateError, QueueFullError
 from batchedapi_serving.metrics.recorder import MethodRecorder
@@ -16,9 +14,7 @@ class Door:
         self._admission = Admission(max_latency) if max_latency else None
         self._recorder = recorder
 
-    def check(
-        self, batcher: Batcher[Any], in_flight: int, rows: int, size: int, now: float
-    ) -> None:
+    def check(self, batcher: Batcher, in_flight: int, rows: int, size: int, now: float) -> None:
         """Let a request of `rows` rows pass.
 
         Raises:

@@ -1,9 +1,8 @@
-"""A request inside the dispatcher, and the parts of it that ride in batches."""
+"""A request inside the dispatcher: its payload, who asked, and what of it is answered."""
 
-from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
-from batchedapi_core.batching import Batcher, Client, Entry, Parts, Search
+from batchedapi_core.batching import Request, Scheduler
 from batchedapi_serving.codecs import Answer, Codec, Decoded, Receipt, Results
 from batchedapi_serving.dispatch.desk import AnswerTo
 from batchedapi_serving.metrics.recorder import MethodRecorder
@@ -12,48 +11,35 @@ from batchedapi_serving.metrics.recorder import MethodRecorder
 class JobLine(Protocol):
     """What a request needs of the line it stands in."""
 
-    batcher: "Batcher[Part]"
+    scheduler: Scheduler
     codec: Codec
     recorder: MethodRecorder
 
 
 class Job:
-    """One request from admission to answer."""
+    """One request from admission to answer; `request` is what the scheduler knows of it."""
 
-    __slots__ = (
-        "arrived", "asker", "client", "deadline", "done", "entries", "hurried", "line", "missing",
-        "pieces", "reply", "rows",
-    )  # fmt: skip
+    __slots__ = ("asker", "done", "hurried", "line", "payload", "pieces", "reply", "request")
 
-    def __init__(  # noqa: PLR0917 - one for each request: positional arguments are cheaper
-        self,
-        line: JobLine,
-        decoded: Decoded,
-        client: Client,
-        asker: AnswerTo,
-        arrived: float,
-        deadline: float,
+    def __init__(
+        self, line: JobLine, request: Request, decoded: Decoded, asker: AnswerTo, *, hurried: bool
     ) -> None:
         self.line = line
+        self.request = request
         self.reply = decoded.reply
-        self.rows = decoded.rows
-        self.client = client
+        self.payload: Any = decoded.payload
+        """Of all its rows; None once it is answered."""
         self.asker = asker
-        self.arrived = arrived
-        self.deadline = deadline
-        self.hurried = False
+        self.hurried = hurried
         """Its deadline is its own, and not the replica's."""
         self.done = False
-        self.entries: Sequence[PartEntry] = ()
-        self.missing = 0
-        """Rows not yet answered of a request in parts; 0 for a request in one piece."""
         self.pieces: Pieces | None = None
-        """What is known of a request in parts; None until there is anything."""
+        """What was answered of a request in parts; None until anything was."""
 
     def part_answered(
-        self, first: int, results: Results, start: int, stop: int, receipt: Receipt | None
+        self, part: Request, results: Results, start: int, stop: int, receipt: Receipt | None
     ) -> Answer | None:
-        """Take rows [start, stop) of `results` for the part that begins at row `first`.
+        """Take rows [start, stop) of `results` for a part of it.
 
         Returns:
             The whole answer once no row is missing.
@@ -61,70 +47,24 @@ class Job:
         Raises:
             ServingError: the parts do not fit together, or the answer cannot be written.
         """
-        pieces = self.pieces = self.pieces or Pieces(self.rows)
+        rows = self.request.rows
+        pieces = self.pieces = self.pieces or Pieces(rows)
         slices = pieces.slices
-        slices[first] = (results, start, stop)
-        self.missing -= stop - start
-        if self.missing:
+        slices[part.first] = (results, start, stop)
+        pieces.missing -= stop - start
+        if pieces.missing:
             return None
         (results, start, stop), *others = (slices[key] for key in sorted(slices))
-        return self.reply.answer(results.joined(start, stop, others), 0, self.rows, receipt)
-
-    def search(self) -> Search:
-        """For culprits among its rows; one for all its parts."""
-        pieces = self.pieces = self.pieces or Pieces(self.rows)
-        return pieces.search
+        return self.reply.answer(results.joined(start, stop, others), 0, rows, receipt)
 
 
 class Pieces:
-    """Of a request in parts: what was answered, and how much longer a culprit is looked for."""
+    """The answered parts of a request."""
 
-    __slots__ = ("search", "slices")
+    __slots__ = ("missing", "slices")
 
     def __init__(self, rows: int) -> None:
+        self.missing = rows
+        """Rows not yet answered."""
         self.slices: dict[int, tuple[Results, int, int]] = {}
-        """Answered parts by their first row."""
-        self.search = Search(rows)
-
-
-class Part:
-    """What one queue entry holds: a job, or a piece of one."""
-
-    __slots__ = ("first", "job", "payload")
-
-    def __init__(self, job: Job, payload: Any, first: int = 0) -> None:
-        self.job = job
-        self.payload = payload
-        self.first = first
-        """Of its rows, in the request."""
-
-
-PartEntry: TypeAlias = Entry[Part]
-
-
-def cut(entry: PartEntry, parts: Parts) -> list[PartEntry]:
-    """The same rows as several entries, for a batch too large although it is one request.
-
-    None is queued; the sizes are shared out by rows, as rows of one request are mostly alike.
-    """
-    part = entry.payload
-    job = part.job
-    entries = [
-        Entry(
-            Part(job, job.line.codec.part(part.payload, start, stop), part.first + start),
-            stop - start,
-            max(1, entry.size * stop // entry.rows - entry.size * start // entry.rows),
-            job.client,
-            entry.arrived,
-            entry.deadline,
-            entry.shape,
-        )
-        for start, stop in parts
-    ]
-    for leading in entries[:-1]:
-        leading.returning = 0
-    entries[-1].returning = entry.returning
-    if not job.missing:
-        job.missing = job.rows
-    job.entries = [*(other for other in job.entries if other is not entry), *entries]
-    return entries
+        """By their first row."""

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from batchedapi_serving.dispatch.batch import Batch
+from batchedapi_core.batching import Batch
 from batchedapi_serving.ipc.arena import Arena
 from batchedapi_serving.ipc.frames import BrokenFrameError, FrameReader, Meta
 
@@ -17,27 +17,20 @@ log = logging.getLogger(__name__)
 
 
 class Runner(Protocol):
-    """Runs one batch at a time: a lane, or one call on a channel."""
+    """A model process's connection that runs batches: a lane one at a time, a channel many."""
 
-    batch: Batch | None
-    """Set by the dispatcher: what it runs now."""
-    started: float
-    """Set by the dispatcher: when that began, in seconds on its clock."""
     worker_index: int
     pid: int
 
-    def run(self, meta: Meta, payload: Sequence[bytes]) -> None:
+    def run(self, batch: Batch, meta: Meta, payload: Sequence[bytes]) -> None:
         """Send a batch; `RunnerOwner.run_finished` is told its result, never from inside."""
 
+    def close(self) -> None:
+        """Give the connection up; its process is lost to the owner."""
 
-class Channel(Protocol):
+
+class Channel(Runner, Protocol):
     """A process's connection for calls of async methods, and for what its predictor submits."""
-
-    worker_index: int
-    pid: int
-
-    def slot(self) -> Runner:
-        """A runner more, for one call at a time; dropped when it is of no further use."""
 
     def received(self, meta: Meta, payload: bytes) -> None:
         """A frame came, not the hello."""
@@ -49,10 +42,10 @@ class Channel(Protocol):
 class RunnerOwner(Protocol):
     """The dispatcher, as lanes and channels see it."""
 
-    def lane_ready(self, lane: "Lane", hello: Meta) -> None:
+    def lane_ready(self, lane: "LaneConnection", hello: Meta) -> None:
         """The model is loaded and warm; the lane can take batches."""
 
-    def lane_lost(self, lane: "Lane") -> None:
+    def lane_lost(self, lane: "LaneConnection") -> None:
         """The lane is gone; what it ran is not answered."""
 
     def channel_ready(self, transport: asyncio.Transport, hello: Meta) -> Channel:
@@ -61,11 +54,11 @@ class RunnerOwner(Protocol):
     def channel_lost(self, channel: Channel) -> None:
         """The channel is gone; none of what ran on it is answered."""
 
-    def run_finished(self, runner: Runner, meta: Meta, payload: bytes) -> None:
-        """The runner's batch is answered."""
+    def run_finished(self, runner: Runner, batch: Batch, meta: Meta, payload: bytes) -> None:
+        """The model process answered the batch."""
 
 
-class Lane(asyncio.Protocol):
+class LaneConnection(asyncio.Protocol):
     """The dispatcher's end of a connection; one whose hello says `channel` passes frames on."""
 
     def __init__(self, owner: RunnerOwner) -> None:
@@ -75,7 +68,7 @@ class Lane(asyncio.Protocol):
         self._arena = Arena.open({})
         self._channel: Channel | None = None
         self.batch: Batch | None = None
-        self.started = 0.0
+        """What it runs now."""
         self.worker_index = 0
         self.pid = 0
         self.ready = False
@@ -91,7 +84,7 @@ class Lane(asyncio.Protocol):
                 if self.ready:
                     if "arena" in meta:
                         payload = self._arena.take(meta, payload)  # noqa: PLW2901 - where it really is
-                    self._owner.run_finished(self, meta, payload)
+                    self._finished(meta, payload)
                 elif self._channel is not None:
                     self._channel.received(meta, payload)
                 else:
@@ -99,6 +92,12 @@ class Lane(asyncio.Protocol):
         except BrokenFrameError as error:
             log.error("lane sent a broken frame", extra={"pid": self.pid, "error": str(error)})  # noqa: TRY400 - the connection is the fact, not the stack
             self.close()
+
+    def _finished(self, meta: Meta, payload: bytes) -> None:
+        batch, self.batch = self.batch, None
+        if batch is None:
+            raise AssertionError("a result without a batch")
+        self._owner.run_finished(self, batch, meta, payload)
 
     def _said_hello(self, hello: Meta) -> None:
         self.worker_index = hello["worker_index"]
@@ -122,12 +121,13 @@ class Lane(asyncio.Protocol):
             self._arena.close()
             self._owner.lane_lost(self)
 
-    def run(self, meta: Meta, payload: Sequence[bytes]) -> None:
+    def run(self, batch: Batch, meta: Meta, payload: Sequence[bytes]) -> None:
         """See Runner."""
+        self.batch = batch
         if self._transport is not None:
             self._transport.write(self._arena.encode(meta, payload))
 
     def close(self) -> None:
-        """Give the connection up; `lane_lost` follows."""
+        """See Runner; `lane_lost` follows."""
         if self._transport is not None:
             self._transport.abort()

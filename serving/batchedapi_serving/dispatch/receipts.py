@@ -6,10 +6,8 @@ from collections.abc import Callable
 from itertools import count
 from typing import Final
 
-from batchedapi_core.batching import Receipts
+from batchedapi_core.batching import Batch, Receipts, Request
 from batchedapi_serving.codecs import Receipt
-from batchedapi_serving.dispatch.batch import Batch
-from batchedapi_serving.dispatch.jobs import PartEntry
 
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
@@ -30,17 +28,15 @@ class ReceiptBook:
         """The next batch's."""
         return f"{self._start}-{base36(next(self._numbers))}"
 
-    def receipt(
-        self, batch: Batch, entry: PartEntry, worker_index: int, started: float, now: float
-    ) -> Receipt:
-        """Of one request of a batch that ran from `started` to `now`, in seconds."""
+    def receipt(self, batch: Batch, request: Request, worker_index: int, now: float) -> Receipt:
+        """Of one request of a batch that ran until `now`, in seconds."""
         return Receipt(
             batch=batch.number,
             rows=batch.rows,
-            requests=batch.requests,
-            my_rows=entry.rows,
-            queue_seconds=started - entry.arrived,
-            exec_seconds=now - started,
+            requests=len(batch.requests),
+            my_rows=request.rows,
+            queue_seconds=batch.started - request.arrived,
+            exec_seconds=now - batch.started,
             reason=batch.reason,
             replica=self._replica,
             worker_index=worker_index,

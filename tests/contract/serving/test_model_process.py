@@ -21,7 +21,7 @@ from batchedapi_serving.codecs import Answer, RequestHead, Wire
 from batchedapi_serving.dispatch.desk import Ticket
 from batchedapi_serving.dispatch.desk_server import DeskServer
 from batchedapi_serving.dispatch.dispatcher import Dispatcher
-from batchedapi_serving.dispatch.lanes import Lane
+from batchedapi_serving.dispatch.lanes import LaneConnection
 from batchedapi_serving.dispatch.remote import RemoteDesk
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.recorder import Recorder
@@ -300,10 +300,10 @@ async def web(model: ModelProcess) -> AsyncIterator[Web]:
     """A web process that the model process has connected to."""
     path = model.settings.lanes_path
     path.unlink(missing_ok=True)
-    found, lanes = Web(model.settings), list[Lane]()
+    found, lanes = Web(model.settings), list[LaneConnection]()
 
-    def lane() -> Lane:
-        lanes.append(Lane(found.dispatcher))
+    def lane() -> LaneConnection:
+        lanes.append(LaneConnection(found.dispatcher))
         return lanes[-1]
 
     server = await asyncio.get_running_loop().create_unix_server(lane, str(path))
@@ -551,7 +551,7 @@ async def test_a_sync_predictor_needs_no_channel() -> None:
         path = process.settings.lanes_path
         front = Web(process.settings)
         server = await asyncio.get_running_loop().create_unix_server(
-            lambda: Lane(front.dispatcher), str(path)
+            lambda: LaneConnection(front.dispatcher), str(path)
         )
         await asyncio.wait_for(front.hello.wait(), 60)
 

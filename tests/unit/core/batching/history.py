@@ -9,10 +9,10 @@ from batchedapi_core.batching import (
     Batcher,
     BatchPolicy,
     Client,
-    Dispatch,
-    Entry,
     Idle,
     QueueOrder,
+    Release,
+    Request,
     Strategy,
     WaitUntil,
 )
@@ -27,16 +27,16 @@ class History:
     """Plays steps against a batcher as a dispatcher would, and keeps its own books."""
 
     policy: BatchPolicy
-    batcher: Batcher[int] = field(init=False)
+    batcher: Batcher = field(init=False)
     clients: list[Client] = field(default_factory=lambda: [Client() for _ in range(6)])
-    live: list[Entry[int]] = field(default_factory=list)
+    live: list[Request] = field(default_factory=list)
     arrived: int = 0
     cancelled: set[int] = field(default_factory=set)
     expired: list[int] = field(default_factory=list)
     dispatched: list[int] = field(default_factory=list)
     held: list[float] = field(default_factory=list)  # seconds, of every batch while a lane was free
     limits: dict[Hashable, int] = field(default_factory=lambda: dict.fromkeys(SHAPES, MAX_SIZE))
-    running: list[tuple[float, list[Entry[int]]]] = field(default_factory=list)
+    running: list[tuple[float, list[Request]]] = field(default_factory=list)
     free_since: float = 0.0
     now: float = 0.0
 
@@ -48,19 +48,19 @@ class History:
         """One step and, as after everything that happens, a decision."""
         match kind:
             case "arrive":
-                self.batcher.arrive(self.entry(which, size), self.now)
+                self.batcher.arrive(self.request(which, size), self.now)
             case "other shape":
-                self.batcher.arrive(self.entry(which, size, "other"), self.now)
+                self.batcher.arrive(self.request(which, size, "other"), self.now)
             case "limit":
                 self.limits[SHAPES[which]] = min(size, self.limits[SHAPES[which]])
                 self.batcher.limit(SHAPES[which], size)
             case "oversize":
-                parts = [self.entry(which, MAX_SIZE), self.entry(which, size)]
+                parts = [self.request(which, MAX_SIZE), self.request(which, size)]
                 self.batcher.arrive_parts(parts, self.now)
             case "cancel" if self.live:
-                entry = self.live.pop(which % len(self.live))
-                self.cancelled.add(entry.payload)
-                self.batcher.cancel(entry)
+                request = self.live.pop(which % len(self.live))
+                self.cancelled.add(request.id)
+                self.batcher.cancel(request)
             case "disconnect":
                 self.batcher.disconnected(self.clients[which])
                 self.clients[which] = Client()
@@ -76,14 +76,14 @@ class History:
         self.act()
         self.check_sizes()
 
-    def entry(self, client: int, size: int, shape: str | None = None) -> Entry[int]:
-        """The next request; its payload is its number. Odd clients wait for half as long."""
+    def request(self, client: int, size: int, shape: str | None = None) -> Request:
+        """The next request; its id is its number. Odd clients wait for half as long."""
         deadline = self.now + TIMEOUT / (1 + client % 2)
         who = self.clients[client]
-        entry = Entry(self.arrived, 2 * size, size, who, self.now, deadline, shape)
+        request = Request(self.arrived, "", 2 * size, size, who, self.now, deadline, shape)
         self.arrived += 1
-        self.live.append(entry)
-        return entry
+        self.live.append(request)
+        return request
 
     def freed(self) -> None:
         """A lane is about to be free."""
@@ -92,9 +92,9 @@ class History:
 
     def finish(self, which: int, *, failed: bool = False) -> None:
         """One of the running batches ends."""
-        started, entries = self.running.pop(which)
+        started, requests = self.running.pop(which)
         self.freed()
-        self.batcher.finished(entries, None if failed else self.now - started, self.now)
+        self.batcher.finished(requests, None if failed else self.now - started, self.now)
 
     def pass_time(self, until: float) -> None:
         """Move the clock, stopping wherever a decision asked for it."""
@@ -111,7 +111,7 @@ class History:
             action = self.batcher.next_action(self.now)
             assert action == self.batcher.next_action(self.now)
             match action:
-                case Dispatch():
+                case Release():
                     self.dispatch(action)
                 case WaitUntil():
                     self.check_wait(action)
@@ -120,43 +120,43 @@ class History:
                     assert not self.batcher.queued_size or not self.batcher.free_lanes
                     return action
 
-    def dispatch(self, action: Dispatch) -> None:
+    def dispatch(self, action: Release) -> None:
         """Take a batch, and run it if anything is left of it."""
         size, shape = action.size, action.shape
         self.check_reason(action)
-        oldest = min(entry.arrived for entry in self.live)
+        oldest = min(request.arrived for request in self.live)
         self.held.append(self.now - max(oldest, self.free_since))
         waiting = sorted((e for e in self.live if e.shape == shape), key=self.turn)
-        entries, expired = self.batcher.take(size, self.now, shape)
-        taken = sum(entry.size for entry in entries)
+        requests, expired = self.batcher.take(size, self.now, shape)
+        taken = sum(request.size for request in requests)
         assert 1 <= size <= self.limits[shape]
-        assert taken <= size or len(entries) == 1
-        assert all(entry.deadline > self.now and not entry.cancelled for entry in entries)
-        assert all(entry.deadline <= self.now for entry in expired)
-        left = {*entries, *expired}
+        assert taken <= size or len(requests) == 1
+        assert all(request.deadline > self.now and not request.cancelled for request in requests)
+        assert all(request.deadline <= self.now for request in expired)
+        left = {*requests, *expired}
         assert left == set(waiting[: len(left)])
-        assert entries == sorted(entries, key=self.turn)
-        self.live = [entry for entry in self.live if entry not in left]
-        self.dispatched += [entry.payload for entry in entries]
-        self.expired += [entry.payload for entry in expired]
-        assert entries or expired
-        if entries:
+        assert requests == sorted(requests, key=self.turn)
+        self.live = [request for request in self.live if request not in left]
+        self.dispatched += [request.id for request in requests]
+        self.expired += [request.id for request in expired]
+        assert requests or expired
+        if requests:
             self.batcher.started(taken, self.now)
-            self.running.append((self.now, entries))
+            self.running.append((self.now, requests))
 
-    def turn(self, entry: Entry[int]) -> tuple[float, int]:
+    def turn(self, request: Request) -> tuple[float, int]:
         """Whose is less goes first."""
         fifo = self.policy.queue_order is QueueOrder.FIFO
-        return (0.0 if fifo else entry.deadline, entry.payload)
+        return (0.0 if fifo else request.deadline, request.id)
 
-    def check_reason(self, action: Dispatch) -> None:
+    def check_reason(self, action: Release) -> None:
         """It is true, and a full batch overtakes only who has not waited for the interval."""
         size, reason, shape = action
-        queued = sum(entry.size for entry in self.live if entry.shape == shape)
+        queued = sum(request.size for request in self.live if request.shape == shape)
         fifo = self.policy.queue_order is QueueOrder.FIFO
         turns = [(0.0 if fifo else e.deadline, e.arrived, e.shape == shape) for e in self.live]
         (*first, _), mine = min(turns), min(turn[:2] for turn in turns if turn[2])
-        several = len({entry.shape for entry in self.live}) > 1
+        several = len({request.shape for request in self.live}) > 1
         patient = self.now < first[1] + self.policy.batch_interval
         assert mine == tuple(first) or (reason == "full" and patient)
         assert several or reason != "shape"
@@ -168,7 +168,7 @@ class History:
             case "early":
                 assert self.policy.strategy is not Strategy.FIXED
             case "interval" if self.policy.strategy is Strategy.FIXED:
-                oldest = min(entry.arrived for entry in self.live)
+                oldest = min(request.arrived for request in self.live)
                 share = 1 if self.limits[shape] == MAX_SIZE else 0  # a limit shortens the interval
                 assert self.now >= oldest + self.policy.batch_interval * share
 
@@ -178,16 +178,16 @@ class History:
         begun = oldest if self.policy.strategy is Strategy.FIXED else max(oldest, self.free_since)
         assert self.now < wait.at <= begun + self.policy.batch_interval
         assert wait.size == 0 or self.batcher.queued_size < wait.size <= MAX_SIZE
-        assert len({entry.shape for entry in self.live}) == 1
+        assert len({request.shape for request in self.live}) == 1
 
     def check_sizes(self) -> None:
-        """The batcher's counts are those of the live entries."""
+        """The batcher's counts are those of the live requests."""
         live = self.live
-        assert sum(entry.size for entry in live) == self.batcher.queued_size
-        assert sum(entry.rows for entry in live) == self.batcher.queued_rows
+        assert sum(request.size for request in live) == self.batcher.queued_size
+        assert sum(request.rows for request in live) == self.batcher.queued_rows
         assert (live[0].arrived if live else inf) == self.batcher.oldest_arrival
         assert len(self.running) == self.batcher.lanes - self.batcher.free_lanes
-        running = sum(entry.size for _, entries in self.running for entry in entries)
+        running = sum(request.size for _, requests in self.running for request in requests)
         assert running == self.batcher.running_size
         assert (self.batcher.next_free < inf) == bool(self.running)
 

@@ -10,9 +10,9 @@ from batchedapi_core.batching import (
     Batcher,
     BatchPolicy,
     Client,
-    Dispatch,
     Effective,
-    Entry,
+    Release,
+    Request,
     Strategy,
     WaitUntil,
 )
@@ -47,7 +47,7 @@ class Server:
 
     def __init__(self, target: float, seed: int = 1) -> None:
         policy = BatchPolicy(LARGEST, INTERVAL, Strategy.ADAPTIVE, target)
-        self.batcher: Batcher[None] = Batcher(policy)
+        self.batcher: Batcher = Batcher(policy)
         self.batcher.lane_added(0.0)
         self.random = random.Random(seed)
         self.now = self.next_arrival = 0.0
@@ -61,7 +61,7 @@ class Server:
             self.arrive(load)
             action = self.batcher.next_action(self.now)
             match action:
-                case Dispatch(size):
+                case Release(size):
                     self.execute(curve, size)
                 case WaitUntil(at):
                     self.now = min(at, self.next_arrival)
@@ -70,20 +70,20 @@ class Server:
 
     def execute(self, curve: ServiceTime, size: int) -> None:
         """A batch from start to end."""
-        entries = self.batcher.take(size, self.now).entries
-        self.batcher.started(len(entries), self.now)
-        seconds = curve.seconds(len(entries)) * self.random.uniform(0.97, 1.03)
+        requests = self.batcher.take(size, self.now).requests
+        self.batcher.started(len(requests), self.now)
+        seconds = curve.seconds(len(requests)) * self.random.uniform(0.97, 1.03)
         self.now += seconds
-        self.batcher.finished(entries, seconds, self.now)
-        self.sizes.append(len(entries))
+        self.batcher.finished(requests, seconds, self.now)
+        self.sizes.append(len(requests))
         self.seen.append(self.batcher.effective)
 
     def arrive(self, load: float) -> None:
         """Everybody until now, short of a queue that nobody would admit."""
         while self.next_arrival <= self.now:
             if self.batcher.queued_size < 4 * LARGEST:
-                entry = Entry(None, 1, 1, Client(), self.next_arrival, math.inf)
-                self.batcher.arrive(entry, self.next_arrival)
+                request = Request(0, "", 1, 1, Client(), self.next_arrival, math.inf)
+                self.batcher.arrive(request, self.next_arrival)
             self.next_arrival += self.random.expovariate(load)
 
 
@@ -225,13 +225,13 @@ def test_memory_and_latency_both_limit() -> None:
 
 def test_other_strategies_keep_the_users_limits() -> None:
     """Only Adaptive moves them."""
-    batcher: Batcher[None] = Batcher(BatchPolicy(64, 0.01, latency_target=0.03))
+    batcher: Batcher = Batcher(BatchPolicy(64, 0.01, latency_target=0.03))
     batcher.lane_added(0.0)
     for now in range(100):
-        entry = Entry(None, 1, 1, Client(), float(now), math.inf)
-        batcher.arrive(entry, float(now))
+        request = Request(0, "", 1, 1, Client(), float(now), math.inf)
+        batcher.arrive(request, float(now))
         batcher.take(1, float(now))
         batcher.started(1, float(now))
-        batcher.finished([entry], 0.010, now + 0.010)
+        batcher.finished([request], 0.010, now + 0.010)
 
     assert Effective(64, 0.01) == batcher.effective

@@ -7,21 +7,21 @@ from batchedapi_core.batching import (
     Batcher,
     BatchPolicy,
     Client,
-    Entry,
+    Request,
     retry_after,
 )
 
 
-def batcher_of(*, queued: int, busy: bool, known: bool = True) -> Batcher[None]:
+def batcher_of(*, queued: int, busy: bool, known: bool = True) -> Batcher:
     """t(n) = 10 ms + 0.2 ms n, 64 rows a batch, one lane; busy with 50 rows until 0.020 s."""
-    batcher: Batcher[None] = Batcher(BatchPolicy(64, 0.02, latency_target=0.05))
+    batcher: Batcher = Batcher(BatchPolicy(64, 0.02, latency_target=0.05))
     batcher.lane_added(0.0)
     for size in (1, 16, 64) * 16 if known else ():
         batcher.service.observe(size, 0.010 + 0.0002 * size)
     if busy:
         batcher.started(50, 0.0)
     for _ in range(queued):
-        batcher.arrive(Entry(None, 1, 1, Client(), 0.0, 30.0), 0.0)
+        batcher.arrive(Request(0, "", 1, 1, Client(), 0.0, 30.0), 0.0)
     return batcher
 
 
@@ -102,7 +102,7 @@ def test_retry_after_is_backlog_over_capacity() -> None:
 
 def test_a_first_burst_is_not_refused_on_a_guess() -> None:
     """A batch of one took 2 ms: that 64 take 65 ms is nothing but a guess, and they take 3."""
-    batcher: Batcher[None] = Batcher(BatchPolicy(64, 0.005, latency_target=0.030))
+    batcher: Batcher = Batcher(BatchPolicy(64, 0.005, latency_target=0.030))
     batcher.lane_added(0.0)
     batcher.service.observe(1, 0.002)
     batcher.started(1, 0.0)
@@ -111,14 +111,14 @@ def test_a_first_burst_is_not_refused_on_a_guess() -> None:
     taken = []
     for n in range(63):
         taken.append(admission.accepts(batcher, 1, 0.0001 * n))
-        batcher.arrive(Entry(None, 1, 1, Client(), 0.0, 30.0), 0.0)
+        batcher.arrive(Request(0, "", 1, 1, Client(), 0.0, 30.0), 0.0)
 
     assert [True] * 63 == taken
 
 
 def test_warm_up_batches_say_what_a_full_batch_takes() -> None:
     """So the first burst that would be late is refused as a later one is."""
-    batcher: Batcher[None] = Batcher(BatchPolicy(64, 0.005, latency_target=0.030))
+    batcher: Batcher = Batcher(BatchPolicy(64, 0.005, latency_target=0.030))
     batcher.lane_added(0.0)
     for size in (1, 8, 64):
         batcher.warmed_up(size, 0.002 + 0.0005 * size)

@@ -8,8 +8,8 @@ from batchedapi_core.batching import (
     Batcher,
     BatchPolicy,
     Client,
-    Dispatch,
-    Entry,
+    Release,
+    Request,
     Strategy,
     WaitUntil,
 )
@@ -17,9 +17,9 @@ from batchedapi_core.batching import (
 
 def batcher_of(
     *, lanes: int = 1, interval: float = 0.020, strategy: Strategy = Strategy.WINDOW
-) -> Batcher[str]:
+) -> Batcher:
     """64 rows a batch, t(n) = 10 ms + 0.2 ms n known."""
-    batcher: Batcher[str] = Batcher(BatchPolicy(64, interval, strategy))
+    batcher: Batcher = Batcher(BatchPolicy(64, interval, strategy))
     for _ in range(lanes):
         batcher.lane_added(0.0)
     for size in (1, 16, 64) * 16:
@@ -27,33 +27,33 @@ def batcher_of(
     return batcher
 
 
-def entry_of(size: int = 1, *, at: float = 0.0, client: Client | None = None) -> Entry[str]:
+def request_of(size: int = 1, *, at: float = 0.0, client: Client | None = None) -> Request:
     """A request of `size` rows without a deadline."""
-    return Entry("", size, size, client or Client(), at, inf)
+    return Request(0, "", size, size, client or Client(), at, inf)
 
 
-def run_all(batcher: Batcher[str], now: float, seconds: float | None) -> list[Entry[str]]:
+def run_all(batcher: Batcher, now: float, seconds: float | None) -> list[Request]:
     """Everything queued in one batch, done at once."""
-    entries, _ = batcher.take(64, now)
-    batcher.started(sum(entry.size for entry in entries), now)
-    batcher.finished(entries, seconds, now)
-    return entries
+    requests, _ = batcher.take(64, now)
+    batcher.started(sum(request.size for request in requests), now)
+    batcher.finished(requests, seconds, now)
+    return requests
 
 
-def fixed_replay(requests: int) -> list[tuple[float, int, str]]:
+def fixed_replay(count: int) -> list[tuple[float, int, str]]:
     """(time, size, reason) of every batch; requests at 0 s, at most 64, 2 s, 0.1 s a batch."""
     batcher = batcher_of(interval=2.0, strategy=Strategy.FIXED)
-    for _ in range(requests):
-        batcher.arrive(entry_of(), 0.0)
+    for _ in range(count):
+        batcher.arrive(request_of(), 0.0)
     log, now = [], 0.0
     while batcher.queued_size:
         match batcher.next_action(now):
-            case Dispatch(size, reason):
-                entries, _ = batcher.take(size, now)
-                log.append((now, len(entries), reason))
-                batcher.started(len(entries), now)
+            case Release(size, reason):
+                requests, _ = batcher.take(size, now)
+                log.append((now, len(requests), reason))
+                batcher.started(len(requests), now)
                 now += 0.1
-                batcher.finished(entries, 0.1, now)
+                batcher.finished(requests, 0.1, now)
             case WaitUntil(at):
                 now = at
     return log
@@ -72,13 +72,13 @@ def test_fixed_holds_a_single_request_for_the_time_limit() -> None:
 def test_a_large_request_that_does_not_fit_completes_the_batch() -> None:
     """40 + 30 rows are more than 64: the 40 go as full, the 30 are decided on next."""
     batcher = batcher_of(strategy=Strategy.FIXED)
-    first, second = entry_of(40), entry_of(30)
+    first, second = request_of(40), request_of(30)
     batcher.arrive(first, 0.0)
     batcher.arrive(second, 0.0)
 
     action = batcher.next_action(0.0)
 
-    assert Dispatch(64, "full") == action
+    assert Release(64, "full") == action
     assert ([first], []) == batcher.take(64, 0.0)
     assert WaitUntil(0.02, 64) == batcher.next_action(0.0)
 
@@ -89,7 +89,7 @@ def test_what_can_never_fit_a_batch_is_refused(size: int) -> None:
     batcher = batcher_of()
 
     with pytest.raises(ValueError, match=f"expected 1 to 64 .max_batch_size., got {size}; split"):
-        batcher.arrive(entry_of(size), 0.0)
+        batcher.arrive(request_of(size), 0.0)
 
     assert batcher.queued_size == 0
 
@@ -98,7 +98,7 @@ def test_sizes_and_rows_are_counted_apart() -> None:
     """With the unit Requests a request of ten rows takes one place and counts ten in metrics."""
     batcher = batcher_of()
 
-    batcher.arrive(Entry("", 10, 1, Client(), 0.0, 5.0), 0.0)
+    batcher.arrive(Request(0, "", 10, 1, Client(), 0.0, 5.0), 0.0)
 
     assert (1, 10) == (batcher.queued_size, batcher.queued_rows)
 
@@ -106,7 +106,7 @@ def test_sizes_and_rows_are_counted_apart() -> None:
 def test_parts_of_an_oversize_request_are_one_return_of_its_client() -> None:
     """130 rows come back once, together, when the last of the three parts was answered."""
     batcher, client = batcher_of(), Client()
-    parts = [entry_of(size, client=client) for size in (64, 64, 2)]
+    parts = [request_of(size, client=client) for size in (64, 64, 2)]
     batcher.arrive_parts(parts, 0.0)
     while batcher.queued_size:
         run_all(batcher, 0.0, 0.0228)
@@ -122,7 +122,7 @@ def test_parts_are_refused_together() -> None:
     batcher = batcher_of()
 
     with pytest.raises(ValueError, match="got 65"):
-        batcher.arrive_parts([entry_of(64), entry_of(65)], 0.0)
+        batcher.arrive_parts([request_of(64), request_of(65)], 0.0)
 
     assert batcher.queued_size == 0
 
@@ -131,7 +131,7 @@ def test_a_failed_batch_teaches_nothing() -> None:
     """How long a failure took says nothing about t(n), and its clients may not come back."""
     batcher, client = batcher_of(), Client()
     line = batcher.service.line
-    batcher.arrive(entry_of(client=client), 0.0)
+    batcher.arrive(request_of(client=client), 0.0)
 
     run_all(batcher, 1.0, None)
 
@@ -143,13 +143,13 @@ def test_a_failed_batch_teaches_nothing() -> None:
 def test_a_cancelled_request_is_not_expected_back_after_its_batch() -> None:
     """It was cancelled while it ran: the batch counts it, the wait for the next does not."""
     batcher, client = batcher_of(), Client()
-    entry = entry_of(client=client)
-    batcher.arrive(entry, 0.0)
+    request = request_of(client=client)
+    batcher.arrive(request, 0.0)
     batcher.take(64, 0.0)
     batcher.started(1, 0.0)
-    batcher.cancel(entry)
+    batcher.cancel(request)
 
-    batcher.finished([entry], 0.0102, 0.0102)
+    batcher.finished([request], 0.0102, 0.0102)
 
     assert not client.answers
     assert batcher.running_size == 0
@@ -160,23 +160,23 @@ def test_a_closed_connection_is_not_awaited() -> None:
     batcher, clients = batcher_of(), [Client(), Client()]
     for now in range(30):
         for client in clients:
-            batcher.arrive(entry_of(client=client, at=now), now)
+            batcher.arrive(request_of(client=client, at=now), now)
         run_all(batcher, now + 0.999, 0.0104)
-    batcher.arrive(entry_of(client=clients[0], at=30.0), 30.0)
+    batcher.arrive(request_of(client=clients[0], at=30.0), 30.0)
     waiting = batcher.next_action(30.0)
 
     batcher.disconnected(clients[1])
 
     assert isinstance(waiting, WaitUntil)
-    assert Dispatch(1, "early") == batcher.next_action(30.0)
+    assert Release(1, "early") == batcher.next_action(30.0)
 
 
 def test_a_second_lane_becoming_free_does_not_extend_a_wait() -> None:
     """The interval counts while any lane is free, so only the first to be free starts it."""
     batcher = batcher_of(lanes=2)
     for _ in range(2):
-        batcher.arrive(entry_of(), 0.0)
-    batches = [batcher.take(1, 0.0).entries for _ in range(2)]
+        batcher.arrive(request_of(), 0.0)
+    batches = [batcher.take(1, 0.0).requests for _ in range(2)]
     for _ in batches:
         batcher.started(1, 0.0)
 
@@ -189,8 +189,8 @@ def test_a_second_lane_becoming_free_does_not_extend_a_wait() -> None:
 def test_a_lane_that_died_gives_its_batch_back() -> None:
     """A batch that is run again runs once in the books: lost with its lane, started on another."""
     batcher = batcher_of(lanes=2)
-    batcher.arrive(entry_of(), 0.0)
-    entries, _ = batcher.take(64, 0.0)
+    batcher.arrive(request_of(), 0.0)
+    requests, _ = batcher.take(64, 0.0)
     batcher.started(1, 0.0)
 
     batcher.lane_removed(was_free=False, now=0.001)
@@ -199,7 +199,7 @@ def test_a_lane_that_died_gives_its_batch_back() -> None:
     batcher.started(1, 0.001)
     again = (batcher.lanes, batcher.free_lanes, batcher.running_size)
     expected_end = batcher.next_free
-    batcher.finished(entries, 0.0102, 0.0112)
+    batcher.finished(requests, 0.0102, 0.0112)
 
     assert (1, 1, 0, inf) == alone
     assert (1, 0, 1) == again

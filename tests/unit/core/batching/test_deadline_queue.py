@@ -10,21 +10,21 @@ from batchedapi_core.batching import (
     Batcher,
     BatchPolicy,
     Client,
-    Dispatch,
-    Entry,
     QueueOrder,
+    Release,
+    Request,
     Strategy,
 )
 from batchedapi_core.batching.request_queue import DeadlineQueue
 
 
-def queue_of(*deadlines: float) -> tuple[DeadlineQueue[str], list[Entry[str]]]:
+def queue_of(*deadlines: float) -> tuple[DeadlineQueue, list[Request]]:
     """One row for each deadline, arriving a second apart from 0."""
-    queue: DeadlineQueue[str] = DeadlineQueue()
-    entries = [Entry("", 1, 1, Client(), float(i), end) for i, end in enumerate(deadlines)]
-    for entry in entries:
-        queue.append(entry)
-    return queue, entries
+    queue: DeadlineQueue = DeadlineQueue()
+    requests = [Request(0, "", 1, 1, Client(), float(i), end) for i, end in enumerate(deadlines)]
+    for request in requests:
+        queue.append(request)
+    return queue, requests
 
 
 def test_the_most_urgent_goes_first_and_equals_in_order_of_arrival() -> None:
@@ -53,12 +53,15 @@ def test_the_oldest_is_known_though_another_is_first() -> None:
 def test_an_entry_larger_than_the_room_left_keeps_its_place() -> None:
     """Nothing less urgent overtakes it."""
     queue, (second,) = queue_of(50.0)
-    first, third = Entry("", 2, 2, Client(), 1.0, 40.0), Entry("", 1, 1, Client(), 1.0, 60.0)
+    first, third = (
+        Request(0, "", 2, 2, Client(), 1.0, 40.0),
+        Request(0, "", 1, 1, Client(), 1.0, 60.0),
+    )
     queue.append(first)
     queue.append(third)
 
     assert ([first], []) == queue.take(2, 10.0)
-    queue.append(Entry("", 3, 3, Client(), 2.0, 55.0))
+    queue.append(Request(0, "", 3, 3, Client(), 2.0, 55.0))
     assert ([second], []) == queue.take(3, 10.0)
 
 
@@ -78,11 +81,11 @@ def test_an_empty_queue_has_nobody_first() -> None:
 
 
 def test_the_cancelled_are_not_kept() -> None:
-    """One patient client must not keep the payloads of a thousand others."""
+    """One patient client must not keep a thousand others."""
     queue, (_, *others, last) = queue_of(inf, *[50.0 + i for i in range(1_000)], 1.0)
 
-    for entry in [*others, *others]:
-        queue.cancel(entry)
+    for request in [*others, *others]:
+        queue.cancel(request)
 
     assert queue.size == 2
     assert len(queue._heap) < 40
@@ -102,15 +105,15 @@ def test_in_a_batch_the_cancelled_in_the_middle_are_skipped() -> None:
 def test_a_batcher_forms_its_batches_in_that_order() -> None:
     """The manifest's queueOrder: Deadline."""
     policy = BatchPolicy(2, 0.0, Strategy.FIXED, queue_order=QueueOrder.DEADLINE)
-    batcher: Batcher[str] = Batcher(policy)
+    batcher: Batcher = Batcher(policy)
     batcher.lane_added(0.0)
-    for name, deadline in (("c", inf), ("b", 9.0), ("a", 5.0)):
-        batcher.arrive(Entry(name, 1, 1, Client(), 0.0, deadline), 0.0)
+    for number, deadline in ((3, inf), (2, 9.0), (1, 5.0)):
+        batcher.arrive(Request(number, "", 1, 1, Client(), 0.0, deadline), 0.0)
 
     action = batcher.next_action(0.0)
 
-    assert Dispatch(2, "full") == action
-    assert ["a", "b"] == [entry.payload for entry in batcher.take(2, 0.0).entries]
+    assert Release(2, "full") == action
+    assert [1, 2] == [request.id for request in batcher.take(2, 0.0).requests]
 
 
 @pytest.mark.no_cover
@@ -128,18 +131,18 @@ def test_a_batcher_forms_its_batches_in_that_order() -> None:
 )
 def test_any_history_keeps_order_sizes_and_oldest(steps: list[tuple[str, float]]) -> None:
     """Against a list that is sorted every time."""
-    queue, live = DeadlineQueue[str](), list[Entry[str]]()
+    queue, live = DeadlineQueue(), list[Request]()
     for now, (kind, value) in enumerate(steps):
         match kind:
             case "append":
-                live.append(Entry("", 2, 1, Client(), float(now), value))
+                live.append(Request(0, "", 2, 1, Client(), float(now), value))
                 queue.append(live[-1])
             case "cancel" if live:
                 queue.cancel(live.pop(int(value) % len(live)))
             case "take":
-                first = sorted(live, key=lambda entry: entry.deadline)[: int(value)]
-                assert first == queue.take(int(value), 0.0).entries
-                live = [entry for entry in live if entry not in first]
+                first = sorted(live, key=lambda request: request.deadline)[: int(value)]
+                assert first == queue.take(int(value), 0.0).requests
+                live = [request for request in live if request not in first]
         assert (len(live), 2 * len(live)) == (queue.size, queue.rows)
-        assert min((entry.arrived for entry in live), default=inf) == queue.oldest_arrival
+        assert min((request.arrived for request in live), default=inf) == queue.oldest_arrival
         assert len(queue._heap) <= max(16, 2 * len(live)) + 1

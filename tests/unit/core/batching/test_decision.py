@@ -12,9 +12,9 @@ from batchedapi_core.batching import (
     Batcher,
     BatchPolicy,
     Client,
-    Dispatch,
-    Entry,
     Idle,
+    Release,
+    Request,
     Strategy,
     WaitUntil,
 )
@@ -31,7 +31,7 @@ class World:
         target: float | None = None, strategy: Strategy = Strategy.WINDOW,
     ) -> None:  # fmt: skip
         policy = BatchPolicy(64, interval, strategy, target)
-        self.batcher: Batcher[None] = Batcher(policy)
+        self.batcher: Batcher = Batcher(policy)
         self.batcher.lane_added(0.0)
         self.fixed, self.per_row, self.now = fixed, per_row, 0.0
         for size in (1, 16, 64) * 16:
@@ -45,23 +45,23 @@ class World:
         """One row of each client; `at` moves the clock."""
         self.now = self.now if at is None else at
         for client in clients:
-            self.batcher.arrive(Entry(None, 1, 1, client, self.now, inf), self.now)
+            self.batcher.arrive(Request(0, "", 1, 1, client, self.now, inf), self.now)
 
-    def start(self) -> list[Entry[None]]:
+    def start(self) -> list[Request]:
         """A batch of whatever is queued."""
-        entries, _ = self.batcher.take(64, self.now)
-        self.batcher.started(len(entries), self.now)
-        return entries
+        requests, _ = self.batcher.take(64, self.now)
+        self.batcher.started(len(requests), self.now)
+        return requests
 
-    def finish(self, entries: list[Entry[None]]) -> None:
+    def finish(self, requests: list[Request]) -> None:
         """It ends now."""
-        self.batcher.finished(entries, self.seconds(len(entries)), self.now)
+        self.batcher.finished(requests, self.seconds(len(requests)), self.now)
 
     def run(self) -> None:
         """A batch of whatever is queued, from start to end."""
-        entries = self.start()
-        self.now += self.seconds(len(entries))
-        self.finish(entries)
+        requests = self.start()
+        self.now += self.seconds(len(requests))
+        self.finish(requests)
 
     def answer_together(
         self, clients: Sequence[Client], gaps: Sequence[float], rounds: int = 30
@@ -73,7 +73,7 @@ class World:
                 self.arrive(client, at=answered + gap)
             self.run()
 
-    def ask(self) -> Dispatch | WaitUntil | Idle:
+    def ask(self) -> Release | WaitUntil | Idle:
         """The decision now."""
         return self.batcher.next_action(self.now)
 
@@ -114,16 +114,16 @@ def test_a_full_queue_goes_at_once() -> None:
     world = World()
     world.arrive(*clients_of(100))
 
-    assert Dispatch(64, "full") == world.ask()
+    assert Release(64, "full") == world.ask()
 
 
 def test_an_unknown_model_is_served_eagerly() -> None:
     """Before t(n) is known nothing says that a wait pays."""
-    batcher: Batcher[None] = Batcher(BatchPolicy(64, 0.020))
+    batcher: Batcher = Batcher(BatchPolicy(64, 0.020))
     batcher.lane_added(0.0)
-    batcher.arrive(Entry(None, 1, 1, Client(), 0.0, inf), 0.0)
+    batcher.arrive(Request(0, "", 1, 1, Client(), 0.0, inf), 0.0)
 
-    assert Dispatch(1, "early") == batcher.next_action(0.0)
+    assert Release(1, "early") == batcher.next_action(0.0)
 
 
 @pytest.mark.parametrize("gap", [0.0001, 0.001, 0.02, 0.5])
@@ -136,7 +136,7 @@ def test_a_lone_client_never_waits(gap: float) -> None:
         actions.append(world.ask())
         world.run()
 
-    assert {Dispatch(1, "early")} == set(actions)
+    assert {Release(1, "early")} == set(actions)
 
 
 def test_two_clients_in_turn_merge() -> None:
@@ -151,7 +151,7 @@ def test_two_clients_in_turn_merge() -> None:
 
     assert answered + 0.001 < wait.at < answered + 0.003
     assert wait.size == 2
-    assert Dispatch(2, "early") == world.ask()
+    assert Release(2, "early") == world.ask()
 
 
 def half_batch(world: World, gaps: Sequence[float]) -> World:
@@ -206,14 +206,14 @@ def test_clients_that_left_cost_one_short_wait() -> None:
 
     world.now = world.wait().at
 
-    assert Dispatch(1, "early") == world.ask()
+    assert Release(1, "early") == world.ask()
 
 
 def test_clients_that_think_longer_than_they_save_are_not_awaited() -> None:
     """16 rows saved at 10 ms each are less than 16 rows delayed by 21 ms each."""
     world = half_batch(World(), [0.019] * 8 + [0.021] * 8)
 
-    assert Dispatch(16, "early") == world.ask()
+    assert Release(16, "early") == world.ask()
 
 
 def test_slow_returners_are_thought_over_before_all_are_back() -> None:
@@ -230,7 +230,7 @@ def test_slow_returners_are_thought_over_before_all_are_back() -> None:
 
     assert 1 < wait.size < 63
     assert wait.size == world.batcher.queued_size
-    assert Dispatch(wait.size, "early") == world.ask()
+    assert Release(wait.size, "early") == world.ask()
 
 
 def test_who_is_back_already_is_not_awaited_again() -> None:
@@ -259,7 +259,7 @@ def test_a_cheap_model_is_not_kept_waiting() -> None:
     """With 0.05 ms of fixed cost there is nothing to save."""
     world = half_batch(World(fixed=0.00005, per_row=0.000012), around_1ms(16))
 
-    assert Dispatch(16, "early") == world.ask()
+    assert Release(16, "early") == world.ask()
 
 
 def test_poisson_strangers_are_served_eagerly() -> None:
@@ -271,7 +271,7 @@ def test_poisson_strangers_are_served_eagerly() -> None:
             world.run()
     world.arrive(*clients_of(9), at=world.now + 0.002)
 
-    assert Dispatch(9, "early") == world.ask()
+    assert Release(9, "early") == world.ask()
 
 
 def bursty_world() -> World:
@@ -304,7 +304,7 @@ def test_a_burst_ends() -> None:
 
     world.now = world.wait().at
 
-    assert Dispatch(1, "early") == world.ask()
+    assert Release(1, "early") == world.ask()
 
 
 def test_regulars_do_not_wait_for_a_strangers_burst() -> None:
@@ -313,7 +313,7 @@ def test_regulars_do_not_wait_for_a_strangers_burst() -> None:
     world.answer_together(clients, [0.001, 0.001])
     world.arrive(Client(), *clients, at=world.now + 0.001)
 
-    assert Dispatch(3, "early") == world.ask()
+    assert Release(3, "early") == world.ask()
 
 
 @pytest.mark.parametrize("queued", [20, 40])
@@ -332,7 +332,7 @@ def test_two_lanes_share_the_clients(queued: int) -> None:
         assert isinstance(action, WaitUntil)
         assert action.size == 0
     else:
-        assert Dispatch(40, "early") == action
+        assert Release(40, "early") == action
 
 
 @pytest.mark.parametrize("interval", [0.0, 0.0005])
@@ -347,7 +347,7 @@ def test_the_interval_bounds_every_wait(interval: float) -> None:
         world.now = world.wait().at
 
     assert arrived + interval == world.now
-    assert Dispatch(1, "interval") == world.ask()
+    assert Release(1, "interval") == world.ask()
 
 
 def test_a_latency_target_nearly_used_up_ends_the_wait() -> None:
@@ -360,7 +360,7 @@ def test_a_latency_target_nearly_used_up_ends_the_wait() -> None:
     world.now += world.seconds(64)
     world.finish(batch)
 
-    assert Dispatch(1, "deadline") == world.ask()
+    assert Release(1, "deadline") == world.ask()
 
 
 def test_a_latency_target_shortens_the_wait() -> None:
@@ -379,7 +379,7 @@ def test_draining_waits_for_nobody() -> None:
     world.arrive(Client())
     world.batcher.draining = True
 
-    assert Dispatch(1, "drain") == world.ask()
+    assert Release(1, "drain") == world.ask()
 
 
 def test_fixed_holds_a_partial_batch_for_the_interval_from_the_oldest() -> None:
@@ -392,7 +392,7 @@ def test_fixed_holds_a_partial_batch_for_the_interval_from_the_oldest() -> None:
     world.now = 1.02
 
     assert WaitUntil(1.02, 64) == waiting
-    assert Dispatch(2, "interval") == world.ask()
+    assert Release(2, "interval") == world.ask()
 
 
 def test_fixed_counts_the_time_a_lane_was_busy() -> None:
@@ -404,7 +404,7 @@ def test_fixed_counts_the_time_a_lane_was_busy() -> None:
     world.now = 1.0228
     world.finish(batch)
 
-    assert Dispatch(1, "interval") == world.ask()
+    assert Release(1, "interval") == world.ask()
 
 
 def test_a_wait_shorter_than_the_clock_resolves_is_none() -> None:
@@ -419,7 +419,7 @@ def test_a_wait_shorter_than_the_clock_resolves_is_none() -> None:
     group.start = now
     world.batcher.returning.groups = [group]
 
-    assert Dispatch(20, "early") == world.ask()
+    assert Release(20, "early") == world.ask()
 
 
 def test_the_same_question_twice_gets_the_same_answer() -> None:

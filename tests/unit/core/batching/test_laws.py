@@ -57,10 +57,10 @@ STEPS = st.lists(
 def test_any_history_keeps_every_promise(
     policy: BatchPolicy, steps: list[tuple[str, int, int]]
 ) -> None:
-    """No entry is lost, run twice, overtaken, run late or for nobody.
+    """No request is lost, run twice, overtaken, run late or for nobody.
 
     No batch is too large or of two shapes, no wait outlasts the interval, reasons are true, and
-    sizes are those of the live entries.
+    sizes are those of the live requests.
     """
     history = History(policy)
 
@@ -88,7 +88,7 @@ def asking_again(pauses: list[float], interval: float) -> History:
             history.pass_time(max(history.now, arrival))
             history.play("arrive", number, 1)
         else:
-            answered = [history.clients.index(entry.client) for entry in history.running[0][1]]
+            answered = [history.clients.index(request.client) for request in history.running[0][1]]
             history.pass_time(max(history.now, ends))
             history.finish(0)
             coming += [(history.now + pause, n) for n, pause in zip(answered, left, strict=False)]

@@ -10,28 +10,28 @@ from batchedapi_core.batching import (
     Batcher,
     BatchPolicy,
     Client,
-    Dispatch,
     Effective,
-    Entry,
+    Release,
+    Request,
     Strategy,
     WaitUntil,
 )
 from batchedapi_core.batching.in_effect import MOST_SHAPES
 
 
-def batcher_of(queued: int = 0, size: int = 1, *preferred: int) -> Batcher[None]:
+def batcher_of(queued: int = 0, size: int = 1, *preferred: int) -> Batcher:
     """Fixed, 64 rows a batch, 2 s, one free lane."""
     policy = BatchPolicy(64, 2.0, Strategy.FIXED, preferred_sizes=preferred)
-    batcher: Batcher[None] = Batcher(policy)
+    batcher: Batcher = Batcher(policy)
     batcher.lane_added(0.0)
     for _ in range(queued):
-        batcher.arrive(entry_of(size), 0.0)
+        batcher.arrive(request_of(size), 0.0)
     return batcher
 
 
-def entry_of(size: int, shape: Hashable = None) -> Entry[None]:
+def request_of(size: int, shape: Hashable = None) -> Request:
     """A request of `size` rows at 0 s."""
-    return Entry(None, size, size, Client(), 0.0, inf, shape)
+    return Request(0, "", size, size, Client(), 0.0, inf, shape)
 
 
 def test_size_and_interval_are_divided_by_the_same_factor() -> None:
@@ -50,7 +50,7 @@ def test_a_batch_that_is_as_large_as_allowed_is_full() -> None:
 
     batcher.limit(None, 32)
 
-    assert Dispatch(32, "full") == batcher.next_action(0.0)
+    assert Release(32, "full") == batcher.next_action(0.0)
 
 
 def test_a_limit_never_grows_again() -> None:
@@ -66,14 +66,14 @@ def test_a_limit_never_grows_again() -> None:
 def test_queued_entries_above_the_limit_run_alone() -> None:
     """They were accepted before, cannot be cut here and must not block the queue."""
     batcher = batcher_of(queued=2, size=40)
-    batcher.arrive(entry_of(1), 0.0)
+    batcher.arrive(request_of(1), 0.0)
 
     batcher.limit(None, 32)
     batches = []
     while batcher.queued_size:
         action = batcher.next_action(2.0)
-        assert isinstance(action, Dispatch)
-        batches.append([entry.size for entry in batcher.take(action.size, 2.0).entries])
+        assert isinstance(action, Release)
+        batches.append([request.size for request in batcher.take(action.size, 2.0).requests])
 
     assert [[40], [40], [1]] == batches
 
@@ -83,12 +83,12 @@ def test_only_the_shape_that_failed_is_limited() -> None:
     batcher = batcher_of()
     batcher.limit("long", 2)
     for shape in ("long", "long", "short", "short", "short"):
-        batcher.arrive(entry_of(1, shape), 0.0)
+        batcher.arrive(request_of(1, shape), 0.0)
     full = batcher.next_action(0.0)
     batcher.take(2, 0.0, "long")
 
     assert (2, 64) == (batcher.limit_of("long"), batcher.limit_of("short"))
-    assert Dispatch(2, "full", "long") == full
+    assert Release(2, "full", "long") == full
     assert WaitUntil(2.0, 64) == batcher.next_action(0.0)
     assert Effective(64, 2.0) == batcher.effective
 
@@ -100,9 +100,9 @@ def test_the_limit_holds_whenever_the_shape_comes_back() -> None:
     sizes = []
     for shape in ("long", "short", "long"):
         for _ in range(3):
-            batcher.arrive(entry_of(1, shape), 0.0)
+            batcher.arrive(request_of(1, shape), 0.0)
         action = batcher.next_action(5.0)
-        assert isinstance(action, Dispatch)
+        assert isinstance(action, Release)
         sizes.append(action.size)
         batcher.take(64, 5.0, shape)
         batcher.take(64, 5.0, shape)
@@ -116,7 +116,7 @@ def test_a_limited_batch_has_a_preferred_size_if_one_fits() -> None:
 
     batcher.limit(None, 20)
 
-    assert Dispatch(16, "full") == batcher.next_action(0.0)
+    assert Release(16, "full") == batcher.next_action(0.0)
     assert batcher.limit_of(None) == 20
 
 
@@ -138,7 +138,7 @@ def test_only_so_many_shapes_are_remembered() -> None:
     batcher = batcher_of()
 
     for shape in range(MOST_SHAPES + 1):
-        batcher.arrive(entry_of(1, shape), 0.0)
+        batcher.arrive(request_of(1, shape), 0.0)
         batcher.take(1, 0.0, shape)
         batcher.limit(shape, 2)
 

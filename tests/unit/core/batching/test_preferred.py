@@ -4,15 +4,15 @@ from math import inf
 
 import pytest
 
-from batchedapi_core.batching import Batcher, BatchPolicy, Client, Dispatch, Entry, Strategy
+from batchedapi_core.batching import Batcher, BatchPolicy, Client, Release, Request, Strategy
 
 
-def batcher_of(strategy: Strategy, queued: int, *sizes: int) -> Batcher[None]:
+def batcher_of(strategy: Strategy, queued: int, *sizes: int) -> Batcher:
     """32 rows a batch, one free lane, 2 ms; so many rows queued at 0 s."""
-    batcher: Batcher[None] = Batcher(BatchPolicy(32, 0.002, strategy, preferred_sizes=sizes))
+    batcher: Batcher = Batcher(BatchPolicy(32, 0.002, strategy, preferred_sizes=sizes))
     batcher.lane_added(0.0)
     for _ in range(queued):
-        batcher.arrive(Entry(None, 1, 1, Client(), 0.0, inf), 0.0)
+        batcher.arrive(Request(0, "", 1, 1, Client(), 0.0, inf), 0.0)
     return batcher
 
 
@@ -26,14 +26,14 @@ def test_an_early_batch_has_the_largest_preferred_size(
     """With fewer than the smallest, what waits goes: holding it back would help nobody."""
     batcher = batcher_of(strategy, queued, 4, 8, 16)
 
-    assert Dispatch(size, "full" if size == 32 else "early") == batcher.next_action(0.0)
+    assert Release(size, "full" if size == 32 else "early") == batcher.next_action(0.0)
 
 
 def test_at_the_interval_everything_goes() -> None:
     """As in Triton: the delay is a promise to whoever waits, a preferred size is none."""
     batcher = batcher_of(Strategy.FIXED, 7, 4)
 
-    assert Dispatch(7, "interval") == batcher.next_action(0.002)
+    assert Release(7, "interval") == batcher.next_action(0.002)
 
 
 def test_a_drain_takes_everything() -> None:
@@ -41,23 +41,21 @@ def test_a_drain_takes_everything() -> None:
     batcher = batcher_of(Strategy.WINDOW, 7, 4)
     batcher.draining = True
 
-    assert Dispatch(7, "drain") == batcher.next_action(0.0)
+    assert Release(7, "drain") == batcher.next_action(0.0)
 
 
 def test_a_request_larger_than_the_preferred_size_goes_alone() -> None:
     """It cannot be cut here, and must not block the queue."""
-    batcher: Batcher[None] = Batcher(
-        BatchPolicy(32, 0.0, Strategy.IMMEDIATE, preferred_sizes=(4, 16))
-    )
+    batcher: Batcher = Batcher(BatchPolicy(32, 0.0, Strategy.IMMEDIATE, preferred_sizes=(4, 16)))
     batcher.lane_added(0.0)
-    large = Entry(None, 10, 10, Client(), 0.0, inf)
-    for entry in (large, Entry(None, 1, 1, Client(), 0.0, inf)):
-        batcher.arrive(entry, 0.0)
+    large = Request(0, "", 10, 10, Client(), 0.0, inf)
+    for request in (large, Request(0, "", 1, 1, Client(), 0.0, inf)):
+        batcher.arrive(request, 0.0)
 
-    assert Dispatch(4, "early") == batcher.next_action(0.0)
+    assert Release(4, "early") == batcher.next_action(0.0)
     assert ([large], []) == batcher.take(4, 0.0)
 
 
 def test_immediate_releases_whatever_waits() -> None:
     """No rule, no learning: a lane is free."""
-    assert Dispatch(1, "early") == batcher_of(Strategy.IMMEDIATE, 1).next_action(0.0)
+    assert Release(1, "early") == batcher_of(Strategy.IMMEDIATE, 1).next_action(0.0)

@@ -2,20 +2,20 @@
 
 from math import inf
 
-from batchedapi_core.batching import Client, Entry
+from batchedapi_core.batching import Client, Request
 from batchedapi_core.batching.request_queue import RequestQueue
 
 
-def queue_of(*sizes: int, timeout: float = inf) -> tuple[RequestQueue[str], list[Entry[str]]]:
-    """One entry a size, arriving a second apart from 0, with twice the rows of its size."""
-    queue: RequestQueue[str] = RequestQueue()
-    entries = [
-        Entry(f"entry {i}", 2 * size, size, Client(), float(i), i + timeout)
+def queue_of(*sizes: int, timeout: float = inf) -> tuple[RequestQueue, list[Request]]:
+    """One request a size, arriving a second apart from 0, with twice the rows of its size."""
+    queue: RequestQueue = RequestQueue()
+    requests = [
+        Request(i, "", 2 * size, size, Client(), float(i), i + timeout)
         for i, size in enumerate(sizes)
     ]
-    for entry in entries:
-        queue.append(entry)
-    return queue, entries
+    for request in requests:
+        queue.append(request)
+    return queue, requests
 
 
 def test_an_empty_queue_has_no_oldest() -> None:
@@ -91,11 +91,11 @@ def test_cancelling_twice_or_after_leaving_counts_once() -> None:
 
 
 def test_cancelled_entries_are_not_kept_while_the_head_waits() -> None:
-    """With every lane dead one patient client must not keep the payloads of a thousand others."""
+    """With every lane dead one patient client must not keep a thousand others."""
     queue, (_, *others) = queue_of(*[1] * 1_001)
 
-    for entry in others:
-        queue.cancel(entry)
+    for request in others:
+        queue.cancel(request)
 
     assert queue.size == 1
-    assert len(queue._entries) < 40
+    assert len(queue._requests) < 40

@@ -12,8 +12,8 @@ from batchedapi_core.batching import (
     Batcher,
     BatchPolicy,
     Client,
-    Dispatch,
-    Entry,
+    Release,
+    Request,
     Strategy,
     WaitUntil,
 )
@@ -34,15 +34,15 @@ class Replay:
 
     def run(self, arrivals: list[float]) -> "Replay":
         """All of them, until the last is answered."""
-        batcher: Batcher[None] = Batcher(BatchPolicy(self.largest, self.interval, Strategy.FIXED))
+        batcher: Batcher = Batcher(BatchPolicy(self.largest, self.interval, Strategy.FIXED))
         batcher.lane_added(0.0)
         coming = list(reversed(arrivals))
         while coming or batcher.queued_size:
             while coming and coming[-1] <= self.now:
                 at = coming.pop()
-                batcher.arrive(Entry(None, 1, 1, Client(), at, inf), at)
+                batcher.arrive(Request(0, "", 1, 1, Client(), at, inf), at)
             match batcher.next_action(self.now):
-                case Dispatch(size):
+                case Release(size):
                     self.execute(batcher, size)
                 case WaitUntil(at):
                     self.now = min([at, *coming[-1:]])
@@ -50,17 +50,17 @@ class Replay:
                     self.now = coming[-1]
         return self
 
-    def execute(self, batcher: Batcher[None], size: int) -> None:
+    def execute(self, batcher: Batcher, size: int) -> None:
         """A batch from start to answers."""
-        entries = batcher.take(size, self.now).entries
-        waited, rows = self.now - entries[0].arrived, len(entries)
+        requests = batcher.take(size, self.now).requests
+        waited, rows = self.now - requests[0].arrived, len(requests)
         self.log.append(f"{waited:.3f}/{self.interval:g}, {rows}/{self.largest}")
         self.sizes.append(rows)
         batcher.started(rows, self.now)
         seconds = self.fixed + self.per_row * rows
         self.now += seconds
-        batcher.finished(entries, seconds, self.now)
-        self.latencies += [self.now - entry.arrived for entry in entries]
+        batcher.finished(requests, seconds, self.now)
+        self.latencies += [self.now - request.arrived for request in requests]
 
 
 def test_a_hundred_at_once_are_a_full_batch_and_the_rest_at_the_time_limit() -> None:

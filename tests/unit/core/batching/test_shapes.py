@@ -10,10 +10,10 @@ from batchedapi_core.batching import (
     Batcher,
     BatchPolicy,
     Client,
-    Dispatch,
-    Entry,
     Idle,
     QueueOrder,
+    Release,
+    Request,
     Strategy,
     WaitUntil,
 )
@@ -22,31 +22,27 @@ from batchedapi_core.contract import RELEASE_REASONS
 INTERVAL = 0.020
 
 
-def batcher_of(
-    strategy: Strategy = Strategy.FIXED, order: QueueOrder = QueueOrder.FIFO
-) -> Batcher[str]:
+def batcher_of(strategy: Strategy = Strategy.FIXED, order: QueueOrder = QueueOrder.FIFO) -> Batcher:
     """8 rows a batch, one free lane."""
-    batcher: Batcher[str] = Batcher(BatchPolicy(8, INTERVAL, strategy, None, (), order))
+    batcher: Batcher = Batcher(BatchPolicy(8, INTERVAL, strategy, None, (), order))
     batcher.lane_added(0.0)
     return batcher
 
 
-def arrive(
-    batcher: Batcher[str], shapes: str, at: float = 0.0, deadline: float = inf
-) -> list[Entry[str]]:
+def arrive(batcher: Batcher, shapes: str, at: float = 0.0, deadline: float = inf) -> list[Request]:
     """One row of each shape; a letter is one."""
-    entries = [Entry(s, 1, 1, Client(), at, deadline, s) for s in shapes]
-    for entry in entries:
-        batcher.arrive(entry, at)
-    return entries
+    requests = [Request(ord(s), "", 1, 1, Client(), at, deadline, s) for s in shapes]
+    for request in requests:
+        batcher.arrive(request, at)
+    return requests
 
 
-def take(batcher: Batcher[str], now: float = 0.0) -> tuple[str, str]:
+def take(batcher: Batcher, now: float = 0.0) -> tuple[str, str]:
     """Reason and shapes of the batch that is released now."""
     action = batcher.next_action(now)
-    assert isinstance(action, Dispatch)
+    assert isinstance(action, Release)
     taken = batcher.take(action.size, now, action.shape)
-    return action.reason, "".join(entry.payload for entry in taken.entries)
+    return action.reason, "".join(chr(request.id) for request in taken.requests)
 
 
 def test_the_reason_is_published() -> None:
@@ -85,7 +81,7 @@ def test_a_batch_says_its_shape() -> None:
     batcher = batcher_of()
     arrive(batcher, "a" * 8)
 
-    assert Dispatch(8, "full", "a") == batcher.next_action(0.0)
+    assert Release(8, "full", "a") == batcher.next_action(0.0)
 
 
 def test_a_full_batch_overtakes_a_younger_wait_but_not_an_older() -> None:
@@ -103,9 +99,9 @@ def test_a_full_batch_overtakes_a_younger_wait_but_not_an_older() -> None:
 def test_a_full_batch_that_was_cancelled_overtakes_nobody() -> None:
     """It was full when it was noted."""
     batcher = batcher_of()
-    entries = arrive(batcher, "a" + "b" * 8)
+    requests = arrive(batcher, "a" + "b" * 8)
 
-    batcher.cancel(entries[1])
+    batcher.cancel(requests[1])
 
     assert ("shape", "a") == take(batcher)
 
@@ -131,11 +127,11 @@ def test_draining_is_the_reason_whatever_the_shapes() -> None:
 def test_sizes_are_of_all_shapes() -> None:
     """What admission and the gauges count is everybody who waits."""
     batcher = batcher_of()
-    entries = arrive(batcher, "aab", at=1.0)
+    requests = arrive(batcher, "aab", at=1.0)
     arrive(batcher, "c", at=2.0)
 
-    for entry in (entries[0], entries[0], entries[2]):
-        batcher.cancel(entry)
+    for request in (requests[0], requests[0], requests[2]):
+        batcher.cancel(request)
 
     assert (2, 2, 1.0) == (batcher.queued_size, batcher.queued_rows, batcher.oldest_arrival)
 
@@ -151,7 +147,7 @@ def test_a_shape_that_is_not_queued_has_no_batch() -> None:
 def test_parts_of_several_shapes_are_queued_with_their_likes() -> None:
     """A ragged request is cut where the shape changes; each part finds its own company."""
     batcher, client = batcher_of(), Client()
-    parts = [Entry(s, 1, 1, client, 0.0, inf, s) for s in "aba"]
+    parts = [Request(ord(s), "", 1, 1, client, 0.0, inf, s) for s in "aba"]
 
     batcher.arrive_parts(parts, 0.0)
 
@@ -176,8 +172,8 @@ def test_turns_that_come_and_go_are_not_kept() -> None:
     arrive(batcher, "b", deadline=9.5)
 
     for _ in range(200):
-        (entry,) = arrive(batcher, "a", deadline=5.0)
-        batcher.cancel(entry)
+        (request,) = arrive(batcher, "a", deadline=5.0)
+        batcher.cancel(request)
 
     assert batcher._several is not None
     assert len(batcher._several._turns) < 40
@@ -195,16 +191,16 @@ def test_no_shape_starves(ticks: list[str], strategy: Strategy) -> None:
     One lane, 5 ms a batch, new rows of any shapes every 5 ms: more than the lane can do.
     """
     batcher, now = batcher_of(strategy), 0.0
-    queued: list[Entry[str]] = []
+    queued: list[Request] = []
     for shapes in [*ticks, *[""] * 40 * len(ticks)]:
         queued += arrive(batcher, shapes, at=now)
         action = batcher.next_action(now)
-        if isinstance(action, Dispatch):
-            taken = batcher.take(action.size, now, action.shape).entries
-            assert {action.shape} == {entry.shape for entry in taken}
-            oldest = min(entry.arrived for entry in queued)
+        if isinstance(action, Release):
+            taken = batcher.take(action.size, now, action.shape).requests
+            assert {action.shape} == {request.shape for request in taken}
+            oldest = min(request.arrived for request in queued)
             assert now < oldest + INTERVAL or taken[0].arrived == oldest
-            queued = [entry for entry in queued if entry not in taken]
+            queued = [request for request in queued if request not in taken]
         now += 0.005
 
     assert not queued

@@ -8,7 +8,7 @@ import pytest
 from batchedapi_core.batching import SizeUnit, Strategy
 from batchedapi_core.simulation.batching_replica import BatchingReplica
 from batchedapi_core.simulation.replica import Durations
-from batchedapi_core.simulation.service import Service
+from batchedapi_core.simulation.service import RESTART, Service
 
 IMMEDIATE = Service(0.010, 0.001, 8, 0.005, strategy=Strategy.IMMEDIATE, noise=0.0)
 
@@ -97,19 +97,44 @@ def test_what_would_be_too_late_is_refused_at_the_door() -> None:
 
 
 def test_what_waited_longer_than_the_timeout_is_given_up() -> None:
-    """504: it never runs, and counts as rejected."""
-    service = replace(IMMEDIATE, fixed=1.0, timeout=0.5)
+    """504: what is queued never runs and counts as rejected, what runs is answered as late."""
+    service = replace(IMMEDIATE, fixed=0.4, timeout=0.5)
 
-    replica = run(service, [0.0, 0.1, 0.2])
+    replica = run(service, [0.0, 0.01, 0.2])
 
-    assert 2 == replica.answers.refused == replica.counters.rejected
-    assert [1] == replica.answers.rows
+    assert 2 == replica.answers.refused
+    assert 1 == replica.counters.rejected
+    assert [1, 1] == replica.answers.rows
+    assert [1, 0] == replica.answers.requests
     assert 0 == replica.in_flight
 
 
-def test_an_oversize_request_is_given_up_once() -> None:
-    """Its parts expire one by one; the one that ran is not an answer."""
+def test_who_would_be_answered_too_late_is_not_run() -> None:
+    """The serving image's own margin: in an overload the oldest rows are those about to expire."""
+    service = replace(IMMEDIATE, max_batch_size=1, fixed=0.3, timeout=1.0)
+
+    replica = run(service, [0.0, *[0.001 * n for n in range(1, 8)]])
+
+    assert [1, 1, 1] == replica.answers.requests
+    assert 5 == replica.answers.refused == replica.counters.rejected
+
+
+def test_a_batch_that_takes_the_timeout_gets_its_process_replaced() -> None:
+    """All of it is answered 504 by then, and what comes meanwhile waits for another process."""
     service = replace(IMMEDIATE, fixed=1.0, timeout=0.5)
+
+    replica = run(service, [0.0, 0.6, RESTART + 0.4])
+    served = run(replace(service, fixed=0.1), [0.0])
+
+    assert [] == replica.answers.rows
+    assert 3 == replica.answers.refused
+    assert 1 == replica.counters.rejected
+    assert 0 == replica.in_flight == served.answers.refused
+
+
+def test_an_oversize_request_is_given_up_once() -> None:
+    """All of its parts with the first that is late; the one that ran is not an answer."""
+    service = replace(IMMEDIATE, fixed=0.4, timeout=0.5)
 
     replica = run(service, [0.0], [24])
 

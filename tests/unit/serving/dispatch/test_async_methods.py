@@ -151,6 +151,31 @@ async def test_a_process_whose_loop_hangs_is_replaced() -> None:
     assert [1] == world.replaced
 
 
+async def test_a_call_that_began_as_another_ended_may_hang_as_any() -> None:
+    """The answer to the one before it is none since it began."""
+    world = World(methods=[(BATCHED, ends_or_hangs)], max_batch_size=1, timeout=4.0, restart=0.1)
+    first, second = world.ask(1), world.ask("hangs")
+    await asyncio.sleep(1.5)
+    channel = world.processes[0].channel
+    assert channel is not None
+    channel.deaf = True
+    for call in channel.calls.values():
+        call.cancel()
+    channel.calls.clear()
+    await asyncio.sleep(6)
+
+    assert (200, 504) == (first.status, second.status)
+    assert [1] == world.replaced
+
+
+async def ends_or_hangs(items: list[Any]) -> list[Any]:
+    """After a second, or never."""
+    await asyncio.sleep(1.0)
+    if items == ["hangs"]:
+        await asyncio.Event().wait()
+    return items
+
+
 async def test_a_sync_method_beside_it_needs_no_channel_to_be_ready() -> None:
     """And a queue of calls waits for one: each is served as soon as it can be."""
     world = World(methods=[(SYNC, echo), (CALL, patient)], lanes=0)

@@ -12,16 +12,21 @@ import numpy as np
 import orjson
 import pytest
 
-from batchedapi_core.batching import Batcher, BatchPolicy, Client, Entry
+from batchedapi_core.batching import Batch, Client, Request
 from batchedapi_serving.codecs import Decoded, codec_for
 from batchedapi_serving.codecs.results import Item, ItemResults
-from batchedapi_serving.dispatch.batch import Batch
-from batchedapi_serving.dispatch.channel import CallSlot, ModelChannel
+from batchedapi_serving.dispatch.channel import ModelChannel
 from batchedapi_serving.dispatch.desk import AnswerTo, Line, Ticket
 from batchedapi_serving.dispatch.lanes import Runner
 from batchedapi_serving.dispatch.remote import RemoteLine
 from batchedapi_serving.errors import NoSuchRouteError, QueueFullError, ServingError
-from batchedapi_serving.ipc.frames import BrokenFrameError, Frame, FrameReader, Meta, encode_frame
+from batchedapi_serving.ipc.frames import (
+    BrokenFrameError,
+    Frame,
+    FrameReader,
+    Meta,
+    encode_frame,
+)
 from batchedapi_serving.predictor import MethodSpec, Tensor
 from batchedapi_serving.settings import BatchingSettings, MethodSettings
 
@@ -70,7 +75,8 @@ class Owner:
         self.slips: list[Slip] = []
         self.cancelled: list[Ticket] = []
         self.gone: list[Client] = []
-        self.finished: list[tuple[Runner, Meta, bytes]] = []
+        self.finished: list[tuple[Batch, Meta, bytes]] = []
+        self.askers: dict[int, AnswerTo | None] = {}
         self.refuse: ServingError | None = None
 
     def line(self, method: str | None) -> Line:
@@ -105,31 +111,14 @@ class Owner:
         """See Desk."""
         self.gone.append(client)
 
-    def run_finished(self, runner: Runner, meta: Meta, payload: bytes) -> None:
+    def run_finished(self, runner: Runner, batch: Batch, meta: Meta, payload: bytes) -> None:
         """See RunnerOwner."""
-        self.finished.append((runner, meta, payload))
+        assert (runner.worker_index, runner.pid) == (3, 77)
+        self.finished.append((batch, meta, payload))
 
-
-class Job:
-    """What a batch knows of a request, as far as a channel looks."""
-
-    def __init__(self, asker: object) -> None:
-        self.asker = asker
-        self.done = False
-
-
-class Part:
-    """See Job."""
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-
-
-def batch_of(*askers: object, deadline: float = math.inf) -> Batch:
-    """A batch of one row for each asker."""
-    entries: Any = [Entry(Part(Job(asker)), 1, 1, Client(), NOW, deadline) for asker in askers]
-    line: Any = Batcher(BatchPolicy(8, 0.01))
-    return Batch(line, entries, "size")
+    def asker_of(self, request: Request) -> AnswerTo | None:
+        """See CallOwner."""
+        return self.askers[request.id]
 
 
 class Ends:
@@ -201,26 +190,31 @@ async def until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def started(both: Ends, batch: Batch, method: str = "outer") -> CallSlot:
-    """A call of `method` that runs now."""
-    slot = both.channel.slot()
-    slot.batch = batch
-    slot.run({"method": method, "rows": batch.rows}, [b"x"])
-    return slot
+def started(
+    both: Ends, *askers: AnswerTo | None, method: str = "outer", deadline: float = math.inf
+) -> Batch:
+    """A call of `method` that runs now, with one row of each asker."""
+    requests = []
+    for asker in askers or (None,):
+        number = len(both.owner.askers)
+        both.owner.askers[number] = asker
+        requests.append(Request(number, method, 1, 1, Client(), NOW, deadline))
+    batch = Batch(method, requests, "full")
+    both.channel.run(batch, {"method": method, "rows": batch.rows}, [b"x"])
+    return batch
 
 
 async def test_results_go_to_the_call_they_are_of() -> None:
-    """N09: calls end in any order; each slot gets its own."""
+    """N09: calls end in any order; each batch gets its own."""
     async with ends() as both:
-        slots = [started(both, batch_of(None)) for _ in range(3)]
-        calls = [(await both.frame()).meta for _ in slots]
+        batches = [started(both) for _ in range(3)]
+        calls = [(await both.frame()).meta for _ in batches]
         for i in (1, 2, 0):
             both.say({"result": calls[i]["call"], "kind": "items", "items": []}, [b"%d" % i])
 
-        assert [slots[1], slots[2], slots[0]] == [runner for runner, _, _ in both.owner.finished]
+        assert [batches[i] for i in (1, 2, 0)] == [batch for batch, _, _ in both.owner.finished]
         assert [b"1", b"2", b"0"] == [payload for _, _, payload in both.owner.finished]
         assert {"outer"} == {meta["method"] for meta in calls}
-        assert [(3, 77)] * 3 == [(slot.worker_index, slot.pid) for slot in slots]
 
 
 @pytest.mark.parametrize(
@@ -280,11 +274,11 @@ async def test_a_refused_submit_is_answered_with_the_reason(
 async def test_methods_that_would_wait_in_a_circle_are_refused() -> None:
     """Through any number of queues: who waits for a call is known from the rows in it."""
     async with ends() as both:
-        started(both, batch_of(None), "outer")
+        started(both)
         outer = (await both.frame()).meta["call"]
         both.submit(1, outer)
         (slip,) = both.owner.slips
-        started(both, batch_of(None, slip.asker), "items")  # runs it with somebody else's row
+        started(both, None, slip.asker, method="items")  # runs it with somebody else's row
         inner = (await both.frame()).meta["call"]
         both.submit(2, inner, method="outer")
 
@@ -297,8 +291,8 @@ async def test_methods_that_would_wait_in_a_circle_are_refused() -> None:
 async def test_a_submit_has_the_time_that_its_caller_has_left() -> None:
     """Rows that come too late for whoever waits are not worth running."""
     async with ends() as both:
-        started(both, batch_of(None, deadline=NOW + 7))
-        started(both, batch_of(None))
+        started(both, deadline=NOW + 7)
+        started(both)
         timed, untimed = [(await both.frame()).meta["call"] for _ in range(2)]
         for number, call in enumerate((timed, untimed, None)):
             both.submit(number, call)
@@ -309,15 +303,13 @@ async def test_a_submit_has_the_time_that_its_caller_has_left() -> None:
 async def test_a_call_is_cancelled_when_all_its_clients_are_gone() -> None:
     """And not before: one of two left is one who waits."""
     async with ends() as both:
-        batch = batch_of(None, None)
-        started(both, batch)
+        one, two = started(both, None, None).requests
         call = (await both.frame()).meta["call"]
-        jobs: list[Any] = [entry.payload.job for entry in batch.entries]
-        jobs[0].done = True
+        one.cancelled = True
         await asyncio.sleep(0.4)
         assert await both.quiet()
 
-        jobs[1].done = True
+        two.cancelled = True
         frame = await both.frame()
         both.say({"result": call, "kind": "error", "error": "was cancelled"})
 

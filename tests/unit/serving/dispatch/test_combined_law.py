@@ -110,9 +110,9 @@ class Observed(World):
             group.lost = self._counting(group.lost)  # type: ignore[method-assign]  # to count them
 
     def _counting(self, lost: Any) -> Any:
-        def counted(runner: Any, *args: Any, **kwargs: Any) -> None:
-            self.lost += runner.batch is not None
-            lost(runner, *args, **kwargs)
+        def counted(*args: Any, **kwargs: Any) -> None:
+            self.lost += 1
+            lost(*args, **kwargs)
 
         return counted
 
@@ -216,8 +216,10 @@ class History:
             assert len({item["shape"] for item in items}) == 1
             assert all(at < self.world.deadlines[item["id"]] for item in items)
             line = self.world.dispatcher.line(method)
-            if not line.limited:  # else a row larger than the limit of then counts as that much
-                assert sum(item["size"] for item in items) <= line.max_size
+            if (
+                not line.method.memory.any
+            ):  # else a row larger than the limit of then counts as that much
+                assert sum(item["size"] for item in items) <= line.batcher.policy.max_batch_size
 
     def _receipts_name_batches_that_ran(self) -> None:
         mine: dict[str, int] = defaultdict(int)

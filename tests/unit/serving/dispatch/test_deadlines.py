@@ -140,7 +140,7 @@ async def test_everybody_is_answered_at_the_deadline_or_before(
 ) -> None:
     """Deadlines that do not ascend, among requests that are answered or cancelled meanwhile.
 
-    Nobody is given up before half of its own timeout is over: see MethodLine.least_seconds.
+    Nobody is given up before half of its own timeout is over: see RequestQueue.take.
     """
     world = World(seconds=lambda rows: 0.3 * rows, max_batch_size=3, timeout=2.0)
     begun = world.loop.time()

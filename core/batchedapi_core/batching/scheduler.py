@@ -1,0 +1,438 @@
+"""What a replica does next: the one rule of the serving loop and of the simulator.
+
+    arrive, cancel, lane_added, drain          what happens outside
+    next    -> Dispatch | Expired | WaitUntil | Idle
+    started                                    the batch of a Dispatch runs
+    finished, process_lost -> Verdict          what became of it
+
+It decides
+
+- the order: of a queue's requests the oldest or the earliest deadline first; of the methods whose
+  batch may start the one with the oldest request;
+- the wait: `decision.next_action`; a wait stands until its time has come, so much is queued, or
+  several shapes are;
+- who is too late: requests that a batch would answer after their deadline are not run;
+- the size: what the policy says, and what memory was found to have no room for;
+- what of a failed batch runs again, and when: `isolation`, `reruns`.
+
+It knows requests by what they are, never by what is in them, and lanes by their process. Time is an
+argument, and after everything that happened the caller asks `next` until it says to wait:
+
+    while True:
+        match scheduler.next(now):
+            case Dispatch(lane, batch): run it there; scheduler.started(batch, now)
+            case Expired(requests): answer each as too late
+            case WaitUntil(at): ask again then, or when `arrive` says so; break
+            case Idle(): ask again when something happens; break
+"""
+
+import enum
+from collections.abc import Hashable, Iterable, Sequence
+from math import inf
+from typing import Final, NamedTuple, TypeAlias
+
+from batchedapi_core.batching.actions import Action, Idle, Release, WaitUntil
+from batchedapi_core.batching.batcher import Batcher
+from batchedapi_core.batching.decision import IDLE
+from batchedapi_core.batching.isolation import Isolation
+from batchedapi_core.batching.lanes import Lane, LanePool, Lanes
+from batchedapi_core.batching.memory import MemoryLimits
+from batchedapi_core.batching.policy import BatchPolicy
+from batchedapi_core.batching.request import Client, Request
+from batchedapi_core.batching.reruns import RETRY, Batch, Reruns, Trial, blamed
+from batchedapi_core.batching.splitting import Span, split_parts
+
+
+class Dispatch(NamedTuple):
+    """Run the batch on the lane."""
+
+    lane: Lane
+    batch: Batch
+
+
+class Expired(NamedTuple):
+    """They left the queue, as they would be answered too late: their deadlines are too near."""
+
+    requests: Sequence[Request]
+
+
+Decision: TypeAlias = Dispatch | Expired | WaitUntil | Idle
+
+
+class Result(enum.Enum):
+    """What a lane said of its batch."""
+
+    SUCCEEDED = enum.auto()
+    ITEM_ERROR = enum.auto()
+    """One row was refused: the only one, or nobody knows which."""
+    FAILED = enum.auto()
+    OUT_OF_MEMORY = enum.auto()
+
+
+class Verdict(NamedTuple):
+    """What a batch that ended means to those in it."""
+
+    answered: bool = True
+    """Now, as the lane said; False: what is left of it runs again."""
+    limit: int | None = None
+    """Largest size that batches of its shape have from now on, as memory ran out."""
+
+
+_ANSWERED: Final = Verdict()
+
+
+class Method:
+    """One method: its queue, what was learned of its traffic and of its failures."""
+
+    __slots__ = ("batcher", "counts_rows", "isolation", "memory", "name")
+
+    def __init__(self, name: str, policy: BatchPolicy, lanes: Lanes, *, counts_rows: bool) -> None:
+        self.name = name
+        self.counts_rows = counts_rows
+        """Whether sizes are of rows; else each request counts for one."""
+        self.batcher = Batcher(policy, lanes)
+        self.isolation = Isolation()
+        self.memory = MemoryLimits(self.batcher)
+
+    def size_of(self, rows: int, sizes: Sequence[int] | None = None) -> int:
+        """What a request of so many rows counts, each of which costs so much; None: 1."""
+        if not self.counts_rows:
+            return 1
+        return rows if sizes is None else sum(sizes)
+
+    def arrive(
+        self,
+        request: Request,
+        sizes: Sequence[int] | None,
+        shapes: Sequence[Hashable] | None,
+        now: float,
+    ) -> None:
+        """Queue a request that is perhaps too large for a batch, or of several shapes."""
+        shape = None if shapes is None else shapes[0]
+        alike = shapes is None or all(other == shape for other in shapes)
+        if alike and request.size <= self.memory.limit_of(shape):
+            request.shape = shape
+            self.batcher.arrive(request, now)
+            return
+        spans = self._spans(request.rows, sizes, shapes)
+        split = request.splitting()
+        split.parts = [request.part(*span) for span in spans]
+        self.batcher.arrive_parts(split.parts, now)
+
+    def _spans(
+        self, rows: int, sizes: Sequence[int] | None, shapes: Sequence[Hashable] | None
+    ) -> Sequence[Span]:
+        if not self.counts_rows:
+            spans = split_parts(rows, shapes, rows)
+            return [Span(start, stop, 1, shape) for start, stop, _, shape in spans]
+        limit = min(map(self.memory.limit_of, shapes or (None,)))
+        return split_parts(rows if sizes is None else sizes, shapes, limit)
+
+    def is_over(self, wait: WaitUntil, now: float) -> bool:
+        """Whether a wait of this method is to be thought over."""
+        batcher = self.batcher
+        return now >= wait.at or batcher.queued_size >= wait.size or batcher.several_shapes
+
+
+class Scheduler:
+    """Of the methods that share lanes.
+
+    All sync methods of a replica share the lanes of its processes; each async one has lanes of its
+    own, and so a Scheduler. Those of one replica share a `Trial`.
+    """
+
+    __slots__ = (
+        "_isolates",
+        "_methods",
+        "_pool",
+        "_released",
+        "_reruns",
+        "_waits",
+        "lanes",
+        "methods",
+    )
+
+    def __init__(self, pool: LanePool, trial: Trial, *, isolates: bool) -> None:
+        """`isolates`: failed batches are run again; else nothing is run twice."""
+        self.lanes = Lanes()
+        self.methods: list[Method] = []
+        self._methods: dict[str, Method] = {}
+        self._pool = pool
+        self._isolates = isolates
+        self._reruns = Reruns(trial)
+        self._waits: dict[str, WaitUntil] = {}  # by method: those that stand
+        self._released: Batch | None = None  # to be dispatched once the expired were told
+
+    def add_method(self, name: str, policy: BatchPolicy, *, counts_rows: bool = True) -> Method:
+        """A method more; see Method."""
+        method = self._methods[name] = Method(name, policy, self.lanes, counts_rows=counts_rows)
+        self.methods.append(method)
+        return method
+
+    def method(self, name: str) -> Method:
+        """One of them."""
+        return self._methods[name]
+
+    # ------------------------------------------------------------ what is next
+
+    def next(self, now: float) -> Decision:
+        """What to do now. `started` follows each Dispatch before the next question."""
+        if not self._pool.with_room or not self.methods:
+            return IDLE
+        if self._released is not None:
+            batch, self._released = self._released.still_wanted(now), None
+            if batch is not None:
+                return self._dispatch(batch)
+        method, action = self._choose(now)
+        reruns = self._reruns
+        while reruns.any and reruns.is_next(method.name if isinstance(action, Release) else None):
+            again = reruns.next().still_wanted(now)
+            if again is not None:
+                return self._dispatch(again)
+        return self._release(method, action, now) if isinstance(action, Release) else action
+
+    def has_work(self) -> bool:
+        """Whether anything could be the next batch."""
+        for method in self.methods:
+            if method.batcher.queued_size:
+                return True
+        return self._reruns.any
+
+    def _choose(self, now: float) -> tuple[Method, Action]:
+        """Of those whose batch may start, the one with the oldest request; else the earliest wait.
+
+        No method starves: whatever the others bring, its oldest request becomes the oldest of all,
+        and no wait outlasts the interval. Waits that are not over stand: a wait is mostly for
+        everybody who is known, and thinking it over in between would give up on the last ones.
+        """
+        methods, waits = self.methods, self._waits
+        if len(methods) == 1:
+            method = methods[0]
+            action = method.batcher.next_action(now)
+            if isinstance(action, WaitUntil):
+                waits[method.name] = action
+            elif waits:
+                waits.clear()
+            return method, action
+        first, release, oldest = methods[0], None, inf
+        earliest: Action = IDLE
+        at = inf
+        for method in methods:
+            action = waits.get(method.name, IDLE)
+            if not isinstance(action, WaitUntil) or method.is_over(action, now):
+                action = method.batcher.next_action(now)
+                waits.pop(method.name, None)
+            if isinstance(action, Release):
+                arrival = method.batcher.oldest_arrival
+                if release is None or arrival < oldest:
+                    first, release, oldest = method, action, arrival
+            elif isinstance(action, WaitUntil):
+                waits[method.name] = action
+                if action.at < at:
+                    earliest, at = action, action.at
+        return first, earliest if release is None else release
+
+    def _release(self, method: Method, release: Release, now: float) -> Dispatch | Expired:
+        size, reason, shape = release
+        batcher = method.batcher
+        margin = batcher.service.at_least(size)
+        if method.memory.any:
+            size = method.memory.at_most(size, shape)
+        requests, expired = batcher.take(size, now, shape, margin)
+        batch = Batch(method.name, requests, reason) if requests else None
+        if batch is None or expired:
+            self._released = batch
+            return Expired(expired)
+        return self._dispatch(batch)
+
+    def _dispatch(self, batch: Batch) -> Dispatch:
+        lane = batch.lane = self._pool.take(batch)
+        reruns = self._reruns
+        if batch.on_trial:
+            reruns.trial.runs = True
+        elif reruns.any and batch.reason != RETRY:
+            reruns.served(batch.method)
+        return Dispatch(lane, batch)
+
+    # ------------------------------------------------------------ requests
+
+    def arrive(
+        self,
+        request: Request,
+        now: float,
+        sizes: Sequence[int] | None = None,
+        shapes: Sequence[Hashable] | None = None,
+    ) -> bool:
+        """Queue a request; whether to ask what is next.
+
+        It is split if it is too large for a batch, or its rows differ in shape. `sizes` are what
+        its rows cost, None: 1 each; `shapes` are theirs, None: all are alike.
+        """
+        method = self._methods[request.method]
+        batcher = method.batcher
+        if (
+            shapes is None
+            and not method.memory.any
+            and request.size <= batcher.policy.max_batch_size
+        ):
+            batcher.arrive(request, now)
+        else:
+            method.arrive(request, sizes, shapes, now)
+        if self.lanes.free <= 0:
+            return False
+        wait = self._waits.get(request.method)
+        return wait is None or batcher.queued_size >= wait.size or batcher.several_shapes
+
+    def cancel(self, request: Request) -> int:
+        """Nobody waits for its answer any more; rows of it that were still queued."""
+        batcher = self._methods[request.method].batcher
+        queued = 0
+        for part in request.parts:
+            if part.queued:
+                queued += part.rows
+            batcher.cancel(part)
+        if not batcher.queued_size:  # there is nobody who waits
+            self._waits.pop(request.method, None)
+        return queued
+
+    def disconnected(self, client: Client) -> None:
+        """Its connection closed: nobody waits for its next request."""
+        for method in self.methods:
+            method.batcher.disconnected(client)
+
+    def drain(self) -> None:
+        """From now on nothing waits for a fuller batch."""
+        self._waits.clear()
+        for method in self.methods:
+            method.batcher.draining = True
+
+    # ------------------------------------------------------------ batches
+
+    def started(self, batch: Batch, now: float) -> None:
+        """It runs on its lane."""
+        batch.started = now
+        self._methods[batch.method].batcher.started(batch.size, now)
+
+    def finished(self, batch: Batch, result: Result, now: float) -> Verdict:
+        """The lane gave it back.
+
+        Ask what is next before writing answers, if anything is: the lane is idle until then.
+        """
+        method = self._methods[batch.method]
+        self._left(batch, now)
+        if result is Result.SUCCEEDED:
+            if batch.search is not None or method.isolation.systemic:
+                method.isolation.succeeded(batch.search)
+            if batch.halves is not None:
+                method.memory.ran(batch.halves)
+            method.batcher.finished(batch.requests, now - batch.started, now)
+            return _ANSWERED
+        method.batcher.finished(batch.requests, None, now)
+        if result is Result.ITEM_ERROR and batch.rows == 1:  # its answer; nothing ran to its end
+            if batch.halves is not None:
+                method.memory.ran(batch.halves)
+            return _ANSWERED
+        return self._failed(method, batch, result)
+
+    def lost(
+        self, batch: Batch, now: float, *, out_of_memory: bool, blamed: bool, alone: bool
+    ) -> Verdict:
+        """Its process died: run it again, whole, then one by one.
+
+        Halved at once if the kernel ended the process for memory: whole it would end the next.
+        Unless it is `blamed`, it is run again as if nothing had happened. `alone`: nothing else
+        ran in that process.
+        """
+        method = self._methods[batch.method]
+        self._left(batch, now)
+        if batch.started < inf:
+            method.batcher.lost(batch.size)
+        if out_of_memory and batch.rows > 1 and batch.started < inf:
+            return self._failed(method, batch, Result.OUT_OF_MEMORY)
+        again: Sequence[Batch] = ()
+        if self._isolates:
+            again = batch.after_death(alone=alone) if blamed else batch.after_anothers_death()
+        self._reruns.add(again)
+        return Verdict(not again)
+
+    def _failed(self, method: Method, batch: Batch, result: Result) -> Verdict:
+        limit = None
+        if result is Result.OUT_OF_MEMORY:
+            shape = batch.requests[0].shape
+            if batch.rows == 1:
+                method.memory.exceeded_alone(shape)
+            else:
+                limit = method.memory.exceeded(shape, batch.size)
+        again: Sequence[Batch] = ()
+        if self._isolates:
+            match result:
+                case Result.ITEM_ERROR:
+                    again = batch.after_item_error(method.isolation)
+                case Result.OUT_OF_MEMORY:
+                    again = batch.after_memory_error(method.isolation)
+                case _:
+                    again = batch.after_failure(method.isolation)
+        self._reruns.add(again)
+        return Verdict(not again, limit)
+
+    def _left(self, batch: Batch, now: float) -> None:
+        """It is on its lane no more, and everybody thinks anew."""
+        self._pool.release(batch, batch.lane, now)
+        if batch.on_trial:
+            self._reruns.trial.runs = False
+        if self._waits:
+            self._waits.clear()
+
+    # ------------------------------------------------------------ lanes
+
+    def lane_added(self, lane: Lane, now: float) -> None:
+        """A model process opened it."""
+        self._waits.clear()
+        self._pool.add(lane)
+        for _ in range(lane.at_once):
+            self.lanes.added(now)
+
+    def lanes_lost(self, process: int) -> Sequence[Batch]:
+        """A process is gone with its lanes; what was on them is to be reported `lost`."""
+        self._waits.clear()
+        batches: list[Batch] = []
+        for lane in self._pool.of_process(process):
+            self._pool.remove(lane)
+            running = [batch for batch in lane.batches if batch.started < inf]
+            for number in range(lane.at_once):
+                self.lanes.removed(was_free=number >= len(running))
+            batches += lane.batches
+        return batches
+
+    def hanging(self, now: float, timeout: float) -> set[int]:
+        """See LanePool."""
+        return self._pool.hanging(now, timeout)
+
+    def next_hang(self, now: float, timeout: float) -> float:
+        """See LanePool."""
+        return self._pool.next_hang(now, timeout)
+
+
+def process_lost(
+    schedulers: Iterable[Scheduler], process: int, now: float, *, out_of_memory: bool
+) -> list[tuple[Batch, Verdict]]:
+    """A model process died, and all that was on its lanes is lost.
+
+    `schedulers` are those of the replica. `out_of_memory`: the kernel ended it for memory.
+    """
+    lost = [(of, batch) for of in schedulers for batch in of.lanes_lost(process)]
+    running = [batch for _, batch in lost if batch.started < inf]
+    at_fault = set(blamed(running))
+    return [
+        (
+            batch,
+            of.lost(
+                batch,
+                now,
+                out_of_memory=out_of_memory,
+                blamed=batch in at_fault,
+                alone=len(running) == 1,
+            ),
+        )
+        for of, batch in lost
+    ]

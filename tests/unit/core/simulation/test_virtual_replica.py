@@ -1,0 +1,155 @@
+"""A replica in virtual time: clients that leave, processes that end, batches that fail."""
+
+import random
+from math import inf
+
+from batchedapi_core.batching import Batch, BatchPolicy, Request, Result, Strategy
+from batchedapi_core.simulation.virtual_replica import (
+    Death,
+    End,
+    Plan,
+    Refused,
+    Run,
+    VirtualReplica,
+)
+
+POLICY = BatchPolicy(4, 0.0, Strategy.IMMEDIATE)
+
+
+class World:
+    """A replica of one lane whose batches take a second, and what it told."""
+
+    def __init__(self, *runs: Run, plan: Plan | None = None) -> None:
+        """`runs` are what becomes of the first batches."""
+        self.runs = list(runs)
+        self.batches: list[list[int]] = []
+        self.ends: dict[int, tuple[End, float]] = {}
+        self.came_back = self.rows_expired = 0
+        plan = plan or Plan({"m": POLICY}, timeout=10.0, restart=5.0)
+        self.replica = VirtualReplica(plan, self, self, random.Random(1))
+
+    def ask(self, at: float, rows: int = 1) -> Request:
+        """A request that is taken."""
+        request = self.replica.arrive("m", rows, at)
+        assert isinstance(request, Request)
+        return request
+
+    def settle(self) -> None:
+        """Until nothing happens any more."""
+        while self.replica.next_event < inf:
+            self.replica.step(self.replica.next_event)
+
+    def run(self, batch: Batch) -> Run:
+        """See Model."""
+        self.batches.append([request.id for request in batch.requests])
+        return self.runs.pop(0) if self.runs else Run(1.0)
+
+    def started(self, batch: Batch, now: float) -> None:
+        """See Books."""
+        assert batch.started == now
+
+    def ended(self, request: Request, how: End, now: float) -> None:
+        """See Books."""
+        assert request.id not in self.ends
+        self.ends[request.id] = (how, now)
+
+    def expired(self, rows: int) -> None:
+        """See Books."""
+        self.rows_expired += rows
+
+    def ran(self, batch: Batch, now: float) -> None:
+        """See Books."""
+        assert now > batch.started
+        self.came_back += 1
+
+
+def test_whoever_leaves_is_not_run_and_not_answered() -> None:
+    """Queued or running; twice, or after the answer, is harmless."""
+    world = World()
+    running, queued, stays = (world.ask(0.1 * n) for n in range(3))
+    for leaves in (running, queued, queued):
+        world.replica.cancel(leaves)
+    world.settle()
+    world.replica.cancel(stays)
+
+    assert [[running.id], [stays.id]] == world.batches
+    assert {stays.id: (End.ANSWERED, 2.0)} == world.ends
+
+
+def test_a_process_that_ends_is_replaced_once() -> None:
+    """Its batch runs again in the next."""
+    world = World()
+    asked = world.ask(0.0)
+
+    assert [1] == world.replica.processes
+    world.replica.kill(1, 0.5)
+    world.replica.kill(1, 0.6)
+    world.settle()
+
+    assert [2] == world.replica.processes
+    assert {asked.id: (End.ANSWERED, 6.5)} == world.ends
+    assert (2, 1) == (len(world.batches), world.came_back)
+
+
+def test_who_dies_of_its_own_row_fails_after_the_second_time() -> None:
+    """As in the serving image: a first death is mostly nobody's fault."""
+    world = World(Run(1.0, Death.DIED), Run(1.0, Death.OUT_OF_MEMORY))
+    asked = world.ask(0.0)
+    world.settle()
+
+    assert {asked.id: (End.FAILED, 7.0)} == world.ends
+
+
+def test_a_failure_of_who_left_is_told_nobody() -> None:
+    """Its batch failed as it was the only one in it."""
+    world = World(Run(1.0, Result.FAILED))
+    asked = world.ask(0.0)
+    world.replica.cancel(asked)
+    world.settle()
+
+    assert {} == world.ends
+    assert 1 == world.came_back
+
+
+def test_a_refused_row_of_a_request_in_parts_fails_it_when_all_parts_are_there() -> None:
+    """The other rows have their answers beside it."""
+    refused = Run(1.0, Result.ITEM_ERROR)
+    world = World(Run(1.0), refused, refused, refused, refused)
+    asked = world.ask(0.0, 5)
+    world.settle()
+
+    assert {asked.id: (End.FAILED, 2.0)} == world.ends
+
+
+def test_what_is_over_the_timeout_is_told_at_once() -> None:
+    """Queued rows count as expired, running ones do not; a hang gets its process replaced."""
+    world = World(Run(inf))
+    running = world.ask(0.0)
+    queued = world.ask(1.0, 3)
+    hurried = world.replica.arrive("m", 1, 2.0, timeout=0.5)
+    world.settle()
+
+    assert isinstance(hurried, Request)
+    expected = {hurried.id: 2.5, running.id: 10.0, queued.id: 11.0}
+    assert {number: (End.EXPIRED, at) for number, at in expected.items()} == world.ends
+    assert 4 == world.rows_expired
+    assert [2] == world.replica.processes
+
+
+def test_there_is_a_limit_of_requests_and_of_what_is_expected_to_be_late() -> None:
+    """503 and 429."""
+    plan = Plan({"m": BatchPolicy(1, 0.0, Strategy.IMMEDIATE, 1.5)}, max_in_flight=2)
+    world = World(plan=plan)
+    world.ask(0.0)
+    world.settle()
+    first = world.ask(5.0)
+    late = world.replica.arrive("m", 1, 5.0)
+    none = [world.replica.arrive("m", 1, 5.9) for _ in range(2)]
+
+    assert Refused.LATE is late
+    assert isinstance(none[0], Request)
+    assert Refused.QUEUE_FULL is none[1]
+    world.replica.drain(5.95)
+    world.settle()
+    assert (End.ANSWERED, 6.0) == world.ends[first.id]
+    assert (0, 0, 0) == (world.replica.in_flight, world.replica.queue_rows, world.replica.running)
