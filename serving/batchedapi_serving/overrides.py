@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from batchedapi_core import contract
+from batchedapi_core.batching import Strategy
 from batchedapi_core.manifest import BatchedAPI, ManifestError, format_duration, with_changes
 
 
@@ -63,6 +64,9 @@ def _filled(api: BatchedAPI, environment: Mapping[str, str]) -> BatchedAPI:
         changes["batchInterval"] = format_duration(seconds)
     if not changes:
         return api
+    if "strategy" not in batching.model_fields_set:
+        # They come from a batcher that knows no other: full, or the time is up.
+        changes["strategy"] = Strategy.FIXED.value
     try:
         return with_changes(api, {"serverSideBatching": changes})
     except ManifestError as error:

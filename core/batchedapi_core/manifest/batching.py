@@ -108,7 +108,9 @@ class ServerSideBatching(ManifestModel):
         Strategy.WINDOW,
         description="Window waits only while waiting is expected to help; Fixed waits until the"
         " batch is full or batchInterval is over; Immediate never waits while a lane is free;"
-        " Adaptive is Window with size and interval driven by what batches take and by maxLatency.",
+        " Adaptive is Window with size and interval driven by what batches take and by maxLatency."
+        f" Absent, on a laptop: Fixed where {contract.ENV_BATCH_SIZE} or {contract.ENV_BATCH_TIME}"
+        " is in effect.",
     )
     size_unit: SizeUnit = Field(
         SizeUnit.ROWS, description="What maxBatchSize counts: Rows or Requests."

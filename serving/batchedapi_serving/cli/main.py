@@ -119,7 +119,7 @@ def serve_command(
 
     A flag beats the manifest. Where the manifest is silent, the environment is asked:
     DYNAMIC_BATCHER__BATCH_SIZE is maxBatchSize, DYNAMIC_BATCHER__BATCH_TIME is batchInterval in
-    seconds.
+    seconds, and with either of them the strategy is Fixed.
     """
     if (predictor is None) == (file is None):
         raise click.UsageError("give either -f FILE or MODULE:CLASS")

@@ -77,6 +77,28 @@ async def test_a_hundred_requests_are_a_full_batch_and_the_rest_at_the_time_limi
     assert metrics["batchedapi_batch_rows_count"] == 2
 
 
+async def test_with_the_two_variables_alone_a_batch_is_full_or_its_time_is_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D07: as the batcher does that they come from; the time is 0.5 s instead of two."""
+    monkeypatch.setenv("DYNAMIC_BATCHER__BATCH_SIZE", "64")
+    monkeypatch.setenv("DYNAMIC_BATCHER__BATCH_TIME", "0.5")
+    file = manifest(tmp_path, config={}, batching={})
+    with running_replica(tmp_path, ["-f", file]) as replica:
+        began = time.monotonic()
+        (lone,) = await ask_all(replica, range(1))
+        seconds = time.monotonic() - began
+        hundred = await ask_all(replica, range(100))
+        metrics = replica.metrics()
+
+    assert lone["rows"] == 1
+    assert seconds >= 0.5
+    assert [36] * 36 + [64] * 64 == sorted(answer["rows"] for answer in hundred)
+    assert (1, 2) == tuple(
+        metrics[f"batchedapi_batches_total{{reason={r}}}"] for r in ("full", "interval")
+    )
+
+
 async def test_processes_times_threads_batches_run_at_once_and_the_fifth_waits(
     tmp_path: Path,
 ) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from batchedapi_core import contract
+from batchedapi_core.batching import Strategy
 from batchedapi_core.manifest import BatchedAPI, ManifestError, parse_api
 from batchedapi_serving.overrides import Flags, in_effect
 
@@ -45,6 +46,37 @@ def test_the_environment_fills_what_the_manifest_does_not_say(
 ) -> None:
     """D07: and what it does say stays, even where that is the default."""
     assert expected == batching_of(SIZE_AND_TIME, serverSideBatching=written)
+
+
+@pytest.mark.parametrize("name", SIZE_AND_TIME)
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ({}, Strategy.FIXED),
+        ({"maxLatency": "10s"}, Strategy.FIXED),
+        ({"strategy": "Window"}, Strategy.WINDOW),
+        ({"strategy": "Immediate"}, Strategy.IMMEDIATE),
+    ],
+    ids=str,
+)
+def test_size_or_time_from_the_environment_brings_the_strategy_of_its_batcher(
+    name: str, written: dict[str, Any], expected: Strategy
+) -> None:
+    """D07: full, or the time is up; only a manifest that says another has another."""
+    environment = {name: SIZE_AND_TIME[name]}
+
+    changed = in_effect(api(serverSideBatching=written), Flags(), environment, 4)
+
+    assert expected is changed.spec.server_side_batching.strategy
+
+
+def test_variables_that_the_manifest_beats_bring_no_strategy() -> None:
+    """They are in effect for nothing."""
+    written = {"maxBatchSize": 8, "batchInterval": "5ms"}
+
+    changed = in_effect(api(serverSideBatching=written), Flags(), SIZE_AND_TIME, 4)
+
+    assert Strategy.WINDOW is changed.spec.server_side_batching.strategy
 
 
 def test_an_environment_without_them_changes_nothing() -> None:
