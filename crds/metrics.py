@@ -69,6 +69,9 @@ SERVING: Final = (
     Metric(c.METRIC_MAX_BATCH_SIZE, "gauge", METHOD,
            "maxBatchSize in effect, in rows, requests or cost."),
     Metric(c.METRIC_BATCH_INTERVAL_SECONDS, "gauge", METHOD, "batchInterval in effect."),
+    Metric(c.METRIC_ONE_BY_ONE, "gauge", METHOD,
+           "1 where the method takes one request at a time and maxBatchSize is above 1: what waited"
+           " together is then run request by request, and nothing is gained. Else 0."),
     Metric(c.METRIC_PROCESS_RESTARTS, "counter", ("role",),
            "Processes that died and were replaced; `role` is `web` or `model`."),
     Metric(c.METRIC_WEB_CPU_SECONDS, "counter", ("process",),

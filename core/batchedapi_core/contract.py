@@ -94,6 +94,8 @@ METRIC_IN_FLIGHT_REQUESTS: Final = "batchedapi_in_flight_requests"
 METRIC_LANES: Final = "batchedapi_lanes"
 METRIC_MAX_BATCH_SIZE: Final = "batchedapi_max_batch_size"
 METRIC_BATCH_INTERVAL_SECONDS: Final = "batchedapi_batch_interval_seconds"
+METRIC_ONE_BY_ONE: Final = "batchedapi_one_by_one"
+"""1 where batches of the method are run request by request, else 0."""
 METRIC_PROCESS_RESTARTS: Final = "batchedapi_process_restarts_total"
 """Label `role`: `web` or `model`."""
 METRIC_WEB_CPU_SECONDS: Final = "batchedapi_web_cpu_seconds_total"
@@ -117,6 +119,7 @@ SCALING_SERIES: Final = frozenset(
         METRIC_LANES,
         METRIC_MAX_BATCH_SIZE,
         METRIC_BATCH_INTERVAL_SECONDS,
+        METRIC_ONE_BY_ONE,
         METRIC_PROCESS_START_TIME,
         METRIC_MODEL_PROCESS_MEMORY_BYTES,
         METRIC_WEB_CPU_SECONDS,

@@ -171,6 +171,11 @@ class PredictorError(ServingError):
 
     code = "predictor_failed"
 
+    @classmethod
+    def logged(cls, what: str) -> Self:
+        """Of a request whose own row made the predictor fail, which `what` says in two words."""
+        return cls(f"the predictor {what}; the server's log has the details")
+
 
 class LoadError(PredictorError):
     """The predictor cannot be started; `reason` is the word for the ModelLoaded condition."""

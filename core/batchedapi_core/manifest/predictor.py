@@ -153,9 +153,9 @@ class WarmUp(ManifestModel):
 class Method(ManifestModel):
     """One method of the class. What is absent is what its decorator says."""
 
-    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]*$", max_length=63)] = (
-        Field(description="The method's name in the class.")
-    )
+    name: Annotated[
+        str, StringConstraints(pattern=r"^([A-Za-z][A-Za-z0-9_]*|__call__)$", max_length=63)
+    ] = Field(description="The method's name in the class.")
     batchable: Flag | None = Field(
         None, description="Whether requests are put together. Absent: whether it has @batched."
     )

@@ -18,6 +18,7 @@ class AdviceReason(enum.StrEnum):
     MEMORY = "MemoryMayNotHoldCopies"
     INTERVAL = "IntervalExceedsLatency"
     PROCESSES = "TooManyProcesses"
+    ONE_BY_ONE = "BatchedOneByOne"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class Situation:
     max_batch_size: int  # rows
     full_batch_seconds: float | None  # learned t(max); None: not known yet
     latency_target: float | None  # seconds; None: no target
+    one_by_one: bool = False  # batches of some method are run request by request
 
 
 def advise(situation: Situation, standing: Collection[AdviceReason] = ()) -> tuple[Advice, ...]:
@@ -47,6 +49,7 @@ def advise(situation: Situation, standing: Collection[AdviceReason] = ()) -> tup
         _memory(situation, CALM if AdviceReason.MEMORY in standing else 1.0),
         _interval(situation, CALM if AdviceReason.INTERVAL in standing else 1.0),
         _processes(situation),
+        _one_by_one(situation),
     )
     return tuple(one for one in found if one is not None)
 
@@ -86,6 +89,17 @@ def _processes(s: Situation) -> Advice | None:
         f"spec.predictor.processesPerReplica is {s.processes} on {s.cpus:g} CPUs: more than"
         f" {PROCESSES_PER_CPU} for each CPU compete without serving more; lower it, or raise"
         " spec.compute.cpu",
+    )
+
+
+def _one_by_one(s: Situation) -> Advice | None:
+    if not s.one_by_one:
+        return None
+    return Advice(
+        AdviceReason.ONE_BY_ONE,
+        "spec.serverSideBatching.maxBatchSize is above 1, and a method takes one request at a time:"
+        " what waited together is run request by request, and nothing is gained; mark the method"
+        " with @batched, or leave maxBatchSize out",
     )
 
 

@@ -38,6 +38,7 @@ def advice_seen(
         process_memory=max(memory, default=None),
         max_batch_size=policy.max_batch_size,
         full_batch_seconds=seconds,
+        one_by_one=any(page.one_by_one for page in pages),
     )
     return advise(seen, standing)
 
@@ -49,6 +50,7 @@ def _situation(
     process_memory: float | None = None,
     max_batch_size: int = 1,
     full_batch_seconds: float | None = None,
+    one_by_one: bool = False,
 ) -> Situation:
     compute = api.spec.compute
     return Situation(
@@ -58,6 +60,7 @@ def _situation(
         process_memory=process_memory,
         max_batch_size=max_batch_size,
         full_batch_seconds=full_batch_seconds,
+        one_by_one=one_by_one,
         latency_target=api.spec.server_side_batching.max_latency,
     )
 

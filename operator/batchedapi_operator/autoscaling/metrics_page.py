@@ -223,6 +223,8 @@ class MetricsPage:
     """Seconds, in effect; the longest of the methods'."""
     process_memory: float | None = None
     """Bytes of the largest model process."""
+    one_by_one: bool = False
+    """Whether batches of some method are run request by request."""
 
 
 class _Figures:
@@ -376,6 +378,7 @@ def parse_page(
         process_memory=figures.within(
             contract.METRIC_MODEL_PROCESS_MEMORY_BYTES, 0, MAX_PROCESS_MEMORY
         ),
+        one_by_one=bool(figures.within(contract.METRIC_ONE_BY_ONE, 0, 1)),
     )
 
 

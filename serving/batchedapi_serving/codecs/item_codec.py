@@ -5,7 +5,8 @@ bad one never reaches a batch; the answer's text comes back ready to be sent. In
 payload is one JSON list of the items.
 
 Of a method that takes requests it is one call: a uint32 (little endian) with the length of a JSON
-object {"json", "text", "query", "headers"}, that object, and the body.
+object {"json", "text", "query", "headers"}, that object, and the body. Several calls are one behind
+the other, and meta "calls" has their lengths.
 
 model/marshalling.py reads both.
 """
@@ -117,7 +118,7 @@ class ItemCodec:
 
 
 class CallCodec:
-    """Payloads are lists of (what is said of the request, body); a batch is one call."""
+    """Payloads are lists of (what is said of the request, body); each is a call."""
 
     def __init__(self, method: MethodSpec, api_name: str, receipts: Receipts) -> None:
         self.method = method
@@ -153,8 +154,11 @@ class CallCodec:
 
     def collate(self, payloads: Sequence[list[Call]]) -> Collated:
         """See Codec.collate."""
-        ((call,),) = payloads
-        return Collated({}, call)
+        calls = [call for payload in payloads for call in payload]
+        if len(calls) == 1:
+            return Collated({}, calls[0])
+        lengths = [len(about) + len(body) for about, body in calls]
+        return Collated({"calls": lengths}, tuple(part for call in calls for part in call))
 
     def results(self, meta: Meta, payload: bytes) -> Results:
         """See Codec.results."""

@@ -6,7 +6,6 @@ import orjson
 
 from batchedapi_core.batching import Batch
 from batchedapi_serving.codecs.results import Item, ItemResults, error_object
-from batchedapi_serving.errors import PredictorError
 from batchedapi_serving.ipc.frames import Meta
 
 OUT_OF_MEMORY: Final = (
@@ -22,8 +21,3 @@ def raised_for_all(batch: Batch, meta: Meta) -> ItemResults:
     together = f"raised for rows {first} to {first + batch.rows - 1}, which were not run one by one"
     text = orjson.dumps(error_object("item_failed", f"{meta['message']} ({together})"))
     return ItemResults([Item(meta["status"], "json", text)] * batch.rows)
-
-
-def predictor_failed(what: str) -> PredictorError:
-    """The error of a request whose own row made the predictor fail."""
-    return PredictorError(f"the predictor {what}; the server's log has the details")

@@ -249,6 +249,7 @@ class Dispatcher(LinesOfDesk[MethodLine]):
         line = MethodLine(spec, settings, self._recorder.method(index), group)
         line.batcher.draining = self._draining
         line.recorder.sized(line.batcher.policy.max_batch_size)
+        line.recorder.runs(one_by_one=spec.one_by_one)
         line.update_gauges(0)
         group.lines[spec.name] = line
         policy = line.batcher.policy
@@ -264,6 +265,16 @@ class Dispatcher(LinesOfDesk[MethodLine]):
                 "start": f"delay=0, batch_size={size} batch_time={interval:g}",
             },
         )
+        if spec.one_by_one:
+            log.warning(
+                "nothing is gained by batching this method: it is called once for each request",
+                extra={
+                    "method": spec.name,
+                    "max_batch_size": size,
+                    "remedy": "mark it with @batched to get many rows at once, or leave"
+                    " maxBatchSize out",
+                },
+            )
         return line
 
     def _call_group(self, spec: MethodSpec) -> LaneGroup:

@@ -26,7 +26,6 @@ from batchedapi_serving.codecs import Results
 from batchedapi_serving.dispatch.batch import (
     DIED,
     OUT_OF_MEMORY,
-    predictor_failed,
     raised_for_all,
 )
 from batchedapi_serving.dispatch.deadlines import Clock
@@ -34,7 +33,7 @@ from batchedapi_serving.dispatch.in_flight import InFlight
 from batchedapi_serving.dispatch.lanes import Runner
 from batchedapi_serving.dispatch.line import MethodLine
 from batchedapi_serving.dispatch.receipts import ReceiptBook
-from batchedapi_serving.errors import ServingError
+from batchedapi_serving.errors import PredictorError, ServingError
 from batchedapi_serving.ipc.frames import Meta
 from batchedapi_serving.settings import ReplicaSettings
 
@@ -177,7 +176,7 @@ class LaneGroup:
         for request in batch.requests:
             job = self._jobs.get(request)
             if job is not None:
-                self._jobs.fail(job, predictor_failed(what), now)
+                self._jobs.fail(job, PredictorError.logged(what), now)
 
     def _hand_out(self, batch: Batch, results: Results, worker: int, now: float) -> None:
         receipts, jobs, receipt = self._receipts, self._jobs, None

@@ -59,7 +59,7 @@ class MethodLine:
 
 
 def _policy(spec: MethodSpec, batching: BatchingSettings) -> BatchPolicy:
-    size = (batching.max_batch_size or spec.max_batch_size) if spec.batched else 1
+    size = spec.max_batch_size
     return BatchPolicy(
         max_batch_size=size,
         batch_interval=batching.batch_interval,

@@ -22,6 +22,7 @@ _GAUGES: Final = (
     (contract.METRIC_LANES, slots.LANES, "Batches that can run at once."),
     (contract.METRIC_MAX_BATCH_SIZE, slots.MAX_BATCH_SIZE, "Size of a full batch, in effect."),
     (contract.METRIC_BATCH_INTERVAL_SECONDS, slots.BATCH_INTERVAL, "batchInterval in effect."),
+    (contract.METRIC_ONE_BY_ONE, slots.ONE_BY_ONE, "Whether batches are run request by request."),
 )
 _COUNTERS: Final = (
     (contract.METRIC_ROWS_RECEIVED, slots.ROWS_RECEIVED, "Rows received, rejected ones too."),

@@ -27,6 +27,10 @@ class MethodRecorder:
         """The edges of the size histograms follow from the configured size, and never move."""
         self._edges = contract.batch_size_buckets(max_batch_size)
 
+    def runs(self, *, one_by_one: bool) -> None:
+        """Whether batches are run request by request."""
+        self._slots[slots.ONE_BY_ONE] = float(one_by_one)
+
     def gauges(
         self,
         *,

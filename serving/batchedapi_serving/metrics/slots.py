@@ -62,6 +62,7 @@ QUEUE_ROWS: Final = _block.take()
 IN_FLIGHT: Final = _block.take()
 MAX_BATCH_SIZE: Final = _block.take()
 BATCH_INTERVAL: Final = _block.take()
+ONE_BY_ONE: Final = _block.take()
 
 # Counters
 ROWS_RECEIVED: Final = _block.take()

@@ -13,14 +13,17 @@ from typing import Any, Final, Never
 
 import numpy as np
 
-from batchedapi_serving.codecs.results import item_frame
+from batchedapi_serving.codecs.results import Item, item_frame
 from batchedapi_serving.errors import PredictorError
 from batchedapi_serving.ipc.frames import Meta, Payload
 from batchedapi_serving.model.marshalling import (
     Arguments,
     TensorSplitter,
     arguments_of,
+    call_item,
+    calls_of,
     error_item,
+    failed_item,
     split_call,
     split_items,
 )
@@ -67,12 +70,18 @@ _PROBED: Final = "failed, and so did a warm-up batch"
 class _Served:
     """One method, and what is known of its batches before there are any."""
 
-    __slots__ = ("arguments", "call", "split")
+    __slots__ = ("arguments", "call", "method", "split")
 
     def __init__(self, predictor: Any, method: MethodSpec) -> None:
         self.call: Callable[..., Any] = getattr(predictor, method.name)
         self.arguments: Arguments = arguments_of(method)
+        self.method = method
         self.split: Callable[[Any, Meta], Result] = _splitter(method)
+
+    def item(self, answer: Any) -> Item:
+        """One answer of several that are asked for one by one."""
+        _check_whole(self.method, answer)
+        return call_item(answer)
 
 
 class BatchRunner:
@@ -130,14 +139,55 @@ class BatchRunner:
     def _run(self, meta: Meta, payload: Payload) -> Result:
         try:
             served = self._methods.get(meta["method"]) or self._unknown(meta)
+            if "calls" in meta:
+                return self._one_by_one(served, meta, payload)
             answer = served.call(*served.arguments(meta, payload))
             return served.split(answer, meta)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - user code: anything may be raised
             return self._failure(meta, error)
 
+    def _one_by_one(self, served: _Served, meta: Meta, payload: Payload) -> Result:
+        """Requests that waited together, for a method that takes one."""
+        outcomes: list[Item | BaseException] = []
+        for arguments in calls_of(meta, payload):
+            try:
+                outcomes.append(served.item(served.call(*arguments)))
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - user code: anything may be raised
+                outcomes.append(error)
+        return self._of_calls(outcomes, meta)
+
+    async def _side_by_side(self, served: _Served, meta: Meta, payload: Payload) -> Result:
+        """The same of an async method, whose calls wait for each other no more than before."""
+
+        async def item(arguments: tuple[Any, ...]) -> Item:
+            answer = served.call(*arguments)
+            return served.item(await answer if inspect.isawaitable(answer) else answer)
+
+        calls = (item(arguments) for arguments in calls_of(meta, payload))
+        return self._of_calls(await asyncio.gather(*calls, return_exceptions=True), meta)
+
+    def _of_calls(self, outcomes: Sequence[Item | BaseException], meta: Meta) -> Result:
+        """Each request fails alone, but for what says more of the process: devices and memory."""
+        items = []
+        for outcome in outcomes:
+            if isinstance(outcome, Item):
+                items.append(outcome)
+                continue
+            result, buffers = self._failure({**meta, "rows": 1}, outcome)
+            if result["kind"] == "items":
+                (status, kind, _), (body,) = result["items"][0], buffers
+                items.append(Item(status, kind, bytes(body)))
+            elif result["oom"] or "unfit" in result:
+                return result, buffers
+            else:
+                items.append(failed_item(str(PredictorError.logged(result["error"]))))
+        return item_frame(items)
+
     async def _run_async(self, meta: Meta, payload: Payload) -> Result:
         try:
             served = self._methods.get(meta["method"]) or self._unknown(meta)
+            if "calls" in meta:
+                return await self._side_by_side(served, meta, payload)
             answer = served.call(*served.arguments(meta, payload))
             if inspect.isawaitable(answer):
                 answer = await answer

@@ -134,7 +134,8 @@ def served_methods(predictor_class: type, settings: ReplicaSettings) -> list[Met
 
     `max_batch_size` and `batch_dim` of each are the effective ones. A manifest may serve an
     unmarked method in batches of JSON items (`batched: true`), and a `@batched` one in batches of
-    one row (`batched: false`).
+    one row (`batched: false`). One that takes one request at a time may still have a size above
+    one: what waited together is then run one by one.
 
     Raises:
         LoadError: ImportFailed; the message names the method and what to write instead.
@@ -155,8 +156,8 @@ def served_methods(predictor_class: type, settings: ReplicaSettings) -> list[Met
             effective = _effective(predictor_class, spec, settings.of_method(name))
             _check_call(predictor_class, effective)
             specs.append(effective)
-    _check_all(predictor_class, specs, settings)
-    return specs
+    _check_all(predictor_class, specs)
+    return _one_by_one(specs, settings)
 
 
 def _effective(predictor_class: type, spec: MethodSpec, settings: MethodSettings) -> MethodSpec:
@@ -185,7 +186,8 @@ def _effective(predictor_class: type, spec: MethodSpec, settings: MethodSettings
 
 
 def _with_batching(predictor_class: type, spec: MethodSpec, settings: MethodSettings) -> MethodSpec:
-    batching = spec.batched if settings.batched is None else settings.batched
+    declared = spec.batched and is_batchable(predictor_class, spec.name)
+    batching = declared if settings.batched is None else settings.batched
     size = settings.batching.max_batch_size
     if not batching:
         return dataclasses.replace(spec, max_batch_size=1)
@@ -211,9 +213,7 @@ def _check_call(predictor_class: type, spec: MethodSpec) -> None:
         raise _failed(predictor_class, spec.name, problem)
 
 
-def _check_all(
-    predictor_class: type, specs: Sequence[MethodSpec], settings: ReplicaSettings
-) -> None:
+def _check_all(predictor_class: type, specs: Sequence[MethodSpec]) -> None:
     name = predictor_class.__name__
     if not specs:
         raise LoadError(
@@ -227,17 +227,22 @@ def _check_all(
             f"{name}: expected at most {MAX_METHODS} methods, got {len(specs)}; serve some from a"
             " BatchedAPI of their own",
         )
-    named = {method.name for method in settings.methods}
+
+
+def _one_by_one(specs: Sequence[MethodSpec], settings: ReplicaSettings) -> list[MethodSpec]:
+    """With the size of batches that methods which take one request at a time are to be run in.
+
+    A size that is said of all methods is meant for those that take many rows, if there are any.
+    """
+    named = {method.name: method for method in settings.methods}
     alone = not any(spec.batched for spec in specs)
+    found = []
     for spec in specs:
-        size = settings.of_method(spec.name).batching.max_batch_size
-        if not spec.batched and (spec.name in named or alone) and size is not None and size > 1:
-            raise _failed(
-                predictor_class,
-                spec.name,
-                f"takes one request at a time, but serverSideBatching.maxBatchSize is {size};"
-                " mark it with @batched, or leave maxBatchSize out",
-            )
+        size = settings.of_method(spec.name).batching.max_batch_size or 1
+        refused = spec.name in named and named[spec.name].batched is False
+        meant = (spec.name in named or alone) and not (spec.batched or refused)
+        found.append(dataclasses.replace(spec, max_batch_size=size) if meant else spec)
+    return found
 
 
 def _failed(predictor_class: type, name: str, message: str) -> LoadError:
@@ -273,6 +278,12 @@ def declared_methods(predictor_class: type) -> list[str]:
 def is_declared(predictor_class: type, name: str) -> bool:
     """Whether that method carries one of our decorators."""
     return _mark_of(_attribute(predictor_class, name)) is not None
+
+
+def is_batchable(predictor_class: type, name: str) -> bool:
+    """Whether that method does not say `batchable=False`."""
+    declared = _mark_of(_attribute(predictor_class, name))
+    return declared is None or declared.batchable
 
 
 def yields(predictor_class: type, name: str) -> bool:

@@ -7,6 +7,7 @@ named tensors, variable      the inputs one after another, each (rows, *shape) f
                              batch; meta "lengths": {name: [of each row]}     codecs/named_codec
 JSON items                   one JSON list                                    codecs/item_codec
 one request                  uint32 length, JSON about it, its body           codecs/item_codec
+several, one by one          these one after another; meta "calls": [lengths] codecs/item_codec
 
 Of an answer, every check is here that stands between its mistakes and other people's answers: of
 arrays together, of JSON items each on its own.
@@ -15,7 +16,7 @@ arrays together, of JSON items each on its own.
 import json
 import math
 import urllib.parse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -79,6 +80,14 @@ def input_arrays(method: MethodSpec, meta: Meta, payload: Payload) -> dict[str, 
         # A copy, because models may write into their input, and frombuffer's is read-only.
         arrays[name] = np.array(np.moveaxis(view, 0, dim) if dim else view, order="C")
     return arrays
+
+
+def calls_of(meta: Meta, payload: Payload) -> Iterator[tuple[Any, ...]]:
+    """The arguments of each call of a batch that is run one by one."""
+    start = 0
+    for length in meta["calls"]:
+        yield _call(payload[start : start + length])
+        start += length
 
 
 def _call(payload: Payload) -> tuple[Any, ...]:
@@ -293,11 +302,16 @@ def split_items(answer: Any, meta: Meta) -> tuple[Meta, Sequence[bytes]]:
 
 def split_call(value: Any, _: Meta) -> tuple[Meta, Sequence[bytes]]:
     """Write what a method answered to one request: bytes, text, or a value as JSON."""
+    return item_frame([call_item(value)])
+
+
+def call_item(value: Any) -> Item:
+    """One answer of a method that takes one request at a time."""
     if isinstance(value, bytes | bytearray):
-        return item_frame([Item(OK, "bytes", bytes(value))])
+        return Item(OK, "bytes", bytes(value))
     if isinstance(value, str):
-        return item_frame([Item(OK, "text", value.encode("utf-8", "replace"))])
-    return item_frame([_item(value)])
+        return Item(OK, "text", value.encode("utf-8", "replace"))
+    return _item(value)
 
 
 def error_item(error: ItemError) -> Item:
@@ -311,10 +325,10 @@ def _item(value: Any) -> Item:
     try:
         text = orjson.dumps(value, default=_strided, option=_WRITE)
     except (TypeError, ValueError) as error:
-        return _failed(f"the predictor answered something that is not JSON: {error}")
+        return failed_item(f"the predictor answered something that is not JSON: {error}")
     # NaN and Infinity are written as null: only then is the answer looked through.
     if b"null" in text and not _is_finite(value):
-        return _failed("the predictor answered NaN or Infinity")
+        return failed_item("the predictor answered NaN or Infinity")
     return Item(OK, "json", text)
 
 
@@ -335,7 +349,8 @@ def _is_finite(value: Any) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
 
 
-def _failed(message: str) -> Item:
+def failed_item(message: str) -> Item:
+    """The answer of an item at which the predictor failed."""
     return Item(PredictorError.status, "json", _error_json(PredictorError.code, message))
 
 

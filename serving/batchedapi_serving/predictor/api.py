@@ -29,6 +29,8 @@ class Declared:
     example: Any = None
     batch_dim: tuple[int, ...] = (0, 0)
     size_of: SizeOf | None = None
+    batchable: bool = True
+    """False: many rows at once are possible, and not wanted."""
 
 
 @overload
@@ -44,6 +46,7 @@ def batched(
     example: Any = None,
     batch_dim: BatchDim = 0,
     size_of: SizeOf | None = None,
+    batchable: bool = True,
 ) -> Callable[[F], F]: ...
 
 
@@ -56,6 +59,7 @@ def batched(
     example: Any = None,
     batch_dim: BatchDim = 0,
     size_of: SizeOf | None = None,
+    batchable: bool = True,
 ) -> F | Callable[[F], F]:
     """Mark a method that takes many rows at once; `async def` or `def`.
 
@@ -75,12 +79,13 @@ def batched(
         batch_dim: Dimension of the arrays along which the rows lie, of input and output alike or
             as a pair. Clients send and get rows first whatever it is.
         size_of: Cost of a row, if not one.
+        batchable: False turns batching off: the method gets one row at a time, in the same form.
 
     Raises:
         ValueError: arguments that do not go together, in words.
     """
     dims = (batch_dim, batch_dim) if isinstance(batch_dim, int) else tuple(batch_dim)
-    declared = Declared(True, inputs, outputs, max_batch_size, example, dims, size_of)
+    declared = Declared(True, inputs, outputs, max_batch_size, example, dims, size_of, batchable)
     check(declared)
 
     def mark(function: F) -> F:
@@ -112,6 +117,8 @@ def check(declared: Declared) -> None:
             f"batched: expected max_batch_size of 1 to {contract.MAX_BATCH_SIZE_LIMIT},"
             f" got {size!r}"
         )
+    if type(declared.batchable) is not bool:
+        raise ValueError(f"batched: expected batchable True or False, got {declared.batchable!r}")
     try:
         json.dumps(declared.example, allow_nan=False)
     except (TypeError, ValueError) as error:

@@ -185,6 +185,8 @@ SINGLE_INPUT: Final = "input"
 SINGLE_OUTPUT: Final = "output"
 PREDICT: Final = "predict"
 """Served whether it is marked or not, and the default of several."""
+CALL: Final = "__call__"
+"""What makes an object callable; served where it is marked, or named by the manifest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +214,11 @@ class MethodSpec:
     """None: a row costs one."""
     example: Any = None
     """A row as JSON."""
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether what waited together is run one by one: there are batches, and no gain."""
+        return not self.batched and self.max_batch_size > 1
 
     @property
     def variable(self) -> tuple[str, ...]:
@@ -280,8 +287,9 @@ def _tensors_from_json(value: list[Any]) -> dict[str, Tensor]:
 
 
 def default_method(specs: Sequence[MethodSpec]) -> str | None:
-    """The method behind a path that names none: `predict`, else the only one."""
+    """The method behind a path that names none: `predict`, `__call__`, else the only one."""
     names = [spec.name for spec in specs]
-    if PREDICT in names:
-        return PREDICT
+    for name in (PREDICT, CALL):
+        if name in names:
+            return name
     return names[0] if len(names) == 1 else None

@@ -77,6 +77,56 @@ async def test_a_hundred_requests_are_a_full_batch_and_the_rest_at_the_time_limi
     assert metrics["batchedapi_batch_rows_count"] == 2
 
 
+PLAIN = """
+    class Model:
+        def __init__(self, config, context):
+            pass
+
+        def {name}(self, payload, query_params, headers):
+            if payload == 3:
+                raise ValueError("three")
+            return {{"id": payload, "query": query_params, "type": headers["content-type"]}}
+"""
+
+
+async def test_code_for_one_request_runs_in_batches_as_it_is(tmp_path: Path) -> None:
+    """C16: it appears like a single prediction; each fails alone, and the log says no gain."""
+    batching = {"maxBatchSize": 32, "batchInterval": "300ms", "strategy": "Fixed"}
+    code = PLAIN.format(name="predict")
+    file = str(write_manifest(tmp_path, code, {"serverSideBatching": batching}))
+    with running_replica(tmp_path, ["-f", file]) as replica:
+        asked = (ask(replica.port, n, f"/predict?n={n}") for n in range(8))
+        answers = await asyncio.gather(*asked)
+        metrics = replica.metrics()
+        lines = [json.loads(line) for line in replica.text().splitlines()]
+
+    assert [200, 200, 200, 500, 200, 200, 200, 200] == [one.status for one in answers]
+    assert all(
+        {"id": n, "query": {"n": str(n)}, "type": "application/json"} == one.json()
+        for n, one in enumerate(answers)
+        if n != 3
+    )
+    assert "raised ValueError" in answers[3].json()["error"]["message"]
+    assert (8, 1, 1) == tuple(
+        metrics[f"batchedapi_{name}"]
+        for name in ("batch_rows_sum", "batch_rows_count", "one_by_one")
+    )
+    (said,) = [line for line in lines if line["message"].startswith("nothing is gained")]
+    assert ("predict", 32) == (said["method"], said["max_batch_size"])
+
+
+async def test_an_object_that_is_called_itself_is_served(tmp_path: Path) -> None:
+    """B12: `methods: [{name: __call__}]`, at the name of the API as `predict` would be."""
+    spec = {"predictor": {"methods": [{"name": "__call__"}]}}
+    file = str(write_manifest(tmp_path, PLAIN.format(name="__call__"), spec))
+    with running_replica(tmp_path, ["-f", file]) as replica:
+        answers = [
+            await ask(replica.port, 1, path) for path in ("/api", "/predict", "/api/__call__")
+        ]
+
+    assert [(200, 1)] * 3 == [(one.status, one.json()["id"]) for one in answers]
+
+
 async def test_with_the_two_variables_alone_a_batch_is_full_or_its_time_is_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

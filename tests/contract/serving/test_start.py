@@ -119,13 +119,8 @@ def failing(code: str) -> str:
         (failing("return x[:1, :1]"), {}, "ShapeProbeFailed: .*batch of 2 rows.*expected 2 rows"),
         (failing("return x.no_such_attribute"), {}, "WarmUpFailed: .*raised AttributeError"),
         (failing("import os; os._exit(4)"), {}, "CrashLooping: .*exit code 4"),
-        (
-            "class Model:\n        def __init__(self, *a): ...\n        def predict(self, *a): ...",
-            {"serverSideBatching": {"maxBatchSize": 3}},
-            "ImportFailed: .*takes one request at a time",
-        ),
     ],
-    ids=["import", "no class", "init", "shape", "rows", "warm-up", "exit", "not batched"],
+    ids=["import", "no class", "init", "shape", "rows", "warm-up", "exit"],
 )
 def test_a_start_that_fails_names_the_reason_and_leaves_nothing(
     tmp_path: Path, code: str, spec: dict[str, Any], reason: str

@@ -42,6 +42,7 @@ def test_nothing_is_said_of_what_is_fine() -> None:
             "a batch of 32 rows takes 200ms",
             id="C30",
         ),
+        pytest.param({"one_by_one": True}, AdviceReason.ONE_BY_ONE, "nothing is gained", id="C16"),
     ],
 )
 def test_each_mistake_is_named_with_its_figures_and_the_remedy(
@@ -52,7 +53,7 @@ def test_each_mistake_is_named_with_its_figures_and_the_remedy(
 
     assert reason is advice.reason
     assert words in advice.text
-    assert "raise" in advice.text
+    assert "raise" in advice.text or "leave maxBatchSize out" in advice.text
 
 
 def test_one_process_is_never_too_many() -> None:
@@ -77,7 +78,7 @@ def test_what_is_not_known_is_not_advised_about(unknown: dict[str, Any]) -> None
 
 def test_the_most_urgent_comes_first() -> None:
     """It is the reason of the condition."""
-    all_wrong = replace(FINE, processes=9, full_batch_seconds=1.0)
+    all_wrong = replace(FINE, processes=9, full_batch_seconds=1.0, one_by_one=True)
 
     assert list(AdviceReason) == [one.reason for one in advise(all_wrong)]
 

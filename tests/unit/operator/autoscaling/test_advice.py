@@ -76,9 +76,11 @@ async def test_an_operator_that_starts_again_does_not_say_it_again() -> None:
 class Heavy(Situation):
     """Its model processes need 600 Mi each."""
 
+    extra = f"batchedapi_model_process_memory_bytes {600 * 2**20}\n"
+
     async def scrape(self, pods: Any) -> list[Outcome]:
         """As Scraper."""
-        text = page(extra=f"batchedapi_model_process_memory_bytes {600 * 2**20}\n")
+        text = page(extra=self.extra)
         return [parse_page(text, pod.uid, time=self.now, unix_time=4600.0) for pod in pods]
 
 
@@ -97,6 +99,22 @@ async def test_copies_that_do_not_fit_are_advised_about(
     await heavy.run(60)
 
     assert expected == advice_of(heavy)
+
+
+class OneByOne(Heavy):
+    """Replicas whose only method takes one request at a time."""
+
+    extra = 'batchedapi_one_by_one{method="predict"} 1.0\n'
+
+
+async def test_batches_that_are_run_one_by_one_are_advised_about() -> None:
+    """C16: the manifest asks for batches that the code has no use for."""
+    plain = OneByOne()
+
+    await plain.run(60)
+
+    assert ("True", "BatchedOneByOne") == advice_of(plain)
+    assert ["BatchedOneByOne"] == events_of(plain)
 
 
 async def test_advice_that_comes_second_is_said_too() -> None:

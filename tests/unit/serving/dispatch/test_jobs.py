@@ -9,7 +9,6 @@ from batchedapi_core.batching import Client, Request
 from batchedapi_serving.codecs import Answer, Decoded
 from batchedapi_serving.codecs.replies import INSTANCES
 from batchedapi_serving.codecs.results import Item, ItemResults
-from batchedapi_serving.dispatch.batch import predictor_failed
 from batchedapi_serving.dispatch.jobs import Job
 from batchedapi_serving.dispatch.line import MethodLine
 from batchedapi_serving.errors import PredictorError
@@ -58,7 +57,7 @@ async def test_a_request_is_answered_once_its_last_part_is_there(line: MethodLin
 
 async def test_the_clients_message_points_to_the_log_and_shows_no_traceback() -> None:
     """What the user's code printed may be private."""
-    error = predictor_failed("raised KeyError")
+    error = PredictorError.logged("raised KeyError")
 
     assert isinstance(error, PredictorError)
     assert str(error) == "the predictor raised KeyError; the server's log has the details"

@@ -1,5 +1,6 @@
 """One batch through the user's method: whatever it does, an answer comes back."""
 
+import asyncio
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -544,3 +545,83 @@ async def test_of_an_async_method_a_large_answer_is_copied_at_once() -> None:
     _, (contents,) = await runner.run_async({"method": "predict", "rows": 2}, bytes(16))
 
     assert type(contents) is bytes
+
+
+def calls(
+    behaviour: Any, bodies: Sequence[bytes], method: MethodSpec = CALL, codec: Any = None
+) -> Result:
+    """Several requests that waited together, for a method that takes one."""
+    codec = codec or CallCodec(method, "api", Receipts.OFF)
+    head = RequestHead(b"application/json", b"q=1", [(b"x-user", b"me")])
+    decoded = [codec.decode(Wire.PLAIN, head, body) for body in bodies]
+    collated = codec.collate([one.payload for one in decoded])
+    meta = {"method": "predict", "rows": len(bodies), **collated.meta}
+    payload = b"".join(collated.buffers)
+    runner = BatchRunner(Answering(behaviour), [method])
+    if not method.is_async:
+        return runner.run(meta, payload)
+    return asyncio.run(runner.run_async(meta, payload))
+
+
+ASYNC_CALL = dataclasses.replace(CALL, is_async=True)
+
+
+def as_async(behaviour: Any) -> Any:
+    """The same behind an await."""
+
+    async def answer(*arguments: Any) -> Any:
+        await asyncio.sleep(0)
+        return behaviour(*arguments)
+
+    return answer
+
+
+@pytest.mark.parametrize(("method", "wrap"), [(CALL, lambda f: f), (ASYNC_CALL, as_async)])
+def test_a_batch_of_a_plain_method_is_one_call_a_request(method: MethodSpec, wrap: Any) -> None:
+    """C16: it still appears like a single prediction; payload, query and headers are each one's."""
+    seen: list[Any] = []
+
+    def remember(*arguments: Any) -> Any:
+        seen.append(arguments)
+        return [arguments[0], "text", b"bytes"][len(seen) - 1]
+
+    result = calls(wrap(remember), [b'{"a": 1}', b"2", b"[3]"], method)
+
+    assert [({"a": 1},), (2,), ([3],)] == [arguments[:1] for arguments in seen]
+    assert [({"q": "1"}, {"x-user": "me"})] * 3 == [arguments[1:] for arguments in seen]
+    assert ["json", "text", "bytes"] == [kind for _, kind, _ in result[0]["items"]]
+    assert [b'{"a":1}', b"text", b"bytes"] == [bytes(body) for body in result[1]]
+
+
+@pytest.mark.parametrize(("method", "wrap"), [(CALL, lambda f: f), (ASYNC_CALL, as_async)])
+def test_of_requests_that_run_one_by_one_each_fails_alone(method: MethodSpec, wrap: Any) -> None:
+    """C16: with the status and the words that it would have alone; nothing is run twice."""
+    asked: list[Any] = []
+
+    def behave(payload: Any, *_: Any) -> Any:
+        asked.append(payload)
+        if payload == 1:
+            raise ValueError
+        if payload == 2:
+            raise ItemError(404, "no such thing")
+        return (one for one in "a") if payload == 3 else payload
+
+    result = calls(wrap(behave), [b"0", b"1", b"2", b"3", b"4"], method)
+
+    assert [0, 1, 2, 3, 4] == asked
+    assert [200, 500, 404, 500, 200] == statuses(result)
+    messages = [one["message"] for one in bodies(result)[1:4]]
+    assert messages[0] == "the predictor raised ValueError; the server's log has the details"
+    assert messages[1] == "no such thing"
+    assert "predict yields its answer; return it whole" in messages[2]
+
+
+def test_memory_that_ran_out_is_told_of_all_of_them() -> None:
+    """The batch is halved then, as any other."""
+
+    def behave(*_: Any) -> Any:
+        raise MemoryError
+
+    result = calls(behave, [b"0", b"1"])
+
+    assert ("error", True) == (result[0]["kind"], result[0]["oom"])

@@ -105,6 +105,56 @@ def test_the_manifests_size_beats_the_decorators() -> None:
     assert {"predict": 64, "ask": 1, "embed": 100, "read": 64} == sizes(Many, both)
 
 
+def test_what_takes_one_request_at_a_time_may_have_a_size() -> None:
+    """C16: code that knows nothing of batches goes on as it is, one by one; no gain is promised."""
+    (plain,) = served_methods(Plain, settings(size=32))
+
+    assert (False, 32, True) == (plain.batched, plain.max_batch_size, plain.one_by_one)
+    assert {"predict": 32, "ask": 2, "embed": 8, "read": 32} == sizes(
+        Many, settings(of("ask", size=2))
+    )
+    assert {"predict": 1} == sizes(Plain, settings(of("predict", batched=False, size=32), size=32))
+    assert {"predict": 64, "ask": 1, "embed": 64, "read": 64} == sizes(Many, settings(size=64))
+
+
+class Unwilling:
+    """Takes many rows, and is not to get them."""
+
+    @batched(inputs=X, max_batch_size=8, batchable=False)
+    def predict(self, x: Any) -> Any:
+        """Of one row at a time."""
+        return x
+
+
+def test_a_decorator_may_turn_batching_off() -> None:
+    """B12: whatever size the manifest says; only the manifest's own word turns it on again."""
+    assert {"predict": 1} == sizes(Unwilling, settings(size=32))
+    assert {"predict": 8} == sizes(Unwilling, settings(of("predict", batched=True)))
+    (spec,) = served_methods(Unwilling, settings())
+    assert (True, False) == (spec.batched, spec.one_by_one)
+
+
+class Callable:
+    """Is called itself."""
+
+    @batched
+    def __call__(self, items: list[Any]) -> list[Any]:
+        """Of items."""
+        return items
+
+    @batched
+    def other(self, items: list[Any]) -> list[Any]:
+        """Of items."""
+        return items
+
+
+def test_what_is_called_itself_answers_where_no_method_is_named() -> None:
+    """B12: `__call__` is what a model of other servers has; `predict` comes before it."""
+    assert "__call__" == default_method(served_methods(Callable, settings()))
+    named = served_methods(Many, settings(of("__call__", batched=True)))
+    assert "predict" == default_method(named)
+
+
 def test_the_manifest_may_serve_a_method_that_is_not_marked() -> None:
     """B12: batchable by signature, `__call__` too."""
     given = settings(of("plain", batched=True, size=16), of("__call__", batched=True))
@@ -210,16 +260,6 @@ for index in range(33):
     [
         (Without, settings(), "Without: expected a method 'predict', or one marked"),
         (Many, settings(of("classify")), "Many.classify: the manifest names this method, which"),
-        (
-            Plain,
-            settings(size=2),
-            "Plain.predict: takes one request at a time, but serverSideBatching.maxBatchSize is 2",
-        ),
-        (
-            Many,
-            settings(of("ask", size=2)),
-            "Many.ask: takes one request at a time, but serverSideBatching.maxBatchSize is 2; mark",
-        ),
         (Many, settings(of("ask", batched=True)), "Many.ask: is marked @endpoint"),
         (Many, settings(of("ask", batch_dim=(0, 1))), "Many.ask: takes one request at a time"),
         (

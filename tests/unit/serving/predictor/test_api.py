@@ -326,3 +326,9 @@ def test_an_item_error_has_the_status_of_an_error(status: int) -> None:
     """200 with a failure would be a lie."""
     with pytest.raises(ValueError, match="400 to 599"):
         ItemError(status, "x")
+
+
+def test_batchable_is_true_or_false() -> None:
+    """B12: as other servers' signatures have it; anything else is a slip."""
+    with pytest.raises(ValueError, match="batched: expected batchable True or False, got 'no'"):
+        batched(batchable="no")  # type: ignore[call-overload]  # what the test is about
