@@ -261,7 +261,8 @@ class World:
         self.seconds = seconds
         self.restart = restart
         self.threads = threads
-        served = dict(_named(methods, predict, settings.get("max_batch_size")))
+        sizes = {name: own.max_batch_size for name, own in settings.get("of_methods", {}).items()}
+        served = dict(_named(methods, predict, settings.get("max_batch_size"), sizes))
         self.methods = [spec for spec, _ in served.values()]
         self.predictor = SimpleNamespace(**{name: call for name, (_, call) in served.items()})
         self.batches: list[list[Any]] = []
@@ -381,11 +382,13 @@ class World:
 def _named(
     methods: Sequence[tuple[MethodSpec, Callable[..., Any]]],
     predict: Callable[[list[Any]], Any],
-    size: int | None,
+    common: int | None,
+    sizes: Mapping[str, int | None],
 ) -> dict[str, tuple[MethodSpec, Callable[..., Any]]]:
     """By name; a manifest's `max_batch_size` beats what the methods declare, as at a real start."""
     served = {}
     for spec, call in methods or [(ITEMS, predict)]:
+        size = sizes.get(spec.name) or common
         own = dataclasses.replace(spec, max_batch_size=size) if size and spec.batched else spec
         served[spec.name] = own, call
     return served

@@ -378,7 +378,7 @@ def parse_page(
         process_memory=figures.within(
             contract.METRIC_MODEL_PROCESS_MEMORY_BYTES, 0, MAX_PROCESS_MEMORY
         ),
-        one_by_one=bool(figures.within(contract.METRIC_ONE_BY_ONE, 0, 1)),
+        one_by_one=figures.total_or_zero(contract.METRIC_ONE_BY_ONE) > 0,
     )
 
 

@@ -12,7 +12,7 @@ from raw_http import ask, connected, request_bytes
 from serving import Replica, running_replica, write_manifest
 
 CODE = """
-    import json, threading, time
+    import json, os, threading, time
     from batchedapi_serving import batched
 
     class Model:
@@ -31,10 +31,12 @@ CODE = """
             time.sleep(0 if items[0] == -1 else self.config.get("seconds", 0))
             with self.lock:
                 self.inside -= 1
+            ended = time.time()
             if "journal" in self.config and items[0] != -1:
                 with open(self.config["journal"], "a") as journal:
                     journal.write(json.dumps(items) + chr(10))
-            fact = {"worker": self.index, "inside": inside, "began": began, "rows": len(items)}
+            fact = {"worker": self.index, "inside": inside, "rows": len(items), "pid": os.getpid()}
+            fact = {**fact, "began": began, "ended": ended}
             return [{"id": item, **fact} for item in items]
 """
 
@@ -163,12 +165,52 @@ async def test_processes_times_threads_batches_run_at_once_and_the_fifth_waits(
     with running_replica(tmp_path, ["-f", file]) as replica:
         replica.wait_for(lambda: replica.metrics()["batchedapi_lanes"] == 4, "no four lanes")
         answers = await ask_all(replica, range(5))
+        three = await ask_all(replica, range(3))
 
-    began = sorted(answer["began"] for answer in answers)
-    assert began[3] - began[0] < 0.5
-    assert began[4] - began[0] >= 0.55
-    assert {0, 1} == {answer["worker"] for answer in answers}
-    assert max(answer["inside"] for answer in answers) == 2
+    *four, fifth = sorted(answers, key=lambda answer: float(answer["began"]))
+    first_end = min(answer["ended"] for answer in four)
+    assert all(answer["began"] < first_end for answer in four)
+    assert fifth["began"] >= first_end
+    assert [0, 0, 1, 1] == sorted(answer["worker"] for answer in four)
+    assert {1, 2} == {answer["inside"] for answer in four}
+    assert {1} == {answer["rows"] for answer in (*answers, *three)}
+    first_end = min(answer["ended"] for answer in three)
+    assert all(answer["began"] < first_end for answer in three)
+
+
+async def test_there_are_as_many_processes_as_are_asked_for_and_all_work_at_once(
+    tmp_path: Path,
+) -> None:
+    """C03, N12, W01, W09: four of them, with indices from 0 and a batch each."""
+    file = manifest(
+        tmp_path, config={"seconds": 0.6}, batching={"maxBatchSize": 1}, processesPerReplica=4
+    )
+    with running_replica(tmp_path, ["-f", file]) as replica:
+        replica.wait_for(lambda: replica.metrics()["batchedapi_lanes"] == 4, "no four lanes")
+        answers = await ask_all(replica, range(4))
+        pids = set(replica.children("model"))
+
+    assert [0, 1, 2, 3] == sorted(answer["worker"] for answer in answers)
+    assert pids == {answer["pid"] for answer in answers}
+    assert len(pids) == 4
+    first_end = min(answer["ended"] for answer in answers)
+    assert all(answer["began"] < first_end for answer in answers)
+
+
+async def test_one_call_for_many_rows_is_faster_than_a_call_for_each(tmp_path: Path) -> None:
+    """B01, C13: 30 ms a call, whatever it holds; 32 clients ask at once, and all wait for it."""
+    seconds = []
+    for size in (1, 32):
+        batching = {"maxBatchSize": size, "batchInterval": "1s", "strategy": "Fixed"}
+        file = manifest(tmp_path, config={"seconds": 0.03}, batching=batching)
+        with running_replica(tmp_path, ["-f", file]) as replica:
+            answers = await ask_all(replica, range(32))
+        assert {size} == {answer["rows"] for answer in answers}
+        began, ended = (sorted(answer[name] for answer in answers) for name in ("began", "ended"))
+        seconds.append(ended[-1] - began[0])
+
+    assert 32 * 0.03 <= seconds[0]
+    assert seconds[1] < seconds[0] / 4
 
 
 async def test_one_thread_is_never_entered_twice(tmp_path: Path) -> None:

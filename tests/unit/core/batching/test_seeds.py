@@ -99,12 +99,13 @@ def test_the_mean_batch_is_throughput_times_the_interval() -> None:
 
 def test_the_worked_numbers_of_batching() -> None:
     """C31: 50 ms alone is 20 a second; 128 at 10 ms each take 1280 ms, at five times the rate."""
-    alone = Replay(1, 0.0, fixed=0.040, per_row=0.010).run([0.0])
+    alone = Replay(1, 0.0, fixed=0.040, per_row=0.010).run([0.0] * 128)
     together = Replay(128, 1.0, per_row=0.010).run([0.0] * 128)
 
-    assert [pytest.approx(0.050)] == alone.latencies
+    assert ([1] * 128, [128]) == (alone.sizes, together.sizes)
+    assert pytest.approx([0.050 * (n + 1) for n in range(128)]) == alone.latencies
     assert pytest.approx([1.280] * 128) == together.latencies
-    assert pytest.approx(5.0) == (128 / 1.280) / (1 / 0.050)
+    assert pytest.approx(5.0) == alone.now / together.now
 
 
 def test_more_inputs_than_the_maximum_are_never_in_one_batch() -> None:

@@ -108,18 +108,27 @@ def test_numbers_are_written_in_base_36(number: int) -> None:
 async def test_every_batch_is_one_line_at_debug(caplog: pytest.LogCaptureFixture) -> None:
     """D14: `batch start: <waited>/<interval>, <size>/<most>`, as dynamic_batcher writes it."""
     with caplog.at_level(logging.DEBUG, "batchedapi_serving"):
-        world = World(max_batch_size=64, batch_interval=2.0, strategy=Strategy.FIXED)
+        world = World(
+            max_batch_size=64,
+            batch_interval=2.0,
+            strategy=Strategy.FIXED,
+            seconds=lambda _: 0.064,
+        )
         world.ask(1)
         await asyncio.sleep(3)
-        for n in range(64):
+        world.ask(1)
+        await asyncio.sleep(1.653)
+        for n in range(63 + 64 + 36):
             world.ask(n)
         await asyncio.sleep(3)
 
     lines = [record for record in caplog.records if "batch start" in record.getMessage()]
-    assert ["batch start: 2.001/2, 1/64", "batch start: 0/2, 64/64"] == [
-        line.getMessage().replace("2/2", "2.001/2") for line in lines
-    ]
-    assert ["interval", "full"] == [vars(line)["reason"] for line in lines]
+    texts = [line.getMessage().removeprefix("batch start: ") for line in lines]
+    waited, limits = zip(*(text.split("/", 1) for text in texts), strict=True)
+    assert ("2, 1/64", "2, 64/64", "2, 64/64", "2, 36/64") == limits
+    assert pytest.approx([2.0, 1.653, 0.064, 2.0], abs=0.005) == [float(one) for one in waited]
+    assert [1, 64, 64, 36] == [len(batch) for batch in world.batches]
+    assert ["interval", "full", "full", "interval"] == [vars(line)["reason"] for line in lines]
     assert {"predict"} == {vars(line)["method"] for line in lines}
 
 

@@ -312,7 +312,7 @@ def test_slots_do_not_overlap() -> None:
         (slots.ANSWERED, contract.MAX_PROCESSES),
     ]
     block = [
-        (slots.LANES, 10),
+        (slots.LANES, 11),
         (slots.BATCHES, len(contract.RELEASE_REASONS)),
         (slots.REQUESTS, len(contract.STATUS_CODES)),
         (slots.REJECTED, len(contract.REJECTION_REASONS)),
