@@ -43,8 +43,8 @@ def test_bad_json_is_refused_before_a_call_too() -> None:
         CALL.decode(Wire.PLAIN, JSON_HEAD, b"{")
 
 
-def test_a_batch_is_one_call() -> None:
-    """C17: rows of other languages are cut into calls of one."""
+def test_several_calls_of_a_batch_are_told_apart_by_their_lengths() -> None:
+    """C16, C17: one call has no lengths; several, with rows of other languages among them, do."""
     encoded = CALL.from_rows([1, {"a": 2}], "instances", RequestHead(b"", b"q=1", ()))
 
     assert encoded.rows == 2
@@ -52,8 +52,10 @@ def test_a_batch_is_one_call() -> None:
     about, body = CALL.collate([[part]]).buffers
     assert b'{"a":2}' == body
     assert "q=1" == orjson.loads(about[4:])["query"]
-    with pytest.raises(ValueError, match="values to unpack"):
-        CALL.collate([encoded.payload])
+    both = CALL.collate([encoded.payload])
+    calls = [b"".join(call) for call in encoded.payload]
+    assert {"calls": [len(call) for call in calls]} == both.meta
+    assert b"".join(calls) == b"".join(both.buffers)
 
 
 def test_an_array_is_a_call_for_each_of_its_rows() -> None:
