@@ -246,8 +246,8 @@ def test_the_page_for_scaling_says_the_same_as_the_whole_in_fewer_bytes(
     """One that lacked a series would be a wrong replica count; its size is what others wait for."""
     slots.create_memory(tmp_path / "metrics")
     memory = slots.map_memory(tmp_path / "metrics")
-    for index in range(len(memory)):  # numbers as long as they get, those of histograms too
-        memory[index] = 1234567.0 + index / 7
+    for index in range(len(memory)):  # numbers as long as they get, also of histograms
+        memory[index] = 1234567.0 + index / 1024  # sums of which are exact in any order
     for index in range(methods):  # of gauges there are limits
         block = slots.method_block(memory, index)
         block[slots.LANES], block[slots.MAX_BATCH_SIZE], block[slots.BATCH_INTERVAL] = 4, 65536, 0.1
