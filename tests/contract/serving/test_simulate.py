@@ -131,7 +131,7 @@ def test_files_that_are_wrong_are_named(tmp_path: Path) -> None:
         "spec: {predictor: {path: 'm:M'}, autoscaling: {window: 15s}}\n"
     )
     other = tmp_path / "other.yaml"
-    other.write_text("kind: Pod\n")
+    other.write_text("apiVersion: v1\nkind: Pod\n")
     trace, service = trace_of(tmp_path, STEP), ("--service", "a=1ms,b=1ms")
 
     results = [

@@ -39,7 +39,7 @@ async def test_code_config_and_environment_come_from_the_manifest(tmp_path: Path
     """C05: the file that is given to kubectl, ConfigMap included."""
     spec = {
         "predictor": {
-            "config": {"a": [1, {"b": None}]},
+            "config": {"a": [1, {"b": False}]},
             "env": [{"name": "GREETING", "value": "hello"}],
             "threadsPerProcess": 3,
         }
@@ -48,7 +48,7 @@ async def test_code_config_and_environment_come_from_the_manifest(tmp_path: Path
         facts = (await ask(replica.port, 1)).json()
 
     expected = {
-        "config": {"a": [1, {"b": None}]},
+        "config": {"a": [1, {"b": False}]},
         "env": "hello",
         "index": 0,
         "threads": 3,
