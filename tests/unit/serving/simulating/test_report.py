@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from batchedapi_core.scaling import ScalingPolicy
 from batchedapi_core.simulation import RecordedTrace, Service, StepTrace
-from batchedapi_serving.cli.simulate import text_of
+from batchedapi_serving.cli.simulate_request import text_of
 from batchedapi_serving.simulating.report import (
     BLOCKS,
     HEIGHT,
