@@ -22,11 +22,12 @@ from batchedapi_core.simulation.virtual_replica import (
     Run,
     VirtualReplica,
 )
-from batchedapi_serving.codecs import Answer, Decoded
+from batchedapi_serving.codecs import Answer, DecodedRequest
 from batchedapi_serving.codecs.replies import INSTANCES
 from batchedapi_serving.codecs.results import Item, ItemResults
 from batchedapi_serving.dispatch.dispatcher import Dispatcher
-from batchedapi_serving.dispatch.jobs import Job
+from batchedapi_serving.dispatch.lane_connection import Done
+from batchedapi_serving.dispatch.requests import InFlightRequest
 from batchedapi_serving.errors import LateError, QueueFullError
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.recorder import Recorder
@@ -247,7 +248,7 @@ class ExactClock:
 class _Asker:
     def __init__(self, product: "_Product") -> None:
         self._product = product
-        self.job: Job | None = None
+        self.pending: InFlightRequest | None = None
 
     def request_id(self) -> str | None:
         return None
@@ -263,19 +264,21 @@ class _FakeLane:
         self.worker_index = 0
         self.closed = False
 
-    def run(self, batch: Batch, meta: Mapping[str, Any], payload: Sequence[bytes]) -> None:
+    def run(
+        self, batch: Batch, meta: Mapping[str, Any], payload: Sequence[bytes], done: Done
+    ) -> None:
         del meta, payload
         product = self._product
         # The dispatcher says when it began a moment later, in no time.
         product.loop.call_at(product.loop.now, product.seen.begun, batch, product.loop.now)
         run = product.script.run(batch)
         if run.seconds < inf:
-            product.loop.call_at(product.loop.now + run.seconds, self._end, batch, run.result)
+            product.loop.call_at(product.loop.now + run.seconds, self._end, batch, run.result, done)
 
     def close(self) -> None:
         self.closed = True
 
-    def _end(self, batch: Batch, result: Result | Death) -> None:
+    def _end(self, batch: Batch, result: Result | Death, done: Done) -> None:
         if self.closed:
             return
         if isinstance(result, Death):
@@ -283,7 +286,7 @@ class _FakeLane:
             self._product.replace(self.pid)
             return
         meta, parts = _frame(batch, result)
-        self._product.dispatcher.run_finished(self, batch, meta, b"".join(parts))
+        done(self, batch, meta, b"".join(parts))
 
 
 def _frame(batch: Batch, result: Result) -> tuple[dict[str, Any], Sequence[bytes]]:
@@ -317,7 +320,7 @@ class _Product:
         self._settings = settings
         self._pids = itertools.count(1)
         self._clients: dict[int, Client] = {}
-        self._taken: list[Job | None] = []
+        self._taken: list[InFlightRequest | None] = []
         self._lanes: dict[int, list[_FakeLane]] = {}
         loop: Any = self.loop
         memory = memoryview(bytearray(slots.BYTES)).cast("d")
@@ -347,9 +350,9 @@ class _Product:
             case Arrival():
                 self._arrives(event)
             case Leaves(_, which):
-                job = self._taken[which] if which < len(self._taken) else None
-                if job is not None:
-                    self.dispatcher.cancel(job)
+                pending = self._taken[which] if which < len(self._taken) else None
+                if pending is not None:
+                    self.dispatcher.cancel(pending)
             case Kill(_, which) if which < len(self._lanes):
                 self.replace(sorted(self._lanes)[which])
             case Drain():
@@ -357,10 +360,10 @@ class _Product:
             case _:
                 pass
 
-    def answered(self, asker: _Asker, answer: Answer) -> None:
+    def answered(self, caller: _Asker, answer: Answer) -> None:
         how = {_OK: End.ANSWERED, 504: End.EXPIRED}.get(answer.status, End.FAILED)
-        # Answered before `submit` returned: as the next in line.
-        number = _next_id(self._taken) if asker.job is None else asker.job.request.id
+        # Answered before `submit` returned: as the next in served.
+        number = _next_id(self._taken) if caller.pending is None else caller.pending.request.id
         assert number not in self.seen.ended
         self.seen.ended[number] = (how, self.loop.now)
 
@@ -369,16 +372,16 @@ class _Product:
         client = Client()
         if event.client is not None:
             client = self._clients.setdefault(event.client, client)
-        asker, rows = _Asker(self), len(event.rows)
-        decoded = Decoded(rows, [b"0"] * rows, INSTANCES, event.sizes, event.shapes)
-        line = self.dispatcher.line(event.method)
+        caller, rows = _Asker(self), len(event.rows)
+        decoded = DecodedRequest(rows, [b"0"] * rows, INSTANCES, event.sizes, event.shapes)
+        served = self.dispatcher.served(event.method)
         try:
-            asker.job = self.dispatcher.submit(line, decoded, client, asker, event.timeout)
+            caller.pending = self.dispatcher.submit(served, decoded, client, caller, event.timeout)
         except QueueFullError:
             self.seen.refused.append((len(self._taken), Refused.QUEUE_FULL))
         except LateError:
             self.seen.refused.append((len(self._taken), Refused.LATE))
-        self._taken.append(asker.job)
+        self._taken.append(caller.pending)
 
     def _start_process(self) -> None:
         pid = next(self._pids)
@@ -400,7 +403,7 @@ def served(
     for event in events:
         product.loop.call_at(event.at, product.happens, event)
     product.loop.run()
-    assert 0 == len(product.dispatcher._jobs)
+    assert 0 == len(product.dispatcher._in_flight.by_id)
     return product.seen
 
 

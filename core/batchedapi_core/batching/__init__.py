@@ -4,11 +4,12 @@ Everything is told the time, nothing asks for it. Times are seconds on one monot
 caller's; sizes are rows, or requests under `SizeUnit.REQUESTS`.
 """
 
-from batchedapi_core.batching.actions import Action, Idle, Release, WaitUntil
-from batchedapi_core.batching.adaptive import Effective
-from batchedapi_core.batching.admission import Admission, Backlog, retry_after
-from batchedapi_core.batching.batcher import Batcher
-from batchedapi_core.batching.choices import (
+from batchedapi_core.batching.batcher import Admission, Batcher, retry_after
+from batchedapi_core.batching.decision import Action, Idle, Release, WaitUntil, next_action
+from batchedapi_core.batching.lanes import RETRY, Batch, Lane, LanePool, Lanes
+from batchedapi_core.batching.policy import (
+    BatchPolicy,
+    Effective,
     ItemErrorPolicy,
     LaneChoice,
     QueueOrder,
@@ -17,12 +18,17 @@ from batchedapi_core.batching.choices import (
     SizeUnit,
     Strategy,
 )
-from batchedapi_core.batching.decision import View, next_action
-from batchedapi_core.batching.isolation import Isolation, Parts, Search
-from batchedapi_core.batching.lanes import Lane, LanePool, Lanes
-from batchedapi_core.batching.policy import BatchPolicy
-from batchedapi_core.batching.request import Client, Request, Taken
-from batchedapi_core.batching.reruns import RETRY, Batch, Trial
+from batchedapi_core.batching.request import (
+    Isolation,
+    Parts,
+    Request,
+    Search,
+    Span,
+    Taken,
+    split_parts,
+    split_rows,
+)
+from batchedapi_core.batching.reruns import Trial
 from batchedapi_core.batching.scheduler import (
     Decision,
     Dispatch,
@@ -33,13 +39,12 @@ from batchedapi_core.batching.scheduler import (
     Verdict,
     process_lost,
 )
-from batchedapi_core.batching.splitting import Span, split_parts, split_rows
+from batchedapi_core.batching.traffic import Client
 
 __all__ = [
     "RETRY",
     "Action",
     "Admission",
-    "Backlog",
     "Batch",
     "BatchPolicy",
     "Batcher",
@@ -71,7 +76,6 @@ __all__ = [
     "Taken",
     "Trial",
     "Verdict",
-    "View",
     "WaitUntil",
     "next_action",
     "process_lost",

@@ -1,21 +1,28 @@
-"""The one owner of a method's queue and of what is learned from its traffic."""
+"""The one owner of a method's queue and of what is learned from its traffic, and admission to it.
+
+With a latency target admission refuses what would be answered too late. By expected completion,
+never by the worst case, and before it queues: dropping late rows only at dispatch leaves every
+batch full of rows that are nearly late, and goodput collapses. Nobody is refused on a guess: a
+batch larger than any that was seen is expected to take as long as that one.
+"""
 
 from collections.abc import Hashable, Sequence
+from math import exp
+from typing import Final
 
-from batchedapi_core.batching.actions import DRAIN, FULL, SHAPE, Action, Release
-from batchedapi_core.batching.adaptive import Effective
-from batchedapi_core.batching.bursts import Bursts
-from batchedapi_core.batching.decision import IDLE, next_action
-from batchedapi_core.batching.in_effect import PolicyInEffect, effective
 from batchedapi_core.batching.lanes import Lanes
-from batchedapi_core.batching.policy import BatchPolicy
-from batchedapi_core.batching.preferred import preferred
-from batchedapi_core.batching.request import Client, Request, Taken
-from batchedapi_core.batching.request_queue import OneShape, queue_in
-from batchedapi_core.batching.returning import ReturningClients
-from batchedapi_core.batching.shapes import Buckets
+from batchedapi_core.batching.policy import (
+    BatchPolicy,
+    Effective,
+    PolicyInEffect,
+    effective,
+)
+from batchedapi_core.batching.queue import Buckets, OneShape, queue_in
+from batchedapi_core.batching.request import Request, Taken
+from batchedapi_core.batching.traffic import Bursts, Client, ReturningClients
 from batchedapi_core.service_model.service_time import WARM_UP, ServiceTimeSamples
 
+ADMISSION_MARGIN: Final = 1.05  # on the expected time to an answer
 HORIZON = 4.0  # durations of a full batch after which a client that returns is a stranger
 BURST_WINDOW = 0.5  # fixed costs that a burst may last: waiting longer could not pay
 
@@ -23,8 +30,8 @@ BURST_WINDOW = 0.5  # fixed costs that a burst may last: waiting longer could no
 class Batcher:
     """Queue and traffic of one method, and its share in the lanes of its replica.
 
-    The caller reports what happens (arrivals, cancellations, batches, lanes), asks `next_action`
-    and does what it says:
+    The caller reports what happens (arrivals, cancellations, batches, lanes), asks
+    `decision.next_action` and does what it says:
 
         arrive -> next_action -> Release(size, reason, shape)
         taken = take(size, now, shape) -> started(sum of their sizes, now)
@@ -42,22 +49,22 @@ class Batcher:
     Requests of different shapes never share a batch. While several shapes wait nothing is held
     back: the shape of the oldest request (of the earliest deadline) is released with the reason
     `shape`, unless a full batch of another shape goes before it; see `Buckets.next`. A wait that
-    was begun before is over then: ask again when `several_shapes` has become true.
+    was begun before is over then: ask again when `several` is no longer None.
     """
 
     __slots__ = (
-        "_in_effect",
-        "_policy",
-        "_queue",
-        "_several",
         "bursts",
         "draining",
         "effective",
+        "lanes",
+        "policies",
         "policy",
-        "replica_lanes",
+        "policy_in_effect",
+        "queue",
         "returning",
         "running_size",
         "service",
+        "several",
         "shape",
     )
 
@@ -71,73 +78,11 @@ class Batcher:
         self.running_size = 0  # of this method's batches now executing
         self.draining = False  # set by the caller: nothing waits any more
         self.shape: Hashable = None  # of everything queued, or queued last; of one, if several are
-        self.replica_lanes = Lanes() if lanes is None else lanes
-        self._in_effect = PolicyInEffect(policy)
-        self._policy = policy  # in effect for `shape`
-        self._queue: OneShape | Buckets = queue_in(policy.queue_order)
-        self._several: Buckets | None = None  # the queue itself while several shapes are queued
-
-    # ------------------------------------------------------------ what can be read
-
-    @property
-    def queued_size(self) -> int:
-        """Size of the live requests in the queue, of all shapes."""
-        return self._queue.size
-
-    @property
-    def queued_rows(self) -> int:
-        """Rows of the live requests in the queue, of all shapes."""
-        return self._queue.rows
-
-    @property
-    def oldest_arrival(self) -> float:
-        """When the oldest queued request of any shape arrived, in seconds; inf if none is queued.
-
-        O(shapes), and under the order Deadline it need not be the one whose turn it is.
-        """
-        return self._queue.oldest_arrival
-
-    @property
-    def several_shapes(self) -> bool:
-        """Whether requests of more than one shape are queued."""
-        return self._several is not None
-
-    @property
-    def lanes(self) -> int:
-        """Lanes of the replica, free or busy."""
-        return self.replica_lanes.total
-
-    @property
-    def free_lanes(self) -> int:
-        """Lanes of the replica that run no batch."""
-        return self.replica_lanes.free
-
-    @property
-    def free_since(self) -> float:
-        """When the first of the lanes now free became free, in seconds."""
-        return self.replica_lanes.free_since
-
-    @property
-    def next_free(self) -> float:
-        """When a busy lane is expected to be free, in seconds; may be past; inf: none is busy."""
-        return self.replica_lanes.next_free
-
-    def next_action(self, now: float) -> Action:
-        """What to do now; changes nothing."""
-        if self._several is None:
-            return next_action(self, self._policy, now)
-        if self.replica_lanes.free <= 0:
-            return IDLE
-        return self._next_of(self._several, now)
-
-    def _next_of(self, several: Buckets, now: float) -> Release:
-        shape = several.next(now, self.policy.batch_interval)
-        queued, policy = several.queues[shape].size, self._in_effect.of(shape)
-        if queued >= policy.max_batch_size:
-            return Release(policy.max_batch_size, FULL, shape)
-        if self.draining:
-            return Release(queued, DRAIN, shape)
-        return Release(preferred(policy, queued), SHAPE, shape)
+        self.lanes = Lanes() if lanes is None else lanes
+        self.policies = PolicyInEffect(policy)
+        self.policy_in_effect = policy  # for `shape`
+        self.queue: OneShape | Buckets = queue_in(policy.queue_order)
+        self.several: Buckets | None = None  # the queue itself while several shapes are queued
 
     # ------------------------------------------------------------ requests
 
@@ -152,7 +97,7 @@ class Batcher:
         self._learn_arrival(request.client, request.size, now)
         if request.shape != self.shape:
             self._other_shape(request.shape)
-        self._queue.append(request)
+        self.queue.append(request)
 
     def arrive_parts(self, requests: Sequence[Request], now: float) -> None:
         """Queue the parts of one oversize request: one arrival, one answer with the last part.
@@ -169,14 +114,14 @@ class Batcher:
             request.returning = 0
             if request.shape != self.shape:
                 self._other_shape(request.shape)
-            self._queue.append(request)
+            self.queue.append(request)
         requests[-1].returning = total
 
     def cancel(self, request: Request) -> None:
         """Nobody waits for the answer: never hand it out, and do not await its client's return."""
-        self._queue.cancel(request)
-        if self._several is not None:
-            self._one_shape_again(self._several)
+        self.queue.cancel(request)
+        if self.several is not None:
+            self._one_shape_again(self.several)
 
     def take(self, size: int, now: float, shape: Hashable = None, margin: float = 0.0) -> Taken:
         """Hand out the first requests of a shape, together at most `size`; may be empty.
@@ -186,9 +131,9 @@ class Batcher:
         they take `margin` seconds come in `expired`, uncounted; see `RequestQueue.take`. A request
         that alone is larger than `size`, because a limit came after it, is handed out alone.
         """
-        taken = self._queue.take(size, now, shape, margin)
-        if self._several is not None:
-            self._one_shape_again(self._several)
+        taken = self.queue.take(size, now, shape, margin)
+        if self.several is not None:
+            self._one_shape_again(self.several)
         return taken
 
     def disconnected(self, client: Client) -> None:
@@ -206,39 +151,41 @@ class Batcher:
         Raises:
             ValueError: `size` is less than 1.
         """
-        self._in_effect.limit(shape, size)
+        self.policies.limit(shape, size)
         self._policy_changed()
 
     def limit_of(self, shape: Hashable) -> int:
         """Largest size that a request of this shape may have without being split."""
-        return self._in_effect.limit_of(shape)
+        return self.policies.limit_of(shape)
 
     def _policy_changed(self) -> None:
-        self._policy = self._in_effect.of(self.shape)
-        self.effective = effective(self._in_effect.of(None))
+        self.policy_in_effect = self.policies.of(self.shape)
+        self.effective = effective(self.policies.of(None))
 
     # ------------------------------------------------------------ batches and lanes
 
     def started(self, size: int, now: float) -> None:
         """A free lane runs a batch of `size` of this method."""
         self.running_size += size
-        self.replica_lanes.taken(now + self.service.at_least(size))
+        self.lanes.taken(now + self.service.at_least(size))
 
     def finished(self, requests: Sequence[Request], seconds: float | None, now: float) -> None:
         """A batch is done and its lane free; `requests` is all of it, cancelled ones too.
 
         `seconds` is its execution time; None: it failed, and nothing is learned from it.
         """
-        size = 0
+        size, answers = 0, []
         for request in requests:
             size += request.size
+            if request.returning and not request.cancelled:
+                answers.append((request.client, request.returning))
         self.running_size -= size
-        self.replica_lanes.freed(now)
+        self.lanes.freed(now)
         if seconds is None:
             return
         self._observe(size, seconds)
-        self.returning.answered(requests, now)
-        if self._in_effect.adaptive is not None and self._in_effect.executed(size, self.service):
+        self.returning.answered(answers, now)
+        if self.policies.adaptive is not None and self.policies.executed(size, self.service):
             self._policy_changed()
 
     def warmed_up(self, size: int, seconds: float) -> None:
@@ -254,19 +201,19 @@ class Batcher:
     def lost(self, size: int) -> None:
         """A batch of `size` no longer runs and its lane is not back: the lane died."""
         self.running_size -= size
-        self.replica_lanes.batch_lost()
+        self.lanes.batch_lost()
 
     def lane_added(self, now: float) -> None:
         """A free lane more: a model process is ready. Once for all methods that share it."""
-        self.replica_lanes.added(now)
+        self.lanes.added(now)
 
     def lane_removed(self, *, was_free: bool, now: float) -> None:  # noqa: ARG002 - every event has it
         """A lane less; if it was busy its batch is to be reported `lost`. Once, as `lane_added`."""
-        self.replica_lanes.removed(was_free=was_free)
+        self.lanes.removed(was_free=was_free)
 
     def _learn_arrival(self, client: Client, size: int, now: float) -> None:
         if not self.returning.returned(client, now):
-            idle = self.replica_lanes.free > 0 and not self.queued_size
+            idle = self.lanes.free > 0 and not self.queue.size
             self.bursts.arrived(size, now, idle=idle)
 
     def _does_not_fit(self, request: Request) -> ValueError:
@@ -279,22 +226,57 @@ class Batcher:
 
     def _other_shape(self, shape: Hashable) -> None:
         """A request of this shape, which is not the Batcher's, is about to be queued."""
-        queue = self._queue
+        queue = self.queue
         if isinstance(queue, Buckets):
             return
         if not queue.size:
             self._only(shape, queue)
             return
         order = self.policy.queue_order
-        self._several = Buckets(lambda: queue_in(order), self._in_effect.largest)
-        self._several.adopt(self.shape, queue)
-        self._queue = self._several
+        self.several = Buckets(lambda: queue_in(order), self.policies.largest)
+        self.several.adopt(self.shape, queue)
+        self.queue = self.several
 
     def _one_shape_again(self, several: Buckets) -> None:
         if len(several.queues) == 1:
-            self._several = None
+            self.several = None
             self._only(*several.queues.popitem())
 
     def _only(self, shape: Hashable, queue: OneShape) -> None:
-        self.shape, self._queue = shape, queue
-        self._policy = self._in_effect.of(shape)
+        self.shape, self.queue = shape, queue
+        self.policy_in_effect = self.policies.of(shape)
+
+
+class Admission:
+    """Accepts a request if it is expected to be answered within `target` seconds."""
+
+    __slots__ = ("_asked_at", "_offered", "_target")
+
+    def __init__(self, target: float) -> None:
+        self._target = target
+        self._offered = 0.0  # size a second that asked for service, accepted or not
+        self._asked_at = 0.0
+
+    def accepts(self, batcher: Batcher, size: int, now: float) -> bool:
+        """Whether to take a request of `size`; ask once for every request, before it queues."""
+        target, service, lanes = self._target, batcher.service, batcher.lanes
+        elapsed, self._asked_at = now - self._asked_at, now
+        self._offered = self._offered * exp(-elapsed / target) + size / target
+        if not service.known or (lanes.free > 0 and not batcher.queue.size):
+            return True  # an idle server always tries, else a bad estimate could never be corrected
+        max_size = batcher.effective.max_batch_size
+        full, rest = divmod(batcher.queue.size, max_size)
+        wait = full * service.at_least(max_size) / max(1, lanes.total)
+        if lanes.free <= 0 < lanes.total:
+            wait += max(0.0, lanes.next_free - now)
+        batch = min(
+            max_size, rest + size + self._offered * wait
+        )  # who comes until then rides along
+        return ADMISSION_MARGIN * (wait + service.at_least(batch)) <= target
+
+
+def retry_after(batcher: Batcher) -> float:
+    """Seconds in which the lanes can work off what is queued and running: backlog over capacity."""
+    max_size = batcher.effective.max_batch_size
+    seconds_per_size = batcher.service.seconds(max_size) / max_size / max(1, batcher.lanes.total)
+    return (batcher.queue.size + batcher.running_size) * seconds_per_size

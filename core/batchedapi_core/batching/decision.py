@@ -9,116 +9,122 @@ burst that has just begun. Nobody expected: dispatch at once, which for Poisson 
 
 from collections.abc import Hashable
 from math import inf
-from typing import Final, Protocol, assert_never
+from typing import Final, NamedTuple, TypeAlias, assert_never
 
-from batchedapi_core.batching.actions import (
-    DEADLINE,
-    DRAIN,
-    EARLY,
-    FULL,
-    INTERVAL,
-    Action,
-    Idle,
-    Release,
-    WaitUntil,
-)
-from batchedapi_core.batching.bursts import Bursts
-from batchedapi_core.batching.choices import Strategy
-from batchedapi_core.batching.lanes import Lanes
-from batchedapi_core.batching.policy import BatchPolicy
-from batchedapi_core.batching.preferred import preferred
-from batchedapi_core.batching.returning import ReturningClients
-from batchedapi_core.service_model.service_time import ServiceTimeSamples
+from batchedapi_core.batching.batcher import Batcher
+from batchedapi_core.batching.policy import BatchPolicy, Strategy, preferred
+
+FULL: Final = "full"
+INTERVAL: Final = "interval"
+EARLY: Final = "early"
+SHAPE: Final = "shape"
+DEADLINE: Final = "deadline"
+DRAIN: Final = "drain"
+
+
+class Release(NamedTuple):
+    """Give a free lane a batch of at most `size`: `take(size, now, shape)`."""
+
+    size: int
+    reason: str  # one of contract.RELEASE_REASONS
+    shape: Hashable = None  # of the requests
+
+
+class WaitUntil(NamedTuple):
+    """Ask again at `at`, or as soon as the queued size reaches `size`; 0: at every arrival.
+
+    Do not ask in between: a wait once begun is mostly for everybody who is known, and giving up on
+    the last two after waiting for sixty costs the wait and the rows.
+    An arrival of another shape is the exception: it ends the wait.
+    """
+
+    at: float  # seconds, always later than the time of the question
+    size: int = 0
+
+
+class Idle(NamedTuple):
+    """Ask again when something arrives or a lane becomes free."""
+
+
+Action: TypeAlias = Release | WaitUntil | Idle
 
 IDLE: Final = Idle()
 LATENCY_MARGIN: Final = 1.2  # on t(q) when a wait is cut short for the latency target
 
 
-class View(Protocol):
-    """What a decision sees and does not change; sizes in the policy's unit, times in seconds."""
-
-    shape: Hashable  # of everything that is queued
-    replica_lanes: Lanes
-    running_size: int  # in batches now executing
-    draining: bool
-    service: ServiceTimeSamples
-    returning: ReturningClients
-    bursts: Bursts
-
-    @property
-    def queued_size(self) -> int:
-        """Size of the live requests in the queue."""
-
-    @property
-    def oldest_arrival(self) -> float:
-        """When the oldest queued request arrived; inf if none is."""
-
-
-def next_action(view: View, policy: BatchPolicy, now: float) -> Action:
-    """Decide what to do with a queue of one shape; the same question twice gets the same answer.
+def next_action(batcher: Batcher, now: float) -> Action:
+    """Decide what to do with what is queued; the same question twice gets the same answer.
 
     Ask when a lane becomes free and, while one is, when an arrival or the clock satisfies the
-    last `WaitUntil`. `policy` is the one in effect.
+    last `WaitUntil`. Changes nothing.
     """
-    queued = view.queued_size
-    if queued == 0 or view.replica_lanes.free <= 0:
+    queued, shape, policy = batcher.queue.size, batcher.shape, batcher.policy_in_effect
+    if queued == 0 or batcher.lanes.free <= 0:
         return IDLE
+    several = batcher.several
+    if several is not None:
+        shape = several.next(now, batcher.policy.batch_interval)
+        queued, policy = several.queues[shape].size, batcher.policies.of(shape)
     if queued >= policy.max_batch_size:
-        return Release(policy.max_batch_size, FULL, view.shape)
-    if view.draining:
-        return Release(queued, DRAIN, view.shape)
+        return Release(policy.max_batch_size, FULL, shape)
+    if batcher.draining:
+        return Release(queued, DRAIN, shape)
+    if several is not None:
+        return Release(preferred(policy, queued), SHAPE, shape)
+    action: Action
     match policy.strategy:
         case Strategy.WINDOW | Strategy.ADAPTIVE:
-            return _window(view, policy, queued, now)
+            action = _window(batcher, policy, queued, now)
         case Strategy.FIXED:
-            return _fixed(view, policy, queued, now)
+            action = _fixed(batcher, policy, queued, now)
         case Strategy.IMMEDIATE:
-            return _early(view, policy, queued)
+            action = _early(batcher, policy, queued)
         case _:
             assert_never(policy.strategy)
+    return action
 
 
-def _early(view: View, policy: BatchPolicy, queued: int) -> Release:
-    return Release(preferred(policy, queued), EARLY, view.shape)
+def _early(batcher: Batcher, policy: BatchPolicy, queued: int) -> Release:
+    return Release(preferred(policy, queued), EARLY, batcher.shape)
 
 
-def _fixed(view: View, policy: BatchPolicy, queued: int, now: float) -> Action:
+def _fixed(batcher: Batcher, policy: BatchPolicy, queued: int, now: float) -> Action:
     """The rule of most batching servers: full, or the interval since the oldest request."""
-    release = view.oldest_arrival + policy.batch_interval
+    release = batcher.queue.oldest_arrival + policy.batch_interval
     if now >= release:
-        return Release(queued, INTERVAL, view.shape)
+        return Release(queued, INTERVAL, batcher.shape)
     return WaitUntil(release, policy.max_batch_size)
 
 
-def _window(view: View, policy: BatchPolicy, queued: int, now: float) -> Action:
+def _window(batcher: Batcher, policy: BatchPolicy, queued: int, now: float) -> Action:
     """Wait while it is expected to pay, within the interval and the latency target."""
-    oldest = view.oldest_arrival
+    oldest = batcher.queue.oldest_arrival
     # From the free lane on: what queued during a batch has otherwise used the interval up.
-    release, reason = max(oldest, view.replica_lanes.free_since) + policy.batch_interval, INTERVAL
+    release, reason = max(oldest, batcher.lanes.free_since) + policy.batch_interval, INTERVAL
     if policy.latency_target is not None:
-        late = oldest + policy.latency_target - LATENCY_MARGIN * view.service.seconds(queued)
+        late = oldest + policy.latency_target - LATENCY_MARGIN * batcher.service.seconds(queued)
         if late < release:
             release, reason = late, DEADLINE
     if now >= release:
-        return Release(queued, reason, view.shape)
-    until = _worth_waiting_for_clients(view, policy, now)
+        return Release(queued, reason, batcher.shape)
+    until = _worth_waiting_for_clients(batcher, policy, now)
     if until < inf:
-        return WaitUntil(min(until, release), _size_to_ask_again(view, policy, now))
-    until = _worth_waiting_for_burst(view, now)
+        return WaitUntil(min(until, release), _size_to_ask_again(batcher, policy, now))
+    until = _worth_waiting_for_burst(batcher, now)
     if until < inf:
         return WaitUntil(min(until, release))
     if policy.preferred_sizes:
-        return _early(view, policy, queued)
-    return Release(queued, EARLY, view.shape)
+        return _early(batcher, policy, queued)
+    return Release(queued, EARLY, batcher.shape)
 
 
-def _worth_waiting_for_clients(view: View, policy: BatchPolicy, now: float) -> float:
+def _worth_waiting_for_clients(batcher: Batcher, policy: BatchPolicy, now: float) -> float:
     """Time to which waiting for returning clients pays; inf: it does not."""
-    groups = view.returning.groups
+    groups = batcher.returning.groups
     if not groups:
         return inf
-    queued, lanes = view.queued_size, view.replica_lanes.total
-    total: float = queued + view.running_size
+    queued, lanes = batcher.queue.size, batcher.lanes.total
+    total: float = queued + batcher.running_size
     back = []
     for group in groups:
         if group.end > now and group.away > 0:
@@ -126,7 +132,7 @@ def _worth_waiting_for_clients(view: View, policy: BatchPolicy, now: float) -> f
             total += size
             back.append((group, size))
     need = min(policy.max_batch_size, total / lanes) - queued  # to one lane's fair share
-    saved = view.service.line.fixed / lanes  # seconds of the whole server that one row saves
+    saved = batcher.service.line.fixed / lanes  # seconds of the whole server that one row saves
     expected = 0.0
     for group, size in back:
         if need <= expected:
@@ -143,7 +149,7 @@ def _worth_waiting_for_clients(view: View, policy: BatchPolicy, now: float) -> f
     return inf
 
 
-def _size_to_ask_again(view: View, policy: BatchPolicy, now: float) -> int:
+def _size_to_ask_again(batcher: Batcher, policy: BatchPolicy, now: float) -> int:
     """Queued size at which a wait for returning clients is over or to be thought over.
 
     Everybody who is known, so that a wait for sixty does not give up on the last two. But coming
@@ -151,25 +157,25 @@ def _size_to_ask_again(view: View, policy: BatchPolicy, now: float) -> int:
     while q < r * fixed: where that is less than everybody, the rest is decided on there.
     With several lanes nobody knows on which of them the others will meet: at every arrival.
     """
-    if view.replica_lanes.total > 1:
+    if batcher.lanes.total > 1:
         return 0
-    queued, away, duration = view.queued_size, 0, 0.0
-    for group in view.returning.groups:
+    queued, away, duration = batcher.queue.size, 0, 0.0
+    for group in batcher.returning.groups:
         if group.end > now and group.away > 0:
             away += group.away
             duration = max(duration, group.mostly_back - max(now, group.start))
-    everybody = min(policy.max_batch_size, queued + view.running_size + away)
+    everybody = min(policy.max_batch_size, queued + batcher.running_size + away)
     if duration > 0.0:
-        worthwhile = view.service.line.fixed * away / duration
+        worthwhile = batcher.service.line.fixed * away / duration
         if worthwhile < everybody:
             return max(queued + 1, int(worthwhile))
     return everybody
 
 
-def _worth_waiting_for_burst(view: View, now: float) -> float:
+def _worth_waiting_for_burst(batcher: Batcher, now: float) -> float:
     """Time to which waiting for the rest of a burst pays; inf: it does not."""
-    bursts, queued = view.bursts, view.queued_size
+    bursts, queued = batcher.bursts, batcher.queue.size
     end = bursts.end
     if now >= end or queued > bursts.seen:  # over, or not the burst alone is queued
         return inf
-    return end if bursts.expected * view.service.line.fixed > queued * (end - now) else inf
+    return end if bursts.expected * batcher.service.line.fixed > queued * (end - now) else inf

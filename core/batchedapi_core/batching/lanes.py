@@ -1,4 +1,4 @@
-"""The lanes of one replica: how many are free, when the next one will be, and which is next.
+"""The lanes of one replica and the batches on them: which lane is next, and when one is free.
 
 A lane runs one batch at a time, of whichever method; a channel of async methods is one that runs
 many. The methods of a replica share its lanes, and so their Batchers share one `Lanes`.
@@ -7,14 +7,16 @@ many. The methods of a replica share its lanes, and so their Batchers share one 
 import random
 from bisect import insort
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import inf
-from typing import TYPE_CHECKING
+from typing import Final
 
-from batchedapi_core.batching.choices import LaneChoice
+from batchedapi_core.batching.policy import LaneChoice
+from batchedapi_core.batching.request import Isolation, Parts, Request, Search
 
-if TYPE_CHECKING:
-    from batchedapi_core.batching.reruns import Batch
+RETRY: Final = "retry"
+_TRIAL: Final = 2  # deaths
+_HALVES: Final = 2
 
 
 class Lanes:
@@ -88,6 +90,157 @@ class Lane:
         self.answered = -inf
 
 
+class Halves:
+    """The two halves of a batch that ran out of memory."""
+
+    __slots__ = ("missing", "whole")
+
+    def __init__(self, whole: "Batch") -> None:
+        self.whole = whole
+        self.missing = _HALVES
+        """Halves that have not yet run with success."""
+
+
+class Batch:
+    """Requests of one method and one shape that run together.
+
+    Attributes:
+        reason: Why it was released, one of contract.RELEASE_REASONS.
+        deaths: Model processes that died while they ran these requests.
+        on_trial: Whether it is to run with no other such batch beside it.
+        search: Of the failed batch that it is a part of.
+        halves: What it is one half of, if that ran out of memory.
+        number: What the caller calls it in receipts; empty without them.
+        lane: On which it was dispatched; not before.
+        started: When it began to run, in seconds; inf until then.
+    """
+
+    __slots__ = (
+        "deaths",
+        "halves",
+        "lane",
+        "method",
+        "number",
+        "on_trial",
+        "reason",
+        "requests",
+        "rows",
+        "search",
+        "size",
+        "started",
+    )
+
+    lane: Lane
+
+    def __init__(
+        self,
+        method: str,
+        requests: Sequence[Request],
+        reason: str,
+        deaths: int = 0,
+        search: Search | None = None,
+    ) -> None:
+        self.method = method
+        self.requests = requests
+        self.reason = reason
+        self.deaths = deaths
+        self.on_trial = deaths > 1
+        self.search = search
+        self.halves: Halves | None = None
+        self.number = ""
+        self.started = inf
+        rows = size = 0
+        for request in requests:
+            rows += request.rows
+            size += request.size
+        self.rows = rows
+        self.size = size
+
+    def after_failure(self, isolation: Isolation) -> "list[Batch]":
+        """What to run again, so that in the end only the culprit fails; nothing if it is alone."""
+        live = self._live()
+        if len(live) <= 1:
+            return [self._again(live)] if live and len(self.requests) > 1 else []
+        search = self.search or Search(len(live))
+        return [
+            self._again(live[start:stop], search)
+            for start, stop in isolation.apart(search, len(live))
+        ]
+
+    def after_item_error(self, isolation: Isolation) -> "list[Batch]":
+        """What to run again of a batch of which one row was refused; a lone request's row is found.
+
+        Nothing if it is one row, or its request was halved as often as is allowed: its rows are one
+        client's, and are not run one by one.
+        """
+        lone = self._lone()
+        if lone is not None:
+            parts = lone.splitting().search.halves(lone.rows)
+            if parts:
+                return self._rows_apart(lone, parts)
+        return self.after_failure(isolation)
+
+    def after_memory_error(self, isolation: Isolation) -> "list[Batch]":
+        """What to run again, of a lone request its rows; nothing if it is one row.
+
+        What is learned of the size waits for both halves.
+        """
+        lone = self._lone()
+        if lone is None:
+            again = self.after_failure(isolation)
+        else:
+            parts = isolation.apart(lone.splitting().search, lone.rows)
+            again = self._rows_apart(lone, parts)
+        if len(again) == _HALVES:
+            halves = Halves(self)
+            for half in again:
+                half.halves = halves
+        return again
+
+    def after_death(self, *, alone: bool) -> "list[Batch]":
+        """What to run again: all of it once, then each alone and on trial, then nothing.
+
+        A lone request is not tried a third time if it was `alone` in the process that died.
+        """
+        live, deaths = self._live(), self.deaths + 1
+        if deaths == 1 and live:
+            return [Batch(self.method, live, RETRY, deaths, self.search)]
+        if len(self.requests) > 1 or (deaths == _TRIAL and not alone):
+            return [Batch(self.method, [request], RETRY, _TRIAL) for request in live]
+        return []
+
+    def after_anothers_death(self) -> "list[Batch]":
+        """What to run again if the process died of something else: all of it, unblamed."""
+        live = self._live()
+        return [self._again(live, self.search)] if live else []
+
+    def still_wanted(self, now: float) -> "Batch | None":
+        """The batch without those nobody waits for any more; None if that is all of them."""
+        wanted = [r for r in self.requests if not r.cancelled and r.deadline > now]
+        if len(wanted) == len(self.requests):
+            return self
+        if not wanted:
+            return None
+        batch = Batch(self.method, wanted, self.reason, self.deaths, self.search)
+        batch.halves = self.halves
+        return batch
+
+    def _lone(self) -> Request | None:
+        """The only request that is left of it, if that has several rows."""
+        live = self._live()
+        return live[0] if len(live) == 1 and live[0].rows > 1 else None
+
+    def _rows_apart(self, lone: Request, parts: Parts) -> "list[Batch]":
+        search = lone.splitting().search
+        return [self._again([part], search) for part in lone.divide(parts)]
+
+    def _again(self, requests: Sequence[Request], search: Search | None = None) -> "Batch":
+        return Batch(self.method, requests, RETRY, self.deaths, search)
+
+    def _live(self) -> list[Request]:
+        return [request for request in self.requests if not request.cancelled]
+
+
 class LanePool:
     """The lanes by name, and which of those with room gets the next batch."""
 
@@ -115,7 +268,7 @@ class LanePool:
         """All lanes of one."""
         return [lane for lane in self._lanes if lane.process == process]
 
-    def take(self, batch: "Batch") -> Lane:
+    def take(self, batch: Batch) -> Lane:
         """The lane that runs `batch`; there is one with room.
 
         A random one, as BentoML does it: batches get slightly larger than in turn. Under
@@ -132,7 +285,7 @@ class LanePool:
             del with_room[at]
         return lane
 
-    def release(self, batch: "Batch", lane: Lane, now: float) -> None:
+    def release(self, batch: Batch, lane: Lane, now: float) -> None:
         """The batch is back; its lane may be gone."""
         if len(lane.batches) == lane.at_once and lane in self._lanes:
             self.with_room.append(lane)
@@ -157,7 +310,7 @@ class LanePool:
         ends = (batch.started + timeout + lane.grace for lane, batch in self._running())
         return min((end for end in ends if now < end), default=inf)
 
-    def _running(self) -> "Iterator[tuple[Lane, Batch]]":
+    def _running(self) -> Iterator[tuple[Lane, Batch]]:
         return ((lane, batch) for lane in self._lanes for batch in lane.batches)
 
     def _least(self) -> int:

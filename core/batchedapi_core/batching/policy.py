@@ -1,9 +1,101 @@
-"""What a user may choose about the batches of one method."""
+"""How the batches of a method are formed: what users chose, and what is in effect of it.
 
+In effect is the user's policy, as Adaptive and the memory that ran out have made it.
+
+Strategy Adaptive sets size and interval from t(n) and the latency target, by the rule with which
+the operator counts replicas (`lane_capacity`): of the sizes up to the user's, the one at which a
+lane serves most within the target. Holding rows back for no longer than that batch takes costs
+nothing by the same rule, as a row may have to wait that long for the batch in progress anyway. So
+the effective interval is t(size), and never more than the user's. A target that no size meets
+changes nothing: smaller batches would lose throughput and still be late, and admission sheds what
+cannot be answered in time.
+"""
+
+import enum
 import math
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
-from batchedapi_core.batching.choices import QueueOrder, Strategy
+from batchedapi_core.service_model.capacity import lane_capacity
+from batchedapi_core.service_model.service_time import ServiceTime, ServiceTimeSamples
+
+QUANTILE: Final = 0.99  # of the rows, to be within the target; the operator's
+TUNE_EVERY: Final = 16  # batches; one calculation takes some 20 microseconds
+EPOCH: Final = 512  # batches; what was seen counts for one to two of these
+PROBE: Final = 1.25  # times the largest size seen: how far beyond it a batch may go to learn
+MOST_SHAPES: Final = 256
+"""Shapes whose limits are remembered; of more, the one limited longest ago is forgotten, and
+learned again from its next failure."""
+
+
+class Strategy(enum.StrEnum):
+    """When a batch that is not full is released.
+
+    Under each of them at once while requests of another shape wait too, and while draining.
+    """
+
+    WINDOW = "Window"
+    """At the interval, or earlier when waiting is not expected to help."""
+    FIXED = "Fixed"
+    """At the interval, counted from the oldest request, and never earlier."""
+    IMMEDIATE = "Immediate"
+    """Whatever waits, as soon as a lane is free."""
+    ADAPTIVE = "Adaptive"
+    """Window, with size and interval that follow from t(n) and the latency target."""
+
+
+class SizeUnit(enum.StrEnum):
+    """What `max_batch_size` counts."""
+
+    ROWS = "Rows"
+    REQUESTS = "Requests"
+
+
+class QueueOrder(enum.StrEnum):
+    """Whose turn it is."""
+
+    FIFO = "FIFO"
+    DEADLINE = "Deadline"
+    """The earliest deadline first; requests without one last, in order of arrival."""
+
+
+class ShapePolicy(enum.StrEnum):
+    """What happens to rows whose variable dimensions differ."""
+
+    BUCKET = "Bucket"
+    """Each shape is batched with its like."""
+    PAD = "Pad"
+    """Rows are filled up with zeros to the longest of their batch, and answers cut back."""
+    REJECT = "Reject"
+    """A variable dimension is refused at start: every row has one shape."""
+
+
+class LaneChoice(enum.StrEnum):
+    """Which free lane gets the next batch."""
+
+    RANDOM = "Random"
+    LEAST_LOADED = "LeastLoaded"
+    """Of the process with the fewest lanes busy."""
+
+
+class ItemErrorPolicy(enum.StrEnum):
+    """What happens to the neighbours of an input that makes a batch fail."""
+
+    ISOLATE = "Isolate"
+    """The batch is run again in halves until only the culprit fails."""
+    FAIL_BATCH = "FailBatch"
+    """All of them fail, and nothing is run twice."""
+
+
+class Receipts(enum.StrEnum):
+    """Whether answers say which batch they rode in."""
+
+    OFF = "Off"
+    HEADERS = "Headers"
+    ALL = "All"
+    """In headers, and in `parameters` of the Open Inference Protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +141,150 @@ class BatchPolicy:
                 f"preferred_sizes: expected ascending sizes of 1 to {self.max_batch_size},"
                 f" got {list(sizes)}"
             )
+
+
+def preferred(policy: BatchPolicy, queued: int) -> int:
+    """Size of a batch that is released before it is full, of `queued` >= 1.
+
+    The largest preferred size that can be filled, everything if the smallest cannot. What is left
+    is decided on next. Only for batches released `early` or because of their `shape`: when an
+    interval, a deadline or a drain releases a batch, as in Triton, everything that waits goes.
+    """
+    fitting = bisect_right(policy.preferred_sizes, queued)
+    return policy.preferred_sizes[fitting - 1] if fitting else queued
+
+
+class Effective(NamedTuple):
+    """Limits that batches are formed by; never above the user's."""
+
+    max_batch_size: int
+    batch_interval: float  # seconds
+
+
+class Adaptive:
+    """Finds the effective limits of one method; O(1) a batch, in constant memory.
+
+    A size that was never exceeded is no proof that a larger one would be worse: t(n) learned from
+    batches of one and two rows may be so wrong that the best size seems to be one, and then nothing
+    larger would ever be seen. So unless a larger batch than the best was seen within the last
+    epochs the limit is above it, until one batch was. And what was learned from larger sizes than
+    an epoch of full batches had is forgotten: the model may have been slower then.
+    """
+
+    __slots__ = ("_batches", "_best", "_earlier", "_largest", "_policy")
+
+    def __init__(self, policy: BatchPolicy) -> None:
+        self._policy = policy
+        self._batches = 0
+        self._best = policy.max_batch_size
+        self._largest = self._earlier = 0  # sizes seen in this epoch, and in the one before
+
+    def executed(self, size: int, samples: ServiceTimeSamples) -> Effective | None:
+        """A batch of `size` was executed and observed; the limits from now on, if it is time."""
+        self._batches += 1
+        news = size > max(self._best, self._largest, self._earlier)
+        self._largest = max(self._largest, size)
+        if self._batches % EPOCH == 0:
+            if self._largest >= self._best:  # else it is not the limit that keeps batches small
+                samples.forget_above(self._largest)
+            self._earlier, self._largest = self._largest, 0
+        return self._tuned(samples.line) if news or self._batches % TUNE_EVERY == 0 else None
+
+    def _tuned(self, line: ServiceTime) -> Effective:
+        policy, largest = self._policy, self._policy.max_batch_size
+        unchanged = Effective(largest, policy.batch_interval)
+        if line.seconds(largest) <= 0.0:
+            return unchanged
+        capacity = lane_capacity(
+            line,
+            largest_batch=largest,
+            batch_interval=0.0,
+            latency_target=policy.latency_target,
+            quantile=QUANTILE,
+        )
+        if not capacity.feasible:
+            return unchanged
+        self._best = size = capacity.batch_size
+        interval = min(policy.batch_interval, line.seconds(size))
+        seen = max(self._largest, self._earlier)
+        if seen <= size:
+            size = min(largest, max(size, math.ceil(PROBE * seen), seen + 1))
+        return Effective(size, interval)
+
+
+class PolicyInEffect:
+    """Policies by shape; `base` is that of every shape without a limit of its own.
+
+    `adaptive` is None unless the strategy is Adaptive; `executed` need not be called then.
+    """
+
+    __slots__ = ("_limited", "_limits", "_user", "adaptive", "base")
+
+    def __init__(self, policy: BatchPolicy) -> None:
+        self.base = self._user = policy
+        self.adaptive = Adaptive(policy) if policy.strategy is Strategy.ADAPTIVE else None
+        self._limits: dict[Hashable, int] = {}  # longest ago first
+        self._limited: dict[Hashable, BatchPolicy] = {}  # made when asked for
+
+    def of(self, shape: Hashable) -> BatchPolicy:
+        """What the batches of a shape are formed by."""
+        limit = self._limits.get(shape)
+        if limit is None:
+            return self.base
+        policy = self._limited.get(shape)
+        if policy is None:
+            policy = self._limited[shape] = self._at_most(self.base, limit)
+        return policy
+
+    def largest(self, shape: Hashable) -> int:
+        """Size of a full batch of a shape."""
+        return self.of(shape).max_batch_size
+
+    def limit_of(self, shape: Hashable) -> int:
+        """Largest size that a shape may have at all, whatever is best for latency."""
+        return self._limits.get(shape, self._user.max_batch_size)
+
+    def limit(self, shape: Hashable, size: int) -> None:
+        """Batches of a shape have at most `size` from now on; a larger limit changes nothing."""
+        if size < 1:
+            raise ValueError(f"limit of shape {shape}: expected a size of at least 1, got {size}")
+        if size >= self.limit_of(shape):
+            return
+        self._limits.pop(shape, None)
+        self._limited.pop(shape, None)
+        if len(self._limits) == MOST_SHAPES:
+            forgotten = next(iter(self._limits))
+            del self._limits[forgotten]
+            self._limited.pop(forgotten, None)
+        self._limits[shape] = size
+
+    def executed(self, size: int, samples: ServiceTimeSamples) -> bool:
+        """Learn from a batch that was observed; whether any policy is another than before."""
+        tuning = self.adaptive and self.adaptive.executed(size, samples)
+        if not tuning:
+            return False
+        max_batch_size, batch_interval = tuning
+        tuned = replace(self._at_most(self._user, max_batch_size), batch_interval=batch_interval)
+        if tuned == self.base:
+            return False
+        self.base = tuned
+        self._limited.clear()
+        return True
+
+    def _at_most(self, policy: BatchPolicy, size: int) -> BatchPolicy:
+        """With less size, a preferred one if there is any, and as much less time to fill it."""
+        if size >= policy.max_batch_size:
+            return policy
+        preferred = policy.preferred_sizes[: bisect_right(policy.preferred_sizes, size)]
+        size = preferred[-1] if preferred else size
+        return replace(
+            policy,
+            max_batch_size=size,
+            batch_interval=policy.batch_interval * size / policy.max_batch_size,
+            preferred_sizes=preferred,
+        )
+
+
+def effective(policy: BatchPolicy) -> Effective:
+    """Its limits."""
+    return Effective(policy.max_batch_size, policy.batch_interval)

@@ -1,30 +1,26 @@
-"""What waits in the queue, and whose it is."""
+"""A request: what is known of it, how it is cut into parts, and which of them made a batch fail.
 
-from collections import deque
+It is cut if it does not fit one batch: larger than one may be, or with rows of several shapes.
+
+Whose fault it is that a batch failed is found by halves within a budget, then one by one. By halves
+one culprit among n is found in 2 ceil(log2 n) further runs. That and two runs more are the budget
+of one failed batch: several culprits would take up to 2 n - 2. What is not told apart when it is
+spent is run one by one, so that in the end nobody fails for a neighbour:
+
+    further runs of a batch of n <= 2 ceil(log2 n) + 2 + n
+
+A budget of which no run succeeded says that everything fails, for a reason behind the rows. Halves
+tell nothing then, and failed batches are run one by one at once, until a run succeeds.
+"""
+
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import repeat
+from typing import NamedTuple
 
-from batchedapi_core.batching.isolation import Parts, Search
+from batchedapi_core.batching.traffic import Client
 
-if TYPE_CHECKING:
-    from batchedapi_core.batching.returning import AnsweredGroup
-
-
-class Client:
-    """One connection as the batcher remembers it; the caller creates it and passes it around.
-
-    One HTTP/1.1 or HTTP/2 connection. Connections that close after one answer can share a Client
-    per peer address: an arrival is then taken for the return of whoever was answered longest ago.
-    It refers to nothing but the groups it was answered with, so dropping it frees it.
-    """
-
-    __slots__ = ("answers", "gap")
-
-    def __init__(self) -> None:
-        # (answered at, size, group awaited with) of answers not yet followed by a request; never
-        # longer than the number of requests this client had in flight at once.
-        self.answers: deque[tuple[float, int, AnsweredGroup | None]] = deque()
-        self.gap = 0.0  # seconds from answer to next request, smoothed; 0: not known to come back
+Parts = Sequence[tuple[int, int]]
+"""Units [start, stop), each to be run by itself."""
 
 
 class Request:
@@ -140,3 +136,110 @@ class Taken(NamedTuple):
 
     requests: list[Request]
     expired: list[Request]
+
+
+class Span(NamedTuple):
+    """Rows [start, stop) of a request that ride in one batch."""
+
+    start: int
+    stop: int
+    size: int
+    shape: Hashable = None
+
+
+def split_rows(rows: int, max_rows: int) -> list[tuple[int, int]]:
+    """Cut a request into parts that fit a batch: [start, stop) row ranges in order.
+
+    Full parts first, then the remainder, so that only the last one leaves room for other requests.
+
+    Raises:
+        ValueError: `rows` or `max_rows` is less than 1.
+    """
+    if rows < 1 or max_rows < 1:
+        raise ValueError(f"expected rows >= 1 and max_rows >= 1, got {rows} and {max_rows}")
+    return [(start, min(start + max_rows, rows)) for start in range(0, rows, max_rows)]
+
+
+def split_parts(
+    sizes: int | Sequence[int], shapes: Sequence[Hashable] | None, max_size: int
+) -> list[Span]:
+    """Cut a request into parts that fit a batch and are of one shape each; in order, one if it can.
+
+    Each part is as large as the next row allows. A row that alone costs more than `max_size` runs
+    alone, as a full batch: its size is `max_size`.
+
+    Args:
+        sizes: What each row costs, >= 1; a number: of so many rows each costs one.
+        shapes: Of each row; None: all have the one shape.
+        max_size: Of a batch; where shapes have limits of their own, the least of theirs.
+
+    Raises:
+        ValueError: There is no row, or a size or `max_size` is less than 1.
+    """
+    if isinstance(sizes, int):
+        if shapes is None:
+            return [Span(a, b, b - a) for a, b in split_rows(sizes, max_size)]
+        sizes = [1] * sizes
+    if not sizes or min(sizes) < 1 or max_size < 1:
+        raise ValueError(
+            f"expected rows of a size >= 1 and max_size >= 1, got {len(sizes)} rows of at least"
+            f" {min(sizes, default=0)} and {max_size}"
+        )
+    alike = shapes or repeat(None, len(sizes))
+    spans: list[Span] = []
+    start, filled, current = 0, 0, None if shapes is None else shapes[0]
+    for row, (cost, shape) in enumerate(zip(sizes, alike, strict=True)):
+        size = min(cost, max_size)
+        if row > start and (filled + size > max_size or shape != current):
+            spans.append(Span(start, row, filled, current))
+            start, filled = row, 0
+        current = shape
+        filled += size
+    spans.append(Span(start, len(sizes), filled, current))
+    return spans
+
+
+class Search:
+    """What is left to find the culprits of one failed batch with; all its parts share it."""
+
+    __slots__ = ("halvings", "succeeded")
+
+    def __init__(self, units: int) -> None:
+        """`units` are what can be told apart, >= 1: requests, or rows of one request."""
+        self.halvings = (units - 1).bit_length() + 1  # of two runs each
+        self.succeeded = False
+        """Whether any part ran without failure."""
+
+    def halves(self, units: int) -> Parts:
+        """Two halves of `units` that failed together; none of a single one, or of what is spent."""
+        if units < 2 or not self.halvings:  # noqa: PLR2004 - of one there are no halves
+            return ()
+        self.halvings -= 1
+        return (0, units // 2), (units // 2, units)
+
+
+class Isolation:
+    """How failed batches of one method are taken apart."""
+
+    __slots__ = ("systemic",)
+
+    def __init__(self) -> None:
+        self.systemic = False
+        """Whether everything fails at present."""
+
+    def apart(self, search: Search, units: int) -> Parts:
+        """What to run again of `units` that failed together; nothing of a single one."""
+        if not self.systemic:
+            halves = search.halves(units)
+            if halves:
+                return halves
+        if units <= 1:
+            return ()
+        self.systemic = self.systemic or not search.succeeded
+        return [(n, n + 1) for n in range(units)]
+
+    def succeeded(self, search: Search | None) -> None:
+        """A batch ran without failure; `search` is that of which it was a part, if of any."""
+        self.systemic = False
+        if search is not None:
+            search.succeeded = True

@@ -1,170 +1,13 @@
-"""Batches, and what of one runs again after it failed: what, and when its turn is."""
+"""When what is left of a failed batch runs again, and what is learned if memory ran out."""
 
 from collections import deque
-from collections.abc import Sequence
-from math import inf
+from collections.abc import Hashable, Sequence
 from typing import Final
 
-from batchedapi_core.batching.isolation import Isolation, Parts, Search
-from batchedapi_core.batching.lanes import Lane
-from batchedapi_core.batching.request import Request
+from batchedapi_core.batching.batcher import Batcher
+from batchedapi_core.batching.lanes import Batch, Halves
 
-RETRY: Final = "retry"
-_TRIAL: Final = 2  # deaths
-_HALVES: Final = 2
-
-
-class Halves:
-    """The two halves of a batch that ran out of memory."""
-
-    __slots__ = ("missing", "whole")
-
-    def __init__(self, whole: "Batch") -> None:
-        self.whole = whole
-        self.missing = _HALVES
-        """Halves that have not yet run with success."""
-
-
-class Batch:
-    """Requests of one method and one shape that run together.
-
-    Attributes:
-        reason: Why it was released, one of contract.RELEASE_REASONS.
-        deaths: Model processes that died while they ran these requests.
-        search: Of the failed batch that it is a part of.
-        halves: What it is one half of, if that ran out of memory.
-        number: What the caller calls it in receipts; empty without them.
-        lane: On which it was dispatched; not before.
-        started: When it began to run, in seconds; inf until then.
-    """
-
-    __slots__ = (
-        "deaths",
-        "halves",
-        "lane",
-        "method",
-        "number",
-        "reason",
-        "requests",
-        "rows",
-        "search",
-        "size",
-        "started",
-    )
-
-    lane: Lane
-
-    def __init__(
-        self,
-        method: str,
-        requests: Sequence[Request],
-        reason: str,
-        deaths: int = 0,
-        search: Search | None = None,
-    ) -> None:
-        self.method = method
-        self.requests = requests
-        self.reason = reason
-        self.deaths = deaths
-        self.search = search
-        self.halves: Halves | None = None
-        self.number = ""
-        self.started = inf
-        rows = size = 0
-        for request in requests:
-            rows += request.rows
-            size += request.size
-        self.rows = rows
-        self.size = size
-
-    @property
-    def on_trial(self) -> bool:
-        """Whether it is to run with no other such batch beside it."""
-        return self.deaths > 1
-
-    def after_failure(self, isolation: Isolation) -> "list[Batch]":
-        """What to run again, so that in the end only the culprit fails; nothing if it is alone."""
-        live = self._live()
-        if len(live) <= 1:
-            return [self._again(live)] if live and len(self.requests) > 1 else []
-        search = self.search or Search(len(live))
-        return [
-            self._again(live[start:stop], search)
-            for start, stop in isolation.apart(search, len(live))
-        ]
-
-    def after_item_error(self, isolation: Isolation) -> "list[Batch]":
-        """What to run again of a batch of which one row was refused; a lone request's row is found.
-
-        Nothing if it is one row, or its request was halved as often as is allowed: its rows are one
-        client's, and are not run one by one.
-        """
-        lone = self._lone()
-        if lone is not None:
-            parts = lone.splitting().search.halves(lone.rows)
-            if parts:
-                return self._rows_apart(lone, parts)
-        return self.after_failure(isolation)
-
-    def after_memory_error(self, isolation: Isolation) -> "list[Batch]":
-        """What to run again, of a lone request its rows; nothing if it is one row.
-
-        What is learned of the size waits for both halves.
-        """
-        lone = self._lone()
-        if lone is None:
-            again = self.after_failure(isolation)
-        else:
-            parts = isolation.apart(lone.splitting().search, lone.rows)
-            again = self._rows_apart(lone, parts)
-        if len(again) == _HALVES:
-            halves = Halves(self)
-            for half in again:
-                half.halves = halves
-        return again
-
-    def after_death(self, *, alone: bool) -> "list[Batch]":
-        """What to run again: all of it once, then each alone and on trial, then nothing.
-
-        A lone request is not tried a third time if it was `alone` in the process that died.
-        """
-        live, deaths = self._live(), self.deaths + 1
-        if deaths == 1 and live:
-            return [Batch(self.method, live, RETRY, deaths, self.search)]
-        if len(self.requests) > 1 or (deaths == _TRIAL and not alone):
-            return [Batch(self.method, [request], RETRY, _TRIAL) for request in live]
-        return []
-
-    def after_anothers_death(self) -> "list[Batch]":
-        """What to run again if the process died of something else: all of it, unblamed."""
-        live = self._live()
-        return [self._again(live, self.search)] if live else []
-
-    def still_wanted(self, now: float) -> "Batch | None":
-        """The batch without those nobody waits for any more; None if that is all of them."""
-        wanted = [r for r in self.requests if not r.cancelled and r.deadline > now]
-        if len(wanted) == len(self.requests):
-            return self
-        if not wanted:
-            return None
-        batch = Batch(self.method, wanted, self.reason, self.deaths, self.search)
-        batch.halves = self.halves
-        return batch
-
-    def _lone(self) -> Request | None:
-        """The only request that is left of it, if that has several rows."""
-        live = self._live()
-        return live[0] if len(live) == 1 and live[0].rows > 1 else None
-
-    def _rows_apart(self, lone: Request, parts: Parts) -> "list[Batch]":
-        search = lone.splitting().search
-        return [self._again([part], search) for part in lone.divide(parts)]
-
-    def _again(self, requests: Sequence[Request], search: Search | None = None) -> "Batch":
-        return Batch(self.method, requests, RETRY, self.deaths, search)
-
-    def _live(self) -> list[Request]:
-        return [request for request in self.requests if not request.cancelled]
+_SUSPECTED_SHAPES: Final = 256
 
 
 def blamed(batches: Sequence[Batch]) -> Sequence[Batch]:
@@ -239,3 +82,50 @@ class Reruns:
                 self._parts[method] = parts
         self.any = bool(self._parts or self._on_trial)
         return batch
+
+
+class MemoryLimits:
+    """How large a batch of one method may be without running out of memory, by shape.
+
+    A batch that ran out of memory was too large, or a row of it was. So half of its size is only
+    suspected to be the limit, until both of its halves have run.
+    """
+
+    __slots__ = ("_batcher", "_suspected", "any")
+
+    def __init__(self, batcher: Batcher) -> None:
+        self._batcher = batcher
+        self._suspected: dict[Hashable, int] = {}  # longest ago first
+        self.any = False
+        """Whether memory ever ran out, of whatever shape; until then at_most changes nothing."""
+
+    def limit_of(self, shape: Hashable) -> int:
+        """Size of the largest batch of that shape."""
+        return self.at_most(self._batcher.limit_of(shape), shape)
+
+    def at_most(self, size: int, shape: Hashable) -> int:
+        """`size`, or what is suspected to be the most that memory has room for."""
+        return min(size, self._suspected.get(shape, size)) if self._suspected else size
+
+    def exceeded(self, shape: Hashable, size: int) -> int | None:
+        """A batch of `size` and several rows did; the limit from now on, if it is another."""
+        half = (size + 1) // 2
+        if size == 1 or half >= self.limit_of(shape):  # 1: one request of many rows
+            return None
+        if len(self._suspected) >= _SUSPECTED_SHAPES:
+            del self._suspected[next(iter(self._suspected))]
+        self._suspected[shape] = half
+        self.any = True
+        return half
+
+    def exceeded_alone(self, shape: Hashable) -> None:
+        """One row was at fault, and not the size: a client must not shrink everybody's batches."""
+        self._suspected.pop(shape, None)
+
+    def ran(self, halves: Halves) -> None:
+        """A half of what ran out of memory did not; after the other half, the size was at fault."""
+        halves.missing -= 1
+        whole = halves.whole
+        shape, half = whole.requests[0].shape, (whole.size + 1) // 2
+        if halves.missing == 0 and whole.size > 1 and half < self._batcher.limit_of(shape):
+            self._batcher.limit(shape, half)

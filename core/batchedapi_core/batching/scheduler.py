@@ -2,8 +2,7 @@
 
     arrive, cancel, lane_added, drain          what happens outside
     next    -> Dispatch | Expired | WaitUntil | Idle
-    started                                    the batch of a Dispatch runs
-    finished, process_lost -> Verdict          what became of it
+    finished, process_lost -> Verdict          what became of a batch
 
 It decides
 
@@ -13,14 +12,14 @@ It decides
   several shapes are;
 - who is too late: requests that a batch would answer after their deadline are not run;
 - the size: what the policy says, and what memory was found to have no room for;
-- what of a failed batch runs again, and when: `isolation`, `reruns`.
+- what of a failed batch runs again, and when: `request.Isolation`, `reruns`.
 
 It knows requests by what they are, never by what is in them, and lanes by their process. Time is an
 argument, and after everything that happened the caller asks `next` until it says to wait:
 
     while True:
         match scheduler.next(now):
-            case Dispatch(lane, batch): run it there; scheduler.started(batch, now)
+            case Dispatch(batch, expired): run it on batch.lane; answer the expired as too late
             case Expired(requests): answer each as too late
             case WaitUntil(at): ask again then, or when `arrive` says so; break
             case Idle(): ask again when something happens; break
@@ -31,27 +30,25 @@ from collections.abc import Hashable, Iterable, Sequence
 from math import inf
 from typing import Final, NamedTuple, TypeAlias
 
-from batchedapi_core.batching.actions import Action, Idle, Release, WaitUntil
 from batchedapi_core.batching.batcher import Batcher
-from batchedapi_core.batching.decision import IDLE
-from batchedapi_core.batching.isolation import Isolation
-from batchedapi_core.batching.lanes import Lane, LanePool, Lanes
-from batchedapi_core.batching.memory import MemoryLimits
+from batchedapi_core.batching.decision import IDLE, Action, Idle, Release, WaitUntil, next_action
+from batchedapi_core.batching.lanes import Batch, Lane, LanePool, Lanes
 from batchedapi_core.batching.policy import BatchPolicy
-from batchedapi_core.batching.request import Client, Request
-from batchedapi_core.batching.reruns import RETRY, Batch, Reruns, Trial, blamed
-from batchedapi_core.batching.splitting import Span, split_parts
+from batchedapi_core.batching.request import Isolation, Request, Span, split_parts
+from batchedapi_core.batching.reruns import MemoryLimits, Reruns, Trial, blamed
+from batchedapi_core.batching.traffic import Client
 
 
 class Dispatch(NamedTuple):
-    """Run the batch on the lane."""
+    """Run the batch on its lane, from now on."""
 
-    lane: Lane
     batch: Batch
+    expired: Sequence[Request] = ()
+    """See Expired; they left the queue before it."""
 
 
 class Expired(NamedTuple):
-    """They left the queue, as they would be answered too late: their deadlines are too near."""
+    """Nothing else was queued: they would be answered too late, their deadlines are too near."""
 
     requests: Sequence[Request]
 
@@ -131,7 +128,7 @@ class Method:
     def is_over(self, wait: WaitUntil, now: float) -> bool:
         """Whether a wait of this method is to be thought over."""
         batcher = self.batcher
-        return now >= wait.at or batcher.queued_size >= wait.size or batcher.several_shapes
+        return now >= wait.at or batcher.queue.size >= wait.size or batcher.several is not None
 
 
 class Scheduler:
@@ -143,9 +140,7 @@ class Scheduler:
 
     __slots__ = (
         "_isolates",
-        "_methods",
         "_pool",
-        "_released",
         "_reruns",
         "_waits",
         "lanes",
@@ -155,46 +150,43 @@ class Scheduler:
     def __init__(self, pool: LanePool, trial: Trial, *, isolates: bool) -> None:
         """`isolates`: failed batches are run again; else nothing is run twice."""
         self.lanes = Lanes()
-        self.methods: list[Method] = []
-        self._methods: dict[str, Method] = {}
+        self.methods: dict[str, Method] = {}
         self._pool = pool
         self._isolates = isolates
         self._reruns = Reruns(trial)
         self._waits: dict[str, WaitUntil] = {}  # by method: those that stand
-        self._released: Batch | None = None  # to be dispatched once the expired were told
 
     def add_method(self, name: str, policy: BatchPolicy, *, counts_rows: bool = True) -> Method:
         """A method more; see Method."""
-        method = self._methods[name] = Method(name, policy, self.lanes, counts_rows=counts_rows)
-        self.methods.append(method)
+        method = self.methods[name] = Method(name, policy, self.lanes, counts_rows=counts_rows)
         return method
-
-    def method(self, name: str) -> Method:
-        """One of them."""
-        return self._methods[name]
 
     # ------------------------------------------------------------ what is next
 
     def next(self, now: float) -> Decision:
-        """What to do now. `started` follows each Dispatch before the next question."""
+        """What to do now; the batch of a Dispatch runs."""
         if not self._pool.with_room or not self.methods:
             return IDLE
-        if self._released is not None:
-            batch, self._released = self._released.still_wanted(now), None
-            if batch is not None:
-                return self._dispatch(batch)
         method, action = self._choose(now)
-        reruns = self._reruns
-        while reruns.any and reruns.is_next(method.name if isinstance(action, Release) else None):
-            again = reruns.next().still_wanted(now)
-            if again is not None:
-                return self._dispatch(again)
-        return self._release(method, action, now) if isinstance(action, Release) else action
+        batch: Batch | None = None
+        expired: Sequence[Request] = ()
+        if self._reruns.any:
+            batch = self._again(method.name if isinstance(action, Release) else None, now)
+        if batch is None:
+            if not isinstance(action, Release):
+                return action
+            batch, expired = self._release(method, action, now)
+            if batch is None:
+                return Expired(expired)
+        batch.lane = self._pool.take(batch)
+        batch.started = now
+        self.methods[batch.method].batcher.started(batch.size, now)
+        return Dispatch(batch, expired)
 
     def has_work(self) -> bool:
         """Whether anything could be the next batch."""
-        for method in self.methods:
-            if method.batcher.queued_size:
+        for method in self.methods.values():
+            if method.batcher.queue.size:
                 return True
         return self._reruns.any
 
@@ -207,23 +199,23 @@ class Scheduler:
         """
         methods, waits = self.methods, self._waits
         if len(methods) == 1:
-            method = methods[0]
-            action = method.batcher.next_action(now)
+            (method,) = methods.values()
+            action = next_action(method.batcher, now)
             if isinstance(action, WaitUntil):
                 waits[method.name] = action
             elif waits:
                 waits.clear()
             return method, action
-        first, release, oldest = methods[0], None, inf
+        first, release, oldest = next(iter(methods.values())), None, inf
         earliest: Action = IDLE
         at = inf
-        for method in methods:
+        for method in methods.values():
             action = waits.get(method.name, IDLE)
             if not isinstance(action, WaitUntil) or method.is_over(action, now):
-                action = method.batcher.next_action(now)
+                action = next_action(method.batcher, now)
                 waits.pop(method.name, None)
             if isinstance(action, Release):
-                arrival = method.batcher.oldest_arrival
+                arrival = method.batcher.queue.oldest_arrival
                 if release is None or arrival < oldest:
                     first, release, oldest = method, action, arrival
             elif isinstance(action, WaitUntil):
@@ -232,27 +224,32 @@ class Scheduler:
                     earliest, at = action, action.at
         return first, earliest if release is None else release
 
-    def _release(self, method: Method, release: Release, now: float) -> Dispatch | Expired:
+    def _again(self, method: str | None, now: float) -> Batch | None:
+        """What runs again before what is queued of `method`, if anything does."""
+        reruns = self._reruns
+        while reruns.any and reruns.is_next(method):
+            batch = reruns.next().still_wanted(now)
+            if batch is not None:
+                if batch.on_trial:
+                    reruns.trial.runs = True
+                return batch
+        return None
+
+    def _release(
+        self, method: Method, release: Release, now: float
+    ) -> tuple[Batch | None, Sequence[Request]]:
+        """What is queued of a method, as a batch, and who is too late to be in it."""
         size, reason, shape = release
         batcher = method.batcher
         margin = batcher.service.at_least(size)
         if method.memory.any:
             size = method.memory.at_most(size, shape)
         requests, expired = batcher.take(size, now, shape, margin)
-        batch = Batch(method.name, requests, reason) if requests else None
-        if batch is None or expired:
-            self._released = batch
-            return Expired(expired)
-        return self._dispatch(batch)
-
-    def _dispatch(self, batch: Batch) -> Dispatch:
-        lane = batch.lane = self._pool.take(batch)
-        reruns = self._reruns
-        if batch.on_trial:
-            reruns.trial.runs = True
-        elif reruns.any and batch.reason != RETRY:
-            reruns.served(batch.method)
-        return Dispatch(lane, batch)
+        if not requests:
+            return None, expired
+        if self._reruns.any:
+            self._reruns.served(method.name)
+        return Batch(method.name, requests, reason), expired
 
     # ------------------------------------------------------------ requests
 
@@ -268,7 +265,7 @@ class Scheduler:
         It is split if it is too large for a batch, or its rows differ in shape. `sizes` are what
         its rows cost, None: 1 each; `shapes` are theirs, None: all are alike.
         """
-        method = self._methods[request.method]
+        method = self.methods[request.method]
         batcher = method.batcher
         if (
             shapes is None
@@ -281,58 +278,52 @@ class Scheduler:
         if self.lanes.free <= 0:
             return False
         wait = self._waits.get(request.method)
-        return wait is None or batcher.queued_size >= wait.size or batcher.several_shapes
+        return wait is None or batcher.queue.size >= wait.size or batcher.several is not None
 
     def cancel(self, request: Request) -> int:
         """Nobody waits for its answer any more; rows of it that were still queued."""
-        batcher = self._methods[request.method].batcher
+        batcher = self.methods[request.method].batcher
         queued = 0
         for part in request.parts:
             if part.queued:
                 queued += part.rows
             batcher.cancel(part)
-        if not batcher.queued_size:  # there is nobody who waits
+        if not batcher.queue.size:  # there is nobody who waits
             self._waits.pop(request.method, None)
         return queued
 
     def disconnected(self, client: Client) -> None:
         """Its connection closed: nobody waits for its next request."""
-        for method in self.methods:
+        for method in self.methods.values():
             method.batcher.disconnected(client)
 
     def drain(self) -> None:
         """From now on nothing waits for a fuller batch."""
         self._waits.clear()
-        for method in self.methods:
+        for method in self.methods.values():
             method.batcher.draining = True
 
     # ------------------------------------------------------------ batches
-
-    def started(self, batch: Batch, now: float) -> None:
-        """It runs on its lane."""
-        batch.started = now
-        self._methods[batch.method].batcher.started(batch.size, now)
 
     def finished(self, batch: Batch, result: Result, now: float) -> Verdict:
         """The lane gave it back.
 
         Ask what is next before writing answers, if anything is: the lane is idle until then.
         """
-        method = self._methods[batch.method]
-        self._left(batch, now)
-        if result is Result.SUCCEEDED:
-            if batch.search is not None or method.isolation.systemic:
-                method.isolation.succeeded(batch.search)
-            if batch.halves is not None:
-                method.memory.ran(batch.halves)
-            method.batcher.finished(batch.requests, now - batch.started, now)
-            return _ANSWERED
-        method.batcher.finished(batch.requests, None, now)
-        if result is Result.ITEM_ERROR and batch.rows == 1:  # its answer; nothing ran to its end
-            if batch.halves is not None:
-                method.memory.ran(batch.halves)
-            return _ANSWERED
-        return self._failed(method, batch, result)
+        method = self.methods[batch.method]
+        self._pool.release(batch, batch.lane, now)
+        self._waits.clear()  # everybody thinks anew
+        if batch.on_trial:
+            self._reruns.trial.runs = False
+        succeeded = result is Result.SUCCEEDED
+        method.batcher.finished(batch.requests, now - batch.started if succeeded else None, now)
+        if not succeeded and (result is not Result.ITEM_ERROR or batch.rows > 1):
+            return self._failed(method, batch, result)
+        if batch.halves is not None:
+            method.memory.ran(batch.halves)
+        if succeeded and (batch.search is not None or method.isolation.systemic):
+            method.isolation.succeeded(batch.search)
+        return _ANSWERED
 
     def lost(
         self, batch: Batch, now: float, *, out_of_memory: bool, blamed: bool, alone: bool
@@ -343,11 +334,13 @@ class Scheduler:
         Unless it is `blamed`, it is run again as if nothing had happened. `alone`: nothing else
         ran in that process.
         """
-        method = self._methods[batch.method]
-        self._left(batch, now)
-        if batch.started < inf:
-            method.batcher.lost(batch.size)
-        if out_of_memory and batch.rows > 1 and batch.started < inf:
+        method = self.methods[batch.method]
+        self._pool.release(batch, batch.lane, now)
+        self._waits.clear()
+        if batch.on_trial:
+            self._reruns.trial.runs = False
+        method.batcher.lost(batch.size)
+        if out_of_memory and batch.rows > 1:
             return self._failed(method, batch, Result.OUT_OF_MEMORY)
         again: Sequence[Batch] = ()
         if self._isolates:
@@ -375,14 +368,6 @@ class Scheduler:
         self._reruns.add(again)
         return Verdict(not again, limit)
 
-    def _left(self, batch: Batch, now: float) -> None:
-        """It is on its lane no more, and everybody thinks anew."""
-        self._pool.release(batch, batch.lane, now)
-        if batch.on_trial:
-            self._reruns.trial.runs = False
-        if self._waits:
-            self._waits.clear()
-
     # ------------------------------------------------------------ lanes
 
     def lane_added(self, lane: Lane, now: float) -> None:
@@ -398,9 +383,8 @@ class Scheduler:
         batches: list[Batch] = []
         for lane in self._pool.of_process(process):
             self._pool.remove(lane)
-            running = [batch for batch in lane.batches if batch.started < inf]
             for number in range(lane.at_once):
-                self.lanes.removed(was_free=number >= len(running))
+                self.lanes.removed(was_free=number >= len(lane.batches))
             batches += lane.batches
         return batches
 
@@ -421,8 +405,7 @@ def process_lost(
     `schedulers` are those of the replica. `out_of_memory`: the kernel ended it for memory.
     """
     lost = [(of, batch) for of in schedulers for batch in of.lanes_lost(process)]
-    running = [batch for _, batch in lost if batch.started < inf]
-    at_fault = set(blamed(running))
+    at_fault = set(blamed([batch for _, batch in lost]))
     return [
         (
             batch,
@@ -431,7 +414,7 @@ def process_lost(
                 now,
                 out_of_memory=out_of_memory,
                 blamed=batch in at_fault,
-                alone=len(running) == 1,
+                alone=len(lost) == 1,
             ),
         )
         for of, batch in lost

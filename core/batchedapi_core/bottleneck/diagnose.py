@@ -126,7 +126,7 @@ def _more(e: BottleneckEvidence, capacity: float | None) -> str:
     )
 
 
-# Rules for what holds requests outside of queue and lanes: the door, and the web processes.
+# Rules for what holds requests outside of queue and lanes: admission, and the web processes.
 
 REJECTED: Final = 0.01  # of the rows
 WEB_BUSY: Final = 0.85  # of one core: a process runs Python on one at a time
@@ -303,7 +303,7 @@ _RULES: Final[tuple[Rule, ...]] = (
     little,
     # One pod that drowns beside idle ones rejects, is full and is busy: the others would be blamed.
     uneven,
-    # Lanes that cannot keep up make the door reject and answers late.
+    # Lanes that cannot keep up make admission reject and answers late.
     saturated,
     admission,
     outside,

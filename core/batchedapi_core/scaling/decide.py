@@ -383,10 +383,10 @@ def _remembering(
     if terms.boost > 1.0:  # all of it is held as long: else it would go a replica at a time
         hedged = max(min(terms.recommended, decision.desired), terms.hedged)
         hedge = Recommendation(hedged, now + terms.start_up)
-    patience = policy.up.window(terms.start_up)
-    if decision.is_hold or patience <= 0:
+    stabilization = policy.up.window(terms.start_up)
+    if decision.is_hold or stabilization <= 0:
         return replace(state, recommendations=high, hedge=hedge)
-    low = [Recommendation(terms.recommended, now + patience)]
+    low = [Recommendation(terms.recommended, now + stabilization)]
     return replace(state, recommendations=high, hedge=hedge, lows=standing_low(state.lows, low))
 
 

@@ -157,7 +157,8 @@ class ServiceTimeSamples:
 
         Beyond the sizes seen the slope is a guess, and all that is sure is that time does not fall.
         """
-        return self.seconds(min(size, self._largest))
+        line = self.line
+        return line.fixed + line.per_row * min(size, self._largest)
 
     def observe(self, size: int, seconds: float, weight: float = 1.0) -> None:
         """Learn from a batch of `size` >= 1 that took `seconds` >= 0; costs a few microseconds.
@@ -168,7 +169,12 @@ class ServiceTimeSamples:
         size_class = self._classes.get(key)
         if size_class is None:
             size_class = self._classes[key] = _SizeClass()
-        size_class.observe(size, seconds, weight)
+        if size_class.count >= SETTLED:
+            seconds = min(seconds, OUTLIER * size_class.seconds)
+        size_class.count = min(size_class.count + weight, MEMORY)
+        share = weight / size_class.count
+        size_class.size += (size - size_class.size) * share
+        size_class.seconds += (seconds - size_class.seconds) * share
         self._largest = self._classes[max(self._classes)].size
         self.line = _line_through(self._classes.values())
 
@@ -188,14 +194,6 @@ class _SizeClass:
 
     def __init__(self) -> None:
         self.count = self.size = self.seconds = 0.0
-
-    def observe(self, size: int, seconds: float, weight: float) -> None:
-        if self.count >= SETTLED:
-            seconds = min(seconds, OUTLIER * self.seconds)
-        self.count = min(self.count + weight, MEMORY)
-        share = weight / self.count
-        self.size += (size - self.size) * share
-        self.seconds += (seconds - self.seconds) * share
 
 
 def _line_through(classes: Collection[_SizeClass]) -> ServiceTime:

@@ -3,8 +3,8 @@
     Service + Trace + Controller -> simulate -> Outcome
     Service -> max_rate;  Trace + max_rate -> clairvoyant
 
-One of two engines runs each replica: `BatchingReplica` drives the serving image's own Batcher and
-Admission; `FixedReplica` knows only the rule `Fixed` and is many times faster.
+One of two classes simulates each replica: `BatchingReplica` drives the serving image's own
+Scheduler and Admission; `FixedReplica` knows only the rule `Fixed` and is many times faster.
 """
 
 from batchedapi_core.simulation.capacity import Clairvoyant, clairvoyant, max_rate

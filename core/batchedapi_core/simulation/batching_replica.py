@@ -1,4 +1,4 @@
-"""The exact engine: a replica of the fleet as a `VirtualReplica` of one method."""
+"""The exact simulation: a replica of the fleet as a `VirtualReplica` of one method."""
 
 import random
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ class BatchingReplica:
         self._replica = VirtualReplica(plan, self, self, which_lane, ready_at)
         if service.max_latency is not None:  # as a model process that is to meet one times its own
             for size in contract.batch_size_buckets(service.max_batch_size):
-                self._replica.scheduler.method(_METHOD).batcher.warmed_up(
+                self._replica.scheduler.methods[_METHOD].batcher.warmed_up(
                     size, service.time.seconds(size)
                 )
 

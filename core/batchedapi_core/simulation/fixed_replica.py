@@ -1,4 +1,4 @@
-"""The fast engine: the rule `Fixed`, one lane, requests of one row; a few microseconds a batch.
+"""The fast simulation: the rule `Fixed`, one lane, requests of one row; a few microseconds a batch.
 
 What a batch waits for can be said at once: its start is the latest of the lane being free and the
 earlier of the batch being full and the oldest row's interval being over. So it costs per batch, not
@@ -16,7 +16,7 @@ from batchedapi_core.simulation.service import Service
 
 
 def is_fixed(service: Service) -> bool:
-    """Whether this engine can run a service, if all requests have one row."""
+    """Whether this can simulate a service, if all requests have one row."""
     return (
         service.strategy is Strategy.FIXED
         and service.lanes == 1

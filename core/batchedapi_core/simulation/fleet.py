@@ -6,7 +6,7 @@ that is drawn uniformly. Of too many, those not ready go first, then the younges
 removes them; what they hold they still answer.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,14 +15,93 @@ import numpy as np
 from batchedapi_core.simulation.batching_replica import BatchingReplica
 from batchedapi_core.simulation.controller import Controller, Fleet, SimulatedPod
 from batchedapi_core.simulation.fixed_replica import FixedReplica, is_fixed
-from batchedapi_core.simulation.outcome import Outcome, ReplicaChoice
+from batchedapi_core.simulation.outcome import Floats, Outcome, ReplicaChoice, Second
 from batchedapi_core.simulation.replica import Durations, Replica
 from batchedapi_core.simulation.service import Service
-from batchedapi_core.simulation.tally import Tally
 from batchedapi_core.simulation.trace import Arrivals, Trace
 
 STARTUP: Final = (20.0, 40.0)
 """Seconds from the creation of a replica until it is ready, drawn uniformly."""
+
+
+class _Collector:
+    """What was answered when, refused, and paid for; filled second by second, read at the end."""
+
+    def __init__(self, target: float | None) -> None:
+        """`target` in seconds; None: only a refused request is a miss."""
+        self._target = target
+        self._rejected = self._late = self._paid = 0
+        self._answered = 0  # requests
+        self._booked = (0, 0)  # answered, missed: until the last second
+        self._latencies: list[Floats] = []
+        self._batch_rows = np.zeros(0, dtype=np.int64)  # batches by rows
+        self._batches = (0, 0)  # since the last second: batches, rows
+        self._timeline: list[Second] = []
+        self.replicas: list[ReplicaChoice] = []
+        self.scale_events = 0
+
+    def turned_away(self, requests: int) -> None:
+        """They found no replica that is ready."""
+        self._rejected += requests
+
+    def collect(self, replicas: Sequence[Replica]) -> None:
+        """Take over what was answered and refused since the last time."""
+        ends: list[float] = []
+        requests: list[int] = []
+        arrived: list[float] = []
+        rows: list[int] = []
+        for replica in replicas:
+            answers = replica.answers
+            self._rejected += answers.refused
+            ends += answers.ends
+            requests += answers.requests
+            arrived += answers.arrived
+            rows += answers.rows
+            answers.clear()
+        if not ends:
+            return
+        latencies = np.repeat(np.asarray(ends), np.asarray(requests)) - np.asarray(arrived)
+        if self._target is not None:
+            self._late += int((latencies > self._target).sum())
+        self._latencies.append(latencies)
+        self._answered += len(latencies)
+        self._count_batches(rows)
+
+    def _count_batches(self, rows: list[int]) -> None:
+        counts = np.bincount(rows, minlength=len(self._batch_rows))
+        counts[: len(self._batch_rows)] += self._batch_rows
+        self._batch_rows = counts
+        batches, total = self._batches
+        self._batches = batches + len(rows), total + sum(rows)
+
+    def second(self, start: float, rate: float, ready: int, *, live: int, paid: int) -> None:
+        """A second from `start` is over, in which `paid` replicas were not yet drained."""
+        self._paid += paid
+        answered, missed = self._booked
+        self._booked = (self._answered, self._late + self._rejected)
+        booked = (self._booked[0] - answered, self._booked[1] - missed)
+        self._timeline.append(Second(start, rate, ready, live, *self._batches, *booked))
+        self._batches = (0, 0)
+
+    def outcome(self) -> Outcome:
+        """The books as they are."""
+        empty = np.zeros(0)
+        latencies = np.concatenate([empty, *self._latencies])
+        batches = int(self._batch_rows.sum())
+        rows = int((self._batch_rows * np.arange(len(self._batch_rows))).sum())
+        return Outcome(
+            seconds=float(len(self._timeline)),
+            requests=len(latencies) + self._rejected,
+            rejected=self._rejected,
+            missed=self._late + self._rejected,
+            cost=float(self._paid),
+            scale_events=self.scale_events,
+            mean_rows=rows / batches if batches else 0.0,
+            batch_rows={n: int(k) for n, k in enumerate(self._batch_rows) if k},
+            replicas=tuple(self.replicas),
+            timeline=tuple(self._timeline),
+            latencies=latencies,
+        )
 
 
 @dataclass(slots=True)
@@ -77,15 +156,11 @@ class _Members:
 
     def _add(self, now: float, ready_at: float, *, cold: int) -> None:
         durations = Durations(self._service, (self._seed, self._born), cold=cold)
-        engine = FixedReplica if self._fast else BatchingReplica
+        kind = FixedReplica if self._fast else BatchingReplica
         self.all.append(
-            _Member(self._born, now, ready_at, engine(self._service, durations, ready_at))
+            _Member(self._born, now, ready_at, kind(self._service, durations, ready_at))
         )
         self._born += 1
-
-
-def _unexplained() -> str:
-    return ""
 
 
 def simulate(
@@ -99,7 +174,7 @@ def simulate(
     replicas: int = 1,
     min_replicas: int = 1,
     max_replicas: int = 40,
-    why: Callable[[], str] = _unexplained,
+    why: Callable[[], str] = str,
 ) -> Outcome:
     """Run a fleet under a load; the same arguments give the same outcome.
 
@@ -122,14 +197,16 @@ def simulate(
     members = _Members(service, startup, seed, fast=fast)
     for _ in range(replicas):
         members.add_ready(0.0)
-    tally = Tally(service.latency_target)
+    collector = _Collector(service.latency_target)
     for tick in range(int(trace.seconds if seconds is None else seconds)):
         start, now = float(tick), tick + 1.0
         ready = [m for m in members.live() if m.ready_at <= start]
-        _serve(members, ready, trace.arrivals(start, members.rng), start, tally)
+        _serve(members, ready, trace.arrivals(start, members.rng), start, collector)
         members.all = [member for member in members.all if not _gone(member, now)]
         live = members.live()
-        tally.second(start, trace.rate(start), len(ready), live=len(live), paid=len(members.all))
+        collector.second(
+            start, trace.rate(start), len(ready), live=len(live), paid=len(members.all)
+        )
         if controller is None:
             continue
         fleet = Fleet(
@@ -139,16 +216,16 @@ def simulate(
         if desired is not None:
             desired = max(min_replicas, min(max_replicas, desired))
             here = sum(member.ready_at <= now for member in live)
-            tally.replicas.append(ReplicaChoice(now, here, desired, why()))
-            tally.scale_events += members.scale(desired, now)
+            collector.replicas.append(ReplicaChoice(now, here, desired, why()))
+            collector.scale_events += members.scale(desired, now)
     for member in members.all:
         member.replica.serve((), None, float("inf"))
-    tally.collect([member.replica for member in members.all])
-    return tally.outcome()
+    collector.collect([member.replica for member in members.all])
+    return collector.outcome()
 
 
 def _serve(
-    members: _Members, ready: list[_Member], arrivals: Arrivals, start: float, tally: Tally
+    members: _Members, ready: list[_Member], arrivals: Arrivals, start: float, collector: _Collector
 ) -> None:
     """One second of all replicas that were ever ready."""
     times, rows = arrivals
@@ -160,7 +237,7 @@ def _serve(
     else:
         cuts = [0, len(times)]
     if not ready:
-        tally.turned_away(len(times))
+        collector.turned_away(len(times))
     shares = {
         member.number: slice(begin, end)
         for member, begin, end in zip(ready, cuts, cuts[1:], strict=False)
@@ -171,7 +248,7 @@ def _serve(
         member.replica.serve(
             times[share].tolist(), None if rows is None else rows[share].tolist(), start + 1.0
         )
-    tally.collect([member.replica for member in active])
+    collector.collect([member.replica for member in active])
 
 
 def _gone(member: _Member, now: float) -> bool:

@@ -1,4 +1,4 @@
-"""One replica in virtual time: what the fleet asks of it, and what both engines share."""
+"""One replica in virtual time: what the fleet asks of it, and what both simulations share."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -26,7 +26,7 @@ class Trace(Protocol):
 
     @property
     def one_row(self) -> bool:
-        """Whether every request has one row: the fast engine knows no others."""
+        """Whether every request has one row: the fast simulation knows no others."""
 
     def rate(self, t: float) -> float:
         """Rows per second at `t`; of a recording, the mean over that second."""

@@ -165,7 +165,7 @@ class VirtualReplica:
     @property
     def queue_rows(self) -> int:
         """Rows that wait."""
-        return sum(method.batcher.queued_rows for method in self.scheduler.methods)
+        return sum(method.batcher.queue.rows for method in self.scheduler.methods.values())
 
     @property
     def running(self) -> int:
@@ -267,12 +267,11 @@ class VirtualReplica:
         while lanes.free > 0:
             decision = scheduler.next(now)
             match decision:
-                case Dispatch():
-                    self._start(decision.batch, now)
-                case Expired():
-                    for request in decision.requests:
-                        self._books.expired(request.rows)
-                        self._expire(request, now)
+                case Dispatch(batch, expired):
+                    self._start(batch, now)
+                    self._told_late(expired, now)
+                case Expired(expired):
+                    self._told_late(expired, now)
                 case WaitUntil():
                     self._wait = decision.at
                     return
@@ -281,9 +280,13 @@ class VirtualReplica:
                 case _:
                     assert_never(decision)
 
+    def _told_late(self, expired: Sequence[Request], now: float) -> None:
+        for request in expired:
+            self._books.expired(request.rows)
+            self._expire(request, now)
+
     def _start(self, batch: Batch, now: float) -> None:
         run = self._model.run(batch)
-        self.scheduler.started(batch, now)
         if run.seconds < inf:
             heappush(self._events, (now + run.seconds, next(self._tie), batch, run))
         self._books.started(batch, now)

@@ -15,6 +15,7 @@ from batchedapi_core.batching import (
     Request,
     Strategy,
     WaitUntil,
+    next_action,
 )
 
 MAX_SIZE: Final = 8
@@ -68,10 +69,10 @@ class History:
                 self.pass_time(self.now + which / 1000)
             case "finish" | "fail" if self.running:
                 self.finish(which % len(self.running), failed=kind == "fail")
-            case "lane" if self.batcher.lanes < 3:
+            case "lane" if self.batcher.lanes.total < 3:
                 self.freed()
                 self.batcher.lane_added(self.now)
-            case "lane dies" if self.batcher.free_lanes:
+            case "lane dies" if self.batcher.lanes.free:
                 self.batcher.lane_removed(was_free=True, now=self.now)
         self.act()
         self.check_sizes()
@@ -87,7 +88,7 @@ class History:
 
     def freed(self) -> None:
         """A lane is about to be free."""
-        if not self.batcher.free_lanes:
+        if not self.batcher.lanes.free:
             self.free_since = self.now
 
     def finish(self, which: int, *, failed: bool = False) -> None:
@@ -108,8 +109,8 @@ class History:
     def act(self) -> Idle | WaitUntil:
         """Follow the decisions until one is to wait."""
         while True:
-            action = self.batcher.next_action(self.now)
-            assert action == self.batcher.next_action(self.now)
+            action = next_action(self.batcher, self.now)
+            assert action == next_action(self.batcher, self.now)
             match action:
                 case Release():
                     self.dispatch(action)
@@ -117,7 +118,7 @@ class History:
                     self.check_wait(action)
                     return action
                 case Idle():
-                    assert not self.batcher.queued_size or not self.batcher.free_lanes
+                    assert not self.batcher.queue.size or not self.batcher.lanes.free
                     return action
 
     def dispatch(self, action: Release) -> None:
@@ -177,24 +178,24 @@ class History:
         oldest = self.live[0].arrived
         begun = oldest if self.policy.strategy is Strategy.FIXED else max(oldest, self.free_since)
         assert self.now < wait.at <= begun + self.policy.batch_interval
-        assert wait.size == 0 or self.batcher.queued_size < wait.size <= MAX_SIZE
+        assert wait.size == 0 or self.batcher.queue.size < wait.size <= MAX_SIZE
         assert len({request.shape for request in self.live}) == 1
 
     def check_sizes(self) -> None:
         """The batcher's counts are those of the live requests."""
         live = self.live
-        assert sum(request.size for request in live) == self.batcher.queued_size
-        assert sum(request.rows for request in live) == self.batcher.queued_rows
-        assert (live[0].arrived if live else inf) == self.batcher.oldest_arrival
-        assert len(self.running) == self.batcher.lanes - self.batcher.free_lanes
+        assert sum(request.size for request in live) == self.batcher.queue.size
+        assert sum(request.rows for request in live) == self.batcher.queue.rows
+        assert (live[0].arrived if live else inf) == self.batcher.queue.oldest_arrival
+        assert len(self.running) == self.batcher.lanes.total - self.batcher.lanes.free
         running = sum(request.size for _, requests in self.running for request in requests)
         assert running == self.batcher.running_size
-        assert (self.batcher.next_free < inf) == bool(self.running)
+        assert (self.batcher.lanes.next_free < inf) == bool(self.running)
 
     def drain(self) -> None:
         """Stop: nothing waits, everything ends."""
         self.batcher.draining = True
-        if not self.batcher.lanes:
+        if not self.batcher.lanes.total:
             self.batcher.lane_added(self.now)
         self.act()
         while self.running:

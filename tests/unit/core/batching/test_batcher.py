@@ -12,6 +12,7 @@ from batchedapi_core.batching import (
     Request,
     Strategy,
     WaitUntil,
+    next_action,
 )
 
 
@@ -46,8 +47,8 @@ def fixed_replay(count: int) -> list[tuple[float, int, str]]:
     for _ in range(count):
         batcher.arrive(request_of(), 0.0)
     log, now = [], 0.0
-    while batcher.queued_size:
-        match batcher.next_action(now):
+    while batcher.queue.size:
+        match next_action(batcher, now):
             case Release(size, reason):
                 requests, _ = batcher.take(size, now)
                 log.append((now, len(requests), reason))
@@ -76,11 +77,11 @@ def test_a_large_request_that_does_not_fit_completes_the_batch() -> None:
     batcher.arrive(first, 0.0)
     batcher.arrive(second, 0.0)
 
-    action = batcher.next_action(0.0)
+    action = next_action(batcher, 0.0)
 
     assert Release(64, "full") == action
     assert ([first], []) == batcher.take(64, 0.0)
-    assert WaitUntil(0.02, 64) == batcher.next_action(0.0)
+    assert WaitUntil(0.02, 64) == next_action(batcher, 0.0)
 
 
 @pytest.mark.parametrize("size", [0, 65])
@@ -91,7 +92,7 @@ def test_what_can_never_fit_a_batch_is_refused(size: int) -> None:
     with pytest.raises(ValueError, match=f"expected 1 to 64 .max_batch_size., got {size}; split"):
         batcher.arrive(request_of(size), 0.0)
 
-    assert batcher.queued_size == 0
+    assert batcher.queue.size == 0
 
 
 def test_sizes_and_rows_are_counted_apart() -> None:
@@ -100,7 +101,7 @@ def test_sizes_and_rows_are_counted_apart() -> None:
 
     batcher.arrive(Request(0, "", 10, 1, Client(), 0.0, 5.0), 0.0)
 
-    assert (1, 10) == (batcher.queued_size, batcher.queued_rows)
+    assert (1, 10) == (batcher.queue.size, batcher.queue.rows)
 
 
 def test_parts_of_an_oversize_request_are_one_return_of_its_client() -> None:
@@ -108,7 +109,7 @@ def test_parts_of_an_oversize_request_are_one_return_of_its_client() -> None:
     batcher, client = batcher_of(), Client()
     parts = [request_of(size, client=client) for size in (64, 64, 2)]
     batcher.arrive_parts(parts, 0.0)
-    while batcher.queued_size:
+    while batcher.queue.size:
         run_all(batcher, 0.0, 0.0228)
 
     (answer,) = client.answers
@@ -124,7 +125,7 @@ def test_parts_are_refused_together() -> None:
     with pytest.raises(ValueError, match="got 65"):
         batcher.arrive_parts([request_of(64), request_of(65)], 0.0)
 
-    assert batcher.queued_size == 0
+    assert batcher.queue.size == 0
 
 
 def test_a_failed_batch_teaches_nothing() -> None:
@@ -137,7 +138,7 @@ def test_a_failed_batch_teaches_nothing() -> None:
 
     assert line == batcher.service.line
     assert not client.answers
-    assert (1, 0) == (batcher.free_lanes, batcher.running_size)
+    assert (1, 0) == (batcher.lanes.free, batcher.running_size)
 
 
 def test_a_cancelled_request_is_not_expected_back_after_its_batch() -> None:
@@ -163,12 +164,12 @@ def test_a_closed_connection_is_not_awaited() -> None:
             batcher.arrive(request_of(client=client, at=now), now)
         run_all(batcher, now + 0.999, 0.0104)
     batcher.arrive(request_of(client=clients[0], at=30.0), 30.0)
-    waiting = batcher.next_action(30.0)
+    waiting = next_action(batcher, 30.0)
 
     batcher.disconnected(clients[1])
 
     assert isinstance(waiting, WaitUntil)
-    assert Release(1, "early") == batcher.next_action(30.0)
+    assert Release(1, "early") == next_action(batcher, 30.0)
 
 
 def test_a_second_lane_becoming_free_does_not_extend_a_wait() -> None:
@@ -183,7 +184,7 @@ def test_a_second_lane_becoming_free_does_not_extend_a_wait() -> None:
     batcher.finished(batches[0], 0.010, 0.010)
     batcher.finished(batches[1], 0.015, 0.015)
 
-    assert batcher.free_since == 0.010
+    assert batcher.lanes.free_since == 0.010
 
 
 def test_a_lane_that_died_gives_its_batch_back() -> None:
@@ -195,16 +196,16 @@ def test_a_lane_that_died_gives_its_batch_back() -> None:
 
     batcher.lane_removed(was_free=False, now=0.001)
     batcher.lost(1)
-    alone = (batcher.lanes, batcher.free_lanes, batcher.running_size, batcher.next_free)
+    alone = (batcher.lanes.total, batcher.lanes.free, batcher.running_size, batcher.lanes.next_free)
     batcher.started(1, 0.001)
-    again = (batcher.lanes, batcher.free_lanes, batcher.running_size)
-    expected_end = batcher.next_free
+    again = (batcher.lanes.total, batcher.lanes.free, batcher.running_size)
+    expected_end = batcher.lanes.next_free
     batcher.finished(requests, 0.0102, 0.0112)
 
     assert (1, 1, 0, inf) == alone
     assert (1, 0, 1) == again
     assert pytest.approx(0.0112) == expected_end
-    assert (1, 1, 0) == (batcher.lanes, batcher.free_lanes, batcher.running_size)
+    assert (1, 1, 0) == (batcher.lanes.total, batcher.lanes.free, batcher.running_size)
 
 
 def test_a_free_lane_that_is_removed_takes_no_batch() -> None:
@@ -213,7 +214,7 @@ def test_a_free_lane_that_is_removed_takes_no_batch() -> None:
 
     batcher.lane_removed(was_free=True, now=1.0)
 
-    assert (1, 1) == (batcher.lanes, batcher.free_lanes)
+    assert (1, 1) == (batcher.lanes.total, batcher.lanes.free)
 
 
 def test_the_next_free_lane_is_the_one_expected_first() -> None:
@@ -223,5 +224,5 @@ def test_the_next_free_lane_is_the_one_expected_first() -> None:
     batcher.started(64, 0.0)
     batcher.started(1, 0.005)
 
-    assert pytest.approx(0.0152) == batcher.next_free
+    assert pytest.approx(0.0152) == batcher.lanes.next_free
     assert batcher.running_size == 65

@@ -1,6 +1,6 @@
 """Strangers that come in bursts."""
 
-from batchedapi_core.batching.bursts import Bursts
+from batchedapi_core.batching.traffic import Bursts
 
 
 def bursts_of(size: int, *, apart: float = 20e-6, rounds: int = 30) -> Bursts:

@@ -2,7 +2,6 @@
 
 from math import inf
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,8 +13,9 @@ from batchedapi_core.batching import (
     Release,
     Request,
     Strategy,
+    next_action,
 )
-from batchedapi_core.batching.request_queue import DeadlineQueue
+from batchedapi_core.batching.queue import DeadlineQueue
 
 
 def queue_of(*deadlines: float) -> tuple[DeadlineQueue, list[Request]]:
@@ -110,13 +110,12 @@ def test_a_batcher_forms_its_batches_in_that_order() -> None:
     for number, deadline in ((3, inf), (2, 9.0), (1, 5.0)):
         batcher.arrive(Request(number, "", 1, 1, Client(), 0.0, deadline), 0.0)
 
-    action = batcher.next_action(0.0)
+    action = next_action(batcher, 0.0)
 
     assert Release(2, "full") == action
     assert [1, 2] == [request.id for request in batcher.take(2, 0.0).requests]
 
 
-@pytest.mark.no_cover
 @settings(derandomize=True, database=None, deadline=None, max_examples=150)
 @given(
     steps=st.lists(

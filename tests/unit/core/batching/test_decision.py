@@ -17,8 +17,9 @@ from batchedapi_core.batching import (
     Request,
     Strategy,
     WaitUntil,
+    next_action,
 )
-from batchedapi_core.batching.returning import AnsweredGroup, ThinkTime
+from batchedapi_core.batching.traffic import AnsweredGroup, ThinkTime
 
 FIXED, PER_ROW = 0.010, 0.0002  # seconds
 
@@ -75,7 +76,7 @@ class World:
 
     def ask(self) -> Release | WaitUntil | Idle:
         """The decision now."""
-        return self.batcher.next_action(self.now)
+        return next_action(self.batcher, self.now)
 
     def wait(self) -> WaitUntil:
         """The decision now, which has to be a wait."""
@@ -123,7 +124,7 @@ def test_an_unknown_model_is_served_eagerly() -> None:
     batcher.lane_added(0.0)
     batcher.arrive(Request(0, "", 1, 1, Client(), 0.0, inf), 0.0)
 
-    assert Release(1, "early") == batcher.next_action(0.0)
+    assert Release(1, "early") == next_action(batcher, 0.0)
 
 
 @pytest.mark.parametrize("gap", [0.0001, 0.001, 0.02, 0.5])
@@ -229,7 +230,7 @@ def test_slow_returners_are_thought_over_before_all_are_back() -> None:
         world.arrive(client, at=answered + gap)
 
     assert 1 < wait.size < 63
-    assert wait.size == world.batcher.queued_size
+    assert wait.size == world.batcher.queue.size
     assert Release(wait.size, "early") == world.ask()
 
 

@@ -2,7 +2,6 @@
 
 from math import inf
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.core.batching.history import MAX_SIZE, History
@@ -51,7 +50,6 @@ STEPS = st.lists(
 )
 
 
-@pytest.mark.no_cover
 @SETTINGS
 @given(policy=POLICIES, steps=STEPS)
 def test_any_history_keeps_every_promise(

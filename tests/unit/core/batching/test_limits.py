@@ -15,8 +15,9 @@ from batchedapi_core.batching import (
     Request,
     Strategy,
     WaitUntil,
+    next_action,
 )
-from batchedapi_core.batching.in_effect import MOST_SHAPES
+from batchedapi_core.batching.policy import MOST_SHAPES
 
 
 def batcher_of(queued: int = 0, size: int = 1, *preferred: int) -> Batcher:
@@ -41,7 +42,7 @@ def test_size_and_interval_are_divided_by_the_same_factor() -> None:
     batcher.limit(None, 32)
 
     assert Effective(32, 1.0) == batcher.effective
-    assert WaitUntil(1.0, 32) == batcher.next_action(0.0)
+    assert WaitUntil(1.0, 32) == next_action(batcher, 0.0)
 
 
 def test_a_batch_that_is_as_large_as_allowed_is_full() -> None:
@@ -50,7 +51,7 @@ def test_a_batch_that_is_as_large_as_allowed_is_full() -> None:
 
     batcher.limit(None, 32)
 
-    assert Release(32, "full") == batcher.next_action(0.0)
+    assert Release(32, "full") == next_action(batcher, 0.0)
 
 
 def test_a_limit_never_grows_again() -> None:
@@ -70,8 +71,8 @@ def test_queued_entries_above_the_limit_run_alone() -> None:
 
     batcher.limit(None, 32)
     batches = []
-    while batcher.queued_size:
-        action = batcher.next_action(2.0)
+    while batcher.queue.size:
+        action = next_action(batcher, 2.0)
         assert isinstance(action, Release)
         batches.append([request.size for request in batcher.take(action.size, 2.0).requests])
 
@@ -84,12 +85,12 @@ def test_only_the_shape_that_failed_is_limited() -> None:
     batcher.limit("long", 2)
     for shape in ("long", "long", "short", "short", "short"):
         batcher.arrive(request_of(1, shape), 0.0)
-    full = batcher.next_action(0.0)
+    full = next_action(batcher, 0.0)
     batcher.take(2, 0.0, "long")
 
     assert (2, 64) == (batcher.limit_of("long"), batcher.limit_of("short"))
     assert Release(2, "full", "long") == full
-    assert WaitUntil(2.0, 64) == batcher.next_action(0.0)
+    assert WaitUntil(2.0, 64) == next_action(batcher, 0.0)
     assert Effective(64, 2.0) == batcher.effective
 
 
@@ -101,7 +102,7 @@ def test_the_limit_holds_whenever_the_shape_comes_back() -> None:
     for shape in ("long", "short", "long"):
         for _ in range(3):
             batcher.arrive(request_of(1, shape), 0.0)
-        action = batcher.next_action(5.0)
+        action = next_action(batcher, 5.0)
         assert isinstance(action, Release)
         sizes.append(action.size)
         batcher.take(64, 5.0, shape)
@@ -116,7 +117,7 @@ def test_a_limited_batch_has_a_preferred_size_if_one_fits() -> None:
 
     batcher.limit(None, 20)
 
-    assert Release(16, "full") == batcher.next_action(0.0)
+    assert Release(16, "full") == next_action(batcher, 0.0)
     assert batcher.limit_of(None) == 20
 
 
@@ -143,7 +144,7 @@ def test_only_so_many_shapes_are_remembered() -> None:
         batcher.limit(shape, 2)
 
     assert [64, 2, 2] == [batcher.limit_of(shape) for shape in (0, 1, MOST_SHAPES)]
-    assert len(batcher._in_effect._limited) <= MOST_SHAPES
+    assert len(batcher.policies._limited) <= MOST_SHAPES
 
 
 def test_a_limit_below_one_row_is_refused() -> None:

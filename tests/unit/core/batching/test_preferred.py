@@ -4,7 +4,15 @@ from math import inf
 
 import pytest
 
-from batchedapi_core.batching import Batcher, BatchPolicy, Client, Release, Request, Strategy
+from batchedapi_core.batching import (
+    Batcher,
+    BatchPolicy,
+    Client,
+    Release,
+    Request,
+    Strategy,
+    next_action,
+)
 
 
 def batcher_of(strategy: Strategy, queued: int, *sizes: int) -> Batcher:
@@ -26,14 +34,14 @@ def test_an_early_batch_has_the_largest_preferred_size(
     """With fewer than the smallest, what waits goes: holding it back would help nobody."""
     batcher = batcher_of(strategy, queued, 4, 8, 16)
 
-    assert Release(size, "full" if size == 32 else "early") == batcher.next_action(0.0)
+    assert Release(size, "full" if size == 32 else "early") == next_action(batcher, 0.0)
 
 
 def test_at_the_interval_everything_goes() -> None:
     """As in Triton: the delay is a promise to whoever waits, a preferred size is none."""
     batcher = batcher_of(Strategy.FIXED, 7, 4)
 
-    assert Release(7, "interval") == batcher.next_action(0.002)
+    assert Release(7, "interval") == next_action(batcher, 0.002)
 
 
 def test_a_drain_takes_everything() -> None:
@@ -41,7 +49,7 @@ def test_a_drain_takes_everything() -> None:
     batcher = batcher_of(Strategy.WINDOW, 7, 4)
     batcher.draining = True
 
-    assert Release(7, "drain") == batcher.next_action(0.0)
+    assert Release(7, "drain") == next_action(batcher, 0.0)
 
 
 def test_a_request_larger_than_the_preferred_size_goes_alone() -> None:
@@ -52,10 +60,10 @@ def test_a_request_larger_than_the_preferred_size_goes_alone() -> None:
     for request in (large, Request(0, "", 1, 1, Client(), 0.0, inf)):
         batcher.arrive(request, 0.0)
 
-    assert Release(4, "early") == batcher.next_action(0.0)
+    assert Release(4, "early") == next_action(batcher, 0.0)
     assert ([large], []) == batcher.take(4, 0.0)
 
 
 def test_immediate_releases_whatever_waits() -> None:
     """No rule, no learning: a lane is free."""
-    assert Release(1, "early") == batcher_of(Strategy.IMMEDIATE, 1).next_action(0.0)
+    assert Release(1, "early") == next_action(batcher_of(Strategy.IMMEDIATE, 1), 0.0)

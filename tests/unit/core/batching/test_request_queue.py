@@ -3,7 +3,7 @@
 from math import inf
 
 from batchedapi_core.batching import Client, Request
-from batchedapi_core.batching.request_queue import RequestQueue
+from batchedapi_core.batching.queue import RequestQueue
 
 
 def queue_of(*sizes: int, timeout: float = inf) -> tuple[RequestQueue, list[Request]]:

@@ -1,17 +1,11 @@
 """What is learned about clients that come back."""
 
 import gc
-from math import inf
 
 import pytest
 
-from batchedapi_core.batching import Client, Request
-from batchedapi_core.batching.returning import MAX_GROUPS, ReturningClients
-
-
-def request_of(client: Client, size: int = 1) -> Request:
-    """A request whose id and times do not matter here."""
-    return Request(0, "", size, size, client, 0.0, inf)
+from batchedapi_core.batching import Client
+from batchedapi_core.batching.traffic import MAX_GROUPS, ReturningClients
 
 
 def returning_of(*gaps: float, rounds: int = 30) -> tuple[ReturningClients, list[Client], float]:
@@ -20,10 +14,10 @@ def returning_of(*gaps: float, rounds: int = 30) -> tuple[ReturningClients, list
     returning.horizon = 0.5
     clients = [Client() for _ in gaps]
     for now in range(rounds):
-        returning.answered([request_of(client) for client in clients], float(now))
+        returning.answered([(client, 1) for client in clients], float(now))
         for gap, client in sorted(zip(gaps, clients, strict=True), key=lambda pair: pair[0]):
             returning.returned(client, now + gap)
-    returning.answered([request_of(client) for client in clients], float(rounds))
+    returning.answered([(client, 1) for client in clients], float(rounds))
     return returning, clients, float(rounds)
 
 
@@ -97,27 +91,16 @@ def test_a_group_that_does_not_come_back_is_trusted_less() -> None:
     for later in range(1, 20):
         for client in clients[:2]:
             returning.returned(client, now + later - 0.999)
-        returning.answered([request_of(client) for client in clients], now + later)
+        returning.answered([(client, 1) for client in clients], now + later)
 
     assert returning.groups[-1].expected(now + 19) < trusted / 2
-
-
-def test_the_cancelled_are_not_expected_back() -> None:
-    """A client that hung up will not ask again on this connection."""
-    returning, clients, now = returning_of(0.001, 0.001)
-    requests = [request_of(client) for client in clients]
-    requests[0].cancelled = True
-
-    returning.answered(requests, now + 1)
-
-    assert returning.groups[-1].away == 1
 
 
 def test_a_closed_connection_is_not_awaited() -> None:
     """When a load test ends, the last requests are not held back for clients that closed."""
     returning, clients, now = returning_of(0.001, 0.001)
     stranger = Client()
-    returning.answered([request_of(stranger)], now)
+    returning.answered([(stranger, 1)], now)
 
     returning.gone(clients[0])
     returning.gone(stranger)
@@ -141,7 +124,7 @@ def test_answers_in_flight_are_matched_oldest_first() -> None:
     returning.horizon = 1.0
 
     for now in (1.0, 1.1, 1.2):
-        returning.answered([request_of(client)], now)
+        returning.answered([(client, 1)], now)
     for now in (1.3, 1.4, 1.5):
         returning.returned(client, now)
 
@@ -166,7 +149,7 @@ def test_a_think_time_learned_from_gaps_of_zero_recovers() -> None:
 
     for i in range(1, 360):
         now = last + i
-        returning.answered([request_of(client) for client in clients], now)
+        returning.answered([(client, 1) for client in clients], now)
         for client in clients:
             returning.returned(client, now + 0.00009)
 
@@ -184,7 +167,7 @@ def test_clients_that_left_are_not_kept() -> None:
         client, now = Client(), i * 0.001
         for at in (now, now + (i % 100) * 0.0001):
             returning.returned(client, at)
-            returning.answered([request_of(client)], at)
+            returning.answered([(client, 1)], at)
     del client
     gc.collect()
 

@@ -1,6 +1,7 @@
 """What a replica does next: choice among methods, waits, lateness, reruns, deaths."""
 
 import random
+from collections.abc import Sequence
 from math import inf
 
 import pytest
@@ -66,7 +67,6 @@ class Replica:
         """All batches that start now."""
         batches = []
         while isinstance((decision := self.scheduler.next(now)), Dispatch):
-            self.scheduler.started(decision.batch, now)
             batches.append(decision.batch)
         return batches
 
@@ -85,14 +85,14 @@ def ids_of(batch: Batch) -> list[int]:
 
 
 def test_a_dispatch_names_its_lane_and_no_other_batch_gets_it() -> None:
-    """Between the answer and the start of the batch, too."""
+    """It runs from then on."""
     replica = Replica(0.0)
     replica.arrive(0.0)
-    decision = replica.scheduler.next(0.0)
-    replica.arrive(0.0)
+    decision = replica.scheduler.next(3.0)
+    replica.arrive(3.0)
 
     assert isinstance(decision, Dispatch)
-    assert (decision.lane, 0) == (decision.batch.lane, decision.lane.process)
+    assert (0, 3.0) == (decision.batch.lane.process, decision.batch.started)
     assert Idle() == replica.scheduler.next(0.0)
 
 
@@ -104,6 +104,7 @@ def test_without_methods_or_lanes_there_is_nothing_to_do() -> None:
     ask = nothing.arrive(0.0, rows=4)[1]
 
     assert (False, Idle(), Idle()) == (ask, nothing.scheduler.next(0.0), empty.next(0.0))
+    assert (True, False) == (nothing.scheduler.has_work(), empty.has_work())
 
 
 def test_of_those_that_may_start_the_oldest_goes_first() -> None:
@@ -155,7 +156,7 @@ def test_a_wait_of_another_method_is_not_thought_over() -> None:
     replica.arrive(0.0)
     replica.arrive(0.0, 1)
     replica.scheduler.next(0.0)
-    replica.scheduler.method("0").batcher.draining = True  # a changed mind, if it were asked
+    replica.scheduler.methods["0"].batcher.draining = True  # a changed mind, if it were asked
 
     assert WaitUntil(1.0, 4) == replica.scheduler.next(0.5)
     assert [[2]] == replica.run(1.0)
@@ -166,11 +167,25 @@ def test_whatever_happens_to_a_lane_everybody_thinks_anew() -> None:
     replica = Replica(3.0, 3.0)
     replica.arrive(0.0)
     replica.scheduler.next(0.0)
-    replica.scheduler.method("0").batcher.draining = True
+    replica.scheduler.methods["0"].batcher.draining = True
 
     replica.scheduler.lane_added(Lane(7), 0.1)
 
     assert [[1]] == replica.run(0.1)
+
+
+def test_when_a_batch_ends_every_wait_is_thought_over() -> None:
+    """It taught something of all: how long they take, and how full they get."""
+    replica = Replica(0.0, 3.0, lanes=2)
+    replica.arrive(0.0)
+    running = replica.only(0.0)
+    replica.arrive(0.1, 1)
+    replica.scheduler.next(0.1)
+    replica.scheduler.methods["1"].batcher.draining = True
+
+    replica.scheduler.finished(running, Result.SUCCEEDED, 0.2)
+
+    assert [[2]] == replica.run(0.2)
 
 
 def test_a_method_whose_batch_went_waits_for_nothing_any_more() -> None:
@@ -235,14 +250,15 @@ def test_no_method_starves(ticks: list[tuple[int, ...]], strategy: Strategy, lan
                 replica.arrive(now, method)
         while running:
             scheduler.finished(running.pop(), Result.SUCCEEDED, now)
-        oldest = min(method.batcher.oldest_arrival for method in scheduler.methods)
+        oldest = min(m.batcher.queue.oldest_arrival for m in scheduler.methods.values())
         while isinstance((decision := scheduler.next(now)), Dispatch):
             batch = decision.batch
             # Window counts from the free lane, so one more batch may have gone before.
             assert now <= oldest + 2 * interval or batch.requests[0].arrived == oldest
-            scheduler.started(batch, now)
             running.append(batch)
-            oldest = min(method.batcher.oldest_arrival for method in scheduler.methods)
+            oldest = min(
+                method.batcher.queue.oldest_arrival for method in scheduler.methods.values()
+            )
         now += 0.005
 
     assert not scheduler.has_work()
@@ -254,21 +270,20 @@ def test_no_method_starves(ticks: list[tuple[int, ...]], strategy: Strategy, lan
 def test_who_would_be_answered_too_late_is_not_run() -> None:
     """In an overload those whose turn it is are those about to expire."""
     replica = Replica(0.0)
-    replica.scheduler.method("0").batcher.service.observe(1, 0.4)
+    replica.scheduler.methods["0"].batcher.service.observe(1, 0.4)
     replica.arrive(0.0, timeout=1.0)
     replica.arrive(0.3, timeout=1.0)
-    late, batch = replica.scheduler.next(0.7), replica.scheduler.next(0.7)
+    decision = replica.scheduler.next(0.7)
 
-    assert isinstance(late, Expired)
-    assert [1] == [request.id for request in late.requests]
-    assert isinstance(batch, Dispatch)
-    assert [2] == ids_of(batch.batch)
+    assert isinstance(decision, Dispatch)
+    assert [1] == [request.id for request in decision.expired]
+    assert [2] == ids_of(decision.batch)
 
 
 def test_nobody_is_given_up_in_the_first_half_of_its_own_timeout() -> None:
     """So an estimate that is wrong cannot refuse everything, whoever is in a hurry beside it."""
     replica = Replica(0.0)
-    replica.scheduler.method("0").batcher.service.observe(1, 60.0)
+    replica.scheduler.methods["0"].batcher.service.observe(1, 60.0)
     replica.arrive(0.0, timeout=30.0)
     replica.arrive(14.0, timeout=1.0)
 
@@ -277,18 +292,6 @@ def test_nobody_is_given_up_in_the_first_half_of_its_own_timeout() -> None:
     replica.scheduler.lane_added(Lane(9), 35.0)
     assert isinstance(replica.scheduler.next(35.0), Expired)
     assert Idle() == replica.scheduler.next(35.0)
-
-
-def test_who_left_while_the_late_were_told_is_not_run() -> None:
-    """Being told may make a client give up its other requests."""
-    replica = Replica(0.0)
-    replica.arrive(0.0, timeout=1.0)
-    leaves, _ = replica.arrive(0.0)
-    assert isinstance(replica.scheduler.next(1.0), Expired)
-
-    replica.scheduler.cancel(leaves)
-
-    assert Idle() == replica.scheduler.next(1.0)
 
 
 # ------------------------------------------------------------ requests in parts, and memory
@@ -311,7 +314,7 @@ def test_a_request_larger_than_a_batch_is_split_and_leaves_as_a_whole() -> None:
 def test_where_sizes_are_of_requests_rows_do_not_split() -> None:
     """But shapes do."""
     replica = Replica(0.0)
-    rows = replica.scheduler.method("0")
+    rows = replica.scheduler.methods["0"]
     method = replica.scheduler.add_method("all", BatchPolicy(2, 0.0), counts_rows=False)
     request = Request(1, "all", 9, method.size_of(9), Client(), 0.0, inf)
     mixed = Request(2, "all", 3, method.size_of(3), Client(), 0.0, inf)
@@ -327,7 +330,7 @@ def test_where_sizes_are_of_requests_rows_do_not_split() -> None:
 def test_what_ran_out_of_memory_is_not_tried_again_at_that_size() -> None:
     """Of that shape; suspected at once, and known when both halves ran."""
     replica = Replica(0.0)
-    scheduler, memory = replica.scheduler, replica.scheduler.method("0").memory
+    scheduler, memory = replica.scheduler, replica.scheduler.methods["0"].memory
     for _ in range(8):
         replica.arrive(0.0)
     verdict = scheduler.finished(replica.only(0.0), Result.OUT_OF_MEMORY, 1.0)
@@ -349,7 +352,7 @@ def test_what_ran_out_of_memory_is_not_tried_again_at_that_size() -> None:
 def test_a_row_that_has_no_room_alone_shrinks_nobodys_batches() -> None:
     """Its client has its error, and what was suspected is forgotten."""
     replica = Replica(0.0)
-    scheduler, memory = replica.scheduler, replica.scheduler.method("0").memory
+    scheduler, memory = replica.scheduler, replica.scheduler.methods["0"].memory
     for _ in range(2):
         replica.arrive(0.0)
     scheduler.finished(replica.only(0.0), Result.OUT_OF_MEMORY, 1.0)
@@ -364,7 +367,7 @@ def test_a_row_that_has_no_room_alone_shrinks_nobodys_batches() -> None:
 
 def test_suspicions_are_bounded() -> None:
     """Lengths of text are hundreds of shapes."""
-    memory = Replica(0.0).scheduler.method("0").memory
+    memory = Replica(0.0).scheduler.methods["0"].memory
     for shape in range(300):
         memory.exceeded(shape, 4)
 
@@ -399,7 +402,7 @@ def test_a_refused_row_is_its_answer_and_teaches_nothing() -> None:
     verdict = replica.scheduler.finished(replica.only(0.0), Result.ITEM_ERROR, 1.0)
 
     assert verdict.answered
-    assert not replica.scheduler.method("0").batcher.service.known
+    assert not replica.scheduler.methods["0"].batcher.service.known
 
 
 def test_the_rows_of_one_request_are_told_apart() -> None:
@@ -418,7 +421,7 @@ def test_after_a_success_failed_batches_are_halved_again() -> None:
     """While everything fails they are run one by one."""
     replica = Replica(0.0)
     scheduler = replica.scheduler
-    isolation = scheduler.method("0").isolation
+    isolation = scheduler.methods["0"].isolation
     isolation.systemic = True
     for _ in range(3):
         replica.arrive(0.0)
@@ -510,16 +513,22 @@ def test_what_killed_a_process_twice_runs_one_by_one_and_then_fails() -> None:
     assert not scheduler.has_work()
 
 
-def test_beside_one_on_trial_the_others_are_innocent() -> None:
-    """It is that one's fault, and they are run again as if nothing had happened."""
+def two_on_trial() -> Replica:
+    """Two requests, of which two processes died."""
     replica = Replica(0.0, lanes=0)
-    scheduler = replica.scheduler
     for _ in range(2):
         replica.arrive(0.0)
     for process in (1, 2):  # they are run together once more, and then on trial
-        scheduler.lane_added(Lane(process), 0.0)
+        replica.scheduler.lane_added(Lane(process), 0.0)
         replica.only(0.0)
-        process_lost([scheduler], process, 0.0, out_of_memory=False)
+        process_lost([replica.scheduler], process, 0.0, out_of_memory=False)
+    return replica
+
+
+def test_beside_one_on_trial_the_others_are_innocent() -> None:
+    """It is that one's fault, and they are run again as if nothing had happened."""
+    replica = two_on_trial()
+    scheduler = replica.scheduler
     replica.arrive(1.0)
     for _ in range(2):
         scheduler.lane_added(Lane(3), 1.0)
@@ -535,6 +544,20 @@ def test_beside_one_on_trial_the_others_are_innocent() -> None:
     assert {(2,): 2, (3,): 0} == again
 
 
+def test_after_one_on_trial_came_back_the_next_is_tried() -> None:
+    """It was innocent; of the others one may still be guilty."""
+    replica = two_on_trial()
+    scheduler = replica.scheduler
+    for process in (3, 4):
+        scheduler.lane_added(Lane(process), 1.0)
+    tried = replica.only(1.0)
+
+    assert [1] == ids_of(tried)
+    assert scheduler.has_work()
+    assert scheduler.finished(tried, Result.SUCCEEDED, 2.0).answered
+    assert [[2]] == replica.run(2.0)
+
+
 def test_a_process_killed_for_memory_gets_halves_at_once() -> None:
     """Whole, the batch would end the next one too."""
     replica = Replica(0.0)
@@ -547,22 +570,6 @@ def test_a_process_killed_for_memory_gets_halves_at_once() -> None:
 
     assert Verdict(answered=False, limit=2) == verdict
     assert [[1, 2]] == replica.run(1.0)
-
-
-def test_what_had_not_begun_is_not_blamed() -> None:
-    """It was given to a lane whose process died before it ran."""
-    replica = Replica(0.0)
-    replica.arrive(0.0)
-    assert isinstance(replica.scheduler.next(0.0), Dispatch)
-
-    ((batch, verdict),) = process_lost([replica.scheduler], 0, 1.0, out_of_memory=True)
-    replica.scheduler.lane_added(Lane(1), 1.0)
-    again = replica.only(1.0)
-
-    assert (0, False, 0) == (batch.deaths, verdict.answered, again.deaths)
-    assert (1, 0) == (replica.scheduler.lanes.total, replica.scheduler.lanes.free)
-    assert inf == replica.scheduler.next_hang(1.0, inf)
-    assert set() == replica.scheduler.hanging(1.0, 5.0)
 
 
 def test_a_closed_connection_is_not_awaited() -> None:
@@ -648,27 +655,29 @@ class History:
         while True:
             decision = self.scheduler.next(self.now)
             match decision:
-                case Dispatch(lane, batch):
-                    self.check(lane, batch)
-                    self.scheduler.started(batch, self.now)
+                case Dispatch(batch, expired):
+                    self.check(batch)
                     self.running[batch] = None
-                case Expired(requests):
-                    for request in requests:
-                        assert (
-                            request.deadline - self.now <= (request.deadline - request.arrived) / 2
-                        )
-                        if request.id in self.open:
-                            self.scheduler.cancel(self.leave(request.id))
+                    self.told_late(expired)
+                case Expired(expired):
+                    self.told_late(expired)
                 case WaitUntil(at):
                     assert at > self.now
                     return
                 case Idle():
                     return
 
-    def check(self, lane: Lane, batch: Batch) -> None:
+    def told_late(self, expired: Sequence[Request]) -> None:
+        """They are given up, in the second half of their own time at the earliest."""
+        for request in expired:
+            assert request.deadline - self.now <= (request.deadline - request.arrived) / 2
+            if request.id in self.open:
+                self.scheduler.cancel(self.leave(request.id))
+
+    def check(self, batch: Batch) -> None:
         """It is what a batch may be."""
-        method = self.scheduler.method(batch.method)
-        assert lane is batch.lane
+        method = self.scheduler.methods[batch.method]
+        lane = batch.lane
         assert lane.process in self.alive
         assert sum(other.lane is lane for other in self.running) < lane.at_once
         assert 1 == len({request.shape for request in batch.requests})
@@ -764,5 +773,5 @@ def test_any_history_keeps_every_promise(
     assert not history.trial.runs
     lanes_left = history.scheduler.lanes
     assert (2 * len(history.alive), lanes_left.total) == (lanes_left.total, lanes_left.free)
-    for method in history.scheduler.methods:
-        assert (0, 0) == (method.batcher.queued_size, method.batcher.running_size)
+    for method in history.scheduler.methods.values():
+        assert (0, 0) == (method.batcher.queue.size, method.batcher.running_size)

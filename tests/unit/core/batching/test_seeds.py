@@ -16,6 +16,7 @@ from batchedapi_core.batching import (
     Request,
     Strategy,
     WaitUntil,
+    next_action,
 )
 
 
@@ -37,11 +38,11 @@ class Replay:
         batcher: Batcher = Batcher(BatchPolicy(self.largest, self.interval, Strategy.FIXED))
         batcher.lane_added(0.0)
         coming = list(reversed(arrivals))
-        while coming or batcher.queued_size:
+        while coming or batcher.queue.size:
             while coming and coming[-1] <= self.now:
                 at = coming.pop()
                 batcher.arrive(Request(0, "", 1, 1, Client(), at, inf), at)
-            match batcher.next_action(self.now):
+            match next_action(batcher, self.now):
                 case Release(size):
                     self.execute(batcher, size)
                 case WaitUntil(at):

@@ -16,6 +16,7 @@ from batchedapi_core.batching import (
     Request,
     Strategy,
     WaitUntil,
+    next_action,
 )
 from batchedapi_core.contract import RELEASE_REASONS
 
@@ -39,7 +40,7 @@ def arrive(batcher: Batcher, shapes: str, at: float = 0.0, deadline: float = inf
 
 def take(batcher: Batcher, now: float = 0.0) -> tuple[str, str]:
     """Reason and shapes of the batch that is released now."""
-    action = batcher.next_action(now)
+    action = next_action(batcher, now)
     assert isinstance(action, Release)
     taken = batcher.take(action.size, now, action.shape)
     return action.reason, "".join(chr(request.id) for request in taken.requests)
@@ -64,16 +65,16 @@ def test_one_shape_waits_as_if_there_were_none() -> None:
     """Only different shapes in the queue at once are in each other's way."""
     batcher = batcher_of()
     arrive(batcher, "aaa")
-    waiting = batcher.next_action(0.0)
+    waiting = next_action(batcher, 0.0)
     arrive(batcher, "b")
-    several = batcher.several_shapes
+    several = batcher.several is not None
     batch = take(batcher)
 
     assert WaitUntil(INTERVAL, 8) == waiting
     assert several
     assert ("shape", "aaa") == batch
-    assert not batcher.several_shapes
-    assert WaitUntil(INTERVAL, 8) == batcher.next_action(0.0)
+    assert batcher.several is None
+    assert WaitUntil(INTERVAL, 8) == next_action(batcher, 0.0)
 
 
 def test_a_batch_says_its_shape() -> None:
@@ -81,7 +82,7 @@ def test_a_batch_says_its_shape() -> None:
     batcher = batcher_of()
     arrive(batcher, "a" * 8)
 
-    assert Release(8, "full", "a") == batcher.next_action(0.0)
+    assert Release(8, "full", "a") == next_action(batcher, 0.0)
 
 
 def test_a_full_batch_overtakes_a_younger_wait_but_not_an_older() -> None:
@@ -112,7 +113,7 @@ def test_no_lane_no_batch_of_any_shape() -> None:
     arrive(batcher, "ab")
     batcher.started(1, 0.0)
 
-    assert Idle() == batcher.next_action(0.0)
+    assert Idle() == next_action(batcher, 0.0)
 
 
 def test_draining_is_the_reason_whatever_the_shapes() -> None:
@@ -133,7 +134,7 @@ def test_sizes_are_of_all_shapes() -> None:
     for request in (requests[0], requests[0], requests[2]):
         batcher.cancel(request)
 
-    assert (2, 2, 1.0) == (batcher.queued_size, batcher.queued_rows, batcher.oldest_arrival)
+    assert (2, 2, 1.0) == (batcher.queue.size, batcher.queue.rows, batcher.queue.oldest_arrival)
 
 
 def test_a_shape_that_is_not_queued_has_no_batch() -> None:
@@ -175,8 +176,8 @@ def test_turns_that_come_and_go_are_not_kept() -> None:
         (request,) = arrive(batcher, "a", deadline=5.0)
         batcher.cancel(request)
 
-    assert batcher._several is not None
-    assert len(batcher._several._turns) < 40
+    assert batcher.several is not None
+    assert len(batcher.several._turns) < 40
     assert ("shape", "a") == take(batcher)
 
 
@@ -194,7 +195,7 @@ def test_no_shape_starves(ticks: list[str], strategy: Strategy) -> None:
     queued: list[Request] = []
     for shapes in [*ticks, *[""] * 40 * len(ticks)]:
         queued += arrive(batcher, shapes, at=now)
-        action = batcher.next_action(now)
+        action = next_action(batcher, now)
         if isinstance(action, Release):
             taken = batcher.take(action.size, now, action.shape).requests
             assert {action.shape} == {request.shape for request in taken}

@@ -33,6 +33,7 @@ def test_there_is_a_regime_of_every_kind() -> None:
     assert set(Kind) - {Kind.UNKNOWN} == {regime.kind for regime in REGIMES}
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("regime", REGIMES, ids=lambda regime: regime.name)
 def test_a_steady_load_is_told_right_after_three_windows(regime: Regime, seed: int) -> None:

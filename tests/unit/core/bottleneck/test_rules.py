@@ -80,6 +80,13 @@ def test_a_mean_below_the_maximum_says_that_the_interval_reins_in_the_tail() -> 
     ) == found.advice
 
 
+def test_batches_that_the_interval_ends_nearly_full_are_not_its_fault() -> None:
+    """A longer one would add a row or two to each."""
+    nearly = evidence(31.5, batches=1500.0, released=(("interval", 1400.0), ("full", 100.0)))
+
+    assert Kind.BATCH_INTERVAL is not find(nearly, None).kind
+
+
 @pytest.mark.parametrize(
     ("seen", "kind", "words"),
     [
@@ -370,7 +377,7 @@ def test_batches_that_end_at_another_shape_are_neither_knob() -> None:
 def test_rows_refused_by_lanes_with_time_are_the_doors_fault(
     changes: dict[str, Any], words: str
 ) -> None:
-    """Capacity is bought for nothing while the door is too narrow."""
+    """Capacity is bought for nothing while admission is too narrow."""
     found = find(evidence(**changes), None)
 
     assert Kind.ADMISSION is found.kind

@@ -122,6 +122,12 @@ def test_anything_else_is_no_quantity(value: Any) -> None:
         parse_quantity(value)
 
 
+@pytest.mark.parametrize(("value", "text"), [(2.0, "2"), (0.5, "500m"), (1.0625, "1062m")])
+def test_a_quantity_is_written_in_thousandths_unless_it_is_whole(value: float, text: str) -> None:
+    """As Kubernetes writes it."""
+    assert text == format_quantity(value)
+
+
 @SETTINGS
 @given(st.integers(0, 10**9))
 def test_a_quantity_survives_being_written(thousandths: int) -> None:

@@ -288,7 +288,7 @@ MIX = "mean batch 7.1 of 8, 62 % released full"
     ],
 )
 def test_the_sentence_has_the_numbers(evidence: Evidence, sentence: str) -> None:
-    """Word for word: users paste it into their tickets."""
+    """Word for word: users paste it into their handles."""
     assert sentence == explain(POLICY, conclude(POLICY, evidence))
 
 
@@ -304,6 +304,15 @@ def test_a_record_is_plain_json_of_moderate_size() -> None:
     assert ("ScaleDownStabilizing", 1, 3) == tuple(
         recorded["clamps"][0][key] for key in ("name", "before", "after")
     )
+
+
+def test_the_essence_of_a_record_gives_policy_and_decision_back() -> None:
+    """The operator keeps that much of each look; all else follows from it."""
+    decision = conclude(POLICY, evidence_of(worth(1.0), held=3))
+
+    kept = json.loads(json.dumps(essence(POLICY, decision)))
+
+    assert (POLICY, decision) == taken_again(kept)
 
 
 @pytest.mark.no_cover

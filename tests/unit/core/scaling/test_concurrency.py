@@ -118,6 +118,7 @@ class Cortex:
         return wanted
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("seed", range(12))
 def test_replicas_are_those_of_cortex_tick_by_tick(seed: int) -> None:
     """An hour of load that wanders, jumps and pauses, looked at as often as Cortex does."""

@@ -3,9 +3,12 @@
 from dataclasses import replace
 from itertools import pairwise
 
+import pytest
 from tests.unit.core.scaling.closed_loop import TICK, C, D, Loop
 
 from batchedapi_core.scaling import PolicyKind, default_behaviors
+
+pytestmark = pytest.mark.no_cover  # minutes of simulated load, and no line that others leave out
 
 
 def test_eight_replicas_with_a_long_window_become_one() -> None:

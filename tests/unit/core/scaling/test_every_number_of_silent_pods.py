@@ -76,6 +76,7 @@ def decisions(
     return tuple(made[WATCHED:])
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("kind", PolicyKind)
 @pytest.mark.parametrize(("pods", "silent"), EVERY)
 def test_nothing_moves_the_unsafe_way(kind: PolicyKind, pods: int, silent: int) -> None:

@@ -3,7 +3,6 @@
 import json
 import random
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -67,7 +66,6 @@ def decide_with(
     return decisions[WATCHED:]
 
 
-@pytest.mark.no_cover
 @settings(derandomize=True, max_examples=40, deadline=None)
 @given(
     pods=st.integers(1, 10),
@@ -163,7 +161,6 @@ looks = st.lists(
 )
 
 
-@pytest.mark.no_cover
 @settings(derandomize=True, max_examples=150, deadline=None)
 @given(looks, st.none() | st.floats(0.001, 1.0))
 def test_hostile_numbers_never_crash_and_never_leave_the_bounds(

@@ -117,7 +117,7 @@ CASES: dict[str, tuple[ScalingPolicy, Evidence]] = {
 
 
 def test_every_limit_says_what_it_said() -> None:
-    """Users paste the sentences into tickets; a change of one is a change of the product."""
+    """Users paste the sentences into handles; a change of one is a change of the product."""
     said = {name: explain(policy, conclude(policy, seen)) for name, (policy, seen) in CASES.items()}
 
     assert json.loads(GOLDEN.read_text(encoding="utf-8")) == said

@@ -23,6 +23,7 @@ CONVERGED = 6 * TICK
 MEASURED = 20.0
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(("scenario", "rate", "oracle"), CELLS, ids=IDS)
 def test_within_six_looks_there_is_at_most_one_replica_too_many(
     scenario: Scenario, rate: float, oracle: int
@@ -38,6 +39,7 @@ def test_within_six_looks_there_is_at_most_one_replica_too_many(
     assert min(decision.desired for decision in loop.decisions) >= oracle
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(("scenario", "rate", "oracle"), CELLS, ids=IDS)
 def test_at_the_default_target_the_spare_fifth_is_all_that_is_added(
     scenario: Scenario, rate: float, oracle: int

@@ -129,7 +129,6 @@ json_values = st.recursive(
 )
 
 
-@pytest.mark.no_cover
 @settings(derandomize=True, max_examples=100, deadline=None)
 @given(
     st.fixed_dictionaries(

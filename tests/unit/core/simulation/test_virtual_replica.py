@@ -3,7 +3,7 @@
 import random
 from math import inf
 
-from batchedapi_core.batching import Batch, BatchPolicy, Request, Result, Strategy
+from batchedapi_core.batching import Batch, BatchPolicy, Client, Request, Result, Strategy
 from batchedapi_core.simulation.virtual_replica import (
     Death,
     End,
@@ -119,6 +119,50 @@ def test_a_refused_row_of_a_request_in_parts_fails_it_when_all_parts_are_there()
     world.settle()
 
     assert {asked.id: (End.FAILED, 2.0)} == world.ends
+
+
+def test_of_a_failed_batch_each_request_runs_alone() -> None:
+    """Who asked is told nothing of the first try."""
+    world = World(Run(1.0), Run(1.0, Result.FAILED), Run(1.0, Result.FAILED))
+    first, guilty, innocent = (world.ask(0.1 * n) for n in range(3))
+    world.settle()
+
+    assert [[first.id], [guilty.id, innocent.id], [guilty.id], [innocent.id]] == world.batches
+    assert (End.FAILED, 3.0) == world.ends[guilty.id]
+    assert (End.ANSWERED, 4.0) == world.ends[innocent.id]
+
+
+def test_a_request_in_parts_of_a_known_client_is_answered_once() -> None:
+    """When the last of its parts is there."""
+    world = World()
+    asked = world.replica.arrive("m", 5, 0.0, client=Client())
+    world.settle()
+
+    assert isinstance(asked, Request)
+    assert {asked.id: (End.ANSWERED, 2.0)} == world.ends
+
+
+def test_who_leaves_while_a_part_of_it_runs_is_not_answered() -> None:
+    """The part that runs is run to its end, and is nobody's."""
+    world = World()
+    world.replica.cancel(world.ask(0.0, 5))
+    world.settle()
+
+    assert {} == world.ends
+    assert 1 == world.came_back
+
+
+def test_of_those_with_a_timeout_of_their_own_only_who_is_late_expires() -> None:
+    """The one before it is answered, and its timeout later is nobody's."""
+    world = World()
+    patient = world.replica.arrive("m", 1, 0.0, timeout=5.0)
+    hurried = world.replica.arrive("m", 1, 0.125, timeout=0.5)
+    world.settle()
+
+    assert isinstance(patient, Request)
+    assert isinstance(hurried, Request)
+    expected = {patient.id: (End.ANSWERED, 1.0), hurried.id: (End.EXPIRED, 0.625)}
+    assert expected == world.ends
 
 
 def test_what_is_over_the_timeout_is_told_at_once() -> None:

@@ -1,15 +1,18 @@
-"""Closed-loop clients: who was just answered, and is expected to ask again when.
+"""Who asks, and what is learned of it: clients that return, and bursts of strangers.
 
-A connection pool, a worker, a load test: each sends its next request soon after the last answer.
-Connections with similar gaps (within a factor of four) are learned as one `ThinkTime`; those of
-them that one batch answered form an `AnsweredGroup`, and the group is awaited. All of it is O(1)
-a request and bounded: a few dozen think times, at most MAX_GROUPS groups, nothing held per client
-except by the client itself.
+Closed-loop clients: a connection pool, a worker, a load test each send their next request soon
+after the last answer. Connections with similar gaps (within a factor of four) are learned as one
+`ThinkTime`; those of them that one batch answered form an `AnsweredGroup`, and the group is
+awaited. All of it is O(1) a request and bounded: a few dozen think times, at most MAX_GROUPS
+groups, nothing held per client except by the client itself.
+
+Bursts: requests of strangers that come close together after a quiet time.
 """
 
+from collections import deque
 from collections.abc import Iterable
-
-from batchedapi_core.batching.request import Client, Request
+from math import inf
+from operator import attrgetter
 
 SPREADS = 3.0  # mean deviations before the mean gap at which the first of a group is expected
 MOST_SPREADS = 2.0  # mean deviations after the mean gap at which most of a group are back
@@ -21,6 +24,11 @@ OUTLIER = 4.0  # times the mean: a longer gap counts for this much
 DOUBT = 0.02  # least share of clients taken to have left for good
 TICK = 50e-6  # seconds between two requests as an event loop reads them: no spread is less
 MAX_GROUPS = 8  # answered groups awaited at a time, the newest
+
+BURST_GAIN = 1 / 8  # smoothing of size and length, per burst
+BURST_MARGIN = 1.25  # on the observed length, so that the last of a usual burst is still awaited
+LEAST_SPAN = 50e-6  # seconds between two requests of one burst as an event loop reads them
+BURST_TRUST = 0.5  # bursts are guesses, returning clients are not
 
 
 class ThinkTime:
@@ -80,6 +88,23 @@ class AnsweredGroup:
         return self.away * left / (left + max(DOUBT, 1.0 - think_time.share))
 
 
+class Client:
+    """One connection as the batcher remembers it; the caller creates it and passes it around.
+
+    One HTTP/1.1 or HTTP/2 connection. Connections that close after one answer can share a Client
+    per peer address: an arrival is then taken for the return of whoever was answered longest ago.
+    It refers to nothing but the groups it was answered with, so dropping it frees it.
+    """
+
+    __slots__ = ("answers", "gap")
+
+    def __init__(self) -> None:
+        # (answered at, size, group awaited with) of answers not yet followed by a request; never
+        # longer than the number of requests this client had in flight at once.
+        self.answers: deque[tuple[float, int, AnsweredGroup | None]] = deque()
+        self.gap = 0.0  # seconds from answer to next request, smoothed; 0: not known to come back
+
+
 class ReturningClients:
     """Who is expected back, soonest last return first in `groups`."""
 
@@ -111,15 +136,16 @@ class ReturningClients:
         client.gap = 0.0
         return False
 
-    def answered(self, requests: Iterable[Request], now: float) -> None:
-        """The clients of a batch are about to be answered; the cancelled are gone."""
-        groups = self._still_awaited(now)
+    def answered(self, answers: Iterable[tuple[Client, int]], now: float) -> None:
+        """Clients are about to be answered by one batch, and to ask for so much again each."""
+        groups = []  # those whose time is not over; of the others is learned
+        for old in self.groups:
+            if now <= old.end:
+                groups.append(old)
+            else:
+                old.think_time.learn_group(old.last_gap, 1.0 - old.away / old.size)
         fresh: dict[ThinkTime, AnsweredGroup] = {}
-        for request in requests:
-            size = request.returning
-            if request.cancelled or not size:
-                continue
-            client = request.client
+        for client, size in answers:
             group = None
             if client.gap:
                 think_time = self._think_time(client.gap)
@@ -131,7 +157,7 @@ class ReturningClients:
             client.answers.append((now, size, group))
         groups.extend(fresh.values())
         self.groups = groups[-MAX_GROUPS:]
-        self.groups.sort(key=_end)
+        self.groups.sort(key=attrgetter("end"))
 
     def gone(self, client: Client) -> None:
         """The connection closed: nobody waits for it."""
@@ -139,16 +165,6 @@ class ReturningClients:
             if group is not None:
                 group.away -= size
         client.answers.clear()
-
-    def _still_awaited(self, now: float) -> list[AnsweredGroup]:
-        """Groups whose time is not over; the others are learned from and dropped."""
-        groups = []
-        for group in self.groups:
-            if now <= group.end:
-                groups.append(group)
-            else:
-                group.think_time.learn_group(group.last_gap, 1.0 - group.away / group.size)
-        return groups
 
     def _think_time(self, gap: float) -> ThinkTime:
         key = int(gap / TICK).bit_length() >> 1
@@ -158,5 +174,39 @@ class ReturningClients:
         return think_time
 
 
-def _end(group: AnsweredGroup) -> float:
-    return group.end
+class Bursts:
+    """How many more usually follow the first request of a burst, and how fast; O(1) an arrival."""
+
+    __slots__ = ("_first", "_last", "_size", "_span", "_start", "end", "expected", "seen", "window")
+
+    def __init__(self) -> None:
+        self.window = 0.0  # seconds; strangers within this time after an idle start are its burst
+        self._size = 0.0  # learned: what follows the first request
+        self._span = 0.0  # learned: seconds from the first to the last
+        self._start = self._last = -inf  # seconds: the current burst
+        self._first = 0  # size of its first request
+        self.seen = 0  # size of all its requests so far
+        self.end = -inf
+        """When the current burst is expected to be over, in seconds; may be long past."""
+        self.expected = 0.0
+        """Size that a burst is trusted to bring after its first request."""
+
+    def arrived(self, size: int, now: float, *, idle: bool) -> None:
+        """A request of nobody who was awaited. `idle`: a lane was free and nothing was queued."""
+        if now - self._start <= self.window:
+            self.seen += size
+            self._last = now
+        elif idle:
+            self._learn()
+            self._start = self._last = now
+            self.end = now + self._span
+            self._first = self.seen = size
+
+    def _learn(self) -> None:
+        """The current burst is over."""
+        extra = self.seen - self._first
+        self._size += (extra - self._size) * BURST_GAIN
+        self.expected = BURST_TRUST * self._size
+        if extra:
+            span = BURST_MARGIN * (self._last - self._start) + LEAST_SPAN
+            self._span += (span - self._span) * BURST_GAIN
