@@ -18,7 +18,7 @@ from batchedapi_core.batching import (
 SETTINGS_FILE: Final = "settings.json"
 METRICS_FILE: Final = "metrics"
 LANES_SOCKET: Final = "lanes.sock"
-DESK_SOCKET: Final = "desk.sock"
+DESK_SOCKET: Final = "engine.sock"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class ReplicaSettings:
         return self._file(LANES_SOCKET)
 
     @property
-    def desk_path(self) -> Path:
+    def engine_path(self) -> Path:
         """Unix socket on which further web processes hand in their requests."""
         return self._file(DESK_SOCKET)
 

@@ -21,11 +21,11 @@ from typing import Any, Final
 import uvicorn
 import uvloop
 
-from batchedapi_serving.dispatch.desk import Desk
-from batchedapi_serving.dispatch.desk_server import DeskServer
 from batchedapi_serving.dispatch.dispatcher import Dispatcher
-from batchedapi_serving.dispatch.lanes import LaneConnection
-from batchedapi_serving.dispatch.remote import RemoteDesk
+from batchedapi_serving.dispatch.engine import Engine
+from batchedapi_serving.dispatch.engine_server import EngineServer
+from batchedapi_serving.dispatch.lane_connection import LaneConnection
+from batchedapi_serving.dispatch.remote import RemoteEngine
 from batchedapi_serving.logs import configure_logging
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.recorder import Recorder
@@ -73,10 +73,10 @@ class Backend:
     By default what the queue alone has to do, which process 0 does for all.
     """
 
-    desk: Desk
+    engine: Engine
     """Where requests are handed in."""
     answered: Callable[[int], None]
-    """Counts a response by its code that the desk has not counted."""
+    """Counts a response by its code that the engine has not counted."""
     known: asyncio.Event
     """Set once the methods are known."""
     sweep: Callable[[], None] = _nothing
@@ -122,24 +122,26 @@ class ControlLine:
         self._control.send(json.dumps(message).encode() + b"\n")
 
 
-def _maybe_recording(desk: Desk, settings: ReplicaSettings) -> tuple[Desk, Callable[[], None]]:
-    """The desk itself, unless arrivals are recorded; and what to call once nobody comes to it."""
+def _maybe_recording(
+    engine: Engine, settings: ReplicaSettings
+) -> tuple[Engine, Callable[[], None]]:
+    """The engine itself, unless arrivals are recorded; and what to call once nobody comes to it."""
     if settings.recording is None:
-        return desk, lambda: None
-    from batchedapi_serving.recording.desk import recording_desk  # noqa: PLC0415 - seldom asked for
+        return engine, lambda: None
+    from batchedapi_serving.recording.engine import recording_engine  # noqa: PLC0415 - seldom asked for
 
-    recording = recording_desk(desk, settings.recording)
-    return (desk, lambda: None) if recording is None else (recording, recording.close)
+    recording = recording_engine(engine, settings.recording)
+    return (engine, lambda: None) if recording is None else (recording, recording.close)
 
 
 @contextlib.asynccontextmanager
 async def _queue_elsewhere(settings: ReplicaSettings) -> AsyncIterator[Backend]:
-    """The desk forwards to process 0."""
+    """The engine forwards to process 0."""
     known = asyncio.Event()
-    desk = RemoteDesk(settings, known.set)
-    running = essential("line to the queue", desk.run())
+    engine = RemoteEngine(settings, known.set)
+    running = essential("line to the queue", engine.run())
     try:
-        yield Backend(desk, desk.answered, known)
+        yield Backend(engine, engine.answered, known)
     finally:
         running.cancel()
 
@@ -152,17 +154,17 @@ async def queue_here(
     loop = asyncio.get_running_loop()
     recorder = Recorder(memory)
     dispatcher = Dispatcher(settings, recorder, loop, line)
-    desk, close_desk = _maybe_recording(dispatcher, settings)
-    further = DeskServer(desk, recorder.answered)
+    engine, close_engine = _maybe_recording(dispatcher, settings)
+    further = EngineServer(engine, recorder.answered)
     line.on_ready = further.ready
     settings.lanes_path.unlink(missing_ok=True)
-    settings.desk_path.unlink(missing_ok=True)
+    settings.engine_path.unlink(missing_ok=True)
     lanes = str(settings.lanes_path)
     servers = [await loop.create_unix_server(lambda: LaneConnection(dispatcher), lanes)]
     if settings.web_processes > 1:
-        servers.append(await loop.create_unix_server(further.protocol, str(settings.desk_path)))
+        servers.append(await loop.create_unix_server(further.protocol, str(settings.engine_path)))
     backend = Backend(
-        desk, recorder.answered, line.known, dispatcher.update_gauges, dispatcher.drain,
+        engine, recorder.answered, line.known, dispatcher.update_gauges, dispatcher.drain,
         dispatcher.abandon, further.drained,
     )  # fmt: skip
     try:
@@ -171,7 +173,7 @@ async def queue_here(
         for server in servers:
             server.close()
         backend.sweep()
-        close_desk()
+        close_engine()
 
 
 class _Server(uvicorn.Server):
@@ -233,7 +235,7 @@ async def _serve(
     line = ControlLine(control)
     queue = queue_here(settings, memory, line) if index == 0 else _queue_elsewhere(settings)
     async with queue as backend:
-        frontend = Frontend(settings, backend.desk, backend.answered, connections)
+        frontend = Frontend(settings, backend.engine, backend.answered, connections)
         server = _Server(_config(frontend), memory)
         end_with_parent(control, loop)
         stop_grpc = await _start_grpc(settings, frontend) if index == 0 else None

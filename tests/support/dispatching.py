@@ -17,9 +17,9 @@ import orjson
 
 from batchedapi_core.batching import Client, ItemErrorPolicy, LaneChoice, Receipts, Strategy
 from batchedapi_serving.codecs import Answer, RequestHead, Wire
-from batchedapi_serving.dispatch.desk import Ticket
 from batchedapi_serving.dispatch.dispatcher import Dispatcher
-from batchedapi_serving.dispatch.lanes import LaneConnection
+from batchedapi_serving.dispatch.engine import RequestHandle
+from batchedapi_serving.dispatch.lane_connection import LaneConnection
 from batchedapi_serving.ipc.frames import FrameReader, Payload, encode_frame
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.recorder import Recorder
@@ -61,14 +61,14 @@ class Asked:
         self.at = math.nan
         """Virtual seconds of the last answer."""
         self.answered = asyncio.Event()
-        self.ticket: Ticket | None = None
+        self.handle: RequestHandle | None = None
 
     def request_id(self) -> str | None:
-        """See AnswerTo."""
+        """See Caller."""
         return "id"
 
     def deliver(self, answer: Answer) -> None:
-        """See AnswerTo."""
+        """See Caller."""
         self.answers.append(answer)
         self.at = self._world.loop.time()
         self.answered.set()
@@ -328,7 +328,7 @@ class World:
         timeout: float | None = None,
         shape: Hashable = None,
     ) -> Asked:
-        """Send one item; what is refused at the door raises."""
+        """Send one item; what is refused raises."""
         shapes = None if shape is None else [shape]
         return self._submit(value, value, client, method, timeout, None, shapes)
 
@@ -355,17 +355,17 @@ class World:
         sizes: Sequence[int] | None,
         shapes: Sequence[Hashable] | None,
     ) -> Asked:
-        line = self.dispatcher.line(method)
-        decoded = line.codec.decode(Wire.PLAIN, _HEAD, orjson.dumps(body))
+        served = self.dispatcher.served(method)
+        decoded = served.codec.decode(Wire.PLAIN, _HEAD, orjson.dumps(body))
         decoded = decoded._replace(sizes=sizes, shapes=shapes)
         asked = Asked(self, value)
-        asked.ticket = self.dispatcher.submit(line, decoded, client or Client(), asked, timeout)
+        asked.handle = self.dispatcher.submit(served, decoded, client or Client(), asked, timeout)
         return asked
 
     def cancel(self, asked: Asked, status: int = 499) -> None:
         """Its client leaves, or was answered elsewhere."""
-        assert asked.ticket is not None
-        self.dispatcher.cancel(asked.ticket, status)
+        assert asked.handle is not None
+        self.dispatcher.cancel(asked.handle, status)
 
     def counted(self, slot: int, method: int = 0) -> float:
         """One slot of a method's part of the metrics memory."""

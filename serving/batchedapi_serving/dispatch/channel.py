@@ -23,8 +23,8 @@ from typing import Any, Final, Protocol
 from batchedapi_core.batching import Batch, Client, Request
 from batchedapi_serving.codecs import Answer, Receipt, Results
 from batchedapi_serving.codecs.submits import submitted_rows
-from batchedapi_serving.dispatch.desk import AnswerTo, Desk, Ticket
-from batchedapi_serving.dispatch.lanes import Runner
+from batchedapi_serving.dispatch.engine import Caller, Engine, RequestHandle
+from batchedapi_serving.dispatch.lane_connection import Done
 from batchedapi_serving.errors import InvalidInputError, ServingError
 from batchedapi_serving.ipc.frames import BrokenFrameError, Meta, encode_frame
 
@@ -34,23 +34,21 @@ _SWEEP_SECONDS: Final = 0.25
 to look at it whenever one leaves would cost more than what runs on for so long."""
 
 
-class CallOwner(Desk, Protocol):
+class CallOwner(Engine, Protocol):
     """The dispatcher, as a channel sees it."""
 
-    def run_finished(self, runner: Runner, batch: Batch, meta: Meta, payload: bytes) -> None:
-        """See RunnerOwner."""
-
-    def asker_of(self, request: Request) -> AnswerTo | None:
+    def caller_of(self, request: Request) -> Caller | None:
         """Who waits for it; None: nobody any more."""
 
 
 class _Call:
     """A call that runs in the model process."""
 
-    __slots__ = ("batch", "cancelled", "chain", "deadline")
+    __slots__ = ("batch", "cancelled", "chain", "deadline", "done")
 
-    def __init__(self, batch: Batch, awaited_by: tuple[str, ...]) -> None:
+    def __init__(self, batch: Batch, done: Done, awaited_by: tuple[str, ...]) -> None:
         self.batch = batch
+        self.done = done
         self.chain = (*awaited_by, batch.method)
         """Methods that wait for it, the outermost first, and its own."""
         self.deadline = max(request.deadline for request in batch.requests)
@@ -64,7 +62,7 @@ class _Call:
 
 
 class ModelChannel:
-    """See dispatch.lanes.Channel."""
+    """See dispatch.lane_connection.Channel."""
 
     def __init__(
         self,
@@ -81,16 +79,18 @@ class ModelChannel:
         self._next = 0
         self._calls: dict[int, _Call] = {}
         self._sweeper: asyncio.TimerHandle | None = None
-        self._tickets: dict[int, Ticket] = {}
+        self._handles: dict[int, RequestHandle] = {}
         self._clients: dict[str, Client] = {}
         """By submitted method: a predictor that composes models asks for each again and again."""
 
     # ------------------------------------------------------------ calls
 
-    def run(self, batch: Batch, meta: Mapping[str, Any], payload: Sequence[bytes]) -> None:
+    def run(
+        self, batch: Batch, meta: Mapping[str, Any], payload: Sequence[bytes], done: Done
+    ) -> None:
         """See Runner."""
         self._next += 1
-        self._calls[self._next] = _Call(batch, self._awaited_by(batch))
+        self._calls[self._next] = _Call(batch, done, self._awaited_by(batch))
         self._say({**meta, "call": self._next}, payload)
         if self._sweeper is None:
             self._sweep_later()
@@ -99,9 +99,9 @@ class ModelChannel:
         """Methods that wait for some row of a batch."""
         chain: dict[str, None] = {}
         for request in batch.requests:
-            asker = self._owner.asker_of(request)
-            if isinstance(asker, Submitted):
-                chain |= dict.fromkeys(asker.chain)
+            caller = self._owner.caller_of(request)
+            if isinstance(caller, Submitted):
+                chain |= dict.fromkeys(caller.chain)
         return tuple(chain)
 
     def _sweep_later(self) -> None:
@@ -121,13 +121,14 @@ class ModelChannel:
         """See Channel."""
         match meta:
             case {"result": int(number)} if number in self._calls:
-                self._owner.run_finished(self, self._calls.pop(number).batch, meta, payload)
-            case {"submit": int(number), "method": str(method), "call": call}:
-                self._submit(number, method, self._calls.get(call), meta, payload)
+                call = self._calls.pop(number)
+                call.done(self, call.batch, meta, payload)
+            case {"submit": int(number), "method": str(method), "call": caller}:
+                self._submit(number, method, self._calls.get(caller), meta, payload)
             case {"forget": int(number)}:
-                ticket = self._tickets.pop(number, None)
-                if ticket is not None:
-                    self._owner.cancel(ticket)
+                handle = self._handles.pop(number, None)
+                if handle is not None:
+                    self._owner.cancel(handle)
             case _:
                 raise BrokenFrameError(f"frame with {', '.join(meta)} on a channel")
 
@@ -141,9 +142,9 @@ class ModelChannel:
             self._sweeper.cancel()
             self._sweeper = None
         self._calls.clear()
-        for ticket in list(self._tickets.values()):
-            self._owner.cancel(ticket)
-        self._tickets.clear()
+        for handle in list(self._handles.values()):
+            self._owner.cancel(handle)
+        self._handles.clear()
         for client in self._clients.values():
             self._owner.disconnected(client)
         self._clients.clear()
@@ -160,22 +161,22 @@ class ModelChannel:
             if method in chain:
                 circle = " -> ".join((*chain, method))
                 raise InvalidInputError(f"methods would wait for each other in a circle: {circle}")
-            line = self._owner.line(method)
-            decoded = submitted_rows(line.codec, meta, payload).decoded(submitted)
+            served = self._owner.served(method)
+            decoded = submitted_rows(served.codec, meta, payload).decoded(submitted)
             client = self._clients.setdefault(method, Client())
             timeout = None
             if caller is not None and caller.deadline < math.inf:
                 timeout = max(0.0, caller.deadline - self._now())
-            ticket = self._owner.submit(line, decoded, client, submitted, timeout)
+            handle = self._owner.submit(served, decoded, client, submitted, timeout)
         except ServingError as error:
             submitted.deliver(submitted.problem(error, None))
         else:
-            if not ticket.done:
-                self._tickets[number] = ticket
+            if not handle.done:
+                self._handles[number] = handle
 
     def deliver(self, number: int, frame: bytes) -> None:
         """Send the answer to submit `number`."""
-        self._tickets.pop(number, None)
+        self._handles.pop(number, None)
         if not self._transport.is_closing():
             self._transport.write(frame)
 
@@ -185,7 +186,7 @@ class ModelChannel:
 
 
 class Submitted:
-    """Rows that a predictor submitted: who asked, and how it is answered (AnswerTo and Reply).
+    """Rows that a predictor submitted: who asked, and how it is answered (Caller and Reply).
 
     The bodies of its answers are frames.
     """
@@ -199,11 +200,11 @@ class Submitted:
         """Methods that wait for these rows, the outermost first."""
 
     def request_id(self) -> str | None:
-        """See AnswerTo."""
+        """See Caller."""
         return None
 
     def deliver(self, answer: Answer) -> None:
-        """See AnswerTo."""
+        """See Caller."""
         self._channel.deliver(self._number, answer.body)
 
     def answer(self, results: Results, start: int, stop: int, receipt: Receipt | None) -> Answer:  # noqa: ARG002 - as Reply has it

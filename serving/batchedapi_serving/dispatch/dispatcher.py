@@ -1,4 +1,4 @@
-"""The replica's desk: admits requests into their lines and owns the lanes that run them.
+"""The replica's engine: admits requests into their queues and owns the lanes that run them.
 
 Decisions are core's (`Batcher`, `Admission`); here they are acted on. Runs on one event loop, so
 nothing is locked. Every admitted request is answered exactly once: with its rows, with an error, or
@@ -13,24 +13,20 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from batchedapi_core.batching import Batch, Client, Lane, Request, Trial, process_lost
-from batchedapi_serving.codecs import Decoded
+from batchedapi_core.batching import Client, Lane, Request, Trial, process_lost
+from batchedapi_serving.codecs import DecodedRequest
 from batchedapi_serving.dispatch.channel import ModelChannel
-from batchedapi_serving.dispatch.deadlines import Clock, Deadlines
-from batchedapi_serving.dispatch.desk import (
+from batchedapi_serving.dispatch.engine import (
     CLIENT_LEFT,
     STOPPED,
-    AnswerTo,
-    Line,
-    LinesOfDesk,
-    Ticket,
+    Caller,
+    MethodTable,
+    RequestHandle,
+    ServedMethod,
 )
-from batchedapi_serving.dispatch.in_flight import InFlight
-from batchedapi_serving.dispatch.jobs import Job
-from batchedapi_serving.dispatch.lane_group import LaneGroup
-from batchedapi_serving.dispatch.lanes import Channel, LaneConnection, Runner
-from batchedapi_serving.dispatch.line import MethodLine
-from batchedapi_serving.dispatch.receipts import receipt_book
+from batchedapi_serving.dispatch.executor import Executor, MethodQueue, receipt_book
+from batchedapi_serving.dispatch.lane_connection import Channel, LaneConnection
+from batchedapi_serving.dispatch.requests import Clock, Deadlines, InFlightRequest, InFlightRequests
 from batchedapi_serving.errors import DrainingError
 from batchedapi_serving.ipc.frames import Meta
 from batchedapi_serving.metrics.recorder import Recorder
@@ -53,8 +49,8 @@ class Supervision(Protocol):
         """The first model process is ready and serves these."""
 
 
-class Dispatcher(LinesOfDesk[MethodLine]):
-    """Owner of the lines, the lanes and the requests in flight; see desk.Desk."""
+class Dispatcher(MethodTable[MethodQueue]):
+    """Owner of the queues, the lanes and the requests in flight; see engine.Engine."""
 
     def __init__(  # noqa: PLR0917 - the parts of a web process, put together in one place
         self,
@@ -72,92 +68,95 @@ class Dispatcher(LinesOfDesk[MethodLine]):
         self._clock = Clock(loop, now)
         self._now = now
         self._oom = OomKills() if oom_kills is None else oom_kills
-        self._jobs = InFlight(settings.timeout or math.inf)
+        self._in_flight = InFlightRequests(settings.timeout or math.inf)
         self._ids = itertools.count(1)
         self._deadlines = Deadlines(
             self._clock,
-            self._jobs,
-            lambda: [group.scheduler for group in self._groups],
+            self._in_flight,
+            lambda: [executor.scheduler for executor in self._executors],
             supervision,
         )
         self._receipts = receipt_book(settings.receipts)
         self._trial = Trial()
-        self._sync = self._new_group()
+        self._sync = self._new_executor()
         self._lanes: dict[int, list[LaneConnection]] = {}
         """By the process that opened them."""
         self._channels: dict[int, Channel] = {}
-        self._calls: list[tuple[LaneGroup, int]] = []
+        self._calls: list[tuple[Executor, int]] = []
         """Of each async method: calls that one process runs at once."""
         self._draining = False
 
-    # ------------------------------------------------------------ the desk
+    # ------------------------------------------------------------ the engine
 
     def submit(
         self,
-        line: Line,
-        decoded: Decoded,
+        served: ServedMethod,
+        decoded: DecodedRequest,
         client: Client,
-        asker: AnswerTo,
+        caller: Caller,
         timeout: float | None = None,
-    ) -> Job:
-        """See Desk."""
-        if not isinstance(line, MethodLine):
-            raise TypeError(f"expected a line of this desk, got {type(line).__name__}")
-        now, jobs = self._now(), self._jobs
+    ) -> InFlightRequest:
+        """See Engine."""
+        if not isinstance(served, MethodQueue):
+            raise TypeError(f"expected a method of this engine, got {type(served).__name__}")
+        now, in_flight = self._now(), self._in_flight
         rows = decoded.rows
-        line.recorder.received(rows)
-        sizes, method = decoded.sizes, line.method
+        served.recorder.received(rows)
+        sizes, method = decoded.sizes, served.method
         size = rows if sizes is None and method.counts_rows else method.size_of(rows, sizes)
-        line.door.check(line.batcher, len(jobs), rows, size, now)
-        hurried = timeout is not None and timeout < jobs.timeout
-        deadline = now + (timeout if timeout is not None and hurried else jobs.timeout)
-        request = Request(next(self._ids), line.name, rows, size, client, now, deadline)
-        job = Job(line, request, decoded, asker, hurried=hurried)
-        jobs.add(job)
+        if len(in_flight.by_id) >= self._settings.max_concurrency:
+            raise served.full(self._settings.max_concurrency, rows)
+        if served.admission is not None:
+            served.check_latency(served.admission, rows, size, now)
+        hurried = timeout is not None and timeout < in_flight.timeout
+        deadline = now + (timeout if timeout is not None and hurried else in_flight.timeout)
+        request = Request(next(self._ids), served.name, rows, size, client, now, deadline)
+        pending = InFlightRequest(served, request, decoded, caller, hurried=hurried)
+        in_flight.add(pending)
         if deadline < self._deadlines.at:
             self._deadlines.look_at(deadline, now)
-        if line.scheduler.arrive(request, now, sizes, decoded.shapes):
-            line.group.decide(now)
-        return job
+        if served.scheduler.arrive(request, now, sizes, decoded.shapes):
+            served.executor.decide(now)
+        return pending
 
-    def cancel(self, ticket: Ticket, status: int = CLIENT_LEFT) -> None:
-        """See Desk."""
-        if isinstance(ticket, Job) and not ticket.done:
-            self._jobs.left(ticket, status)
+    def cancel(self, handle: RequestHandle, status: int = CLIENT_LEFT) -> None:
+        """See Engine."""
+        if isinstance(handle, InFlightRequest) and not handle.done:
+            self._in_flight.left(handle, status)
             if status == CLIENT_LEFT:
-                self.disconnected(ticket.request.client)
+                self.disconnected(handle.request.client)
 
     def disconnected(self, client: Client) -> None:
-        """See Desk."""
-        for group in self._groups:
-            group.scheduler.disconnected(client)
+        """See Engine."""
+        for executor in self._executors:
+            executor.scheduler.disconnected(client)
 
     # ------------------------------------------------------------ the end
 
     def drain(self) -> None:
         """The replica is stopping: from now on nothing waits for a fuller batch."""
         self._draining = True
-        for group in self._groups:
-            group.scheduler.drain()
-            group.decide(self._now())
+        for executor in self._executors:
+            executor.scheduler.drain()
+        self._decide()
 
     def abandon(self) -> None:
         """The time to stop is over: answer 503 to whoever is still waiting."""
         error = DrainingError(STOPPED)
-        for job in self._jobs.jobs():
-            self._jobs.fail(job, error, self._now(), "draining")
+        for pending in list(self._in_flight.by_id.values()):
+            self._in_flight.fail(pending, error, self._now(), "draining")
 
     def update_gauges(self) -> None:
         """Write the state into the metrics memory; called a few times a second."""
-        in_flight = self._jobs.by_line()
-        for line in self._lines.values():
-            line.update_gauges(in_flight[line])
+        in_flight = self._in_flight.by_queue()
+        for queue in self._served.values():
+            queue.update_gauges(in_flight[queue])
 
     # ------------------------------------------------------------ lanes and channels
 
     @property
-    def _groups(self) -> list[LaneGroup]:
-        return [self._sync, *(group for group, _ in self._calls)]
+    def _executors(self) -> list[Executor]:
+        return [self._sync, *(executor for executor, _ in self._calls)]
 
     def lane_ready(self, lane: LaneConnection, hello: Meta) -> None:
         """See RunnerOwner."""
@@ -178,9 +177,9 @@ class Dispatcher(LinesOfDesk[MethodLine]):
         self._process_ready(hello)
         channel = ModelChannel(self, transport, hello, self._now)
         self._channels[channel.pid] = channel
-        for group, at_once in self._calls:
-            group.lane_added(Lane(channel.pid, at_once, _CANCEL_SECONDS), channel, now)
-            group.decide(now)
+        for executor, at_once in self._calls:
+            executor.lane_added(Lane(channel.pid, at_once, _CANCEL_SECONDS), channel, now)
+            executor.decide(now)
         self.update_gauges()
         return channel
 
@@ -188,17 +187,15 @@ class Dispatcher(LinesOfDesk[MethodLine]):
         """See RunnerOwner."""
         self._process_lost(channel.pid)
 
-    def run_finished(self, runner: Runner, batch: Batch, meta: Meta, payload: bytes) -> None:
-        """See RunnerOwner."""
-        self._lines[batch.method].group.finished(runner, batch, meta, payload)
-        if batch.on_trial:  # the next on trial may be another group's
-            for group in self._groups:
-                group.decide(self._now())
+    def _decide(self) -> None:
+        """Every executor: the next batch on trial may be any one's."""
+        for executor in self._executors:
+            executor.decide(self._now())
 
-    def asker_of(self, request: Request) -> AnswerTo | None:
+    def caller_of(self, request: Request) -> Caller | None:
         """See CallOwner."""
-        job = self._jobs.get(request)
-        return None if job is None else job.asker
+        pending = self._in_flight.by_id.get(request.id)
+        return None if pending is None else pending.caller
 
     def _process_lost(self, pid: int) -> None:
         """One of its connections ended: so do all, before a batch is given to those that are left.
@@ -210,49 +207,49 @@ class Dispatcher(LinesOfDesk[MethodLine]):
         if not lanes and channel is None:
             return
         now, killed = self._now(), self._oom.ended(pid)
-        groups = self._groups
-        schedulers = [group.scheduler for group in groups]
+        executors = self._executors
+        schedulers = [executor.scheduler for executor in executors]
         lost = process_lost(schedulers, pid, now, out_of_memory=killed)
-        for group in groups:
-            group.lanes_removed(pid)
+        for executor in executors:
+            executor.lanes_removed(pid)
         for batch, verdict in lost:
-            self._lines[batch.method].group.lost(batch, verdict, now, out_of_memory=killed)
+            self._served[batch.method].executor.lost(batch, verdict, now, out_of_memory=killed)
         for lane in lanes:
             lane.close()
         if channel is not None:
             channel.close()
         self.update_gauges()
-        for group in groups:
-            group.decide(now)
+        for executor in executors:
+            executor.decide(now)
 
     def _process_ready(self, hello: Meta) -> None:
         """A connection of a process; the first of each says what its warm-up took."""
         pid = hello["pid"]
         self._oom.started(pid)
-        if not self._lines:
-            self._open_lines(hello)
+        if not self._served:
+            self._open_queues(hello)
         if pid not in self._channels and pid not in self._lanes:
             for name, timings in hello.get("warm_up", {}).items():
-                self._lines[name].warmed_up(timings)
+                self._served[name].warmed_up(timings)
 
-    def _open_lines(self, hello: Meta) -> None:
+    def _open_queues(self, hello: Meta) -> None:
         specs = [MethodSpec.from_json(value) for value in hello["methods"]]
         self._default = default_method(specs)
         for index, spec in enumerate(specs):
-            self._lines[spec.name] = self._open_line(index, spec)
+            self._served[spec.name] = self._open_queue(index, spec)
         self._recorder.ready()
         self._supervision.ready(specs, self._default)
 
-    def _open_line(self, index: int, spec: MethodSpec) -> MethodLine:
+    def _open_queue(self, index: int, spec: MethodSpec) -> MethodQueue:
         settings = self._settings
-        group = self._call_group(spec) if spec.is_async else self._sync
-        line = MethodLine(spec, settings, self._recorder.method(index), group)
-        line.batcher.draining = self._draining
-        line.recorder.sized(line.batcher.policy.max_batch_size)
-        line.recorder.runs(one_by_one=spec.one_by_one)
-        line.update_gauges(0)
-        group.lines[spec.name] = line
-        policy = line.batcher.policy
+        executor = self._call_executor(spec) if spec.is_async else self._sync
+        queue = MethodQueue(spec, settings, self._recorder.method(index), executor)
+        queue.batcher.draining = self._draining
+        queue.recorder.sized(queue.batcher.policy.max_batch_size)
+        queue.recorder.runs(one_by_one=spec.one_by_one)
+        queue.update_gauges(0)
+        executor.queues[spec.name] = queue
+        policy = queue.batcher.policy
         size, interval = policy.max_batch_size, policy.batch_interval
         log.info(
             "ready",
@@ -275,14 +272,21 @@ class Dispatcher(LinesOfDesk[MethodLine]):
                     " maxBatchSize out",
                 },
             )
-        return line
+        return queue
 
-    def _call_group(self, spec: MethodSpec) -> LaneGroup:
+    def _call_executor(self, spec: MethodSpec) -> Executor:
         settings = self._settings
         at_once = settings.threads if spec.batched else settings.max_concurrency
-        group = self._new_group()
-        self._calls.append((group, at_once))
-        return group
+        executor = self._new_executor()
+        self._calls.append((executor, at_once))
+        return executor
 
-    def _new_group(self) -> LaneGroup:
-        return LaneGroup(self._clock, self._jobs, self._settings, self._receipts, self._trial)
+    def _new_executor(self) -> Executor:
+        return Executor(
+            self._clock,
+            self._in_flight,
+            self._settings,
+            self._receipts,
+            self._trial,
+            trial_over=self._decide,
+        )

@@ -1,4 +1,4 @@
-"""The desk of web processes 1, 2, ...: requests are checked and answered here, and queued there.
+"""The engine of web processes 1, 2, ...: requests are checked and answered here, and queued there.
 
 `there` is the first web process, which has the replica's one queue. What costs time in a web
 process, decoding and encoding, is done by as many of them as there are; batches still form of the
@@ -21,8 +21,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from batchedapi_core.batching import Client
-from batchedapi_serving.codecs import Codec, Decoded, codec_for
-from batchedapi_serving.dispatch.desk import CLIENT_LEFT, AnswerTo, Line, LinesOfDesk, Ticket
+from batchedapi_serving.codecs import Codec, DecodedRequest, codec_for
+from batchedapi_serving.dispatch.engine import (
+    CLIENT_LEFT,
+    Caller,
+    MethodTable,
+    RequestHandle,
+    ServedMethod,
+)
 from batchedapi_serving.dispatch.remote_frames import error_of, pack_payload, receipt_of
 from batchedapi_serving.errors import NotReadyError, QueueFullError, ServingError
 from batchedapi_serving.ipc.frames import BrokenFrameError, FrameReader, Meta, encode_frame
@@ -39,63 +45,72 @@ _LOST: Final = "the process with the queue was restarted; try again in a moment"
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteLine:
-    """See Line."""
+class RemoteMethod:
+    """See ServedMethod."""
 
     spec: MethodSpec
     codec: Codec
 
 
-class Ask:
-    """A forwarded request; see Ticket."""
+class ForwardedRequest:
+    """A forwarded request; see RequestHandle."""
 
-    __slots__ = ("asker", "client", "deadline", "decoded", "done", "line", "number", "times_sent")
+    __slots__ = (
+        "caller",
+        "client",
+        "deadline",
+        "decoded",
+        "done",
+        "number",
+        "served",
+        "times_sent",
+    )
 
     def __init__(  # noqa: PLR0917 - one for each request, made in one place
-        self, number: int, line: Line, decoded: Decoded, client: Client, asker: AnswerTo,
-        deadline: float,
+        self, number: int, served: ServedMethod, decoded: DecodedRequest, client: Client,
+        caller: Caller, deadline: float,
     ) -> None:  # fmt: skip
         self.number = number
-        self.line = line
+        self.served = served
         self.decoded = decoded
         self.client = client
-        self.asker = asker
+        self.caller = caller
         self.deadline = deadline
         """Seconds on the monotonic clock; inf: none."""
         self.times_sent = 0
         self.done = False
 
 
-class RemoteDesk(LinesOfDesk[RemoteLine]):
-    """See Desk. Runs on one event loop; every request it took is answered exactly once."""
+class RemoteEngine(MethodTable[RemoteMethod]):
+    """See Engine. Runs on one event loop; every request it took is answered exactly once."""
 
     def __init__(self, settings: ReplicaSettings, ready: Callable[[], None]) -> None:
         """`ready` is called each time the methods have become known."""
         super().__init__()
         self._settings = settings
         self._ready = ready
-        self._asks: dict[int, Ask] = {}
+        self._forwarded: dict[int, ForwardedRequest] = {}
         self._clients: dict[Client, int] = {}
         self._next = 0
         self._transport: asyncio.WriteTransport | None = None
         self._held_until = -math.inf
         """Seconds: so long requests wait for a connection, if there is none."""
-        self._patience: asyncio.TimerHandle | None = None
+        self._hold_timer: asyncio.TimerHandle | None = None
         self._uncounted: Counter[int] = Counter()
 
-    # ------------------------------------------------------------ the desk
+    # ------------------------------------------------------------ the engine
 
     def submit(
         self,
-        line: Line,
-        decoded: Decoded,
+        served: ServedMethod,
+        decoded: DecodedRequest,
         client: Client,
-        asker: AnswerTo,
+        caller: Caller,
         timeout: float | None = None,
-    ) -> Ticket:
-        """See Desk."""
+    ) -> RequestHandle:
+        """See Engine."""
         limit = self._settings.max_concurrency
-        if len(self._asks) >= limit:  # there it would be refused as well, but copied before
+        if len(self._forwarded) >= limit:  # there it would be refused as well, but copied before
             raise QueueFullError(
                 f"{limit} requests are in this replica (overload.maxReplicaConcurrency)"
             )
@@ -104,21 +119,23 @@ class RemoteDesk(LinesOfDesk[RemoteLine]):
         if self._transport is None and not now < self._held_until <= deadline:
             raise NotReadyError(_LOST)
         self._next += 1
-        ask = self._asks[self._next] = Ask(self._next, line, decoded, client, asker, deadline)
-        self._send(ask, timeout)
-        return ask
+        request = self._forwarded[self._next] = ForwardedRequest(
+            self._next, served, decoded, client, caller, deadline
+        )
+        self._send(request, timeout)
+        return request
 
-    def _send(self, ask: Ask, timeout: float | None) -> None:
+    def _send(self, request: ForwardedRequest, timeout: float | None) -> None:
         """Hand it over; nothing happens while there is nobody to take it."""
         if self._transport is None:
             return
-        ask.times_sent += 1
-        decoded = ask.decoded
+        request.times_sent += 1
+        decoded = request.decoded
         form, buffers = pack_payload(decoded.payload)
         meta = {
-            "ask": ask.number,
-            "client": self._clients.setdefault(ask.client, ask.number),
-            "method": ask.line.spec.name,
+            "request": request.number,
+            "client": self._clients.setdefault(request.client, request.number),
+            "method": request.served.spec.name,
             "rows": decoded.rows,
             "sizes": decoded.sizes,
             "shapes": decoded.shapes,
@@ -127,17 +144,17 @@ class RemoteDesk(LinesOfDesk[RemoteLine]):
         }
         self._transport.write(encode_frame(meta, buffers))
 
-    def cancel(self, ticket: Ticket, status: int = CLIENT_LEFT) -> None:
-        """See Desk."""
-        if isinstance(ticket, Ask) and not ticket.done:
-            ticket.done = True
-            del self._asks[ticket.number]
-            self._say({"cancel": ticket.number, "status": status})
+    def cancel(self, handle: RequestHandle, status: int = CLIENT_LEFT) -> None:
+        """See Engine."""
+        if isinstance(handle, ForwardedRequest) and not handle.done:
+            handle.done = True
+            del self._forwarded[handle.number]
+            self._say({"cancel": handle.number, "status": status})
             if status == CLIENT_LEFT:
-                self.disconnected(ticket.client)
+                self.disconnected(handle.client)
 
     def disconnected(self, client: Client) -> None:
-        """See Desk."""
+        """See Engine."""
         number = self._clients.pop(client, None)
         if number is not None:
             self._say({"disconnected": number})
@@ -158,7 +175,7 @@ class RemoteDesk(LinesOfDesk[RemoteLine]):
     async def run(self) -> None:
         """Stay connected with the first web process until cancelled."""
         loop, wait = asyncio.get_running_loop(), _FIRST_WAIT
-        path = str(self._settings.desk_path)
+        path = str(self._settings.engine_path)
         while True:
             with contextlib.suppress(OSError):
                 transport, protocol = await loop.create_unix_connection(
@@ -177,8 +194,8 @@ class RemoteDesk(LinesOfDesk[RemoteLine]):
         """The first web process said which methods there are; from now on it takes requests."""
         settings = self._settings
         specs = [MethodSpec.from_json(value) for value in hello["methods"]]
-        self._lines = {
-            spec.name: RemoteLine(
+        self._served = {
+            spec.name: RemoteMethod(
                 spec,
                 codec_for(spec, settings.of_method(spec.name), settings.name, settings.receipts),
             )
@@ -189,31 +206,31 @@ class RemoteDesk(LinesOfDesk[RemoteLine]):
         for code, times in self._uncounted.items():
             self._say({"answered": code, "times": times})
         self._uncounted.clear()
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+        if self._hold_timer is not None:
+            self._hold_timer.cancel()
+            self._hold_timer = None
         now = time.monotonic()
-        for ask in self._asks.values():
-            self._send(ask, None if ask.deadline == math.inf else ask.deadline - now)
+        for request in self._forwarded.values():
+            self._send(request, None if request.deadline == math.inf else request.deadline - now)
         self._ready()
 
     def take_answer(self, meta: Meta, payload: bytes) -> None:
         """Of one of the requests; one whose client left meanwhile is not looked for."""
-        ask = self._asks.pop(meta["answer"], None)
-        if ask is None:
+        request = self._forwarded.pop(meta["answer"], None)
+        if request is None:
             return
         if "error" in meta:
-            self._fail(ask, error_of(meta["error"]))
+            self._fail(request, error_of(meta["error"]))
             return
-        reply, rows = ask.decoded.reply, ask.decoded.rows
+        reply, rows = request.decoded.reply, request.decoded.rows
         try:
-            results = ask.line.codec.results(meta, payload)
+            results = request.served.codec.results(meta, payload)
             answer = reply.answer(results, 0, rows, receipt_of(meta["receipt"]))
         except ServingError as error:
-            self._fail(ask, error)
+            self._fail(request, error)
         else:
-            ask.done = True
-            ask.asker.deliver(answer)
+            request.done = True
+            request.caller.deliver(answer)
 
     def lost(self) -> None:
         """The first web process is gone, and with it the queue; another will come."""
@@ -222,29 +239,31 @@ class RemoteDesk(LinesOfDesk[RemoteLine]):
         self._transport = None
         self._clients.clear()
         self._held_until = until = time.monotonic() + _HELD_SECONDS
-        self._patience = asyncio.get_running_loop().call_later(_HELD_SECONDS, self._give_up)
-        asks = self._asks.values()
-        self._refuse([ask for ask in asks if ask.times_sent > 1 or ask.deadline < until])
+        self._hold_timer = asyncio.get_running_loop().call_later(_HELD_SECONDS, self._give_up)
+        forwarded = self._forwarded.values()
+        self._refuse(
+            [request for request in forwarded if request.times_sent > 1 or request.deadline < until]
+        )
 
     def _give_up(self) -> None:
-        self._patience = None
-        self._refuse(list(self._asks.values()))
+        self._hold_timer = None
+        self._refuse(list(self._forwarded.values()))
 
-    def _refuse(self, asks: Sequence[Ask]) -> None:
-        for ask in asks:
-            del self._asks[ask.number]
+    def _refuse(self, forwarded: Sequence[ForwardedRequest]) -> None:
+        for request in forwarded:
+            del self._forwarded[request.number]
             self._uncounted[NotReadyError.status] += 1
-            self._fail(ask, NotReadyError(_LOST))
+            self._fail(request, NotReadyError(_LOST))
 
     @staticmethod
-    def _fail(ask: Ask, error: ServingError) -> None:
-        ask.done = True
-        ask.asker.deliver(ask.decoded.reply.problem(error, ask.asker.request_id()))
+    def _fail(request: ForwardedRequest, error: ServingError) -> None:
+        request.done = True
+        request.caller.deliver(request.decoded.reply.problem(error, request.caller.request_id()))
 
 
 class _Connection(asyncio.Protocol):
-    def __init__(self, desk: RemoteDesk) -> None:
-        self._desk = desk
+    def __init__(self, engine: RemoteEngine) -> None:
+        self._engine = engine
         self._reader = FrameReader()
         self._transport: Any = None
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -256,14 +275,14 @@ class _Connection(asyncio.Protocol):
         try:
             for meta, payload in self._reader.feed(data):
                 if "hello" in meta:
-                    self._desk.connected(self._transport, meta["hello"])
+                    self._engine.connected(self._transport, meta["hello"])
                 else:
-                    self._desk.take_answer(meta, payload)
+                    self._engine.take_answer(meta, payload)
         except BrokenFrameError as error:
             log.error("broken frame from the queue", extra={"error": str(error)})  # noqa: TRY400 - the connection is the fact, not the stack
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why makes no difference
-        self._desk.lost()
+        self._engine.lost()
         if not self.closed.done():
             self.closed.set_result(None)

@@ -1,14 +1,14 @@
 """What crosses between the web process that has the queue and those that forward to it.
 
 From a further web process (`remote`):
-    {"ask", "client", "method", "rows", "sizes", "shapes", "timeout", "payload"}
-    {"cancel": ask, "status": code}   the client left, or was answered so elsewhere
+    {"request", "client", "method", "rows", "sizes", "shapes", "timeout", "payload"}
+    {"cancel": request, "status": code}   the client left, or was answered so elsewhere
     {"disconnected": client}   its connection closed; the number is never used again
     {"answered": code, "times": n}   n requests were answered that it did not forward
-To it (`desk_server`):
+To it (`engine_server`):
     {"hello": {"methods": [...], "default": name}}   once the first model process is ready
-    {"answer": ask, "receipt": [...] | null, "kind": ...}   with results as Results.to_frame gives
-    {"answer": ask, "error": {"code", "message", "retry_after"}}
+    {"answer": request, "receipt": [...] | null, "kind": ...}   with results as Results.to_frame
+    {"answer": request, "error": {"code", "message", "retry_after"}}
 """
 
 import itertools

@@ -7,13 +7,14 @@
 
 A model process opens its lanes and its channel to one socket, and says first
     {"hello": {"worker_index", "pid", "methods": [MethodSpec, ...]}}
-with "channel": true if it is the channel, "arena" on a lane that has one, and in "warm_up" of a
-method with a latency target [rows, size, seconds] of each batch of its warm-up. Then, on a lane:
+with "channel": true if it is the channel, "shared" on a lane that has such memory, and in "warm_up"
+of a method with a latency target [rows, size, seconds] of each batch of its warm-up. Then, on a
+lane:
     {"method", "rows", ...}    a batch; what else is in it is the codec's
     {"kind": "tensors" | "items" | "error", ...}    its result
-where "arena": length stands for a payload that is in shared memory (see arena). On the channel such
-frames go both ways and have numbers (see channel); so they have between web processes (see
-remote_frames).
+where "shared": length stands for a payload that is in shared memory (see shared_memory). On the
+channel such frames go both ways and have numbers (see channel); so they have between web processes
+(see remote_frames).
 """
 
 import socket

@@ -79,10 +79,13 @@ class MethodRecorder:
             total += wait
         memory[slots.QUEUE_WAIT + slots.LATENCY_SUM] += total
 
-    def executed(self, rows: int, requests: int, size: int, seconds: float) -> None:
+    def executed(
+        self, rows: int, requests: int, size: int, seconds: float, succeeded: int | None = None
+    ) -> None:
         """A lane is done with a batch after `seconds`, whatever came of it.
 
-        `size` is in the unit of maxBatchSize: rows, requests or cost.
+        `size` is in the unit of maxBatchSize: rows, requests or cost. `succeeded` is the number of
+        the model process if it ran the batch without failure.
         """
         memory, edges = self._slots, self._edges
         memory[slots.BATCH_ROWS + bisect_left(edges, rows)] += 1.0
@@ -95,10 +98,8 @@ class MethodRecorder:
         memory[slots.ROWS_SQUARED] += rows * rows
         memory[slots.ROW_SECONDS] += rows * seconds
         memory[slots.LANE_BUSY] += seconds
-
-    def succeeded(self, worker_index: int) -> None:
-        """That model process ran a batch without failure."""
-        self._replica[slots.ANSWERED + worker_index] += 1.0
+        if succeeded is not None:
+            self._replica[slots.ANSWERED + succeeded] += 1.0
 
 
 class Recorder:

@@ -18,7 +18,6 @@ from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from batchedapi_serving.ipc.arena import Arena
 from batchedapi_serving.ipc.frames import (
     BrokenFrameError,
     FrameReader,
@@ -26,6 +25,7 @@ from batchedapi_serving.ipc.frames import (
     encode_frame,
     read_frames,
 )
+from batchedapi_serving.ipc.shared_memory import SharedMemory
 from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.processes import EXIT_UNFIT
 
@@ -78,16 +78,16 @@ def serve_lane(path: Path, runner: BatchRunner, hello: Mapping[str, Any]) -> Non
         UnfitError: the process has to end; the batch is not answered, and run again elsewhere.
     """
     supervisor = os.getppid()
-    arena = Arena.create()
+    shared = SharedMemory.create()
     while True:
         try:
             with _connected(path, supervisor) as connection:
-                connection.sendall(encode_frame({"hello": {**hello, **arena.hello()}}))
+                connection.sendall(encode_frame({"hello": {**hello, **shared.hello()}}))
                 for meta, payload in read_frames(connection):
-                    result, buffers = runner.run(meta, arena.view(meta, payload))
+                    result, buffers = runner.run(meta, shared.view(meta, payload))
                     if "unfit" in result:
                         raise UnfitError(result["error"])
-                    connection.sendall(arena.encode(result, buffers))
+                    connection.sendall(shared.encode(result, buffers))
         except ConnectionError as error:
             log.debug("lane reconnects", extra={"error": repr(error)})
             time.sleep(RECONNECT_SECONDS)

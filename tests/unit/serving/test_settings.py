@@ -98,7 +98,7 @@ def test_the_files_of_a_replica_lie_in_its_folder(tmp_path: Path, value: Replica
     files = [
         local.metrics_path,
         local.lanes_path,
-        local.desk_path,
+        local.engine_path,
         local.failure_path(0),
         local.failure_path(1),
     ]

@@ -1,4 +1,4 @@
-"""What a web process tells its supervisor, and who is at its desk when arrivals are recorded."""
+"""What a web process tells its supervisor, and who is at its engine when arrivals are recorded."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ import pytest
 from batchedapi_serving.dispatch.dispatcher import Dispatcher
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.predictor import MethodSpec, Tensor
-from batchedapi_serving.recording.desk import RecordingDesk
+from batchedapi_serving.recording.engine import RecordingEngine
 from batchedapi_serving.settings import RecordingSettings
 from batchedapi_serving.web_process import ControlLine, queue_here
 from dispatching import replica_settings
@@ -98,7 +98,7 @@ async def test_without_a_recording_the_desk_is_the_dispatcher_itself(
     settings = replica_settings(runtime=str(tmp_path))
 
     async with queue_here(settings, memory(), control) as backend:
-        assert isinstance(backend.desk, Dispatcher)
+        assert isinstance(backend.engine, Dispatcher)
 
 
 async def test_requests_of_all_web_processes_come_to_a_desk_that_records(
@@ -111,10 +111,10 @@ async def test_requests_of_all_web_processes_come_to_a_desk_that_records(
     )
 
     async with queue_here(settings, memory(), control) as backend:
-        assert isinstance(backend.desk, RecordingDesk)
+        assert isinstance(backend.engine, RecordingEngine)
         further: Any = backend.emptied.__self__  # type: ignore[attr-defined]  # the server of further web processes
-        assert backend.desk is further.desk
-        backend.desk._arrivals.arrived(1.0, 2, None, "predict")
+        assert backend.engine is further.engine
+        backend.engine._arrivals.arrived(1.0, 2, None, "predict")
         await asyncio.sleep(0)
 
     assert '{"t": 1.000000, "rows": 2, "shape": null, "method": "predict"}\n' == record.read_text()
@@ -128,4 +128,4 @@ async def test_a_recording_that_cannot_go_on_leaves_the_desk_as_it_is(
     settings = replica_settings(runtime=str(tmp_path), recording=gone)
 
     async with queue_here(settings, memory(), control) as backend:
-        assert isinstance(backend.desk, Dispatcher)
+        assert isinstance(backend.engine, Dispatcher)

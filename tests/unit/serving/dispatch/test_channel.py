@@ -13,12 +13,12 @@ import orjson
 import pytest
 
 from batchedapi_core.batching import Batch, Client, Request
-from batchedapi_serving.codecs import Decoded, codec_for
+from batchedapi_serving.codecs import DecodedRequest, codec_for
 from batchedapi_serving.codecs.results import Item, ItemResults
 from batchedapi_serving.dispatch.channel import ModelChannel
-from batchedapi_serving.dispatch.desk import AnswerTo, Line, Ticket
-from batchedapi_serving.dispatch.lanes import Runner
-from batchedapi_serving.dispatch.remote import RemoteLine
+from batchedapi_serving.dispatch.engine import Caller, RequestHandle, ServedMethod
+from batchedapi_serving.dispatch.lane_connection import Runner
+from batchedapi_serving.dispatch.remote import RemoteMethod
 from batchedapi_serving.errors import NoSuchRouteError, QueueFullError, ServingError
 from batchedapi_serving.ipc.frames import (
     BrokenFrameError,
@@ -40,21 +40,21 @@ SPECS = {
 }
 
 
-def line_of(spec: MethodSpec) -> Line:
-    """As a desk has it."""
+def line_of(spec: MethodSpec) -> ServedMethod:
+    """As an engine has it."""
     settings = MethodSettings(spec.name, None, None, BatchingSettings())
-    return RemoteLine(spec, codec_for(spec, settings, "api"))
+    return RemoteMethod(spec, codec_for(spec, settings, "api"))
 
 
 class Slip:
-    """A request at the desk."""
+    """A request at the engine."""
 
     def __init__(
-        self, decoded: Decoded, client: Client, asker: AnswerTo, timeout: float | None
+        self, decoded: DecodedRequest, client: Client, caller: Caller, timeout: float | None
     ) -> None:
         self.decoded = decoded
         self.client = client
-        self.asker = asker
+        self.caller = caller
         self.timeout = timeout
         self.done = False
 
@@ -63,7 +63,7 @@ class Slip:
         items = [Item(200, "json", b"%d" % i) for i in range(self.decoded.rows)]
         self.done = True
         reply = self.decoded.reply
-        self.asker.deliver(reply.answer(ItemResults(items), 0, self.decoded.rows, None))
+        self.caller.deliver(reply.answer(ItemResults(items), 0, self.decoded.rows, None))
 
 
 class Owner:
@@ -73,52 +73,52 @@ class Owner:
         self.methods: Mapping[str, MethodSpec] = SPECS
         self.default: str | None = None
         self.slips: list[Slip] = []
-        self.cancelled: list[Ticket] = []
+        self.cancelled: list[RequestHandle] = []
         self.gone: list[Client] = []
         self.finished: list[tuple[Batch, Meta, bytes]] = []
-        self.askers: dict[int, AnswerTo | None] = {}
+        self.callers: dict[int, Caller | None] = {}
         self.refuse: ServingError | None = None
 
-    def line(self, method: str | None) -> Line:
-        """See Desk."""
+    def served(self, method: str | None) -> ServedMethod:
+        """See Engine."""
         if method not in SPECS:
             raise NoSuchRouteError(f"there is no method {method!r}")
         return line_of(SPECS[method])
 
     def submit(
         self,
-        line: Line,
-        decoded: Decoded,
+        served: ServedMethod,
+        decoded: DecodedRequest,
         client: Client,
-        asker: AnswerTo,
+        caller: Caller,
         timeout: float | None = None,
-    ) -> Ticket:
-        """See Desk."""
-        del line
+    ) -> RequestHandle:
+        """See Engine."""
+        del served
         if self.refuse is not None:
             raise self.refuse
-        self.slips.append(Slip(decoded, client, asker, timeout))
+        self.slips.append(Slip(decoded, client, caller, timeout))
         return self.slips[-1]
 
-    def cancel(self, ticket: Ticket, status: int = 499) -> None:
-        """See Desk."""
+    def cancel(self, handle: RequestHandle, status: int = 499) -> None:
+        """See Engine."""
         assert status == 499
-        assert isinstance(ticket, Slip)
-        ticket.done = True
-        self.cancelled.append(ticket)
+        assert isinstance(handle, Slip)
+        handle.done = True
+        self.cancelled.append(handle)
 
     def disconnected(self, client: Client) -> None:
-        """See Desk."""
+        """See Engine."""
         self.gone.append(client)
 
     def run_finished(self, runner: Runner, batch: Batch, meta: Meta, payload: bytes) -> None:
-        """See RunnerOwner."""
+        """See Done."""
         assert (runner.worker_index, runner.pid) == (3, 77)
         self.finished.append((batch, meta, payload))
 
-    def asker_of(self, request: Request) -> AnswerTo | None:
+    def caller_of(self, request: Request) -> Caller | None:
         """See CallOwner."""
-        return self.askers[request.id]
+        return self.callers[request.id]
 
 
 class Ends:
@@ -191,16 +191,16 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 def started(
-    both: Ends, *askers: AnswerTo | None, method: str = "outer", deadline: float = math.inf
+    both: Ends, *callers: Caller | None, method: str = "outer", deadline: float = math.inf
 ) -> Batch:
-    """A call of `method` that runs now, with one row of each asker."""
+    """A call of `method` that runs now, with one row of each caller."""
     requests = []
-    for asker in askers or (None,):
-        number = len(both.owner.askers)
-        both.owner.askers[number] = asker
+    for caller in callers or (None,):
+        number = len(both.owner.callers)
+        both.owner.callers[number] = caller
         requests.append(Request(number, method, 1, 1, Client(), NOW, deadline))
     batch = Batch(method, requests, "full")
-    both.channel.run(batch, {"method": method, "rows": batch.rows}, [b"x"])
+    both.channel.run(batch, {"method": method, "rows": batch.rows}, [b"x"], both.owner.run_finished)
     return batch
 
 
@@ -278,7 +278,7 @@ async def test_methods_that_would_wait_in_a_circle_are_refused() -> None:
         outer = (await both.frame()).meta["call"]
         both.submit(1, outer)
         (slip,) = both.owner.slips
-        started(both, None, slip.asker, method="items")  # runs it with somebody else's row
+        started(both, None, slip.caller, method="items")  # runs it with somebody else's row
         inner = (await both.frame()).meta["call"]
         both.submit(2, inner, method="outer")
 
@@ -382,4 +382,4 @@ async def test_every_submit_is_answered_exactly_once(seed: int) -> None:
 
         assert sorted(expected - forgotten) == sorted(answered)
         assert await both.quiet()
-        assert not both.channel._tickets
+        assert not both.channel._handles

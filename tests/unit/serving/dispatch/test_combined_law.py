@@ -106,8 +106,8 @@ class Observed(World):
             methods=list(zip(specs, calls, strict=True)), max_batch_size=None, restart=0.1,
             timeout=TIMEOUT, receipts=Receipts.ALL, **options,
         )  # fmt: skip
-        for group in self.dispatcher._groups:
-            group.lost = self._counting(group.lost)  # type: ignore[method-assign]  # to count them
+        for executor in self.dispatcher._executors:
+            executor.lost = self._counting(executor.lost)  # type: ignore[method-assign]  # to count them
 
     def _counting(self, lost: Any) -> Any:
         def counted(*args: Any, **kwargs: Any) -> None:
@@ -215,11 +215,11 @@ class History:
             assert {method} == {method_of[item["id"]] for item in items}
             assert len({item["shape"] for item in items}) == 1
             assert all(at < self.world.deadlines[item["id"]] for item in items)
-            line = self.world.dispatcher.line(method)
+            served = self.world.dispatcher.served(method)
             if (
-                not line.method.memory.any
+                not served.method.memory.any
             ):  # else a row larger than the limit of then counts as that much
-                assert sum(item["size"] for item in items) <= line.batcher.policy.max_batch_size
+                assert sum(item["size"] for item in items) <= served.batcher.policy.max_batch_size
 
     def _receipts_name_batches_that_ran(self) -> None:
         mine: dict[str, int] = defaultdict(int)
@@ -250,14 +250,14 @@ class History:
     def _nothing_is_left(self) -> None:
         world = self.world
         world.dispatcher.update_gauges()
-        assert len(world.dispatcher._jobs) == 0
+        assert len(world.dispatcher._in_flight.by_id) == 0
         for index, method in enumerate(METHODS):
-            batcher = world.dispatcher.line(method).batcher
-            assert (0, 0) == (batcher.running_size, batcher.queued_size)
-            assert batcher.lanes == batcher.free_lanes
+            batcher = world.dispatcher.served(method).batcher
+            assert (0, 0) == (batcher.running_size, batcher.queue.size)
+            assert batcher.lanes.total == batcher.lanes.free
             for gauge in (slots.QUEUE_ROWS, slots.IN_FLIGHT):
                 assert world.counted(gauge, index) == 0
-        assert len(world.lanes) == world.dispatcher.line("predict").batcher.lanes
+        assert len(world.lanes) == world.dispatcher.served("predict").batcher.lanes.total
 
 
 @SETTINGS

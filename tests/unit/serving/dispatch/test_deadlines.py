@@ -160,14 +160,14 @@ async def test_everybody_is_answered_at_the_deadline_or_before(
         if one.answers:
             assert one.at <= at + own + 0.002
             assert one.status == 200 or one.at >= at + own / 2 - 0.002
-    jobs = world.dispatcher._jobs
-    assert (0, []) == (len(jobs), jobs._by_deadline)
+    jobs = world.dispatcher._in_flight
+    assert (0, []) == (len(jobs.by_id), jobs._by_deadline)
 
 
 async def test_answered_requests_with_a_timeout_are_not_kept_until_then() -> None:
     """A million answered requests with a deadline in an hour would be a million in memory."""
     world = World(seconds=lambda _: 0.0, batch_interval=0.0, timeout=None)
-    held = world.dispatcher._jobs
+    held = world.dispatcher._in_flight
     world.ask("first", timeout=3600.0)
     for n in range(2000):
         world.ask(n, timeout=3600.0)

@@ -157,7 +157,7 @@ async def test_a_first_burst_is_taken_whole(warm_up: Any, lanes: int) -> None:
 async def test_each_process_says_once_what_its_warm_up_took() -> None:
     """Over whichever of its connections is first; that of a replacement counts as well."""
     world = World(threads=4, restart=0.1, warm_up={"predict": [(1, 1, 0.2)]})
-    service = world.dispatcher.line(None).batcher.service
+    service = world.dispatcher.served(None).batcher.service
     assert pytest.approx(0.2) == service.seconds(1)
 
     service.observe(1, 0.1)

@@ -100,9 +100,9 @@ class History:
         answered = sum(self.world.counted(slot) for slot in slots.CODE_SLOT.values())
         assert len(self.asked) == answered
         assert len(self.world.batches) == sum(self.world.reasons().values())
-        batcher = self.world.dispatcher.line(None).batcher
-        assert (0, 0) == (batcher.running_size, batcher.queued_size)
-        assert batcher.lanes == batcher.free_lanes == len(self.world.lanes)
+        batcher = self.world.dispatcher.served(None).batcher
+        assert (0, 0) == (batcher.running_size, batcher.queue.size)
+        assert batcher.lanes.total == batcher.lanes.free == len(self.world.lanes)
         self.world.dispatcher.update_gauges()
         for gauge in (slots.QUEUE_ROWS, slots.IN_FLIGHT):
             assert self.world.counted(gauge) == 0

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedapi_core.batching import Receipts, Strategy
-from batchedapi_serving.dispatch.receipts import ReceiptBook, base36, receipt_book
+from batchedapi_serving.dispatch.executor import ReceiptBook, base36, receipt_book
 from dispatching import World
 
 SETTINGS = settings(derandomize=True, database=None, deadline=None, max_examples=60)

@@ -12,7 +12,7 @@ import pytest
 from batchedapi_core.batching import Client, ItemErrorPolicy, LaneChoice, Receipts
 from batchedapi_serving.codecs import (
     Answer,
-    Decoded,
+    DecodedRequest,
     Receipt,
     RequestHead,
     Results,
@@ -21,9 +21,9 @@ from batchedapi_serving.codecs import (
 )
 from batchedapi_serving.codecs.results import Item, ItemResults
 from batchedapi_serving.dispatch import remote
-from batchedapi_serving.dispatch.desk import AnswerTo, Line, Ticket
-from batchedapi_serving.dispatch.desk_server import DeskServer
-from batchedapi_serving.dispatch.remote import RemoteDesk, RemoteLine
+from batchedapi_serving.dispatch.engine import Caller, RequestHandle, ServedMethod
+from batchedapi_serving.dispatch.engine_server import EngineServer
+from batchedapi_serving.dispatch.remote import RemoteEngine, RemoteMethod
 from batchedapi_serving.errors import (
     NoSuchRouteError,
     NotReadyError,
@@ -54,35 +54,35 @@ def settings_in(runtime: str, **changes: object) -> ReplicaSettings:
 
 
 class Slip:
-    """A request at the desk under test."""
+    """A request at the engine under test."""
 
-    def __init__(self, decoded: Decoded, client: Client, asker: AnswerTo) -> None:
+    def __init__(self, decoded: DecodedRequest, client: Client, caller: Caller) -> None:
         self.decoded = decoded
         self.client = client
-        self.asker = asker
+        self.caller = caller
         self.done = False
 
     def answer(self, receipt: Receipt | None = None) -> None:
         """Answer each row with itself."""
         items = ItemResults([Item(200, "json", row) for row in self.decoded.payload])
         self.done = True
-        self.asker.deliver(self.decoded.reply.answer(items, 0, self.decoded.rows, receipt))
+        self.caller.deliver(self.decoded.reply.answer(items, 0, self.decoded.rows, receipt))
 
     def fail(self, error: ServingError) -> None:
         """Answer with an error."""
         self.done = True
-        self.asker.deliver(self.decoded.reply.problem(error, self.asker.request_id()))
+        self.caller.deliver(self.decoded.reply.problem(error, self.caller.request_id()))
 
 
 class FirstDesk:
-    """The desk of the first web process, which answers when the test says so."""
+    """The engine of the first web process, which answers when the test says so."""
 
     def __init__(self, settings: ReplicaSettings) -> None:
         spec = MethodSpec("predict", batched=True, max_batch_size=8)
         codec = codec_for(spec, settings.of_method("predict"), settings.name)
         self.methods: Mapping[str, MethodSpec] = {"predict": spec}
         self.default: str | None = "predict"
-        self._line = RemoteLine(spec, codec)
+        self._line = RemoteMethod(spec, codec)
         self.slips: list[Slip] = []
         self.cancelled: list[Slip] = []
         self.told: list[int] = []
@@ -91,42 +91,42 @@ class FirstDesk:
         self.refuse: ServingError | None = None
         self.on_submit: Callable[[Slip], None] = lambda _: None
 
-    def line(self, method: str | None) -> Line:
-        """See Desk."""
+    def served(self, method: str | None) -> ServedMethod:
+        """See Engine."""
         if method not in {None, "predict"}:
             raise NoSuchRouteError(f"no {method}")
         return self._line
 
     def submit(
         self,
-        line: Line,
-        decoded: Decoded,
+        served: ServedMethod,
+        decoded: DecodedRequest,
         client: Client,
-        asker: AnswerTo,
+        caller: Caller,
         timeout: float | None = None,
-    ) -> Ticket:
-        """See Desk."""
-        del line, timeout
+    ) -> RequestHandle:
+        """See Engine."""
+        del served, timeout
         if self.refuse is not None:
             raise self.refuse
-        slip = Slip(decoded, client, asker)
+        slip = Slip(decoded, client, caller)
         self.slips.append(slip)
         self.on_submit(slip)
         return slip
 
-    def cancel(self, ticket: Ticket, status: int = 499) -> None:
-        """See Desk."""
-        assert isinstance(ticket, Slip)
-        ticket.done = True
+    def cancel(self, handle: RequestHandle, status: int = 499) -> None:
+        """See Engine."""
+        assert isinstance(handle, Slip)
+        handle.done = True
         self.told.append(status)
-        self.cancelled.append(ticket)
+        self.cancelled.append(handle)
 
     def disconnected(self, client: Client) -> None:
-        """See Desk."""
+        """See Engine."""
         self.gone.append(client)
 
 
-class Asker:
+class Waiting:
     """A client's connection, and how often it was answered."""
 
     def __init__(self) -> None:
@@ -134,12 +134,12 @@ class Asker:
         self.answered = asyncio.Event()
 
     def deliver(self, answer: Answer) -> None:
-        """See AnswerTo."""
+        """See Caller."""
         self.answers.append(answer)
         self.answered.set()
 
     def request_id(self) -> str | None:
-        """See AnswerTo."""
+        """See Caller."""
         return "r-1"
 
     async def answer(self) -> Answer:
@@ -150,22 +150,22 @@ class Asker:
 
 
 class Replica:
-    """A first web process, as far as its desk goes, and one further."""
+    """A first web process, as far as its engine goes, and one further."""
 
     def __init__(self, settings: ReplicaSettings) -> None:
         self.settings = settings
-        self.desk = FirstDesk(settings)
+        self.engine = FirstDesk(settings)
         self.codes: list[int] = []
         self.known = asyncio.Event()
-        self.remote = RemoteDesk(settings, self.known.set)
-        self.server = DeskServer(self.desk, self.codes.append)
+        self.remote = RemoteEngine(settings, self.known.set)
+        self.server = EngineServer(self.engine, self.codes.append)
         self._listening: asyncio.Server | None = None
 
     async def open(self) -> None:
         """Listen."""
-        self.settings.desk_path.unlink(missing_ok=True)
+        self.settings.engine_path.unlink(missing_ok=True)
         self._listening = await asyncio.get_running_loop().create_unix_server(
-            self.server.protocol, str(self.settings.desk_path)
+            self.server.protocol, str(self.settings.engine_path)
         )
 
     async def end(self) -> None:
@@ -176,19 +176,19 @@ class Replica:
                 connection._transport.abort()
         await until(lambda: not self.server.connections)
 
-    def ask(self, body: bytes, client: Client | None = None) -> tuple[Asker, Ticket]:
+    def ask(self, body: bytes, client: Client | None = None) -> tuple[Waiting, RequestHandle]:
         """A client's request at the further web process."""
-        asker = Asker()
-        line = self.remote.line(None)
-        decoded = line.codec.decode(Wire.PLAIN, HEAD, body)
-        return asker, self.remote.submit(line, decoded, client or Client(), asker)
+        caller = Waiting()
+        served = self.remote.served(None)
+        decoded = served.codec.decode(Wire.PLAIN, HEAD, body)
+        return caller, self.remote.submit(served, decoded, client or Client(), caller)
 
-    def all_answered(self, tickets: list[Ticket]) -> bool:
+    def all_answered(self, handles: list[RequestHandle]) -> bool:
         """Answer what the first web process has been asked; some may still be on its way."""
-        for slip in self.desk.slips:
+        for slip in self.engine.slips:
             if not slip.done:
                 slip.answer()
-        return all(ticket.done for ticket in tickets)
+        return all(handle.done for handle in handles)
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -218,42 +218,42 @@ async def replica(**changes: object) -> AsyncIterator[Replica]:
 async def test_a_forwarded_request_is_answered_as_its_client_asked() -> None:
     """N13, D05: decoded and encoded where the client is, batched where the queue is."""
     async with replica() as both:
-        asker, ticket = both.ask(b'{"instances": [{"a": 1}, 2]}')
-        await until(lambda: bool(both.desk.slips))
-        both.desk.slips[0].answer()
+        caller, handle = both.ask(b'{"instances": [{"a": 1}, 2]}')
+        await until(lambda: bool(both.engine.slips))
+        both.engine.slips[0].answer()
 
-        answer = await asker.answer()
+        answer = await caller.answer()
 
         assert (200, b'{"predictions":[{"a":1},2]}') == (answer.status, answer.body)
-        assert ticket.done
-        assert 2 == both.desk.slips[0].decoded.rows
+        assert handle.done
+        assert 2 == both.engine.slips[0].decoded.rows
 
 
-async def test_requests_of_all_web_processes_are_at_one_desk() -> None:
+async def test_requests_of_all_web_processes_are_at_one_engine() -> None:
     """D18, N15: one queue, so that one batch holds rows of all."""
     async with replica() as both:
-        second = RemoteDesk(both.settings, lambda: None)
+        second = RemoteEngine(both.settings, lambda: None)
         running = asyncio.create_task(second.run())
         await until(lambda: bool(second.methods))
-        line = second.line("predict")
-        asker = Asker()
+        served = second.served("predict")
+        caller = Waiting()
 
-        second.submit(line, line.codec.decode(Wire.PLAIN, HEAD, b"1"), Client(), asker)
+        second.submit(served, served.codec.decode(Wire.PLAIN, HEAD, b"1"), Client(), caller)
         both.ask(b"2")
-        await until(lambda: len(both.desk.slips) == 2)
+        await until(lambda: len(both.engine.slips) == 2)
 
-        assert [[b"1"], [b"2"]] == sorted(slip.decoded.payload for slip in both.desk.slips)
+        assert [[b"1"], [b"2"]] == sorted(slip.decoded.payload for slip in both.engine.slips)
         running.cancel()
 
 
 async def test_a_receipt_reaches_the_client() -> None:
     """F8: which batch a request rode in is known where the queue is."""
     async with replica(receipts=Receipts.ALL) as both:
-        asker, _ = both.ask(b"1")
-        await until(lambda: bool(both.desk.slips))
-        both.desk.slips[0].answer(RECEIPT)
+        caller, _ = both.ask(b"1")
+        await until(lambda: bool(both.engine.slips))
+        both.engine.slips[0].answer(RECEIPT)
 
-        answer = await asker.answer()
+        answer = await caller.answer()
 
         assert (b"x-batchedapi-batch-id", b"b-1") in answer.headers
 
@@ -261,37 +261,37 @@ async def test_a_receipt_reaches_the_client() -> None:
 async def test_an_error_has_its_status_and_retry_after_and_the_clients_request_id() -> None:
     """B21: a client cannot tell which web process it is connected to."""
     async with replica() as both:
-        asker, _ = both.ask(b"1")
-        await until(lambda: bool(both.desk.slips))
-        both.desk.slips[0].fail(QueueFullError("full", 7))
+        caller, _ = both.ask(b"1")
+        await until(lambda: bool(both.engine.slips))
+        both.engine.slips[0].fail(QueueFullError("full", 7))
 
-        answer = await asker.answer()
+        answer = await caller.answer()
 
         assert (503, 7) == (answer.status, answer.retry_after)
         assert b'"request_id":"r-1"' in answer.body
 
 
 async def test_a_refused_request_is_answered_and_counted_there() -> None:
-    """The metrics have one writer: what the desk refuses and does not count itself, it is told."""
+    """Metrics have one writer: what the engine refuses and does not count itself, it is told."""
     async with replica() as both:
-        both.desk.refuse = QueueFullError("full", 3)
-        asker, _ = both.ask(b"1")
+        both.engine.refuse = QueueFullError("full", 3)
+        caller, _ = both.ask(b"1")
 
-        answer = await asker.answer()
+        answer = await caller.answer()
 
         assert (503, 3) == (answer.status, answer.retry_after)
         assert [503] == both.codes
 
 
 async def test_an_answer_inside_submit_is_an_answer() -> None:
-    """A desk may answer before submit returns: nothing may be left to cancel afterwards."""
+    """An engine may answer before submit returns: nothing may be left to cancel afterwards."""
     async with replica() as both:
-        both.desk.on_submit = Slip.answer
-        asker, _ = both.ask(b"1")
+        both.engine.on_submit = Slip.answer
+        caller, _ = both.ask(b"1")
 
-        assert 200 == (await asker.answer()).status
+        assert 200 == (await caller.answer()).status
         await both.end()
-        assert [] == both.desk.cancelled
+        assert [] == both.engine.cancelled
 
 
 async def test_errors_decided_here_are_counted_there() -> None:
@@ -307,58 +307,58 @@ async def test_a_client_that_left_is_cancelled_and_forgotten_there() -> None:
     """Its rows are not run, and the queue does not wait for its return."""
     async with replica() as both:
         client = Client()
-        asker, ticket = both.ask(b"1", client)
-        await until(lambda: bool(both.desk.slips))
+        caller, handle = both.ask(b"1", client)
+        await until(lambda: bool(both.engine.slips))
 
-        both.remote.cancel(ticket)
-        both.remote.cancel(ticket)  # twice is harmless
-        await until(lambda: bool(both.desk.gone))
+        both.remote.cancel(handle)
+        both.remote.cancel(handle)  # twice is harmless
+        await until(lambda: bool(both.engine.gone))
 
-        assert both.desk.slips == both.desk.cancelled
-        assert [both.desk.slips[0].client] == both.desk.gone
-        assert [] == asker.answers
+        assert both.engine.slips == both.engine.cancelled
+        assert [both.engine.slips[0].client] == both.engine.gone
+        assert [] == caller.answers
 
 
 async def test_who_was_answered_without_the_queue_is_cancelled_there_and_awaited() -> None:
     """It counts as what it was told, and its connection is there: it may return."""
     async with replica() as both:
-        _, ticket = both.ask(b"1")
-        await until(lambda: bool(both.desk.slips))
+        _, handle = both.ask(b"1")
+        await until(lambda: bool(both.engine.slips))
 
-        both.remote.cancel(ticket, 503)
-        await until(lambda: both.desk.told == [503])
+        both.remote.cancel(handle, 503)
+        await until(lambda: both.engine.told == [503])
 
-        assert [] == both.desk.gone
+        assert [] == both.engine.gone
 
 
 async def test_a_client_that_returns_is_the_same_one_there() -> None:
     """The queue learns when clients return; each request with a new face would teach it nothing."""
     async with replica() as both:
-        both.desk.on_submit = Slip.answer
+        both.engine.on_submit = Slip.answer
         mine, other = Client(), Client()
         for client in (mine, other, mine):
-            asker, _ = both.ask(b"1", client)
-            await asker.answer()
+            caller, _ = both.ask(b"1", client)
+            await caller.answer()
         both.remote.disconnected(mine)
         both.remote.disconnected(mine)
-        await until(lambda: bool(both.desk.gone))
+        await until(lambda: bool(both.engine.gone))
 
-        first, second, third = (slip.client for slip in both.desk.slips)
+        first, second, third = (slip.client for slip in both.engine.slips)
         assert first is third
         assert first is not second
-        assert [first] == both.desk.gone
+        assert [first] == both.engine.gone
 
 
 async def test_requests_outlive_the_process_with_the_queue() -> None:
     """S23: those that were there are handed to its replacement, and so are new ones."""
     async with replica() as both:
         before, _ = both.ask(b"1")
-        left, ticket = both.ask(b"2")
-        await until(lambda: len(both.desk.slips) == 2)
+        left, handle = both.ask(b"2")
+        await until(lambda: len(both.engine.slips) == 2)
         await both.end()
         after, _ = both.ask(b"3")
-        both.remote.cancel(ticket)
-        both.desk.on_submit = Slip.answer
+        both.remote.cancel(handle)
+        both.engine.on_submit = Slip.answer
 
         await both.open()
 
@@ -369,42 +369,42 @@ async def test_requests_outlive_the_process_with_the_queue() -> None:
 async def test_a_request_in_two_deaths_of_the_queue_is_not_tried_again() -> None:
     """It may be what the process dies of."""
     async with replica() as both:
-        asker, ticket = both.ask(b"1")
-        await until(lambda: len(both.desk.slips) == 1)
+        caller, handle = both.ask(b"1")
+        await until(lambda: len(both.engine.slips) == 1)
         await both.end()
         await both.open()
-        await until(lambda: len(both.desk.slips) == 2)
+        await until(lambda: len(both.engine.slips) == 2)
         await both.end()
 
-        answer = await asker.answer()
+        answer = await caller.answer()
 
         assert (503, True) == (answer.status, answer.retry_after >= 1)
-        assert ticket.done
+        assert handle.done
 
 
 async def test_who_cannot_wait_for_a_replacement_is_told_at_once() -> None:
     """503 with Retry-After now is of more use than 504 later."""
     async with replica(timeout=3.0) as both:
-        asker, _ = both.ask(b"1")
-        await until(lambda: bool(both.desk.slips))
+        caller, _ = both.ask(b"1")
+        await until(lambda: bool(both.engine.slips))
 
         await both.end()
 
-        assert 503 == (await asker.answer()).status
+        assert 503 == (await caller.answer()).status
         with pytest.raises(NotReadyError):
             both.ask(b"2")
 
 
 async def test_nobody_waits_for_ever_for_a_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A replica that stops replaces nothing; what was told is counted once there is a desk."""
+    """A replica that stops replaces nothing; what was told is counted once there is an engine."""
     monkeypatch.setattr(remote, "_HELD_SECONDS", 0.1)
     async with replica() as both:
-        asker, _ = both.ask(b"1")
-        await until(lambda: bool(both.desk.slips))
+        caller, _ = both.ask(b"1")
+        await until(lambda: bool(both.engine.slips))
         await both.end()
         held, _ = both.ask(b"2")
 
-        assert [503, 503] == [(await one.answer()).status for one in (asker, held)]
+        assert [503, 503] == [(await one.answer()).status for one in (caller, held)]
         with pytest.raises(NotReadyError):
             both.ask(b"3")
         both.remote.answered(503)  # as the web does for what is raised
@@ -417,12 +417,12 @@ async def test_when_a_web_process_dies_its_requests_are_not_run() -> None:
     async with replica() as both:
         both.ask(b"1")
         both.ask(b"2")
-        await until(lambda: len(both.desk.slips) == 2)
+        await until(lambda: len(both.engine.slips) == 2)
 
         await both.end()
 
-        assert both.desk.slips == both.desk.cancelled
-        assert {id(slip.client) for slip in both.desk.slips} == {id(c) for c in both.desk.gone}
+        assert both.engine.slips == both.engine.cancelled
+        assert {id(slip.client) for slip in both.engine.slips} == {id(c) for c in both.engine.gone}
 
 
 async def test_the_last_web_process_to_go_ends_the_drain() -> None:
@@ -442,22 +442,22 @@ async def test_methods_are_told_once_they_are_known() -> None:
     """Web processes start before the model is loaded: 503 until then, and no restart needed."""
     with tempfile.TemporaryDirectory() as runtime:
         both = Replica(settings_in(runtime))
-        methods, both.desk.methods = both.desk.methods, {}
+        methods, both.engine.methods = both.engine.methods, {}
         await both.open()
         running = asyncio.create_task(both.remote.run())
         await until(lambda: bool(both.server.connections))
         with pytest.raises(NotReadyError):
-            both.remote.line(None)
+            both.remote.served(None)
         assert {} == both.remote.methods
 
-        both.desk.methods = methods
+        both.engine.methods = methods
         both.server.ready()
         await asyncio.wait_for(both.known.wait(), 60)
 
         assert methods == both.remote.methods
         assert "predict" == both.remote.default
         with pytest.raises(NoSuchRouteError, match="no method 'other'; there are predict"):
-            both.remote.line("other")
+            both.remote.served("other")
         running.cancel()
         await both.end()
 
@@ -477,7 +477,7 @@ async def test_every_request_is_answered_exactly_once(seed: int) -> None:
     """Law: whatever the order of answers, departures and deaths of the process with the queue."""
     rng = random.Random(seed)
     async with replica() as both:
-        asked: list[tuple[Asker, Ticket]] = []
+        asked: list[tuple[Waiting, RequestHandle]] = []
         left: set[int] = set()
         for step in range(150):
             match rng.choice(["ask", "ask", "ask", "answer", "leave", "rest", "die"]):
@@ -485,7 +485,7 @@ async def test_every_request_is_answered_exactly_once(seed: int) -> None:
                     with contextlib.suppress(ServingError):
                         asked.append(both.ask(b"%d" % step))
                 case "answer":
-                    waiting = [slip for slip in both.desk.slips if not slip.done]
+                    waiting = [slip for slip in both.engine.slips if not slip.done]
                     if waiting:
                         rng.choice(waiting).answer()
                 case "leave" if asked:
@@ -501,11 +501,11 @@ async def test_every_request_is_answered_exactly_once(seed: int) -> None:
                 case _:
                     await asyncio.sleep(0.001)
 
-        await until(lambda: both.all_answered([ticket for _, ticket in asked]))
+        await until(lambda: both.all_answered([handle for _, handle in asked]))
 
-        counts = [len(asker.answers) for asker, _ in asked]
+        counts = [len(caller.answers) for caller, _ in asked]
         assert [0 if i in left else 1 for i in range(len(asked))] == counts
-        assert not both.remote._asks
+        assert not both.remote._forwarded
 
 
 async def test_a_tensor_goes_there_as_its_bytes(tmp_path: Path) -> None:
@@ -513,13 +513,13 @@ async def test_a_tensor_goes_there_as_its_bytes(tmp_path: Path) -> None:
     del tmp_path
     async with replica() as both:
         body = b'{"instances": [%b]}' % b",".join(b'"%04d"' % i for i in range(1000))
-        asker, _ = both.ask(body)
-        await until(lambda: bool(both.desk.slips))
+        caller, _ = both.ask(body)
+        await until(lambda: bool(both.engine.slips))
 
-        assert 1000 == both.desk.slips[0].decoded.rows
-        assert b'"0999"' == both.desk.slips[0].decoded.payload[-1]
-        both.desk.slips[0].answer()
-        assert 200 == (await asker.answer()).status
+        assert 1000 == both.engine.slips[0].decoded.rows
+        assert b'"0999"' == both.engine.slips[0].decoded.payload[-1]
+        both.engine.slips[0].answer()
+        assert 200 == (await caller.answer()).status
 
 
 def test_results_join() -> None:

@@ -97,9 +97,9 @@ async def test_predict_is_the_default_and_other_names_are_told() -> None:
         world.dispatcher.default,
         dict(world.dispatcher.methods),
     )
-    assert world.dispatcher.line(None) is world.dispatcher.line("predict")
+    assert world.dispatcher.served(None) is world.dispatcher.served("predict")
     with pytest.raises(NoSuchRouteError, match="'x'; there are predict, embed"):
-        world.dispatcher.line("x")
+        world.dispatcher.served("x")
 
 
 async def test_without_a_default_a_method_must_be_named() -> None:
@@ -109,7 +109,7 @@ async def test_without_a_default_a_method_must_be_named() -> None:
 
     assert world.dispatcher.default is None
     with pytest.raises(NoSuchRouteError, match="name a method"):
-        world.dispatcher.line(None)
+        world.dispatcher.served(None)
 
 
 async def test_before_the_first_model_is_ready_there_is_no_line() -> None:
@@ -118,7 +118,7 @@ async def test_before_the_first_model_is_ready_there_is_no_line() -> None:
 
     for name in (None, "predict", "x"):
         with pytest.raises(NotReadyError):
-            world.dispatcher.line(name)
+            world.dispatcher.served(name)
 
 
 async def test_the_supervisor_is_told_the_methods_once() -> None:

@@ -237,8 +237,7 @@ def test_every_worker_counts_what_it_answered_without_failure() -> None:
     """What tells the supervisor that a restarted process is good."""
     memory, recorder = ready()
 
-    recorder.executed(1, 1, 1, 0.1)
-    recorder.succeeded(5)
+    recorder.executed(1, 1, 1, 0.1, 5)
 
     assert memory[slots.ANSWERED + 5] == 1
     assert memory[slots.ANSWERED + 4] == 0

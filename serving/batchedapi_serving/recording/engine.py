@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from batchedapi_core.batching import Client
-from batchedapi_serving.codecs import Decoded
-from batchedapi_serving.dispatch.desk import AnswerTo, Desk, Line, Ticket
+from batchedapi_serving.codecs import DecodedRequest
+from batchedapi_serving.dispatch.engine import Caller, Engine, RequestHandle, ServedMethod
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.recording.file import RecordFile, UnwrittenError
 from batchedapi_serving.settings import RecordingSettings
@@ -142,51 +142,51 @@ def _text(key: Hashable) -> str:
     return json.dumps(key)
 
 
-# The desk of a replica that records: the dispatcher's, and a note of everybody who comes to it.
+# The engine of a replica that records: the dispatcher's, and a note of everybody who comes to it.
 
 
-class RecordingDesk:
-    """See Desk. Notes requests before they are let in or refused: a load is both."""
+class RecordingEngine:
+    """See Engine. Notes requests before they are let in or refused: a load is both."""
 
     def __init__(
-        self, desk: Desk, arrivals: ArrivalLog, now: Callable[[], float] = time.monotonic
+        self, engine: Engine, arrivals: ArrivalLog, now: Callable[[], float] = time.monotonic
     ) -> None:
-        self._desk = desk
+        self._engine = engine
         self._arrivals = arrivals
         self._now = now
-        self.line = desk.line
-        self.cancel = desk.cancel
-        self.disconnected = desk.disconnected
+        self.served = engine.served
+        self.cancel = engine.cancel
+        self.disconnected = engine.disconnected
 
     @property
     def methods(self) -> Mapping[str, MethodSpec]:
-        """See Desk."""
-        return self._desk.methods
+        """See Engine."""
+        return self._engine.methods
 
     @property
     def default(self) -> str | None:
-        """See Desk."""
-        return self._desk.default
+        """See Engine."""
+        return self._engine.default
 
     def submit(
         self,
-        line: Line,
-        decoded: Decoded,
+        served: ServedMethod,
+        decoded: DecodedRequest,
         client: Client,
-        asker: AnswerTo,
+        caller: Caller,
         timeout: float | None = None,
-    ) -> Ticket:
-        """See Desk."""
-        self._arrivals.arrived(self._now(), decoded.rows, decoded.shapes, line.spec.name)
-        return self._desk.submit(line, decoded, client, asker, timeout)
+    ) -> RequestHandle:
+        """See Engine."""
+        self._arrivals.arrived(self._now(), decoded.rows, decoded.shapes, served.spec.name)
+        return self._engine.submit(served, decoded, client, caller, timeout)
 
     def close(self) -> None:
         """Nobody comes any more."""
         self._arrivals.close()
 
 
-def recording_desk(desk: Desk, recording: RecordingSettings) -> RecordingDesk | None:
-    """A desk that records from now on; the process of the one before may have been killed.
+def recording_engine(engine: Engine, recording: RecordingSettings) -> RecordingEngine | None:
+    """An engine that records from now on; the process of the one before may have been killed.
 
     None where the file cannot be opened any more: a recording is not worth a replica.
     """
@@ -197,4 +197,4 @@ def recording_desk(desk: Desk, recording: RecordingSettings) -> RecordingDesk | 
         return None
     arrivals = ArrivalLog(file, recording.started)
     arrivals.start()
-    return RecordingDesk(desk, arrivals)
+    return RecordingEngine(engine, arrivals)

@@ -1,13 +1,13 @@
-"""The desk at which a replica takes requests: what a web process sees of the dispatcher.
+"""An engine answers requests: what a web process sees of the dispatcher.
 
-The dispatcher itself is the desk of the first web process; further ones have a desk that forwards.
+The dispatcher itself is that of the first web process; further ones have one that forwards.
 """
 
 from collections.abc import Mapping
 from typing import Final, Generic, Protocol, TypeVar
 
 from batchedapi_core.batching import Client
-from batchedapi_serving.codecs import Answer, Codec, Decoded
+from batchedapi_serving.codecs import Answer, Codec, DecodedRequest
 from batchedapi_serving.errors import NoSuchRouteError, NotReadyError
 from batchedapi_serving.predictor import MethodSpec
 
@@ -18,7 +18,7 @@ STOPPED: Final = "the replica stopped before an answer was there"
 _NOT_READY: Final = "the model is still being loaded; try again in a moment"
 
 
-class AnswerTo(Protocol):
+class Caller(Protocol):
     """Who asked: told the answer exactly once, unless it left before."""
 
     def deliver(self, answer: Answer) -> None:
@@ -32,8 +32,8 @@ class AnswerTo(Protocol):
         """What the client calls the current request, if it says."""
 
 
-class Line(Protocol):
-    """One method's line at the desk."""
+class ServedMethod(Protocol):
+    """A method as the engine serves it."""
 
     @property
     def spec(self) -> MethodSpec:
@@ -44,10 +44,10 @@ class Line(Protocol):
         """Decodes its requests."""
 
 
-L = TypeVar("L", bound=Line)
+L = TypeVar("L", bound=ServedMethod)
 
 
-class Ticket(Protocol):
+class RequestHandle(Protocol):
     """A request that was taken and is not answered yet; given back to cancel it."""
 
     @property
@@ -55,7 +55,7 @@ class Ticket(Protocol):
         """It was answered, or its client left."""
 
 
-class Desk(Protocol):
+class Engine(Protocol):
     """Where requests are handed in."""
 
     @property
@@ -66,8 +66,8 @@ class Desk(Protocol):
     def default(self) -> str | None:
         """The method that is meant when none is named: `predict`, else the only one."""
 
-    def line(self, method: str | None) -> Line:
-        """The line of `method`; None: of the default.
+    def served(self, method: str | None) -> ServedMethod:
+        """What serves `method`; None: of the default.
 
         Raises:
             NotReadyError: no model process has been ready yet.
@@ -76,23 +76,23 @@ class Desk(Protocol):
 
     def submit(
         self,
-        line: Line,
-        decoded: Decoded,
+        served: ServedMethod,
+        decoded: DecodedRequest,
         client: Client,
-        asker: AnswerTo,
+        caller: Caller,
         timeout: float | None = None,
-    ) -> Ticket:
-        """Queue a checked request; `asker.deliver` is called once it is answered.
+    ) -> RequestHandle:
+        """Queue a checked request; `caller.deliver` is called once it is answered.
 
-        `line` is one of this desk's. `timeout` is the client's own, in seconds; the replica's
-        holds as well. `asker` may be answered before this returns.
+        `served` is one of this engine's. `timeout` is the client's own, in seconds; the replica's
+        holds as well. `caller` may be answered before this returns.
 
         Raises:
             QueueFullError: too many requests are in this replica.
             LateError: it would miss `maxLatency`.
         """
 
-    def cancel(self, ticket: Ticket, status: int = CLIENT_LEFT) -> None:
+    def cancel(self, handle: RequestHandle, status: int = CLIENT_LEFT) -> None:
         """What is queued is not run, and nobody is told. Twice is harmless.
 
         The client left, or was answered elsewhere: `status` is what is counted.
@@ -102,32 +102,32 @@ class Desk(Protocol):
         """A connection without a request in flight closed: its next request is not awaited."""
 
 
-class LinesOfDesk(Generic[L]):
-    """What every desk knows of its methods; a base class, for `line` is asked for every request."""
+class MethodTable(Generic[L]):
+    """Methods by name, as every engine has them; a base class, as each request asks for one."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, L] = {}
+        self._served: dict[str, L] = {}
         self._default: str | None = None
 
     @property
     def methods(self) -> Mapping[str, MethodSpec]:
-        """See Desk."""
-        return {name: line.spec for name, line in self._lines.items()}
+        """See Engine."""
+        return {name: served.spec for name, served in self._served.items()}
 
     @property
     def default(self) -> str | None:
-        """See Desk."""
+        """See Engine."""
         return self._default
 
-    def line(self, method: str | None) -> L:
-        """See Desk."""
+    def served(self, method: str | None) -> L:
+        """See Engine."""
         name = self._default if method is None else method
-        line = self._lines.get(name or "")
-        if line is not None:
-            return line
-        if not self._lines:
+        served = self._served.get(name or "")
+        if served is not None:
+            return served
+        if not self._served:
             raise NotReadyError(_NOT_READY)
-        served = ", ".join(self._lines)
+        names = ", ".join(self._served)
         if method is None:
-            raise NoSuchRouteError(f"name a method; there are {served}, and none is the default")
-        raise NoSuchRouteError(f"there is no method {method!r}; there are {served}")
+            raise NoSuchRouteError(f"name a method; there are {names}, and none is the default")
+        raise NoSuchRouteError(f"there is no method {method!r}; there are {names}")

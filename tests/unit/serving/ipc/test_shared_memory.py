@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedapi_serving.ipc.arena import LARGEST, THRESHOLD, Arena, Region
 from batchedapi_serving.ipc.frames import BrokenFrameError, Frame, FrameReader, Meta
+from batchedapi_serving.ipc.shared_memory import LARGEST, THRESHOLD, Region, SharedMemory
 
 SETTINGS = settings(derandomize=True, database=None, deadline=None, max_examples=60)
 
@@ -23,10 +23,10 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs L
 
 
 @contextlib.contextmanager
-def both_sides() -> Iterator[tuple[Arena, Arena]]:
-    """A model process's arena and the dispatcher's, here in one process."""
-    model = Arena.create()
-    dispatcher = Arena.open({"pid": os.getpid(), **model.hello()})
+def both_sides() -> Iterator[tuple[SharedMemory, SharedMemory]]:
+    """A model process's memory and the dispatcher's, here in one process."""
+    model = SharedMemory.create()
+    dispatcher = SharedMemory.open({"pid": os.getpid(), **model.hello()})
     try:
         yield model, dispatcher
     finally:
@@ -40,7 +40,7 @@ def frame_of(data: bytes) -> Frame:
     return frame
 
 
-def sent(sender: Arena, receiver: Arena, meta: Meta, payload: list[bytes]) -> bytes:
+def sent(sender: SharedMemory, receiver: SharedMemory, meta: Meta, payload: list[bytes]) -> bytes:
     """What the other side takes out of what this one encodes."""
     return receiver.take(*frame_of(sender.encode(meta, payload)))
 
@@ -64,11 +64,11 @@ def test_a_payload_is_the_same_whichever_way_it_goes(batches: list[list[int]]) -
 
 
 def test_a_large_payload_is_not_in_the_frame() -> None:
-    """What the arena is for: the socket carries some dozen bytes, not the tensor."""
+    """What shared memory is for: the socket carries some dozen bytes, not the tensor."""
     with both_sides() as (_, dispatcher):
         data = dispatcher.encode({"rows": 1}, [bytes(THRESHOLD)])
 
-        assert ({"rows": 1, "arena": THRESHOLD}, b"") == frame_of(data)
+        assert ({"rows": 1, "shared": THRESHOLD}, b"") == frame_of(data)
         assert len(data) < 100
 
 
@@ -118,19 +118,19 @@ def test_more_than_a_region_may_hold_goes_inline() -> None:
     "hello",
     [
         {},
-        {"pid": 1 << 22, "arena": [3, 4]},
-        {"pid": os.getpid(), "arena": [9999, 9998]},
-        {"pid": os.getpid(), "arena": ["3", 4]},
-        {"pid": os.getpid(), "arena": None},
+        {"pid": 1 << 22, "shared": [3, 4]},
+        {"pid": os.getpid(), "shared": [9999, 9998]},
+        {"pid": os.getpid(), "shared": ["3", 4]},
+        {"pid": os.getpid(), "shared": None},
     ],
     ids=["none", "no process", "no descriptor", "no number", "null"],
 )
 def test_a_hello_that_names_no_memory_means_inline(hello: Meta) -> None:
     """Another PID namespace, a system without memfd: slower, and nothing else."""
-    arena = Arena.open(hello)
+    shared = SharedMemory.open(hello)
 
     assert ({"rows": 1}, bytes(THRESHOLD)) == frame_of(
-        arena.encode({"rows": 1}, [bytes(THRESHOLD)])
+        shared.encode({"rows": 1}, [bytes(THRESHOLD)])
     )
 
 
@@ -152,7 +152,7 @@ def test_the_memory_cannot_be_made_smaller() -> None:
     """Not even by code that the user brought into the model process."""
     with both_sides() as (model, dispatcher):
         sent(model, dispatcher, {}, [bytes(THRESHOLD)])
-        (_, descriptor) = model.hello()["arena"]
+        (_, descriptor) = model.hello()["shared"]
 
         with pytest.raises(PermissionError):
             os.ftruncate(descriptor, 0)
@@ -165,7 +165,7 @@ def test_a_length_that_is_not_there_breaks_the_connection(length: object) -> Non
         sent(model, dispatcher, {}, [bytes(THRESHOLD)])
 
         with pytest.raises(BrokenFrameError):
-            dispatcher.take({"kind": "tensors", "arena": length}, b"")
+            dispatcher.take({"kind": "tensors", "shared": length}, b"")
 
 
 def test_the_other_side_may_die_while_its_memory_is_in_use() -> None:
@@ -176,12 +176,12 @@ def test_the_other_side_may_die_while_its_memory_is_in_use() -> None:
     ours, theirs = socket.socketpair()
     code = """
         import os, socket, sys, time
-        from batchedapi_serving.ipc.arena import Arena
+        from batchedapi_serving.ipc.shared_memory import SharedMemory
         from batchedapi_serving.ipc.frames import encode_frame
-        connection, arena = socket.socket(fileno=int(sys.argv[1])), Arena.create()
-        connection.sendall(encode_frame({"pid": os.getpid(), **arena.hello()}))
+        connection, shared = socket.socket(fileno=int(sys.argv[1])), SharedMemory.create()
+        connection.sendall(encode_frame({"pid": os.getpid(), **shared.hello()}))
         connection.recv(1)
-        connection.sendall(arena.encode({"kind": "tensors"}, [b"q" * 300_000]))
+        connection.sendall(shared.encode({"kind": "tensors"}, [b"q" * 300_000]))
         time.sleep(60)
     """
     child = subprocess.Popen(
@@ -193,21 +193,21 @@ def test_the_other_side_may_die_while_its_memory_is_in_use() -> None:
     with ours:
         reader = FrameReader()
         (hello,) = reader.feed(ours.recv(4096))
-        arena = Arena.open(hello.meta)
+        shared = SharedMemory.open(hello.meta)
         ours.sendall(b"x")
         (frame,) = reader.feed(ours.recv(4096))
-        view = arena.view(*frame)
+        view = shared.view(*frame)
 
         child.kill()
         child.wait()
 
         assert b"q" * 300_000 == bytes(view)
-        assert {"rows": 1, "arena": 400_000} == frame_of(
-            arena.encode({"rows": 1}, [bytes(400_000)])
+        assert {"rows": 1, "shared": 400_000} == frame_of(
+            shared.encode({"rows": 1}, [bytes(400_000)])
         ).meta
         assert before == (set(os.listdir("/dev/shm")) if before else before)  # noqa: PTH208, S108 - see above
         del view
-        arena.close()
+        shared.close()
 
 
 def test_descriptors_are_given_back() -> None:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from batchedapi_core.batching import Client
-from batchedapi_serving.codecs import Answer, Decoded, Receipt, Results
-from batchedapi_serving.dispatch.desk import Desk, Ticket
+from batchedapi_serving.codecs import Answer, DecodedRequest, Receipt, Results
+from batchedapi_serving.dispatch.engine import Engine, RequestHandle
 from batchedapi_serving.dispatch.remote_frames import (
     error_meta,
     hashable,
@@ -21,12 +21,12 @@ from batchedapi_serving.ipc.frames import BrokenFrameError, FrameReader, Meta, e
 log = logging.getLogger(__name__)
 
 
-class DeskServer:
+class EngineServer:
     """Owner of the connections of further web processes."""
 
-    def __init__(self, desk: Desk, answered: Callable[[int], None]) -> None:
-        """`answered` counts a response by its code that the desk has not counted."""
-        self.desk = desk
+    def __init__(self, engine: Engine, answered: Callable[[int], None]) -> None:
+        """`answered` counts a response by its code that the engine has not counted."""
+        self.engine = engine
         self.answered = answered
         self.connections: set[RemoteWeb] = set()
         self._gone = asyncio.Event()
@@ -37,7 +37,7 @@ class DeskServer:
         return RemoteWeb(self)
 
     def ready(self) -> None:
-        """The desk's methods are known: tell them who connected before."""
+        """The engine's methods are known: tell them who connected before."""
         for connection in self.connections:
             connection.say_hello()
 
@@ -57,8 +57,8 @@ class DeskServer:
         await self._gone.wait()
 
 
-class _Forwarded:
-    """One request: who asked, and how it is answered (both AnswerTo and Reply).
+class _RemoteCaller:
+    """One request: who asked, and how it is answered (both Caller and Reply).
 
     Its answers' bodies are frames, encoded when the results are there.
     """
@@ -70,11 +70,11 @@ class _Forwarded:
         self.number = number
 
     def request_id(self) -> str | None:
-        """See AnswerTo; the other side has it."""
+        """See Caller; the other side has it."""
         return None
 
     def deliver(self, answer: Answer) -> None:
-        """See AnswerTo."""
+        """See Caller."""
         self._web.deliver(self.number, answer.body)
 
     def answer(self, results: Results, start: int, stop: int, receipt: Receipt | None) -> Answer:
@@ -92,13 +92,13 @@ class _Forwarded:
 class RemoteWeb(asyncio.Protocol):
     """The connection of one further web process."""
 
-    def __init__(self, server: DeskServer) -> None:
+    def __init__(self, server: EngineServer) -> None:
         self._server = server
-        self._desk = server.desk
+        self._engine = server.engine
         self._reader = FrameReader()
         self._transport: Any = None
         self._clients: dict[int, Client] = {}
-        self._tickets: dict[int, Ticket] = {}
+        self._handles: dict[int, RequestHandle] = {}
 
     def connection_made(self, transport: Any) -> None:
         """It connected; it is told the methods once they are known."""
@@ -108,10 +108,10 @@ class RemoteWeb(asyncio.Protocol):
 
     def say_hello(self) -> None:
         """Tell the methods, if they are known."""
-        methods = self._desk.methods
+        methods = self._engine.methods
         if methods:
             specs = [spec.to_json() for spec in methods.values()]
-            hello = {"methods": specs, "default": self._desk.default}
+            hello = {"methods": specs, "default": self._engine.default}
             self._transport.write(encode_frame({"hello": hello}))
 
     def data_received(self, data: bytes) -> None:
@@ -125,28 +125,28 @@ class RemoteWeb(asyncio.Protocol):
 
     def _take(self, meta: Meta, payload: bytes) -> None:
         match meta:
-            case {"ask": int(number)}:
-                self._ask(number, meta, payload)
+            case {"request": int(number)}:
+                self._submit(number, meta, payload)
             case {"cancel": int(number), "status": int(status)}:
-                ticket = self._tickets.pop(number, None)
-                if ticket is not None:
-                    self._desk.cancel(ticket, status)
+                handle = self._handles.pop(number, None)
+                if handle is not None:
+                    self._engine.cancel(handle, status)
             case {"disconnected": int(number)}:
                 client = self._clients.pop(number, None)
                 if client is not None:
-                    self._desk.disconnected(client)
+                    self._engine.disconnected(client)
             case {"answered": int(code), "times": int(times)}:
                 for _ in range(times):
                     self._server.answered(code)
             case _:
                 raise BrokenFrameError(f"frame with {', '.join(meta)}")
 
-    def _ask(self, number: int, meta: Meta, payload: bytes) -> None:
-        forwarded = _Forwarded(self, number)
+    def _submit(self, number: int, meta: Meta, payload: bytes) -> None:
+        forwarded = _RemoteCaller(self, number)
         shapes, client = meta["shapes"], self._clients.get(meta["client"])
         if client is None:
             client = self._clients[meta["client"]] = Client()
-        decoded = Decoded(
+        decoded = DecodedRequest(
             meta["rows"],
             unpack_payload(meta["payload"], payload),
             forwarded,
@@ -154,28 +154,28 @@ class RemoteWeb(asyncio.Protocol):
             None if shapes is None else [hashable(shape) for shape in shapes],
         )
         try:
-            line = self._desk.line(meta["method"])
-            ticket = self._desk.submit(line, decoded, client, forwarded, meta["timeout"])
+            served = self._engine.served(meta["method"])
+            handle = self._engine.submit(served, decoded, client, forwarded, meta["timeout"])
         except ServingError as error:
             self._server.answered(error.status)
             forwarded.deliver(forwarded.problem(error, None))
         else:
-            if not ticket.done:
-                self._tickets[number] = ticket
+            if not handle.done:
+                self._handles[number] = handle
 
     def deliver(self, number: int, frame: bytes) -> None:
         """Send the answer to request `number`."""
-        self._tickets.pop(number, None)
+        self._handles.pop(number, None)
         if self._transport is not None:
             self._transport.write(frame)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why makes no difference
         """The web process is gone, and with it all its clients."""
         self._transport = None
-        for ticket in list(self._tickets.values()):
-            self._desk.cancel(ticket)
-        self._tickets.clear()
+        for handle in list(self._handles.values()):
+            self._engine.cancel(handle)
+        self._handles.clear()
         for client in self._clients.values():
-            self._desk.disconnected(client)
+            self._engine.disconnected(client)
         self._clients.clear()
         self._server.closed(self)

@@ -1,4 +1,4 @@
-"""A desk that records, in front of a dispatcher with its model process."""
+"""An engine that records, in front of a dispatcher with its model process."""
 
 import asyncio
 import logging
@@ -10,7 +10,7 @@ import pytest
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import RequestHead, Wire
 from batchedapi_serving.errors import QueueFullError
-from batchedapi_serving.recording.desk import ArrivalLog, RecordingDesk, recording_desk
+from batchedapi_serving.recording.engine import ArrivalLog, RecordingEngine, recording_engine
 from batchedapi_serving.recording.file import RecordFile
 from batchedapi_serving.settings import RecordingSettings
 from dispatching import Asked, World
@@ -38,44 +38,44 @@ class Kept(ArrivalLog):
         self.kept.append((time, rows, method))
 
 
-def submit(world: World, desk: RecordingDesk, body: bytes) -> Asked:
-    """Ask the recording desk."""
-    line = desk.line(None)
+def submit(world: World, engine: RecordingEngine, body: bytes) -> Asked:
+    """Ask the recording engine."""
+    served = engine.served(None)
     asked = Asked(world, None)
-    decoded = line.codec.decode(Wire.PLAIN, HEAD, body)
-    asked.ticket = desk.submit(line, decoded, Client(), asked)
+    decoded = served.codec.decode(Wire.PLAIN, HEAD, body)
+    asked.handle = engine.submit(served, decoded, Client(), asked)
     return asked
 
 
 async def test_requests_are_recorded_and_answered(tmp_path: Path) -> None:
-    """It is the dispatcher's desk in everything else."""
+    """It is the dispatcher's engine in everything else."""
     world = World()
     arrivals = Kept(tmp_path / "record.jsonl")
-    desk = RecordingDesk(world.dispatcher, arrivals, world.loop.time)
+    engine = RecordingEngine(world.dispatcher, arrivals, world.loop.time)
 
     began = world.loop.time()
-    submit(world, desk, b"1")
+    submit(world, engine, b"1")
     await asyncio.sleep(0.5)
-    submit(world, desk, b'{"instances": [1, 2, 3]}')
+    submit(world, engine, b'{"instances": [1, 2, 3]}')
     await asyncio.sleep(1.0)
 
     assert [(0.0, 1, "predict"), (0.5, 3, "predict")] == [
         (round(time - began, 6), rows, method) for time, rows, method in arrivals.kept
     ]
     assert [[1], [1, 2, 3]] == world.batches
-    assert world.dispatcher.methods == desk.methods
-    assert "predict" == desk.default
+    assert world.dispatcher.methods == engine.methods
+    assert "predict" == engine.default
 
 
 async def test_a_request_that_is_refused_is_part_of_the_load(tmp_path: Path) -> None:
     """A simulation of more replicas would let it in."""
     world = World(max_concurrency=1)
     arrivals = Kept(tmp_path / "record.jsonl")
-    desk = RecordingDesk(world.dispatcher, arrivals, world.loop.time)
+    engine = RecordingEngine(world.dispatcher, arrivals, world.loop.time)
 
-    submit(world, desk, b"1")
+    submit(world, engine, b"1")
     with pytest.raises(QueueFullError):
-        submit(world, desk, b"2")
+        submit(world, engine, b"2")
 
     assert 2 == len(arrivals.kept)
 
@@ -83,11 +83,11 @@ async def test_a_request_that_is_refused_is_part_of_the_load(tmp_path: Path) -> 
 async def test_a_cancelled_request_is_cancelled_at_the_desk_behind(tmp_path: Path) -> None:
     """Nobody runs it."""
     world = World()
-    desk = RecordingDesk(world.dispatcher, Kept(tmp_path / "record.jsonl"), world.loop.time)
+    engine = RecordingEngine(world.dispatcher, Kept(tmp_path / "record.jsonl"), world.loop.time)
 
-    asked = submit(world, desk, b"1")
-    assert asked.ticket is not None
-    desk.cancel(asked.ticket)
+    asked = submit(world, engine, b"1")
+    assert asked.handle is not None
+    engine.cancel(asked.handle)
     await asyncio.sleep(1.0)
 
     assert [] == world.batches
@@ -99,10 +99,10 @@ async def test_a_recording_goes_on_in_the_file_of_a_process_before(tmp_path: Pat
     path.write_text("{}\n")
     world = World()
 
-    desk = recording_desk(world.dispatcher, RecordingSettings(str(path), 0.0))
-    assert desk is not None
-    submit(world, desk, b"1")
-    desk.close()
+    engine = recording_engine(world.dispatcher, RecordingSettings(str(path), 0.0))
+    assert engine is not None
+    submit(world, engine, b"1")
+    engine.close()
 
     first, second = path.read_text().splitlines()
     assert "{}" == first
@@ -117,7 +117,7 @@ async def test_a_file_that_cannot_be_opened_any_more_is_not_worth_a_replica(
     world = World()
 
     with caplog.at_level(logging.WARNING):
-        desk = recording_desk(world.dispatcher, RecordingSettings(str(path), 0.0))
+        engine = recording_engine(world.dispatcher, RecordingSettings(str(path), 0.0))
 
-    assert desk is None
+    assert engine is None
     assert "nothing is recorded" in caplog.text

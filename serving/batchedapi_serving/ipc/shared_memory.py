@@ -22,9 +22,9 @@ from typing import Any, Final
 from batchedapi_serving.ipc.frames import BrokenFrameError, Meta, Payload, encode_frame
 
 THRESHOLD: Final = 32 * 1024
-"""Bytes from which on the arena is used.
+"""Bytes from which on shared memory is used.
 
-Median round trip with a payload of this length each way, inline and by arena, two busy cores:
+Median round trip with a payload of this length each way, inline and shared, on two busy cores:
 4 KiB 0.04 and 0.04 ms, 32 KiB 0.07 and 0.04 ms, 64 KiB 0.10 and 0.04 ms, 256 KiB 2.1 and 0.05 ms
 (more than a socket's buffer), 1 MiB 11 and 0.2 ms, 4 MiB 20 and 4 ms, 16 MiB 90 and 20 ms.
 """
@@ -102,11 +102,11 @@ class Region:
         if length > self._length:
             size = min(os.fstat(self.descriptor).st_size, LARGEST)
             if length > size:
-                raise BrokenFrameError(f"arena of {size} bytes, {length} were announced")
+                raise BrokenFrameError(f"shared memory of {size} bytes, {length} were announced")
             try:
                 self._remap(size)
             except OSError as error:  # no memory for one more mapping
-                raise BrokenFrameError(f"arena of {size} bytes cannot be mapped") from error
+                raise BrokenFrameError(f"shared memory of {size} bytes cannot be mapped") from error
         if self._map is None:
             return memoryview(b"")
         return memoryview(self._map)[:length]
@@ -128,7 +128,7 @@ class Region:
         self._length = size
 
 
-class Arena:
+class SharedMemory:
     """One side's two regions; without them every payload is inline."""
 
     def __init__(self, outgoing: Region | None, incoming: Region | None) -> None:
@@ -136,15 +136,15 @@ class Arena:
         self._incoming = incoming
 
     @classmethod
-    def create(cls) -> "Arena":
+    def create(cls) -> "SharedMemory":
         """The model process's side."""
         return cls(Region.create(), Region.create())
 
     @classmethod
-    def open(cls, hello: Meta) -> "Arena":
+    def open(cls, hello: Meta) -> "SharedMemory":
         """The dispatcher's side of what a lane's hello announces, or of nothing."""
         match hello:
-            case {"pid": int(pid), "arena": [int(theirs_in), int(theirs_out)]}:
+            case {"pid": int(pid), "shared": [int(theirs_in), int(theirs_out)]}:
                 return cls(Region.open(pid, theirs_in), Region.open(pid, theirs_out))
             case _:
                 return cls(None, None)
@@ -153,17 +153,17 @@ class Arena:
         """What the model process's hello says of it: descriptors of its incoming and outgoing."""
         if self._incoming is None or self._outgoing is None:
             return {}
-        return {"arena": [self._incoming.descriptor, self._outgoing.descriptor]}
+        return {"shared": [self._incoming.descriptor, self._outgoing.descriptor]}
 
     def encode(self, meta: Meta, payload: Sequence[Payload]) -> bytes:
-        """The frame of `meta` and `payload`, which is in the arena if it is large and fits.
+        """The frame of `meta` and `payload`, which is in shared memory if it is large and fits.
 
         The other side must have taken the payload before: one batch at a time is on a lane.
         """
         length = sum(map(len, payload))
         outgoing = self._outgoing
         if length >= THRESHOLD and outgoing is not None and outgoing.write(payload, length):
-            return encode_frame({**meta, "arena": length})
+            return encode_frame({**meta, "shared": length})
         return encode_frame(meta, payload, length)
 
     def view(self, meta: Meta, payload: bytes) -> Payload:
@@ -172,11 +172,11 @@ class Arena:
         Raises:
             BrokenFrameError: the frame speaks of memory that there is not.
         """
-        if "arena" not in meta:
+        if "shared" not in meta:
             return payload
-        length = meta["arena"]
+        length = meta["shared"]
         if self._incoming is None or type(length) is not int or length < 0:
-            raise BrokenFrameError(f"frame with an arena of {length!r}, which was never made")
+            raise BrokenFrameError(f"frame with shared memory of {length!r}, which was never made")
         return self._incoming.read(length)
 
     def take(self, meta: Meta, payload: bytes) -> bytes:
@@ -185,7 +185,7 @@ class Arena:
         Raises:
             BrokenFrameError: see `view`.
         """
-        return payload if "arena" not in meta else bytes(self.view(meta, payload))
+        return payload if "shared" not in meta else bytes(self.view(meta, payload))
 
     def close(self) -> None:
         """Give both regions up."""

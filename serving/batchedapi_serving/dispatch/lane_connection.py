@@ -6,12 +6,12 @@ or the channel of its process, on which calls of async methods run side by side.
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
 
 from batchedapi_core.batching import Batch
-from batchedapi_serving.ipc.arena import Arena
 from batchedapi_serving.ipc.frames import BrokenFrameError, FrameReader, Meta
+from batchedapi_serving.ipc.shared_memory import SharedMemory
 
 log = logging.getLogger(__name__)
 
@@ -22,11 +22,15 @@ class Runner(Protocol):
     worker_index: int
     pid: int
 
-    def run(self, batch: Batch, meta: Meta, payload: Sequence[bytes]) -> None:
-        """Send a batch; `RunnerOwner.run_finished` is told its result, never from inside."""
+    def run(self, batch: Batch, meta: Meta, payload: Sequence[bytes], done: "Done") -> None:
+        """Send a batch; `done` is told its result, never from inside."""
 
     def close(self) -> None:
         """Give the connection up; its process is lost to the owner."""
+
+
+Done: TypeAlias = Callable[[Runner, Batch, Meta, bytes], None]
+"""Told that the model process answered the batch."""
 
 
 class Channel(Runner, Protocol):
@@ -54,9 +58,6 @@ class RunnerOwner(Protocol):
     def channel_lost(self, channel: Channel) -> None:
         """The channel is gone; none of what ran on it is answered."""
 
-    def run_finished(self, runner: Runner, batch: Batch, meta: Meta, payload: bytes) -> None:
-        """The model process answered the batch."""
-
 
 class LaneConnection(asyncio.Protocol):
     """The dispatcher's end of a connection; one whose hello says `channel` passes frames on."""
@@ -65,10 +66,11 @@ class LaneConnection(asyncio.Protocol):
         self._owner = owner
         self._reader = FrameReader()
         self._transport: asyncio.Transport | None = None
-        self._arena = Arena.open({})
+        self._shared = SharedMemory.open({})
         self._channel: Channel | None = None
         self.batch: Batch | None = None
         """What it runs now."""
+        self._done: Done | None = None
         self.worker_index = 0
         self.pid = 0
         self.ready = False
@@ -82,9 +84,12 @@ class LaneConnection(asyncio.Protocol):
         try:
             for meta, payload in self._reader.feed(data):
                 if self.ready:
-                    if "arena" in meta:
-                        payload = self._arena.take(meta, payload)  # noqa: PLW2901 - where it really is
-                    self._finished(meta, payload)
+                    if "shared" in meta:
+                        payload = self._shared.take(meta, payload)  # noqa: PLW2901 - where it really is
+                    batch, self.batch = self.batch, None
+                    if batch is None or self._done is None:
+                        raise AssertionError("a result without a batch")
+                    self._done(self, batch, meta, payload)
                 elif self._channel is not None:
                     self._channel.received(meta, payload)
                 else:
@@ -93,19 +98,13 @@ class LaneConnection(asyncio.Protocol):
             log.error("lane sent a broken frame", extra={"pid": self.pid, "error": str(error)})  # noqa: TRY400 - the connection is the fact, not the stack
             self.close()
 
-    def _finished(self, meta: Meta, payload: bytes) -> None:
-        batch, self.batch = self.batch, None
-        if batch is None:
-            raise AssertionError("a result without a batch")
-        self._owner.run_finished(self, batch, meta, payload)
-
     def _said_hello(self, hello: Meta) -> None:
         self.worker_index = hello["worker_index"]
         self.pid = hello["pid"]
         if hello.get("channel") and self._transport is not None:
             self._channel = self._owner.channel_ready(self._transport, hello)
             return
-        self._arena = Arena.open(hello)
+        self._shared = SharedMemory.open(hello)
         self.ready = True
         self._owner.lane_ready(self, hello)
 
@@ -118,14 +117,14 @@ class LaneConnection(asyncio.Protocol):
             self._channel = None
         if self.ready:
             self.ready = False
-            self._arena.close()
+            self._shared.close()
             self._owner.lane_lost(self)
 
-    def run(self, batch: Batch, meta: Meta, payload: Sequence[bytes]) -> None:
+    def run(self, batch: Batch, meta: Meta, payload: Sequence[bytes], done: Done) -> None:
         """See Runner."""
-        self.batch = batch
+        self.batch, self._done = batch, done
         if self._transport is not None:
-            self._transport.write(self._arena.encode(meta, payload))
+            self._transport.write(self._shared.encode(meta, payload))
 
     def close(self) -> None:
         """See Runner; `lane_lost` follows."""
