@@ -20,7 +20,7 @@ with atheris.instrument_imports(include=["batchedapi_serving.codecs"]):
     # These are imported with the first request of their wire, which would be too late here.
     from batchedapi_serving.codecs import (  # noqa: F401
         Codec,
-        Decoded,
+        DecodedRequest,
         RequestHead,
         Wire,
         codec_for,
@@ -124,7 +124,7 @@ def count(outcomes: dict[str, int], outcome: str, runs: int) -> None:
         print(json.dumps(outcomes), flush=True)
 
 
-def rows_of(codec: Codec, wire: Wire, head: RequestHead, body: bytes) -> Decoded | None:
+def rows_of(codec: Codec, wire: Wire, head: RequestHead, body: bytes) -> DecodedRequest | None:
     """The rows of a body; None: it is refused."""
     try:
         return codec.decode(wire, head, body)
@@ -132,7 +132,7 @@ def rows_of(codec: Codec, wire: Wire, head: RequestHead, body: bytes) -> Decoded
         return None
 
 
-def affordable(decode: Callable[[], Decoded | None], body: bytes) -> Decoded | None:
+def affordable(decode: Callable[[], DecodedRequest | None], body: bytes) -> DecodedRequest | None:
     """What `decode` gives, if that cost what a body of this length may cost.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Connections over a wire that is no socket, in virtual time, in front of a desk of our own."""
+"""Connections over a wire that is no socket, in virtual time, in front of an engine of our own."""
 
 import asyncio
 import re
@@ -16,8 +16,8 @@ from batchedapi_core.batching import (
     LaneChoice,
     Receipts,
 )
-from batchedapi_serving.codecs import Answer, Decoded, Head, Wire
-from batchedapi_serving.dispatch.desk import AnswerTo, Line, Ticket
+from batchedapi_serving.codecs import Answer, DecodedRequest, Head, Wire
+from batchedapi_serving.dispatch.engine import Caller, RequestHandle, ServedMethod
 from batchedapi_serving.errors import (
     DeadlineExceededError,
     MalformedError,
@@ -76,7 +76,7 @@ class JsonReply:
 class JsonCodec:
     """One JSON value a request."""
 
-    def decode(self, wire: Wire, head: Head, body: bytes) -> Decoded:
+    def decode(self, wire: Wire, head: Head, body: bytes) -> DecodedRequest:
         """See Codec.decode."""
         if head.content_type not in TYPES:
             raise UnsupportedTypeError(f"content type: expected JSON, got {head.content_type!r}")
@@ -84,23 +84,23 @@ class JsonCodec:
             value = orjson.loads(body)
         except orjson.JSONDecodeError as error:
             raise MalformedError(f"body: {error}") from error
-        return Decoded(1, value, JsonReply(wire))  # type: ignore[arg-type]  # this desk's own
+        return DecodedRequest(1, value, JsonReply(wire))  # type: ignore[arg-type]  # this engine's own
 
 
 @dataclass(frozen=True)
-class FakeLine:
-    """See Line."""
+class FakeMethod:
+    """See ServedMethod."""
 
     spec: MethodSpec
     codec: Any = field(default_factory=JsonCodec)
 
 
 @dataclass(eq=False)
-class FakeTicket:
-    """See Ticket."""
+class FakeHandle:
+    """See RequestHandle."""
 
-    decoded: Decoded
-    asker: AnswerTo
+    decoded: DecodedRequest
+    caller: Caller
     client: Client
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
     done: bool = False
@@ -111,8 +111,8 @@ def echo(items: list[Any]) -> list[Any]:
     return items
 
 
-class FakeDesk:
-    """A desk whose every request is a batch of its own; see Desk.
+class FakeEngine:
+    """An engine whose every request is a batch of its own; see Engine.
 
     A row waits `interval` seconds, runs `seconds(rows)`, and is answered by `predict([row])`.
     """
@@ -133,98 +133,98 @@ class FakeDesk:
         self.interval = interval
         self.timeout = timeout
         self.headers = headers
-        self.lines = {method.name: FakeLine(method) for method in methods}
+        self.methods_served = {method.name: FakeMethod(method) for method in methods}
         self.batches: list[list[Any]] = []
         self.asked: list[tuple[str, float | None]] = []
         """Method and the client's own timeout of every request."""
         self.left: list[Client] = []
-        self.cancelled: list[FakeTicket] = []
+        self.cancelled: list[FakeHandle] = []
         self.refusal: ServingError | None = None
         self.codes: list[int] = []
-        """Of responses that the desk has not counted."""
+        """Of responses that the engine has not counted."""
 
     @property
     def methods(self) -> Mapping[str, MethodSpec]:
-        """See Desk."""
-        return {name: line.spec for name, line in self.lines.items()}
+        """See Engine."""
+        return {name: served.spec for name, served in self.methods_served.items()}
 
     @property
     def default(self) -> str | None:
-        """See Desk."""
-        if "predict" in self.lines:
+        """See Engine."""
+        if "predict" in self.methods_served:
             return "predict"
-        return next(iter(self.lines)) if len(self.lines) == 1 else None
+        return next(iter(self.methods_served)) if len(self.methods_served) == 1 else None
 
-    def line(self, method: str | None) -> Line:
-        """See Desk."""
-        if not self.lines:
+    def served(self, method: str | None) -> ServedMethod:
+        """See Engine."""
+        if not self.methods_served:
             raise NotReadyError("the model is still being loaded")
         name = self.default if method is None else method
-        if name not in self.lines:
-            raise NoSuchRouteError(f"no method {name}; served are {', '.join(self.lines)}")
-        return self.lines[name]
+        if name not in self.methods_served:
+            raise NoSuchRouteError(f"no method {name}; served are {', '.join(self.methods_served)}")
+        return self.methods_served[name]
 
     def submit(
         self,
-        line: Line,
-        decoded: Decoded,
+        served: ServedMethod,
+        decoded: DecodedRequest,
         client: Client,
-        asker: AnswerTo,
+        caller: Caller,
         timeout: float | None = None,
-    ) -> Ticket:
-        """See Desk."""
+    ) -> RequestHandle:
+        """See Engine."""
         if self.refusal is not None:
             raise self.refusal
-        self.asked.append((line.spec.name, timeout))
-        ticket = FakeTicket(decoded, asker, client)
+        self.asked.append((served.spec.name, timeout))
+        handle = FakeHandle(decoded, caller, client)
         limits = [limit for limit in (timeout, self.timeout) if limit is not None]
         later = self._loop.call_later
-        ticket.timers.append(later(self.interval, self._run, ticket))
+        handle.timers.append(later(self.interval, self._run, handle))
         if limits:
-            ticket.timers.append(later(min(limits), self._late, ticket, min(limits)))
-        return ticket
+            handle.timers.append(later(min(limits), self._late, handle, min(limits)))
+        return handle
 
-    def cancel(self, ticket: Ticket, status: int = 499) -> None:
-        """See Desk."""
+    def cancel(self, handle: RequestHandle, status: int = 499) -> None:
+        """See Engine."""
         assert status == 499
-        assert isinstance(ticket, FakeTicket)
-        self.cancelled.append(ticket)
-        self._end(ticket)
+        assert isinstance(handle, FakeHandle)
+        self.cancelled.append(handle)
+        self._end(handle)
 
     def disconnected(self, client: Client) -> None:
-        """See Desk."""
+        """See Engine."""
         self.left.append(client)
 
     def answered(self, code: int) -> None:
         """See Frontend."""
         self.codes.append(code)
 
-    def _run(self, ticket: FakeTicket) -> None:
-        self.batches.append([ticket.decoded.payload])
-        ticket.timers.append(self._loop.call_later(self.seconds(1), self._finish, ticket))
+    def _run(self, handle: FakeHandle) -> None:
+        self.batches.append([handle.decoded.payload])
+        handle.timers.append(self._loop.call_later(self.seconds(1), self._finish, handle))
 
-    def _finish(self, ticket: FakeTicket) -> None:
-        reply: Any = ticket.decoded.reply
+    def _finish(self, handle: FakeHandle) -> None:
+        reply: Any = handle.decoded.reply
         try:
-            (value,) = self.predict([ticket.decoded.payload])
+            (value,) = self.predict([handle.decoded.payload])
         except ValueError:
-            self._fail(ticket, PredictorError("the predictor raised ValueError"))
+            self._fail(handle, PredictorError("the predictor raised ValueError"))
         else:
-            self._end(ticket)
-            ticket.asker.deliver(reply.answer(value, self.headers))
+            self._end(handle)
+            handle.caller.deliver(reply.answer(value, self.headers))
 
-    def _late(self, ticket: FakeTicket, seconds: float) -> None:
-        self._fail(ticket, DeadlineExceededError(f"no answer within {seconds:g} s"))
+    def _late(self, handle: FakeHandle, seconds: float) -> None:
+        self._fail(handle, DeadlineExceededError(f"no answer within {seconds:g} s"))
 
-    def _fail(self, ticket: FakeTicket, error: ServingError) -> None:
-        self._end(ticket)
-        asker = ticket.asker
-        asker.deliver(ticket.decoded.reply.problem(error, asker.request_id()))
+    def _fail(self, handle: FakeHandle, error: ServingError) -> None:
+        self._end(handle)
+        caller = handle.caller
+        caller.deliver(handle.decoded.reply.problem(error, caller.request_id()))
 
     @staticmethod
-    def _end(ticket: FakeTicket) -> None:
-        ticket.done = True
-        for timer in ticket.timers:
+    def _end(handle: FakeHandle) -> None:
+        handle.done = True
+        for timer in handle.timers:
             timer.cancel()
 
 
@@ -310,7 +310,7 @@ class _ResetSocket:
 
 
 class Server:
-    """A frontend in front of a FakeDesk, and its sweep."""
+    """A frontend in front of a FakeEngine, and its sweep."""
 
     def __init__(
         self,
@@ -318,11 +318,11 @@ class Server:
         *,
         app: Callable[[Frontend], Any] | None = None,
         endpoint: str = "/api",
-        **desk: Any,
+        **engine: Any,
     ) -> None:
-        self.desk = FakeDesk(predict, **desk)
+        self.engine = FakeEngine(predict, **engine)
         settings = web_settings(endpoint=endpoint)
-        self.frontend = Frontend(settings, self.desk, self.desk.answered)
+        self.frontend = Frontend(settings, self.engine, self.engine.answered)
         self._config = Config(app(self.frontend) if app else _no_app)
         self._config.load()
         self._state = ServerState()

@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 
 from batchedapi_core.batching import Receipts
-from batchedapi_serving.codecs import Codec, Decoded, Receipt, RequestHead, Wire, codec_for
+from batchedapi_serving.codecs import Codec, DecodedRequest, Receipt, RequestHead, Wire, codec_for
 from batchedapi_serving.codecs.open_inference_pb2 import ModelInferRequest
 from batchedapi_serving.codecs.open_inference_tensors import raw_of
 from batchedapi_serving.codecs.results import Item, ItemResults, TensorResults
@@ -74,23 +74,23 @@ def array(dtype: str, values: Any) -> np.ndarray[Any, Any]:
 # ------------------------------------------------------------------ one request, in each language
 
 
-def plain(codec: Codec, rows: Sequence[Any]) -> Decoded:
+def plain(codec: Codec, rows: Sequence[Any]) -> DecodedRequest:
     """`{"instances": [...]}` on the plain route."""
     return codec.decode(Wire.PLAIN, JSON_HEAD, orjson.dumps({"instances": rows}))
 
 
-def packed(codec: Codec, rows: Sequence[Any]) -> Decoded:
+def packed(codec: Codec, rows: Sequence[Any]) -> DecodedRequest:
     """The same in msgpack."""
     head = RequestHead(b"application/msgpack", b"", ())
     return codec.decode(Wire.PLAIN, head, msgpack.packb({"instances": rows}))
 
 
-def v1(codec: Codec, rows: Sequence[Any]) -> Decoded:
+def v1(codec: Codec, rows: Sequence[Any]) -> DecodedRequest:
     """KServe's v1 protocol."""
     return codec.decode(Wire.V1, JSON_HEAD, orjson.dumps({"instances": rows}))
 
 
-def npy(codec: Codec, rows: np.ndarray[Any, Any]) -> Decoded:
+def npy(codec: Codec, rows: np.ndarray[Any, Any]) -> DecodedRequest:
     """An array as numpy.save writes it."""
     stream = io.BytesIO()
     np.save(stream, rows)
@@ -102,7 +102,7 @@ def tensor_json(name: str, datatype: str, shape: Sequence[int], data: Any) -> di
     return {"name": name, "datatype": datatype, "shape": list(shape), "data": data}
 
 
-def v2(codec: Codec, *inputs: dict[str, Any], **members: Any) -> Decoded:
+def v2(codec: Codec, *inputs: dict[str, Any], **members: Any) -> DecodedRequest:
     """Open Inference Protocol in JSON."""
     return codec.decode(Wire.V2, JSON_HEAD, orjson.dumps({"inputs": inputs, **members}))
 
@@ -115,7 +115,7 @@ def binary_head(length: int) -> RequestHead:
 
 def v2_binary(
     codec: Codec, *inputs: tuple[str, str, Sequence[int], Any], **members: Any
-) -> Decoded:
+) -> DecodedRequest:
     """Open Inference Protocol with raw tensors: (name, datatype, shape, array or bytes)."""
     raws = [raw_of(elements) for _, _, _, elements in inputs]
     about = [
@@ -156,7 +156,7 @@ def with_contents(
     return request
 
 
-def grpc(codec: Codec, request: ModelInferRequest) -> Decoded:
+def grpc(codec: Codec, request: ModelInferRequest) -> DecodedRequest:
     """Open Inference Protocol over gRPC."""
     head = RequestHead(b"application/grpc", b"", ())
     return codec.decode(Wire.GRPC, head, request.SerializeToString())

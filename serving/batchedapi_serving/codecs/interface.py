@@ -5,8 +5,8 @@
               wires ── plain, v1, msgpack_rows, open_inference, open_inference_grpc
 
 A language takes its message apart into parsed rows or arrays, has the codec check and encode them,
-and joins the Encoded with a Reply of its own to a Decoded. Results are of two kinds whatever the
-method: TensorResults and ItemResults; every Reply can write both.
+and joins the Encoded with a Reply of its own to a DecodedRequest. Results are of two kinds
+whatever the method: TensorResults and ItemResults; every Reply can write both.
 """
 
 import enum
@@ -119,7 +119,7 @@ class Reply(Protocol):
         """The response that an error is answered with."""
 
 
-class Decoded(NamedTuple):
+class DecodedRequest(NamedTuple):
     """A checked request."""
 
     rows: int
@@ -142,16 +142,16 @@ class Collated(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """Checked rows, as Decoded wants them."""
+    """Checked rows, as DecodedRequest wants them."""
 
     rows: int
     payload: Any
     sizes: Sequence[int] | None = None
     shapes: Sequence[Hashable] | None = None
 
-    def decoded(self, reply: Reply) -> Decoded:
+    def decoded(self, reply: Reply) -> DecodedRequest:
         """A request of these rows that is to be answered by `reply`."""
-        return Decoded(self.rows, self.payload, reply, self.sizes, self.shapes)
+        return DecodedRequest(self.rows, self.payload, reply, self.sizes, self.shapes)
 
 
 class Codec(Protocol):
@@ -161,7 +161,7 @@ class Codec(Protocol):
     api_name: str
     receipts: Receipts
 
-    def decode(self, wire: Wire, head: Head, body: bytes) -> Decoded:
+    def decode(self, wire: Wire, head: Head, body: bytes) -> DecodedRequest:
         """Check and take apart one request.
 
         Raises:

@@ -22,11 +22,10 @@ from batchedapi_serving.codecs import wires
 from batchedapi_serving.codecs.arrays import Array
 from batchedapi_serving.codecs.interface import (
     Collated,
-    Decoded,
+    DecodedRequest,
     Encoded,
     Head,
     RequestHead,
-    Results,
     Wire,
 )
 from batchedapi_serving.codecs.json_values import (
@@ -43,7 +42,6 @@ from batchedapi_serving.codecs.replies import INSTANCES, ITEM
 from batchedapi_serving.codecs.results import item_results
 from batchedapi_serving.codecs.wires import is_msgpack
 from batchedapi_serving.errors import InvalidInputError, brief
-from batchedapi_serving.ipc.frames import Meta
 from batchedapi_serving.predictor import Measure, MethodSpec, SizeOf
 
 Call = tuple[bytes, bytes]
@@ -58,7 +56,7 @@ class ItemCodec:
         self.api_name = api_name
         self.receipts = receipts
 
-    def decode(self, wire: Wire, head: Head, body: bytes) -> Decoded:
+    def decode(self, wire: Wire, head: Head, body: bytes) -> DecodedRequest:
         """See Codec.decode."""
         if wire is not Wire.PLAIN:
             return wires.decode(self, wire, head, body)
@@ -69,11 +67,11 @@ class ItemCodec:
         value = parse_json(body)
         rows = instances_of(value)
         if rows is None:
-            return Decoded(1, [body], ITEM, self._sizes([value], [body], "item", ""))
+            return DecodedRequest(1, [body], ITEM, self._sizes([value], [body], "item", ""))
         # Copied: orjson keeps 4 KiB for each of its results.
         texts = [b"%b" % orjson.dumps(row) for row in rows]
         sizes = self._sizes(rows, texts, "instances[", "]")
-        return Decoded(len(rows), texts, INSTANCES, sizes)
+        return DecodedRequest(len(rows), texts, INSTANCES, sizes)
 
     def _sizes(
         self, rows: Sequence[Any], texts: Sequence[bytes], before: str, after: str
@@ -112,9 +110,8 @@ class ItemCodec:
         items = payloads[0] if len(payloads) == 1 else [item for part in payloads for item in part]
         return Collated({}, (b"[%b]" % b",".join(items),))
 
-    def results(self, meta: Meta, payload: bytes) -> Results:
-        """See Codec.results."""
-        return item_results(meta, payload)
+    results = staticmethod(item_results)
+    """See Codec.results."""
 
 
 class CallCodec:
@@ -125,14 +122,14 @@ class CallCodec:
         self.api_name = api_name
         self.receipts = receipts
 
-    def decode(self, wire: Wire, head: Head, body: bytes) -> Decoded:
+    def decode(self, wire: Wire, head: Head, body: bytes) -> DecodedRequest:
         """See Codec.decode; a plain body is the method's own, whatever its type."""
         if wire is not Wire.PLAIN:
             return wires.decode(self, wire, head, body)
         json_body = is_json(head.content_type)
         if json_body:
             parse_json(body)
-        return Decoded(1, [(_about(head, json_body=json_body), body)], ITEM)
+        return DecodedRequest(1, [(_about(head, json_body=json_body), body)], ITEM)
 
     def from_row(self, row: Any, place: str, head: Head | None = None) -> Encoded:
         """See Codec.from_row; the row is the payload of one call."""
@@ -160,9 +157,8 @@ class CallCodec:
         lengths = [len(about) + len(body) for about, body in calls]
         return Collated({"calls": lengths}, tuple(part for call in calls for part in call))
 
-    def results(self, meta: Meta, payload: bytes) -> Results:
-        """See Codec.results."""
-        return item_results(meta, payload)
+    results = staticmethod(item_results)
+    """See Codec.results."""
 
 
 def _about(head: Head, *, json_body: bool) -> bytes:

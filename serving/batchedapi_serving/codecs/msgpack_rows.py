@@ -15,7 +15,7 @@ from batchedapi_core import contract
 from batchedapi_serving.codecs.interface import (
     Answer,
     Codec,
-    Decoded,
+    DecodedRequest,
     Head,
     Receipt,
     Reply,
@@ -144,7 +144,7 @@ def _culprit(value: Any, place: str) -> InvalidInputError:
     )
 
 
-def decode_msgpack(codec: Codec, head: Head, body: bytes) -> Decoded:
+def decode_msgpack(codec: Codec, head: Head, body: bytes) -> DecodedRequest:
     """A request of Wire.PLAIN in msgpack; see Codec.decode."""
     value = read_msgpack(body)
     content_type = media_type(head.content_type)

@@ -26,14 +26,13 @@ from batchedapi_serving.codecs.arrays import (
     check_finite,
     checked_arrays,
 )
-from batchedapi_serving.codecs.interface import Collated, Decoded, Encoded, Head, Results, Wire
+from batchedapi_serving.codecs.interface import Collated, DecodedRequest, Encoded, Head, Wire
 from batchedapi_serving.codecs.json_values import is_deeper, is_json, parse_json
 from batchedapi_serving.codecs.replies import ITEM, plain_rows
 from batchedapi_serving.codecs.results import read_results
 from batchedapi_serving.codecs.tensor_codec import RowPacker, tensor_cost, wrong_shape
 from batchedapi_serving.codecs.wires import decode_other
 from batchedapi_serving.errors import InvalidInputError, brief
-from batchedapi_serving.ipc.frames import Meta
 from batchedapi_serving.predictor import MethodSpec, Tensor
 
 FREE_BYTES: Final = 128 * 1024 * 1024
@@ -62,13 +61,15 @@ class NamedCodec:
     ) -> None:
         """`most_rows` is what a batch can hold at most."""
         self.method = method
+        self.results = functools.partial(read_results, method)
+        """See Codec.results."""
         self.api_name = api_name
         self.receipts = receipts
         self._variable = method.variable
         self._bucket = shape_policy is not ShapePolicy.PAD
         self._pads_to = 0 if self._bucket else freely_padded(method, most_rows)
 
-    def decode(self, wire: Wire, head: Head, body: bytes) -> Decoded:
+    def decode(self, wire: Wire, head: Head, body: bytes) -> DecodedRequest:
         """See Codec.decode."""
         if wire is not Wire.PLAIN:
             return wires.decode(self, wire, head, body)
@@ -162,10 +163,6 @@ class NamedCodec:
             ]
             buffers.append(padded(tensor, column, shapes))
         return Collated({"lengths": lengths}, buffers)
-
-    def results(self, meta: Meta, payload: bytes) -> Results:
-        """See Codec.results."""
-        return read_results(self.method, meta, payload)
 
 
 def pack_row(method: MethodSpec, row: Any, place: str, *, may_hold_bool: bool) -> Row:

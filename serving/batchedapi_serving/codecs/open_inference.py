@@ -13,7 +13,14 @@ import numpy as np
 import orjson
 
 from batchedapi_core.batching import Receipts
-from batchedapi_serving.codecs.interface import Answer, Codec, Decoded, Head, Receipt, Results
+from batchedapi_serving.codecs.interface import (
+    Answer,
+    Codec,
+    DecodedRequest,
+    Head,
+    Receipt,
+    Results,
+)
 from batchedapi_serving.codecs.json_values import is_json, parse_json, unsupported
 from batchedapi_serving.codecs.open_inference_metadata import MODEL_VERSION, model_name
 from batchedapi_serving.codecs.open_inference_tensors import (
@@ -53,7 +60,7 @@ BINARY: Final = "binary_data"
 BINARY_OUTPUT: Final = "binary_data_output"
 
 
-def decode_v2(codec: Codec, head: Head, body: bytes) -> Decoded:
+def decode_v2(codec: Codec, head: Head, body: bytes) -> DecodedRequest:
     """A request of Wire.V2; see Codec.decode."""
     request = read_request(split_body(head, body))
     names = checked_outputs(codec.method, [output.name for output in request.outputs])

@@ -13,7 +13,14 @@ from google.protobuf.message import DecodeError
 
 from batchedapi_core import contract
 from batchedapi_core.batching import Receipts
-from batchedapi_serving.codecs.interface import Answer, Codec, Decoded, Head, Receipt, Results
+from batchedapi_serving.codecs.interface import (
+    Answer,
+    Codec,
+    DecodedRequest,
+    Head,
+    Receipt,
+    Results,
+)
 from batchedapi_serving.codecs.json_values import check_value_count
 from batchedapi_serving.codecs.open_inference_metadata import MODEL_VERSION
 from batchedapi_serving.codecs.open_inference_pb2 import (
@@ -101,7 +108,7 @@ def read_message(body: bytes) -> ModelInferRequest:
     return message
 
 
-def decode_grpc(codec: Codec, head: Head, body: bytes) -> Decoded:
+def decode_grpc(codec: Codec, head: Head, body: bytes) -> DecodedRequest:
     """A request of Wire.GRPC; see Codec.decode. The message of a GrpcHead is not read again."""
     message = head.message if isinstance(head, GrpcHead) else read_message(body)
     raws = message.raw_input_contents

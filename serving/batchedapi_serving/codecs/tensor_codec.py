@@ -9,6 +9,7 @@ allowed, JSON says them as json_values.NON_FINITE has it.
 """
 
 import contextlib
+import functools
 import itertools
 import struct
 from collections.abc import Mapping, Sequence
@@ -19,12 +20,11 @@ import numpy as np
 from batchedapi_core.batching import Receipts
 from batchedapi_serving.codecs import wires
 from batchedapi_serving.codecs.arrays import Array, check_finite, checked_arrays
-from batchedapi_serving.codecs.interface import Collated, Decoded, Encoded, Head, Results, Wire
+from batchedapi_serving.codecs.interface import Collated, DecodedRequest, Encoded, Head, Wire
 from batchedapi_serving.codecs.json_values import is_json, parse_json, read_non_finite
 from batchedapi_serving.codecs.replies import ITEM, JSON_TYPE, plain_rows
 from batchedapi_serving.codecs.results import read_results
 from batchedapi_serving.errors import InvalidInputError, brief
-from batchedapi_serving.ipc.frames import Meta
 from batchedapi_serving.predictor import Measure, MethodSpec, SizeOf, Tensor
 
 _NO_META: Final[Mapping[str, Any]] = {}
@@ -46,6 +46,8 @@ class TensorCodec:
 
     def __init__(self, method: MethodSpec, api_name: str, receipts: Receipts) -> None:
         self.method = method
+        self.results = functools.partial(read_results, method)
+        """See Codec.results."""
         self.api_name = api_name
         self.receipts = receipts
         (self._tensor,) = method.inputs.values()
@@ -59,7 +61,7 @@ class TensorCodec:
             self._cost = tensor_cost(method.size_of, method, {}, self._row_bytes)
         self._size = same_costs(self._cost, 1)
 
-    def decode(self, wire: Wire, head: Head, body: bytes) -> Decoded:
+    def decode(self, wire: Wire, head: Head, body: bytes) -> DecodedRequest:
         """See Codec.decode."""
         if wire is not _PLAIN:
             return wires.decode(self, wire, head, body)
@@ -71,19 +73,19 @@ class TensorCodec:
         if self._pack_numbers is not None and type(value) is list and not may_hold_bool:
             # One row, as most requests have; what else it is, or is wrong with it, is seen below.
             try:  # contextlib.suppress takes as long as the packing
-                return Decoded(1, self._pack_numbers(*value), ITEM, self._size)
+                return DecodedRequest(1, self._pack_numbers(*value), ITEM, self._size)
             except _REFUSED:
                 pass
         many = plain_rows(self._rank, value)
         if many is None:
             packed = self._pack(value, "item", may_hold_bool=may_hold_bool)
-            return Decoded(1, packed, ITEM, self._size)
+            return DecodedRequest(1, packed, ITEM, self._size)
         pack, (rows, reply) = self._pack, many
         parts = [
             pack(row, f"{reply.place}[{i}]", may_hold_bool=may_hold_bool)
             for i, row in enumerate(rows)
         ]
-        return Decoded(len(rows), b"".join(parts), reply, same_costs(self._cost, len(rows)))
+        return DecodedRequest(len(rows), b"".join(parts), reply, same_costs(self._cost, len(rows)))
 
     def from_row(self, row: Any, place: str, head: Head | None = None) -> Encoded:
         """See Codec.from_row."""
@@ -114,10 +116,6 @@ class TensorCodec:
     def collate(self, payloads: Sequence[bytes]) -> Collated:
         """See Codec.collate."""
         return Collated(_NO_META, payloads)
-
-    def results(self, meta: Meta, payload: bytes) -> Results:
-        """See Codec.results."""
-        return read_results(self.method, meta, payload)
 
 
 def tensor_cost(

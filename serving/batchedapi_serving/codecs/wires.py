@@ -8,7 +8,7 @@ from typing import Final, Literal, assert_never
 
 from batchedapi_core import contract
 from batchedapi_serving.codecs.arrays import decode_npy
-from batchedapi_serving.codecs.interface import Codec, Decoded, Head, Wire
+from batchedapi_serving.codecs.interface import Codec, DecodedRequest, Head, Wire
 from batchedapi_serving.codecs.json_values import (
     instances_of,
     is_json,
@@ -28,7 +28,7 @@ MSGPACK_TYPES: Final = (
 
 def decode(
     codec: Codec, wire: Literal[Wire.V1, Wire.V2, Wire.GRPC], head: Head, body: bytes
-) -> Decoded:
+) -> DecodedRequest:
     """See Codec.decode; of all languages but the plain one."""
     match wire:
         case Wire.V1:
@@ -45,14 +45,14 @@ def decode(
             assert_never(unknown)
 
 
-def decode_msgpack(codec: Codec, head: Head, body: bytes) -> Decoded:
+def decode_msgpack(codec: Codec, head: Head, body: bytes) -> DecodedRequest:
     """A request of Wire.PLAIN whose content type is msgpack."""
     from batchedapi_serving.codecs import msgpack_rows  # noqa: PLC0415 - see above
 
     return msgpack_rows.decode_msgpack(codec, head, body)
 
 
-def decode_v1(codec: Codec, head: Head, body: bytes) -> Decoded:
+def decode_v1(codec: Codec, head: Head, body: bytes) -> DecodedRequest:
     """KServe's v1, a list of rows and nothing else; answered like it on the plain route."""
     if not is_json(head.content_type):
         raise unsupported(head.content_type, contract.JSON)
@@ -71,7 +71,7 @@ def is_msgpack(content_type: bytes) -> bool:
     return media_type(content_type) in MSGPACK_TYPES
 
 
-def decode_other(codec: Codec, head: Head, body: bytes) -> Decoded:
+def decode_other(codec: Codec, head: Head, body: bytes) -> DecodedRequest:
     """A request whose content type is not JSON.
 
     Raises:

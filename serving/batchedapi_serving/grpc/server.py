@@ -1,4 +1,4 @@
-"""The gRPC server of a web process: beside uvicorn, on the same loop and the same desk."""
+"""The gRPC server of a web process: beside uvicorn, on the same loop and the same engine."""
 
 import asyncio
 import logging

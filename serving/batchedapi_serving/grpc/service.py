@@ -1,4 +1,4 @@
-"""The calls of the Open Inference Protocol, answered from a replica's desk."""
+"""The calls of the Open Inference Protocol, answered from a replica's engine."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ from batchedapi_serving.codecs.open_inference_metadata import (
     model_metadata,
     server_metadata,
 )
-from batchedapi_serving.dispatch.desk import Ticket
+from batchedapi_serving.dispatch.engine import RequestHandle
 from batchedapi_serving.errors import NotReadyError, ServingError
 from batchedapi_serving.web.frontend import Frontend
 from batchedapi_serving.web.large_bodies import INLINE_BYTES, is_large_beside
@@ -67,7 +67,7 @@ Metadata = Sequence[tuple[bytes, bytes]]
 
 
 class Service:
-    """Every call of the protocol. Counts what the desk does not: calls it never took."""
+    """Every call of the protocol. Counts what the engine does not: calls it never took."""
 
     def __init__(
         self,
@@ -78,9 +78,9 @@ class Service:
         """See GrpcServer; health and metadata are asked for by probes too and make no client."""
         self._api_name = api_name
         self._frontend = frontend
-        self._desk = frontend.desk
+        self._engine = frontend.engine
         self._answered = frontend.answered
-        self._peers = Peers(connected, frontend.desk.disconnected)
+        self._peers = Peers(connected, frontend.engine.disconnected)
         self._go = asyncio.Event()
         self._go.set()
 
@@ -103,7 +103,7 @@ class Service:
         self, _: messages.ServerReadyRequest, __: ServicerContext
     ) -> messages.ServerReadyResponse:
         """Whether predictions are answered now."""
-        ready = bool(self._desk.methods) and not self._frontend.draining
+        ready = bool(self._engine.methods) and not self._frontend.draining
         return messages.ServerReadyResponse(ready=ready)
 
     async def model_ready(
@@ -111,7 +111,7 @@ class Service:
     ) -> messages.ModelReadyResponse:
         """The same for one method; NOT_FOUND if there is none of that name."""
         try:
-            self._desk.line(method_of_model(self._api_name, request.name, request.version))
+            self._engine.served(method_of_model(self._api_name, request.name, request.version))
         except NotReadyError:
             return messages.ModelReadyResponse(ready=False)
         except ServingError as error:
@@ -129,22 +129,24 @@ class Service:
     ) -> messages.ModelMetadataResponse:
         """The document of `GET /v2/models/MODEL`."""
         try:
-            line = self._desk.line(method_of_model(self._api_name, request.name, request.version))
+            served = self._engine.served(
+                method_of_model(self._api_name, request.name, request.version)
+            )
         except ServingError as error:
             await _fail(context, grpc_problem(error), options_of(_metadata(context)).request_id)
-        return messages.ModelMetadataResponse(**model_metadata(request.name, line.spec))
+        return messages.ModelMetadataResponse(**model_metadata(request.name, served.spec))
 
     async def model_infer(self, body: bytes, context: ServicerContext) -> bytes:
         """One request of one or more rows; a serialized message in and out."""
         metadata = _metadata(context)
         request_id = options_of(metadata).request_id
-        asker = _Asker(request_id)
+        caller = _Asker(request_id)
         client = self._peers.client(context.peer())
         held = HeldBodies(self._frontend.bodies)
         try:
             if not held.answering(len(body)):
                 raise self._frontend.bodies.error()  # noqa: TRY301 - refused as whatever else is
-            ticket = self._submit(body, metadata, client, asker, _timeout(context))
+            handle = self._submit(body, metadata, client, caller, _timeout(context))
         except ServingError as error:
             held.released()
             self._answered(error.status)
@@ -154,9 +156,9 @@ class Service:
             raise
         del body  # it is held by whoever takes it apart
         try:
-            answer = await asker.answer
+            answer = await caller.answer
         except asyncio.CancelledError:  # the client left, or its deadline passed
-            self._frontend.cancel(ticket)
+            self._frontend.cancel(handle)
             raise
         finally:
             held.released()
@@ -174,22 +176,22 @@ class Service:
         body: bytes,
         metadata: Metadata,
         client: Client,
-        asker: "_Asker",
+        caller: "_Asker",
         timeout: float | None,
-    ) -> Ticket:
-        desk, api = self._desk, self._api_name
+    ) -> RequestHandle:
+        engine, api = self._engine, self._api_name
         if len(body) > INLINE_BYTES:
             asked = asked_of(body)
-            line = desk.line(method_of_model(api, asked.model, asked.version))
-            if is_large_beside(line.spec, len(body), asked.raw):
+            served = engine.served(method_of_model(api, asked.model, asked.version))
+            if is_large_beside(served.spec, len(body), asked.raw):
                 head = RequestHead(MESSAGE, b"", metadata)
                 return self._frontend.large.submit(
-                    line, Wire.GRPC, head, body, client, asker, timeout, grpc_problem
+                    served, Wire.GRPC, head, body, client, caller, timeout, grpc_problem
                 )
         request = read_message(body)
-        line = desk.line(method_of_model(api, request.model_name, request.model_version))
-        decoded = line.codec.decode(Wire.GRPC, GrpcHead(request, metadata), body)
-        return desk.submit(line, decoded, client, asker, timeout)
+        served = engine.served(method_of_model(api, request.model_name, request.model_version))
+        decoded = served.codec.decode(Wire.GRPC, GrpcHead(request, metadata), body)
+        return engine.submit(served, decoded, client, caller, timeout)
 
     def handler(self) -> grpc.GenericRpcHandler:
         """What a server is given to answer these calls."""
@@ -229,18 +231,18 @@ class Service:
 
 
 class _Asker:
-    """Turns the desk's call-back into something to await; see AnswerTo."""
+    """Turns the engine's call-back into something to await; see Caller."""
 
     def __init__(self, request_id: str | None) -> None:
         self._request_id = request_id
         self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
     def request_id(self) -> str | None:
-        """See AnswerTo."""
+        """See Caller."""
         return self._request_id
 
     def deliver(self, answer: Answer) -> None:
-        """See AnswerTo."""
+        """See Caller."""
         if not self.answer.done():
             self.answer.set_result(answer)
 

@@ -126,7 +126,9 @@ def create_app(frontend: Frontend) -> Any:
 
     async def not_served(request: Request) -> Response:
         try:
-            frontend.desk.line(None)  # until the methods are known, nobody knows what is not served
+            frontend.engine.served(
+                None
+            )  # until the methods are known, nobody knows what is not served
             raise _no_such_route(request.scope["path"])
         except ServingError as error:
             return _response(request, _problem(request, error))
@@ -278,10 +280,10 @@ def metadata_answer(frontend: Frontend, path: str) -> Answer:
 
 def _known(frontend: Frontend, model: str, path: str = "") -> MethodSpec:
     """The method behind a model's name; of a path with a version, if that version is served."""
-    settings, desk = frontend.settings, frontend.desk
-    if not desk.methods:
-        desk.line(None)  # says that it is not ready yet
-    served = {found.name: found.method for found in models(settings.name, desk.methods)}
+    settings, engine = frontend.settings, frontend.engine
+    if not engine.methods:
+        engine.served(None)  # says that it is not ready yet
+    served = {found.name: found.method for found in models(settings.name, engine.methods)}
     if model not in served:
         raise NoSuchRouteError(f"no model {model!r}; served are {', '.join(served)}")
     _, _, asked = path.partition("/versions/")
@@ -289,7 +291,7 @@ def _known(frontend: Frontend, model: str, path: str = "") -> MethodSpec:
         raise NoSuchRouteError(
             f"no version {asked.split('/')[0]!r} of {model}; served is {MODEL_VERSION}"
         )
-    return desk.line(served[model]).spec
+    return engine.served(served[model]).spec
 
 
 def _ready(frontend: Frontend, document: Any) -> Answer:
@@ -302,7 +304,7 @@ def _ready(frontend: Frontend, document: Any) -> Answer:
 def _why_not_ready(frontend: Frontend) -> ServingError | None:
     if frontend.draining:
         return DrainingError("the replica is stopping")
-    if not frontend.desk.methods:
+    if not frontend.engine.methods:
         return NotReadyError("the model is still being loaded; try again in a moment")
     return None
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import orjson
 
-from batchedapi_serving.codecs import Answer, Codec, Decoded, RequestHead, Wire, codec_for
+from batchedapi_serving.codecs import Answer, Codec, DecodedRequest, RequestHead, Wire, codec_for
 from batchedapi_serving.dispatch.remote_frames import (
     error_meta,
     error_of,
@@ -43,7 +43,7 @@ class CodecProcess:
 
     def __init__(self, settings: ReplicaSettings) -> None:
         self._settings = settings
-        self._asked: dict[int, tuple[Codec, Decoded]] = {}
+        self._asked: dict[int, tuple[Codec, DecodedRequest]] = {}
         self._codec = functools.lru_cache(maxsize=None)(self._codec_of)
 
     def take(self, meta: Meta, payload: bytes) -> _Said | None:
@@ -86,7 +86,7 @@ class CodecProcess:
 
     @staticmethod
     def _answer(
-        codec: Codec, decoded: Decoded, meta: Meta, payload: bytes, receipt: list[Any] | None
+        codec: Codec, decoded: DecodedRequest, meta: Meta, payload: bytes, receipt: list[Any] | None
     ) -> Answer:
         try:
             results = codec.results(meta, payload)

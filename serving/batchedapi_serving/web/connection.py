@@ -20,7 +20,7 @@ from uvicorn.server import ServerState
 
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import Answer, Reply, RequestHead
-from batchedapi_serving.dispatch.desk import Line, Ticket
+from batchedapi_serving.dispatch.engine import RequestHandle, ServedMethod
 from batchedapi_serving.errors import NoRoomError, ServingError
 from batchedapi_serving.web.asgi import start_cycle
 from batchedapi_serving.web.frontend import Frontend
@@ -88,7 +88,7 @@ class Connection(asyncio.Protocol):
         self._path = b""  # of the request being answered
         self._named: str | None = None  # what its client calls it
         self._request_id: str | None = None  # the same, or an id of ours once one is needed
-        self._ticket: Ticket | None = None
+        self._handle: RequestHandle | None = None
         self._cycle: RequestResponseCycle | None = None
         self._refusal: ServingError | None = None  # to be told after the answers before it
         self._deaf = False  # nothing more is read
@@ -135,11 +135,11 @@ class Connection(asyncio.Protocol):
         self._pending.clear()
         self._held.released()
         self._flow.resume_writing()
-        if self._ticket is not None:
-            self._frontend.cancel(self._ticket)
-            self._ticket = None
+        if self._handle is not None:
+            self._frontend.cancel(self._handle)
+            self._handle = None
         else:
-            self._frontend.desk.disconnected(self._client)
+            self._frontend.engine.disconnected(self._client)
         if self._cycle is not None:
             self._cycle.disconnected = True
             self._cycle.message_event.set()
@@ -298,56 +298,53 @@ class Connection(asyncio.Protocol):
         self.deliver(problem_on(wire, error, self.request_id()))
 
     def _predict(self, request: Request, route: Route) -> None:
-        desk, options = self._frontend.desk, request.options
+        engine, options = self._frontend.engine, request.options
         reply: Reply | None = None
         try:
             if options.refusal is not None:
                 raise options.refusal
-            line = desk.line(route.method)
-            if self._held.bytes and is_large(line.spec, request, request.body):
-                self._predict_large(request, route, line)
+            served = engine.served(route.method)
+            if self._held.bytes and is_large(served.spec, request, request.body):
+                self._predict_large(request, route, served)
                 return
-            decoded = line.codec.decode(route.wire, request, request.body)
+            decoded = served.codec.decode(route.wire, request, request.body)
             reply = decoded.reply
-            ticket = desk.submit(line, decoded, self._client, self, options.timeout)
+            handle = engine.submit(served, decoded, self._client, self, options.timeout)
         except ServingError as error:
             self._frontend.answered(error.status)
             self.deliver(problem_on(route.wire, error, self.request_id(), reply))
         else:
-            self._ticket = None if ticket.done else ticket
+            self._handle = None if handle.done else handle
 
-    def _predict_large(self, request: Request, route: Route, line: Line) -> None:
+    def _predict_large(self, request: Request, route: Route, served: ServedMethod) -> None:
         def problem_of(error: ServingError) -> Answer:
             return problem_on(route.wire, error, self.request_id())
 
         head = RequestHead(request.content_type, request.query, request.headers)
-        self._ticket = self._frontend.large.submit(
-            line, route.wire, head, request.body, self._client, self, request.options.timeout,
+        self._handle = self._frontend.large.submit(
+            served, route.wire, head, request.body, self._client, self, request.options.timeout,
             problem_of,
         )  # fmt: skip
 
     def request_id(self) -> str:
-        """See AnswerTo; asked for an error, which has an id whether the client gave one or not."""
+        """See Caller; asked for an error, which has an id whether the client gave one or not."""
         if self._request_id is None:
             self._request_id = new_request_id()
         return self._request_id
 
     def deliver(self, answer: Answer) -> None:
-        """See AnswerTo: write the answer, then go on with what was pipelined."""
-        self._ticket = None
+        """See Caller: write the answer, then go on with what was pipelined."""
+        self._handle = None
         request_id = self._named
         if answer.status >= ERROR:
             request_id = self.request_id()
             answer = finished_error(answer, self._path.decode("latin-1"), request_id)
-        stays_open = self._stays_open()
-        self._write(answer, self._kept if stays_open else CLOSES, request_id)
-        self._answered(stays_open=stays_open)
-
-    def _write(self, answer: Answer, connection: bytes, request_id: str | None) -> None:
-        frontend = self._frontend
+        stays_open, frontend = self._stays_open(), self._frontend
         if frontend.date_source is not self._state.default_headers:
             frontend.renew_date(self._state)
+        connection = self._kept if stays_open else CLOSES
         self._transport.write(render(answer, frontend.date, connection, request_id))
+        self._answered(stays_open=stays_open)
 
     def _stays_open(self) -> bool:
         """What ends a connection does so not before everything that was read of it is answered."""
@@ -422,7 +419,8 @@ class Connection(asyncio.Protocol):
         request_id = self._parser.request_id() or new_request_id()
         wire = wire_of_path(self._parser.target.decode("latin-1").partition("?")[0])
         answer = problem_on(wire, error, request_id)
-        self._write(answer, CLOSES, request_id)
+        self._frontend.renew_date(self._state)
+        self._transport.write(render(answer, self._frontend.date, CLOSES, request_id))
         # Closing with unread bytes would reset the connection, and with it maybe the answer.
         self._transport.write_eof()
 

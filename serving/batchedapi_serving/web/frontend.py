@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from uvicorn.server import ServerState
 
-from batchedapi_serving.dispatch.desk import Desk, Ticket
+from batchedapi_serving.dispatch.engine import Engine, RequestHandle
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.web.large_bodies import LargeBodies
 from batchedapi_serving.web.large_request import LargeRequest
@@ -27,21 +27,21 @@ class Frontend:
     def __init__(
         self,
         settings: ReplicaSettings,
-        desk: Desk,
+        engine: Engine,
         answered: Callable[[int], None],
         connections: int = MOST_CONNECTIONS,
     ) -> None:
-        """`answered` counts a response by its code that the desk has not counted."""
+        """`answered` counts a response by its code that the engine has not counted."""
         self.connection_limit = ConnectionLimit(connections)
         self.settings = settings
-        self.desk = desk
+        self.engine = engine
         self.answered = answered
         self.limits = Limits(
             body=settings.max_body_bytes,
             idle=settings.keep_alive,
             age=math.inf if settings.max_connection_age is None else settings.max_connection_age,
         )
-        self.large = LargeBodies(settings, desk, answered)
+        self.large = LargeBodies(settings, engine, answered)
         self.bodies = BodyBudget(settings.max_body_bytes)
         self.draining = False
         self.accepted_at = -math.inf
@@ -54,12 +54,12 @@ class Frontend:
         self.date_source: list[tuple[bytes, bytes]] | None = None
         self._learn_methods()
 
-    def cancel(self, ticket: Ticket) -> None:
+    def cancel(self, handle: RequestHandle) -> None:
         """The client of a request left: what is not done is not begun, and nobody is told."""
-        if isinstance(ticket, LargeRequest):
-            self.large.cancel(ticket)
+        if isinstance(handle, LargeRequest):
+            self.large.cancel(handle)
         else:
-            self.desk.cancel(ticket)
+            self.engine.cancel(handle)
 
     def route_of(self, path: bytes) -> Route | None:
         """The route of a path that may have escapes, or a method that was not known before."""
@@ -68,7 +68,7 @@ class Frontend:
 
     def _learn_methods(self) -> None:
         """Build the table of routes anew if the methods are not those it was built from."""
-        methods = tuple(self.desk.methods)
+        methods = tuple(self.engine.methods)
         if methods != self._known:
             self._known = methods
             table = prediction_routes(self.settings, methods)

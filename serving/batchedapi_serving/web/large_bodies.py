@@ -17,11 +17,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from batchedapi_core.batching import Client
-from batchedapi_serving.codecs import Answer, Decoded, Head, Wire
+from batchedapi_serving.codecs import Answer, DecodedRequest, Head, Wire
 from batchedapi_serving.codecs.json_values import is_json, media_type
 from batchedapi_serving.codecs.open_inference import raw_bytes
 from batchedapi_serving.codecs.replies import NPY_TYPE
-from batchedapi_serving.dispatch.desk import CLIENT_LEFT, STOPPED, AnswerTo, Desk, Line
+from batchedapi_serving.dispatch.engine import CLIENT_LEFT, STOPPED, Caller, Engine, ServedMethod
 from batchedapi_serving.dispatch.remote_frames import error_of, hashable, unpack_payload
 from batchedapi_serving.errors import (
     DrainingError,
@@ -154,17 +154,17 @@ class LargeBodies:
     def __init__(
         self,
         settings: ReplicaSettings,
-        desk: Desk,
+        engine: Engine,
         answered: Callable[[int], None],
         live: Callable[["LargeBodies", str], Awaitable[None]] = live,
     ) -> None:
-        """`answered` counts a response by its code that the desk has not counted.
+        """`answered` counts a response by its code that the engine has not counted.
 
         `live` runs a codec process.
         """
         self._settings = settings
         self._live = live
-        self._desk = desk
+        self._engine = engine
         self._answered = answered
         self.asked = 0
         """How many requests there have been."""
@@ -182,19 +182,19 @@ class LargeBodies:
 
     # ------------------------------------------------------------ requests
 
-    def submit(  # noqa: PLR0917 - what a request is, in the order of the desk's
-        self, line: Line, wire: Wire, head: Head, body: bytes, client: Client, asker: AnswerTo,
-        timeout: float | None, problem_of: Callable[[ServingError], Answer],
+    def submit(  # noqa: PLR0917 - what a request is, in the order of the engine's
+        self, served: ServedMethod, wire: Wire, head: Head, body: bytes, client: Client,
+        caller: Caller, timeout: float | None, problem_of: Callable[[ServingError], Answer],
     ) -> LargeRequest:  # fmt: skip
-        """Have a body taken apart and its rows queued; `asker` is told the answer in any case.
+        """Have a body taken apart and its rows queued; `caller` is told the answer in any case.
 
         Args:
-            line: One of the desk's.
+            served: One of the engine's.
             wire: Of the route.
             head: Beside the body.
             body: The whole of it.
-            client: As the desk wants it.
-            asker: As the desk wants it.
+            client: As the engine wants it.
+            caller: As the engine wants it.
             timeout: Seconds that the client waits at most; the replica's own hold as well.
             problem_of: The answer to an error before the request is understood.
 
@@ -208,7 +208,7 @@ class LargeBodies:
             )
         self.asked += 1
         request = LargeRequest(
-            self.write, self.asked, line, wire, head, body, client, asker, timeout,
+            self.write, self.asked, served, wire, head, body, client, caller, timeout,
             self._settings.timeout, problem_of,
         )  # fmt: skip
         self._bodies.append(request)
@@ -220,8 +220,8 @@ class LargeBodies:
         """The client left: what is not begun is not done, and nobody is told."""
         if request.done:
             return
-        if request.ticket is None:
-            self._desk.disconnected(request.client)
+        if request.handle is None:
+            self._engine.disconnected(request.client)
         self._end(request, CLIENT_LEFT)
         if request is not self._active:
             self._forget(request)
@@ -229,7 +229,7 @@ class LargeBodies:
     def abandon(self) -> None:
         """The time to stop is over: whoever waits here is answered 503.
 
-        The desk answers those that it has; what it answers is still written.
+        The engine answers those that it has; what it answers is still written.
         """
         for request in self._undecoded():
             self._fail(request, DrainingError(STOPPED))
@@ -270,13 +270,13 @@ class LargeBodies:
     def _fail(self, request: LargeRequest, error: ServingError) -> None:
         if not request.done:
             self._end(request, error.status)
-            request.asker.deliver(request.problem_of(error))
+            request.caller.deliver(request.problem_of(error))
 
     def _end(self, request: LargeRequest, status: int) -> None:
         """Nothing more is done for it; counted once."""
         request.done = True
-        if request.ticket is not None:
-            self._desk.cancel(request.ticket, status)
+        if request.handle is not None:
+            self._engine.cancel(request.handle, status)
         elif not request.counted:
             self._answered(status)
         with contextlib.suppress(ValueError):
@@ -349,7 +349,7 @@ class LargeBodies:
             self._inside.discard(request)
             if not request.done:
                 request.done = True
-                request.asker.deliver(answer)
+                request.caller.deliver(answer)
         elif "error" in meta:
             self._fail(request, error_of(meta["error"]))
         else:
@@ -363,7 +363,7 @@ class LargeBodies:
             return
         left = request.deadline - asyncio.get_running_loop().time()
         shapes = meta["shapes"]
-        decoded = Decoded(
+        decoded = DecodedRequest(
             meta["rows"],
             unpack_payload(meta["payload"], payload),
             request,
@@ -374,15 +374,17 @@ class LargeBodies:
             if left <= 0:
                 raise request.late()
             timeout = None if left == math.inf else left
-            line = self._desk.line(request.line.spec.name)  # the desk may have been replaced
-            ticket = self._desk.submit(line, decoded, request.client, request, timeout)
+            served = self._engine.served(
+                request.served.spec.name
+            )  # the engine may have been replaced
+            handle = self._engine.submit(served, decoded, request.client, request, timeout)
         except ServingError as error:
             self._answered(error.status)
             request.counted = True
             request.deliver(request.problem(error, request.request_id()))
         else:
             request.counted = True
-            request.ticket = None if ticket.done else ticket
+            request.handle = None if handle.done else handle
 
     def lost(self) -> None:
         """The codec process ended, with everything that it had: nobody can write those answers."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import Answer, Head, Receipt, Results, Wire
-from batchedapi_serving.dispatch.desk import AnswerTo, Line, Ticket
+from batchedapi_serving.dispatch.engine import Caller, RequestHandle, ServedMethod
 from batchedapi_serving.dispatch.remote_frames import error_meta, receipt_meta, status_of
 from batchedapi_serving.errors import DeadlineExceededError, ServingError
 from batchedapi_serving.ipc.frames import Meta, encode_frame
@@ -16,20 +16,34 @@ _PASSED_OVER_SECONDS: Final = 1.0
 
 
 class LargeRequest:
-    """One request: a Ticket to who asked, and to the desk both AnswerTo and Reply.
+    """One request: a RequestHandle to who asked, and to the engine both Caller and Reply.
 
-    Its answers' bodies, as the desk sees them, are frames for the codec process.
+    Its answers' bodies, as the engine sees them, are frames for the codec process.
     """
 
     __slots__ = (
-        "_hurried", "_write", "asker", "body", "client", "counted", "deadline", "done",
-        "head", "line", "number", "problem_of", "ticket", "timeout", "wire",
+        "_hurried",
+        "_write",
+        "body",
+        "caller",
+        "client",
+        "counted",
+        "deadline",
+        "done",
+        "handle",
+        "head",
+        "number",
+        "problem_of",
+        "served",
+        "timeout",
+        "wire",
     )  # fmt: skip
 
     def __init__(  # noqa: PLR0917 - one for each request, made in one place
-        self, write: Callable[["LargeRequest", bytes], None], number: int, line: Line, wire: Wire,
-        head: Head, body: bytes, client: Client, asker: AnswerTo, timeout: float | None,
-        longest: float | None, problem_of: Callable[[ServingError], Answer],
+        self, write: Callable[["LargeRequest", bytes], None], number: int, served: ServedMethod,
+        wire: Wire, head: Head, body: bytes, client: Client, caller: Caller,
+        timeout: float | None, longest: float | None,
+        problem_of: Callable[[ServingError], Answer],
     ) -> None:  # fmt: skip
         """`write` has the response written that a frame tells of.
 
@@ -43,17 +57,17 @@ class LargeRequest:
         """Seconds on the loop's clock; inf: none."""
         self._write = write
         self.number = number
-        self.line = line
+        self.served = served
         self.wire = wire
         self.head: Head | None = head
         self.body = body
         self.client = client
-        self.asker = asker
+        self.caller = caller
         self.problem_of = problem_of
-        self.ticket: Ticket | None = None
-        """The desk's, once it has the rows."""
+        self.handle: RequestHandle | None = None
+        """The engine's, once it has the rows."""
         self.counted = False
-        """Its answer is, or will be, by the desk or for it."""
+        """Its answer is, or will be, by the engine or for it."""
         self.done = False
         """It was answered, or its client left."""
 
@@ -62,12 +76,12 @@ class LargeRequest:
         return DeadlineExceededError.after(self.timeout, hurried=self._hurried)
 
     def request_id(self) -> str | None:
-        """See AnswerTo."""
-        return self.asker.request_id()
+        """See Caller."""
+        return self.caller.request_id()
 
     def deliver(self, answer: Answer) -> None:
-        """See AnswerTo: have the response written."""
-        self.ticket = None
+        """See Caller: have the response written."""
+        self.handle = None
         if not self.done:
             self._write(self, answer.body)
 
@@ -78,7 +92,7 @@ class LargeRequest:
         return Answer(status_of(meta), b"", encode_frame(frame, buffers))
 
     def problem(self, error: ServingError, request_id: str | None) -> Answer:
-        """See Reply. Of its time the desk knows only what was left."""
+        """See Reply. Of its time the engine knows only what was left."""
         if isinstance(error, DeadlineExceededError):
             error = self.late()
         meta = {"problem": self.number, "error": error_meta(error), "request_id": request_id}
@@ -109,7 +123,7 @@ def question(request: LargeRequest) -> Meta:
         raise AssertionError("a body is asked for once")
     return {
         "decode": request.number,
-        "method": request.line.spec.to_json(),
+        "method": request.served.spec.to_json(),
         "wire": request.wire.value,
         "content_type": head.content_type.decode("latin-1"),
         "query": head.query.decode("latin-1"),

@@ -274,7 +274,7 @@ def document_routes(app: FastAPI, frontend: Frontend) -> None:
     cache: dict[tuple[str, ...], dict[str, Any]] = {}
 
     def openapi() -> dict[str, Any]:
-        known = tuple(frontend.desk.methods)
+        known = tuple(frontend.engine.methods)
         if known not in cache:
             app.openapi_schema = None
             cache[known] = {**plain(), "paths": _paths(frontend)}
@@ -284,13 +284,13 @@ def document_routes(app: FastAPI, frontend: Frontend) -> None:
 
 
 def _paths(frontend: Frontend) -> dict[str, Any]:
-    desk = frontend.desk
+    engine = frontend.engine
     paths: dict[str, Any] = {}
-    for path, route in prediction_routes(frontend.settings, desk.methods).items():
-        name = desk.default if route.method is None else route.method
-        if name is None and desk.methods:
+    for path, route in prediction_routes(frontend.settings, engine.methods).items():
+        name = engine.default if route.method is None else route.method
+        if name is None and engine.methods:
             continue  # no default: the path answers 404
-        method = None if name is None else desk.methods.get(name)
+        method = None if name is None else engine.methods.get(name)
         paths[path] = {"post": _prediction(method, route)}
     for path in _metadata_paths(frontend):
         paths.setdefault(path, {})["get"] = _metadata(path)
@@ -298,7 +298,7 @@ def _paths(frontend: Frontend) -> dict[str, Any]:
 
 
 def _metadata_paths(frontend: Frontend) -> list[str]:
-    served = [model.name for model in models(frontend.settings.name, frontend.desk.methods)]
+    served = [model.name for model in models(frontend.settings.name, frontend.engine.methods)]
     return [
         template.format(model=model, version=MODEL_VERSION)
         for template in METADATA_PATHS

@@ -1,9 +1,9 @@
 """What the kernel knows of the other end of a connection; how a listener ends and resets nobody.
 
 The kernel connects clients by itself, and whoever is in its backlog when the listener closes is
-reset, with the request it may have sent already. So the door is shut first, then everybody in the
-backlog is let in, and only then the listener closes. Who comes meanwhile is not answered, asks
-again a second later, as the kernel does it, and is refused then.
+reset, with the request it may have sent already. So a filter keeps new ones out first, then
+everybody in the backlog is let in, and only then the listener closes. Who comes meanwhile is not
+answered, asks again a second later, as the kernel does it, and is refused then.
 """
 
 import array

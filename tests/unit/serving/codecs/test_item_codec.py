@@ -8,7 +8,7 @@ import pytest
 from batchedapi_core.batching import Receipts
 from batchedapi_serving.codecs import (
     Answer,
-    Decoded,
+    DecodedRequest,
     ItemResults,
     Reply,
     RequestHead,
@@ -43,7 +43,7 @@ def answer(answers: list[object], reply: Reply, start: int, stop: int) -> Answer
     return reply.answer(results(answers), start, stop, None)
 
 
-def decode(body: bytes, content_type: bytes = b"") -> Decoded:
+def decode(body: bytes, content_type: bytes = b"") -> DecodedRequest:
     """A request on the plain route."""
     return ITEMS.decode(Wire.PLAIN, RequestHead(content_type, b"", ()), body)
 
@@ -64,7 +64,7 @@ def test_any_json_value_is_an_item() -> None:
 
     decoded = decode(body)
 
-    assert Decoded(1, [body], ITEM) == decoded
+    assert DecodedRequest(1, [body], ITEM) == decoded
     assert [{"a": [1, {"b": None}]}, 2] == json.loads(texts([[body], [b"2"]]))
 
 

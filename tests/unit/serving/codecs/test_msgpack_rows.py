@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchedapi_core import contract
-from batchedapi_serving.codecs import Decoded, RequestHead, Wire
+from batchedapi_serving.codecs import DecodedRequest, RequestHead, Wire
 from batchedapi_serving.codecs.msgpack_rows import read_msgpack
 from batchedapi_serving.codecs.results import Item
 from batchedapi_serving.errors import (
@@ -25,7 +25,7 @@ from protocols import IRIS, ITEMS, array, codec_of, failed_item, items, packed, 
 HEAD = RequestHead(b"application/msgpack; x=y", b"", ())
 
 
-def decode(method: MethodSpec, body: bytes, head: RequestHead = HEAD) -> Decoded:
+def decode(method: MethodSpec, body: bytes, head: RequestHead = HEAD) -> DecodedRequest:
     """A request on the plain route."""
     return codec_of(method).decode(Wire.PLAIN, head, body)
 

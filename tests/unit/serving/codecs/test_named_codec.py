@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from batchedapi_core.batching import Receipts, ShapePolicy
-from batchedapi_serving.codecs import Decoded, RequestHead, Wire
+from batchedapi_serving.codecs import DecodedRequest, RequestHead, Wire
 from batchedapi_serving.codecs.named_codec import NamedCodec
 from batchedapi_serving.codecs.replies import INSTANCES, ITEM, NPY, ROWS
 from batchedapi_serving.errors import InvalidInputError, PredictorError, UnsupportedTypeError
@@ -27,7 +27,7 @@ def codec_of(method: MethodSpec, policy: ShapePolicy = ShapePolicy.BUCKET) -> Na
     return NamedCodec(method, policy, "api", Receipts.OFF)
 
 
-def decode(codec: NamedCodec, value: Any) -> Decoded:
+def decode(codec: NamedCodec, value: Any) -> DecodedRequest:
     """A JSON request on the plain route."""
     return codec.decode(Wire.PLAIN, JSON_HEAD, json.dumps(value).encode())
 
@@ -37,7 +37,7 @@ def row(*ids: int) -> dict[str, list[Any]]:
     return {"ids": list(ids), "mask": [True] * len(ids)}
 
 
-def arrays_of(codec: NamedCodec, *requests: Decoded) -> dict[str, Any]:
+def arrays_of(codec: NamedCodec, *requests: DecodedRequest) -> dict[str, Any]:
     """What the model's method gets for a batch of these requests."""
     collated = codec.collate([request.payload for request in requests])
     meta = {"rows": sum(request.rows for request in requests), **collated.meta}

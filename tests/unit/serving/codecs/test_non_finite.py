@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from batchedapi_core.batching import Receipts, ShapePolicy
-from batchedapi_serving.codecs import Codec, Decoded, Wire
+from batchedapi_serving.codecs import Codec, DecodedRequest, Wire
 from batchedapi_serving.codecs.named_codec import NamedCodec
 from batchedapi_serving.codecs.open_inference_pb2 import ModelInferResponse
 from batchedapi_serving.codecs.replies import INSTANCES, ITEM, NPY, ROWS
@@ -47,7 +47,7 @@ VALUES = [[1.0, NAN, INF, -INF], [0.5, 2.0, 3.0, 4.0]]
 ARRAY = array("FP32", VALUES)
 SPELLED = [[1.0, None, "Infinity", "-Infinity"], [0.5, 2.0, 3.0, 4.0]]
 FLAT = [*SPELLED[0], *SPELLED[1]]
-LANGUAGES: dict[str, Callable[[Codec], Decoded]] = {
+LANGUAGES: dict[str, Callable[[Codec], DecodedRequest]] = {
     "JSON": lambda codec: plain(codec, SPELLED),
     "v1": lambda codec: v1(codec, SPELLED),
     "msgpack": lambda codec: packed(codec, VALUES),

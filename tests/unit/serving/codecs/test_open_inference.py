@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from batchedapi_core.batching import Receipts
-from batchedapi_serving.codecs import Answer, Decoded, RequestHead, Results, Wire
+from batchedapi_serving.codecs import Answer, DecodedRequest, RequestHead, Results, Wire
 from batchedapi_serving.codecs.results import Item, TensorResults
 from batchedapi_serving.errors import (
     ClientError,
@@ -57,7 +57,7 @@ def body_of(answer: Answer) -> Any:
     return orjson.loads(answer.body)
 
 
-def answered(decoded: Decoded, results: Results, stop: int = 1) -> Any:
+def answered(decoded: DecodedRequest, results: Results, stop: int = 1) -> Any:
     """JSON with which rows [0, stop) are answered."""
     return body_of(decoded.reply.answer(results, 0, stop, None))
 

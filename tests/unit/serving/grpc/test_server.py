@@ -1,4 +1,4 @@
-"""The gRPC server over a real socket, in front of a desk that answers as each test says."""
+"""The gRPC server over a real socket, in front of an engine that answers as each test says."""
 
 import asyncio
 import dataclasses
@@ -13,9 +13,9 @@ import pytest
 import tritonclient.grpc.aio as triton
 
 from batchedapi_core.batching import Client
-from batchedapi_serving.codecs import Codec, Decoded
+from batchedapi_serving.codecs import Codec, DecodedRequest
 from batchedapi_serving.codecs import open_inference_pb2 as messages
-from batchedapi_serving.dispatch.desk import AnswerTo, Line
+from batchedapi_serving.dispatch.engine import Caller, ServedMethod
 from batchedapi_serving.errors import (
     LateError,
     NoSuchRouteError,
@@ -45,7 +45,7 @@ class _Ticket:
     done = False
 
 
-class FakeDesk:
+class FakeEngine:
     """Answers each request with the sum of its row, thrice, unless told to hold or to refuse."""
 
     def __init__(self) -> None:
@@ -64,8 +64,8 @@ class FakeDesk:
         self.taken = asyncio.Event()
         self.cancelled = asyncio.Event()
 
-    def line(self, method: str | None) -> Line:
-        """See Desk."""
+    def served(self, method: str | None) -> ServedMethod:
+        """See Engine."""
         if not self.methods:
             raise NotReadyError("still loading", 2)
         spec = self.methods.get(method or self.default)
@@ -75,16 +75,16 @@ class FakeDesk:
 
     def submit(
         self,
-        line: Line,
-        decoded: Decoded,
+        served: ServedMethod,
+        decoded: DecodedRequest,
         client: Client,
-        asker: AnswerTo,
+        caller: Caller,
         timeout: float | None = None,
     ) -> _Ticket:
-        """See Desk."""
+        """See Engine."""
         self.clients.append(client)
         self.timeouts.append(timeout)
-        self.request_ids.append(asker.request_id())
+        self.request_ids.append(caller.request_id())
         self.taken.set()
         if self.refusal is not None:
             raise self.refusal
@@ -94,8 +94,8 @@ class FakeDesk:
         def answer() -> None:
             rows = np.frombuffer(decoded.payload, "<f4").reshape(decoded.rows, -1)
             summed = np.repeat(rows.sum(axis=1, keepdims=True), 3, axis=1).astype("<f4")
-            results = tensors(line.spec, output=summed)
-            asker.deliver(decoded.reply.answer(results, 0, decoded.rows, RECEIPT))
+            results = tensors(served.spec, output=summed)
+            caller.deliver(decoded.reply.answer(results, 0, decoded.rows, RECEIPT))
 
         if self.holding:
             self.held.append(answer)
@@ -103,30 +103,30 @@ class FakeDesk:
             answer()
         return _Ticket()
 
-    def cancel(self, ticket: Any, status: int = 499) -> None:  # noqa: ARG002 - there is one at a time
-        """See Desk."""
+    def cancel(self, handle: Any, status: int = 499) -> None:  # noqa: ARG002 - there is one at a time
+        """See Engine."""
         self.cancelled.set()
 
     def disconnected(self, client: Client) -> None:
-        """See Desk."""
+        """See Engine."""
 
 
 class Recorder:
-    """Counts what the desk does not."""
+    """Counts what the engine does not."""
 
     def __init__(self, codes: list[int]) -> None:
         self.answered = codes.append
 
 
 class World:
-    """A server, its desk, and a connection to it."""
+    """A server, its engine, and a connection to it."""
 
     def __init__(self) -> None:
-        self.desk = FakeDesk()
+        self.engine = FakeEngine()
         self.answered: list[int] = []
         self.connections = 0
         self.recorder = Recorder(self.answered)
-        self.frontend = Frontend(SETTINGS, self.desk, self.recorder.answered)
+        self.frontend = Frontend(SETTINGS, self.engine, self.recorder.answered)
         self.server = GrpcServer(SETTINGS, self.frontend, self._connected)
 
     def _connected(self) -> None:
@@ -228,14 +228,14 @@ async def test_the_request_id_comes_back_with_answers_and_errors(world: World) -
     """N21: in metadata, under the name it has over HTTP; bytes that could forge a log are gone."""
     call = world.infer(metadata=[("x-request-id", "my-id")])
     await call
-    world.desk.refusal = QueueFullError("full", 3)
+    world.engine.refusal = QueueFullError("full", 3)
 
     error = await failure(world.infer(metadata=[("x-request-id", "my-id")]))
 
     assert "my-id" == dict(await call.trailing_metadata())["x-request-id"]
     assert "b-7" == dict(await call.trailing_metadata())["x-batchedapi-batch-id"]
     assert "my-id" == dict(error.trailing_metadata())["x-request-id"]
-    assert ["my-id", "my-id"] == world.desk.request_ids
+    assert ["my-id", "my-id"] == world.engine.request_ids
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ async def test_overload_says_when_to_come_back(
     world: World, refusal: ServingError, code: grpc.StatusCode, retry_after: str
 ) -> None:
     """B21: `retry-after` is in the trailing metadata; the refusal is counted here, once."""
-    world.desk.refusal = refusal
+    world.engine.refusal = refusal
 
     error = await failure(world.infer())
 
@@ -266,7 +266,7 @@ async def test_wrong_messages_are_the_clients_fault(world: World, body: bytes) -
     error = await failure(world.infer(body))
 
     assert error.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)
-    assert [] == world.desk.clients
+    assert [] == world.engine.clients
     assert 1 == len(world.answered)
 
 
@@ -284,7 +284,7 @@ async def test_wrong_inputs_name_their_place(world: World) -> None:
 async def test_any_message_reaches_the_client(world: World) -> None:
     """Predictors write their own: other letters, several lines, too long for a header."""
     said = "größer\n\tals 4 ✓ " + "x" * 100_000
-    world.desk.refusal = PredictorError(said)
+    world.engine.refusal = PredictorError(said)
 
     error = await failure(world.infer())
 
@@ -292,12 +292,12 @@ async def test_any_message_reaches_the_client(world: World) -> None:
     assert said[:2000] == error.details()
 
 
-async def test_the_clients_deadline_reaches_the_desk(world: World) -> None:
+async def test_the_clients_deadline_reaches_the_engine(world: World) -> None:
     """N05: rows that nobody waits for must not be run."""
     await world.infer(timeout=60)
     await world.infer()
 
-    with_deadline, without = world.desk.timeouts
+    with_deadline, without = world.engine.timeouts
     assert with_deadline is not None
     assert 0 < with_deadline <= 61  # gRPC rounds it up on the wire
     assert without is None
@@ -305,31 +305,31 @@ async def test_the_clients_deadline_reaches_the_desk(world: World) -> None:
 
 async def test_a_client_that_leaves_is_cancelled(world: World) -> None:
     """B22: what is queued for it is not run."""
-    world.desk.holding = True
+    world.engine.holding = True
     call = world.infer()
-    await asyncio.wait_for(world.desk.taken.wait(), 60)
+    await asyncio.wait_for(world.engine.taken.wait(), 60)
 
     call.cancel()
 
-    await asyncio.wait_for(world.desk.cancelled.wait(), 60)
+    await asyncio.wait_for(world.engine.cancelled.wait(), 60)
 
 
 async def test_a_deadline_that_passes_is_cancelled(world: World) -> None:
-    """The client has its DEADLINE_EXCEEDED; the desk need not keep the request."""
-    world.desk.holding = True
+    """The client has its DEADLINE_EXCEEDED; the engine need not keep the request."""
+    world.engine.holding = True
 
     for seconds in (0.2, 2, 20):  # where it passes before the call is there, nobody is asked
         error = await failure(world.infer(timeout=seconds))
         assert grpc.StatusCode.DEADLINE_EXCEEDED is error.code()
-        if world.desk.taken.is_set():
+        if world.engine.taken.is_set():
             break
 
-    await asyncio.wait_for(world.desk.cancelled.wait(), 60)
+    await asyncio.wait_for(world.engine.cancelled.wait(), 60)
 
 
 async def test_a_call_that_fails_by_our_fault_gives_its_bytes_back(world: World) -> None:
     """The budget is everybody's, and would never come back."""
-    world.desk.broken = TypeError("a bug")
+    world.engine.broken = TypeError("a bug")
 
     await failure(world.infer())
 
@@ -340,7 +340,7 @@ async def test_an_answered_call_is_not_cancelled(world: World) -> None:
     """Otherwise the test above could not fail."""
     await world.infer()
 
-    assert not world.desk.cancelled.is_set()
+    assert not world.engine.cancelled.is_set()
 
 
 async def test_each_connection_is_one_client(world: World) -> None:
@@ -351,7 +351,7 @@ async def test_each_connection_is_one_client(world: World) -> None:
     async with grpc.aio.insecure_channel(world.target, options=options) as other:
         await other.unary_unary(INFER)(iris().SerializeToString())
 
-    first, again, elsewhere = world.desk.clients
+    first, again, elsewhere = world.engine.clients
     assert first is again
     assert first is not elsewhere
 
@@ -366,12 +366,12 @@ async def test_a_message_above_the_limit_is_refused(world: World) -> None:
     assert len(gzip.compress(big)) < SETTINGS.max_body_bytes
     assert grpc.StatusCode.RESOURCE_EXHAUSTED is plain.code()
     assert grpc.StatusCode.RESOURCE_EXHAUSTED is packed.code()
-    assert [] == world.desk.clients
+    assert [] == world.engine.clients
 
 
 async def test_nothing_is_ready_before_a_model_process_is(world: World) -> None:
     """N11: live is not ready."""
-    world.desk.methods = {}
+    world.engine.methods = {}
 
     async with triton.InferenceServerClient(world.target) as client:
         assert await client.is_server_live()
@@ -395,14 +395,14 @@ async def test_a_draining_server_is_not_ready_and_answers(world: World) -> None:
 
 async def test_stopping_waits_for_what_was_begun(world: World) -> None:
     """B20: no request that was taken is lost by a stop."""
-    world.desk.holding = True
+    world.engine.holding = True
     call = world.infer()
-    await asyncio.wait_for(world.desk.taken.wait(), 60)
+    await asyncio.wait_for(world.engine.taken.wait(), 60)
 
     stopping = asyncio.ensure_future(world.server.stop(60))
     await asyncio.sleep(0.05)
     begun = stopping.done()
-    world.desk.held[0]()
+    world.engine.held[0]()
 
     assert not begun
     assert messages.ModelInferResponse.FromString(await call).outputs
@@ -414,7 +414,7 @@ async def test_a_port_that_is_taken_is_an_error(world: World) -> None:
     taken = dataclasses.replace(SETTINGS, grpc_port=world.server.port)
 
     with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{world.server.port} for gRPC"):
-        await GrpcServer(taken, Frontend(taken, world.desk, world.recorder), lambda: None).start()
+        await GrpcServer(taken, Frontend(taken, world.engine, world.recorder), lambda: None).start()
 
 
 async def test_a_server_without_a_port_is_not_started() -> None:
@@ -422,4 +422,4 @@ async def test_a_server_without_a_port_is_not_started() -> None:
     settings = dataclasses.replace(SETTINGS, grpc_port=None)
 
     with pytest.raises(ValueError, match="expected a port, got None"):
-        await GrpcServer(settings, Frontend(settings, FakeDesk(), Recorder([])), print).start()
+        await GrpcServer(settings, Frontend(settings, FakeEngine(), Recorder([])), print).start()

@@ -154,12 +154,12 @@ async def test_what_a_client_sends_after_the_end_is_dropped_until_it_closes() ->
     """A reset would take answers with it that it has not read."""
     server = Server(interval=0.0)
     wire = await old(server)
-    asked = len(server.desk.batches)
+    asked = len(server.engine.batches)
 
     wire.send(GET * 3)
     await asyncio.sleep(1)
 
-    assert (asked, False) == (len(server.desk.batches), wire.is_closing())
+    assert (asked, False) == (len(server.engine.batches), wire.is_closing())
     assert not wire.connection.eof_received()  # the loop then closes it
 
 
@@ -242,9 +242,9 @@ async def test_a_client_that_closes_is_not_computed_for() -> None:
     gone.reset = True  # what its kernel answers to the interim answer
     await asyncio.sleep(1)
 
-    assert [[1]] == server.desk.batches
+    assert [[1]] == server.engine.batches
     assert ([100], [200]) == (gone.statuses, stays.statuses)
-    assert 1 == len(server.desk.cancelled)
+    assert 1 == len(server.engine.cancelled)
 
 
 async def test_a_client_that_only_ends_its_side_gets_all_its_answers() -> None:
@@ -331,8 +331,8 @@ async def test_a_tunnel_is_refused_once_and_what_follows_is_no_second_request() 
 
     assert [400] == wire.statuses
     assert wire.ended
-    assert [] == server.desk.batches
-    assert [400] == server.desk.codes
+    assert [] == server.engine.batches
+    assert [400] == server.engine.codes
 
 
 @pytest.mark.parametrize("size", [1, 100, 70_000, 200_000])

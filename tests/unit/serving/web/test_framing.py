@@ -180,7 +180,7 @@ def test_garbage_is_refused_once_and_nothing_after_it_is_run(garbage: bytes, bef
         wire.send(b"\x00" + garbage)
         wire.send(whole(b"999"))
         await asyncio.sleep(1)
-        assert [[999]] not in [[batch] for batch in server.desk.batches]
+        assert [[999]] not in [[batch] for batch in server.engine.batches]
         assert wire.statuses == [200] * before.count(b"POST") + [400]
 
     run_virtually(live())

@@ -64,7 +64,7 @@ async def test_an_id_is_made_harmless(sent: bytes, expected: list[str]) -> None:
 
     assert [200] == wire.statuses
     assert expected == wire.header("x-request-id")
-    assert [[1]] == server.desk.batches
+    assert [[1]] == server.engine.batches
 
 
 async def test_without_an_id_an_error_has_one_of_ours() -> None:
@@ -123,11 +123,11 @@ async def test_the_log_line_of_a_failure_has_the_id(
 async def test_an_overload_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     """Thousands of refusals a second are counted, not told one by one."""
     server, wire = connect()
-    server.desk.refusal = QueueFullError("full", 7)
+    server.engine.refusal = QueueFullError("full", 7)
     wire.send(post())
     await asyncio.sleep(1)
 
-    assert ([503], ["7"], [503]) == (wire.statuses, wire.header("retry-after"), server.desk.codes)
+    assert ([503], ["7"], [503]) == (wire.statuses, wire.header("retry-after"), server.engine.codes)
     assert [] == [each for each in caplog.records if each.levelno > logging.DEBUG]
 
 
@@ -140,7 +140,7 @@ async def test_a_client_may_wait_shorter() -> None:
     await asyncio.sleep(0.02)
 
     assert ([], [504]) == (before, wire.statuses)
-    assert [("predict", 1.5)] == server.desk.asked
+    assert [("predict", 1.5)] == server.engine.asked
 
 
 @pytest.mark.parametrize("value", [b"0", b"-1", b"1.5", b"soon", b"", b"9" * 13, b"1_0", b"+1"])
@@ -154,7 +154,7 @@ async def test_a_timeout_that_is_none_is_refused(value: bytes) -> None:
 
     assert [400, 200] == wire.statuses
     assert b"X-Request-Timeout-Ms" in wire.received
-    assert [("predict", None)] == server.desk.asked
+    assert [("predict", None)] == server.engine.asked
 
 
 @pytest.mark.parametrize(

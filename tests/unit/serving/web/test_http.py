@@ -47,7 +47,7 @@ async def test_a_wish_for_another_protocol_is_ignored(cut: int) -> None:
     await asyncio.sleep(1)
 
     assert [200] * 5 == wire.statuses
-    assert [[7], [7], [8], [1]] == server.desk.batches
+    assert [[7], [7], [8], [1]] == server.engine.batches
     assert [] == wire.header("upgrade")
 
 
@@ -56,7 +56,7 @@ async def test_a_request_inside_the_body_of_an_upgrade_is_not_run() -> None:
     head = b"POST /predict HTTP/1.1\r\nhost: t\r\n" + UPGRADE
     server, wire = await asked(head + b"content-length: %d\r\n\r\n%b" % (len(GET), GET))
 
-    assert ([400], []) == (wire.statuses, server.desk.batches)
+    assert ([400], []) == (wire.statuses, server.engine.batches)
 
 
 async def test_headers_beside_an_upgrade_have_the_same_limits() -> None:
@@ -91,7 +91,7 @@ async def test_there_is_one_host(headers: bytes, http: bytes, status: int) -> No
 
     assert [status] == wire.statuses
     assert (status == 400) == (b"header Host: expected" in wire.received)
-    assert (status == 200) == bool(server.desk.batches)
+    assert (status == 200) == bool(server.engine.batches)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ async def test_a_body_is_sent_as_it_is_or_in_chunks(
     server, wire = await asked(head + b"1\r\n7\r\n0\r\n\r\n")
 
     assert [status] == wire.statuses
-    assert (status == 200) == bool(server.desk.batches)
+    assert (status == 200) == bool(server.engine.batches)
     assert (status != 200) == wire.ended
 
 

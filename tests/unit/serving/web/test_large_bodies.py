@@ -11,10 +11,10 @@ from unittest.mock import AsyncMock, MagicMock
 import pytest
 
 from batchedapi_core.batching import Client
-from batchedapi_serving.codecs import Answer, Decoded, RequestHead, Wire
+from batchedapi_serving.codecs import Answer, DecodedRequest, RequestHead, Wire
 from batchedapi_serving.codecs.open_inference_grpc import asked_of
 from batchedapi_serving.codecs.open_inference_pb2 import ModelInferRequest
-from batchedapi_serving.dispatch.desk import AnswerTo, Line, Ticket
+from batchedapi_serving.dispatch.engine import Caller, RequestHandle, ServedMethod
 from batchedapi_serving.errors import (
     DeadlineExceededError,
     PredictorError,
@@ -151,22 +151,22 @@ class Codec:
 
 
 class Slip:
-    """See Ticket."""
+    """See RequestHandle."""
 
-    def __init__(self, asker: AnswerTo, timeout: float | None) -> None:
-        self.asker = asker
+    def __init__(self, caller: Caller, timeout: float | None) -> None:
+        self.caller = caller
         self.timeout = timeout
         self.done = False
 
     def answered(self) -> None:
         """With something that the codec process has to write."""
         self.done = True
-        reply: Any = self.asker
-        self.asker.deliver(reply.problem(PredictorError("raised"), None))
+        reply: Any = self.caller
+        self.caller.deliver(reply.problem(PredictorError("raised"), None))
 
 
-class Desk:
-    """Has everything in it until the test says otherwise; see desk.Desk."""
+class Engine:
+    """Has everything in it until the test says otherwise; see engine.Engine."""
 
     def __init__(self) -> None:
         self.methods = {"items": ITEMS}
@@ -176,33 +176,33 @@ class Desk:
         self.gone: list[Client] = []
         self.broken: Exception | None = None
 
-    def line(self, method: str | None) -> Any:
-        """See Desk."""
+    def served(self, method: str | None) -> Any:
+        """See Engine."""
         return SimpleNamespace(spec=self.methods[method or "items"])
 
     def submit(
         self,
-        line: Line,
-        decoded: Decoded,
+        served: ServedMethod,
+        decoded: DecodedRequest,
         client: Client,
-        asker: AnswerTo,
+        caller: Caller,
         timeout: float | None = None,
-    ) -> Ticket:
-        """See Desk."""
-        del line, decoded, client
+    ) -> RequestHandle:
+        """See Engine."""
+        del served, decoded, client
         if self.broken is not None:
             raise self.broken
-        self.slips.append(Slip(asker, timeout))
+        self.slips.append(Slip(caller, timeout))
         return self.slips[-1]
 
-    def cancel(self, ticket: Ticket, status: int = 499) -> None:
-        """See Desk."""
-        assert isinstance(ticket, Slip)
-        ticket.done = True
-        self.cancelled.append((ticket, status))
+    def cancel(self, handle: RequestHandle, status: int = 499) -> None:
+        """See Engine."""
+        assert isinstance(handle, Slip)
+        handle.done = True
+        self.cancelled.append((handle, status))
 
     def disconnected(self, client: Client) -> None:
-        """See Desk."""
+        """See Engine."""
         self.gone.append(client)
 
 
@@ -213,8 +213,8 @@ class Caller:
         self.answers: list[tuple[float, int, str]] = []
         """When, and status and text."""
         self.client = Client()
-        self.ticket = world.large.submit(
-            world.desk.line(None), Wire.PLAIN, head("application/json"), b"1" * length,
+        self.handle = world.large.submit(
+            world.engine.served(None), Wire.PLAIN, head("application/json"), b"1" * length,
             self.client, self, timeout, self.problem_of,
         )  # fmt: skip
 
@@ -224,11 +224,11 @@ class Caller:
         return Answer(error.status, b"", f"{error.code}: {error}".encode())
 
     def request_id(self) -> str | None:
-        """See AnswerTo."""
+        """See Caller."""
         return None
 
     def deliver(self, answer: Answer) -> None:
-        """See AnswerTo."""
+        """See Caller."""
         now = asyncio.get_running_loop().time()
         self.answers.append((round(now, 2), answer.status, answer.body.decode()))
 
@@ -246,10 +246,10 @@ class World:
         settings: Any = SimpleNamespace(
             timeout=timeout, max_concurrency=max_concurrency, runtime="nowhere"
         )
-        self.desk = Desk()
+        self.engine = Engine()
         self.codec = Codec()
         self.codes: list[int] = []
-        self.large = LargeBodies(settings, self.desk, self.codes.append, self.codec.live)
+        self.large = LargeBodies(settings, self.engine, self.codes.append, self.codec.live)
 
     def ask(self, length: int = 100, timeout: float | None = None) -> Caller:
         """A request arrives now."""
@@ -294,7 +294,7 @@ async def test_whoever_waits_for_the_codec_process_waits_no_longer_than_its_time
 
     assert [(expected, 504), (expected + 0.1, 504)] == [active.answer, waiting.answer]
     assert [504, 504] == world.codes
-    assert [] == world.desk.slips
+    assert [] == world.engine.slips
     whose = "as the request asked" if own == expected else "(overload.timeout)"
     assert active.answers[0][2] == f"deadline_exceeded: no answer within {expected:g} s {whose}"
 
@@ -309,7 +309,7 @@ async def test_who_has_no_timeout_waits(worlds: WORLDS) -> None:
     await asyncio.sleep(1000)
 
     assert [] == caller.answers
-    assert [None] == [slip.timeout for slip in world.desk.slips]
+    assert [None] == [slip.timeout for slip in world.engine.slips]
 
 
 @looptime
@@ -319,12 +319,12 @@ async def test_the_desk_gets_what_is_left_of_the_time(worlds: WORLDS) -> None:
     caller = world.ask()
     await asyncio.sleep(20)
     world.codec.decoded()
-    (slip,) = world.desk.slips
+    (slip,) = world.engine.slips
     assert slip.timeout == pytest.approx(10, abs=0.01)
 
-    reply: Any = slip.asker
+    reply: Any = slip.caller
     slip.done = True
-    slip.asker.deliver(reply.problem(DeadlineExceededError("no answer within 10 s"), None))
+    slip.caller.deliver(reply.problem(DeadlineExceededError("no answer within 10 s"), None))
 
     assert (
         "no answer within 30 s (overload.timeout)" == world.codec.pipe.sent[-1]["error"]["message"]
@@ -334,7 +334,7 @@ async def test_the_desk_gets_what_is_left_of_the_time(worlds: WORLDS) -> None:
 
 @looptime
 async def test_no_more_bodies_wait_than_requests_may_be_in_the_replica(worlds: WORLDS) -> None:
-    """Whatever they do there: wait, are taken apart, or are at the desk; who is answered is not."""
+    """Whatever they do: wait, are taken apart, or are at the engine; who is answered is not."""
     world = worlds(max_concurrency=3)
     for _ in range(3):
         world.ask()
@@ -344,7 +344,7 @@ async def test_no_more_bodies_wait_than_requests_may_be_in_the_replica(worlds: W
     with pytest.raises(QueueFullError, match="3 requests are in this replica"):
         world.ask()
 
-    world.desk.slips[0].answered()
+    world.engine.slips[0].answered()
     world.codec.decoded()
     world.codec.wrote()
     world.ask()
@@ -352,9 +352,9 @@ async def test_no_more_bodies_wait_than_requests_may_be_in_the_replica(worlds: W
 
 @looptime
 async def test_at_the_end_whoever_waits_for_the_codec_process_is_told(worlds: WORLDS) -> None:
-    """What is at the desk is answered there."""
+    """What is at the engine is answered there."""
     world = worlds()
-    at_the_desk, active, waiting = [world.ask() for _ in range(3)]
+    at_the_engine, active, waiting = [world.ask() for _ in range(3)]
     await asyncio.sleep(0)
     world.codec.decoded()
 
@@ -365,8 +365,8 @@ async def test_at_the_end_whoever_waits_for_the_codec_process_is_told(worlds: WO
     assert [(0.0, 503)] * 2 == [active.answer, waiting.answer]
     assert active.answers[0][2].startswith("draining")
     assert [503, 503] == world.codes
-    assert [] == at_the_desk.answers
-    assert 1 == len(world.desk.slips)
+    assert [] == at_the_engine.answers
+    assert 1 == len(world.engine.slips)
 
 
 @looptime
@@ -377,13 +377,13 @@ async def test_with_the_codec_process_goes_everything_that_it_had(worlds: WORLDS
     await asyncio.sleep(0)
     world.codec.decoded()
     world.codec.decoded()
-    world.desk.slips[0].answered()  # counted there; it waits to be written
+    world.engine.slips[0].answered()  # counted there; it waits to be written
 
     world.codec.pipe.abort()
     await asyncio.sleep(1)
 
     assert [(0.0, 503)] * 3 == [answered.answer, running.answer, active.answer]
-    assert [(world.desk.slips[1], 503)] == world.desk.cancelled
+    assert [(world.engine.slips[1], 503)] == world.engine.cancelled
     assert [503] == world.codes
     assert [] == waiting.answers
     assert 2 == len(world.codec.lives)
@@ -417,7 +417,7 @@ async def test_a_desk_that_fails_leaves_nobody_waiting(worlds: WORLDS) -> None:
     world = worlds()
     caller = world.ask()
     await asyncio.sleep(0)
-    world.desk.broken = TypeError("not a line")
+    world.engine.broken = TypeError("not a line")
 
     world.codec.decoded()
     await asyncio.sleep(1)
@@ -428,26 +428,26 @@ async def test_a_desk_that_fails_leaves_nobody_waiting(worlds: WORLDS) -> None:
 
 @looptime
 async def test_a_client_that_left_is_not_awaited(worlds: WORLDS) -> None:
-    """Whatever was being done for it; what the desk has counted is not counted again."""
+    """Whatever was being done for it; what the engine has counted is not counted again."""
     world = worlds()
     callers = [world.ask() for _ in range(4)]
     await asyncio.sleep(0)
     world.codec.decoded()
     world.codec.decoded()
     written, running, active, waiting = callers
-    world.desk.slips[0].answered()
+    world.engine.slips[0].answered()
 
     for caller in callers:
-        world.large.cancel(caller.ticket)
+        world.large.cancel(caller.handle)
     world.codec.decoded()
     await asyncio.sleep(50)
 
-    assert [written.client, active.client, waiting.client] == world.desk.gone
-    assert [(world.desk.slips[1], 499)] == world.desk.cancelled
+    assert [written.client, active.client, waiting.client] == world.engine.gone
+    assert [(world.engine.slips[1], 499)] == world.engine.cancelled
     assert [499, 499] == world.codes
     assert [] == [caller.answers for caller in callers if caller.answers]
     forgotten = [meta["forget"] for meta in world.codec.pipe.sent if "forget" in meta]
-    assert [written.ticket.number, running.ticket.number, active.ticket.number] == forgotten
+    assert [written.handle.number, running.handle.number, active.handle.number] == forgotten
 
 
 @looptime
@@ -547,16 +547,16 @@ async def test_large_bodies_of_one_client_do_not_hold_up_small_ones_of_others(
     waits = []
     for _ in range(5):
         await asyncio.sleep(1.3)
-        asked, before = asyncio.get_running_loop().time(), len(world.desk.slips)
+        asked, before = asyncio.get_running_loop().time(), len(world.engine.slips)
         small = world.ask(length=KB)
-        while not small.ticket.ticket:  # noqa: ASYNC110 - the desk here has no event
+        while not small.handle.handle:  # noqa: ASYNC110 - the engine here has no event
             await asyncio.sleep(0.01)
         waits.append(asyncio.get_running_loop().time() - asked)
-        assert len(world.desk.slips) <= before + 2
+        assert len(world.engine.slips) <= before + 2
 
     assert max(waits) < 1.1
     await work
-    assert 13 == len(world.desk.slips)
+    assert 13 == len(world.engine.slips)
 
 
 @looptime
@@ -574,4 +574,4 @@ async def test_small_bodies_do_not_pass_a_large_one_for_long(worlds: WORLDS) -> 
 
     at = [len(body) for body in world.codec.pipe.bodies].index(320 * KB)
     assert 9 < at < 14
-    assert large.ticket.ticket is not None
+    assert large.handle.handle is not None

@@ -114,7 +114,7 @@ async def test_when_all_are_busy_one_more_is_told_so() -> None:
     )
     assert b'"code":"too_many_connections"' in one_more.received
     assert [[200]] * 2 == [wire.statuses for wire in busy]
-    assert [503] == server.desk.codes
+    assert [503] == server.engine.codes
 
 
 @pytest.mark.looptime

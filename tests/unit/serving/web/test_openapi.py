@@ -11,7 +11,7 @@ from batchedapi_core.batching import Receipts
 from batchedapi_serving.codecs import RequestHead, Wire, codec_for
 from batchedapi_serving.predictor import DTYPES, MethodSpec, Tensor
 from batchedapi_serving.web.openapi import document_routes, example_of, infer_example
-from connections import PREDICT, FakeLine, Server, web_settings
+from connections import PREDICT, FakeMethod, Server, web_settings
 
 HEAD = RequestHead(contract.JSON.encode(), b"", ())
 ROUTES = {
@@ -93,7 +93,7 @@ async def test_every_route_is_described_once_the_methods_are_known() -> None:
     document_routes(app, server.frontend)
 
     before = app.openapi()["paths"]
-    server.desk.lines = {"predict": FakeLine(tensors(input=Tensor("FP32", [2])))}
+    server.engine.methods_served = {"predict": FakeMethod(tensors(input=Tensor("FP32", [2])))}
     after = app.openapi()["paths"]
 
     named = {path for path in ROUTES if "api.predict" in path} | {"/api/predict"}

@@ -8,7 +8,7 @@ import pytest
 from batchedapi_serving.errors import DrainingError
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.web.asgi import create_app
-from connections import PREDICT, FakeLine, Peer, Server
+from connections import PREDICT, FakeMethod, Peer, Server
 
 pytestmark = pytest.mark.looptime
 
@@ -55,7 +55,7 @@ async def test_a_route_reaches_its_method(path: bytes, method: str) -> None:
 
     body = await asked(wire, path, b"7")
 
-    assert ([200], b"7", [(method, None)]) == (wire.statuses, body, server.desk.asked)
+    assert ([200], b"7", [(method, None)]) == (wire.statuses, body, server.engine.asked)
 
 
 @pytest.mark.parametrize(
@@ -92,11 +92,11 @@ async def test_what_clients_of_other_servers_call_is_there_whatever_the_endpoint
 
 
 async def test_an_error_is_in_the_language_of_its_route() -> None:
-    """From the decoder as well as from the desk."""
+    """From the decoder as well as from the engine."""
     server = two_methods()
     wire = server.connect()
     bodies = [await asked(wire, path, b"{") for path in (b"/predict", b"/v2/models/api/infer")]
-    server.desk.refusal = DrainingError("stopping")
+    server.engine.refusal = DrainingError("stopping")
     bodies += [await asked(wire, path) for path in (b"/predict", b"/v2/models/api/infer")]
 
     assert [400, 400, 503, 503] == wire.statuses
@@ -111,7 +111,7 @@ async def test_methods_are_served_as_soon_as_they_are_known() -> None:
     wire = server.connect()
     for path in (b"/predict", b"/api/embed", b"/v2/models/api.embed/infer"):
         await asked(wire, path)
-    server.desk.lines = {method.name: FakeLine(method) for method in (PREDICT, EMBED)}
+    server.engine.methods_served = {method.name: FakeMethod(method) for method in (PREDICT, EMBED)}
     for path in (b"/predict", b"/api/embed", b"/v2/models/api.embed/infer", b"/api/other"):
         await asked(wire, path)
 
@@ -143,16 +143,16 @@ async def test_another_http_method_is_refused_and_the_right_one_named() -> None:
 
 
 async def test_a_response_is_counted_once() -> None:
-    """By the desk if it took the request, else here."""
+    """By the engine if it took the request, else here."""
     server = two_methods()
     wire = server.connect()
     for path, body in ((b"/predict", b"1"), (b"/predict", b"{"), (b"/nowhere", b"")):
         await asked(wire, path, body)
 
-    assert ([200, 400, 404], [400, 404]) == (wire.statuses, server.desk.codes)
+    assert ([200, 400, 404], [400, 404]) == (wire.statuses, server.engine.codes)
 
 
-async def test_a_client_that_leaves_is_told_to_the_desk() -> None:
+async def test_a_client_that_leaves_is_told_to_the_engine() -> None:
     """S12: what it asked is not run (LitServe computes it)."""
     server = Server(app=create_app, interval=5.0)
     wire = server.connect()
@@ -161,5 +161,5 @@ async def test_a_client_that_leaves_is_told_to_the_desk() -> None:
     wire.close()
     await asyncio.sleep(10)
 
-    assert ([], 1) == (server.desk.batches, len(server.desk.cancelled))
+    assert ([], 1) == (server.engine.batches, len(server.engine.cancelled))
     assert [] == wire.statuses

@@ -1,0 +1,113 @@
+"""How far one row of JSON travels through a web process: calls of ours, and files they are in."""
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from tests.support.connections import Peer, web_settings
+from tests.support.dispatching import World
+from tests.support.protocols import single
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from batchedapi_core.batching import Strategy
+from batchedapi_serving.predictor import Tensor
+from batchedapi_serving.web.frontend import Frontend
+
+MOST_CALLS: Final = 75
+MOST_FILES: Final = 24
+ROUNDS: Final = 40
+SECONDS: Final = 0.001
+"""That the model takes, and the client after its answer."""
+OURS: Final = ("/batchedapi_core/", "/batchedapi_serving/")
+OTHER_END: Final = ("/batchedapi_serving/model/", "/batchedapi_serving/ipc/")
+"""What a test calls of these is the model process's part, with all that follows from it."""
+ROW: Final = b"[5.1, 3.5, 1.4, 0.2]"
+IRIS: Final = single(Tensor("FP32", [4]), Tensor("INT64", []))
+
+
+class Walk:
+    """Counts the calls of our functions, by file and name, while it is on."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[tuple[str, str]] = Counter()
+        self._elsewhere: FrameType | None = None
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Count what is called meanwhile."""
+        sys.setprofile(self._called)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+
+    def _called(self, frame: FrameType, event: str, _argument: Any) -> None:
+        if self._elsewhere is not None:
+            if event == "return" and frame is self._elsewhere:
+                self._elsewhere = None
+            return
+        file, name = frame.f_code.co_filename, frame.f_code.co_qualname
+        if event != "call" or name.endswith(">") or not any(part in file for part in OURS):
+            return
+        caller = frame.f_back
+        from_test = caller is not None and "/tests/" in caller.f_code.co_filename
+        if from_test and any(part in file for part in OTHER_END):
+            self._elsewhere = frame
+            return
+        self.calls[file.partition("/batchedapi_")[2], name] += 1
+
+
+def first_class(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A model of one class."""
+    return np.zeros(len(rows), np.int64)
+
+
+async def no_app(_scope: Any, _receive: Any, _send: Any) -> None:
+    """Everything but predictions, for which nobody asks here."""
+
+
+def web_of(world: World) -> tuple[Frontend, Config, ServerState]:
+    """What a connection needs, in front of the dispatcher."""
+    config = Config(no_app)
+    config.load()
+    return Frontend(web_settings(), world.dispatcher, lambda _: None), config, ServerState()
+
+
+async def ask(client: Peer, request: bytes) -> None:
+    """One request after the other, each a moment after the answer to the one before."""
+    for _ in range(ROUNDS):
+        client.send(request)
+        await asyncio.sleep(2 * SECONDS)
+
+
+@pytest.mark.looptime
+async def test_a_row_of_json_is_answered_in_few_calls_and_few_files() -> None:
+    """Whoever follows a request reads so much; a hop that only forwards is one too many."""
+    world = World(
+        methods=[(IRIS, first_class)],
+        max_batch_size=32,
+        strategy=Strategy.WINDOW,
+        seconds=lambda _: SECONDS,
+    )
+    client = Peer(*web_of(world))
+    request = (
+        b"POST /api HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+        b"content-length: %d\r\n\r\n%b" % (len(ROW), ROW)
+    )
+    walk = Walk()
+    await ask(client, request)  # until the client is known
+    with walk.on():
+        await ask(client, request)
+
+    path = {place: times / ROUNDS for place, times in walk.calls.items() if times >= ROUNDS / 2}
+    listed = "\n".join(f"{times:4.1f} {' '.join(place)}" for place, times in path.items())
+    assert [200] * 2 * ROUNDS == client.statuses
+    assert sum(path.values()) <= MOST_CALLS, listed
+    assert len({file for file, _ in path}) <= MOST_FILES, listed
