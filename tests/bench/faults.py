@@ -6,7 +6,8 @@ A first replica does everything that a supervisor does, and says which calls it 
 where (harness/faulty.py): it starts, answers probes and scrapes, replaces a model process and web
 processes, and stops. Then each of these calls fails in a replica of its own, with EMFILE, EAGAIN
 and ENOMEM, once and for a minute. The replica must answer again within ten seconds after that, or
-have ended with exit code 70 and the reason; it must never say that it is ready and not answer.
+have ended with exit code 70 and the reason (one that could not even read its manifest or arguments:
+1 or 2, and the reason); it must never say that it is ready and not answer.
 """
 
 import contextlib
@@ -246,7 +247,7 @@ def _ended(tried: Replica, case: Case) -> str:
     reason = next((line for line in lines if line.startswith("batchedapi: ")), "")
     if code == _EXIT and reason.startswith("batchedapi: CrashLooping: "):
         return "ended with the reason"
-    if code == 1 and reason and case.action == "start":
+    if code in {1, 2} and reason and case.action == "start":
         return "did not start, with the reason"
     return f"WRONG: exit code {code}: {reason or lines[-1:]}"
 

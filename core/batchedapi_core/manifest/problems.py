@@ -84,7 +84,8 @@ def _remedy(root: type[BaseModel], parts: Sequence[str | int]) -> str:
         if name in here and name != written:
             return f"did you mean {name}?"
     folded = {name.lower(): name for name in here}
-    close = difflib.get_close_matches(_folded(written), folded, n=1, cutoff=_ALIKE)
+    bare = written.replace("_", "").replace("-", "").lower()
+    close = difflib.get_close_matches(bare, folded, n=1, cutoff=_ALIKE)
     if close:
         return f"did you mean {folded[close[0]]}?"
     for name in meant:
@@ -92,10 +93,6 @@ def _remedy(root: type[BaseModel], parts: Sequence[str | int]) -> str:
         if len(places) == 1:
             return f"did you mean {places[0]}?"
     return f"see the reference of {contract.KIND} for the known ones"
-
-
-def _folded(name: str) -> str:
-    return name.replace("_", "").replace("-", "").lower()
 
 
 def _snake(name: str) -> str:
@@ -139,9 +136,5 @@ def _paths(model: type[BaseModel], head: str) -> Iterator[str]:
     for name, annotation in fields_of(model).items():
         yield f"{head}{name}"
         inner = model_of(annotation)
-        if inner is not None and not _is_list(annotation):
+        if inner is not None and "list[" not in str(annotation):
             yield from _paths(inner, f"{head}{name}.")
-
-
-def _is_list(annotation: Any) -> bool:
-    return "list[" in str(annotation)

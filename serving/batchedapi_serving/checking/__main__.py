@@ -13,11 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from batchedapi_serving.checking.asking import FailedError, Method
+from batchedapi_serving.checking.asking import FailedError, Method, choose_samples
 from batchedapi_serving.checking.equality import findings
-from batchedapi_serving.checking.local_channel import LocalChannel
 from batchedapi_serving.checking.report import REPORT_FILE, MethodReport, Report
-from batchedapi_serving.checking.samples import choose_samples
 from batchedapi_serving.checking.timing import time_batches
 from batchedapi_serving.codecs import codec_for
 from batchedapi_serving.errors import ClientError, LoadError
@@ -25,9 +23,34 @@ from batchedapi_serving.ipc.frames import Meta, Payload
 from batchedapi_serving.logs import configure_logging
 from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.model.process import load
+from batchedapi_serving.model.submit import LocalAnswers
+from batchedapi_serving.model.worker import ChannelLoop
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.processes import kill_with_parent
 from batchedapi_serving.settings import ReplicaSettings
+
+
+class LocalChannel(ChannelLoop):
+    """What the predictor submits is answered by itself, at once: there is no dispatcher.
+
+    `answer_with` is called once the predictor is loaded.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._answers: LocalAnswers | None = None
+
+    def answer_with(
+        self, runner: BatchRunner, methods: Sequence[MethodSpec], settings: ReplicaSettings
+    ) -> None:
+        """Answer submits with these methods from now on."""
+        self._answers = LocalAnswers(runner, methods, settings)
+
+    async def submit(self, meta: Meta, payload: Sequence[bytes]) -> tuple[Meta, bytes]:
+        """See ChannelLoop.submit."""
+        if self._answers is None:
+            return await super().submit(meta, payload)
+        return await self._answers.answer(meta, b"".join(payload))
 
 
 def main(runtime: str, items: str | None = None) -> int:

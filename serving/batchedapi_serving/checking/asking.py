@@ -1,15 +1,14 @@
-"""Asks one method of a loaded predictor, in batches that the checker chooses."""
+"""Rows to ask a method with, and asking it in batches that the checker chooses."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
-import orjson
+import numpy as np
 
-from batchedapi_serving.checking.comparing import array_difference, json_difference
 from batchedapi_serving.codecs import Codec, Encoded, Results
-from batchedapi_serving.codecs.results import ItemResults, TensorResults
 from batchedapi_serving.errors import PredictorError
 from batchedapi_serving.ipc.frames import Meta, Payload
+from batchedapi_serving.predictor import MethodSpec, Tensor
 
 Run = Callable[[Meta, bytes], tuple[Meta, Sequence[Payload]]]
 """Answers one batch frame."""
@@ -65,20 +64,78 @@ class Method:
             raise FailedError(f"a batch of {len(samples)} rows: {error}") from error
 
 
-def difference(expected: Results, got: Results, row: int) -> str | None:
-    """What differs between the only row of `expected` and row `row` of `got`."""
-    if isinstance(expected, TensorResults) and isinstance(got, TensorResults):
-        try:
-            ours, theirs = expected.arrays(0, 1), got.arrays(row, row + 1)
-        except PredictorError as error:
-            return str(error)
-        found = (array_difference(name, ours[name][0], theirs[name][0]) for name in ours)
-        return next((text for text in found if text), None)
-    if isinstance(expected, ItemResults) and isinstance(got, ItemResults):
-        (one,), (other,) = expected.items(0, 1), got.items(row, row + 1)
-        if (one.status, one.kind) != (other.status, other.kind):
-            return f"expected status {one.status}, got {other.status}"
-        if one.kind != "json":
-            return None if one.body == other.body else "expected other bytes"
-        return json_difference("answer", orjson.loads(one.body), orjson.loads(other.body))
-    return "expected one kind of answer, got two"
+# ------------------------------------------------------------ rows that nobody gave
+
+MOST: Final = 32
+"""Different rows that are compared."""
+SEED: Final = 20_231
+LENGTHS: Final = (3, 8)
+"""Of variable dimensions: two, so that padded batches are checked too."""
+SMALL: Final = 2
+"""Random integers are 0 or 1: whatever they index, these exist."""
+Array = np.ndarray[Any, Any]
+
+
+class Samples(NamedTuple):
+    """Rows and where they come from."""
+
+    rows: list[Sample]
+    source: str
+
+
+def choose_samples(codec: Codec, items: Sequence[Any] | None) -> Samples:
+    """Rows for one method; none if nobody knows what it takes.
+
+    Args:
+        codec: Of the method.
+        items: Given by the user, as JSON.
+
+    Raises:
+        InvalidInputError: the method does not take what it was given.
+    """
+    method = codec.method
+    if items:
+        rows = list(items[:MOST])
+        return Samples(samples_of(codec, codec.from_rows(rows, "items")), "the items given")
+    if method.inputs:
+        drawn = random_rows(method, MOST)
+        rows = [
+            sample
+            for arrays in drawn
+            for sample in samples_of(codec, codec.from_arrays(arrays, "sample"))
+        ]
+        missing = any(tensor.allow_non_finite for tensor in method.inputs.values())
+        return Samples(rows, f"random numbers and zeros{', some NaN' if missing else ''}")
+    if method.batched and method.example is not None:
+        encoded = codec.from_rows([method.example] * 4, "example")
+        return Samples(samples_of(codec, encoded), "the method's example, the same in every row")
+    return Samples([], "nothing")
+
+
+def random_rows(method: MethodSpec, count: int) -> list[Mapping[str, Array]]:
+    """So many requests of one row each, the first of zeros; always the same ones.
+
+    Where NaN is allowed, every other row has one.
+    """
+    random = np.random.default_rng(SEED)
+    drawn: list[Mapping[str, Array]] = []
+    for i in range(count):
+        lengths = dict.fromkeys(method.variable, LENGTHS[i % len(LENGTHS)])
+        drawn.append({
+            name: _row(tensor, lengths, None if i == 0 else random)
+            for name, tensor in method.inputs.items()
+        })  # fmt: skip
+        for name, tensor in method.inputs.items():
+            if tensor.allow_non_finite and i % 2:
+                drawn[-1][name].flat[i % drawn[-1][name].size] = np.nan
+    return drawn
+
+
+def _row(tensor: Tensor, lengths: Mapping[str, int], random: np.random.Generator | None) -> Array:
+    shape = (1, *(lengths[n] if isinstance(n, str) else n for n in tensor.shape))
+    dtype = np.dtype(tensor.numpy_dtype)
+    if random is None:
+        return np.zeros(shape, dtype)
+    if dtype.kind == "f":
+        return random.standard_normal(shape).astype(dtype)
+    return random.integers(0, SMALL, shape).astype(dtype)

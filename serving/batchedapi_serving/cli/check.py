@@ -3,13 +3,19 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
 from batchedapi_core.manifest import ManifestError, UnknownFields
 from batchedapi_serving.cli.check_run import ItemsError, judge, load_items, run_check
-from batchedapi_serving.cli.documents import DocumentError, Documents, load_documents, manifest_of
+from batchedapi_serving.cli.documents import (
+    MANIFEST_PATH,
+    DocumentError,
+    Documents,
+    load_documents,
+    manifest_of,
+)
 from batchedapi_serving.errors import LoadError
 
 BAD = 1
@@ -22,7 +28,8 @@ or nobody knows what it takes."""
 @click.command("check")
 @click.argument("predictor", required=False, metavar="[MODULE:CLASS]")
 @click.option(
-    "-f", "--file", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    "-f", "--file", "file", metavar="FILE",
+    type=MANIFEST_PATH,
     help="A manifest: the file you would kubectl apply, ConfigMaps in it included.",
 )  # fmt: skip
 @click.option("--name", help="Which BatchedAPI of the file, if it holds several.")
@@ -61,12 +68,11 @@ def check_command(
         _give_up([f"{error.reason}: {error}"])
     except OSError as error:
         _give_up([str(error)])
-    click.echo(_as_json(judged.as_object()) if as_json else judged.as_text(), nl=False)
+    text = judged.as_text()
+    if as_json:
+        text = json.dumps(judged.as_object(), indent=2) + "\n"
+    click.echo(text, nl=False)
     sys.exit(BAD if not judged.report.good else 0 if judged.report.checked else NOT_CHECKED)
-
-
-def _as_json(value: Any) -> str:
-    return json.dumps(value, indent=2) + "\n"
 
 
 def _give_up(problems: list[str]) -> NoReturn:

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from batchedapi_core.manifest import parse_quantity
-from batchedapi_serving.checking.advising import Advice, advise_memory, advise_method
-from batchedapi_serving.checking.rendering import render_method
+from batchedapi_serving.checking.advising import Advice, advise_memory, advise_method, render_method
 from batchedapi_serving.checking.report import REPORT_FILE, MethodReport, Report
 from batchedapi_serving.cli.documents import Documents
 from batchedapi_serving.cli.serve import ServeOptions, replica_settings

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import click
 import yaml
 
 from batchedapi_core import contract
@@ -15,6 +16,9 @@ from batchedapi_serving.cli.cortex import translated
 from batchedapi_serving.cli.kubernetes_yaml import read_documents
 
 log = logging.getLogger(__name__)
+
+MANIFEST_PATH: Final = click.Path(readable=False, path_type=Path)
+"""Asks the system nothing: `load_documents` reads the file, and says what hinders it."""
 
 
 class DocumentError(ValueError):
@@ -62,7 +66,7 @@ def load_documents(file: Path, name: str | None, unknown: UnknownFields) -> Docu
             slice that an operator wrote.
 
     Raises:
-        DocumentError: not YAML, or not exactly one BatchedAPI to choose.
+        DocumentError: not readable, not YAML, or not exactly one BatchedAPI to choose.
         ManifestError: the BatchedAPI is not valid.
     """
     documents = _objects(_read(file, unknown), unknown)
@@ -87,6 +91,8 @@ def _read(file: Path, unknown: UnknownFields) -> list[Any]:
             return read_documents(text)
         # What an operator wrote is read as it was written: y is a text there.
         return [document for document in yaml.safe_load_all(text) if document is not None]
+    except OSError as error:
+        raise DocumentError(f"expected a file to read, got: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise DocumentError(f"expected YAML, got an error: {error}") from error
     except RecursionError as error:

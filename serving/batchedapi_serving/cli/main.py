@@ -15,7 +15,13 @@ from batchedapi_core.manifest import (
     parse_duration,
 )
 from batchedapi_serving.cli.check import check_command
-from batchedapi_serving.cli.documents import DocumentError, Documents, load_documents, manifest_of
+from batchedapi_serving.cli.documents import (
+    MANIFEST_PATH,
+    DocumentError,
+    Documents,
+    load_documents,
+    manifest_of,
+)
 from batchedapi_serving.cli.serve import ServeOptions, reason_left, serve
 from batchedapi_serving.cli.simulate import simulate_command
 from batchedapi_serving.errors import LoadError
@@ -64,7 +70,8 @@ def main() -> None:
 @main.command("serve")
 @click.argument("predictor", required=False, metavar="[MODULE:CLASS]")
 @click.option(
-    "-f", "--file", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    "-f", "--file", "file", metavar="FILE",
+    type=MANIFEST_PATH,
     help="A manifest: the file you would kubectl apply, ConfigMaps in it included.",
 )  # fmt: skip
 @click.option("--name", help="Which BatchedAPI of the file, if it holds several.")

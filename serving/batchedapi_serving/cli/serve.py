@@ -11,7 +11,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -24,13 +24,14 @@ from batchedapi_core.manifest import (
     CPU_COUNT,
     Method,
     ServerSideBatching,
+    UnitError,
     WarmUp,
     parse_quantity,
 )
+from batchedapi_core.placement import cpu_count
 from batchedapi_serving.cli.documents import Documents
-from batchedapi_serving.cli.machine import usable_cpu_count
 from batchedapi_serving.errors import LoadError
-from batchedapi_serving.hardware import visible_gpus
+from batchedapi_serving.hardware import CGROUP, visible_gpus
 from batchedapi_serving.logs import LOG_FORMAT, configure_logging
 from batchedapi_serving.overrides import Flags, in_effect
 from batchedapi_serving.recording.file import create
@@ -276,6 +277,29 @@ def _runtime_folder() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def usable_cpu_count(environment: Mapping[str, str], cgroup: Path = CGROUP) -> int:
+    """Whole CPUs: of the cgroup's limit, else of the pod's request, else of the machine.
+
+    Args:
+        environment: In which the operator says the request.
+        cgroup: Where the kernel's control groups are mounted.
+    """
+    quota, period = (_text(cgroup / "cpu" / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+    try:
+        request = parse_quantity(environment[contract.ENV_CPU_REQUEST])
+    except (KeyError, UnitError):
+        request = None
+    limits = (_text(cgroup / "cpu.max"), f"{quota} {period}")
+    return cpu_count(limits, request, len(os.sched_getaffinity(0)))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
 
 
 def _listen(host: str, port: int, option: str) -> socket.socket:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from batchedapi_core import contract
+from batchedapi_serving.cli.documents import MANIFEST_PATH
 
 FAILED = 1
 """Exit code: an assertion does not hold."""
@@ -17,7 +18,8 @@ _DURATION = "DURATION"
 
 @click.command("simulate")
 @click.option(
-    "-f", "--file", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    "-f", "--file", "file", metavar="FILE",
+    type=MANIFEST_PATH,
     help="A manifest: the file you would kubectl apply. [default: one with every default]",
 )  # fmt: skip
 @click.option("--name", help="Which BatchedAPI of the file, if it holds several.")

@@ -5,8 +5,13 @@ import json
 import pytest
 
 from batchedapi_core.service_model.service_time import ServiceTime
-from batchedapi_serving.checking.advising import Weight, advise_memory, advise_method
-from batchedapi_serving.checking.rendering import render_method, render_table
+from batchedapi_serving.checking.advising import (
+    Weight,
+    advise_memory,
+    advise_method,
+    render_method,
+    render_table,
+)
 from batchedapi_serving.checking.report import MethodReport, Report, Timing
 
 

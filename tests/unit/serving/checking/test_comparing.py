@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchedapi_serving.checking.comparing import array_difference, json_difference
+from batchedapi_serving.checking.equality import array_difference, json_difference
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,13 @@ def test_a_file_without_an_api_says_what_it_has(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    """The system's reason: it may be a typing error, and it may be that no file can be opened."""
+    for file, reason in ((tmp_path / "none.yaml", "No such file"), (tmp_path, "Is a directory")):
+        with pytest.raises(DocumentError, match=f"expected a file to read, got: {reason}"):
+            load_documents(file, None, UnknownFields.REFUSE)
+
+
 @pytest.mark.parametrize("content", [b"a: [", b"\xff\xfe\x00", b"a: b: c"])
 def test_what_is_no_yaml_is_said_to_be_none(tmp_path: Path, content: bytes) -> None:
     """Not a traceback."""

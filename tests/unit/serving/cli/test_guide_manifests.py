@@ -43,7 +43,7 @@ sepc: {}
 def test_the_errors_of_the_guide_are_those_that_are_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, shown: str
 ) -> None:
-    """Line by line, in order; three dots stand for lines that are left out."""
+    """ServedMethod by line, in order; three dots stand for lines that are left out."""
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)

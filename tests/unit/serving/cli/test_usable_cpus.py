@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from batchedapi_serving.cli.machine import usable_cpu_count
+from batchedapi_serving.cli.serve import usable_cpu_count
 
 CPUS = len(os.sched_getaffinity(0))
 
