@@ -27,10 +27,10 @@ LARGEST_BACKOFF: Final = 5.0
 SECONDS_PER_BEAT: Final = 5.0
 OBJECTS_AT_ONCE: Final = 20
 """In a page of a list, which is memory until its objects were handed on."""
-IDLE_SECONDS: Final = 0.1
-"""For which an object that was handed on is kept for the next of its kind. By default it is 5 s: at
-a start all objects of the cluster would be there at once, and the memory for them is never given
-back."""
+IDLE_SECONDS: Final = 0.005
+"""For which an object that was handed on is kept, in case there is news of it. By default it is
+5 s: at a start all objects of the cluster would be there at once, and the memory for them is never
+given back. With 0 kopf would wait for nothing and take nothing."""
 _Put = Callable[[ObjectKey, JsonObject], bool]
 _Remove = Callable[[ObjectKey, str], None]
 _CHILDREN: Final = (

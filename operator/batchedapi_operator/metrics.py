@@ -1,8 +1,13 @@
 """The operator's own metrics; names in contract.py."""
 
-from typing import Final
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+import prometheus_client
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from batchedapi_core import contract
 from batchedapi_operator.keys import ObjectKey
@@ -11,26 +16,38 @@ _OBJECT: Final = ("namespace", "name")
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
-class Metrics:
-    """All of them, in a registry of their own. Written by the queue and the autoscaler."""
+class _Figures(NamedTuple):
+    """Of the last decision about an API."""
+
+    desired: float
+    ready: float
+    base: float
+    capacity: float
+
+
+_GAUGES: Final = (
+    (contract.OPERATOR_DESIRED_REPLICAS, "Replicas decided on."),
+    (contract.OPERATOR_READY_REPLICAS, "Pods that are ready."),
+    (contract.OPERATOR_DEMAND, "Rows/s arriving, planned for."),
+    (contract.OPERATOR_CAPACITY, "Rows/s of one replica within the latency target."),
+)
+"""In the order of `_Figures`."""
+
+
+class Metrics(Collector):
+    """All of them, in a registry of their own. Written by the queue and the autoscaler.
+
+    Those of single APIs are numbers until somebody asks: a metric object for each series has 5 KiB
+    an API.
+    """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._desired = self._gauge(contract.OPERATOR_DESIRED_REPLICAS, "Replicas decided on.")
-        self._ready = self._gauge(contract.OPERATOR_READY_REPLICAS, "Pods that are ready.")
-        self._demand = self._gauge(contract.OPERATOR_DEMAND, "Rows/s arriving, planned for.")
-        self._capacity = self._gauge(
-            contract.OPERATOR_CAPACITY, "Rows/s of one replica within the latency target."
-        )
-        self._decisions = Counter(
-            contract.OPERATOR_DECISIONS, "Scaling decisions.", (*_OBJECT, "reason"),
-            registry=self.registry,
-        )  # fmt: skip
-        self._scrapes = Counter(
-            contract.OPERATOR_SCRAPES, "Scrapes of pods.", (*_OBJECT, "result"),
-            registry=self.registry,
-        )  # fmt: skip
-        self._reconciles = Counter(
+        self._figures: dict[ObjectKey, _Figures] = {}
+        self._decisions: Counter[tuple[ObjectKey, str]] = Counter()
+        self._scrapes: Counter[tuple[ObjectKey, str]] = Counter()
+        self.registry.register(self)
+        self._reconciles = prometheus_client.Counter(
             contract.OPERATOR_RECONCILES, "Reconcile runs.", ("result",), registry=self.registry
         )
         self._seconds = Histogram(
@@ -45,26 +62,34 @@ class Metrics:
 
     def scraped(self, key: ObjectKey, result: str) -> None:
         """One scrape of one pod."""
-        self._scrapes.labels(key.namespace, key.name, result).inc()
+        self._scrapes[key, result] += 1
 
     def decided(
         self, key: ObjectKey, reason: str, *, desired: int, ready: int, base: float, capacity: float
     ) -> None:
         """One decision; rates in rows/s."""
-        place = (key.namespace, key.name)
-        self._decisions.labels(*place, reason).inc()
-        self._desired.labels(*place).set(desired)
-        self._ready.labels(*place).set(ready)
-        self._demand.labels(*place).set(base)
-        self._capacity.labels(*place).set(capacity)
+        self._decisions[key, reason] += 1
+        self._figures[key] = _Figures(desired, ready, base, capacity)
 
     def forget(self, key: ObjectKey) -> None:
         """Drop the series of an API that is gone or no longer scaled by us."""
-        place = {"namespace": key.namespace, "name": key.name}
-        for gauge in (self._desired, self._ready, self._demand, self._capacity):
-            gauge.remove_by_labels(place)
-        self._decisions.remove_by_labels(place)
-        self._scrapes.remove_by_labels(place)
+        self._figures.pop(key, None)
+        for counts in (self._decisions, self._scrapes):
+            for one in [one for one in counts if one[0] == key]:
+                del counts[one]
 
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(name, text, _OBJECT, registry=self.registry)
+    def collect(self) -> Iterator[Metric]:
+        """The series of all APIs."""
+        for place, (name, text) in enumerate(_GAUGES):
+            gauge = GaugeMetricFamily(name, text, labels=_OBJECT)
+            for key, figures in self._figures.items():
+                gauge.add_metric((key.namespace, key.name), figures[place])
+            yield gauge
+        for name, text, label, counts in (
+            (contract.OPERATOR_DECISIONS, "Scaling decisions.", "reason", self._decisions),
+            (contract.OPERATOR_SCRAPES, "Scrapes of pods.", "result", self._scrapes),
+        ):
+            counter = CounterMetricFamily(name, text, labels=(*_OBJECT, label))
+            for (key, value), count in counts.items():
+                counter.add_metric((key.namespace, key.name, value), count)
+            yield counter

@@ -4,14 +4,15 @@ Whoever decides puts in what is to be sent and goes on. Of one kind about one AP
 sent and no other, never two at once. What failed is tried again with back-off, unless it was
 withdrawn; something newer takes its place, and its rest. Statuses share a pace: a token bucket for
 each API and writer (one token in 10 s, a few saved up, so that a rollout's few states are seen at
-once) and one for all. Replicas, events and statuses have places of their own among what is under
-way: replicas wait for no event and no status.
+once), and of all no more than ten in any second. Replicas, events and statuses have places of their
+own among what is under way: replicas wait for no event and no status.
 """
 
 import asyncio
 import enum
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
@@ -23,17 +24,15 @@ from batchedapi_operator.queue import rest_after
 
 log = logging.getLogger(__name__)
 
-STATUS_WRITES_PER_SECOND: Final = 8.0
-"""Of all APIs, evenly spaced. In no second are there to be more than 10, and what is sent evenly
-bunches up on its way."""
+STATUS_WRITES_PER_SECOND: Final = 10
+"""Of all APIs, at most, in whichever second, and at whatever pace the apiserver gets to them."""
 SECONDS_PER_STATUS_WRITE: Final = 10.0
 SAVED_STATUS_WRITES: Final = 6.0
 """Of one API, by one writer."""
 FIGURES_GIVE_WAY: Final = 30.0
 """Seconds for which states of whichever API go before a write that has new figures alone."""
 AT_ONCE: Final = 16
-"""Writes of statuses under way, and as many of replicas: a flood of decisions must not become one
-of requests."""
+"""Writes of replicas under way: a flood of decisions must not become one of requests."""
 EVENTS_AT_ONCE: Final = 4
 """An apiserver that is caught up with has better to do."""
 LONGEST_SLEEP: Final = 5.0
@@ -70,7 +69,7 @@ _LANES: Final = {
 _PLACES: Final = {
     _Lane.REPLICAS: AT_ONCE,
     _Lane.EVENTS: EVENTS_AT_ONCE,
-    _Lane.STATUSES: AT_ONCE,
+    _Lane.STATUSES: STATUS_WRITES_PER_SECOND,
 }
 _GONE: Final = 404
 """Not a 409: that says that somebody else wrote in between."""
@@ -83,15 +82,40 @@ Address = tuple[ObjectKey, str]
 
 @dataclass(slots=True)
 class _Bucket:
+    """Of one API and writer."""
+
     tokens: float
     time: float
 
-    def missing(self, now: float, *, per_second: float, size: float) -> float:
+    def missing(self, now: float) -> float:
         """Seconds until there is a token; fills the bucket on the way."""
-        self.tokens = min(size, self.tokens + (now - self.time) * per_second)
-        self.time = now
+        came = (now - self.time) / SECONDS_PER_STATUS_WRITE
+        self.tokens, self.time = min(SAVED_STATUS_WRITES, self.tokens + came), now
         lacking = 1.0 - self.tokens
-        return lacking / per_second if lacking > _NEXT_TO_NOTHING else 0.0
+        return lacking * SECONDS_PER_STATUS_WRITE if lacking > _NEXT_TO_NOTHING else 0.0
+
+
+class _Window:
+    """Statuses of all APIs: no more under way, or ended within a second, than may be sent in one.
+
+    When the apiserver gets a write is known to nobody here, but it is between begin and end. So of
+    those that it gets within a second none ended longer than that before the last of them began.
+    """
+
+    def __init__(self) -> None:
+        self._ends: deque[float] = deque()
+
+    def ended(self, now: float) -> None:
+        """One did."""
+        self._ends.append(now)
+
+    def missing(self, now: float, under_way: int) -> float:
+        """Seconds until one more may begin, as far as that can be told; forgets on the way."""
+        while self._ends and self._ends[0] + 1.0 - now <= _NEXT_TO_NOTHING:
+            self._ends.popleft()
+        if under_way + len(self._ends) < STATUS_WRITES_PER_SECOND:
+            return 0.0
+        return self._ends[0] + 1.0 - now if self._ends else LONGEST_SLEEP
 
 
 @dataclass(slots=True)
@@ -129,7 +153,7 @@ class Outbox:
         self._boxes: dict[Address, _Box] = {}
         self._waiting: dict[Address, _Box] = {}
         self._under_way = dict.fromkeys(_Lane, 0)
-        self._all = _Bucket(1.0, monotonic())
+        self._all = _Window()
         self._returned = float("-inf")
         """When the apiserver answered again."""
         self._changed = asyncio.Event()
@@ -215,7 +239,6 @@ class Outbox:
         box = self._boxes[address]
         if lane is _Lane.STATUSES:
             box.bucket.tokens -= 1.0
-            self._all.tokens -= 1.0
         box.sending = True
         self._under_way[lane] += 1
         return address
@@ -233,7 +256,10 @@ class Outbox:
             box.sending = False
             if box.forgotten:
                 del self._boxes[address]
-            self._under_way[_LANES[address[1]]] -= 1
+            lane = _LANES[address[1]]
+            self._under_way[lane] -= 1
+            if lane is _Lane.STATUSES:
+                self._all.ended(self._monotonic())
             self._changed.set()
 
     async def _send(self, address: Address, box: _Box, send: Send) -> None:
@@ -271,10 +297,5 @@ class Outbox:
             return LONGEST_SLEEP  # its end is told
         wait = box.rests_until - now
         if lane is _Lane.STATUSES:
-            rate, own = STATUS_WRITES_PER_SECOND, 1.0 / SECONDS_PER_STATUS_WRITE
-            wait = max(
-                wait,
-                self._all.missing(now, per_second=rate, size=1.0),
-                box.bucket.missing(now, per_second=own, size=SAVED_STATUS_WRITES),
-            )
+            wait = max(wait, self._all.missing(now, self._under_way[lane]), box.bucket.missing(now))
         return max(0.0, wait)

@@ -1,11 +1,11 @@
 """The operator's process: its parts, brought up together and stopped together."""
 
 import asyncio
-import ctypes
 import logging
 import random
 import signal
 import time
+from asyncio import sslproto
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -36,24 +36,9 @@ from batchedapi_operator.store import Store
 
 log = logging.getLogger(__name__)
 
-# What the C allocator keeps of memory that is free.
-
-LARGE_BYTES: Final = 128 * 1024
-"""Blocks from that size on are given back to the system when they are freed."""
-_MMAP_THRESHOLD: Final = -3  # M_MMAP_THRESHOLD of malloc.h
-
-
-def give_back_large_blocks() -> None:
-    """Keep glibc from raising `LARGE_BYTES` to the size of whatever was freed first.
-
-    Each TLS connection has a buffer of 256 KiB. Once one of them was closed, the next would lie on
-    the heap, between smaller blocks that outlive it, and the heap could not shrink any more.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None or mallopt(_MMAP_THRESHOLD, LARGE_BYTES) != 1:
-        log.debug("the C library has no threshold for large blocks")
-
-
+TLS_BUFFER: Final = 32 * 1024
+"""Bytes of each connection to the apiserver, of which there are two dozen: two records of TLS.
+With asyncio's quarter of a MiB they had 6 MiB, and what OpenSSL keeps grows with it."""
 RELIST_SECONDS: Final = 30.0
 """Between two lists of APIs and children: what was deleted while a watch was cut off comes back."""
 RESYNC_SECONDS: Final = 600.0
@@ -67,7 +52,7 @@ STUCK_SECONDS: Final = 60.0
 
 async def run(settings: Settings) -> None:
     """Run until SIGTERM or SIGINT."""
-    give_back_large_blocks()
+    sslproto.SSLProtocol.max_size = TLS_BUFFER
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -28,8 +28,8 @@ from batchedapi_operator.reconcile.views import (
     controller_uid,
 )
 
-_TOLD: Final = ("time", "desired", "reason")
-"""Of the last decision, for whether there is anything new to write."""
+_NOT_KEPT: Final = ("managedFields", "annotations")
+"""Of an API's metadata: nobody asks for them, and kubectl writes the whole manifest there."""
 
 
 class Store:
@@ -37,9 +37,9 @@ class Store:
 
     def __init__(self) -> None:
         self._apis: dict[ObjectKey, JsonObject] = {}
-        """In brief; what is left out is in `_lasting`."""
-        self._lasting: dict[ObjectKey, bytes] = {}
-        """`status.autoscaling`, packed: two thirds of an API, read at a start and for reports."""
+        """Without their status."""
+        self._statuses: dict[ObjectKey, bytes] = {}
+        """Packed: nine tenths of an API, read at a start and every ten seconds for a report."""
         self._deployments: dict[ObjectKey, DeploymentView] = {}
         self._pods: defaultdict[ObjectKey, dict[str, PodView]] = defaultdict(dict)
         self._replica_sets: defaultdict[ObjectKey, dict[str, ChildView]] = defaultdict(dict)
@@ -50,15 +50,15 @@ class Store:
         """Remember an API; True if its user has changed it (its generation is new)."""
         key = ObjectKey.of(body)
         before = self._apis.get(key)
-        lasting = (body.get("status") or {}).get("autoscaling") or {}
-        self._lasting[key] = zlib.compress(json.dumps(lasting, separators=(",", ":")).encode())
-        self._apis[key] = _in_brief(body, lasting)
+        status = json.dumps(body.get("status") or {}, separators=(",", ":"))
+        self._statuses[key] = zlib.compress(status.encode())
+        self._apis[key] = _in_brief(body)
         return before is None or _version(before) != _version(body)
 
     def remove_api(self, key: ObjectKey) -> None:
         """Forget an API and its children."""
         self._apis.pop(key, None)
-        self._lasting.pop(key, None)
+        self._statuses.pop(key, None)
         self._deployments.pop(key, None)
         self._pods.pop(key, None)
         self._replica_sets.pop(key, None)
@@ -191,16 +191,13 @@ class Store:
         return tuple(self._apis)
 
     def api(self, key: ObjectKey) -> JsonObject | None:
-        """The API's body: of what was learned the version, of the last decision what it came to."""
+        """The API's identity and spec."""
         return self._apis.get(key)
 
-    def whole_api(self, key: ObjectKey) -> JsonObject | None:
-        """The API's body with all that was learned, and all of the last decision."""
-        brief = self._apis.get(key)
-        if brief is None or not brief.get("status"):
-            return brief
-        lasting = json.loads(zlib.decompress(self._lasting[key]))
-        return {**brief, "status": {**brief["status"], "autoscaling": lasting}}
+    def status(self, key: ObjectKey) -> JsonObject:
+        """The API's status; unpacked by each call."""
+        packed = self._statuses.get(key)
+        return {} if packed is None else dict(json.loads(zlib.decompress(packed)))
 
     def replaced(self, key: ObjectKey, uid: str) -> bool:
         """Whether an API of that name is known, and it is another than the one with that uid."""
@@ -245,20 +242,11 @@ def _starting_as_before(pod: PodView, before: PodView | None) -> PodView:
     return replace(pod, startup=None) if before.ready else pod
 
 
-def _in_brief(body: JsonObject, lasting: JsonObject) -> JsonObject:
-    """What every look reads; names and words, alike in all APIs, are there once for all."""
-    brief = {
-        **body,
-        "metadata": {name: v for name, v in body["metadata"].items() if name != "managedFields"},
-    }
-    if lasting:
-        last, learned = lasting.get("lastDecision") or {}, lasting.get("learned") or {}
-        known = {
-            "lastDecision": {name: last[name] for name in _TOLD if name in last},
-            "learned": {name: learned[name] for name in ("version",) if name in learned},
-        }
-        brief["status"] = {**body["status"], "autoscaling": {**lasting, **known}}
-    return cast(JsonObject, _once(brief))
+def _in_brief(body: JsonObject) -> JsonObject:
+    """What every look reads; names of fields, alike in all APIs, are there once for all."""
+    metadata = {name: v for name, v in body["metadata"].items() if name not in _NOT_KEPT}
+    brief = {name: v for name, v in body.items() if name != "status"}
+    return cast(JsonObject, _once({**brief, "metadata": metadata}))
 
 
 def _once(value: Any) -> Any:
@@ -267,8 +255,6 @@ def _once(value: Any) -> Any:
             return {sys.intern(str(name)): _once(member) for name, member in value.items()}
         case list():
             return [_once(member) for member in value]
-        case str():
-            return sys.intern(str(value))
         case _:
             return value
 

@@ -96,16 +96,22 @@ class Autoscaler:
         self.decisions = DecisionRing()
 
     async def run(self) -> None:
-        """Look again and again until cancelled."""
+        """Look again and again until cancelled.
+
+        Looks of a round begin evenly: all at once would take the memory of all pages at once.
+        """
         async with asyncio.TaskGroup() as looks:
             while True:
-                started = self._monotonic()
+                started, keys = self._monotonic(), self._store.apis()
                 self._beat()
-                for key in self._store.apis():
+                for number, key in enumerate(keys, 1):
                     if key not in self._looking:
                         looks.create_task(self._guarded(key), name=f"look at {key}")
-                rest = started + SECONDS_BETWEEN_LOOKS - self._monotonic()
-                await asyncio.sleep(max(0.0, rest))
+                    await self._until(started + SECONDS_BETWEEN_LOOKS * number / len(keys))
+                await self._until(started + SECONDS_BETWEEN_LOOKS)
+
+    async def _until(self, time: float) -> None:
+        await asyncio.sleep(max(0.0, time - self._monotonic()))
 
     async def round(self) -> None:
         """One look at every API."""
@@ -147,15 +153,13 @@ class Autoscaler:
         native = api.spec.autoscaling.mode is ScalingMode.NATIVE
         if deployment is None or not ours or not native:
             if ours or api.spec.paused:
-                self._stand_aside(key, self._store.whole_api(key) or document, api)
+                self._stand_aside(key, document, api)
             return
         watched = self._watched.get(key)
         if watched is None or watched.uid != uid:
             if watched is not None:
                 self.decisions.forget(key)  # they are about a deleted API of the same name
-            watched = self._watched[key] = Watched.restored(
-                uid, self._store.whole_api(key) or document
-            )
+            watched = self._watched[key] = Watched.restored(uid, self._store.status(key))
         pods = [pod for pod in self._store.owned_pods(key) if pod.ready and not pod.gone]
         outcomes = await self._scrapes.scrape(pods)
         if self._watched.get(key) is not watched:
@@ -261,7 +265,7 @@ class Autoscaler:
             self._verdict(subject, decided, pods),
             release_percent(pods),
         )
-        before, wall = subject.document.get("status") or {}, self._wall()
+        before, wall = self._store.status(key), self._wall()
         generation, scaled = subject.document["metadata"].get("generation", 0), watched.last_scale
         after = report.build_report(look, before, generation, rfc3339(wall), last_scale=scaled)
         # of several pieces of advice the condition's reason is that of the first alone
@@ -306,7 +310,7 @@ class Autoscaler:
         return watched.verdict
 
     def _stand_aside(self, key: ObjectKey, document: JsonObject, api: BatchedAPI) -> None:
-        before, uid = document.get("status") or {}, document["metadata"]["uid"]
+        before, uid = self._store.status(key), document["metadata"]["uid"]
         generation = document["metadata"].get("generation", 0)
         advice, now = advice_unseen(api, processes_of(api)), rfc3339(self._wall())
         watched = self._watched.get(key)

@@ -50,9 +50,8 @@ class Watched:
     """The watch has brought as many ready pods as the Deployment counted, at least once."""
 
     @classmethod
-    def restored(cls, uid: str, document: Mapping[str, Any]) -> "Watched":
+    def restored(cls, uid: str, status: Mapping[str, Any]) -> "Watched":
         """What an earlier operator learned; checked by core, since anybody may edit a status."""
-        status = document.get("status") or {}
         saved = (status.get("autoscaling") or {}).get("learned")
         last = (status.get("autoscaling") or {}).get("lastDecision") or {}
         missing = last.get("reason") == Reason.NO_METRICS and any(

@@ -135,9 +135,8 @@ def test_a_wait_for_a_node_before_standing_aside_is_forgotten(
 ) -> None:
     """It keeps the hedge off for an hour from when it was seen, and nobody knows when that was."""
     learned = replace(ScalingState.empty(), node_wait=-60.0).to_saved()
-    document = {"status": {"autoscaling": {"learned": learned, **policy}}}
 
-    restored = Watched.restored("uid", document)
+    restored = Watched.restored("uid", {"autoscaling": {"learned": learned, **policy}})
 
     assert kept == (restored.state.node_wait is not None)
 

@@ -1,5 +1,6 @@
 """The autoscaler's loop: what it observes, writes and leaves alone."""
 
+import asyncio
 import copy
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -25,7 +26,7 @@ from batchedapi_operator.autoscaling.metrics_page import parse_page
 from batchedapi_operator.autoscaling.scrape import Outcome
 from batchedapi_operator.cluster import rfc3339
 from batchedapi_operator.errors import ApplyError, MetricsUnavailableError
-from batchedapi_operator.keys import BATCHED_APIS, DEPLOYMENTS, JsonObject
+from batchedapi_operator.keys import BATCHED_APIS, DEPLOYMENTS, JsonObject, ObjectKey
 from batchedapi_operator.metrics import Metrics
 from batchedapi_operator.outbox import Outbox
 from batchedapi_operator.reconcile.views import PodView
@@ -445,3 +446,55 @@ async def test_the_time_of_a_change_is_told_although_its_event_never_gets_throug
 
     assert 1 < busy.replicas
     assert "lastScaleTime" in busy.status["autoscaling"]
+
+
+class Looked(Store):
+    """Notes when which API was looked at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks: list[tuple[float, str]] = []
+
+    def api(self, key: ObjectKey) -> JsonObject | None:
+        """Asked for when a look begins."""
+        self.looks.append((asyncio.get_running_loop().time(), key.name))
+        return super().api(key)
+
+
+@pytest.mark.looptime
+async def test_looks_of_a_round_begin_evenly_each_every_two_seconds() -> None:
+    """All at once would take the memory of all pages at once."""
+    store, clock = Looked(), asyncio.get_running_loop().time
+    for name in ("a", "b", "c", "d"):
+        body = api_body()
+        store.put_api({**body, "metadata": {**body["metadata"], "name": name}})
+    situation = Situation()
+    autoscaler = Autoscaler(
+        situation.cluster, store, situation, Metrics(), Outbox(monotonic=clock), monotonic=clock
+    )
+
+    running = asyncio.create_task(autoscaler.run())
+    await asyncio.sleep(3.9)
+    running.cancel()
+
+    times = [time for time, _ in store.looks]
+    assert ["a", "b", "c", "d"] * 2 == [name for _, name in store.looks]
+    assert [0.5] * 7 == pytest.approx([later - earlier for earlier, later in pairwise(times)])
+
+
+@pytest.mark.looptime
+async def test_a_process_without_apis_looks_again_two_seconds_later() -> None:
+    """And not at once, for ever."""
+    beats, clock = list[float](), asyncio.get_running_loop().time
+    situation = Situation()
+    outbox = Outbox(monotonic=clock)
+    autoscaler = Autoscaler(
+        situation.cluster, Store(), situation, Metrics(), outbox,
+        beat=lambda: beats.append(clock()), monotonic=clock,
+    )  # fmt: skip
+
+    running = asyncio.create_task(autoscaler.run())
+    await asyncio.sleep(5.0)
+    running.cancel()
+
+    assert [0.0, 2.0, 4.0] == pytest.approx(beats)

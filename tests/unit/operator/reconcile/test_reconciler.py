@@ -324,7 +324,7 @@ async def test_what_is_read_is_known_unless_a_watch_brings_more_meanwhile(
 ) -> None:
     """A watch may be cut off, or be quicker than the reads of the children."""
     store, find = Store(), cluster.find
-    first, read, newest = ({**api_body(), "status": {"replicas": n}} for n in range(3))
+    first, read, newest = ({**api_body(), "spec": {"replicas": n}} for n in range(3))
 
     async def slowly(*arguments: Any) -> list[JsonObject]:
         if brought:
