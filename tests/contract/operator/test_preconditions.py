@@ -1,7 +1,7 @@
 """What a real apiserver heeds of uid and version; `worlds.MemoryCluster` does the same."""
 
 import pytest
-from tests.contract.operator.world import World
+from tests.contract.operator.world import World, until
 
 from batchedapi_operator.errors import ApplyError, ConflictError
 from batchedapi_operator.keys import (
@@ -64,19 +64,23 @@ async def test_a_deployment_is_scaled_as_it_was_decided_on_or_not_at_all(world: 
     """Its uid and its version are heeded; without a version whatever its state is."""
     resource, body = BODIES[2]
     made = await world.create(resource, {"metadata": {"name": "scaled"}, **body})
-    key, found = ObjectKey(world.namespace, "scaled"), made["metadata"]
-    uid, version = found["uid"], found["resourceVersion"]
+    key, uid = ObjectKey(world.namespace, "scaled"), made["metadata"]["uid"]
+
+    async def scaled_as_it_is() -> bool:  # its own controller may write between the two calls
+        live = await world.kube.get(DEPLOYMENTS, key)
+        assert live is not None
+        try:
+            await world.kube.scale(key, 0, uid=uid, version=live["metadata"]["resourceVersion"])
+        except ConflictError:
+            return False
+        return True
 
     for other in ({"uid": ANOTHER}, {"uid": uid, "version": "1"}):
         with pytest.raises(ConflictError):
             await world.kube.scale(key, 2, **other)
-    live = await world.kube.get(DEPLOYMENTS, key)
-    assert live is not None
-    await world.kube.scale(key, 0, uid=uid, version=live["metadata"]["resourceVersion"])
+    await until(scaled_as_it_is, "a scale at the version that it has")
     await world.kube.scale(key, 0, uid=uid)
 
-    assert uid == live["metadata"]["uid"]
-    assert version
     with pytest.raises(ApplyError) as gone:
         await world.kube.scale(ObjectKey(world.namespace, "gone"), 2, uid=uid)
     assert 404 == gone.value.status
