@@ -80,8 +80,10 @@ unit: $(INSTALLED) .cache/bin/helm ## Fast tests, on every core; the pure module
 .cache/bin/helm:
 	tests/cluster/tools
 
+# Three at once on two cores: half of the time nothing is computed, but waited for.
 contract: $(INSTALLED) ## The serving half: real processes and sockets
-	$(BIN)/python -m pytest tests/contract/serving
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m "not alone" tests/contract/serving --durations 15
+	$(BIN)/python -m pytest -m alone tests/contract/serving
 
 # Torch is large: only the examples that need it wait for it.
 .venv/.torch: $(INSTALLED)

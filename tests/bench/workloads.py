@@ -242,5 +242,5 @@ def bare_called(clients: int, seconds: float) -> float:
 
 
 def batch_of(rows: Sequence[Sequence[float]]) -> Floats:
-    """Decoded JSON rows as the array that `predict` takes."""
+    """DecodedRequest JSON rows as the array that `predict` takes."""
     return np.asarray(rows, dtype=np.float32)

@@ -35,12 +35,21 @@ START_SECONDS: Final = 60.0
 """A start on a machine with nothing to spare; on an idle one it takes one second."""
 
 
+def own_ports() -> range:
+    """Those of this test process: workers of pytest-xdist must not find the same ones free."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    share = len(PORTS) // workers
+    return PORTS[worker * share :][:share]
+
+
 def free_ports(count: int) -> list[int]:
     """Different loopback ports that nobody listens on just now."""
+    own = own_ports()
     with contextlib.ExitStack() as stack:
         ports: list[int] = []
         while len(ports) < count:
-            port = random.choice(PORTS)
+            port = random.choice(own)
             with contextlib.suppress(OSError):
                 stack.enter_context(socket.create_server((HOST, port)))
                 ports.append(port)

@@ -96,6 +96,7 @@ async def served_over_grpc(port: int, until: float) -> int:
     return count
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("descriptors")
 async def test_many_connections_that_do_nothing_are_in_nobodys_way(
     folder: Path,

@@ -18,11 +18,11 @@ import pytest
 
 from batchedapi_core.batching import Client, ItemErrorPolicy, LaneChoice, Receipts, Strategy
 from batchedapi_serving.codecs import Answer, RequestHead, Wire
-from batchedapi_serving.dispatch.desk import Ticket
-from batchedapi_serving.dispatch.desk_server import DeskServer
 from batchedapi_serving.dispatch.dispatcher import Dispatcher
-from batchedapi_serving.dispatch.lanes import LaneConnection
-from batchedapi_serving.dispatch.remote import RemoteDesk
+from batchedapi_serving.dispatch.engine import RequestHandle
+from batchedapi_serving.dispatch.engine_server import EngineServer
+from batchedapi_serving.dispatch.lane_connection import LaneConnection
+from batchedapi_serving.dispatch.remote import RemoteEngine
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.recorder import Recorder
 from batchedapi_serving.predictor import MethodSpec
@@ -244,16 +244,16 @@ class Asked:
 
     def __init__(self) -> None:
         self.answers: list[Answer] = []
-        self.ticket: Ticket | None = None
+        self.handle: RequestHandle | None = None
         self._answered = asyncio.Event()
 
     def deliver(self, answer: Answer) -> None:
-        """See AnswerTo."""
+        """See Caller."""
         self.answers.append(answer)
         self._answered.set()
 
     def request_id(self) -> str | None:
-        """See AnswerTo."""
+        """See Caller."""
         return None
 
     async def answer(self) -> Answer:
@@ -289,9 +289,9 @@ class Web:
 
     def ask(self, method: str | None, body: Any) -> Asked:
         """One request."""
-        asked, line = Asked(), self.dispatcher.line(method)
-        decoded = line.codec.decode(Wire.PLAIN, HEAD, orjson.dumps(body))
-        asked.ticket = self.dispatcher.submit(line, decoded, Client(), asked)
+        asked, served = Asked(), self.dispatcher.served(method)
+        decoded = served.codec.decode(Wire.PLAIN, HEAD, orjson.dumps(body))
+        asked.handle = self.dispatcher.submit(served, decoded, Client(), asked)
         return asked
 
 
@@ -383,8 +383,8 @@ async def test_async_calls_run_side_by_side(model: ModelProcess) -> None:
 
         assert 2 == (await answered.value())[0]["value"]
         for each in waiting:
-            assert each.ticket is not None
-            front.dispatcher.cancel(each.ticket)
+            assert each.handle is not None
+            front.dispatcher.cancel(each.handle)
 
 
 async def test_arrays_come_back_as_arrays(model: ModelProcess) -> None:
@@ -437,8 +437,8 @@ async def test_what_its_client_no_longer_waits_for_is_cancelled(model: ModelProc
             mark.unlink(missing_ok=True)
             asked = front.ask(None, {"do": do})
             await until(begun.exists)
-            assert asked.ticket is not None
-            front.dispatcher.cancel(asked.ticket)
+            assert asked.handle is not None
+            front.dispatcher.cancel(asked.handle)
 
             await until(mark.exists)
             assert [] == asked.answers
@@ -484,18 +484,18 @@ async def test_rows_of_two_web_processes_share_a_batch(model: ModelProcess) -> N
     """D18, N15: decoded in two places, queued and run in one; tensors, items and shapes alike."""
     settings = model.settings
     async with web(model) as front:
-        served = DeskServer(front.dispatcher, lambda _: None)
+        served = EngineServer(front.dispatcher, lambda _: None)
         loop = asyncio.get_running_loop()
-        settings.desk_path.unlink(missing_ok=True)
-        server = await loop.create_unix_server(served.protocol, str(settings.desk_path))
-        far = RemoteDesk(settings, lambda: None)
+        settings.engine_path.unlink(missing_ok=True)
+        server = await loop.create_unix_server(served.protocol, str(settings.engine_path))
+        far = RemoteEngine(settings, lambda: None)
         running = asyncio.create_task(far.run())
         await until(lambda: bool(far.methods))
 
         def ask_far(method: str, body: Any) -> Asked:
-            asked, line = Asked(), far.line(method)
-            decoded = line.codec.decode(Wire.PLAIN, HEAD, orjson.dumps(body))
-            asked.ticket = far.submit(line, decoded, Client(), asked)
+            asked, served = Asked(), far.served(method)
+            decoded = served.codec.decode(Wire.PLAIN, HEAD, orjson.dumps(body))
+            asked.handle = far.submit(served, decoded, Client(), asked)
             return asked
 
         here = [front.ask("double", i) for i in range(3)]

@@ -99,7 +99,7 @@ async def lanes_are(replica: Replica, count: int) -> None:
 
 
 async def test_killing_model_processes_under_load_fails_nobody(replica: Replica) -> None:
-    """A model process that dies has its batch run again; every answer is the asker's own."""
+    """A model process that dies has its batch run again; every answer is the caller's own."""
     before = restarts(replica, "model")
     load = Load(replica.port, 16)
     running = asyncio.create_task(load.run())

@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from raw_http import Response, ask, connected
 from serving import Replica, running_replica, write_manifest
 
@@ -224,6 +226,7 @@ async def seconds_beside(folder: Path, config: dict[str, Any]) -> list[float]:
     return sorted(waits)
 
 
+@pytest.mark.alone
 async def test_rows_that_always_raise_leave_another_method_its_share(tmp_path: Path) -> None:
     """A sample of tests/bench/beside.py, which has the limits: 2 x the p50, 60 % of the answers.
 
