@@ -42,7 +42,11 @@ demo: $(INSTALLED) ## The whole product on a cluster: install, apply, predict, l
 
 ##@ Checks
 .PHONY: test lint type arch verify unit contract examples e2e fmt
-test: ## Every check below, in this order
+test: ## Every check below, in this order; what e2e needs is built beside them
+	@tests/support/beside tests/cluster/prepare $(MAKE) --no-print-directory checks
+
+.PHONY: checks
+checks:
 	$(STEP) install $(MAKE) --no-print-directory install
 	$(STEP) lint $(MAKE) --no-print-directory lint
 	$(STEP) type $(MAKE) --no-print-directory type
@@ -73,11 +77,11 @@ verify: $(INSTALLED) ## Regenerate and fail on a difference
 	$(BIN)/python crds/generate.py --check
 	$(BIN)/python crds/generate_grpc.py --check
 
-unit: $(INSTALLED) .cache/bin/helm ## Fast tests, on every core; the pure modules have 100 % branch coverage
+unit: $(INSTALLED) .cache/bin/kubeconform ## Fast tests, on every core; the pure modules have 100 % branch coverage
 	$(BIN)/python -m pytest -n auto --dist worksteal tests/unit tests/bench --durations 15 --cov --cov-fail-under=100 --cov-report=term:skip-covered
 
-# helm and kubeconform: the chart's tests render and check it with them.
-.cache/bin/helm:
+# The chart's tests render it with helm, which is there before kubeconform, and check it with that.
+.cache/bin/kubeconform:
 	tests/cluster/tools
 
 # Three at once on two cores: half of the time nothing is computed, but waited for.

@@ -63,12 +63,22 @@ def for_local(image: Image, *, force: bool) -> None:
     if not local.ready():
         raise ClusterError("no local cluster answers; run tests/cluster/up first")
     fingerprint = inputs.fingerprint(image, BASE)
-    archive = paths.CACHE / "images" / f"{image.name}-{fingerprint}.tar"
     if state.loaded(image.name) == fingerprint and not force:
         print(f"{image.tag} is up to date ({fingerprint})")
         return
-    buildah = Buildah()
-    if force or not archive.exists():
+    archive = archive_of(image, fingerprint, force=force)
+    with step(f"{image.tag}: load ({archive.stat().st_size / 1e6:.0f} MB)"):
+        local.load(archive)
+    state.note_loaded(image.name, fingerprint)
+
+
+def archive_of(image: Image, fingerprint: str, *, force: bool = False) -> Path:
+    """Build an image with buildah, unless these inputs were built; the archive to load."""
+    archive = paths.CACHE / "images" / f"{image.name}-{fingerprint}.tar"
+    with state.one_at_a_time("images"):
+        if archive.exists() and not force:
+            return archive
+        buildah = Buildah()
         make_base(buildah)
         with step(f"{image.tag}: build"):
             buildah.build(Recipe(image, base=BASE, labels=labels(fingerprint)))
@@ -77,9 +87,7 @@ def for_local(image: Image, *, force: bool) -> None:
             for old in archive.parent.glob(f"{image.name}-*"):
                 old.unlink()
             buildah.archive(image.tag, archive)
-    with step(f"{image.tag}: load ({archive.stat().st_size / 1e6:.0f} MB)"):
-        local.load(archive)
-    state.note_loaded(image.name, fingerprint)
+    return archive
 
 
 def for_kind(image: Image, *, force: bool) -> None:

@@ -106,7 +106,9 @@ def pause_archive() -> Path:
     """Make the image that holds a pod's namespaces, as a docker-archive."""
     binary = tools.pause()
     archive = binary.with_suffix(".tar")
-    if not archive.exists():
+    with state.one_at_a_time("images"):
+        if archive.exists():
+            return archive
         with step("image: pause"):
             dockerfile = f'FROM scratch\nCOPY {binary.name} /pause\nENTRYPOINT ["/pause"]\n'
             Buildah().build_from_text(node.PAUSE_IMAGE, dockerfile, context=binary.parent)

@@ -1,4 +1,4 @@
-"""What the commands remember of a cluster between their runs, and the lock around them."""
+"""What the commands remember of a cluster between their runs, and the locks around them."""
 
 import fcntl
 import shutil
@@ -13,14 +13,14 @@ LOADED: Final = paths.RUN / "loaded"
 
 
 @contextmanager
-def one_at_a_time() -> Iterator[None]:
-    """Hold the lock that keeps two commands from working on the cluster at once."""
+def one_at_a_time(what: str = "cluster") -> Iterator[None]:
+    """Hold the lock that keeps two commands from making or changing the same thing at once."""
     paths.RUN.mkdir(parents=True, exist_ok=True)
-    with (paths.RUN.parent / "cluster.lock").open("w") as lock:
+    with (paths.RUN.parent / f"{what}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print("waiting for another command on this cluster to end", flush=True)
+            print(f"waiting for another command to be done with {what}", flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
