@@ -25,7 +25,7 @@ from batchedapi_operator.store import Store
 LARGEST_BACKOFF: Final = 5.0
 """Seconds; what changed while the apiserver did not answer is known that soon after it does."""
 SECONDS_PER_BEAT: Final = 5.0
-OBJECTS_AT_ONCE: Final = 20
+OBJECTS_AT_ONCE: Final = 5
 """In a page of a list, which is memory until its objects were handed on."""
 IDLE_SECONDS: Final = 0.005
 """For which an object that was handed on is kept, in case there is news of it. By default it is

@@ -34,9 +34,9 @@ from batchedapi_operator.keys import (
 log = logging.getLogger(__name__)
 
 REQUEST_SECONDS: Final = 15.0
-CONNECTIONS: Final = 20
-"""To the apiserver, one of which is a watch's. Each takes a quarter of a MiB for as long as it is
-open, and one that was given up has to be made anew just when the apiserver has much to do."""
+CONNECTIONS: Final = 8
+"""To the apiserver, one of which is a watch's. Each takes 100 KiB for as long as it is open, and
+one that was given up has to be made anew just when the apiserver has much to do."""
 SECONDS_PER_RETURN: Final = 5.0
 _APPLY: Final = "application/apply-patch+yaml"
 _JSON: Final = "application/json"

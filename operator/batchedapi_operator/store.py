@@ -5,12 +5,11 @@ the apiserver itself: a deletion or a first write must not be decided on what ma
 """
 
 import json
-import sys
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import replace
-from typing import Any, Final, cast
+from dataclasses import dataclass, replace
+from typing import Final
 
 from batchedapi_operator.keys import (
     CONFIG_MAPS,
@@ -28,18 +27,52 @@ from batchedapi_operator.reconcile.views import (
     controller_uid,
 )
 
-_NOT_KEPT: Final = ("managedFields", "annotations")
-"""Of an API's metadata: nobody asks for them, and kubectl writes the whole manifest there."""
+_IDENTITY: Final = ("name", "namespace", "uid", "generation")
+"""Of an API's metadata, what is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiView:
+    """A BatchedAPI as the watch brought it last. What is read rarely is packed: nine tenths."""
+
+    uid: str
+    generation: int
+    source: str | None
+    """The ConfigMap that its code is from."""
+    packed_document: bytes
+    packed_status: bytes
+
+    @classmethod
+    def of(cls, body: JsonObject) -> "ApiView":
+        """What is kept of it."""
+        metadata = body["metadata"]
+        identity = {name: metadata[name] for name in _IDENTITY if name in metadata}
+        document = {**body, "metadata": identity}
+        status = document.pop("status", None) or {}
+        uid, generation = metadata["uid"], metadata.get("generation", 0)
+        return cls(uid, generation, _source_name(body), _packed(document), _packed(status))
+
+    @property
+    def document(self) -> JsonObject:
+        """Its identity and spec; unpacked by each call."""
+        return _unpacked(self.packed_document)
+
+    @property
+    def status(self) -> JsonObject:
+        """Unpacked by each call."""
+        return _unpacked(self.packed_status)
+
+    @property
+    def spec_version(self) -> tuple[str, int]:
+        """Another after each change of the spec: the apiserver numbers them."""
+        return self.uid, self.generation
 
 
 class Store:
     """The latest version of each watched object. One writer: the watches' handlers."""
 
     def __init__(self) -> None:
-        self._apis: dict[ObjectKey, JsonObject] = {}
-        """Without their status."""
-        self._statuses: dict[ObjectKey, bytes] = {}
-        """Packed: nine tenths of an API, read at a start and every ten seconds for a report."""
+        self._apis: dict[ObjectKey, ApiView] = {}
         self._deployments: dict[ObjectKey, DeploymentView] = {}
         self._pods: defaultdict[ObjectKey, dict[str, PodView]] = defaultdict(dict)
         self._replica_sets: defaultdict[ObjectKey, dict[str, ChildView]] = defaultdict(dict)
@@ -48,17 +81,13 @@ class Store:
 
     def put_api(self, body: JsonObject) -> bool:
         """Remember an API; True if its user has changed it (its generation is new)."""
-        key = ObjectKey.of(body)
-        before = self._apis.get(key)
-        status = json.dumps(body.get("status") or {}, separators=(",", ":"))
-        self._statuses[key] = zlib.compress(status.encode())
-        self._apis[key] = _in_brief(body)
-        return before is None or _version(before) != _version(body)
+        key, found = ObjectKey.of(body), ApiView.of(body)
+        before, self._apis[key] = self._apis.get(key), found
+        return before is None or before.spec_version != found.spec_version
 
     def remove_api(self, key: ObjectKey) -> None:
         """Forget an API and its children."""
         self._apis.pop(key, None)
-        self._statuses.pop(key, None)
         self._deployments.pop(key, None)
         self._pods.pop(key, None)
         self._replica_sets.pop(key, None)
@@ -94,7 +123,7 @@ class Store:
         return self._put(key, CONFIG_MAPS, body)
 
     def put_observed(
-        self, document: JsonObject, seen: Observed, since: JsonObject | None = None
+        self, document: JsonObject, seen: Observed, since: ApiView | None = None
     ) -> None:
         """Take over what was just read, so that a watch that brings the same brings no news.
 
@@ -142,7 +171,7 @@ class Store:
         """The label alone makes nothing a child: anybody may put it on theirs."""
         if resource is CONFIG_MAPS:
             api = self._apis.get(key)
-            return api is not None and controller_uid(body["metadata"]) == api["metadata"]["uid"]
+            return api is not None and controller_uid(body["metadata"]) == api.uid
         return bool(body["metadata"]["name"] == key.name)
 
     def _put(self, key: ObjectKey, resource: Resource, body: JsonObject) -> bool:
@@ -190,19 +219,14 @@ class Store:
         """Every API known."""
         return tuple(self._apis)
 
-    def api(self, key: ObjectKey) -> JsonObject | None:
-        """The API's identity and spec."""
+    def api(self, key: ObjectKey) -> ApiView | None:
+        """The API, if it is known."""
         return self._apis.get(key)
-
-    def status(self, key: ObjectKey) -> JsonObject:
-        """The API's status; unpacked by each call."""
-        packed = self._statuses.get(key)
-        return {} if packed is None else dict(json.loads(zlib.decompress(packed)))
 
     def replaced(self, key: ObjectKey, uid: str) -> bool:
         """Whether an API of that name is known, and it is another than the one with that uid."""
         known = self._apis.get(key)
-        return known is not None and known["metadata"]["uid"] != uid
+        return known is not None and known.uid != uid
 
     def deployment(self, key: ObjectKey) -> DeploymentView | None:
         """The API's Deployment."""
@@ -227,8 +251,8 @@ class Store:
         """APIs whose source is that ConfigMap."""
         return tuple(
             key
-            for key, body in self._apis.items()
-            if key.namespace == source.namespace and _source_name(body) == source.name
+            for key, api in self._apis.items()
+            if key.namespace == source.namespace and api.source == source.name
         )
 
 
@@ -242,25 +266,12 @@ def _starting_as_before(pod: PodView, before: PodView | None) -> PodView:
     return replace(pod, startup=None) if before.ready else pod
 
 
-def _in_brief(body: JsonObject) -> JsonObject:
-    """What every look reads; names of fields, alike in all APIs, are there once for all."""
-    metadata = {name: v for name, v in body["metadata"].items() if name not in _NOT_KEPT}
-    brief = {name: v for name, v in body.items() if name != "status"}
-    return cast(JsonObject, _once({**brief, "metadata": metadata}))
+def _packed(value: JsonObject) -> bytes:
+    return zlib.compress(json.dumps(value, separators=(",", ":")).encode())
 
 
-def _once(value: Any) -> Any:
-    match value:
-        case dict():
-            return {sys.intern(str(name)): _once(member) for name, member in value.items()}
-        case list():
-            return [_once(member) for member in value]
-        case _:
-            return value
-
-
-def _version(body: JsonObject) -> tuple[str, int]:
-    return body["metadata"]["uid"], body["metadata"].get("generation", 0)
+def _unpacked(packed: bytes) -> JsonObject:
+    return dict(json.loads(zlib.decompress(packed)))
 
 
 def _source_name(body: JsonObject) -> str | None:

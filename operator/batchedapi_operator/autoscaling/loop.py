@@ -36,7 +36,7 @@ from batchedapi_operator.autoscaling.watched import SECONDS_BEFORE_HOLD, Manifes
 from batchedapi_operator.autoscaling.writes import Writes
 from batchedapi_operator.cluster import Cluster, rfc3339, utc_now
 from batchedapi_operator.errors import InvalidSpecError
-from batchedapi_operator.keys import JsonObject, ObjectKey
+from batchedapi_operator.keys import ObjectKey
 from batchedapi_operator.metrics import Metrics
 from batchedapi_operator.outbox import (
     ADVICE_EVENTS,
@@ -47,7 +47,7 @@ from batchedapi_operator.outbox import (
     Outbox,
 )
 from batchedapi_operator.reconcile.views import DeploymentView, PodView
-from batchedapi_operator.store import Store
+from batchedapi_operator.store import ApiView, Store
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class _Subject:
     """The API that is looked at, as the watches brought it."""
 
     key: ObjectKey
-    document: JsonObject
+    view: ApiView
     api: BatchedAPI
     deployment: DeploymentView
     watched: Watched
@@ -140,31 +140,30 @@ class Autoscaler:
             self._looking.discard(key)
 
     async def _look(self, key: ObjectKey) -> None:
-        document, deployment = self._store.api(key), self._store.deployment(key)
-        if document is None:
+        view, deployment = self._store.api(key), self._store.deployment(key)
+        if view is None:
             return
-        uid = document["metadata"]["uid"]
-        ours = deployment is not None and deployment.child.owner_uid == uid
+        ours = deployment is not None and deployment.child.owner_uid == view.uid
         try:
-            api = self._manifests.of(key, document)
+            api = self._manifests.of(key, view)
         except InvalidSpecError:
             self._outbox.withdraw(key, REPLICAS)  # decided for an earlier spec
             return  # the reconciler has said so; the replicas stay as they are
         native = api.spec.autoscaling.mode is ScalingMode.NATIVE
         if deployment is None or not ours or not native:
             if ours or api.spec.paused:
-                self._stand_aside(key, document, api)
+                self._stand_aside(key, view, api)
             return
         watched = self._watched.get(key)
-        if watched is None or watched.uid != uid:
+        if watched is None or watched.uid != view.uid:
             if watched is not None:
                 self.decisions.forget(key)  # they are about a deleted API of the same name
-            watched = self._watched[key] = Watched.restored(uid, self._store.status(key))
+            watched = self._watched[key] = Watched.restored(view.uid, view.status)
         pods = [pod for pod in self._store.owned_pods(key) if pod.ready and not pod.gone]
         outcomes = await self._scrapes.scrape(pods)
         if self._watched.get(key) is not watched:
             return  # deleted meanwhile: its series were dropped and must not come back
-        subject = _Subject(key, document, api, deployment, watched)
+        subject = _Subject(key, view, api, deployment, watched)
         self._act(subject, self._decide(subject, pods, outcomes))
 
     def _decide(
@@ -219,9 +218,9 @@ class Autoscaler:
     def _act(self, subject: _Subject, decided: report.Decided) -> None:
         key, watched, deployment = subject.key, subject.watched, subject.deployment
         decision, now = decided.decision, self._monotonic()
-        asked = self._store.api(key) or {}  # paused, or taken over by others, since the look began?
-        unchanged = asked.get("spec") == subject.document.get("spec")
-        paused = subject.api.spec.paused or not unchanged
+        newest = self._store.api(key)  # paused, or taken over by others, since the look began?
+        changed = newest is None or newest.spec_version != subject.view.spec_version
+        paused = subject.api.spec.paused or changed
         if paused or decision.desired == deployment.replicas:
             self._outbox.withdraw(key, REPLICAS)
         else:
@@ -265,8 +264,9 @@ class Autoscaler:
             self._verdict(subject, decided, pods),
             release_percent(pods),
         )
-        before, wall = self._store.status(key), self._wall()
-        generation, scaled = subject.document["metadata"].get("generation", 0), watched.last_scale
+        newest, wall, scaled = self._store.api(key), self._wall(), watched.last_scale
+        before = {} if newest is None else newest.status
+        generation = subject.view.generation
         after = report.build_report(look, before, generation, rfc3339(wall), last_scale=scaled)
         # of several pieces of advice the condition's reason is that of the first alone
         advised = frozenset(one.reason for one in advice)
@@ -309,9 +309,8 @@ class Autoscaler:
         watched.verdict = diagnose(evidence, watched.verdict, self._monotonic())
         return watched.verdict
 
-    def _stand_aside(self, key: ObjectKey, document: JsonObject, api: BatchedAPI) -> None:
-        before, uid = self._store.status(key), document["metadata"]["uid"]
-        generation = document["metadata"].get("generation", 0)
+    def _stand_aside(self, key: ObjectKey, view: ApiView, api: BatchedAPI) -> None:
+        before, uid, generation = view.status, view.uid, view.generation
         advice, now = advice_unseen(api, processes_of(api)), rfc3339(self._wall())
         watched = self._watched.get(key)
         seen = watched.seen() if watched is not None and watched.uid == uid else {}

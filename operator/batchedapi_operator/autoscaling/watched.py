@@ -3,9 +3,12 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
+from weakref import WeakValueDictionary
+
+from pydantic import BaseModel
 
 from batchedapi_core.bottleneck import Verdict
-from batchedapi_core.manifest import BatchedAPI, ConditionType
+from batchedapi_core.manifest import BatchedAPI, BatchedAPISpec, ConditionType
 from batchedapi_core.placement import AdviceReason
 from batchedapi_core.scaling import ClampName, Reason, ScalingDecision, ScalingState
 from batchedapi_core.scaling.forecast import Series
@@ -15,6 +18,7 @@ from batchedapi_operator.autoscaling.report import is_inactive
 from batchedapi_operator.events import Note
 from batchedapi_operator.keys import JsonObject, ObjectKey
 from batchedapi_operator.reconcile.plan import parsed
+from batchedapi_operator.store import ApiView
 
 SECONDS_BEFORE_HOLD: Final = 10.0
 """Without knowledge before anybody is told: the first look after a start has nothing to compare
@@ -128,25 +132,41 @@ def _rested(state: ScalingState) -> ScalingState:
 
 
 class Manifests:
-    """Manifests as models; parsed again only when they have changed."""
+    """Manifests as models; parsed again only when their users have changed them.
+
+    Equal sections of specs are there once: most are what a spec has that does not name them.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[ObjectKey, tuple[str, JsonObject, BatchedAPI]] = {}
+        self._known: dict[ObjectKey, tuple[tuple[str, int], BatchedAPI]] = {}
+        self._sections: WeakValueDictionary[tuple[type, str], BaseModel] = WeakValueDictionary()
+        """By their type and what was said of them."""
 
-    def of(self, key: ObjectKey, document: JsonObject) -> BatchedAPI:
+    def of(self, key: ObjectKey, view: ApiView) -> BatchedAPI:
         """The model of what was watched last.
 
         Raises:
             InvalidSpecError: It cannot be used.
         """
-        uid, spec = document["metadata"]["uid"], document["spec"]
         known = self._known.get(key)
-        if known is not None and known[:2] == (uid, spec):
-            return known[2]
-        api = parsed(document)
-        self._known[key] = (uid, spec, api)
+        if known is not None and known[0] == view.spec_version:
+            return known[1]
+        api = parsed(view.document)
+        api = api.model_copy(update={"spec": self._shared(api.spec)})
+        self._known[key] = (view.spec_version, api)
         return api
 
     def forget(self, key: ObjectKey) -> None:
         """The API is gone."""
         self._known.pop(key, None)
+
+    def _shared(self, spec: BatchedAPISpec) -> BatchedAPISpec:
+        values: dict[str, Any] = {
+            name: self._sections.setdefault(
+                (type(value), value.model_dump_json(exclude_unset=True)), value
+            )
+            if isinstance(value, BaseModel)
+            else value
+            for name, value in spec
+        }
+        return BatchedAPISpec.model_construct(spec.model_fields_set, **values)

@@ -22,7 +22,7 @@ from batchedapi_operator.reconcile.ownership import deletion
 from batchedapi_operator.reconcile.plan import Plan, plan
 from batchedapi_operator.reconcile.status import same
 from batchedapi_operator.reconcile.views import Observed
-from batchedapi_operator.store import Store
+from batchedapi_operator.store import ApiView, Store
 
 NOT_FOUND: Final = 404
 
@@ -70,7 +70,7 @@ class Reconciler:
             raise
 
     async def _bring_up_to_date(
-        self, key: ObjectKey, document: JsonObject, known: JsonObject | None
+        self, key: ObjectKey, document: JsonObject, known: ApiView | None
     ) -> float | None:
         observed = await observe(self._cluster, document)
         if "deletionTimestamp" not in document["metadata"]:

@@ -25,6 +25,7 @@ from batchedapi_operator.keys import (
     Resource,
 )
 from batchedapi_operator.queue import WorkQueue
+from batchedapi_operator.reconcile.plan import parsed
 from batchedapi_operator.reconcile.views import ChildView, DeploymentView, Observed, PodView
 from batchedapi_operator.store import Store
 
@@ -34,22 +35,29 @@ def event(kind: Literal["ADDED", "DELETED"] | None, body: JsonObject) -> kopf.Ra
     return {"type": kind, "object": cast(kopf.RawBody, body)}
 
 
-def test_a_status_is_kept_packed_and_found_whole() -> None:
-    """Nine tenths of an API are read at a start and for reports; every look reads the rest."""
+def kept(store: Store) -> tuple[JsonObject, JsonObject] | None:
+    """Spec and status of the API."""
+    view = store.api(KEY)
+    return None if view is None else (view.document["spec"], view.status)
+
+
+def test_an_api_is_kept_packed_and_found_whole() -> None:
+    """Every look reads who it is; its spec is read when it changes, its status for reports."""
     last = {"time": "t", "desired": 2, "reason": "Demand", "text": "two", "record": {"terms": {}}}
     autoscaling = {"policy": "CapacitySLO", "lastDecision": last, "learned": {"version": 2, "a": 1}}
     status = {"phase": "Running", "autoscaling": autoscaling}
     body = {**api_body(), "status": status}
-    written = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
-    others = {"managedFields": [{"manager": "somebody"}], "annotations": written}
-    body["metadata"] = {**body["metadata"], **others}
     store = Store()
 
     store.put_api(body)
 
-    assert (api_body(), status) == (store.api(KEY), store.status(KEY))
+    view = store.api(KEY)
+    assert view is not None
+    assert ("api-uid", 1, None) == (view.uid, view.generation, view.source)
+    assert parsed(body) == parsed(view.document)
+    assert (body["spec"], status) == kept(store)
     store.remove_api(KEY)
-    assert (None, {}) == (store.api(KEY), store.status(KEY))
+    assert kept(store) is None
 
 
 @pytest.mark.parametrize("status", [None, {}, {"autoscaling": None}, {"autoscaling": {}}])
@@ -58,7 +66,7 @@ def test_an_api_that_nothing_was_learned_of_is_found_as_well(status: JsonObject 
     store = Store()
     store.put_api({**api_body(), "status": status})
 
-    assert (api_body(), status or {}) == (store.api(KEY), store.status(KEY))
+    assert (api_body()["spec"], status or {}) == kept(store)
 
 
 def with_source(source: object) -> Store:
@@ -312,7 +320,8 @@ def test_what_a_watch_brought_while_children_were_read_is_not_replaced(newer: Js
 
     store.put_observed(read, observed(), since)
 
-    assert newer == {**(store.api(KEY) or {}), "status": store.status(KEY)}
+    assert (newer["spec"], newer["status"]) == kept(store)
+    assert newer["metadata"]["generation"] == store.api(KEY).generation  # type: ignore[union-attr]
     assert store.deployment(KEY) is not None
 
 

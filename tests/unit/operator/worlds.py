@@ -182,7 +182,13 @@ class MemoryCluster:
     version: int = 100
 
     def put(self, resource: Resource, body: JsonObject) -> None:
-        """An object that is there."""
+        """An object that is there; a spec that was changed has the next generation."""
+        before = self.objects.get((resource, ObjectKey.of(body)))
+        metadata = body["metadata"]
+        same = before is not None and before["metadata"]["uid"] == metadata["uid"]
+        if same and before is not None and before.get("spec") != body.get("spec"):
+            generation = before["metadata"].get("generation", 0) + 1
+            body = {**body, "metadata": {**metadata, "generation": generation}}
         self.objects[resource, ObjectKey.of(body)] = body
 
     def _write(self, verb: str, what: str) -> None:
