@@ -58,6 +58,22 @@ def deployed_sleepy(namespace: str) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="session")
+def sleepy_replicas(deployed_sleepy: tuple[str, str]) -> Iterator[watched_replicas.Replicas]:
+    """Of 02-sleepy, from before the load until after the way down."""
+    watch = watched_replicas.Replicas(*deployed_sleepy, look=watched_replicas.decided, every=1.0)
+    yield watch
+    watch.stop()
+
+
+@pytest.fixture(scope="session")
+def writes_to_iris(iris: tuple[str, str]) -> Iterator[watched_replicas.Replicas]:
+    """Watched from when nobody asks it any more."""
+    watch = watched_replicas.Replicas(*iris, look=watched_replicas.written, every=5.0)
+    yield watch
+    watch.stop()
+
+
+@pytest.fixture(scope="session")
 def first_answer_seconds(iris: tuple[str, str], request: pytest.FixtureRequest) -> float:
     """From kubectl apply to the first 200 through the Service."""
     assert iris

@@ -138,6 +138,7 @@ def test_external_mode_follows_kubectl_scale(namespace: str) -> None:
     )
 
 
+@pytest.mark.usefixtures("writes_to_iris")  # its minutes go by while later tests run
 def test_a_restarted_operator_changes_nothing(iris: Api, deployed_sleepy: Api) -> None:
     """It reads what is there, finds it right, and leaves it alone."""
     namespace = iris[0]

@@ -1,4 +1,4 @@
-"""Load on 02-sleepy, up and down again. The way down takes minutes: other tests run beside it."""
+"""Load on 02-sleepy: up, and new revisions under it. The way down is looked at minutes later."""
 
 import json
 import time
@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 import cluster
-from watched_replicas import Replicas, decided
+from watched_replicas import UNLOADED, Replicas
 
 pytestmark = pytest.mark.cluster
 
@@ -19,34 +19,21 @@ UPDATE_RATE: Final = 800.0
 """What is shown is that nothing is lost, not how much two cores can do: beside generator, replicas
 and node they load a new pod, and a node without a moment to spare answers late whatever a server
 does."""
-IDLE_SECONDS: Final = 120.0
-WINDOW_SECONDS: Final = 75.0
-"""The autoscaler's window of a minute, and its slowest report after it."""
 LOOK_SECONDS: Final = 5.0
 """Between two looks of the operator: requests of the last are still to be decided on."""
-UNLOADED: Final = pytest.StashKey[float]()
-"""From when on, as the changes are dated, no request is left to be decided on."""
 
 
 @pytest.fixture(scope="module")
-def watch(deployed_sleepy: Api) -> Iterator[Replicas]:
-    """From before the load until after the way down."""
-    watch = Replicas(*deployed_sleepy, look=decided, every=1.0)
-    yield watch
-    watch.stop()
-
-
-@pytest.fixture(scope="module")
-def load(deployed_sleepy: Api, watch: Replicas) -> Iterator[cluster.Load]:
+def load(deployed_sleepy: Api, sleepy_replicas: Replicas) -> Iterator[cluster.Load]:
     """Three replicas' worth of requests, until stopped."""
-    assert watch
+    assert sleepy_replicas
     load = cluster.Load(cluster.service_url("sleepy", deployed_sleepy[0]), RATE, 400)
     yield load
     load.stop()
 
 
 @pytest.fixture(scope="module")
-def scaled_up(deployed_sleepy: Api, load: cluster.Load, watch: Replicas) -> int:
+def scaled_up(deployed_sleepy: Api, load: cluster.Load, sleepy_replicas: Replicas) -> int:
     """The replicas, once they are at least three and all ready."""
     assert load
     namespace, name = deployed_sleepy
@@ -54,20 +41,21 @@ def scaled_up(deployed_sleepy: Api, load: cluster.Load, watch: Replicas) -> int:
     def settled() -> int | None:
         status = cluster.get("bapi", name, namespace)["status"]
         desired, ready = status.get("desiredReplicas", 0), status.get("readyReplicas", 0)
-        return int(ready) if ready >= 3 and ready == desired == watch.latest() else None
+        return int(ready) if ready >= 3 and ready == desired == sleepy_replicas.latest() else None
 
     return cluster.wait_for(settled, 90, "three or more replicas ready")
 
 
 def test_load_of_three_replicas_worth_scales_to_three_to_six(
-    scaled_up: int, watch: Replicas
+    scaled_up: int, sleepy_replicas: Replicas
 ) -> None:
     """Demand over learned capacity: no replica count was ever written down."""
-    watch.report("way up")
+    sleepy_replicas.report("way up")
 
     assert 3 <= scaled_up <= 6
 
 
+@pytest.mark.usefixtures("external")  # its minutes go by while later tests run
 def test_why_tells_the_reason_in_a_sentence(deployed_sleepy: Api, scaled_up: int) -> None:
     """The question every autoscaler's users ask."""
     namespace, name = deployed_sleepy
@@ -97,14 +85,14 @@ def test_a_rolling_update_under_load_loses_nothing(
 
 
 def test_a_rolling_update_at_full_load_answers_nobody_wrongly(
-    deployed_sleepy: Api, scaled_up: int, watch: Replicas, request: pytest.FixtureRequest
+    deployed_sleepy: Api, scaled_up: int, sleepy_replicas: Replicas, request: pytest.FixtureRequest
 ) -> None:
     """With as much as the replicas were scaled for, on a node with nothing to spare.
 
     What is lost then is reported: the generator may get to its own sockets seconds late.
     """
     report = updated_under(RATE, deployed_sleepy, scaled_up, version=3)
-    request.session.stash[UNLOADED] = watch.seconds() + LOOK_SECONDS
+    request.session.stash[UNLOADED] = sleepy_replicas.seconds() + LOOK_SECONDS
 
     assert 0 == report["wrong"]
     assert report["ok"] > 0
@@ -137,37 +125,3 @@ def updated_under(rate: float, api: Api, replicas: int, *, version: int) -> dict
     report = load.stop()
     print(f"\nrolling update of {replicas} replicas at {rate:.0f} requests/s: {report}")
     return report
-
-
-@pytest.mark.usefixtures("external")  # its minutes go by meanwhile
-def test_an_idle_api_is_not_written_to(iris: Api) -> None:
-    """No write in two minutes: neither the object nor a child changes its resourceVersion."""
-    namespace, name = iris
-    time.sleep(WINDOW_SECONDS)  # what the last requests said is forgotten, and that is written
-    before = resource_versions(namespace, name)
-
-    time.sleep(IDLE_SECONDS)
-
-    assert before == resource_versions(namespace, name)
-
-
-def test_the_way_down_ends_at_one_replica(
-    watch: Replicas, scaled_up: int, request: pytest.FixtureRequest
-) -> None:
-    """After the last load, without a step up."""
-    assert scaled_up
-    cluster.wait_for(lambda: watch.latest() == 1, 420, "one replica again")
-    watch.report("up and down")
-
-    unloaded = request.session.stash.get(UNLOADED, 0.0)
-    steps = [change.replicas for change in watch.changes if change.at > unloaded]
-    assert sorted(steps, reverse=True) == steps
-
-
-def resource_versions(namespace: str, name: str) -> dict[str, str]:
-    """Of an API and its children."""
-    found = {"bapi": cluster.get("bapi", name, namespace)["metadata"]["resourceVersion"]}
-    for kind in ("deployment", "service", "configmap"):
-        for child in cluster.get_all(kind, namespace, f"batchedapi.dev/api={name}"):
-            found[f"{kind}/{child['metadata']['name']}"] = child["metadata"]["resourceVersion"]
-    return found

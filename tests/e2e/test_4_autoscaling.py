@@ -1,6 +1,7 @@
 """What the autoscaler must not do: move on missing data, on a restart, or where others decide.
 
-The load is of a slow model, so that two cores hold several busy replicas.
+What was watched since earlier tests is looked at before the operator restarts. The load is of a
+slow model, so that two cores hold several busy replicas.
 """
 
 import json
@@ -13,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 import cluster
-from watched_replicas import Replicas, manifest, wait_until_ready
+from watched_replicas import UNLOADED, Replicas, manifest, wait_until_ready
 
 pytestmark = pytest.mark.cluster
 
@@ -24,6 +25,9 @@ BLIND_SECONDS: Final = 20.0
 DECIDED_SECONDS: Final = 6.0
 """In which what was decided with all pods seen has been carried out."""
 EXTERNAL_SECONDS: Final = 300.0
+IDLE_SECONDS: Final = 120.0
+WINDOW_SECONDS: Final = 75.0
+"""The autoscaler's window of a minute, and its slowest report after it."""
 REPLICAS: Final = 3
 RATE: Final = 330.0
 """Requests a second: three replicas at 80 % of 8 rows / 56 ms each want 342."""
@@ -82,6 +86,27 @@ def test_a_metrics_port_that_dies_takes_no_replica_with_it(busy: Api, blind: int
     print(f"\n{blind} of {len(pods)} unseen: {counts}, {told['reason']}: {told['message']}")
     assert before == min(counts)
     assert ("Partial" if seen else "None") == told["reason"]
+
+
+def test_an_idle_api_is_not_written_to(writes_to_iris: Replicas) -> None:
+    """No write in two minutes: neither the object nor a child changes its resourceVersion."""
+    cluster.wait_for(
+        lambda: writes_to_iris.seconds() - writes_to_iris.changes[-1].at >= IDLE_SECONDS,
+        WINDOW_SECONDS + IDLE_SECONDS,
+        "two minutes without a write",
+    )
+
+
+def test_the_way_down_ends_at_one_replica(
+    sleepy_replicas: Replicas, request: pytest.FixtureRequest
+) -> None:
+    """After the last load, without a step up."""
+    cluster.wait_for(lambda: sleepy_replicas.latest() == 1, 420, "one replica again")
+    sleepy_replicas.report("up and down")
+
+    unloaded = request.session.stash.get(UNLOADED, 0.0)
+    steps = [change.replicas for change in sleepy_replicas.changes if change.at > unloaded]
+    assert sorted(steps, reverse=True) == steps
 
 
 def test_an_operator_that_restarts_under_load_makes_no_wrong_move(busy: Api) -> None:

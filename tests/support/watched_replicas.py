@@ -5,8 +5,12 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+import pytest
+
 import cluster
 
+UNLOADED: Final = pytest.StashKey[float]()
+"""From when on, as the changes are dated, no request to 02-sleepy is left to be decided on."""
 SLOW: Final = """
 import time
 
@@ -63,8 +67,18 @@ def decided(namespace: str, name: str) -> tuple[int, str]:
     return status.get("desiredReplicas", 0), decision.get("text", "")
 
 
+def written(namespace: str, name: str) -> tuple[int, str]:
+    """A number that is another after each write to the API or a child of it."""
+    kinds = ("deployment", "service", "configmap")
+    label = f"batchedapi.dev/api={name}"
+    found = [cluster.get("bapi", name, namespace)]
+    found += [child for kind in kinds for child in cluster.get_all(kind, namespace, label)]
+    versions = [(one["kind"], one["metadata"]["resourceVersion"]) for one in found]
+    return hash(tuple(versions)), str(versions)
+
+
 class Replicas:
-    """Every change of an API's replica count, from now until stopped."""
+    """Every change of an API's replica count, or what `look` gives for it, until stopped."""
 
     def __init__(
         self, namespace: str, name: str, *, look: Look = asked_for, every: float = 0.5
