@@ -37,6 +37,7 @@ REQUEST_SECONDS: Final = 15.0
 CONNECTIONS: Final = 8
 """To the apiserver, one of which is a watch's. Each takes 100 KiB for as long as it is open, and
 one that was given up has to be made anew just when the apiserver has much to do."""
+OBJECTS_A_PAGE: Final = 20
 SECONDS_PER_RETURN: Final = 5.0
 _APPLY: Final = "application/apply-patch+yaml"
 _JSON: Final = "application/json"
@@ -114,15 +115,31 @@ class Kube:
         self, resource: Resource, namespace: str | None, selector: str = ""
     ) -> list[JsonObject]:
         """Objects as they are now, whole; items of a list lack `kind` and `apiVersion`."""
-        found = await self._list(resource, namespace, selector, _JSON)
+        query = {"labelSelector": selector} if selector else {}
+        found = await self._request("GET", resource.path(namespace), query)
         return list(found["items"] or ())
 
     async def list_metadata(
         self, resource: Resource, namespace: str | None, selector: str = ""
     ) -> tuple[list[JsonObject], str]:
-        """Metadata of objects, and the resource version to watch from."""
-        found = await self._list(resource, namespace, selector, _METADATA_OF_MANY)
-        return list(found["items"] or ()), found["metadata"]["resourceVersion"]
+        """Metadata of objects, and the resource version to watch from.
+
+        In pages, and of managedFields without the fields: those of an API's status are 40 KiB once
+        they are parsed.
+        """
+        query = {"limit": str(OBJECTS_A_PAGE)}
+        query |= {"labelSelector": selector} if selector else {}
+        items: list[JsonObject] = []
+        while True:
+            path = resource.path(namespace)
+            found = await self._request("GET", path, query, accept=_METADATA_OF_MANY)
+            for item in found["items"] or ():
+                for entry in item["metadata"].get("managedFields") or ():
+                    entry.pop("fieldsV1", None)
+                items.append(item)
+            if not found["metadata"].get("continue"):
+                return items, found["metadata"]["resourceVersion"]
+            query["continue"] = found["metadata"]["continue"]
 
     async def watch_metadata(
         self, resource: Resource, namespace: str | None, resource_version: str, seconds: int
@@ -240,12 +257,6 @@ class Kube:
             if error.status == 404:  # noqa: PLR2004 - HTTP: not found
                 return None
             raise
-
-    async def _list(
-        self, resource: Resource, namespace: str | None, selector: str, accept: str
-    ) -> JsonObject:
-        query = {"labelSelector": selector} if selector else {}
-        return await self._request("GET", resource.path(namespace), query, accept=accept)
 
     async def _request(
         self,
