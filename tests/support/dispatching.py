@@ -8,6 +8,7 @@ import asyncio
 import dataclasses
 import itertools
 import math
+from collections import deque
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Final
@@ -20,7 +21,7 @@ from batchedapi_serving.codecs import Answer, RequestHead, Wire
 from batchedapi_serving.dispatch.dispatcher import Dispatcher
 from batchedapi_serving.dispatch.engine import RequestHandle
 from batchedapi_serving.dispatch.lane_connection import LaneConnection
-from batchedapi_serving.ipc.frames import FrameReader, Payload, encode_frame
+from batchedapi_serving.ipc.frames import Frame, FrameReader, Payload, encode_frame
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.recorder import Recorder
 from batchedapi_serving.model.batch import BatchRunner
@@ -104,6 +105,8 @@ class ModelLane:
         self._world = world
         self._process = process
         self._reader = FrameReader()
+        self.sent: deque[Frame] = deque()
+        """The first of them runs."""
         self._lane = LaneConnection(world.dispatcher)
         self._lane.connection_made(self)
         self.pid = process.pid
@@ -111,10 +114,15 @@ class ModelLane:
 
     def write(self, data: bytes) -> None:
         """A batch from the dispatcher."""
-        world = self._world
-        for meta, payload in self._reader.feed(data):
-            world.began(meta, payload)
-            world.loop.call_later(world.seconds(meta["rows"]), self._finish, meta, payload)
+        for frame in self._reader.feed(data):
+            self.sent.append(frame)
+            if len(self.sent) == 1:
+                self._begin()
+
+    def _begin(self) -> None:
+        world, (meta, payload) = self._world, self.sent[0]
+        world.began(meta, payload)
+        world.loop.call_later(world.seconds(meta["rows"]), self._finish, meta, payload)
 
     def abort(self) -> None:
         """The dispatcher gives the connection up."""
@@ -126,7 +134,7 @@ class ModelLane:
 
     def lose_connection(self) -> None:
         """As the dispatcher sees the end of the process."""
-        self._world.running -= self._lane.batch is not None
+        self._world.running -= bool(self.sent)
         self._lane.connection_lost(None)
 
     def _finish(self, meta: dict[str, Any], payload: bytes) -> None:
@@ -144,6 +152,9 @@ class ModelLane:
                 self.die()
                 return
             self._world.running -= 1
+            self.sent.popleft()
+            if self.sent:
+                self._begin()
             self._say(result, parts)
 
     def _say(self, meta: Any, parts: Sequence[Payload] = ()) -> None:

@@ -7,6 +7,7 @@ number.
 
 import itertools
 import random
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -263,12 +264,18 @@ class _FakeLane:
         self.pid = pid
         self.worker_index = 0
         self.closed = False
+        self._sent: deque[tuple[Batch, Done]] = deque()  # the first of them runs
 
     def run(
         self, batch: Batch, meta: Mapping[str, Any], payload: Sequence[bytes], done: Done
     ) -> None:
         del meta, payload
-        product = self._product
+        self._sent.append((batch, done))
+        if len(self._sent) == 1:
+            self._begin()
+
+    def _begin(self) -> None:
+        product, (batch, done) = self._product, self._sent[0]
         # The dispatcher says when it began a moment later, in no time.
         product.loop.call_at(product.loop.now, product.seen.begun, batch, product.loop.now)
         run = product.script.run(batch)
@@ -285,6 +292,9 @@ class _FakeLane:
             self._product.kills += result is Death.OUT_OF_MEMORY
             self._product.replace(self.pid)
             return
+        self._sent.popleft()
+        if self._sent:
+            self._begin()
         meta, parts = _frame(batch, result)
         done(self, batch, meta, b"".join(parts))
 

@@ -1,5 +1,8 @@
 """Lanes: connections from model processes, on each of which one batch runs at a time.
 
+Another may be on its way meanwhile, which the model process reads when it has answered the first.
+Each has shared memory of its own: the rows of the one that runs lie in it, or its answer does.
+
 A model process opens them all to one socket; what a connection says in its hello makes it a lane,
 or the channel of its process, on which calls of async methods run side by side.
 """
@@ -11,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 
 from batchedapi_core.batching import Batch
 from batchedapi_serving.ipc.frames import BrokenFrameError, FrameReader, Meta
-from batchedapi_serving.ipc.shared_memory import SharedMemory
+from batchedapi_serving.ipc.shared_memory import MEMORIES, SharedMemory
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +26,7 @@ class Runner(Protocol):
     pid: int
 
     def run(self, batch: Batch, meta: Meta, payload: Sequence[bytes], done: "Done") -> None:
-        """Send a batch; `done` is told its result, never from inside."""
+        """Send a batch; `done` is told its result, never from inside. A lane may have one ahead."""
 
     def close(self) -> None:
         """Give the connection up; its process is lost to the owner."""
@@ -66,10 +69,14 @@ class LaneConnection(asyncio.Protocol):
         self._owner = owner
         self._reader = FrameReader()
         self._transport: asyncio.Transport | None = None
-        self._shared = SharedMemory.open({})
+        self._memories = [SharedMemory.open(0, None)] * MEMORIES
+        self._memory = 0
+        """Which of them the batch that runs has."""
         self._channel: Channel | None = None
-        self.batch: Batch | None = None
+        self._batch: Batch | None = None
         """What it runs now."""
+        self._ahead: Batch | None = None
+        """What it runs next."""
         self._done: Done | None = None
         self.worker_index = 0
         self.pid = 0
@@ -85,8 +92,9 @@ class LaneConnection(asyncio.Protocol):
             for meta, payload in self._reader.feed(data):
                 if self.ready:
                     if "shared" in meta:
-                        payload = self._shared.take(meta, payload)  # noqa: PLW2901 - where it really is
-                    batch, self.batch = self.batch, None
+                        payload = self._memories[self._memory].take(meta, payload)  # noqa: PLW2901 - where it really is
+                    batch, self._batch, self._ahead = self._batch, self._ahead, None
+                    self._memory = 0 if self._batch is None else 1 - self._memory
                     if batch is None or self._done is None:
                         raise AssertionError("a result without a batch")
                     self._done(self, batch, meta, payload)
@@ -104,7 +112,8 @@ class LaneConnection(asyncio.Protocol):
         if hello.get("channel") and self._transport is not None:
             self._channel = self._owner.channel_ready(self._transport, hello)
             return
-        self._shared = SharedMemory.open(hello)
+        announced = hello.get("memories", [None] * MEMORIES)
+        self._memories = [SharedMemory.open(self.pid, one) for one in announced]
         self.ready = True
         self._owner.lane_ready(self, hello)
 
@@ -117,14 +126,21 @@ class LaneConnection(asyncio.Protocol):
             self._channel = None
         if self.ready:
             self.ready = False
-            self._shared.close()
+            for memory in self._memories:
+                memory.close()
             self._owner.lane_lost(self)
 
     def run(self, batch: Batch, meta: Meta, payload: Sequence[bytes], done: Done) -> None:
         """See Runner."""
-        self.batch, self._done = batch, done
+        memory, self._done = self._memory, done
+        if self._batch is None:
+            self._batch = batch
+        else:
+            self._ahead, memory = batch, 1 - memory
+        if memory:
+            meta = {**meta, "memory": memory}
         if self._transport is not None:
-            self._transport.write(self._shared.encode(meta, payload))
+            self._transport.write(self._memories[memory].encode(meta, payload))
 
     def close(self) -> None:
         """See Runner; `lane_lost` follows."""

@@ -7,12 +7,13 @@
 
 A model process opens its lanes and its channel to one socket, and says first
     {"hello": {"worker_index", "pid", "methods": [MethodSpec, ...]}}
-with "channel": true if it is the channel, "shared" on a lane that has such memory, and in "warm_up"
-of a method with a latency target [rows, size, seconds] of each batch of its warm-up. Then, on a
+with "channel": true if it is the channel, "memories" on a lane (see shared_memory), and "warm_up":
+[rows, size, seconds] of each batch of the warm-up of a method with a latency target. Then, on a
 lane:
     {"method", "rows", ...}    a batch; what else is in it is the codec's
     {"kind": "tensors" | "items" | "error", ...}    its result
-where "shared": length stands for a payload that is in shared memory (see shared_memory). On the
+where "shared": length stands for a payload that is in shared memory, and "memory": 1 for a batch
+that has the second one; its result has the same. A frame may come while a batch runs. On the
 channel such frames go both ways and have numbers (see channel); so they have between web processes
 (see remote_frames).
 """

@@ -2,9 +2,10 @@
 
 A socket copies a payload twice and hands it over in pieces; through memory that both sides have
 mapped it is copied once on each side: in a model process into the arrays that user code gets. The
-model process makes two regions a lane, one for each direction, and its hello says which; whoever
-writes a region also grows it. They are anonymous (memfd): no name, so nothing is left behind
-however the processes end, and no limit of a /dev/shm, which in a container is 64 MiB.
+model process makes two memories a lane, as one batch may be on its way while another runs, each of
+two regions, one for each direction. Its hello says which; whoever writes a region also grows it.
+They are anonymous (memfd): no name, so nothing is left behind however the processes end, and no
+limit of a /dev/shm, which in a container is 64 MiB.
 
 Nobody is killed by SIGBUS here: pages are allocated (`posix_fallocate`) before they are written, a
 region is sealed against shrinking, and the dispatcher opens none that is not. Where any of it is
@@ -17,7 +18,7 @@ import mmap
 import os
 import stat
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from batchedapi_serving.ipc.frames import BrokenFrameError, Meta, Payload, encode_frame
 
@@ -30,6 +31,8 @@ Median round trip with a payload of this length each way, inline and shared, on 
 """
 LARGEST: Final = 1 << 28
 """Bytes of one region; what is longer goes inline: a region never shrinks again."""
+MEMORIES: Final = 2
+"""Of a lane: of the batch that runs, and of the one that is on its way."""
 _STEP: Final = 1 << 20
 _SEALS: Final = getattr(fcntl, "F_SEAL_SHRINK", 0) | getattr(fcntl, "F_SEAL_SEAL", 0)
 
@@ -141,24 +144,24 @@ class SharedMemory:
         return cls(Region.create(), Region.create())
 
     @classmethod
-    def open(cls, hello: Meta) -> "SharedMemory":
-        """The dispatcher's side of what a lane's hello announces, or of nothing."""
-        match hello:
-            case {"pid": int(pid), "shared": [int(theirs_in), int(theirs_out)]}:
+    def open(cls, pid: int, announced: object) -> "SharedMemory":
+        """The dispatcher's side of what the hello of process `pid` says of one, or of nothing."""
+        match announced:
+            case [int(theirs_in), int(theirs_out)]:
                 return cls(Region.open(pid, theirs_in), Region.open(pid, theirs_out))
             case _:
                 return cls(None, None)
 
-    def hello(self) -> dict[str, Any]:
+    def hello(self) -> list[int]:
         """What the model process's hello says of it: descriptors of its incoming and outgoing."""
         if self._incoming is None or self._outgoing is None:
-            return {}
-        return {"shared": [self._incoming.descriptor, self._outgoing.descriptor]}
+            return []
+        return [self._incoming.descriptor, self._outgoing.descriptor]
 
     def encode(self, meta: Meta, payload: Sequence[Payload]) -> bytes:
         """The frame of `meta` and `payload`, which is in shared memory if it is large and fits.
 
-        The other side must have taken the payload before: one batch at a time is on a lane.
+        The other side must have taken the payload before: one batch at a time has a memory.
         """
         length = sum(map(len, payload))
         outgoing = self._outgoing

@@ -25,7 +25,7 @@ from batchedapi_serving.ipc.frames import (
     encode_frame,
     read_frames,
 )
-from batchedapi_serving.ipc.shared_memory import SharedMemory
+from batchedapi_serving.ipc.shared_memory import MEMORIES, SharedMemory
 from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.processes import EXIT_UNFIT
 
@@ -78,16 +78,18 @@ def serve_lane(path: Path, runner: BatchRunner, hello: Mapping[str, Any]) -> Non
         UnfitError: the process has to end; the batch is not answered, and run again elsewhere.
     """
     supervisor = os.getppid()
-    shared = SharedMemory.create()
+    memories = [SharedMemory.create() for _ in range(MEMORIES)]
+    announced = [memory.hello() for memory in memories]
     while True:
         try:
             with _connected(path, supervisor) as connection:
-                connection.sendall(encode_frame({"hello": {**hello, **shared.hello()}}))
+                connection.sendall(encode_frame({"hello": {**hello, "memories": announced}}))
                 for meta, payload in read_frames(connection):
-                    result, buffers = runner.run(meta, shared.view(meta, payload))
+                    memory = memories[meta.get("memory", 0)]
+                    result, buffers = runner.run(meta, memory.view(meta, payload))
                     if "unfit" in result:
                         raise UnfitError(result["error"])
-                    connection.sendall(shared.encode(result, buffers))
+                    connection.sendall(memory.encode(result, buffers))
         except ConnectionError as error:
             log.debug("lane reconnects", extra={"error": repr(error)})
             time.sleep(RECONNECT_SECONDS)

@@ -255,7 +255,7 @@ async def test_a_device_that_is_lost_costs_nobody_but_the_row_that_lost_it(lanes
     broken: set[int] = set()
 
     def predict(items: list[int]) -> list[int]:
-        process = next(p for p in world.processes if p.lanes[0]._lane.batch is not None)
+        process = next(p for p in world.processes if p.lanes[0].sent)
         if 5 in items:
             broken.add(process.pid)
         if process.pid in broken:

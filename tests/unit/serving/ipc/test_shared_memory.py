@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs L
 def both_sides() -> Iterator[tuple[SharedMemory, SharedMemory]]:
     """A model process's memory and the dispatcher's, here in one process."""
     model = SharedMemory.create()
-    dispatcher = SharedMemory.open({"pid": os.getpid(), **model.hello()})
+    dispatcher = SharedMemory.open(os.getpid(), model.hello())
     try:
         yield model, dispatcher
     finally:
@@ -115,19 +115,19 @@ def test_more_than_a_region_may_hold_goes_inline() -> None:
 
 
 @pytest.mark.parametrize(
-    "hello",
+    ("pid", "announced"),
     [
-        {},
-        {"pid": 1 << 22, "shared": [3, 4]},
-        {"pid": os.getpid(), "shared": [9999, 9998]},
-        {"pid": os.getpid(), "shared": ["3", 4]},
-        {"pid": os.getpid(), "shared": None},
+        (os.getpid(), []),
+        (1 << 22, [3, 4]),
+        (os.getpid(), [9999, 9998]),
+        (os.getpid(), ["3", 4]),
+        (os.getpid(), None),
     ],
     ids=["none", "no process", "no descriptor", "no number", "null"],
 )
-def test_a_hello_that_names_no_memory_means_inline(hello: Meta) -> None:
+def test_a_hello_that_names_no_memory_means_inline(pid: int, announced: object) -> None:
     """Another PID namespace, a system without memfd: slower, and nothing else."""
-    shared = SharedMemory.open(hello)
+    shared = SharedMemory.open(pid, announced)
 
     assert ({"rows": 1}, bytes(THRESHOLD)) == frame_of(
         shared.encode({"rows": 1}, [bytes(THRESHOLD)])
@@ -152,7 +152,7 @@ def test_the_memory_cannot_be_made_smaller() -> None:
     """Not even by code that the user brought into the model process."""
     with both_sides() as (model, dispatcher):
         sent(model, dispatcher, {}, [bytes(THRESHOLD)])
-        (_, descriptor) = model.hello()["shared"]
+        (_, descriptor) = model.hello()
 
         with pytest.raises(PermissionError):
             os.ftruncate(descriptor, 0)
@@ -179,7 +179,7 @@ def test_the_other_side_may_die_while_its_memory_is_in_use() -> None:
         from batchedapi_serving.ipc.shared_memory import SharedMemory
         from batchedapi_serving.ipc.frames import encode_frame
         connection, shared = socket.socket(fileno=int(sys.argv[1])), SharedMemory.create()
-        connection.sendall(encode_frame({"pid": os.getpid(), **shared.hello()}))
+        connection.sendall(encode_frame({"memory": shared.hello()}))
         connection.recv(1)
         connection.sendall(shared.encode({"kind": "tensors"}, [b"q" * 300_000]))
         time.sleep(60)
@@ -193,7 +193,7 @@ def test_the_other_side_may_die_while_its_memory_is_in_use() -> None:
     with ours:
         reader = FrameReader()
         (hello,) = reader.feed(ours.recv(4096))
-        shared = SharedMemory.open(hello.meta)
+        shared = SharedMemory.open(child.pid, hello.meta["memory"])
         ours.sendall(b"x")
         (frame,) = reader.feed(ours.recv(4096))
         view = shared.view(*frame)
