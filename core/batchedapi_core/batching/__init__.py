@@ -30,6 +30,8 @@ from batchedapi_core.batching.request import (
 )
 from batchedapi_core.batching.reruns import Trial
 from batchedapi_core.batching.scheduler import (
+    Ahead,
+    Begins,
     Decision,
     Dispatch,
     Expired,
@@ -45,9 +47,11 @@ __all__ = [
     "RETRY",
     "Action",
     "Admission",
+    "Ahead",
     "Batch",
     "BatchPolicy",
     "Batcher",
+    "Begins",
     "Client",
     "Decision",
     "Dispatch",

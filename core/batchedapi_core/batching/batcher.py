@@ -8,7 +8,7 @@ batch larger than any that was seen is expected to take as long as that one.
 
 from collections.abc import Hashable, Sequence
 from math import exp
-from typing import Final
+from typing import Final, cast
 
 from batchedapi_core.batching.lanes import Lanes
 from batchedapi_core.batching.policy import (
@@ -17,7 +17,7 @@ from batchedapi_core.batching.policy import (
     PolicyInEffect,
     effective,
 )
-from batchedapi_core.batching.queue import Buckets, OneShape, queue_in
+from batchedapi_core.batching.queue import Buckets, OneShape, RequestQueue, queue_in
 from batchedapi_core.batching.request import Request, Taken
 from batchedapi_core.batching.traffic import Bursts, Client, ReturningClients
 from batchedapi_core.service_model.service_time import WARM_UP, ServiceTimeSamples
@@ -75,7 +75,7 @@ class Batcher:
         self.service = ServiceTimeSamples()
         self.returning = ReturningClients()
         self.bursts = Bursts()
-        self.running_size = 0  # of this method's batches now executing
+        self.running_size = 0  # of this method's batches now executing, and ahead
         self.draining = False  # set by the caller: nothing waits any more
         self.shape: Hashable = None  # of everything queued, or queued last; of one, if several are
         self.lanes = Lanes() if lanes is None else lanes
@@ -168,6 +168,26 @@ class Batcher:
         """A free lane runs a batch of `size` of this method."""
         self.running_size += size
         self.lanes.taken(now + self.service.at_least(size))
+
+    def sent_ahead(self, size: int) -> None:
+        """A batch of `size` waits at the lane that is free next, and `left_ahead` follows."""
+        self.running_size += size
+        self.lanes.ahead = self.service.at_least(size)
+
+    def left_ahead(self, size: int) -> None:
+        """It does not wait there any more: its lane is free, which is to be told, or is gone."""
+        self.running_size -= size
+        self.lanes.ahead = 0.0
+
+    def put_back(self, requests: Sequence[Request]) -> None:
+        """What was taken did not run: it is first again, but for those who left."""
+        live = [request for request in requests if not request.cancelled]
+        if not live:
+            return
+        if live[0].shape != self.shape:
+            self._other_shape(live[0].shape)
+        # In order of deadlines nothing goes ahead.
+        cast("RequestQueue | Buckets", self.queue).put_back(live)
 
     def finished(self, requests: Sequence[Request], seconds: float | None, now: float) -> None:
         """A batch is done and its lane free; `requests` is all of it, cancelled ones too.

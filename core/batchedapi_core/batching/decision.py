@@ -52,14 +52,15 @@ IDLE: Final = Idle()
 LATENCY_MARGIN: Final = 1.2  # on t(q) when a wait is cut short for the latency target
 
 
-def next_action(batcher: Batcher, now: float) -> Action:
+def next_action(batcher: Batcher, now: float, *, ahead: bool = False) -> Action:
     """Decide what to do with what is queued; the same question twice gets the same answer.
 
     Ask when a lane becomes free and, while one is, when an arrival or the clock satisfies the
-    last `WaitUntil`. Changes nothing.
+    last `WaitUntil`. `ahead`: while none is free, for a batch that waits at one; only a full one is
+    released. Changes nothing.
     """
     queued, shape, policy = batcher.queue.size, batcher.shape, batcher.policy_in_effect
-    if queued == 0 or batcher.lanes.free <= 0:
+    if queued == 0 or (batcher.lanes.free <= 0 and not ahead):
         return IDLE
     several = batcher.several
     if several is not None:
@@ -67,6 +68,8 @@ def next_action(batcher: Batcher, now: float) -> Action:
         queued, policy = several.queues[shape].size, batcher.policies.of(shape)
     if queued >= policy.max_batch_size:
         return Release(policy.max_batch_size, FULL, shape)
+    if ahead:
+        return IDLE
     if batcher.draining:
         return Release(queued, DRAIN, shape)
     if several is not None:
@@ -110,9 +113,8 @@ def _window(batcher: Batcher, policy: BatchPolicy, queued: int, now: float) -> A
     until = _worth_waiting_for_clients(batcher, policy, now)
     if until < inf:
         return WaitUntil(min(until, release), _size_to_ask_again(batcher, policy, now))
-    until = _worth_waiting_for_burst(batcher, now)
-    if until < inf:
-        return WaitUntil(min(until, release))
+    if now < batcher.bursts.end and _worth_waiting_for_burst(batcher, now):
+        return WaitUntil(min(batcher.bursts.end, release))
     if policy.preferred_sizes:
         return _early(batcher, policy, queued)
     return Release(queued, EARLY, batcher.shape)
@@ -172,10 +174,9 @@ def _size_to_ask_again(batcher: Batcher, policy: BatchPolicy, now: float) -> int
     return everybody
 
 
-def _worth_waiting_for_burst(batcher: Batcher, now: float) -> float:
-    """Time to which waiting for the rest of a burst pays; inf: it does not."""
+def _worth_waiting_for_burst(batcher: Batcher, now: float) -> bool:
+    """Whether waiting for the rest of a burst, which is not over, pays."""
     bursts, queued = batcher.bursts, batcher.queue.size
-    end = bursts.end
-    if now >= end or queued > bursts.seen:  # over, or not the burst alone is queued
-        return inf
-    return end if bursts.expected * batcher.service.line.fixed > queued * (end - now) else inf
+    if queued > bursts.seen:  # not the burst alone is queued
+        return False
+    return bursts.expected * batcher.service.line.fixed > queued * (bursts.end - now)

@@ -27,17 +27,23 @@ class Lanes:
     this account; nobody else calls `taken`, `freed` and `batch_lost`.
     """
 
-    __slots__ = ("_expected_ends", "free", "free_since", "total")
+    __slots__ = ("_expected_ends", "ahead", "free", "free_since", "total")
 
     def __init__(self) -> None:
         self.total = self.free = 0
+        self.ahead = 0.0
+        """Seconds that the batch ahead is expected to take, on the lane that is free next; 0: there
+        is none."""
         self.free_since = -inf  # seconds; when the first of the lanes now free became free
         self._expected_ends: list[float] = []  # seconds, ascending, one for each running batch
 
     @property
     def next_free(self) -> float:
         """When a busy lane is expected to be free, in seconds; may be past; inf: none is busy."""
-        return self._expected_ends[0] if self._expected_ends else inf
+        ends = self._expected_ends
+        if not self.ahead:
+            return ends[0] if ends else inf
+        return min([end + self.ahead for end in ends[:1]] + ends[1:2], default=inf)
 
     def added(self, now: float) -> None:
         """A free lane more: a model process is ready."""
@@ -111,7 +117,7 @@ class Batch:
         search: Of the failed batch that it is a part of.
         halves: What it is one half of, if that ran out of memory.
         number: What the caller calls it in receipts; empty without them.
-        lane: On which it was dispatched; not before.
+        lane: To which it was sent; not before.
         started: When it began to run, in seconds; inf until then.
     """
 
@@ -285,6 +291,11 @@ class LanePool:
             del with_room[at]
         return lane
 
+    def take_own(self, batch: Batch) -> None:
+        """Its lane, which is free, runs `batch`."""
+        self.with_room.remove(batch.lane)
+        batch.lane.batches[batch] = None
+
     def release(self, batch: Batch, lane: Lane, now: float) -> None:
         """The batch is back; its lane may be gone."""
         if len(lane.batches) == lane.at_once and lane in self._lanes:
@@ -301,16 +312,17 @@ class LanePool:
         """
         return {
             lane.process
-            for lane, batch in self._running()
+            for lane, batch in self.running()
             if batch.started + timeout + lane.grace <= now and lane.answered <= batch.started
         }
 
     def next_hang(self, now: float, timeout: float) -> float:
         """When the next running batch will have had the whole `timeout`; inf: none will."""
-        ends = (batch.started + timeout + lane.grace for lane, batch in self._running())
+        ends = (batch.started + timeout + lane.grace for lane, batch in self.running())
         return min((end for end in ends if now < end), default=inf)
 
-    def _running(self) -> Iterator[tuple[Lane, Batch]]:
+    def running(self) -> Iterator[tuple[Lane, Batch]]:
+        """Every batch that runs, and on which lane."""
         return ((lane, batch) for lane in self._lanes for batch in lane.batches)
 
     def _least(self) -> int:

@@ -1,10 +1,10 @@
 """What waits in one method: whose turn it is, who is too late, and a bucket for each shape."""
 
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from heapq import heapify, heappop, heappush
 from math import inf
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from batchedapi_core.batching.policy import QueueOrder
 from batchedapi_core.batching.request import Request, Taken
@@ -92,6 +92,14 @@ class RequestQueue:
             if self._cancelled:
                 self._drop_cancelled_heads()
         return Taken(requests, expired)
+
+    def put_back(self, requests: Sequence[Request]) -> None:
+        """Queue first, in their order, what was handed out and did not run; none is cancelled."""
+        for request in requests:
+            request.queued = True
+            self.size += request.size
+            self.rows += request.rows
+        self._requests.extendleft(reversed(requests))
 
     def _drop_cancelled_heads(self) -> None:
         queue = self._requests
@@ -279,6 +287,18 @@ class Buckets:
         taken = queue.take(size, now, shape, margin)
         self._left(shape, queue, size_before - queue.size, rows_before - queue.rows, turn)
         return taken
+
+    def put_back(self, requests: Sequence[Request]) -> None:
+        """Queue first what was handed out of one shape and did not run; see RequestQueue."""
+        shape = requests[0].shape
+        queue = self.queues.get(shape)
+        if queue is None:
+            queue = self.queues[shape] = self._new_queue()
+        size, rows = queue.size, queue.rows
+        cast("RequestQueue", queue).put_back(requests)  # nothing else is handed out so early
+        self.size += queue.size - size
+        self.rows += queue.rows - rows
+        self._note(shape, queue)
 
     def next(self, now: float, longest_wait: float) -> Hashable:
         """The shape whose batch is next.

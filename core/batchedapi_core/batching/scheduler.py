@@ -1,7 +1,7 @@
 """What a replica does next: the one rule of the serving loop and of the simulator.
 
     arrive, cancel, lane_added, drain          what happens outside
-    next    -> Dispatch | Expired | WaitUntil | Idle
+    next    -> Dispatch | Ahead | Begins | Expired | WaitUntil | Idle
     finished, process_lost -> Verdict          what became of a batch
 
 It decides
@@ -12,6 +12,7 @@ It decides
   several shapes are;
 - who is too late: requests that a batch would answer after their deadline are not run;
 - the size: what the policy says, and what memory was found to have no room for;
+- what a busy lane gets ahead: a full batch, so that the lane is not idle while its answer travels;
 - what of a failed batch runs again, and when: `request.Isolation`, `reruns`.
 
 It knows requests by what they are, never by what is in them, and lanes by their process. Time is an
@@ -20,6 +21,8 @@ argument, and after everything that happened the caller asks `next` until it say
     while True:
         match scheduler.next(now):
             case Dispatch(batch, expired): run it on batch.lane; answer the expired as too late
+            case Ahead(batch, expired): send it to batch.lane, where it waits; the expired as above
+            case Begins(batch): it runs there now, its time counts from now on
             case Expired(requests): answer each as too late
             case WaitUntil(at): ask again then, or when `arrive` says so; break
             case Idle(): ask again when something happens; break
@@ -32,8 +35,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from batchedapi_core.batching.batcher import Batcher
 from batchedapi_core.batching.decision import IDLE, Action, Idle, Release, WaitUntil, next_action
-from batchedapi_core.batching.lanes import Batch, Lane, LanePool, Lanes
-from batchedapi_core.batching.policy import BatchPolicy
+from batchedapi_core.batching.lanes import RETRY, Batch, Lane, LanePool, Lanes
+from batchedapi_core.batching.policy import BatchPolicy, QueueOrder
 from batchedapi_core.batching.request import Isolation, Request, Span, split_parts
 from batchedapi_core.batching.reruns import MemoryLimits, Reruns, Trial, blamed
 from batchedapi_core.batching.traffic import Client
@@ -47,13 +50,30 @@ class Dispatch(NamedTuple):
     """See Expired; they left the queue before it."""
 
 
+class Ahead(NamedTuple):
+    """Send the batch to its lane, which runs another: it runs from `Begins` on.
+
+    If the lane is lost before, it is back in its queue, and nobody is told.
+    """
+
+    batch: Batch
+    expired: Sequence[Request] = ()
+    """As of Dispatch."""
+
+
+class Begins(NamedTuple):
+    """The batch that was sent ahead runs from now on: its lane gave back the one before."""
+
+    batch: Batch
+
+
 class Expired(NamedTuple):
     """Nothing else was queued: they would be answered too late, their deadlines are too near."""
 
     requests: Sequence[Request]
 
 
-Decision: TypeAlias = Dispatch | Expired | WaitUntil | Idle
+Decision: TypeAlias = Dispatch | Ahead | Begins | Expired | WaitUntil | Idle
 
 
 class Result(enum.Enum):
@@ -139,20 +159,29 @@ class Scheduler:
     """
 
     __slots__ = (
+        "_ahead",
         "_isolates",
         "_pool",
         "_reruns",
+        "_sends_ahead",
         "_waits",
         "lanes",
         "methods",
     )
 
-    def __init__(self, pool: LanePool, trial: Trial, *, isolates: bool) -> None:
-        """`isolates`: failed batches are run again; else nothing is run twice."""
+    def __init__(
+        self, pool: LanePool, trial: Trial, *, isolates: bool, sends_ahead: bool = True
+    ) -> None:
+        """`isolates`: failed batches are run again; else nothing is run twice.
+
+        `sends_ahead`: its lanes keep what is sent to them while they run another batch.
+        """
         self.lanes = Lanes()
         self.methods: dict[str, Method] = {}
         self._pool = pool
         self._isolates = isolates
+        self._sends_ahead = sends_ahead
+        self._ahead: Batch | None = None  # sent, and not begun
         self._reruns = Reruns(trial)
         self._waits: dict[str, WaitUntil] = {}  # by method: those that stand
 
@@ -165,9 +194,21 @@ class Scheduler:
 
     def next(self, now: float) -> Decision:
         """What to do now; the batch of a Dispatch runs."""
-        if not self._pool.with_room or not self.methods:
+        ahead = self._ahead
+        if ahead is not None and not ahead.lane.batches:
+            return self._begin(ahead, now)
+        if not self._pool.with_room:
+            return self._next_ahead(now)
+        methods = self.methods
+        action: Action
+        if len(methods) == 1:
+            (method,) = methods.values()
+            action = next_action(method.batcher, now)
+            self._waits = {method.name: action} if isinstance(action, WaitUntil) else {}
+        elif methods:
+            method, action = self._choose(now)
+        else:
             return IDLE
-        method, action = self._choose(now)
         batch: Batch | None = None
         expired: Sequence[Request] = ()
         if self._reruns.any:
@@ -185,10 +226,17 @@ class Scheduler:
 
     def has_work(self) -> bool:
         """Whether anything could be the next batch."""
+        if self._ahead is not None:
+            return True
         for method in self.methods.values():
             if method.batcher.queue.size:
                 return True
         return self._reruns.any
+
+    def waiting_rows(self, method: str) -> int:
+        """Rows of a method that do not run yet, be they queued or ahead."""
+        ahead, queued = self._ahead, self.methods[method].batcher.queue.rows
+        return queued if ahead is None or ahead.method != method else queued + ahead.rows
 
     def _choose(self, now: float) -> tuple[Method, Action]:
         """Of those whose batch may start, the one with the oldest request; else the earliest wait.
@@ -198,19 +246,11 @@ class Scheduler:
         everybody who is known, and thinking it over in between would give up on the last ones.
         """
         methods, waits = self.methods, self._waits
-        if len(methods) == 1:
-            (method,) = methods.values()
-            action = next_action(method.batcher, now)
-            if isinstance(action, WaitUntil):
-                waits[method.name] = action
-            elif waits:
-                waits.clear()
-            return method, action
         first, release, oldest = next(iter(methods.values())), None, inf
         earliest: Action = IDLE
         at = inf
         for method in methods.values():
-            action = waits.get(method.name, IDLE)
+            action: Action = waits.get(method.name, IDLE)
             if not isinstance(action, WaitUntil) or method.is_over(action, now):
                 action = next_action(method.batcher, now)
                 waits.pop(method.name, None)
@@ -236,12 +276,15 @@ class Scheduler:
         return None
 
     def _release(
-        self, method: Method, release: Release, now: float
+        self, method: Method, release: Release, now: float, wait: float = 0.0
     ) -> tuple[Batch | None, Sequence[Request]]:
-        """What is queued of a method, as a batch, and who is too late to be in it."""
+        """What is queued of a method, as a batch, and who is too late to be in it.
+
+        `wait`: seconds in which it is expected to begin.
+        """
         size, reason, shape = release
         batcher = method.batcher
-        margin = batcher.service.at_least(size)
+        margin = wait + batcher.service.at_least(size)
         if method.memory.any:
             size = method.memory.at_most(size, shape)
         requests, expired = batcher.take(size, now, shape, margin)
@@ -250,6 +293,71 @@ class Scheduler:
         if self._reruns.any:
             self._reruns.served(method.name)
         return Batch(method.name, requests, reason), expired
+
+    # ------------------------------------------------------------ a batch ahead
+
+    def _next_ahead(self, now: float) -> Decision:
+        """What waits at a busy lane, so that it is not idle while its answer travels.
+
+        It is what a lane would get if one were free now: a full batch of the method whose request
+        is the oldest of all. So nobody waits for rows that came after its own, but for those that
+        a full batch of another shape overtakes in any case. One batch of all methods is ahead at
+        most, at the lane that is expected free first; where it is not, what is ahead waits for it
+        all the same. Nothing is sent to a lane that is overdue, as it may hang; if the deadline of
+        one in it comes before its turn; while anything is run again, which has its turns; and of
+        what is queued by deadline, as nobody overtakes it.
+        """
+        method, oldest = None, inf
+        for other in self.methods.values():
+            queue = other.batcher.queue
+            if queue.size and queue.oldest_arrival < oldest:
+                method, oldest = other, queue.oldest_arrival
+        if method is None or not self._may_go_ahead(method.batcher):
+            return IDLE
+        if self._reruns.any or self._reruns.trial.runs or method.isolation.systemic:
+            return IDLE
+        release, busy = next_action(method.batcher, now, ahead=True), self._free_next(now)
+        if not isinstance(release, Release) or busy is None:
+            return IDLE
+        lane, wait = busy
+        batch, expired = self._release(method, release, now, wait)
+        if batch is not None and all(r.deadline > now + wait for r in batch.requests):
+            batch.lane = lane
+            self._ahead = batch
+            method.batcher.sent_ahead(batch.size)
+            return Ahead(batch, expired)
+        if batch is not None:
+            method.batcher.put_back(batch.requests)
+        return Expired(expired) if expired else IDLE
+
+    def _may_go_ahead(self, batcher: Batcher) -> bool:
+        """Whether a batch of a method may, if no lane is free; mostly so much is not queued."""
+        return (
+            batcher.queue.size >= batcher.policy_in_effect.max_batch_size
+            and self._ahead is None
+            and self._sends_ahead
+            and batcher.policy.queue_order is QueueOrder.FIFO
+        )
+
+    def _free_next(self, now: float) -> tuple[Lane, float] | None:
+        """The lane that is expected free first, and in how many seconds; see _next_ahead."""
+        first, end = None, inf
+        for lane, batch in self._pool.running():
+            ends = batch.started + self.methods[batch.method].batcher.service.at_least(batch.size)
+            if now < ends < end and batch.reason != RETRY:
+                first, end = lane, ends
+        return None if first is None else (first, end - now)
+
+    def _begin(self, batch: Batch, now: float) -> Begins:
+        self._ahead = None
+        self._pool.take_own(batch)
+        batch.started = now
+        batcher = self.methods[batch.method].batcher
+        batcher.left_ahead(batch.size)
+        batcher.started(batch.size, now)
+        if self._reruns.any:
+            self._reruns.served(batch.method)
+        return Begins(batch)
 
     # ------------------------------------------------------------ requests
 
@@ -276,7 +384,7 @@ class Scheduler:
         else:
             method.arrive(request, sizes, shapes, now)
         if self.lanes.free <= 0:
-            return False
+            return self.lanes.total > 0 and self._may_go_ahead(batcher)
         wait = self._waits.get(request.method)
         return wait is None or batcher.queue.size >= wait.size or batcher.several is not None
 
@@ -378,8 +486,17 @@ class Scheduler:
             self.lanes.added(now)
 
     def lanes_lost(self, process: int) -> Sequence[Batch]:
-        """A process is gone with its lanes; what was on them is to be reported `lost`."""
+        """A process is gone with its lanes; what ran on them is to be reported `lost`.
+
+        What was ahead there has not begun: it is back in its queue.
+        """
         self._waits.clear()
+        ahead = self._ahead
+        if ahead is not None and ahead.lane.process == process:
+            self._ahead = None
+            batcher = self.methods[ahead.method].batcher
+            batcher.left_ahead(ahead.size)
+            batcher.put_back(ahead.requests)
         batches: list[Batch] = []
         for lane in self._pool.of_process(process):
             self._pool.remove(lane)

@@ -16,8 +16,10 @@ from typing import NamedTuple, Protocol, assert_never
 
 from batchedapi_core.batching import (
     Admission,
+    Ahead,
     Batch,
     BatchPolicy,
+    Begins,
     Client,
     Dispatch,
     Expired,
@@ -164,8 +166,8 @@ class VirtualReplica:
 
     @property
     def queue_rows(self) -> int:
-        """Rows that wait."""
-        return sum(method.batcher.queue.rows for method in self.scheduler.methods.values())
+        """Rows that wait, be it at a lane."""
+        return sum(map(self.scheduler.waiting_rows, self._methods))
 
     @property
     def running(self) -> int:
@@ -263,14 +265,15 @@ class VirtualReplica:
     def _decide(self, now: float) -> None:
         self._wait = inf
         scheduler = self.scheduler
-        lanes = scheduler.lanes
-        while lanes.free > 0:
+        while True:
             decision = scheduler.next(now)
             match decision:
                 case Dispatch(batch, expired):
                     self._start(batch, now)
                     self._told_late(expired, now)
-                case Expired(expired):
+                case Begins(batch):
+                    self._start(batch, now)
+                case Ahead(_, expired) | Expired(expired):
                     self._told_late(expired, now)
                 case WaitUntil():
                     self._wait = decision.at

@@ -277,11 +277,11 @@ class Dispatcher(MethodTable[MethodQueue]):
     def _call_executor(self, spec: MethodSpec) -> Executor:
         settings = self._settings
         at_once = settings.threads if spec.batched else settings.max_concurrency
-        executor = self._new_executor()
+        executor = self._new_executor(sends_ahead=False)
         self._calls.append((executor, at_once))
         return executor
 
-    def _new_executor(self) -> Executor:
+    def _new_executor(self, *, sends_ahead: bool = True) -> Executor:
         return Executor(
             self._clock,
             self._in_flight,
@@ -289,4 +289,5 @@ class Dispatcher(MethodTable[MethodQueue]):
             self._receipts,
             self._trial,
             trial_over=self._decide,
+            sends_ahead=sends_ahead,
         )

@@ -14,8 +14,10 @@ import orjson
 from batchedapi_core.batching import (
     RETRY,
     Admission,
+    Ahead,
     Batch,
     BatchPolicy,
+    Begins,
     Dispatch,
     Expired,
     Idle,
@@ -155,7 +157,7 @@ class MethodQueue:
         effective = self.batcher.effective
         self.recorder.gauges(
             lanes=self.executor.at_once,
-            queue_rows=self.batcher.queue.rows,
+            queue_rows=self.scheduler.waiting_rows(self.name),
             in_flight=in_flight,
             max_batch_size=min(effective.max_batch_size, self.method.memory.limit_of(None)),
             batch_interval=effective.batch_interval,
@@ -187,11 +189,17 @@ class Executor:
         trial: Trial,
         *,
         trial_over: Callable[[], None],
+        sends_ahead: bool = True,
     ) -> None:
-        """`trial_over` is called when a batch on trial has run: another executor's may be next."""
+        """`trial_over` is called when a batch on trial has run: another executor's may be next.
+
+        `sends_ahead`: see Scheduler.
+        """
         self._isolates = settings.item_errors is ItemErrorPolicy.ISOLATE
         pool = LanePool(settings.lane_choice, random.Random())  # noqa: S311 - no cryptography
-        self.scheduler: Final = Scheduler(pool, trial, isolates=self._isolates)
+        self.scheduler: Final = Scheduler(
+            pool, trial, isolates=self._isolates, sends_ahead=sends_ahead
+        )
         self.queues: dict[str, MethodQueue] = {}
         self._runners: dict[Lane, Runner] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -214,14 +222,20 @@ class Executor:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        lanes, scheduler = self.scheduler.lanes, self.scheduler
-        while lanes.free > 0:
+        scheduler = self.scheduler
+        while True:
             decision = scheduler.next(now)
             match decision:
                 case Dispatch(batch, expired):
-                    self._start(batch, now)
+                    self._send(batch)
+                    self._begun(batch, now)
                     if expired:
                         self._expire(expired, now)
+                case Ahead(batch, expired):
+                    self._send(batch)
+                    self._expire(expired, now)
+                case Begins(batch):
+                    self._begun(batch, now)
                 case Expired(expired):
                     self._expire(expired, now)
                 case WaitUntil():
@@ -236,19 +250,21 @@ class Executor:
         self._timer = None
         self.decide(self._clock.now())
 
-    def _start(self, batch: Batch, now: float) -> None:
-        """What only counts is done while the model runs already."""
-        queue, requests = self.queues[batch.method], batch.requests
-        meta, buffers = queue.codec.collate(self._in_flight.payloads(requests))
+    def _send(self, batch: Batch) -> None:
+        codec = self.queues[batch.method].codec
+        meta, buffers = codec.collate(self._in_flight.payloads(batch.requests))
         frame = {"method": batch.method, "rows": batch.rows, **meta}
         self._runners[batch.lane].run(batch, frame, buffers, self._finished)
+
+    def _begun(self, batch: Batch, now: float) -> None:
+        """What only counts is done while the model runs already."""
         if self._receipts is not None:
             batch.number = self._receipts.number()
         if self._logs_batches:
             self._log_start(batch, now)
         first_time = batch.reason != RETRY  # a second wait would hold the first execution
-        waits = [now - request.arrived for request in requests] if first_time else ()
-        queue.recorder.dispatched(batch.reason, waits)
+        waits = [now - request.arrived for request in batch.requests] if first_time else ()
+        self.queues[batch.method].recorder.dispatched(batch.reason, waits)
 
     def _expire(self, requests: Sequence[Request], now: float) -> None:
         for request in requests:
@@ -285,7 +301,7 @@ class Executor:
                 self._hand_out(batch, queue.codec.results(meta, payload), worker, now)
             finally:
                 scheduler.finished(batch, result, now)
-            if scheduler.has_work():
+            if self._in_flight.by_id:  # somebody asked again, perhaps on the same connection
                 self.decide(now)
         if batch.on_trial:
             self._trial_over()

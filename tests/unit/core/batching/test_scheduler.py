@@ -7,10 +7,13 @@ from math import inf
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from tests.unit.core.batching.replica import Replica, ids_of
 
 from batchedapi_core.batching import (
+    Ahead,
     Batch,
     BatchPolicy,
+    Begins,
     Client,
     Dispatch,
     Expired,
@@ -30,55 +33,6 @@ from batchedapi_core.batching import (
 )
 
 FAILED = Result.FAILED
-
-
-class Replica:
-    """A scheduler, and a count of requests."""
-
-    def __init__(self, *intervals: float, lanes: int = 1, isolates: bool = True) -> None:
-        """Fixed, 4 rows a batch; one method for each interval, and a process for each lane."""
-        pool = LanePool(LaneChoice.LEAST_LOADED, random.Random(1))
-        self.scheduler = Scheduler(pool, Trial(), isolates=isolates)
-        self.requests = 0
-        for number, interval in enumerate(intervals or (1.0,)):
-            self.scheduler.add_method(str(number), BatchPolicy(4, interval, Strategy.FIXED))
-        for process in range(lanes):
-            self.scheduler.lane_added(Lane(process), 0.0)
-
-    def arrive(
-        self,
-        at: float,
-        method: int = 0,
-        *,
-        rows: int = 1,
-        timeout: float = inf,
-        shapes: str | None = None,
-    ) -> tuple[Request, bool]:
-        """A request; and whether to ask what is next."""
-        self.requests += 1
-        request = Request(self.requests, str(method), rows, rows, Client(), at, at + timeout)
-        return request, self.scheduler.arrive(request, at, None, shapes)
-
-    def run(self, now: float) -> list[list[int]]:
-        """Start what starts now; the ids in each batch."""
-        return [ids_of(batch) for batch in self.start(now)]
-
-    def start(self, now: float) -> list[Batch]:
-        """All batches that start now."""
-        batches = []
-        while isinstance((decision := self.scheduler.next(now)), Dispatch):
-            batches.append(decision.batch)
-        return batches
-
-    def only(self, now: float) -> Batch:
-        """The one batch that starts now."""
-        (batch,) = self.start(now)
-        return batch
-
-
-def ids_of(batch: Batch) -> list[int]:
-    """Of its requests."""
-    return [request.id for request in batch.requests]
 
 
 # ------------------------------------------------------------ choice and waits
@@ -251,11 +205,13 @@ def test_no_method_starves(ticks: list[tuple[int, ...]], strategy: Strategy, lan
         while running:
             scheduler.finished(running.pop(), Result.SUCCEEDED, now)
         oldest = min(m.batcher.queue.oldest_arrival for m in scheduler.methods.values())
-        while isinstance((decision := scheduler.next(now)), Dispatch):
+        while isinstance((decision := scheduler.next(now)), Dispatch | Ahead | Begins):
             batch = decision.batch
-            # Window counts from the free lane, so one more batch may have gone before.
-            assert now <= oldest + 2 * interval or batch.requests[0].arrived == oldest
-            running.append(batch)
+            if not isinstance(decision, Ahead):
+                running.append(batch)
+            if not isinstance(decision, Begins):  # which were the oldest when they were sent
+                # Window counts from the free lane, so one more batch may have gone before.
+                assert now <= oldest + 2 * interval or batch.requests[0].arrived == oldest
             oldest = min(
                 method.batcher.queue.oldest_arrival for method in scheduler.methods.values()
             )
@@ -603,6 +559,8 @@ class History:
         self.open: dict[int, Request] = {}
         self.missing: dict[int, set[int]] = {}
         self.running: dict[Batch, None] = {}
+        self.ahead: Batch | None = None
+        self.sent_ahead = 0
         self.clients = [Client() for _ in range(3)]
         for _ in range(lanes):
             self.lane()
@@ -657,8 +615,18 @@ class History:
             match decision:
                 case Dispatch(batch, expired):
                     self.check(batch)
-                    self.running[batch] = None
+                    self.runs(batch)
                     self.told_late(expired)
+                case Ahead(batch, expired):
+                    self.check(batch)
+                    assert self.ahead is None
+                    self.ahead = batch
+                    self.sent_ahead += 1
+                    self.told_late(expired)
+                case Begins(batch):
+                    assert batch is self.ahead
+                    self.ahead = None
+                    self.runs(batch)
                 case Expired(expired):
                     self.told_late(expired)
                 case WaitUntil(at):
@@ -677,9 +645,7 @@ class History:
     def check(self, batch: Batch) -> None:
         """It is what a batch may be."""
         method = self.scheduler.methods[batch.method]
-        lane = batch.lane
-        assert lane.process in self.alive
-        assert sum(other.lane is lane for other in self.running) < lane.at_once
+        assert batch.lane.process in self.alive
         assert 1 == len({request.shape for request in batch.requests})
         assert {batch.method} == {request.method for request in batch.requests}
         shape = batch.requests[0].shape
@@ -696,9 +662,15 @@ class History:
             assert rows <= self.missing[request.id]  # neither answered nor running elsewhere
             assert not any(
                 other.id == request.id and rows & set(range(other.first, other.first + other.rows))
-                for running in self.running
+                for running in [*self.running, *([self.ahead] if self.ahead else [])]
                 for other in running.requests
             )
+
+    def runs(self, batch: Batch) -> None:
+        """It is alone on its lane."""
+        assert batch.started == self.now
+        assert all(other.lane is not batch.lane for other in self.running)
+        self.running[batch] = None
 
     def finish(self, batch: Batch, how: int) -> None:
         """It ends in one of the ways in which it can."""
@@ -710,6 +682,9 @@ class History:
         """A process ends."""
         self.alive.remove(process)
         lost = process_lost([self.scheduler], process, self.now, out_of_memory=out_of_memory)
+        if self.ahead is not None and self.ahead.lane.process == process:
+            assert all(r.queued or r.cancelled for r in self.ahead.requests)
+            self.ahead = None
         for batch, verdict in lost:
             del self.running[batch]
             self.ended(batch, verdict)
