@@ -302,10 +302,12 @@ class Scheduler:
         It is what a lane would get if one were free now: a full batch of the method whose request
         is the oldest of all. So nobody waits for rows that came after its own, but for those that
         a full batch of another shape overtakes in any case. One batch of all methods is ahead at
-        most, at the lane that is expected free first; where it is not, what is ahead waits for it
-        all the same. Nothing is sent to a lane that is overdue, as it may hang; if the deadline of
-        one in it comes before its turn; while anything is run again, which has its turns; and of
-        what is queued by deadline, as nobody overtakes it.
+        most, at the lane that is expected free first. If another is free before, what is ahead
+        waits all the same: so of several lanes each must have a full batch to run meanwhile.
+
+        Nothing is sent to a lane that is overdue, as it may hang; if the deadline of one in it
+        comes before its turn; while anything is run again, which has its turns; and of what is
+        queued by deadline, as nobody overtakes it.
         """
         method, oldest = None, inf
         for other in self.methods.values():
@@ -333,7 +335,7 @@ class Scheduler:
     def _may_go_ahead(self, batcher: Batcher) -> bool:
         """Whether a batch of a method may, if no lane is free; mostly so much is not queued."""
         return (
-            batcher.queue.size >= batcher.policy_in_effect.max_batch_size
+            batcher.queue.size >= batcher.policy_in_effect.max_batch_size * self.lanes.total
             and self._ahead is None
             and self._sends_ahead
             and batcher.policy.queue_order is QueueOrder.FIFO

@@ -532,6 +532,75 @@ async def test_after_a_death_every_request_is_answered_once() -> None:
         process.close()
 
 
+AHEAD = """
+    import time
+    from pathlib import Path
+    from batchedapi_serving import Tensor, batched
+
+    MEGABYTE = Tensor("FP32", [256, 1024])
+
+    class Composed:
+        def __init__(self, config, context):
+            self.log = Path(config["folder"]) / "log"
+
+        async def predict(self, payload, query_params, headers):
+            return payload
+
+        @batched(max_batch_size=4)
+        def slow(self, items):
+            with self.log.open("a") as log:
+                log.write(f"{items}\\n")
+            time.sleep(0.3)
+            return items
+
+        @batched(inputs=MEGABYTE, outputs=MEGABYTE, max_batch_size=1)
+        def large(self, rows):
+            time.sleep(0.1)
+            return rows + 1
+"""
+"""Batches that take long enough for the next to be on its way."""
+
+
+def something_ahead(front: Web) -> bool:
+    """Whether a batch waits at a lane."""
+    return front.dispatcher._sync.scheduler._ahead is not None
+
+
+async def test_a_batch_ahead_of_a_death_runs_once_and_all_are_answered() -> None:
+    """It lay in a socket that nobody will read, and is first in its queue again."""
+    process = ModelProcess(AHEAD, threads=1)
+    log = process.folder / "log"
+    try:
+        async with web(process) as front:
+            learned = [front.ask("slow", -n) for n in range(4)]
+            await learned[-1].answer()
+            asked = [front.ask("slow", n) for n in range(12)]
+            await until(lambda: something_ahead(front) and "[0, 1, 2, 3]" in log.read_text())
+            process.process.send_signal(signal.SIGKILL)
+            process.restart()
+
+            assert list(range(12)) == [await one.value() for one in asked]
+            ran = [json.loads(line) for line in log.read_text().splitlines()]
+            assert [[0, 1, 2, 3], [4, 5, 6, 7], [0, 1, 2, 3], [8, 9, 10, 11]] == ran[1:]
+    finally:
+        process.close()
+
+
+async def test_large_rows_that_are_ahead_lie_beside_those_that_run() -> None:
+    """By shared memory both, and so their answers: none sees the other's."""
+    process = ModelProcess(AHEAD, threads=1)
+    try:
+        async with web(process) as front:
+            await front.ask("large", [[0] * 1024] * 256).value()
+            asked = [front.ask("large", [[n] * 1024] * 256) for n in range(6)]
+            assert something_ahead(front)
+
+            for n, one in enumerate(asked):
+                assert [[n + 1] * 1024] * 256 == await one.value()
+    finally:
+        process.close()
+
+
 async def test_a_sync_predictor_needs_no_channel() -> None:
     """The usual predictor: no event loop in its process, and lanes as before."""
     code = """

@@ -141,6 +141,17 @@ def test_it_goes_to_the_lane_that_is_expected_free_first() -> None:
     assert [13, 14, 15, 16] == ids_of(replica.ahead)
 
 
+def test_of_several_lanes_each_must_have_a_batch_to_run_meanwhile() -> None:
+    """One that is free before its time would idle, and what is ahead elsewhere would wait."""
+    replica = busy(lanes=2)
+    assert Idle() == replica.scheduler.next(0.2)
+
+    asked = [replica.arrive(0.2)[1] for _ in range(4)]
+
+    assert [False, False, False, True] == asked
+    assert isinstance(replica.scheduler.next(0.2), Ahead)
+
+
 def test_nothing_is_sent_to_a_lane_that_is_overdue() -> None:
     """It may hang; and while no time is known, every lane is."""
     replica = busy()
@@ -307,7 +318,7 @@ def test_a_lane_that_dies_gives_back_what_was_ahead_and_only_what_ran_is_suspect
 
 def test_another_process_that_dies_leaves_it_where_it_is() -> None:
     """Its lane is as busy as before."""
-    replica = busy(lanes=2)
+    replica = busy(lanes=2, full=2)
     scheduler = replica.scheduler
     assert [] == replica.start(0.2)
     assert replica.ahead is not None

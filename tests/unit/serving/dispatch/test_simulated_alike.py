@@ -156,3 +156,32 @@ def test_an_overload_is_answered_in_the_simulator_as_in_the_product() -> None:
     ends = Counter(how for how, _ in simulator.ended.values())
     assert ends[End.ANSWERED] > 0.9 * len(events) / 1.5
     assert ends[End.ANSWERED] + ends[End.EXPIRED] == len(events)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_full_lanes_are_alike_whatever_becomes_of_what_is_ahead(
+    processes: int, threads: int
+) -> None:
+    """More than they can serve for 30 s: deaths, hangs, failures, and clients that leave."""
+    draw = random.Random(7)
+    fixed, per_row, size = 0.1003, 0.01009, 8
+    rate = 1.3 * processes * threads * size / (fixed + size * per_row)
+    kinds = ["good"] * 400 + ["raise", "refuse", "die", "killed", "hang"]
+    events: list[Event] = []
+    now, asked = 0.0, 0
+    while now < 30.0:
+        now, asked = now + draw.expovariate(rate), asked + 1
+        rows = tuple(draw.choices(kinds, k=draw.choice([1, 1, 1, 3])))
+        events.append(Arrival(now, rows, timeout=draw.choice([None, None, 0.5])))
+        if draw.random() < 0.05:
+            events.append(Leaves(now + 1e-6, max(0, asked - draw.randrange(1, 30))))
+        if draw.random() < 0.004:
+            events.append(Kill(now + 2e-6, draw.randrange(processes)))
+    changes = {"processes": processes, "threads": threads, "timeout": 2.0}
+
+    product, simulator = both((fixed, per_row, 1000), events, METHODS[:1], **changes)
+
+    assert_alike(product, simulator)
+    ends = Counter(how for how, _ in simulator.ended.values())
+    assert min(ends[End.ANSWERED], ends[End.EXPIRED]) > 50
