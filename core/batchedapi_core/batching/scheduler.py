@@ -334,8 +334,9 @@ class Scheduler:
 
     def _may_go_ahead(self, batcher: Batcher) -> bool:
         """Whether a batch of a method may, if no lane is free; mostly so much is not queued."""
+        lanes = self.lanes.total
         return (
-            batcher.queue.size >= batcher.policy_in_effect.max_batch_size * self.lanes.total
+            batcher.queue.size >= batcher.policy_in_effect.max_batch_size * lanes > 0
             and self._ahead is None
             and self._sends_ahead
             and batcher.policy.queue_order is QueueOrder.FIFO
@@ -386,7 +387,7 @@ class Scheduler:
         else:
             method.arrive(request, sizes, shapes, now)
         if self.lanes.free <= 0:
-            return self.lanes.total > 0 and self._may_go_ahead(batcher)
+            return self._ahead is None and self._may_go_ahead(batcher)
         wait = self._waits.get(request.method)
         return wait is None or batcher.queue.size >= wait.size or batcher.several is not None
 

@@ -301,7 +301,7 @@ class Executor:
                 self._hand_out(batch, queue.codec.results(meta, payload), worker, now)
             finally:
                 scheduler.finished(batch, result, now)
-            if self._in_flight.by_id:  # somebody asked again, perhaps on the same connection
+            if self._in_flight.by_id and scheduler.has_work():
                 self.decide(now)
         if batch.on_trial:
             self._trial_over()
