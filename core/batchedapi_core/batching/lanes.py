@@ -41,9 +41,9 @@ class Lanes:
     def next_free(self) -> float:
         """When a busy lane is expected to be free, in seconds; may be past; inf: none is busy."""
         ends = self._expected_ends
-        if not self.ahead:
+        if not self.ahead or not ends:
             return ends[0] if ends else inf
-        return min([end + self.ahead for end in ends[:1]] + ends[1:2], default=inf)
+        return min([ends[0] + self.ahead, *ends[1:2]])
 
     def added(self, now: float) -> None:
         """A free lane more: a model process is ready."""
