@@ -25,6 +25,8 @@ DOUBT = 0.02  # least share of clients taken to have left for good
 TICK = 50e-6  # seconds between two requests as an event loop reads them: no spread is less
 MAX_GROUPS = 8  # answered groups awaited at a time, the newest
 
+_END = attrgetter("end")
+
 BURST_GAIN = 1 / 8  # smoothing of size and length, per burst
 BURST_MARGIN = 1.25  # on the observed length, so that the last of a usual burst is still awaited
 LEAST_SPAN = 50e-6  # seconds between two requests of one burst as an event loop reads them
@@ -156,8 +158,9 @@ class ReturningClients:
                 group.away += size
             client.answers.append((now, size, group))
         groups.extend(fresh.values())
-        self.groups = groups[-MAX_GROUPS:]
-        self.groups.sort(key=attrgetter("end"))
+        if len(groups) > 1:
+            groups = sorted(groups[-MAX_GROUPS:], key=_END)
+        self.groups = groups
 
     def gone(self, client: Client) -> None:
         """The connection closed: nobody waits for it."""

@@ -222,8 +222,8 @@ class Executor:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        scheduler = self.scheduler
-        while True:
+        lanes, scheduler = self.scheduler.lanes, self.scheduler
+        while lanes.free > 0 or scheduler.has_work():  # the latter costs a lone row less
             decision = scheduler.next(now)
             match decision:
                 case Dispatch(batch, expired):
@@ -231,6 +231,8 @@ class Executor:
                     self._begun(batch, now)
                     if expired:
                         self._expire(expired, now)
+                case Idle():
+                    return
                 case Ahead(batch, expired):
                     self._send(batch)
                     self._expire(expired, now)
@@ -240,8 +242,6 @@ class Executor:
                     self._expire(expired, now)
                 case WaitUntil():
                     self._timer = self._clock.call_at(decision.at, now, self._waited)
-                    return
-                case Idle():
                     return
                 case _:
                     assert_never(decision)
