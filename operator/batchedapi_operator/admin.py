@@ -118,7 +118,22 @@ async def decisions_server(port: int, decisions: Decisions) -> AsyncIterator[Non
     """
 
     async def on_decisions(request: web.Request) -> web.Response:
-        return _told(request, decisions)
+        asked = request.query.get("last", str(DEFAULT_LAST))
+        number = (
+            int(asked) if asked.isascii() and asked.isdecimal() and len(asked) <= _DIGITS else 0
+        )
+        if not 1 <= number <= MOST_LAST:
+            text = f"last: expected a number within 1..{MOST_LAST}, got {asked:.20}"
+            return web.json_response({"error": text}, status=400)
+        key = ObjectKey(request.match_info["namespace"], request.match_info["name"])
+        found = decisions(key, number)
+        if not found:
+            text = (
+                f"no decision about BatchedAPI {key} since this operator started: it decides every"
+                " few seconds in mode Native, once a replica is asked for"
+            )
+            return web.json_response({"error": text}, status=404)
+        return web.json_response({"namespace": key.namespace, "name": key.name, "decisions": found})
 
     app = web.Application()
     app.router.add_get(f"{PATH_DECISIONS}/{{namespace}}/{{name}}", on_decisions)
@@ -135,20 +150,3 @@ async def _served(app: web.Application, host: str | None, port: int) -> AsyncIte
         yield
     finally:
         await runner.cleanup()
-
-
-def _told(request: web.Request, decisions: Decisions) -> web.Response:
-    asked = request.query.get("last", str(DEFAULT_LAST))
-    number = int(asked) if asked.isascii() and asked.isdecimal() and len(asked) <= _DIGITS else 0
-    if not 1 <= number <= MOST_LAST:
-        text = f"last: expected a number within 1..{MOST_LAST}, got {asked:.20}"
-        return web.json_response({"error": text}, status=400)
-    key = ObjectKey(request.match_info["namespace"], request.match_info["name"])
-    found = decisions(key, number)
-    if not found:
-        text = (
-            f"no decision about BatchedAPI {key} since this operator started: it decides every few"
-            " seconds in mode Native, once a replica is asked for"
-        )
-        return web.json_response({"error": text}, status=404)
-    return web.json_response({"namespace": key.namespace, "name": key.name, "decisions": found})

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import aiohttp
 from kubernetes.aio import client, config
@@ -97,7 +97,13 @@ class Kube:
         try:
             config.load_incluster_config()  # type: ignore[no-untyped-call] # publishes no types
         except config.ConfigException:
-            await _kubeconfig()
+            try:
+                await config.load_kube_config()  # type: ignore[no-untyped-call] # as above
+            except config.ConfigException as error:
+                raise OperatorError(
+                    f"neither in a pod with a service account nor given a kubeconfig: {error};"
+                    " set KUBECONFIG"
+                ) from error
         configuration = client.Configuration.get_default_copy()
         configuration.connection_pool_maxsize = CONNECTIONS
         async with client.ApiClient(configuration) as api:
@@ -308,38 +314,21 @@ class Kube:
         return response
 
 
-async def _kubeconfig() -> None:
-    try:
-        await config.load_kube_config()  # type: ignore[no-untyped-call] # publishes no types
-    except config.ConfigException as error:
-        raise OperatorError(
-            f"neither in a pod with a service account nor given a kubeconfig: {error};"
-            " set KUBECONFIG"
-        ) from error
-
-
 def _raise_for(status: int, payload: bytes, what: str) -> None:
     if status < 300:  # noqa: PLR2004 - HTTP: success
         return
-    message = f"{what}: {status} {_message(payload)}"
+    try:
+        said = str(json.loads(payload)["message"])
+    except (ValueError, KeyError, TypeError):  # no `Status` object, but the apiserver's front
+        said = payload[:500].decode(errors="replace")
+    message = f"{what}: {status} {said}"
     if status == 409 or _ANOTHER_UID in message:  # noqa: PLR2004 - HTTP: conflict
         raise ConflictError(message, status)
     if _NAMESPACE_GOING in message:
         raise NamespaceGoingError(message, status)
-    if status in _REFUSALS and not _for_want_of_permission(message):
+    # For want of a permission of the operator's own, the object is not to blame, and the permission
+    # may be granted yet.
+    unpermitted = "cannot" in message.partition("is forbidden: User")[2]
+    if status in _REFUSALS and not unpermitted:
         raise RefusedError(message, status)
     raise ApplyError(message, status)
-
-
-def _for_want_of_permission(message: str) -> bool:
-    """The operator's own: the object is not to blame, and the permission may be granted yet."""
-    return "cannot" in message.partition("is forbidden: User")[2]
-
-
-def _message(payload: bytes) -> str:
-    """What a `Status` object says; the apiserver's front may answer with something else."""
-    try:
-        answer: Any = json.loads(payload)
-        return str(answer["message"])
-    except (ValueError, KeyError, TypeError):
-        return payload[:500].decode(errors="replace")

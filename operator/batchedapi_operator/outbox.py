@@ -220,8 +220,9 @@ class Outbox:
                 now = self._monotonic()
                 while (address := self.take(now)) is not None:
                     tasks.create_task(self.deliver(address), name=f"{address[1]} of {address[0]}")
+                waits = (self._seconds_until(*waiting, now) for waiting in self._waiting.items())
                 try:
-                    async with asyncio.timeout(self._seconds_until_next(now)):
+                    async with asyncio.timeout(min(LONGEST_SLEEP, *waits, LONGEST_SLEEP)):
                         await self._changed.wait()
                 except TimeoutError:
                     continue
@@ -285,10 +286,6 @@ class Outbox:
         if box.again is not None:
             box.send = box.again
             self._waiting[address] = box
-
-    def _seconds_until_next(self, now: float) -> float:
-        waits = (self._seconds_until(address, box, now) for address, box in self._waiting.items())
-        return min(LONGEST_SLEEP, *waits, LONGEST_SLEEP)
 
     def _seconds_until(self, address: Address, box: _Box, now: float) -> float:
         """Until it may be sent, as far as that can be told; 0 is now."""

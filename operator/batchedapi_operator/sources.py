@@ -63,19 +63,14 @@ class SourceWatch:
             self._concerned(body)
         while version:
             self._beat()
-            version = await self._follow(version)
-
-    async def _follow(self, version: str) -> str:
-        """One stream; the version to go on from, empty when that is too old."""
-        stream = self._kube.watch_metadata(CONFIG_MAPS, self._namespace, version, WATCH_SECONDS)
-        async for event in stream:
-            if event["type"] == "ERROR":
-                return ""
-            body = event["object"]
-            version = body["metadata"]["resourceVersion"]
-            if event["type"] != "BOOKMARK":
-                self._concerned(body, deleted=event["type"] == "DELETED")
-        return version
+            stream = self._kube.watch_metadata(CONFIG_MAPS, self._namespace, version, WATCH_SECONDS)
+            async for event in stream:
+                if event["type"] == "ERROR":
+                    return  # the version is too old to go on from
+                body = event["object"]
+                version = body["metadata"]["resourceVersion"]
+                if event["type"] != "BOOKMARK":
+                    self._concerned(body, deleted=event["type"] == "DELETED")
 
     def _concerned(self, body: JsonObject, *, deleted: bool = False) -> None:
         owner = ObjectKey.of_api(body)

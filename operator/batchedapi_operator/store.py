@@ -50,7 +50,11 @@ class ApiView:
         document = {**body, "metadata": identity}
         status = document.pop("status", None) or {}
         uid, generation = metadata["uid"], metadata.get("generation", 0)
-        return cls(uid, generation, _source_name(body), _packed(document), _packed(status))
+        source: object = body  # it may be invalid: whatever stands where the name should
+        for part in ("spec", "predictor", "source", "configMap"):
+            source = source.get(part) if isinstance(source, dict) else None
+        name = source if isinstance(source, str) else None
+        return cls(uid, generation, name, _packed(document), _packed(status))
 
     @property
     def document(self) -> JsonObject:
@@ -272,11 +276,3 @@ def _packed(value: JsonObject) -> bytes:
 
 def _unpacked(packed: bytes) -> JsonObject:
     return dict(json.loads(zlib.decompress(packed)))
-
-
-def _source_name(body: JsonObject) -> str | None:
-    """Of an object that may be invalid: whatever stands where the name should."""
-    found: object = body
-    for part in ("spec", "predictor", "source", "configMap"):
-        found = found.get(part) if isinstance(found, dict) else None
-    return found if isinstance(found, str) else None

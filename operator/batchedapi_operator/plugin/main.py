@@ -1,7 +1,6 @@
 """The command line of `kubectl batchedapi`; reads with the user's kubeconfig and rights."""
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -61,9 +60,12 @@ def why(
         decision = newest(name, status)
     except NoDecisionError as error:
         raise click.ClickException(error.message) from error
-    stale = _stale(status)
-    if stale and output == "text":
-        click.echo(stale)
+    # The autoscaler names the policy that it decides by in every report but those in which it
+    # stands aside: then others decide by now.
+    decides = (status.get("autoscaling") or {}).get("policy")
+    aside = "" if decides else standing_aside(status)
+    if aside and output == "text":
+        click.echo(f"nothing is decided now: {aside}; the last decision:")
     if last is None:
         click.echo(_json(decision) if output == "json" else explain_decision(decision))
         return
@@ -73,16 +75,6 @@ def why(
         click.echo(_json(decisions))
         return
     click.echo("\n".join((explain_decision(decisions[0]), "", *history_table(decisions))))
-
-
-def _stale(status: Mapping[str, Any]) -> str:
-    """That others decide by now, and what about; empty while the autoscaler does.
-
-    It names the policy that it decides by in every report but those in which it stands aside.
-    """
-    decides = (status.get("autoscaling") or {}).get("policy")
-    why = "" if decides else standing_aside(status)
-    return f"nothing is decided now: {why}; the last decision:" if why else ""
 
 
 def _json(what: Any) -> str:

@@ -166,15 +166,10 @@ def load_failure(pod: PodView) -> tuple[str, str] | None:
         return "OutOfMemory", f"pod {pod.name}: used more than spec.compute.mem; {remedy}"
     if pod.exit_code == 0:
         return None
-    return _told(pod)
-
-
-def _told(pod: PodView) -> tuple[str, str]:
-    """The reason a replica gave; the tail of its log where it could not give one."""
     try:
         said = json.loads(pod.exit_message)
         reason, message = str(said["reason"]), str(said["message"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):  # it gave no reason: the tail of its log
         reason, message = "", f"exit code {pod.exit_code}: {pod.exit_message[-500:].strip()}"
     return reason if reason in _START_REASONS else "CrashLooping", f"pod {pod.name}: {message}"
 

@@ -10,7 +10,7 @@ from batchedapi_core import contract
 from batchedapi_operator.cluster import Cluster
 from batchedapi_operator.errors import NotOwnedError
 from batchedapi_operator.events import record
-from batchedapi_operator.keys import CONFIG_MAPS, DEPLOYMENTS, JsonObject, ObjectKey, Resource
+from batchedapi_operator.keys import CONFIG_MAPS, DEPLOYMENTS, ObjectKey, Resource
 from batchedapi_operator.outbox import Send
 from batchedapi_operator.reconcile.plan import Apply, Plan
 from batchedapi_operator.reconcile.views import ChildView, DeploymentView
@@ -70,20 +70,17 @@ class Executor:
             )
         else:
             if apply.resource is CONFIG_MAPS:
-                await self._refuse_taken(key, apply.body)
+                # a revision is found by its label; one without it may be there under the same name
+                found = await self._cluster.get_metadata(CONFIG_MAPS, key)
+                (owner,) = apply.body["metadata"]["ownerReferences"]
+                if found is not None and ChildView.of(found).owner_uid not in {"", owner["uid"]}:
+                    raise NotOwnedError("ConfigMap", str(key), f"{key.namespace}/{owner['name']}")
             # without force: against somebody who was quicker to take the name
             answer = await self._cluster.apply(apply.resource, apply.body, force=False)
         deployed = apply.resource is DEPLOYMENTS
         child = DeploymentView.of(answer).child if deployed else ChildView.of(answer)
         self._applied[apply.resource, key] = (digest, _seen(child))
         return child.uid
-
-    async def _refuse_taken(self, key: ObjectKey, body: JsonObject) -> None:
-        """A revision is found by its label; one without it may be there under the same name."""
-        found = await self._cluster.get_metadata(CONFIG_MAPS, key)
-        (owner,) = body["metadata"]["ownerReferences"]
-        if found is not None and ChildView.of(found).owner_uid not in {"", owner["uid"]}:
-            raise NotOwnedError("ConfigMap", str(key), f"{key.namespace}/{owner['name']}")
 
 
 def _seen(child: ChildView) -> str:

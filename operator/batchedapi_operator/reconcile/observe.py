@@ -41,6 +41,10 @@ async def observe(cluster: Cluster, document: JsonObject) -> Observed:
     )
     uid = document["metadata"]["uid"]
     ours = tuple(child for child in map(ChildView.of, revisions) if child.owner_uid == uid)
+    in_use: frozenset[str] = frozenset()
+    if len(ours) > REVISIONS_KEPT:  # only once there is something to delete
+        sets, _ = await cluster.list_metadata(REPLICA_SETS, key.namespace, selector)
+        in_use = frozenset(ChildView.of(body).revision for body in (*sets, *pods))
     return Observed(
         status=document.get("status") or {},
         deployment=DeploymentView.of(deployment) if deployment else None,
@@ -48,7 +52,7 @@ async def observe(cluster: Cluster, document: JsonObject) -> Observed:
         revisions=ours,
         source=source,
         pods=tuple(map(PodView.of, pods)),
-        revisions_in_use=await _in_use(cluster, key, ours, pods),
+        revisions_in_use=in_use,
     )
 
 
@@ -61,15 +65,3 @@ async def _source(cluster: Cluster, document: JsonObject, key: ObjectKey) -> Sou
         return None
     body = await cluster.get(CONFIG_MAPS, ObjectKey(key.namespace, source.config_map))
     return SourceView.of(body) if body is not None else None
-
-
-async def _in_use(
-    cluster: Cluster, key: ObjectKey, revisions: tuple[ChildView, ...], pods: list[JsonObject]
-) -> frozenset[str]:
-    """Digests in ReplicaSets and pods; asked for only once there is something to delete."""
-    if len(revisions) <= REVISIONS_KEPT:
-        return frozenset()
-    sets, _ = await cluster.list_metadata(
-        REPLICA_SETS, key.namespace, names.selector_text(key.name)
-    )
-    return frozenset(ChildView.of(body).revision for body in (*sets, *pods))

@@ -57,7 +57,10 @@ class Reconciler:
         known = self._store.api(key)
         document = await self._cluster.get(BATCHED_APIS, key)
         if document is None or "deletionTimestamp" in document["metadata"]:
-            self._gone(key)
+            self._executor.forget(key)
+            self._outbox.forget(key)
+            self._store.remove_api(key)
+            self._forget(key)
             if document is None or deletion(document["metadata"]) is None:
                 return None
         try:
@@ -102,9 +105,3 @@ class Reconciler:
     def _refused(self, document: JsonObject, observed: Observed, problem: InvalidSpecError) -> Plan:
         now = rfc3339(self._wall())
         return plan(document, observed, self._serving_image, now, refusal=problem)
-
-    def _gone(self, key: ObjectKey) -> None:
-        self._executor.forget(key)
-        self._outbox.forget(key)
-        self._store.remove_api(key)
-        self._forget(key)

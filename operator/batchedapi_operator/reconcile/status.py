@@ -1,6 +1,6 @@
 """The reconciler's part of `status`, out of what was observed; and when to write it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -62,6 +62,11 @@ def build_status(subject: Subject, observed: Observed, now: str) -> JsonObject:
         subject.hindrance or conditions.progressing(deployment),
         *causes,
     )
+    lasting: JsonObject = {name: before[name] for name in ("url", "revision") if name in before}
+    if subject.api is not None:
+        lasting["url"] = url(subject.api)
+    if subject.revision is not None and subject.problem is None and not subject.paused:
+        lasting["revision"] = {"current": subject.revision.name, "image": subject.image}
     return {
         "observedGeneration": subject.generation,
         "phase": _phase(subject, found, observed).value,
@@ -71,35 +76,19 @@ def build_status(subject: Subject, observed: Observed, now: str) -> JsonObject:
         "updatedReplicas": deployment.updated if deployment else 0,
         "desiredReplicas": deployment.replicas if deployment else 0,
         "selector": names.selector_text(subject.name),
-        **_address(subject, before),
-        **_revision(subject, before),
+        **lasting,
         "conditions": conditions.dated(
             found, before.get("conditions") or (), subject.generation, now
         ),
     }
 
 
-def _address(subject: Subject, before: Mapping[str, object]) -> JsonObject:
-    if subject.api is not None:
-        return {"url": url(subject.api)}
-    return {"url": before["url"]} if "url" in before else {}
-
-
-def _revision(subject: Subject, before: Mapping[str, object]) -> JsonObject:
-    if subject.revision is not None and subject.problem is None and not subject.paused:
-        return {"revision": {"current": subject.revision.name, "image": subject.image}}
-    return {"revision": before["revision"]} if "revision" in before else {}
-
-
 def _phase(subject: Subject, found: Iterable[Condition], observed: Observed) -> Phase:
-    """The state in one word: what takes it out of our hands first."""
+    """The state in one word: what is out of our hands, what is broken, then what is under way."""
     if subject.hindrance is not None and subject.hindrance.reason == conditions.DELETING:
         return Phase.DELETING
-    return Phase.PAUSED if subject.paused else _in_service(found, observed)
-
-
-def _in_service(found: Iterable[Condition], observed: Observed) -> Phase:
-    """What is broken first, then what is under way."""
+    if subject.paused:
+        return Phase.PAUSED
     state = {one.type: one for one in found}
     deployment = observed.deployment
     answering = deployment is not None and deployment.ready > 0
@@ -113,9 +102,7 @@ def _in_service(found: Iterable[Condition], observed: Observed) -> Phase:
         return Phase.PENDING
     if state[ConditionType.SCHEDULED].status == "False":
         return Phase.DEGRADED
-    if state[ConditionType.PROGRESSING].status == "True":
-        return Phase.UPDATING
-    return Phase.LIVE
+    return Phase.UPDATING if state[ConditionType.PROGRESSING].status == "True" else Phase.LIVE
 
 
 def same(before: JsonObject, after: JsonObject) -> bool:

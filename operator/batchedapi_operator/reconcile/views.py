@@ -81,6 +81,13 @@ class ChildView:
         metadata = body["metadata"]
         owners = metadata.get("ownerReferences") or ()
         api = [o["name"] for o in owners if o.get("controller") and o["kind"] == contract.KIND]
+        labels = metadata.get("labels") or {}
+        if "generation" in metadata:
+            uids = sorted(owner["uid"] for owner in owners)
+            own = f"{sorted(labels.items())}/{uids}"
+            fingerprint = f"{metadata['uid']}/{metadata['generation']}/{own}"
+        else:  # the kind counts no generations: the version itself
+            fingerprint = str(metadata["resourceVersion"])
         return cls(
             name=metadata["name"],
             uid=metadata["uid"],
@@ -93,26 +100,9 @@ class ChildView:
             deleting=metadata.get("deletionTimestamp") or "",
             finalizers=tuple(metadata.get("finalizers") or ()),
             created=metadata.get("creationTimestamp", ""),
-            revision=(metadata.get("labels") or {}).get(contract.LABEL_REVISION, ""),
-            fingerprint=_fingerprint(metadata),
+            revision=labels.get(contract.LABEL_REVISION, ""),
+            fingerprint=fingerprint,
         )
-
-
-def _fingerprint(metadata: Mapping[str, Any]) -> str:
-    """Generation and own metadata where the kind counts generations, else the version itself."""
-    if "generation" not in metadata:
-        return str(metadata["resourceVersion"])
-    labels = sorted((metadata.get("labels") or {}).items())
-    owners = sorted(owner["uid"] for owner in metadata.get("ownerReferences") or ())
-    return f"{metadata['uid']}/{metadata['generation']}/{labels}/{owners}"
-
-
-def _asked(body: JsonObject) -> str:
-    metadata = body["metadata"]
-    spec = {name: value for name, value in body["spec"].items() if name != "replicas"}
-    owners = sorted(owner["uid"] for owner in metadata.get("ownerReferences") or ())
-    seen = [metadata["uid"], spec, metadata.get("labels") or {}, owners]
-    return hashlib.sha256(json.dumps(seen, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +134,12 @@ class DeploymentView:
         metadata, spec, status = body["metadata"], body["spec"], body.get("status") or {}
         template = spec["template"]
         serving = [c for c in template["spec"]["containers"] if c["name"] == CONTAINER]
+        asked = {name: value for name, value in spec.items() if name != "replicas"}
+        owners = sorted(owner["uid"] for owner in metadata.get("ownerReferences") or ())
+        seen = [metadata["uid"], asked, metadata.get("labels") or {}, owners]
+        digest = hashlib.sha256(json.dumps(seen, sort_keys=True).encode()).hexdigest()
         return cls(
-            child=replace(ChildView.of(body), asked=_asked(body)),
+            child=replace(ChildView.of(body), asked=digest),
             replicas=spec.get("replicas", 1),
             replicas_owned=any(
                 "f:replicas" in entry.get("fieldsV1", {}).get("f:spec", {})
@@ -252,15 +246,12 @@ def _startup(
     created, since = _moment(body["metadata"].get("creationTimestamp")), _moment(ready.since)
     if created is None or since is None:
         return None
+    # what its startup probe allows: later a pod is not ready for the first time
+    asked = (body.get("spec") or {}).get("containers") or ()
+    probes = (one.get("startupProbe") for one in asked if one["name"] == CONTAINER)
+    allowed = next((float(one["failureThreshold"]) for one in probes if one), _LOADING_SECONDS)
     seconds = (since - created).total_seconds()
-    return seconds if 0 <= seconds <= _loading_seconds(body) + _BEFORE_LOADING_SECONDS else None
-
-
-def _loading_seconds(body: JsonObject) -> float:
-    """What its startup probe allows: later a pod is not ready for the first time."""
-    containers = (body.get("spec") or {}).get("containers") or ()
-    probes = (one.get("startupProbe") for one in containers if one["name"] == CONTAINER)
-    return next((float(probe["failureThreshold"]) for probe in probes if probe), _LOADING_SECONDS)
+    return seconds if 0 <= seconds <= allowed + _BEFORE_LOADING_SECONDS else None
 
 
 def _moment(written: object) -> datetime | None:

@@ -120,6 +120,8 @@ def _pod(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
 
 def _container(api: BatchedAPI, image: str) -> JsonObject:
     setting = setting_of(api)
+    grpc = {"name": contract.GRPC_PORT_NAME, "containerPort": contract.GRPC_PORT}
+    model = {"name": _MODEL_VOLUME, "mountPath": contract.MODEL_DIRECTORY, "readOnly": True}
     return {
         "name": CONTAINER,
         "image": image,
@@ -132,7 +134,11 @@ def _container(api: BatchedAPI, image: str) -> JsonObject:
             "--tolerate-unknown-fields",
         ],
         **({"env": setting["env"]} if "env" in setting else {}),
-        "ports": _ports(api),
+        "ports": [
+            {"name": contract.HTTP_PORT_NAME, "containerPort": contract.HTTP_PORT},
+            {"name": contract.ADMIN_PORT_NAME, "containerPort": contract.ADMIN_PORT},
+            *([grpc] if api.spec.networking.grpc else []),
+        ],
         "resources": setting["resources"],
         "startupProbe": _probe(contract.PATH_STARTUP, period=1, failures=_startup_seconds(api)),
         "readinessProbe": _probe(contract.PATH_READY, period=1, timeout=3, failures=3),
@@ -144,33 +150,16 @@ def _container(api: BatchedAPI, image: str) -> JsonObject:
         },
         "terminationMessagePath": contract.TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": _mounts(api),
+        "volumeMounts": [
+            {"name": _MANIFEST_VOLUME, "mountPath": contract.MANIFEST_DIRECTORY, "readOnly": True},
+            {"name": _SCRATCH_VOLUME, "mountPath": "/tmp"},  # noqa: S108 - inside the pod
+            *([model] if _claim_volumes(api) else []),
+        ],
     }
 
 
 def _startup_seconds(api: BatchedAPI) -> int:
     return math.ceil(api.spec.predictor.startup_timeout)
-
-
-def _ports(api: BatchedAPI) -> list[JsonObject]:
-    ports: list[JsonObject] = [
-        {"name": contract.HTTP_PORT_NAME, "containerPort": contract.HTTP_PORT},
-        {"name": contract.ADMIN_PORT_NAME, "containerPort": contract.ADMIN_PORT},
-    ]
-    if api.spec.networking.grpc:
-        ports.append({"name": contract.GRPC_PORT_NAME, "containerPort": contract.GRPC_PORT})
-    return ports
-
-
-def _mounts(api: BatchedAPI) -> list[JsonObject]:
-    mounts: list[JsonObject] = [
-        {"name": _MANIFEST_VOLUME, "mountPath": contract.MANIFEST_DIRECTORY, "readOnly": True},
-        {"name": _SCRATCH_VOLUME, "mountPath": "/tmp"},  # noqa: S108 - inside the pod
-    ]
-    if _claim_volumes(api):
-        model = {"name": _MODEL_VOLUME, "mountPath": contract.MODEL_DIRECTORY, "readOnly": True}
-        mounts.append(model)
-    return mounts
 
 
 def _claim_volumes(api: BatchedAPI) -> list[JsonObject]:

@@ -12,7 +12,6 @@ from batchedapi_core import contract
 from batchedapi_core.manifest import (
     CPU_COUNT,
     BatchedAPI,
-    Compute,
     UnitError,
     format_quantity,
     parse_quantity,
@@ -64,8 +63,20 @@ class Running:
 
 def setting_of(api: BatchedAPI) -> JsonObject:
     """The fields `env` and `resources` of the serving container."""
-    env = _environment(api)
-    return {**({"env": env} if env else {}), "resources": _resources(api.spec.compute)}
+    compute = api.spec.compute
+    told = {entry.name: entry.value for entry in api.spec.predictor.env}
+    if api.spec.predictor.processes_per_replica == CPU_COUNT:
+        told[contract.ENV_CPU_REQUEST] = compute.cpu
+    env = [{"name": name, "value": value} for name, value in told.items()]
+    # no CPU limit: a throttled batch makes every request in it late
+    requests: JsonObject = {"cpu": compute.cpu}
+    limits: JsonObject = {}
+    if compute.mem is not None:
+        requests["memory"] = limits["memory"] = compute.mem
+    if compute.gpu:
+        limits[GPU] = str(compute.gpu)
+    resources = {"requests": requests, **({"limits": limits} if limits else {})}
+    return {**({"env": env} if env else {}), "resources": resources}
 
 
 def parts_of(container: Mapping[str, Any]) -> dict[str, str]:
@@ -107,21 +118,3 @@ def _plain(value: object) -> str:
         return format_quantity(parse_quantity(str(value)))
     except UnitError:
         return str(value)
-
-
-def _environment(api: BatchedAPI) -> list[JsonObject]:
-    told = {entry.name: entry.value for entry in api.spec.predictor.env}
-    if api.spec.predictor.processes_per_replica == CPU_COUNT:
-        told[contract.ENV_CPU_REQUEST] = api.spec.compute.cpu
-    return [{"name": name, "value": value} for name, value in told.items()]
-
-
-def _resources(compute: Compute) -> JsonObject:
-    """No CPU limit: a throttled batch makes every request in it late."""
-    requests: JsonObject = {"cpu": compute.cpu}
-    limits: JsonObject = {}
-    if compute.mem is not None:
-        requests["memory"] = limits["memory"] = compute.mem
-    if compute.gpu:
-        limits[GPU] = str(compute.gpu)
-    return {"requests": requests, **({"limits": limits} if limits else {})}
