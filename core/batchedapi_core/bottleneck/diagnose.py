@@ -41,22 +41,17 @@ def saturated(e: BottleneckEvidence, standing: Kind | None) -> Finding | None:
         return None
     # Also while lanes are used as planned: the same replicas would serve more.
     larger = _larger(e, capacity, standing) if full else None
-    if larger is not None or not _short(e, capacity, standing):
+    if larger is not None:
         return larger
+    # While t(n) is not known, the lanes' time is all there is to tell by. Lanes that are used up
+    # show `ALL_BUSY` or little more: targets near it and beyond cannot be told from used up.
+    most = ALL_BUSY if capacity is None else 1.0
+    if _used(e, capacity) <= planned(e.target_utilization, standing, most=most):
+        return None
     if full:
         return _compute(e, capacity, _no_size_helps(e, capacity))
     below = f"mean {size(e.mean_size)} < max {e.max_batch_size}, so neither size nor interval helps"
     return _compute(e, capacity, below)
-
-
-def _short(e: BottleneckEvidence, capacity: float | None, standing: Kind | None) -> bool:
-    """Whether more arrives than was planned for.
-
-    While t(n) is not known, the lanes' time is all there is to tell by. Lanes that are used up show
-    `ALL_BUSY` or little more, so that targets near it and beyond cannot be told from used up.
-    """
-    most = ALL_BUSY if capacity is None else 1.0
-    return _used(e, capacity) > planned(e.target_utilization, standing, most=most)
 
 
 def _used(e: BottleneckEvidence, capacity: float | None) -> float:
@@ -99,9 +94,13 @@ def _larger(e: BottleneckEvidence, capacity: float | None, standing: Kind | None
 
 def _compute(e: BottleneckEvidence, capacity: float | None, why: str) -> Finding:
     served = "" if capacity is None else f" and {e.lanes:.0f} lanes serve {rate(capacity)}"
+    pods = max(1, len(e.pods))
+    replicas = max(pods + 1, math.ceil(pods * _used(e, capacity) / e.target_utilization))
     return Finding(
         Kind.COMPUTE,
-        f"{rate(e.arrival)} arrive{served}, busy {percent(e.busy)}: {why}; {_more(e, capacity)}",
+        f"{rate(e.arrival)} arrive{served}, busy {percent(e.busy)}: {why}; go from {pods} to"
+        f" {replicas} replicas, or give each more spec.compute and as many processesPerReplica or"
+        " threadsPerProcess as it can feed",
     )
 
 
@@ -114,15 +113,6 @@ def _no_size_helps(e: BottleneckEvidence, capacity: float | None) -> str:
     return (
         f"maxBatchSize {larger} for {e.max_batch_size} would serve"
         f" {percent(max(0.0, then / capacity - 1))} more{target}, a longer batchInterval nothing"
-    )
-
-
-def _more(e: BottleneckEvidence, capacity: float | None) -> str:
-    pods = max(1, len(e.pods))
-    replicas = max(pods + 1, math.ceil(pods * _used(e, capacity) / e.target_utilization))
-    return (
-        f"go from {pods} to {replicas} replicas, or give each more spec.compute and as many"
-        " processesPerReplica or threadsPerProcess as it can feed"
     )
 
 
@@ -141,7 +131,15 @@ def admission(e: BottleneckEvidence, standing: Kind | None) -> Finding | None:
     if late + crowded < limit(REJECTED, Kind.ADMISSION, standing):
         return None
     head = f"{percent(late + crowded)} of the rows are rejected while {_spare(e)}"
-    return Finding(Kind.ADMISSION, f"{head}: {_crowd(e) if crowded > late else _target(e)}")
+    if crowded <= late:
+        return Finding(Kind.ADMISSION, f"{head}: {_target(e)}")
+    most = e.replica_concurrency
+    change = "raise it" if most is None else f"raise it from {most} to {2 * most}"
+    return Finding(
+        Kind.ADMISSION,
+        f"{head}: more requests come at once than spec.overload.maxReplicaConcurrency lets in;"
+        f" {change}",
+    )
 
 
 def _spare(e: BottleneckEvidence) -> str:
@@ -150,12 +148,6 @@ def _spare(e: BottleneckEvidence) -> str:
     if capacity is None:
         return f"lanes are busy {percent(e.busy)}"
     return f"lanes use {percent(e.arrival / capacity)} of what they serve"
-
-
-def _crowd(e: BottleneckEvidence) -> str:
-    most = e.replica_concurrency
-    change = "raise it" if most is None else f"raise it from {most} to {2 * most}"
-    return f"more requests come at once than spec.overload.maxReplicaConcurrency lets in; {change}"
 
 
 def _target(e: BottleneckEvidence) -> str:
@@ -184,10 +176,12 @@ def outside(e: BottleneckEvidence, standing: Kind | None) -> Finding | None:
             f" raise spec.predictor.webProcesses from {e.web_processes} to {e.web_processes + 1},"
             " or let clients send a cheaper encoding (application/x-npy, gRPC)",
         )
-    elsewhere = _elsewhere(e)
-    if e.request_seconds is None or elsewhere < NOTICEABLE:
+    if e.request_seconds is None or e.queue_wait is None or e.sums.rows <= 0:
         return None
-    if elsewhere < limit(ELSEWHERE, Kind.UNKNOWN, standing) * e.request_seconds:
+    # The batch that the mean row travelled in takes sum(n t) / sum(n).
+    elsewhere = e.request_seconds - e.queue_wait - e.sums.row_seconds / e.sums.rows
+    least = limit(ELSEWHERE, Kind.UNKNOWN, standing) * e.request_seconds
+    if elsewhere < max(NOTICEABLE, least):
         return None
     head = (
         f"{ms(elsewhere)} of {ms(e.request_seconds)} of a request are spent neither queued nor in"
@@ -206,16 +200,6 @@ def outside(e: BottleneckEvidence, standing: Kind | None) -> Finding | None:
     )
 
 
-def _elsewhere(e: BottleneckEvidence) -> float:
-    """Mean seconds of a request outside of queue and batch; 0 where not known.
-
-    The batch that the mean row travelled in takes sum(n t) / sum(n).
-    """
-    if e.request_seconds is None or e.queue_wait is None or e.sums.rows <= 0:
-        return 0.0
-    return e.request_seconds - e.queue_wait - e.sums.row_seconds / e.sums.rows
-
-
 # The rule for pods of which one has too much to do while the others have not.
 
 UNEVEN: Final = 1.5  # times what the other pods have
@@ -232,40 +216,35 @@ def uneven(e: BottleneckEvidence, standing: Kind | None) -> Finding | None:
         return None
     times = limit(UNEVEN, Kind.SKEW, standing)
     fullest = max(pods, key=_rows)
+    # of what its lanes serve; of their time while t(n) is not known
+    capacity = e.capacity(e.max_batch_size)
+    used = _rows(fullest) * e.lanes / capacity if capacity else _busy(fullest)
     if (
         fullest.rows >= SIGNIFICANT
         and _rows(fullest) >= times * _rows(_others(pods, fullest))
-        and _used_by(e, fullest) >= limit(USED, Kind.SKEW, standing)
+        and used >= limit(USED, Kind.SKEW, standing)
     ):
-        return _more_rows(pods, fullest)
+        rows = sum(pod.rows for pod in pods)
+        lanes = sum(pod.lane_seconds for pod in pods)
+        return Finding(
+            Kind.SKEW,
+            f"{fullest.pod} gets {percent(fullest.rows / rows)} of the rows with"
+            f" {percent(fullest.lane_seconds / lanes)} of the lanes of {len(pods)} pods, and is"
+            f" busy {percent(_busy(fullest))}: a connection stays with its pod, so let clients open"
+            " more of them or renew them, or balance single requests in front of the Service",
+        )
     slowest = max(pods, key=_busy)
     others = _busy(_others(pods, slowest))
     if slowest.rows >= SIGNIFICANT and _busy(slowest) >= max(
         times * others, limit(BUSY, Kind.SKEW, standing)
     ):
-        return _slower(slowest, others)
+        return Finding(
+            Kind.SKEW,
+            f"{slowest.pod} is busy {percent(_busy(slowest))} and the other pods {percent(others)}"
+            " with no more rows: look at its node for slower or shared CPUs and GPUs, or delete the"
+            " pod to have it placed anew",
+        )
     return None
-
-
-def _more_rows(pods: list[PodLoad], fullest: PodLoad) -> Finding:
-    rows = sum(pod.rows for pod in pods)
-    lanes = sum(pod.lane_seconds for pod in pods)
-    return Finding(
-        Kind.SKEW,
-        f"{fullest.pod} gets {percent(fullest.rows / rows)} of the rows with"
-        f" {percent(fullest.lane_seconds / lanes)} of the lanes of {len(pods)} pods, and is busy"
-        f" {percent(_busy(fullest))}: a connection stays with its pod, so let clients open more of"
-        " them or renew them, or balance single requests in front of the Service",
-    )
-
-
-def _slower(slowest: PodLoad, others: float) -> Finding:
-    return Finding(
-        Kind.SKEW,
-        f"{slowest.pod} is busy {percent(_busy(slowest))} and the other pods {percent(others)} with"
-        " no more rows: look at its node for slower or shared CPUs and GPUs, or delete the pod to"
-        " have it placed anew",
-    )
 
 
 def _rows(pod: PodLoad) -> float:
@@ -275,12 +254,6 @@ def _rows(pod: PodLoad) -> float:
 
 def _busy(pod: PodLoad) -> float:
     return pod.batch_seconds / pod.lane_seconds
-
-
-def _used_by(e: BottleneckEvidence, pod: PodLoad) -> float:
-    """Share of what its lanes serve; of their time while t(n) is not known."""
-    capacity = e.capacity(e.max_batch_size)
-    return _rows(pod) * e.lanes / capacity if capacity else _busy(pod)
 
 
 def _others(pods: list[PodLoad], one: PodLoad) -> PodLoad:

@@ -54,8 +54,14 @@ def problem(root: type[BaseModel], detail: Any) -> str:
     if kind == REPEATED:
         return f"{place}[{detail['ctx']['index']}]: {message}"
     message = _EXPECTED.get(kind, message).removeprefix("Value error, ")
-    got = "" if ", got " in message else f", got {detail['input']!r:.100}"
-    return f"{place}: {message}{got}{_quotes(kind, detail['input'])}"
+    value = detail["input"]
+    got = "" if ", got " in message else f", got {value!r:.100}"
+    quotes = ""  # YAML reads some words without them as no words
+    if kind in {"enum", "string_type"} and isinstance(value, bool):
+        quotes = "; YAML takes On, Yes, Off and No for true and false: write the word in quotes"
+    elif kind == "string_type" and isinstance(value, int | float):
+        quotes = f'; write it in quotes: "{value}"'
+    return f"{place}: {message}{got}{quotes}"
 
 
 def place_of(parts: Sequence[str | int]) -> str:
@@ -66,20 +72,16 @@ def place_of(parts: Sequence[str | int]) -> str:
     return place.removeprefix(".")
 
 
-def _quotes(kind: str, value: object) -> str:
-    """YAML reads some words without quotes as no words."""
-    if kind in {"enum", "string_type"} and isinstance(value, bool):
-        return "; YAML takes On, Yes, Off and No for true and false: write the word in quotes"
-    if kind == "string_type" and isinstance(value, int | float):
-        return f'; write it in quotes: "{value}"'
-    return ""
-
-
 def _remedy(root: type[BaseModel], parts: Sequence[str | int]) -> str:
     """Which field may have been meant."""
     written = str(parts[-1])
-    here = list(fields_of(_model_at(root, parts[:-1])))
-    meant = [to_camel(written), *SPELLINGS.get(_snake(written), ())]
+    model: type[BaseModel] | None = root
+    for part in parts[:-1]:
+        if isinstance(part, str):
+            model = model_of(fields_of(model).get(part))
+    here = list(fields_of(model))
+    snake = "".join(f"_{c.lower()}" if c.isupper() else c for c in written).replace("-", "_")
+    meant = [to_camel(written), *SPELLINGS.get(snake, ())]
     for name in meant:
         if name in here and name != written:
             return f"did you mean {name}?"
@@ -93,10 +95,6 @@ def _remedy(root: type[BaseModel], parts: Sequence[str | int]) -> str:
         if len(places) == 1:
             return f"did you mean {places[0]}?"
     return f"see the reference of {contract.KIND} for the known ones"
-
-
-def _snake(name: str) -> str:
-    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).replace("-", "_")
 
 
 def fields_of(model: type[BaseModel] | None) -> dict[str, Any]:
@@ -113,14 +111,6 @@ def model_of(annotation: Any) -> type[BaseModel] | None:
         if candidate is not annotation and (inner := model_of(candidate)) is not None:
             return inner
     return None
-
-
-def _model_at(root: type[BaseModel], parts: Sequence[str | int]) -> type[BaseModel] | None:
-    model: type[BaseModel] | None = root
-    for part in parts:
-        if isinstance(part, str):
-            model = model_of(fields_of(model).get(part))
-    return model
 
 
 @functools.cache

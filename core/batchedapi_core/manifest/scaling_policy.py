@@ -37,7 +37,10 @@ def scaling_policy_of(api: BatchedAPI, said: InEffect = NOTHING_SAID) -> Scaling
     batching, scaling = api.spec.server_side_batching, api.spec.autoscaling
     threads = model_processes(api, said) * api.spec.predictor.threads_per_process
     lanes = said.lanes if said.lanes is not None and _are_calls(api, said.lanes) else threads
-    size = _written_size(api) if said.max_batch_size is None else said.max_batch_size
+    size = said.max_batch_size
+    if size is None:
+        written = batching.max_batch_size or contract.DEFAULT_BATCHED_MAX_BATCH_SIZE
+        size = written if batching.enabled else 1
     up, down = behaviors_of(scaling)
     return ScalingPolicy(
         kind=scaling.policy,
@@ -77,13 +80,6 @@ def model_processes(api: BatchedAPI, said: InEffect = NOTHING_SAID) -> int:
 
 def _are_calls(api: BatchedAPI, lanes: int) -> bool:
     return lanes >= api.spec.overload.max_replica_concurrency
-
-
-def _written_size(api: BatchedAPI) -> int:
-    batching = api.spec.server_side_batching
-    if not batching.enabled:
-        return 1
-    return batching.max_batch_size or contract.DEFAULT_BATCHED_MAX_BATCH_SIZE
 
 
 def _target_concurrency(

@@ -65,9 +65,6 @@ class _Collector:
             self._late += int((latencies > self._target).sum())
         self._latencies.append(latencies)
         self._answered += len(latencies)
-        self._count_batches(rows)
-
-    def _count_batches(self, rows: list[int]) -> None:
         counts = np.bincount(rows, minlength=len(self._batch_rows))
         counts[: len(self._batch_rows)] += self._batch_rows
         self._batch_rows = counts
@@ -202,7 +199,11 @@ def simulate(
         start, now = float(tick), tick + 1.0
         ready = [m for m in members.live() if m.ready_at <= start]
         _serve(members, ready, trace.arrivals(start, members.rng), start, collector)
-        members.all = [member for member in members.all if not _gone(member, now)]
+        members.all = [
+            member
+            for member in members.all
+            if not (member.removed or (member.stopping and member.replica.drained(now)))
+        ]
         live = members.live()
         collector.second(
             start, trace.rate(start), len(ready), live=len(live), paid=len(members.all)
@@ -249,10 +250,6 @@ def _serve(
             times[share].tolist(), None if rows is None else rows[share].tolist(), start + 1.0
         )
     collector.collect([member.replica for member in active])
-
-
-def _gone(member: _Member, now: float) -> bool:
-    return member.removed or (member.stopping and member.replica.drained(now))
 
 
 def _pods(live: list[_Member], now: float, lanes: int) -> tuple[SimulatedPod, ...]:
