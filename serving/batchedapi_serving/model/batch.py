@@ -8,7 +8,7 @@ import inspect
 import logging
 import re
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Never
 
 import numpy as np
@@ -217,7 +217,11 @@ class BatchRunner:
         if isinstance(error, ItemError):
             # Raised, not returned: of one row it is that row's answer; else find whose it is.
             if rows > 1:
-                return _raised_for_a_row(error)
+                # Status and message are for the rows of one request that are never run one by one;
+                # of half a surrogate no JSON can be made.
+                message = str(error.message).encode("utf-8", "replace").decode()
+                told = {"of_a_row": True, "status": error.status, "message": message}
+                return {"kind": "error", "error": "raised ItemError", "oom": False, **told}, ()
             answer, buffers = item_frame([error_item(error)])
             return {**answer, "raised": True}, buffers
         text = "".join(traceback.format_exception(error))
@@ -242,13 +246,6 @@ def _unfit(method: str, why: str) -> Result:
 
 def _error(text: str, *, oom: bool = False) -> Result:
     return {"kind": "error", "error": text, "oom": oom}, ()
-
-
-def _raised_for_a_row(error: ItemError) -> Result:
-    """Status and message are for the rows of one request that are never run one by one."""
-    message = str(error.message).encode("utf-8", "replace").decode()  # of half a surrogate no JSON
-    facts = {"of_a_row": True, "status": error.status, "message": message}
-    return {"kind": "error", "error": "raised ItemError", "oom": False, **facts}, ()
 
 
 def _splitter(method: MethodSpec) -> Callable[[Any, Meta], Result]:
@@ -300,20 +297,13 @@ def device_lost(error: BaseException) -> BaseException | None:
 
     Other errors of a device, such as a launch with arguments that a row asked for, pass.
     """
-    says = (link for link in _chain(error) if _is_of_device(link) and _LOST.search(str(link)))
-    return next(says, None)
-
-
-def _is_of_device(error: BaseException) -> bool:
-    if any(kind.__module__.partition(".")[0] in _FRAMEWORKS for kind in type(error).__mro__):
-        return True
-    return isinstance(error, RuntimeError | OSError) and _BUILTIN.match(str(error)) is not None
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
     link: BaseException | None = error
     for _ in range(_LONGEST_CHAIN):
         if link is None:
-            return
-        yield link
+            break
+        own = any(kind.__module__.partition(".")[0] in _FRAMEWORKS for kind in type(link).__mro__)
+        builtin = isinstance(link, RuntimeError | OSError) and _BUILTIN.match(str(link)) is not None
+        if (own or builtin) and _LOST.search(str(link)):
+            return link
         link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+    return None

@@ -85,10 +85,12 @@ def start_predictor(predictor_class: type, config: dict[str, Any], context: Cont
         ) from error
     except Exception as error:  # user code: anything may be raised
         log.error("predictor init failed", extra={"traceback": traceback.format_exc()})  # noqa: TRY400 - one event with facts
+        file = getattr(sys.modules.get(predictor_class.__module__), "__file__", None)
+        folder = Path(file or os.devnull).parent
         raise LoadError(
             "InitFailed",
             f"{predictor_class.__name__}(config, context) raised {_last_line(error)}"
-            f"{_place(error, [_folder_of(predictor_class)])}{_signature_remedy(predictor_class)}",
+            f"{_place(error, [folder])}{_signature_remedy(predictor_class)}",
         ) from error
 
 
@@ -100,11 +102,6 @@ def _signature_remedy(predictor_class: type) -> str:
     except ValueError:  # written in C
         pass
     return ""
-
-
-def _folder_of(predictor_class: type) -> Path:
-    file = getattr(sys.modules.get(predictor_class.__module__), "__file__", None)
-    return Path(file or os.devnull).parent
 
 
 def _place(error: Exception, folders: Sequence[Path]) -> str:
@@ -154,7 +151,13 @@ def served_methods(predictor_class: type, settings: ReplicaSettings) -> list[Met
             )
         if spec is not None:
             effective = _effective(predictor_class, spec, settings.of_method(name))
-            _check_call(predictor_class, effective)
+            problem = (
+                "yields its answer; collect it and return it whole"
+                if yields(predictor_class, name)
+                else call_problem(predictor_class, name, batched=effective.batched)
+            )
+            if problem is not None:
+                raise _failed(predictor_class, name, problem)
             specs.append(effective)
     _check_all(predictor_class, specs)
     return _one_by_one(specs, settings)
@@ -201,16 +204,6 @@ def _with_batching(predictor_class: type, spec: MethodSpec, settings: MethodSett
             )
         spec = dataclasses.replace(spec, batched=True)
     return dataclasses.replace(spec, max_batch_size=size or spec.max_batch_size)
-
-
-def _check_call(predictor_class: type, spec: MethodSpec) -> None:
-    if yields(predictor_class, spec.name):
-        raise _failed(
-            predictor_class, spec.name, "yields its answer; collect it and return it whole"
-        )
-    problem = call_problem(predictor_class, spec.name, batched=spec.batched)
-    if problem is not None:
-        raise _failed(predictor_class, spec.name, problem)
 
 
 def _check_all(predictor_class: type, specs: Sequence[MethodSpec]) -> None:

@@ -40,7 +40,11 @@ def run_model(settings: ReplicaSettings, worker_index: int) -> int:
         return 1
     log.info("model loaded", extra={"seconds": round(time.monotonic() - started, 3)})
     freeze_heap()
-    _tell_loaded()
+    # the supervisor starts the next model process, and times the start of this one
+    descriptor = os.environ.pop(LOADED_DESCRIPTOR, None)
+    if descriptor is not None:
+        os.write(int(descriptor), b"\n")
+        os.close(int(descriptor))
     hello = {
         "worker_index": worker_index,
         "pid": os.getpid(),
@@ -100,11 +104,3 @@ def load(
             timings[method.name] = found.timings
     submitter.local = None
     return runner, methods, timings
-
-
-def _tell_loaded() -> None:
-    """Let the supervisor start the next model process, and time the start of this one."""
-    descriptor = os.environ.pop(LOADED_DESCRIPTOR, None)
-    if descriptor is not None:
-        os.write(int(descriptor), b"\n")
-        os.close(int(descriptor))

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
-from batchedapi_serving.codecs import Codec, Collated, Encoded, Results, codec_for
+from batchedapi_serving.codecs import Codec, Collated, Results, codec_for
 from batchedapi_serving.codecs.submits import answered_rows, rows_frame, submitted_rows
 from batchedapi_serving.errors import ServingError
 from batchedapi_serving.ipc.frames import Meta, Payload
@@ -73,25 +73,21 @@ class LocalAnswers:
         codec = self._codecs[meta["method"]]
         try:
             encoded = submitted_rows(codec, meta, payload)
-            results = await self._results(codec, encoded)
+            rows, shapes = encoded.rows, set(encoded.shapes or ())
+            if codec.method.batched and len(shapes) <= 1:
+                results = await self._run(codec, codec.collate([encoded.payload]), rows)
+            else:  # calls and rows of different shapes run one by one
+                parts = (codec.part(encoded.payload, i, i + 1) for i in range(rows))
+                first, *others = [
+                    await self._run(codec, codec.collate([part]), 1) for part in parts
+                ]
+                results = first.joined(0, 1, [(other, 0, 1) for other in others])
         except ServingError as error:
             return {"kind": "error", "status": error.status, "error": str(error)}, b""
         except _FailedError as error:
             return error.meta, b""
-        answer, buffers = results.to_frame(0, encoded.rows)
+        answer, buffers = results.to_frame(0, rows)
         return answer, b"".join(buffers)
-
-    async def _results(self, codec: Codec, encoded: Encoded) -> Results:
-        """Calls and rows of different shapes run one by one, others together."""
-        rows, payload = encoded.rows, encoded.payload
-        if codec.method.batched and len(set(encoded.shapes or ())) <= 1:
-            return await self._run(codec, codec.collate([payload]), rows)
-        parts = [
-            await self._run(codec, codec.collate([codec.part(payload, i, i + 1)]), 1)
-            for i in range(rows)
-        ]
-        first, *others = parts
-        return first.joined(0, 1, [(part, 0, 1) for part in others])
 
     async def _run(self, codec: Codec, batch: Collated, rows: int) -> Results:
         method = codec.method

@@ -152,17 +152,12 @@ def _check(method: MethodSpec, meta: Meta, answer: Meta) -> None:
     if answer.get("oom"):
         reason = "OutOfMemory"
         what += "; a smaller maxBatchSize may fit"
-    given = f" ({_shapes(method, meta)})" if method.inputs else ""
-    raise LoadError(
-        reason, f"{method.name} with a warm-up batch of {meta['rows']} rows{given} {what}"
-    )
-
-
-def _shapes(method: MethodSpec, meta: Meta) -> str:
-    """The arrays that the method was given, in words."""
     shown = []
     for name, tensor in method.inputs.items():
         shape = [max(meta["lengths"][n]) if isinstance(n, str) else n for n in tensor.shape]
         shape.insert(method.batch_dim[0], meta["rows"])
         shown.append(f"{'' if method.single_input else name + ' '}{tensor.dtype} of shape {shape}")
-    return ", ".join(shown)
+    given = f" ({', '.join(shown)})" if shown else ""
+    raise LoadError(
+        reason, f"{method.name} with a warm-up batch of {meta['rows']} rows{given} {what}"
+    )
