@@ -167,9 +167,15 @@ class Store:
             if key is not None and self._is_child(resource, key, body):
                 child = ChildView.of(body)
                 listed_of[key][child.name] = child.fingerprint
-        return {
-            key for key in self._apis if self._fingerprints(resource, key) != listed_of.get(key, {})
-        }
+        if resource is DEPLOYMENTS:
+            children = ((key, one.child) for key, one in self._deployments.items())
+            known = {key: {child.name: child.fingerprint} for key, child in children}
+        else:
+            known = {
+                key: {name: print_ for (kind, name), print_ in others.items() if kind is resource}
+                for key, others in self._others.items()
+            }
+        return {key for key in self._apis if known.get(key, {}) != listed_of.get(key, {})}
 
     def _is_child(self, resource: Resource, key: ObjectKey, body: JsonObject) -> bool:
         """The label alone makes nothing a child: anybody may put it on theirs."""
@@ -185,13 +191,6 @@ class Store:
             return False  # one that is known may have been robbed of its owner: that is news
         self._others[key][resource, child.name] = child.fingerprint
         return before != child.fingerprint
-
-    def _fingerprints(self, resource: Resource, key: ObjectKey) -> dict[str, str]:
-        if resource is DEPLOYMENTS:
-            child = self._deployments[key].child if key in self._deployments else None
-            return {} if child is None else {child.name: child.fingerprint}
-        others = self._others.get(key, {})
-        return {name: print_ for (kind, name), print_ in others.items() if kind is resource}
 
     def remove_deployment(self, key: ObjectKey, name: str) -> None:
         """Forget a Deployment."""

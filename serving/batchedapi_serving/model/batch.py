@@ -70,13 +70,29 @@ _PROBED: Final = "failed, and so did a warm-up batch"
 class _Served:
     """One method, and what is known of its batches before there are any."""
 
-    __slots__ = ("arguments", "call", "method", "split")
+    __slots__ = ("_frame", "arguments", "call", "method")
 
     def __init__(self, predictor: Any, method: MethodSpec) -> None:
         self.call: Callable[..., Any] = getattr(predictor, method.name)
         self.arguments: Arguments = arguments_of(method)
         self.method = method
-        self.split: Callable[[Any, Meta], Result] = _splitter(method)
+        self._frame: Callable[[Any, Meta], Result]
+        if not method.batched:
+            self._frame = split_call
+        elif not method.inputs:
+            self._frame = split_items
+        else:
+            self._frame = TensorSplitter(method).split
+
+    def split(self, answer: Any, meta: Meta) -> Result:
+        """The frame of what a batch was answered.
+
+        Raises:
+            PredictorError: it cannot be framed.
+        """
+        if type(answer) not in _WHOLE:
+            _check_whole(self.method, answer)
+        return self._frame(answer, meta)
 
     def item(self, answer: Any) -> Item:
         """One answer of several that are asked for one by one."""
@@ -246,24 +262,6 @@ def _unfit(method: str, why: str) -> Result:
 
 def _error(text: str, *, oom: bool = False) -> Result:
     return {"kind": "error", "error": text, "oom": oom}, ()
-
-
-def _splitter(method: MethodSpec) -> Callable[[Any, Meta], Result]:
-    """What frames the answers of one method; it raises PredictorError for what cannot be framed."""
-    split: Callable[[Any, Meta], Result]
-    if not method.batched:
-        split = split_call
-    elif not method.inputs:
-        split = split_items
-    else:
-        split = TensorSplitter(method).split
-
-    def checked(answer: Any, meta: Meta) -> Result:
-        if type(answer) not in _WHOLE:
-            _check_whole(method, answer)
-        return split(answer, meta)
-
-    return checked
 
 
 def _check_whole(method: MethodSpec, answer: Any) -> None:
