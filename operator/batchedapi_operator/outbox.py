@@ -37,7 +37,8 @@ EVENTS_AT_ONCE: Final = 4
 """An apiserver that is caught up with has better to do."""
 LONGEST_SLEEP: Final = 5.0
 _NEXT_TO_NOTHING: Final = 1e-6
-"""Of a token: what rounding leaves missing is not waited for."""
+"""Of a token or a second: what rounding leaves missing is not waited for. A timer for it is over
+before the clock shows it, again and again."""
 
 RECONCILER_STATUS: Final = f"status of {contract.FIELD_MANAGER}"
 AUTOSCALER_STATUS: Final = f"status of {contract.AUTOSCALER_FIELD_MANAGER}"
@@ -295,4 +296,4 @@ class Outbox:
         wait = box.rests_until - now
         if lane is _Lane.STATUSES:
             wait = max(wait, self._all.missing(now, self._under_way[lane]), box.bucket.missing(now))
-        return max(0.0, wait)
+        return wait if wait > _NEXT_TO_NOTHING else 0.0

@@ -260,6 +260,22 @@ async def test_a_refused_write_is_tried_again_ever_more_slowly_and_alone() -> No
     assert ["good"] == sent.texts
 
 
+async def test_a_rest_is_over_when_the_clock_is_next_to_its_end() -> None:
+    """A timer may be over by less than the clock can tell: that must not be a loop without end."""
+    sent, now = Sent(), 100.0
+    sent.error = ApplyError("later", 503)
+    outbox = Outbox(monotonic=lambda: now)
+    outbox.put(KEY, REPLICAS, sent.word("three"))
+    address = outbox.take(now)
+    assert address is not None
+    await outbox.deliver(address)
+
+    end = outbox._boxes[address].rests_until
+
+    assert outbox.take(end - 1e-3) is None
+    assert address == outbox.take(end - 1e-9)
+
+
 @pytest.mark.parametrize(
     "error",
     [
