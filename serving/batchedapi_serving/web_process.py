@@ -122,18 +122,6 @@ class ControlLine:
         self._control.send(json.dumps(message).encode() + b"\n")
 
 
-def _maybe_recording(
-    engine: Engine, settings: ReplicaSettings
-) -> tuple[Engine, Callable[[], None]]:
-    """The engine itself, unless arrivals are recorded; and what to call once nobody comes to it."""
-    if settings.recording is None:
-        return engine, lambda: None
-    from batchedapi_serving.recording.engine import recording_engine  # noqa: PLC0415 - seldom asked for
-
-    recording = recording_engine(engine, settings.recording)
-    return (engine, lambda: None) if recording is None else (recording, recording.close)
-
-
 @contextlib.asynccontextmanager
 async def _queue_elsewhere(settings: ReplicaSettings) -> AsyncIterator[Backend]:
     """The engine forwards to process 0."""
@@ -154,7 +142,14 @@ async def queue_here(
     loop = asyncio.get_running_loop()
     recorder = Recorder(memory)
     dispatcher = Dispatcher(settings, recorder, loop, line)
-    engine, close_engine = _maybe_recording(dispatcher, settings)
+    engine: Engine = dispatcher
+    close_engine = _nothing
+    if settings.recording is not None:
+        from batchedapi_serving.recording.engine import recording_engine  # noqa: PLC0415 - seldom asked for
+
+        recording = recording_engine(dispatcher, settings.recording)
+        if recording is not None:
+            engine, close_engine = recording, recording.close
     further = EngineServer(engine, recorder.answered)
     line.on_ready = further.ready
     settings.lanes_path.unlink(missing_ok=True)
@@ -179,8 +174,19 @@ async def queue_here(
 class _Server(uvicorn.Server):
     """uvicorn without its own signal handlers: here SIGTERM begins a drain."""
 
-    def __init__(self, config: uvicorn.Config, memory: slots.Memory) -> None:
-        super().__init__(config)
+    def __init__(self, frontend: Frontend, memory: slots.Memory) -> None:
+        super().__init__(
+            uvicorn.Config(
+                create_app(frontend),
+                http=protocol_of(frontend),  # type: ignore[arg-type]  # a factory, as uvicorn calls it
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                backlog=_BACKLOG,
+                server_header=False,
+            )
+        )
         self._memory = memory
 
     @contextlib.contextmanager
@@ -209,18 +215,15 @@ def run_web(
         control: To the supervisor: one JSON object a line.
         index: Which web process this is; the queue is in number 0.
     """
-    connections = _connections(settings, grpc=index == 0 and settings.grpc_port is not None)
-    uvloop.run(_serve(settings, listener, control, index, connections))
-
-
-def _connections(settings: ReplicaSettings, *, grpc: bool) -> int:
-    """Most connections of a kind, with as many descriptors as this process is allowed to have."""
+    # As many descriptors as this process is allowed to have.
+    grpc = index == 0 and settings.grpc_port is not None
     some, all_of_them = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = descriptors_wanted(settings.max_concurrency, grpc=grpc)
     if some < wanted:
         some = wanted if all_of_them == resource.RLIM_INFINITY else min(wanted, all_of_them)
         resource.setrlimit(resource.RLIMIT_NOFILE, (some, all_of_them))
-    return most_connections(some, settings.max_concurrency, grpc=grpc)
+    connections = most_connections(some, settings.max_concurrency, grpc=grpc)
+    uvloop.run(_serve(settings, listener, control, index, connections))
 
 
 async def _serve(
@@ -236,13 +239,19 @@ async def _serve(
     queue = queue_here(settings, memory, line) if index == 0 else _queue_elsewhere(settings)
     async with queue as backend:
         frontend = Frontend(settings, backend.engine, backend.answered, connections)
-        server = _Server(_config(frontend), memory)
+        server = _Server(frontend, memory)
         end_with_parent(control, loop)
         stop_grpc = await _start_grpc(settings, frontend) if index == 0 else None
         stop = _Stop(settings, frontend, backend, server, stop_grpc)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.begin)
-        sweep = _sweep(memory, index, backend)
+        replaced = memory[slots.WEB_CPU + index]  # what the one that this replaces had used
+
+        def sweep() -> None:
+            memory[slots.BEAT + index] = time.monotonic()  # this loop runs
+            memory[slots.WEB_CPU + index] = replaced + time.process_time()
+            backend.sweep()
+
         watch = essential("watch of connections", frontend.watch(server.server_state, sweep))
         freeze_heap()
         if memory[slots.READY] or index > 0:
@@ -267,30 +276,6 @@ async def _methods_known(backend: Backend, server: uvicorn.Server, *, others_acc
             await asyncio.wait_for(backend.known.wait(), _LOOK_SECONDS)
             return
         waited += _LOOK_SECONDS
-
-
-def _config(frontend: Frontend) -> uvicorn.Config:
-    return uvicorn.Config(
-        create_app(frontend),
-        http=protocol_of(frontend),  # type: ignore[arg-type]  # a factory, as uvicorn calls it
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        backlog=_BACKLOG,
-        server_header=False,
-    )
-
-
-def _sweep(memory: slots.Memory, index: int, backend: Backend) -> Callable[[], None]:
-    replaced = memory[slots.WEB_CPU + index]
-
-    def sweep() -> None:
-        memory[slots.BEAT + index] = time.monotonic()  # this loop runs
-        memory[slots.WEB_CPU + index] = replaced + time.process_time()
-        backend.sweep()
-
-    return sweep
 
 
 async def _start_grpc(settings: ReplicaSettings, frontend: Frontend) -> StopGrpc | None:

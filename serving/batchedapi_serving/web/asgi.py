@@ -72,8 +72,24 @@ def start_cycle(
         keep_alive: False closes the connection after the response.
         on_response: Called when the response is complete.
     """
+    text = request.path.decode("latin-1")
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.0" if request.old else "1.1",
+        "method": request.method.decode("ascii"),
+        "scheme": "http",
+        "path": urllib.parse.unquote(text) if "%" in text else text,
+        "raw_path": request.path,
+        "query_string": request.query,
+        "root_path": "",
+        "headers": request.headers,
+        "server": get_local_addr(transport),
+        "client": get_remote_addr(transport),
+        "state": {"request_id": request.options.request_id},
+    }
     cycle = RequestResponseCycle(
-        scope=_scope(request, transport),  # type: ignore[arg-type]  # a plain dict
+        scope=scope,  # type: ignore[arg-type]  # a plain dict
         transport=transport,
         flow=flow,
         logger=log,
@@ -92,25 +108,6 @@ def start_cycle(
     task.add_done_callback(state.tasks.discard)
     state.tasks.add(task)
     return cycle
-
-
-def _scope(request: ParsedRequest, transport: Any) -> dict[str, Any]:
-    text = request.path.decode("latin-1")
-    return {
-        "type": "http",
-        "asgi": {"version": "3.0", "spec_version": "2.3"},
-        "http_version": "1.0" if request.old else "1.1",
-        "method": request.method.decode("ascii"),
-        "scheme": "http",
-        "path": urllib.parse.unquote(text) if "%" in text else text,
-        "raw_path": request.path,
-        "query_string": request.query,
-        "root_path": "",
-        "headers": request.headers,
-        "server": get_local_addr(transport),
-        "client": get_remote_addr(transport),
-        "state": {"request_id": request.options.request_id},
-    }
 
 
 def create_app(frontend: Frontend) -> Any:
@@ -143,17 +140,14 @@ def create_app(frontend: Frontend) -> Any:
             answer = _problem(request, error)
         return _response(request, answer)
 
-    async def http_error(request: Request, error: Exception) -> Response:
-        return _response(request, _http_problem(request, error), _headers_of(error))
-
     for path in dict.fromkeys(_prediction_templates(settings)):
         app.add_api_route(path, not_served, methods=["POST"], include_in_schema=False)
     for path in METADATA_PATHS:
         app.add_api_route(path, metadata, methods=["GET"], include_in_schema=False)
     document_routes(app, frontend)
     serve_docs(app)
-    app.add_exception_handler(HTTPException, http_error)
-    app.add_exception_handler(Exception, http_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _http_error)
     return _Outermost(app, frontend)
 
 
@@ -202,7 +196,8 @@ def _no_such_route(path: str) -> NoSuchRouteError:
     return NoSuchRouteError(f"no route {path}; POST to {contract.PATH_PREDICT}, or see /docs")
 
 
-def _http_problem(request: Request, error: Exception) -> Answer:
+async def _http_error(request: Request, error: Exception) -> Response:
+    """The answer to what FastAPI refuses by itself, and to a bug of ours."""
     status = error.status_code if isinstance(error, HTTPException) else ServingError.status
     path = request.scope["path"]
     problem: ServingError
@@ -214,16 +209,13 @@ def _http_problem(request: Request, error: Exception) -> Answer:
         problem = ServingError(f"{path}: {error.detail}")
     else:
         problem = ServingError(f"{path}: a bug of the server; its log has the details")
-    return _problem(request, problem)
-
-
-def _headers_of(error: Exception) -> dict[str, str]:
     found = (isinstance(error, HTTPException) and error.headers) or {}
-    return {
+    headers = {
         name.lower(): "GET, HEAD" if value == "GET" else value
         for name, value in found.items()
         if name.lower() in _HEADERS
     }
+    return _response(request, _problem(request, problem), headers)
 
 
 class _Outermost:

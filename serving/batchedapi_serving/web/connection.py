@@ -148,7 +148,10 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes of requests."""
         if self._deaf:
-            self._drop(data)
+            if self._lingers:  # nothing is taken, but the client may not send without end
+                self._dropped += len(data)
+                if self._dropped > LINGER_BYTES:
+                    self._transport.abort()
             return
         parser = self._parser
         requests = parser.feed(data)
@@ -165,13 +168,6 @@ class Connection(asyncio.Protocol):
             self._refuse(parser.error)
         elif parser.awaiting is not None:
             self._incomplete(parser.awaiting)
-
-    def _drop(self, data: bytes) -> None:
-        """Nothing more is taken; a client that lingers may not send without end."""
-        if self._lingers:
-            self._dropped += len(data)
-            if self._dropped > LINGER_BYTES:
-                self._transport.abort()
 
     def _incomplete(self, part: str) -> None:
         """A request has begun and not ended: its limits in time run, and its bytes count."""
@@ -280,7 +276,10 @@ class Connection(asyncio.Protocol):
         self._path = request.path
         self._named = self._request_id = request.options.request_id
         if len(request.body) > UNCOUNTED_BYTES and not self._held.answering(len(request.body)):
-            self._answer_problem(self._frontend.bodies.error())
+            error = self._frontend.bodies.error()
+            self._frontend.answered(error.status)
+            wire = wire_of_path(self._path.decode("latin-1"))
+            self.deliver(problem_on(wire, error, self.request_id()))
             return
         route: Route | None = None
         if request.method == b"POST":
@@ -289,13 +288,20 @@ class Connection(asyncio.Protocol):
         if route is not None:
             self._predict(request, route)
         else:
-            self._run_app(request)
+            self._cycle = start_cycle(
+                request,
+                config=self._config,
+                state=self._state,
+                transport=self._transport,
+                flow=self._flow,
+                keep_alive=self._stays_open() and not request.old,
+                on_response=self._app_answered,
+            )
 
-    def _answer_problem(self, error: ServingError) -> None:
-        """The answer to a request that is not looked at."""
-        self._frontend.answered(error.status)
-        wire = wire_of_path(self._path.decode("latin-1"))
-        self.deliver(problem_on(wire, error, self.request_id()))
+    def _app_answered(self) -> None:
+        """To a request that is no prediction."""
+        cycle, self._cycle = self._cycle, None
+        self._answered(stays_open=cycle is not None and cycle.keep_alive)
 
     def _predict(self, request: Request, route: Route) -> None:
         engine, options = self._frontend.engine, request.options
@@ -423,20 +429,3 @@ class Connection(asyncio.Protocol):
         self._transport.write(render(answer, self._frontend.date, CLOSES, request_id))
         # Closing with unread bytes would reset the connection, and with it maybe the answer.
         self._transport.write_eof()
-
-    # ------------------------------------------------------------ everything but predictions
-
-    def _run_app(self, request: Request) -> None:
-        self._cycle = start_cycle(
-            request,
-            config=self._config,
-            state=self._state,
-            transport=self._transport,
-            flow=self._flow,
-            keep_alive=self._stays_open() and not request.old,
-            on_response=self._app_answered,
-        )
-
-    def _app_answered(self) -> None:
-        cycle, self._cycle = self._cycle, None
-        self._answered(stays_open=cycle is not None and cycle.keep_alive)

@@ -297,17 +297,13 @@ class LargeBodies:
                 self._begin(request, (frame,))
                 return
         if self._bodies:
-            request = self._next_body()
+            now, oldest = asyncio.get_running_loop().time(), self._bodies[0]
+            since = now if self._passed_since is None else self._passed_since
+            lengths = [len(request.body) for request in self._bodies]
+            request = self._bodies.pop(next_of(lengths, now - since, oldest.timeout))
+            self._passed_since = None if request is oldest else since
             body, request.body = request.body, b""
             self._begin(request, (encode_frame(question(request), (), len(body)), body))
-
-    def _next_body(self) -> LargeRequest:
-        now, oldest = asyncio.get_running_loop().time(), self._bodies[0]
-        since = now if self._passed_since is None else self._passed_since
-        lengths = [len(request.body) for request in self._bodies]
-        request = self._bodies.pop(next_of(lengths, now - since, oldest.timeout))
-        self._passed_since = None if request is oldest else since
-        return request
 
     def _begin(self, request: LargeRequest, pieces: Sequence[bytes]) -> None:
         self._active = request
@@ -334,13 +330,6 @@ class LargeBodies:
         request = self._active
         if request is None or self._late is None:
             raise BrokenFrameError("nothing was asked")
-        self._taken(request, meta, payload)
-        self._active = None
-        self._late.cancel()
-        self._backoff.reset()
-        self._go_on()
-
-    def _taken(self, request: LargeRequest, meta: Meta, payload: bytes) -> None:
         if "status" in meta:
             headers = tuple((k.encode("latin-1"), v.encode("latin-1")) for k, v in meta["headers"])
             content_type = meta["content_type"].encode("latin-1")
@@ -355,6 +344,10 @@ class LargeBodies:
         else:
             self._inside.add(request)
             self._queue(request, meta, payload)
+        self._active = None
+        self._late.cancel()
+        self._backoff.reset()
+        self._go_on()
 
     def _queue(self, request: LargeRequest, meta: Meta, payload: bytes) -> None:
         """Its rows are here."""

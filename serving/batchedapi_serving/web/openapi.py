@@ -292,18 +292,12 @@ def _paths(frontend: Frontend) -> dict[str, Any]:
             continue  # no default: the path answers 404
         method = None if name is None else engine.methods.get(name)
         paths[path] = {"post": _prediction(method, route)}
-    for path in _metadata_paths(frontend):
-        paths.setdefault(path, {})["get"] = _metadata(path)
+    served = [model.name for model in models(frontend.settings.name, engine.methods)]
+    for template in METADATA_PATHS:
+        for model in served if "{model}" in template else [""]:
+            path = template.format(model=model, version=MODEL_VERSION)
+            paths.setdefault(path, {})["get"] = _metadata(path)
     return paths
-
-
-def _metadata_paths(frontend: Frontend) -> list[str]:
-    served = [model.name for model in models(frontend.settings.name, frontend.engine.methods)]
-    return [
-        template.format(model=model, version=MODEL_VERSION)
-        for template in METADATA_PATHS
-        for model in (served if "{model}" in template else [""])
-    ]
 
 
 def _metadata(path: str) -> dict[str, Any]:

@@ -60,24 +60,16 @@ def options_of(headers: Iterable[tuple[bytes, bytes]]) -> Options:
             if value.isdigit() and len(value) <= _LONGEST_TIMEOUT and int(value) > 0:
                 timeout = int(value) / 1000
             else:
-                refusal = _bad_timeout(value)
+                refusal = MalformedError(
+                    "header X-Request-Timeout-Ms: expected whole milliseconds, 1 or more and at"
+                    f" most {_LONGEST_TIMEOUT} digits, got {value[:20].decode('latin-1')!r}"
+                )
         elif name == ENCODING and value.lower() not in (b"", b"identity"):
-            refusal = _encoded(value)
+            refusal = UnsupportedTypeError(
+                "header Content-Encoding: nothing is decompressed here, got"
+                f" {value[:20].decode('latin-1')!r}; send the body as it is"
+            )
     return Options(request_id, timeout, refusal)
-
-
-def _bad_timeout(value: bytes) -> MalformedError:
-    return MalformedError(
-        "header X-Request-Timeout-Ms: expected whole milliseconds, 1 or more and at most"
-        f" {_LONGEST_TIMEOUT} digits, got {value[:20].decode('latin-1')!r}"
-    )
-
-
-def _encoded(value: bytes) -> UnsupportedTypeError:
-    return UnsupportedTypeError(
-        "header Content-Encoding: nothing is decompressed here, got"
-        f" {value[:20].decode('latin-1')!r}; send the body as it is"
-    )
 
 
 NO_OPTIONS: Final = Options()
@@ -180,7 +172,10 @@ class RequestParser:
             if between and len(data) == repeat.size and data.startswith(repeat.head):
                 body = data[len(repeat.head) :]
             elif between and data == repeat.head:
-                self._await_body_of(repeat)
+                # It came once more, and is parsed only if its body comes in pieces.
+                self._unparsed, self.awaiting = True, BODY
+                self.target, self._headers = repeat.target, repeat.headers
+                self.body_bytes, self.wants_continue = 0, False
                 return ()
             elif self._unparsed:
                 self._unparsed, self.awaiting, between = False, None, True
@@ -205,12 +200,6 @@ class RequestParser:
         self._head = data if head_alone and not self.wants_continue else b""
         complete, self._complete = self._complete, []  # what was answered is not held here
         return complete
-
-    def _await_body_of(self, repeat: Repeat) -> None:
-        """The head came once more, and is parsed only if its body comes in pieces."""
-        self._unparsed, self.awaiting = True, BODY
-        self.target, self._headers = repeat.target, repeat.headers
-        self.body_bytes, self.wants_continue = 0, False
 
     def _parse(self, data: bytes) -> None:
         try:
@@ -347,8 +336,14 @@ class RequestParser:
     def _read_more(self) -> None:
         for name, value in self._headers:
             if name == b"transfer-encoding":
-                if value.lower() != b"chunked":
-                    raise _unknown_coding(value)
+                coding = value.lower()
+                if set(coding.replace(b" ", b"").split(b",")) != {b"chunked"}:
+                    raise UnsupportedCodingError(
+                        "header Transfer-Encoding: nothing is decompressed here, got"
+                        f" {value[:20].decode('latin-1')!r}; send the body as it is, or chunked"
+                    )
+                if coding != b"chunked":
+                    raise MalformedError("header Transfer-Encoding: expected chunked once")
                 if self._old:
                     raise MalformedError("header Transfer-Encoding: expected none in HTTP/1.0")
             elif name == b"expect" and value.lower() == b"100-continue":
@@ -404,15 +399,6 @@ class RequestParser:
         return TooLargeError(
             f"body: expected at most {self._limits.body} bytes (overload.maxBodySize), got more"
         )
-
-
-def _unknown_coding(value: bytes) -> ServingError:
-    if set(value.lower().replace(b" ", b"").split(b",")) == {b"chunked"}:
-        return MalformedError("header Transfer-Encoding: expected chunked once")
-    return UnsupportedCodingError(
-        "header Transfer-Encoding: nothing is decompressed here, got"
-        f" {value[:20].decode('latin-1')!r}; send the body as it is, or chunked"
-    )
 
 
 def _origin_form(target: bytes) -> bytes:

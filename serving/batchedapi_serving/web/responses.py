@@ -84,18 +84,13 @@ def finished_error(answer: Answer, path: str, request_id: str) -> Answer:
     """An error as it goes out: with its id, which a line in the log has too if it is our fault."""
     answer = named(answer, request_id)
     if answer.status >= _SERVER_ERROR:
-        _log_failure(answer, path, request_id)
+        level = logging.DEBUG if answer.status in _EXPECTED else logging.ERROR
+        if log.isEnabledFor(level):
+            facts = {
+                "status": answer.status,
+                "path": path,
+                "request_id": request_id,
+                "answer": answer.body[:_SHOWN].decode("utf-8", "replace"),
+            }
+            log.log(level, "request failed", extra=facts)
     return answer
-
-
-def _log_failure(answer: Answer, path: str, request_id: str) -> None:
-    """One line, so that a quoted id leads to the reason."""
-    level = logging.DEBUG if answer.status in _EXPECTED else logging.ERROR
-    if log.isEnabledFor(level):
-        facts = {
-            "status": answer.status,
-            "path": path,
-            "request_id": request_id,
-            "answer": answer.body[:_SHOWN].decode("utf-8", "replace"),
-        }
-        log.log(level, "request failed", extra=facts)

@@ -1,6 +1,6 @@
 """Which paths there are: of predictions, in one table, and of metadata."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from batchedapi_core import contract
@@ -47,22 +47,16 @@ def prediction_routes(settings: ReplicaSettings, methods: Iterable[str]) -> dict
     Where two routes have one path (an endpoint may be anything) the first of this order is served:
     `/predict`, `/<name>`, the endpoint, the protocols.
     """
-    table: dict[str, Route] = {}
-    for path, route in _all_routes(settings, tuple(methods)):
-        table.setdefault(path, route)
-    return table
-
-
-def _all_routes(settings: ReplicaSettings, methods: tuple[str, ...]) -> Iterator[tuple[str, Route]]:
-    endpoint = settings.endpoint
-    for path in default_paths(settings):
-        yield path, Route(None, Wire.PLAIN)
+    endpoint, methods = settings.endpoint.rstrip("/"), tuple(methods)
+    table = {path: Route(None, Wire.PLAIN) for path in default_paths(settings)}
     for method in methods:
-        yield f"{endpoint.rstrip('/')}/{method}", Route(method, Wire.PLAIN)
+        table.setdefault(f"{endpoint}/{method}", Route(method, Wire.PLAIN))
     for model, name in models(settings.name, methods):
-        yield f"/v1/models/{model}:predict", Route(name, Wire.V1)
-        yield f"/v2/models/{model}/infer", Route(name, Wire.V2)
-        yield f"/v2/models/{model}/versions/{MODEL_VERSION}/infer", Route(name, Wire.V2)
+        table.setdefault(f"/v1/models/{model}:predict", Route(name, Wire.V1))
+        table.setdefault(f"/v2/models/{model}/infer", Route(name, Wire.V2))
+        versioned = f"/v2/models/{model}/versions/{MODEL_VERSION}/infer"
+        table.setdefault(versioned, Route(name, Wire.V2))
+    return table
 
 
 def default_paths(settings: ReplicaSettings) -> tuple[str, ...]:

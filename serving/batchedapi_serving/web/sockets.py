@@ -74,19 +74,15 @@ def remove_filter(endpoint: Any) -> None:
 async def drain_backlog(listener: socket.socket) -> None:
     """Connect nobody more, and wait until the loop has accepted everybody who is connected."""
     loop = asyncio.get_running_loop()
-    _install_filter(listener)
+    program = ctypes.create_string_buffer(_DROP, len(_DROP))
+    filters = struct.pack("HP", 1, ctypes.addressof(program))
+    with contextlib.suppress(OSError):  # a sandbox without filters: the last moment may be reset
+        listener.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, filters)
     end = loop.time() + _LONGEST_SECONDS
     rounds = _ROUNDS
     while rounds > 0 and loop.time() < end:
         await asyncio.sleep(0)  # the loop accepts one each time round
         rounds = _ROUNDS if _backlog(listener) > 0 else rounds - 1
-
-
-def _install_filter(listener: socket.socket) -> None:
-    program = ctypes.create_string_buffer(_DROP, len(_DROP))
-    filters = struct.pack("HP", 1, ctypes.addressof(program))
-    with contextlib.suppress(OSError):  # a sandbox without filters: the last moment may be reset
-        listener.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, filters)
 
 
 def _backlog(listener: socket.socket) -> int:
