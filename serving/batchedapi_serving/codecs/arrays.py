@@ -88,20 +88,15 @@ def check_shape(
             fits = fits and length >= 1
         fits = fits and length == expected
     if not fits:
-        raise InvalidInputError(
-            f"{place}: expected shape {_expected(tensor, lengths)}, got {shape}"
-        )
+        names = [
+            f"{n}={lengths[n]}" if isinstance(n, str) and lengths.get(n, 0) > 0 else str(n)
+            for n in tensor.shape
+        ]
+        wanted = f"(rows, {', '.join(names)})" if names else "(rows,)"
+        raise InvalidInputError(f"{place}: expected shape {wanted}, got {shape}")
     check_row_count(shape[0])
     if shape[0] < 1:
         raise InvalidInputError(f"{place}: expected at least one row, got shape {shape}")
-
-
-def _expected(tensor: Tensor, lengths: dict[str, int]) -> str:
-    names = [
-        f"{n}={lengths[n]}" if isinstance(n, str) and lengths.get(n, 0) > 0 else str(n)
-        for n in tensor.shape
-    ]
-    return f"(rows, {', '.join(names)})" if names else "(rows,)"
 
 
 def check_dtype(dtype: np.dtype[Any], tensor: Tensor, place: str) -> None:
@@ -131,7 +126,13 @@ def converted(array: Array, tensor: Tensor, place: str) -> Array:
         packed = np.ascontiguousarray(array, dtype=tensor.numpy_dtype).reshape(array.shape)
     if packed.dtype.kind == "f":
         if tensor.allow_non_finite:
-            _check_range(array, packed, tensor, place)
+            # What is Infinity only because the declared type is too narrow for it.
+            wrong = np.isfinite(array) & ~np.isfinite(packed)
+            if wrong.any():
+                raise InvalidInputError(
+                    f"{place}{_path_of_first(wrong)}: expected {tensor.dtype} values,"
+                    " got one out of range"
+                )
         check_finite(packed, tensor, place)
     elif not np.can_cast(array.dtype, packed.dtype) and not (packed == array).all():
         raise InvalidInputError(f"{place}: expected {tensor.dtype} values, got one out of range")
@@ -154,15 +155,6 @@ def check_finite(array: Array, tensor: Tensor, place: str) -> None:
         )
 
 
-def _check_range(array: Array, packed: Array, tensor: Tensor, place: str) -> None:
-    """Refuse numbers that are Infinity only because the declared type is too narrow for them."""
-    wrong = np.isfinite(array) & ~np.isfinite(packed)
-    if wrong.any():
-        raise InvalidInputError(
-            f"{place}{_path_of_first(wrong)}: expected {tensor.dtype} values, got one out of range"
-        )
-
-
 def _path_of_first(wrong: Array) -> str:
     return "".join(f"[{i}]" for i in np.argwhere(wrong)[0])
 
@@ -174,9 +166,16 @@ def decode_npy(body: bytes, tensor: Tensor) -> Array:
         MalformedError: not an .npy file, or shorter than its header says.
         InvalidInputError: shape or type do not fit, or values are not finite.
     """
-    header, data = _split(body)
+    length_bytes = _LENGTH_BYTES.get(body[:8])
+    if length_bytes is None:
+        raise MalformedError(_MALFORMED)
+    start = 8 + length_bytes
+    stop = start + int.from_bytes(body[8:start], "little")
+    if stop - start > _MAX_HEADER or stop > len(body):
+        raise MalformedError(_MALFORMED)
+    data = memoryview(body)[stop:]
     try:
-        members = _members(header)
+        members = _members(body[start:stop])
         shape = _lengths(members["shape"])
         dtype = np.dtype(members["descr"].decode("ascii"))
     except (ValueError, TypeError, KeyError) as error:  # TypeError: numpy has no such type
@@ -190,18 +189,6 @@ def decode_npy(body: bytes, tensor: Tensor) -> Array:
         )
     order: Any = "F" if members["fortran_order"] == b"True" else "C"
     return converted(np.frombuffer(data, dtype=dtype).reshape(shape, order=order), tensor, _PLACE)
-
-
-def _split(body: bytes) -> tuple[bytes, memoryview]:
-    """Header and data."""
-    length_bytes = _LENGTH_BYTES.get(body[:8])
-    if length_bytes is None:
-        raise MalformedError(_MALFORMED)
-    start = 8 + length_bytes
-    stop = start + int.from_bytes(body[8:start], "little")
-    if stop - start > _MAX_HEADER or stop > len(body):
-        raise MalformedError(_MALFORMED)
-    return body[start:stop], memoryview(body)[stop:]
 
 
 def _members(header: bytes) -> dict[str, bytes]:

@@ -220,22 +220,19 @@ def item_cost(size_of: SizeOf, value: Any, text: bytes, place: str) -> int:
         case Measure.BYTES:
             return size_of.cost(len(text))
         case Measure.LENGTH:
-            return size_of.cost(_length(value, size_of.of, place))
+            of = size_of.of
+            if of is not None:
+                if not isinstance(value, dict) or of not in value:
+                    raise InvalidInputError(
+                        f"{place}: expected an object with {of!r}, whose length is what the row"
+                        f" costs, got {brief(value)}"
+                    )
+                value, place = value[of], f"{place}.{of}"
+            if not isinstance(value, str | list | dict):
+                raise InvalidInputError(
+                    f"{place}: expected a text, list or object, whose length is what the row"
+                    f" costs, got {brief(value)}"
+                )
+            return size_of.cost(len(value))
         case unknown:
             assert_never(unknown)
-
-
-def _length(value: Any, of: str | None, place: str) -> int:
-    if of is not None:
-        if not isinstance(value, dict) or of not in value:
-            raise InvalidInputError(
-                f"{place}: expected an object with {of!r}, whose length is what the row costs,"
-                f" got {brief(value)}"
-            )
-        value, place = value[of], f"{place}.{of}"
-    if not isinstance(value, str | list | dict):
-        raise InvalidInputError(
-            f"{place}: expected a text, list or object, whose length is what the row costs,"
-            f" got {brief(value)}"
-        )
-    return len(value)

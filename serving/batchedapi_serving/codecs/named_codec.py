@@ -101,17 +101,12 @@ class NamedCodec:
                 )
                 for row in rows
             ]
-        shapes = self._shapes(rows)
+        shapes: Sequence[Hashable] | None = None
+        if self._variable and self._bucket:
+            shapes = [row.lengths for row in rows]
+        elif self._variable and any(max(row.lengths) > self._pads_to for row in rows):
+            shapes = [padding_class(row.lengths, self._pads_to) for row in rows]
         return Encoded(len(rows), rows, sizes, shapes)
-
-    def _shapes(self, rows: Sequence[Row]) -> Sequence[Hashable] | None:
-        if not self._variable:
-            return None
-        if self._bucket:
-            return [row.lengths for row in rows]
-        if all(max(row.lengths) <= self._pads_to for row in rows):
-            return None
-        return [padding_class(row.lengths, self._pads_to) for row in rows]
 
     def from_row(self, row: Any, place: str, head: Head | None = None) -> Encoded:
         """See Codec.from_row."""
@@ -179,11 +174,12 @@ def pack_row(method: MethodSpec, row: Any, place: str, *, may_hold_bool: bool) -
     """
     lengths: dict[str, int] = {}
     members = list(zip(_members(method, row, place), method.inputs.values(), strict=True))
+    parts = []
     try:
-        parts = [
-            _pack(value, tensor, path, lengths, may_hold_bool=may_hold_bool)
-            for (value, path), tensor in members
-        ]
+        for (value, path), tensor in members:
+            shape = _shape(value, tensor, path, lengths) if tensor.variable else tensor.fixed_shape
+            packer = _packer(tensor.dtype, shape, tensor.allow_non_finite)
+            parts.append(packer.pack(value, path, may_hold_bool=may_hold_bool))
     except InvalidInputError as error:
         if method.single_input or not any(
             is_deeper(value, len(tensor.shape)) for (value, _), tensor in members
@@ -208,15 +204,6 @@ def _members(method: MethodSpec, row: Any, place: str) -> list[tuple[Any, str]]:
                 f"{place}: expected {names} and nothing else, got {brief(name)}"
             )
     return [(row[name], f"{place}.{name}") for name in method.inputs]
-
-
-def _pack(
-    value: Any, tensor: Tensor, place: str, lengths: dict[str, int], *, may_hold_bool: bool
-) -> bytes:
-    shape = _shape(value, tensor, place, lengths) if tensor.variable else tensor.fixed_shape
-    return _packer(tensor.dtype, shape, tensor.allow_non_finite).pack(
-        value, place, may_hold_bool=may_hold_bool
-    )
 
 
 def _shape(value: Any, tensor: Tensor, place: str, lengths: dict[str, int]) -> tuple[int, ...]:

@@ -220,12 +220,13 @@ def read_request(body: SplitBody) -> InferRequest:
     request_id = value.get("id")
     if request_id is not None and not isinstance(request_id, str):
         raise InvalidInputError(f"id: expected a string, got {brief(request_id)}")
-    return InferRequest(
-        request_id,
-        inputs,
-        [_requested(output, f"outputs[{i}]", binary) for i, output in enumerate(outputs)],
-        binary,
-    )
+    asked = []
+    for i, output in enumerate(outputs):
+        place = f"outputs[{i}].parameters"
+        parameters = _object(output.get("parameters"), place)
+        as_binary = _flag(parameters, BINARY, place, default=binary)
+        asked.append(RequestedOutput(output.get("name"), as_binary))
+    return InferRequest(request_id, inputs, asked, binary)
 
 
 def _input(
@@ -282,12 +283,6 @@ def _flat(data: Any, shape: Sequence[int], place: str) -> list[Any]:
             f"{place}: expected {count} elements for shape {list(shape)}, got {len(flat)}"
         )
     return flat
-
-
-def _requested(output: dict[str, Any], place: str, default: bool) -> RequestedOutput:  # noqa: FBT001 - a member's default, not a mode
-    parameters = _object(output.get("parameters"), f"{place}.parameters")
-    place = f"{place}.parameters"
-    return RequestedOutput(output.get("name"), _flag(parameters, BINARY, place, default=default))
 
 
 def _object(value: Any, place: str) -> dict[str, Any]:

@@ -33,7 +33,6 @@ from batchedapi_serving.codecs.open_inference_tensors import (
     CONTENT_TYPE,
     JSON_TEXT,
     Input,
-    Output,
     checked_datatype,
     checked_outputs,
     checked_shape,
@@ -189,7 +188,15 @@ class GrpcReply:
             model_name=self.model,
             model_version=MODEL_VERSION,
             id=self.id,
-            outputs=[_output(output) for output in outputs],
+            outputs=[
+                ModelInferResponse.InferOutputTensor(
+                    name=output.name,
+                    datatype=output.datatype,
+                    shape=output.shape,
+                    parameters={CONTENT_TYPE: _parameter(JSON_TEXT)} if output.as_json else {},
+                )
+                for output in outputs
+            ],
             raw_output_contents=[raw_of(output.elements) for output in outputs],
         )
         if receipt is not None and self.receipts is Receipts.ALL:
@@ -207,13 +214,6 @@ def grpc_problem(error: ServingError) -> Answer:
     """An error as the server reads it: its HTTP status, and its message as text."""
     retry_after = error.retry_after if isinstance(error, OverloadedError) else 0
     return Answer(error.status, _TEXT, str(error).encode(), retry_after)
-
-
-def _output(output: Output) -> ModelInferResponse.InferOutputTensor:
-    parameters = {CONTENT_TYPE: _parameter(JSON_TEXT)} if output.as_json else {}
-    return ModelInferResponse.InferOutputTensor(
-        name=output.name, datatype=output.datatype, shape=output.shape, parameters=parameters
-    )
 
 
 def _parameter(value: str | float) -> InferParameter:

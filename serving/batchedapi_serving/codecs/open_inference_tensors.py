@@ -171,7 +171,12 @@ def encode_inputs(codec: Codec, inputs: Sequence[Input], head: Head) -> Encoded:
             )
     if codec.method.inputs:
         return codec.from_arrays(_named_arrays(codec.method, inputs), "inputs")
-    return codec.from_rows(_items(inputs), "inputs", head)
+    # JSON items: of one tensor its rows, of several an object of each row's.
+    columns = {tensor.name: _rows(tensor) for tensor in inputs}
+    if len(columns) == 1:
+        return codec.from_rows(columns[inputs[0].name], "inputs", head)
+    items = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return codec.from_rows(items, "inputs", head)
 
 
 def _named_arrays(method: MethodSpec, inputs: Sequence[Input]) -> Mapping[str, Array]:
@@ -187,14 +192,6 @@ def _named_arrays(method: MethodSpec, inputs: Sequence[Input]) -> Mapping[str, A
         # The predictor has given no name, so none is wrong.
         return {SINGLE_INPUT: arrays[inputs[0].name]}
     return arrays
-
-
-def _items(inputs: Sequence[Input]) -> Sequence[Any]:
-    """JSON items: of one tensor its rows, of several an object of each row's."""
-    columns = {tensor.name: _rows(tensor) for tensor in inputs}
-    if len(columns) == 1:
-        return columns[inputs[0].name]
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _rows(tensor: Input) -> Sequence[Any]:

@@ -147,16 +147,13 @@ class TensorResults:
                     json_rows(column) if isinstance(column, np.ndarray) else _json_texts(column)
                 )
             else:
-                self._json = self._objects()
+                texts = [_json_texts(column) for column in self._columns.values()]
+                names = [orjson.dumps(name) for name in self._columns]
+                self._json = [
+                    b"{%b}" % b",".join(b"%b:%b" % pair for pair in zip(names, row, strict=True))
+                    for row in zip(*texts, strict=True)
+                ]
         return self._json
-
-    def _objects(self) -> list[bytes]:
-        texts = [_json_texts(column) for column in self._columns.values()]
-        names = [orjson.dumps(name) for name in self._columns]
-        return [
-            b"{%b}" % b",".join(b"%b:%b" % pair for pair in zip(names, row, strict=True))
-            for row in zip(*texts, strict=True)
-        ]
 
     def items(self, start: int, stop: int) -> Sequence[Item]:
         """See Results.items; those that are not finite failed."""

@@ -35,7 +35,13 @@ def rows_frame(spec: MethodSpec, rows: Any) -> tuple[Meta, Sequence[bytes]]:
     try:
         arrays = _arrays(spec, rows)
         if arrays is None:
-            return meta, (_json_text(spec, list(rows)),)
+            items = list(rows)
+            text = orjson.dumps(items, default=_plain, option=_WRITE)
+            if b"null" in text:  # which is what NaN and Infinity are written as
+                allowed = any(tensor.allow_non_finite for tensor in spec.inputs.values())
+                spelled = _spelled(items, allowed=allowed)
+                text = orjson.dumps(spelled, default=_plain, option=_WRITE)
+            return meta, (text,)
     except (TypeError, ValueError) as error:
         raise SubmitError(
             422, f"rows: expected what {spec.name!r} takes, got {type(rows).__name__}: {error}"
@@ -51,7 +57,12 @@ def submitted_rows(codec: Codec, meta: Meta, payload: bytes) -> Encoded:
         ClientError: they are not what the method takes.
     """
     if "arrays" in meta:
-        return codec.from_arrays(_read_arrays(meta, payload), PLACE)
+        arrays, start = {}, 0
+        for name, dtype, shape in meta["arrays"]:
+            count = int(np.prod(shape, dtype=np.int64))
+            arrays[name] = np.frombuffer(payload, dtype, count, start).reshape(shape)
+            start += arrays[name].nbytes
+        return codec.from_arrays(arrays, PLACE)
     rows = orjson.loads(payload)
     if not rows:
         raise InvalidInputError(f"{PLACE}: expected at least one, got none")
@@ -104,14 +115,6 @@ def _array(spec: MethodSpec, name: str, value: Any) -> Array:
     return array.astype(array.dtype.newbyteorder("<"), copy=False)
 
 
-def _json_text(spec: MethodSpec, rows: list[Any]) -> bytes:
-    text = orjson.dumps(rows, default=_plain, option=_WRITE)
-    if b"null" not in text:  # which is what NaN and Infinity are written as
-        return text
-    allowed = any(tensor.allow_non_finite for tensor in spec.inputs.values())
-    return orjson.dumps(_spelled(rows, allowed=allowed), default=_plain, option=_WRITE)
-
-
 def _spelled(value: Any, *, allowed: bool) -> Any:
     """A value with the words that JSON has for NaN and Infinity; see NON_FINITE.
 
@@ -144,13 +147,3 @@ def _item(status: int, kind: str, body: bytes) -> Any:
     if kind == "json":
         return orjson.loads(body)
     return body.decode() if kind == "text" else body
-
-
-def _read_arrays(meta: Meta, payload: bytes) -> Mapping[str, Array]:
-    arrays, start = {}, 0
-    for name, dtype, shape in meta["arrays"]:
-        count = int(np.prod(shape, dtype=np.int64))
-        array = np.frombuffer(payload, dtype, count, start).reshape(shape)
-        arrays[name] = array
-        start += array.nbytes
-    return arrays

@@ -203,23 +203,19 @@ class RowPacker:
         if self._tensor.allow_non_finite:
             numbers = read_non_finite(numbers)
         for i, number in enumerate(numbers):
-            path = place + "".join(f"[{k}]" for k in _unravel(i, self._shape))
             try:
                 if (type(number) is bool) == self._is_bool:
                     one.pack(number)
                     continue
             except _REFUSED:
                 pass
+            path, index = "", i
+            for length in reversed(self._shape):
+                index, rest = divmod(index, length)
+                path = f"[{rest}]{path}"
+            path = f"{place}{path}"
             return InvalidInputError(f"{path}: expected {self._tensor.dtype}, got {brief(number)}")
         raise AssertionError(f"{place}: every number packs alone, but not together")
-
-
-def _unravel(index: int, shape: Sequence[int]) -> list[int]:
-    indices = []
-    for length in reversed(shape):
-        index, rest = divmod(index, length)
-        indices.append(rest)
-    return indices[::-1]
 
 
 def wrong_shape(row: Any, tensor: Tensor, place: str) -> InvalidInputError:
