@@ -118,7 +118,14 @@ class _MemoryCollector(Collector):
         restarts.add_metric(("web",), values[slots.WEB_RESTARTS])
         restarts.add_metric(("model",), values[slots.MODEL_RESTARTS])
         yield restarts
-        yield self._web_cpu()
+        cpu = CounterMetricFamily(
+            contract.METRIC_WEB_CPU_SECONDS, "CPU seconds of a web process.", labels=("process",)
+        )
+        seconds = values[slots.WEB_CPU : slots.WEB_CPU + contract.MAX_WEB_PROCESSES]
+        for index, value in enumerate(seconds):
+            if index == 0 or value > 0.0:  # those that ever ran, and so that the family is there
+                cpu.add_metric((str(index),), value)
+        yield cpu
         largest = GaugeMetricFamily(
             contract.METRIC_MODEL_PROCESS_MEMORY_BYTES,
             "Resident memory of the largest model process.",
@@ -126,22 +133,10 @@ class _MemoryCollector(Collector):
         largest.add_metric((), values[slots.MODEL_MEMORY])
         yield largest
         if self._methods:  # before that, the sizes of the histograms are not known
-            yield from self._plain()
-            yield from self._labeled()
+            yield from self._gauges_and_counters()
             yield from self._histograms()
 
-    def _web_cpu(self) -> Metric:
-        """Those that ever ran; the first is always there, so that the family is."""
-        family = CounterMetricFamily(
-            contract.METRIC_WEB_CPU_SECONDS, "CPU seconds of a web process.", labels=("process",)
-        )
-        seconds = self._replica[slots.WEB_CPU : slots.WEB_CPU + contract.MAX_WEB_PROCESSES]
-        for index, value in enumerate(seconds):
-            if index == 0 or value > 0.0:
-                family.add_metric((str(index),), value)
-        return family
-
-    def _plain(self) -> Iterator[Metric]:
+    def _gauges_and_counters(self) -> Iterator[Metric]:
         for name, slot, text in _GAUGES:
             gauge = GaugeMetricFamily(name, text, labels=("method",))
             for method, _, values in self._methods:
@@ -152,8 +147,6 @@ class _MemoryCollector(Collector):
             for method, _, values in self._methods:
                 counter.add_metric((method,), values[slot])
             yield counter
-
-    def _labeled(self) -> Iterator[Metric]:
         for name, label, members, first, text in _LABELED:
             counter = CounterMetricFamily(name, text, labels=("method", label))
             for method, _, values in self._methods:

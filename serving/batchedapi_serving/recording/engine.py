@@ -83,7 +83,10 @@ class ArrivalLog:
         """Take note of a request; it costs two microseconds and never waits."""
         self._came += 1
         if len(self._held) < self._most_held:
-            self._held.append(_Arrival(time, rows, _shape_of(shapes), method))
+            shape: Hashable = None
+            if shapes is not None:
+                shape = shapes[0] if all(other == shapes[0] for other in shapes) else MIXED
+            self._held.append(_Arrival(time, rows, shape, method))
 
     def close(self, seconds: float = STOP_SECONDS) -> None:
         """Write what is held and say what could not be, after at most `seconds`."""
@@ -108,33 +111,23 @@ class ArrivalLog:
     def _flush(self) -> None:
         """Only this thread takes from the queue, so what it counts is there."""
         while count := min(len(self._held), _LINES_AT_ONCE):
-            lines = [self._line(self._held.popleft()) for _ in range(count)]
+            lines = [
+                (
+                    f'{{"t": {max(0.0, one.time - self._started):.6f}, "rows": {one.rows},'
+                    f' "shape": {_text(one.shape)}, "method": {_text(one.method)}}}\n'
+                ).encode()
+                for one in (self._held.popleft() for _ in range(count))
+            ]
             try:
                 self._file.append(lines)
             except UnwrittenError as error:
-                self._failed(error)
+                if not self._failing:  # each time it begins, not for each line
+                    log.warning("recording: requests are dropped", extra={"error": str(error)})
+                self._failing = True
                 self._written += count - error.lines
             else:
                 self._failing = False
                 self._written += count
-
-    def _failed(self, error: UnwrittenError) -> None:
-        if not self._failing:  # each time it begins, not for each line
-            log.warning("recording: requests are dropped", extra={"error": str(error)})
-        self._failing = True
-
-    def _line(self, one: _Arrival) -> bytes:
-        return (
-            f'{{"t": {max(0.0, one.time - self._started):.6f}, "rows": {one.rows},'
-            f' "shape": {_text(one.shape)}, "method": {_text(one.method)}}}\n'
-        ).encode()
-
-
-def _shape_of(shapes: Sequence[Hashable] | None) -> Hashable:
-    if shapes is None:
-        return None
-    first = shapes[0]
-    return first if all(shape == first for shape in shapes) else MIXED
 
 
 @functools.lru_cache(_KEYS)

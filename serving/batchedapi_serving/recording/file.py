@@ -40,7 +40,9 @@ class RecordFile:
             OSError: the file cannot be opened, nor made.
         """
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self._end = self._end_of_last_line()
+        size = os.fstat(self._descriptor).st_size
+        start = max(0, size - _LOOK_BACK)
+        self._end = start + os.pread(self._descriptor, size - start, start).rfind(b"\n") + 1
         os.ftruncate(self._descriptor, self._end)
 
     def append(self, lines: list[bytes]) -> None:
@@ -64,11 +66,6 @@ class RecordFile:
     def close(self) -> None:
         """Twice is an error."""
         os.close(self._descriptor)
-
-    def _end_of_last_line(self) -> int:
-        size = os.fstat(self._descriptor).st_size
-        start = max(0, size - _LOOK_BACK)
-        return start + os.pread(self._descriptor, size - start, start).rfind(b"\n") + 1
 
 
 class UnwrittenError(Exception):

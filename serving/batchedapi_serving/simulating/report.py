@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from batchedapi_core.manifest import format_duration
-from batchedapi_core.simulation import Outcome, ReplicaChoice, Second
+from batchedapi_core.simulation import Outcome, ReplicaChoice
 from batchedapi_serving.simulating.run import Simulated, shown
 
 # Load, replicas, batches and latency over time, as text for a terminal; pure.
@@ -54,21 +54,20 @@ def columns_of(outcome: Outcome, width: int = WIDTH) -> list[Column]:
     for begin in range(0, len(seconds), each):
         span = seconds[begin : begin + each]
         last = first + sum(second.answered for second in span)
-        columns.append(_column(span, outcome.latencies[first:last]))
+        latencies = outcome.latencies[first:last]
+        p99 = float(np.quantile(latencies, 0.99, method="higher")) if len(latencies) else math.nan
+        count, batches = len(span), sum(second.batches for second in span)
+        columns.append(
+            Column(
+                load=sum(second.rate for second in span) / count,
+                ready=sum(second.ready for second in span) / count,
+                live=sum(second.live for second in span) / count,
+                batch=sum(second.batch_rows for second in span) / batches if batches else math.nan,
+                p99=p99,
+            )
+        )
         first = last
     return columns
-
-
-def _column(span: Sequence[Second], latencies: np.ndarray) -> Column:
-    count = len(span)
-    batches = sum(second.batches for second in span)
-    return Column(
-        load=sum(second.rate for second in span) / count,
-        ready=sum(second.ready for second in span) / count,
-        live=sum(second.live for second in span) / count,
-        batch=sum(second.batch_rows for second in span) / batches if batches else math.nan,
-        p99=float(np.quantile(latencies, 0.99, method="higher")) if len(latencies) else math.nan,
-    )
 
 
 def _panel(title: str, unit: str, values: Sequence[float], levels: str) -> str:

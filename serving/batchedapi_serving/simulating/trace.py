@@ -35,7 +35,12 @@ def parse_trace(text: str) -> StepTrace | RecordedTrace:
     if not lines:
         raise TraceError("expected lines of t,rate or of JSON, got an empty file")
     if lines[0][1].startswith("{"):
-        return _recorded([_request(i, line) for i, line in lines])
+        requests = [_request(i, line) for i, line in lines]
+        first = math.floor(min(t for t, _ in requests))
+        times = [t - first for t, _ in requests]
+        rows = [n for _, n in requests]
+        _check_extent(max(times), sum(rows))
+        return RecordedTrace(times, rows)
     if [cell.strip() for cell in lines[0][1].split(",")] == ["t", "rate"]:
         lines = lines[1:]
     return _stepped([(i, *_step(i, line)) for i, line in lines])
@@ -62,14 +67,6 @@ def _stepped(steps: Sequence[tuple[int, float, float]]) -> StepTrace:
     spans = zip([*starts[1:], end], starts, rates, strict=True)
     _check_extent(end, sum(rate * max(0.0, stop - start) for stop, start, rate in spans))
     return StepTrace(tuple(starts), tuple(rates), end)
-
-
-def _recorded(requests: Sequence[tuple[float, int]]) -> RecordedTrace:
-    first = math.floor(min(t for t, _ in requests))
-    times = [t - first for t, _ in requests]
-    rows = [n for _, n in requests]
-    _check_extent(max(times), sum(rows))
-    return RecordedTrace(times, rows)
 
 
 def _check_extent(seconds: float, rows: float) -> None:

@@ -175,7 +175,15 @@ class Supervisor:
     async def _fetched(self) -> bool:
         """Whether the model is here; its path is then in the settings' file."""
         backoff, crashes, limit = Backoff(), CrashLoop(), self._settings.startup_limit
-        while not await self._fetcher_started(crashes):
+        while True:
+            try:
+                self._fetcher.start([self._settings.runtime], self._user_environment)
+                break
+            except OSError as error:
+                log.error("model source could not be started", extra={"error": repr(error)})  # noqa: TRY400 - the machine's doing, not a bug's
+                if crashes.failed(time.monotonic()):
+                    text = f"model source failed to start {STARTS} times in a row: {error!r}"
+                    self._life.fail(CrashLoopError(text))
             if await came(self._life.draining, within=backoff.take()):
                 return False
         if not await first_of(self._fetcher.ended(), within=limit):
@@ -190,17 +198,6 @@ class Supervisor:
             path = self._settings.failure_path(FETCH)
             self._life.fail(self._fetcher.failure(path, code))
         return code == 0
-
-    async def _fetcher_started(self, crashes: CrashLoop) -> bool:
-        try:
-            self._fetcher.start([self._settings.runtime], self._user_environment)
-        except OSError as error:
-            log.error("model source could not be started", extra={"error": repr(error)})  # noqa: TRY400 - the machine's doing, not a bug's
-            if crashes.failed(time.monotonic()):
-                text = f"model source failed to start {STARTS} times in a row: {error!r}"
-                self._life.fail(CrashLoopError(text))
-            return False
-        return True
 
 
 def advise_on(processes: int, cpus: float, process_memory: float | None) -> None:

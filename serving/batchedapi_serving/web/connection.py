@@ -106,22 +106,19 @@ class Connection(asyncio.Protocol):
         self._flow = FlowControl(transport)
         if self._frontend.draining:
             remove_filter(transport.get_extra_info("socket"))
-        if self._frontend.connection_limit.is_full(len(self._state.connections)):
-            self._close_idle()
-
-    def _close_idle(self) -> None:
-        """One connection too many: idle ones leave, or else this one."""
         limit, connections = self._frontend.connection_limit, self._state.connections
-        others: Any = connections - {self}
-        idle = ((other.idle_since(), other) for other in others)
-        leaving: list[Connection] = limit.who_leaves(idle, self._loop.time())
-        for connection in leaving:
-            connection._close()  # noqa: SLF001 - one of us
-        if len(connections) > limit.most + MOST_REFUSED:
-            self._transport.abort()
-        elif not leaving:
-            text = f"connections: {limit.most} are open and busy in this process; try another"
-            self._parser.error = NoRoomError(text)
+        if limit.is_full(len(connections)):
+            # One too many: idle ones leave, or else this one.
+            others: Any = connections - {self}
+            idle = ((other.idle_since(), other) for other in others)
+            leaving: list[Connection] = limit.who_leaves(idle, self._loop.time())
+            for connection in leaving:
+                connection._close()  # noqa: SLF001 - one of us
+            if len(connections) > limit.most + MOST_REFUSED:
+                transport.abort()
+            elif not leaving:
+                text = f"connections: {limit.most} are open and busy in this process; try another"
+                self._parser.error = NoRoomError(text)
 
     def idle_since(self) -> float | None:
         """Since when it has nothing to do; None: it is busy."""

@@ -296,23 +296,19 @@ def _paths(frontend: Frontend) -> dict[str, Any]:
     for template in METADATA_PATHS:
         for model in served if "{model}" in template else [""]:
             path = template.format(model=model, version=MODEL_VERSION)
-            paths.setdefault(path, {})["get"] = _metadata(path)
+            paths.setdefault(path, {})["get"] = {
+                "summary": "Health" if path.endswith(("ready", "live")) else "Metadata",
+                "parameters": _REQUEST_HEADERS[:1],
+                "responses": {
+                    "200": {
+                        "description": "The answer.",
+                        "content": {contract.JSON: {"schema": {"type": "object"}}},
+                    },
+                    **_errors(_READING, wire_of_path(path)),
+                },
+                "tags": ["metadata"],
+            }
     return paths
-
-
-def _metadata(path: str) -> dict[str, Any]:
-    return {
-        "summary": "Health" if path.endswith(("ready", "live")) else "Metadata",
-        "parameters": _REQUEST_HEADERS[:1],
-        "responses": {
-            "200": {
-                "description": "The answer.",
-                "content": {contract.JSON: {"schema": {"type": "object"}}},
-            },
-            **_errors(_READING, wire_of_path(path)),
-        },
-        "tags": ["metadata"],
-    }
 
 
 def _prediction(method: MethodSpec | None, route: Route) -> dict[str, Any]:
@@ -346,37 +342,26 @@ def _bodies(method: MethodSpec | None, wire: Wire) -> tuple[Schema, Schema]:
     if wire is Wire.V2:
         schema = {"schema": infer_schema(method), "example": infer_example(method)}
         return {contract.JSON: schema}, {contract.JSON: {"schema": {"type": "object"}}}
-    row, answer, example = (
-        row_schema(method),
-        answer_schema(method),
-        example_of(method),
-    )
+    row, answer, example = row_schema(method), answer_schema(method), example_of(method)
     many = many_rows_schema(row, "instances", "Many rows, answered by `predictions`.")
     predictions = many_rows_schema(answer, "predictions", "One for each of `instances`.")
     if wire is Wire.V1:
         instances = None if example is None else {"instances": [example]}
-        request = {contract.JSON: {"schema": many, "example": instances}}
+        request: Schema = {contract.JSON: {"schema": many, "example": instances}}
         return request, {contract.JSON: {"schema": predictions}}
-    return _plain_bodies(method, row, answer, many, predictions)
-
-
-def _plain_bodies(
-    method: MethodSpec, row: Schema, answer: Schema, many: Schema, predictions: Schema
-) -> tuple[Schema, Schema]:
-    binary = {"schema": {"type": "string", "format": "binary"}}
-    example = {"example": example_of(method)}
     if not method.batched:  # it takes and answers whatever its author likes
-        return {contract.JSON: {"schema": {}, **example}}, {"*/*": {"schema": {}}}
+        return {contract.JSON: {"schema": {}, "example": example}}, {"*/*": {"schema": {}}}
     one = row | {"description": "One row, answered by one JSON value."}
     requests, responses = [many, one], [predictions, answer]
     if method.inputs:
         requests.append(rows_schema(row, "Many rows, answered by a list of as many."))
         responses.append(rows_schema(answer, "One for each row of a list."))
-    request: Schema = {contract.JSON: {"schema": {"anyOf": requests}, **example}}
+    request = {contract.JSON: {"schema": {"anyOf": requests}, "example": example}}
     answers: Schema = {contract.JSON: {"schema": {"anyOf": responses}}}
     if method.inputs and method.single_input:
-        request[contract.NPY] = binary
-        answers[contract.NPY] = binary
+        request[contract.NPY] = answers[contract.NPY] = {
+            "schema": {"type": "string", "format": "binary"}
+        }
     return request, answers
 
 

@@ -164,16 +164,13 @@ class Timeouts:
             case _Phase.READING:
                 return self._of_reader(now, unsent())
             case _Phase.SENDING | _Phase.ANSWERING:
-                return self._of_sender(now, arrived)
-
-    def _of_sender(self, now: float, arrived: int) -> Verdict:
-        limits = self._limits
-        if self._part == BODY and now - self._since < limits.body_arrival:
-            enough_until = self._since + arrived / limits.least_rate
-            if enough_until > now:
-                self._part_expires = min(enough_until, self._since + limits.body_arrival)
-                return Verdict.WAIT
-        return Verdict.REFUSE
+                limits = self._limits
+                if self._part == BODY and now - self._since < limits.body_arrival:
+                    enough_until = self._since + arrived / limits.least_rate
+                    if enough_until > now:
+                        self._part_expires = min(enough_until, self._since + limits.body_arrival)
+                        return Verdict.WAIT
+                return Verdict.REFUSE
 
     def _of_reader(self, now: float, unsent: int) -> Verdict:
         if unsent == 0 and self._part is not None:
