@@ -50,17 +50,20 @@ def configure_logging(level: str, role: str) -> None:
         )
     else:
         handler.setFormatter(TextFormatter())
-        handler.addFilter(_role_filter(role))
+        handler.addFilter(_RoleFilter(role))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
 
 
-def _role_filter(role: str) -> logging.Filter:
-    class RoleFilter(logging.Filter):
-        def filter(self, record: logging.LogRecord) -> bool:
-            record.role = role
-            return True
+class _RoleFilter(logging.Filter):
+    """Tells every record which process writes it."""
 
-    return RoleFilter()
+    def __init__(self, role: str) -> None:
+        super().__init__()
+        self._role = role
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.role = self._role
+        return True

@@ -45,7 +45,17 @@ def advise_method(
         return []
     full = timings[-1]
     advice = [_size(timings, report.max_batch_size)] if len(timings) > 1 else []
-    advice += _interval(full, interval, report.max_batch_size)
+    gathered = full.rows_per_second * interval  # in one interval, at the best rate
+    if report.max_batch_size != 1 and interval != 0.0 and gathered < report.max_batch_size:
+        advice.append(
+            Advice(
+                Weight.NOTE,
+                f"at {full.rows_per_second:,.0f} rows/s, the rate of full batches, a batchInterval"
+                f" of {_ms(interval)} gathers {gathered:,.1f} of {report.max_batch_size} rows: what"
+                " does not gather while a batch runs needs"
+                f" {_ms(report.max_batch_size / full.rows_per_second)}",
+            )
+        )
     if max_latency is not None:
         advice += _latency(timings, interval, max_latency)
     elif full.rows > 1 and interval > 0 and full.seconds > 5 * interval:
@@ -87,21 +97,6 @@ def _size(timings: tuple[Timing, ...], configured: int) -> Advice:
         Weight.NOTE,
         f"maxBatchSize: {configured} fits: {gain:.1f} times the rows per second of single rows",
     )
-
-
-def _interval(full: Timing, interval: float, configured: int) -> list[Advice]:
-    """Rows that come in one interval at the best rate: rate * interval, against a full batch."""
-    gathered = full.rows_per_second * interval
-    if configured == 1 or interval == 0.0 or gathered >= configured:
-        return []
-    return [
-        Advice(
-            Weight.NOTE,
-            f"at {full.rows_per_second:,.0f} rows/s, the rate of full batches, a batchInterval of"
-            f" {_ms(interval)} gathers {gathered:,.1f} of {configured} rows: what does not gather"
-            f" while a batch runs needs {_ms(configured / full.rows_per_second)}",
-        )
-    ]
 
 
 def _latency(timings: tuple[Timing, ...], interval: float, max_latency: float) -> list[Advice]:

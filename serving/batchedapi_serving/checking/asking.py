@@ -8,7 +8,7 @@ import numpy as np
 from batchedapi_serving.codecs import Codec, Encoded, Results
 from batchedapi_serving.errors import PredictorError
 from batchedapi_serving.ipc.frames import Meta, Payload
-from batchedapi_serving.predictor import MethodSpec, Tensor
+from batchedapi_serving.predictor import MethodSpec
 
 Run = Callable[[Meta, bytes], tuple[Meta, Sequence[Payload]]]
 """Answers one batch frame."""
@@ -121,21 +121,17 @@ def random_rows(method: MethodSpec, count: int) -> list[Mapping[str, Array]]:
     drawn: list[Mapping[str, Array]] = []
     for i in range(count):
         lengths = dict.fromkeys(method.variable, LENGTHS[i % len(LENGTHS)])
-        drawn.append({
-            name: _row(tensor, lengths, None if i == 0 else random)
-            for name, tensor in method.inputs.items()
-        })  # fmt: skip
+        row: dict[str, Array] = {}
         for name, tensor in method.inputs.items():
+            shape = (1, *(lengths[n] if isinstance(n, str) else n for n in tensor.shape))
+            dtype = np.dtype(tensor.numpy_dtype)
+            if i == 0:
+                row[name] = np.zeros(shape, dtype)
+            elif dtype.kind == "f":
+                row[name] = random.standard_normal(shape).astype(dtype)
+            else:
+                row[name] = random.integers(0, SMALL, shape).astype(dtype)
             if tensor.allow_non_finite and i % 2:
-                drawn[-1][name].flat[i % drawn[-1][name].size] = np.nan
+                row[name].flat[i % row[name].size] = np.nan
+        drawn.append(row)
     return drawn
-
-
-def _row(tensor: Tensor, lengths: Mapping[str, int], random: np.random.Generator | None) -> Array:
-    shape = (1, *(lengths[n] if isinstance(n, str) else n for n in tensor.shape))
-    dtype = np.dtype(tensor.numpy_dtype)
-    if random is None:
-        return np.zeros(shape, dtype)
-    if dtype.kind == "f":
-        return random.standard_normal(shape).astype(dtype)
-    return random.integers(0, SMALL, shape).astype(dtype)

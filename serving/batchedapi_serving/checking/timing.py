@@ -36,25 +36,17 @@ def time_batches(
     timings, sums = [], BatchSums()
     for rows in contract.batch_size_buckets(largest):
         batch = [group[i % len(group)] for i in range(rows)]
-        seconds = _runs(method, batch, clock)
-        timings.append(Timing(rows, statistics.median(seconds), len(seconds)))
-        sums = sums.plus(_sums(rows, seconds))
+        method.ask(batch)  # the first of a size may compile or allocate
+        seconds: list[float] = []
+        while len(seconds) < FEWEST_RUNS or (
+            len(seconds) < MOST_RUNS and sum(seconds) < SECONDS_A_SIZE
+        ):
+            began = clock()
+            method.ask(batch)
+            seconds.append(clock() - began)
+        median = statistics.median(seconds)
+        timings.append(Timing(rows, median, len(seconds)))
+        # Each size counts alike, however often it was run: its median, three times.
+        of_size = BatchSums(1.0, rows, rows**2, median, rows * median)
+        sums = sums.plus(of_size.scaled(float(FEWEST_RUNS)))
     return tuple(timings), fit(sums, ridge=0.0) if len(timings) > 1 else None
-
-
-def _runs(method: Asked, batch: Sequence[Sample], clock: Callable[[], float]) -> list[float]:
-    method.ask(batch)  # the first of a size may compile or allocate
-    seconds: list[float] = []
-    while len(seconds) < FEWEST_RUNS or (
-        len(seconds) < MOST_RUNS and sum(seconds) < SECONDS_A_SIZE
-    ):
-        began = clock()
-        method.ask(batch)
-        seconds.append(clock() - began)
-    return seconds
-
-
-def _sums(rows: int, seconds: Sequence[float]) -> BatchSums:
-    """Each size counts alike, however often it was run: its median, three times."""
-    weight, median = float(FEWEST_RUNS), statistics.median(seconds)
-    return BatchSums(1.0, rows, rows**2, median, rows * median).scaled(weight)

@@ -142,7 +142,11 @@ def translate(entry: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     for path, value in _leaves(entry, ""):
         field = _FIELDS.get(path)
         if field is not None:
-            _put(manifest, field.path.split("."), field.convert(value))
+            *sections, name = field.path.split(".")
+            section = manifest
+            for part in sections:
+                section = section.setdefault(part, {})
+            section[name] = field.convert(value)
         elif path not in _SAID_OTHERWISE:
             left.append(path)
     scaling = manifest["spec"].get("autoscaling", {})
@@ -161,9 +165,3 @@ def _leaves(value: Mapping[str, Any], head: str) -> list[tuple[str, Any]]:
         is_leaf = not isinstance(member, Mapping) or path in _FIELDS
         found += [(path, member)] if is_leaf else _leaves(member, f"{path}.")
     return found
-
-
-def _put(into: dict[str, Any], path: list[str], value: Any) -> None:
-    for part in path[:-1]:
-        into = into.setdefault(part, {})
-    into[path[-1]] = value

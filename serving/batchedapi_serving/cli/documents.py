@@ -75,7 +75,16 @@ def load_documents(file: Path, name: str | None, unknown: UnknownFields) -> Docu
     source = api.spec.predictor.source
     if source is None or source.config_map is None:
         return Documents(api, {}, folder)
-    config_map = _config_map(documents, source.config_map)
+    config_map = next(
+        (
+            document
+            for document in documents
+            if isinstance(document, dict)
+            and document.get("kind") == "ConfigMap"
+            and _name_of(document) == source.config_map
+        ),
+        None,
+    )
     if config_map is None:
         log.info(
             "ConfigMap not in the file; using the file's folder", extra={"folder": str(folder)}
@@ -148,17 +157,6 @@ def _chosen(documents: list[Any], name: str | None) -> Any:
     if len(apis) > 1:
         raise DocumentError(f"several {contract.KIND}s: choose one with --name: {_list(names)}")
     return apis[0]
-
-
-def _config_map(documents: list[Any], name: str) -> dict[str, Any] | None:
-    for document in documents:
-        if (
-            isinstance(document, dict)
-            and document.get("kind") == "ConfigMap"
-            and _name_of(document) == name
-        ):
-            return document
-    return None
 
 
 def _files_of(config_map: dict[str, Any]) -> dict[str, bytes]:

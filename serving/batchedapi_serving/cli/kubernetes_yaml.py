@@ -88,16 +88,13 @@ def _plain(loader: _Loader, node: yaml.ScalarNode) -> Any:
         raise yaml.constructor.ConstructorError(
             None, None, f"expected a number that JSON has, got {text}", node.start_mark
         )
-    return _number(text) if text[0] in "+-.0123456789" else text
-
-
-def _number(text: str) -> int | float | str:
-    digits = text.replace("_", "")
-    if found := _INTEGER.fullmatch(digits):
-        (base,) = (name for name in _BASES if found[name] is not None)
-        return int(found["sign"] + found[base], _BASES[base])
-    if _FLOAT.fullmatch(digits) and math.isfinite(float(digits)):
-        return float(digits)
+    if text[0] in "+-.0123456789":
+        digits = text.replace("_", "")
+        if found := _INTEGER.fullmatch(digits):
+            (base,) = (name for name in _BASES if found[name] is not None)
+            return int(found["sign"] + found[base], _BASES[base])
+        if _FLOAT.fullmatch(digits) and math.isfinite(float(digits)):
+            return float(digits)
     return text
 
 

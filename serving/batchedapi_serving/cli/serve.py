@@ -25,7 +25,6 @@ from batchedapi_core.manifest import (
     Method,
     ServerSideBatching,
     UnitError,
-    WarmUp,
     parse_quantity,
 )
 from batchedapi_core.placement import cpu_count
@@ -56,6 +55,7 @@ again: a machine that is gone never closes its connections, and idle ones may st
 _USED_UP: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOBUFS))
 """Errors that say that the machine has no more of something, for now."""
 _STARTUP_MARGIN: Final = 5.0
+"""Seconds before the kubelet's own limit, which would end the replica without a reason."""
 _MESSAGE_BYTES: Final = 4000
 """Of a termination message; the kubelet takes 4096."""
 _LONGEST_FOLDER = 90
@@ -124,7 +124,16 @@ async def _supervise(
 ) -> None:
     def announce(example: Any) -> None:
         if sys.stderr.isatty():
-            click.echo(_how_to_ask(settings, options, example), err=True)
+            base = f"http://{options.host}:{options.port}"
+            admin = f"http://{options.host}:{options.admin_port}"
+            api = f"{base}{settings.endpoint}"
+            row = "..." if example is None else json.dumps(example)
+            click.echo(
+                f"\n  {settings.name} is ready:  {api}   (try it: {base}/docs)\n"
+                f"  metrics and health:  {admin}{contract.PATH_METRICS}\n\n"
+                f"  curl {api} -H 'content-type: application/json' -d '{row}'\n",
+                err=True,
+            )
 
     with (
         _listen(options.host, options.port, "--port") as listener,
@@ -149,6 +158,7 @@ def replica_settings(documents: Documents, options: ServeOptions, runtime: Path)
     spec, folder = api.spec, _source_folder(documents, runtime)
     predictor, batching, overload = spec.predictor, spec.server_side_batching, spec.overload
     model, processes = predictor.model, predictor.processes_per_replica
+    startup, warm_up = predictor.startup_timeout, predictor.warmup
     return ReplicaSettings(
         name=api.metadata.name,
         endpoint=api.endpoint,
@@ -166,8 +176,8 @@ def replica_settings(documents: Documents, options: ServeOptions, runtime: Path)
         gpu_assignment=predictor.gpu_assignment.value,
         cpu_threads=None if predictor.cpu_threads == AUTO else int(predictor.cpu_threads),
         log_level=predictor.log_level.value,
-        startup_limit=_startup_limit(predictor.startup_timeout),
-        warm_up_sizes=_warm_up_sizes(predictor.warmup),
+        startup_limit=startup - min(_STARTUP_MARGIN, startup / 10),
+        warm_up_sizes=tuple(warm_up.batch_sizes) or None if warm_up.enabled else (),
         batching=_batching(batching),
         methods=tuple(_method(method, batching) for method in predictor.methods),
         lane_choice=batching.dispatch,
@@ -210,17 +220,6 @@ def _method(method: Method, common: ServerSideBatching) -> MethodSettings:
         batch_dim=None if dim is None or output_dim is None else (dim, output_dim),
         batching=_batching(common if own is None else own.over(common)),
     )
-
-
-def _startup_limit(timeout: float) -> float:
-    """A little before the kubelet's own limit: it would end the replica without a reason."""
-    return timeout - min(_STARTUP_MARGIN, timeout / 10)
-
-
-def _warm_up_sizes(warm_up: WarmUp) -> tuple[int, ...] | None:
-    if not warm_up.enabled:
-        return ()
-    return tuple(warm_up.batch_sizes) or None
 
 
 def _recording(file: Path | None) -> RecordingSettings | None:
@@ -316,16 +315,6 @@ def _listen(host: str, port: int, option: str) -> socket.socket:
     for option_of_sockets in _ARE_YOU_THERE:
         listener.setsockopt(*option_of_sockets)
     return listener
-
-
-def _how_to_ask(settings: ReplicaSettings, options: ServeOptions, example: Any) -> str:
-    base = f"http://{options.host}:{options.port}"
-    return (
-        f"\n  {settings.name} is ready:  {base}{settings.endpoint}   (try it: {base}/docs)\n"
-        f"  metrics and health:  http://{options.host}:{options.admin_port}{contract.PATH_METRICS}\n\n"
-        f"  curl {base}{settings.endpoint} -H 'content-type: application/json'"
-        f" -d '{'...' if example is None else json.dumps(example)}'\n"
-    )
 
 
 def _leave_termination_message(error: LoadError) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Final
 
 from batchedapi_core.manifest import (
-    BatchedAPI,
     ManifestError,
     UnitError,
     UnknownFields,
@@ -61,7 +60,19 @@ def perform(request: Request) -> tuple[Simulated, list[str]]:
     """
     try:
         wanted = [parse_assertion(text) for text in request.assertions]
-        setup = set_up(_api(request), _options(request))
+        api = (
+            manifest_of(_MODEL)
+            if request.file is None
+            else load_documents(request.file, request.name, UnknownFields.REFUSE).api
+        )
+        options = Options(
+            service=None if request.service is None else parse_service(request.service),
+            batch_interval=_duration("--batch-interval", request.batch_interval),
+            max_latency=_duration("--max-latency", request.max_latency),
+            startup=None if request.startup is None else parse_startup(request.startup),
+            **request.numbers,
+        )
+        setup = set_up(api, options)
         trace = parse_trace(request.trace.read_text("utf-8", "replace"))
     except AssertionFormError as error:
         raise RequestError((f"--assert: {error}",)) from error
@@ -86,22 +97,6 @@ def text_of(simulated: Simulated, encoding: str) -> str:
     except (LookupError, UnicodeEncodeError):
         return render(simulated, PLAIN)
     return render(simulated, BLOCKS)
-
-
-def _api(request: Request) -> BatchedAPI:
-    if request.file is None:
-        return manifest_of(_MODEL)
-    return load_documents(request.file, request.name, UnknownFields.REFUSE).api
-
-
-def _options(request: Request) -> Options:
-    return Options(
-        service=None if request.service is None else parse_service(request.service),
-        batch_interval=_duration("--batch-interval", request.batch_interval),
-        max_latency=_duration("--max-latency", request.max_latency),
-        startup=None if request.startup is None else parse_startup(request.startup),
-        **request.numbers,
-    )
 
 
 def _duration(option: str, text: str | None) -> float | None:

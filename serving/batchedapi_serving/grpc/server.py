@@ -88,24 +88,7 @@ class GrpcServer:
             self._server = None
 
     def _options(self) -> list[tuple[str, int]]:
-        settings = self._settings
-        return [
-            *self._ages(),
-            ("grpc.max_receive_message_length", settings.max_body_bytes),
-            ("grpc.max_send_message_length", _UNLIMITED),
-            ("grpc.max_metadata_size", contract.MAX_HEADER_BYTES),
-            ("grpc.absolute_max_metadata_size", contract.MAX_HEADER_BYTES),
-            ("grpc.max_concurrent_streams", settings.max_concurrency),
-            ("grpc.max_allowed_incoming_connections", self._connections),
-            ("grpc.server_handshake_timeout_ms", int(contract.HEADER_ARRIVAL_SECONDS * 1000)),
-            ("grpc.keepalive_time_ms", _PING_SECONDS * 1000),
-            ("grpc.keepalive_timeout_ms", _PONG_SECONDS * 1000),
-            # gRPC would share a port that is taken, and each of two servers get half the calls.
-            ("grpc.so_reuseport", 0),
-        ]
-
-    def _ages(self) -> list[tuple[str, int]]:
-        """When connections end; gRPC jitters the age itself, by a tenth.
+        """Limits; gRPC jitters the age of a connection itself, by a tenth.
 
         A connection that is too old takes no further calls and answers those begun, each of which
         has an answer of some kind within the timeout.
@@ -118,4 +101,17 @@ class GrpcServer:
             if settings.timeout is not None:
                 grace = settings.timeout + contract.TERMINATION_MARGIN_SECONDS
                 ages.append(("grpc.max_connection_age_grace_ms", int(grace * 1000)))
-        return ages
+        return [
+            *ages,
+            ("grpc.max_receive_message_length", settings.max_body_bytes),
+            ("grpc.max_send_message_length", _UNLIMITED),
+            ("grpc.max_metadata_size", contract.MAX_HEADER_BYTES),
+            ("grpc.absolute_max_metadata_size", contract.MAX_HEADER_BYTES),
+            ("grpc.max_concurrent_streams", settings.max_concurrency),
+            ("grpc.max_allowed_incoming_connections", self._connections),
+            ("grpc.server_handshake_timeout_ms", int(contract.HEADER_ARRIVAL_SECONDS * 1000)),
+            ("grpc.keepalive_time_ms", _PING_SECONDS * 1000),
+            ("grpc.keepalive_timeout_ms", _PONG_SECONDS * 1000),
+            # gRPC would share a port that is taken, and each of two servers get half the calls.
+            ("grpc.so_reuseport", 0),
+        ]

@@ -146,7 +146,10 @@ class Service:
         try:
             if not held.answering(len(body)):
                 raise self._frontend.bodies.error()  # noqa: TRY301 - refused as whatever else is
-            handle = self._submit(body, metadata, client, caller, _timeout(context))
+            # What is left of the client's deadline, in seconds; None: it has none.
+            left = context.time_remaining()
+            timeout = None if left is None else max(left, _SHORTEST_TIMEOUT)
+            handle = self._submit(body, metadata, client, caller, timeout)
         except ServingError as error:
             held.released()
             self._answered(error.status)
@@ -251,12 +254,6 @@ async def _fail(context: ServicerContext, answer: Answer, request_id: str | None
     metadata = tuple(trailing_metadata(answer, request_id))
     await context.abort(status_code(answer.status), message(answer), metadata)
     raise AssertionError("the call was not ended")
-
-
-def _timeout(context: ServicerContext) -> float | None:
-    """What is left of the client's deadline, in seconds; None: it has none."""
-    left = context.time_remaining()
-    return None if left is None else max(left, _SHORTEST_TIMEOUT)
 
 
 def _metadata(context: ServicerContext) -> Metadata:
