@@ -133,7 +133,20 @@ class TensorResults:
         row = self.not_finite_row(start, stop)
         if row is not None:
             raise PredictorError(f"{NOT_FINITE} for row {row}")
-        return {name: _stacked(name, col[start:stop]) for name, col in self._columns.items()}
+        arrays: dict[str, Array] = {}
+        for name, column in self._columns.items():
+            part = column[start:stop]
+            if not isinstance(part, np.ndarray):
+                shapes = list(dict.fromkeys(row.shape for row in part))
+                if len(shapes) > 1:
+                    raise PredictorError(
+                        f"the rows of output {name!r} have different shapes"
+                        f" ({', '.join(str(list(shape)) for shape in shapes[:4])}), which one"
+                        " tensor cannot hold; ask for rows of one shape at a time, or in JSON rows"
+                    )
+                part = np.stack(part)
+            arrays[name] = part
+        return arrays
 
     def json_rows(self) -> Sequence[bytes]:
         """JSON text of every row: the value, or an object of the named outputs; written once.
@@ -271,19 +284,6 @@ def cut_back(
         row[tuple(slice(None if cut is None else cut[i]) for cut in cuts)]
         for i, row in enumerate(column)
     ]
-
-
-def _stacked(name: str, column: Column) -> Array:
-    if isinstance(column, np.ndarray):
-        return column
-    shapes = list(dict.fromkeys(row.shape for row in column))
-    if len(shapes) > 1:
-        raise PredictorError(
-            f"the rows of output {name!r} have different shapes"
-            f" ({', '.join(str(list(shape)) for shape in shapes[:4])}), which one tensor cannot"
-            " hold; ask for rows of one shape at a time, or in JSON rows"
-        )
-    return np.stack(column)
 
 
 def _json_texts(column: Column) -> list[bytes]:

@@ -96,7 +96,8 @@ MOST_CHANGES: Final = 20
 
 def render(simulated: Simulated, levels: str = BLOCKS) -> str:
     """Table, histogram, changes, picture and what it all rests on; ends with a line feed."""
-    outcome = simulated.outcome
+    outcome, settings = simulated.outcome, simulated.settings
+    name, value = (max(len(setting[i]) for setting in settings) for i in (0, 1))
     return "\n".join(
         [
             *_table(simulated),
@@ -104,7 +105,8 @@ def render(simulated: Simulated, levels: str = BLOCKS) -> str:
             *_histogram(outcome.batch_rows),
             *_changes(outcome.replicas),
             draw(outcome, levels),
-            *_settings(simulated),
+            f"{'it was simulated with':<{name}}  {'':<{value}}  from",
+            *(f"{s.name:<{name}}  {s.value:<{value}}  {s.origin}".rstrip() for s in settings),
             "",
         ]
     )
@@ -161,10 +163,3 @@ def _changes(choices: Sequence[ReplicaChoice]) -> list[str]:
     ]
     more = len(changes) - len(lines)
     return ["replicas asked for", *lines, *([f"{'':>10}  and {more} more"] if more else []), ""]
-
-
-def _settings(simulated: Simulated) -> list[str]:
-    settings = simulated.settings
-    name, value = (max(len(setting[i]) for setting in settings) for i in (0, 1))
-    lines = (f"{s.name:<{name}}  {s.value:<{value}}  {s.origin}".rstrip() for s in settings)
-    return [f"{'it was simulated with':<{name}}  {'':<{value}}  from", *lines]

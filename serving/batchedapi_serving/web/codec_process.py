@@ -12,7 +12,6 @@ From it, to all but the last:
     {"status", "content_type", "retry_after", "headers"} and the body of the response
 """
 
-import functools
 import gc
 import socket
 import sys
@@ -44,7 +43,8 @@ class CodecProcess:
     def __init__(self, settings: ReplicaSettings) -> None:
         self._settings = settings
         self._asked: dict[int, tuple[Codec, DecodedRequest]] = {}
-        self._codec = functools.lru_cache(maxsize=None)(self._codec_of)
+        self._codecs: dict[bytes, Codec] = {}
+        """By the method's spec as JSON."""
 
     def take(self, meta: Meta, payload: bytes) -> _Said | None:
         """What is said to a frame; None: nothing."""
@@ -68,7 +68,12 @@ class CodecProcess:
             meta["query"].encode("latin-1"),
             [(name.encode("latin-1"), value.encode("latin-1")) for name, value in meta["headers"]],
         )
-        codec = self._codec(orjson.dumps(meta["method"]))
+        spec, settings = orjson.dumps(meta["method"]), self._settings
+        if spec not in self._codecs:
+            method = MethodSpec.from_json(orjson.loads(spec))
+            of_method = settings.of_method(method.name)
+            self._codecs[spec] = codec_for(method, of_method, settings.name, settings.receipts)
+        codec = self._codecs[spec]
         try:
             decoded = codec.decode(Wire(meta["wire"]), head, body)
         except ServingError as error:
@@ -78,11 +83,6 @@ class CodecProcess:
         self._asked[number] = codec, decoded._replace(payload=None, sizes=None, shapes=None)
         rows, sizes, shapes = decoded.rows, decoded.sizes, decoded.shapes
         return {"rows": rows, "sizes": sizes, "shapes": shapes, "payload": form}, buffers
-
-    def _codec_of(self, spec: bytes) -> Codec:
-        method = MethodSpec.from_json(orjson.loads(spec))
-        settings = self._settings
-        return codec_for(method, settings.of_method(method.name), settings.name, settings.receipts)
 
     @staticmethod
     def _answer(
