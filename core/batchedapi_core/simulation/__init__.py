@@ -9,19 +9,21 @@ Scheduler and Admission; `FixedReplica` knows only the rule `Fixed` and is many 
 
 from batchedapi_core.simulation.capacity import Clairvoyant, clairvoyant, max_rate
 from batchedapi_core.simulation.controller import Controller, Fleet, SimulatedPod
-from batchedapi_core.simulation.fleet import STARTUP, simulate
+from batchedapi_core.simulation.fleet import STARTUP, Balancer, at_random, simulate
 from batchedapi_core.simulation.native import CapacityController
 from batchedapi_core.simulation.outcome import Outcome, ReplicaChoice, Second
-from batchedapi_core.simulation.service import Service
+from batchedapi_core.simulation.service import Pace, Service
 from batchedapi_core.simulation.trace import PoissonTrace, RecordedTrace, StepTrace, Trace
 
 __all__ = [
     "STARTUP",
+    "Balancer",
     "CapacityController",
     "Clairvoyant",
     "Controller",
     "Fleet",
     "Outcome",
+    "Pace",
     "PoissonTrace",
     "RecordedTrace",
     "ReplicaChoice",
@@ -30,6 +32,7 @@ __all__ = [
     "SimulatedPod",
     "StepTrace",
     "Trace",
+    "at_random",
     "clairvoyant",
     "max_rate",
     "simulate",

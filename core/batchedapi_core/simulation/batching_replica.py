@@ -99,7 +99,7 @@ class BatchingReplica:
 
     def run(self, batch: Batch) -> Run:
         """See Model."""
-        return Run(self._durations.next(batch.rows))
+        return Run(self._durations.next(batch.rows, batch.size, batch.started))
 
     def started(self, batch: Batch, now: float) -> None:
         """See Books."""

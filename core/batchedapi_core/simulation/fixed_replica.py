@@ -90,7 +90,7 @@ class FixedReplica:
                 taken = stop
             waiting = len(queue)
             batch = min(size, waiting)
-            seconds = self._durations.next(batch)
+            seconds = self._durations.next(batch, batch, start)
             arrived.extend(queue[:batch])
             waited += max(0.0, batch * start - sum(queue[:batch]))
             del queue[:batch]

@@ -1,9 +1,9 @@
 """Replicas that start, serve and stop, and a controller that decides how many there are.
 
 Second by second: the requests of the second go to the replicas that were ready at its beginning,
-each to one of them at random; then the controller is asked. A new replica is ready after a time
-that is drawn uniformly. Of too many, those not ready go first, then the youngest, as a ReplicaSet
-removes them; what they hold they still answer.
+each to the one that the balancer says; then the controller is asked. A new replica is ready after a
+time that is drawn uniformly. Of too many, those not ready go first, then the youngest, as a
+ReplicaSet removes them; what they hold they still answer.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,13 +15,24 @@ import numpy as np
 from batchedapi_core.simulation.batching_replica import BatchingReplica
 from batchedapi_core.simulation.controller import Controller, Fleet, SimulatedPod
 from batchedapi_core.simulation.fixed_replica import FixedReplica, is_fixed
-from batchedapi_core.simulation.outcome import Floats, Outcome, ReplicaChoice, Second
+from batchedapi_core.simulation.outcome import Floats, Integers, Outcome, ReplicaChoice, Second
 from batchedapi_core.simulation.replica import Durations, Replica
 from batchedapi_core.simulation.service import Service
 from batchedapi_core.simulation.trace import Arrivals, Trace
 
 STARTUP: Final = (20.0, 40.0)
 """Seconds from the creation of a replica until it is ready, drawn uniformly."""
+Balancer = Callable[[Sequence[int], int, np.random.Generator], Integers]
+"""For each of so many requests of one second, the index of its replica, of those with these numbers
+that are ready; asked once in each second with requests."""
+
+
+def at_random(ready: Sequence[int], requests: int, rng: np.random.Generator) -> Integers:
+    """Each request to any replica, as kube-proxy does for clients that connect anew."""
+    return rng.integers(0, len(ready), requests)
+
+
+_NOBODY: Final = Arrivals(np.zeros(0), None)
 
 
 class _Collector:
@@ -152,11 +163,10 @@ class _Members:
         return replicas != len(live)
 
     def _add(self, now: float, ready_at: float, *, cold: int) -> None:
-        durations = Durations(self._service, (self._seed, self._born), cold=cold)
+        number = self._born
+        durations = Durations(self._service, (self._seed, number), cold=cold, number=number)
         kind = FixedReplica if self._fast else BatchingReplica
-        self.all.append(
-            _Member(self._born, now, ready_at, kind(self._service, durations, ready_at))
-        )
+        self.all.append(_Member(number, now, ready_at, kind(self._service, durations, ready_at)))
         self._born += 1
 
 
@@ -171,6 +181,7 @@ def simulate(
     replicas: int = 1,
     min_replicas: int = 1,
     max_replicas: int = 40,
+    balancer: Balancer = at_random,
     why: Callable[[], str] = str,
 ) -> Outcome:
     """Run a fleet under a load; the same arguments give the same outcome.
@@ -185,6 +196,7 @@ def simulate(
         replicas: Ready at the beginning.
         min_replicas: Fewer are never asked for.
         max_replicas: More are never asked for.
+        balancer: Says which replica a request goes to.
         why: The controller's reason for its last answer.
 
     Returns:
@@ -198,7 +210,11 @@ def simulate(
     for tick in range(int(trace.seconds if seconds is None else seconds)):
         start, now = float(tick), tick + 1.0
         ready = [m for m in members.live() if m.ready_at <= start]
-        _serve(members, ready, trace.arrivals(start, members.rng), start, collector)
+        arrivals = trace.arrivals(start, members.rng)
+        if not ready:
+            collector.turned_away(len(arrivals[0]))
+        shares = _split(arrivals, ready, balancer, members.rng)
+        _serve([m for m in members.all if m.ready_at <= start], shares, start, collector)
         members.all = [
             member
             for member in members.all
@@ -225,30 +241,30 @@ def simulate(
     return collector.outcome()
 
 
+def _split(
+    arrivals: Arrivals, ready: list[_Member], balancer: Balancer, rng: np.random.Generator
+) -> dict[int, Arrivals]:
+    """The requests of one second, by the number of their replica."""
+    times, rows = arrivals
+    if not ready or not len(times):
+        return {}
+    chosen = balancer([member.number for member in ready], len(times), rng)
+    order = np.argsort(chosen, kind="stable")
+    cuts = np.searchsorted(chosen[order], np.arange(1, len(ready)))
+    parts = zip(ready, np.split(order, cuts), strict=True)
+    return {
+        member.number: Arrivals(times[part], None if rows is None else rows[part])
+        for member, part in parts
+    }
+
+
 def _serve(
-    members: _Members, ready: list[_Member], arrivals: Arrivals, start: float, collector: _Collector
+    active: list[_Member], shares: dict[int, Arrivals], start: float, collector: _Collector
 ) -> None:
     """One second of all replicas that were ever ready."""
-    times, rows = arrivals
-    if len(ready) > 1 and len(times):
-        chosen = members.rng.integers(0, len(ready), len(times))
-        order = np.argsort(chosen, kind="stable")
-        cuts = np.searchsorted(chosen[order], np.arange(len(ready) + 1)).tolist()
-        times, rows = times[order], None if rows is None else rows[order]
-    else:
-        cuts = [0, len(times)]
-    if not ready:
-        collector.turned_away(len(times))
-    shares = {
-        member.number: slice(begin, end)
-        for member, begin, end in zip(ready, cuts, cuts[1:], strict=False)
-    }
-    active = [member for member in members.all if member.ready_at <= start]
     for member in active:
-        share = shares.get(member.number, slice(0, 0))
-        member.replica.serve(
-            times[share].tolist(), None if rows is None else rows[share].tolist(), start + 1.0
-        )
+        times, rows = shares.get(member.number, _NOBODY)
+        member.replica.serve(times.tolist(), None if rows is None else rows.tolist(), start + 1.0)
     collector.collect([member.replica for member in active])
 
 

@@ -95,20 +95,25 @@ class Replica(Protocol):
 class Durations:
     """How long each batch of one replica takes; one stream of noise of its own."""
 
-    __slots__ = ("_at", "_cold", "_factors", "_rng", "_service")
+    __slots__ = ("_at", "_cold", "_factors", "_number", "_rng", "_service")
 
-    def __init__(self, service: Service, seed: Sequence[int], *, cold: int) -> None:
-        """`cold` is how many of its first batches are slow."""
+    def __init__(
+        self, service: Service, seed: Sequence[int], *, cold: int, number: int = 0
+    ) -> None:
+        """`cold` is how many of its first batches are slow, `number` whose they are."""
         self._service = service
+        self._number = number
         self._rng = np.random.default_rng(list(seed))
         self._cold = cold
         self._factors: list[float] = []
         self._at = 0
 
-    def next(self, rows: int) -> float:
-        """Seconds of the next batch."""
+    def next(self, rows: int, size: int, start: float) -> float:
+        """Seconds of the next batch, of `size` in the unit of the largest, which starts then."""
         service = self._service
         seconds = service.fixed + service.per_row * rows
+        if service.pace is not None:
+            seconds *= service.pace(self._number, start, size / service.max_batch_size)
         if service.noise > 0.0:
             if self._at >= len(self._factors):
                 sigma = service.noise

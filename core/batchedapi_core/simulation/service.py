@@ -1,6 +1,7 @@
 """What one simulated replica is: how long its batches take, and how they are formed."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,6 +16,9 @@ RESTART: Final = 10.0
 manifest says it. It counts only where a batch takes longer than the timeout."""
 COLD_FACTOR: Final = 2.0
 """The first batches of a new process take this much longer: caches, allocators, lazy kernels."""
+Pace = Callable[[int, float, float], float]
+"""Times longer that a batch takes, by its replica's number, the seconds since the beginning and the
+share of the largest batch that it is: a slow node, inputs that grow, a t(n) that is no line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,7 @@ class Service:
     preferred_sizes: tuple[int, ...] = ()
     queue_order: QueueOrder = QueueOrder.FIFO
     cold_batches: int = COLD_BATCHES  # of a new replica, each COLD_FACTOR slower
+    pace: Pace | None = None  # None: every replica keeps to the line, at any time
     time: ServiceTime = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

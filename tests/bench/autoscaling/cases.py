@@ -3,12 +3,12 @@
 import math
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autoscaling.roster import ROSTER
 from autoscaling.services import MAX_REPLICAS, MIN_REPLICAS, SERVICES, LoadTested
 from autoscaling.traces import LOADS
-from batchedapi_core.simulation import clairvoyant, simulate
+from batchedapi_core.simulation import Service, clairvoyant, simulate
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,11 @@ class Case:
     load: str
     controller: str
     seed: int  # of arrivals, balancing, start-up times and noise
+
+    @property
+    def served(self) -> Service:
+        """What each replica is under this load; a load test of one sees its first minutes."""
+        return replace(SERVICES[self.service], pace=LOADS[self.load].pace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,7 @@ def run(case: Case, max_rate: float) -> Result:
         max_rate: Rows/s that one replica of the service holds, by `simulation.max_rate`.
     """
     began = time.process_time()
-    known = LoadTested(SERVICES[case.service], max_rate)
+    known = LoadTested(case.served, max_rate)
     load = LOADS[case.load]
     trace = load.trace(known.planned_rate)
     outcome = simulate(
@@ -73,6 +78,7 @@ def run(case: Case, max_rate: float) -> Result:
         replicas=max(MIN_REPLICAS, math.ceil(load.level(0.0) - 1e-9)),
         min_replicas=MIN_REPLICAS,
         max_replicas=MAX_REPLICAS,
+        balancer=load.balancer(),
     )
     least = clairvoyant(trace, max_rate, min_replicas=MIN_REPLICAS).cost
     return Result(

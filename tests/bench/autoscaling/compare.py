@@ -27,7 +27,7 @@ from autoscaling.cases import Case, Result
 from autoscaling.roster import ROSTER
 from autoscaling.services import MAX_REPLICAS, MIN_REPLICAS, SERVICES
 from autoscaling.traces import LOADS
-from batchedapi_core.simulation import max_rate
+from batchedapi_core.simulation import Service, max_rate
 
 _DIGITS: Final = 5  # of the figures written; the seeds differ in the third
 
@@ -36,14 +36,14 @@ def _job(job: tuple[Case, float]) -> Result:
     return cases.run(*job)
 
 
-def run_all(todo: Sequence[Case], rates: Mapping[str, float], jobs: int) -> list[Result]:
+def run_all(todo: Sequence[Case], rates: Mapping[Service, float], jobs: int) -> list[Result]:
     """Run the cases in `jobs` processes, telling how far it is once in a while."""
     with _ending_on_sigterm(), multiprocessing.Pool(jobs, _leave_to_parent) as pool:
         return list(_told(_each(pool, todo, rates), len(todo)))
 
 
-def _each(pool: Pool, todo: Sequence[Case], rates: Mapping[str, float]) -> Iterable[Result]:
-    return pool.imap_unordered(_job, [(case, rates[case.service]) for case in todo])
+def _each(pool: Pool, todo: Sequence[Case], rates: Mapping[Service, float]) -> Iterable[Result]:
+    return pool.imap_unordered(_job, [(case, rates[case.served]) for case in todo])
 
 
 @contextlib.contextmanager
@@ -112,16 +112,18 @@ def main(
 ) -> None:
     """See the module's docstring."""
     began, start = environment(), time.monotonic()
-    rates = {name: max_rate(SERVICES[name]) for name in services}
     todo = cases.cases_of(services, loads, controllers, seeds)
+    ordinary = {name: SERVICES[name] for name in services}
+    rates = {one: max_rate(one) for one in {*ordinary.values(), *(case.served for case in todo)}}
+    held = {name: rates[service] for name, service in ordinary.items()}
     results = sorted(run_all(todo, rates, jobs), key=lambda result: todo.index(result.case))
     took = time.monotonic() - start
     report(
         "autoscaling",
         began,
         tables.tables(results),
-        notes=[_HOW, _rates_note(rates), tables.wins(results), _extent(len(todo), jobs, took)],
-        measured={"max_rate": rates, "cases": [_row(result) for result in results]},
+        notes=[_HOW, _rates_note(held), tables.wins(results), _extent(len(todo), jobs, took)],
+        measured={"max_rate": held, "cases": [_row(result) for result in results]},
         out=out,
     )
 

@@ -10,7 +10,13 @@ from typing import Final
 
 import numpy as np
 
-from batchedapi_core.simulation import PoissonTrace
+from autoscaling.unlike import (
+    StickyClients,
+    bent,
+    half_as_slow_again_in_half_an_hour,
+    one_in_five_is_slow,
+)
+from batchedapi_core.simulation import Balancer, Pace, PoissonTrace, at_random
 
 
 class Family(StrEnum):
@@ -19,6 +25,7 @@ class Family(StrEnum):
     KNOWN = "the six on which the defaults were chosen"
     HELD_OUT = "held out: random bursts, no default was chosen on them"
     FURTHER = "other shapes and other start-up times"
+    UNLIKE = "a day's curve with replicas that are not alike"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +37,8 @@ class Load:
     seconds: int
     level: Callable[[float], float]
     startup: tuple[float, float] = (20.0, 40.0)  # seconds a replica needs, drawn uniformly
+    pace: Pace | None = None  # of its batches; None: as the service says
+    balancer: Callable[[], Balancer] = lambda: at_random
 
     def trace(self, unit: float) -> PoissonTrace:
         """In rows/s, `unit` of them at 1.0."""
@@ -138,6 +147,19 @@ _FURTHER: Final = (
         for start in (10, 60, 120)
     ),
 )
+_UNLIKE: Final = (
+    # 200 clients keep their replica for two minutes: a new one gets load late and from few of them.
+    # For what knows of uneven load.
+    Load("sticky", Family.UNLIKE, 1800, _diurnal, balancer=lambda: StickyClients(200, 120.0)),
+    # The slow replica is late at a load that the others hold. For the same, and for service times
+    # that are pooled.
+    Load("slow-pods", Family.UNLIKE, 1800, _diurnal, pace=one_in_five_is_slow),
+    # What was measured in the morning is wrong in the evening. For what forgets, and what compares
+    # the model with the batches.
+    Load("drift", Family.UNLIKE, 1800, _diurnal, pace=half_as_slow_again_in_half_an_hour),
+    # What small batches teach is wrong for large ones. For limits on extrapolation, and for doubt.
+    Load("bent", Family.UNLIKE, 1800, _diurnal, pace=bent),
+)
 LOADS: Final[Mapping[str, Load]] = MappingProxyType(
-    {load.name: load for load in (*_KNOWN, *_HELD_OUT, *_FURTHER)}
+    {load.name: load for load in (*_KNOWN, *_HELD_OUT, *_FURTHER, *_UNLIKE)}
 )

@@ -1,14 +1,18 @@
 """The fast engine and the product's own batcher are the same server under the rule `Fixed`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchedapi_core.simulation import RecordedTrace, simulate
 from batchedapi_core.simulation.batching_replica import BatchingReplica
 from batchedapi_core.simulation.fixed_replica import FixedReplica
+from batchedapi_core.simulation.outcome import Integers
 from batchedapi_core.simulation.replica import Counters, Durations, Replica
 from batchedapi_core.simulation.service import Service
 
@@ -125,7 +129,32 @@ def test_the_first_batches_of_a_new_replica_are_slow() -> None:
 
     durations = Durations(service, (0,), cold=2)
 
-    assert pytest.approx([0.028, 0.028, 0.014]) == [durations.next(4) for _ in range(3)]
+    assert pytest.approx([0.028, 0.028, 0.014]) == [durations.next(4, 4, 0.0) for _ in range(3)]
+
+
+@pytest.mark.parametrize("timeout", [inf, 1e9], ids=["fast", "exact"])
+def test_a_pace_is_told_whose_batch_it_is_when_it_starts_and_how_full_it_is(
+    timeout: float,
+) -> None:
+    """Slow nodes, inputs that grow and lines that bend differ in these three alone."""
+    told = []
+
+    def pace(replica: int, start: float, size: float) -> float:
+        told.append((replica, start, size))
+        return 2.0
+
+    service = Service(0.01, 0.0, 4, 0.25, noise=0.0, timeout=timeout, pace=pace)
+    trace = RecordedTrace([1.0, 1.0, 2.5], [1, 1, 1])
+
+    outcome = simulate(service, trace, None, replicas=2, balancer=to_the_last)
+
+    assert [(1, 1.25, 0.5), (1, 2.75, 0.25)] == told
+    assert pytest.approx([0.27] * 3) == outcome.latencies.tolist()
+
+
+def to_the_last(ready: Sequence[int], requests: int, rng: np.random.Generator) -> Integers:  # noqa: ARG001 - see Balancer
+    """All requests to one replica."""
+    return np.full(requests, len(ready) - 1)
 
 
 def test_noise_is_of_mean_one_and_the_same_for_the_same_seed() -> None:
@@ -133,8 +162,8 @@ def test_noise_is_of_mean_one_and_the_same_for_the_same_seed() -> None:
     service = Service(0.01, 0.0, 4, 0.0, noise=0.2)
     first, second, other = (Durations(service, seed, cold=0) for seed in ((1,), (1,), (2,)))
 
-    drawn = [first.next(1) for _ in range(4000)]
+    drawn = [first.next(1, 1, 0.0) for _ in range(4000)]
 
     assert pytest.approx(0.01, rel=0.02) == sum(drawn) / len(drawn)
-    assert drawn == [second.next(1) for _ in range(4000)]
-    assert drawn[0] != other.next(1)
+    assert drawn == [second.next(1, 1, 0.0) for _ in range(4000)]
+    assert drawn[0] != other.next(1, 1, 0.0)
