@@ -59,7 +59,6 @@ def test_every_word_of_the_status_is_explained(heading: str, words: list[str]) -
         f"{DEFAULT_HEDGE:g} (`autoscaling.hedge`) while the base exceeds what the ready replicas",
         f"the ready replicas serve by {100 * (DEFAULTS.overload_trigger - 1):.0f} %",
         f"{DEFAULTS.passing_hold:g} s for what forecast and overload asked for",
-        f"full batches for {DEFAULTS.saturation_seconds:g} s",
         f"Under {100 * DEFAULTS.down_coverage:.0f} % of the ready pods seen no replica is removed",
         f"no replica is removed, under {100 * DEFAULTS.hold_coverage:.0f} % nothing moves",
     ],

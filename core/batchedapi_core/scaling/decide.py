@@ -33,7 +33,6 @@ from batchedapi_core.scaling.need import (
     latency_of,
     needed,
     replica_capacity,
-    trusted_batch,
 )
 from batchedapi_core.scaling.numbers import whole
 from batchedapi_core.scaling.observe import LoadWindow, observe
@@ -107,12 +106,10 @@ def _evidence(policy: ScalingPolicy, load: LoadWindow, state: ScalingState, now:
         queue_rows=load.queue_rows,
         waiting_rows=_waiting_rows(policy, load, rows_per_request),
         service=load.service,
-        largest_mean_batch=load.largest_mean_batch,
         mean_batch=batching.mean_rows,
         fill=None if batching.fill_percent is None else batching.fill_percent / 100.0,
         full_share=batching.full_share,
         busy=batching.busy,
-        saturated=load.saturated,
         held=max((one.replicas for one in state.recommendations), default=0),
         settled=watched >= policy.down.window(start_up),
         shrunk_from=tuple(
@@ -134,7 +131,6 @@ def _evidence(policy: ScalingPolicy, load: LoadWindow, state: ScalingState, now:
         late_after=late_after(state.start_ups),
         waited_for_node=state.node_wait is not None and now - state.node_wait < NODE_MEMORY,
         hedged=0 if state.hedge is None else state.hedge.replicas,
-        seasoned=state.in_use.sums.batches >= policy.hedge_batches,
         imbalance=load.imbalance,
         rows_per_request=rows_per_request,
         in_flight=None if demand is None else demand.in_flight,
@@ -148,15 +144,13 @@ def _waiting_rows(policy: ScalingPolicy, load: LoadWindow, rows_per_request: flo
     """
     if load.service is None or load.coverage <= 0.0:
         return 0.0
-    largest = trusted_batch(policy, load.largest_mean_batch)
     replica = replica_capacity(
         policy,
         load.service,
-        largest_batch=largest,
         rows_per_request=rows_per_request,
         slowdown=load.slowdown,
     )
-    ordinary = 0.5 * latency_of(policy, load.service, largest) * replica.rows_per_second
+    ordinary = 0.5 * latency_of(policy, load.service) * replica.rows_per_second
     return sum(max(0.0, queue - ordinary) for queue in load.queues) / load.coverage
 
 
@@ -255,7 +249,7 @@ def _recommended(
 
 def _steady(policy: ScalingPolicy, need: Need, recommended: int) -> int:
     """What of it is likely to be needed for good."""
-    if policy.kind is PolicyKind.CONCURRENCY or need.reason is Reason.SATURATED:
+    if policy.kind is PolicyKind.CONCURRENCY:
         return recommended
     lasting = whole(need.lasting)
     limit = bounds(policy, lasting)
@@ -330,7 +324,6 @@ def _terms(evidence: Evidence, need: Need, recommended: int, steady: int) -> Ter
         forecast=need.forecast,
         margin=need.margin,
         backlog=need.backlog,
-        largest_batch=need.largest_batch,
         capacity=need.capacity,
         capacity_batch=need.capacity_batch,
         feasible=need.feasible,
@@ -421,7 +414,7 @@ def _judged(
         terms.service,
         terms.capacity_batch,
         batch_interval=policy.batch_interval,
-        latency_target=latency_of(policy, terms.service, terms.largest_batch),
+        latency_target=latency_of(policy, terms.service),
     )
     trust = trusted(state.trust, latency=load.latency, expected=expected, seconds=terms.interval)
     return replace(state, trust=trust)

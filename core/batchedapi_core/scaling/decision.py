@@ -17,7 +17,6 @@ class Reason(StrEnum):
     BACKLOG = "Backlog"
     MARGIN = "Margin"
     HOT_REPLICA = "HotReplica"
-    SATURATED = "Saturated"
     WITHIN_TOLERANCE = "WithinTolerance"
     SCALE_DOWN = "ScaleDown"
     SCALE_DOWN_STABILIZING = "ScaleDownStabilizing"
@@ -46,7 +45,6 @@ class Reason(StrEnum):
                 | Reason.BACKLOG
                 | Reason.MARGIN
                 | Reason.HOT_REPLICA
-                | Reason.SATURATED
                 | Reason.WITHIN_TOLERANCE
                 | Reason.SCALE_DOWN
                 | Reason.SCALE_DOWN_STABILIZING
@@ -106,12 +104,10 @@ class Evidence:
     queue_rows: float  # in all pods
     waiting_rows: float  # of those, in pods where more wait than should
     service: ServiceTime | None  # None: too few batches seen
-    largest_mean_batch: float  # rows
     mean_batch: float | None  # rows, over the window, as the next three
     fill: float | None  # mean batch / largest batch, in what its size counts
     full_share: float | None  # of the batches, released because full; 0..1
     busy: float | None  # of the lanes' time; 0..1
-    saturated: float  # seconds in which every lane was busy and every batch full
     held: int  # highest recommendation that still holds a scale-down; 0: none
     settled: bool  # all recommendations of one scale-down stabilization window are known
     shrunk_from: tuple[int, ...]  # for each policy of scale-down, most replicas in its period
@@ -131,7 +127,6 @@ class Evidence:
     late_after: float = 120.0  # seconds after which that is longer than it should be
     waited_for_node: bool = False  # some ordered pod did lately
     hedged: int = 0  # highest order of a hedge that may still hold a scale-down; 0: none
-    seasoned: bool = True  # the service time rests on enough batches to bet on it
     imbalance: float = 1.0  # on the need, for the hottest replica
     rows_per_request: float = 1.0
     in_flight: float | None = None  # requests, over the window
@@ -150,7 +145,6 @@ class Terms(Evidence):
     forecast: float  # rows/s more, by the time that a replica started now is ready
     margin: float  # rows/s more, for forecasts that are too low
     backlog: float  # rows/s more, for what waits to be gone soon
-    largest_batch: int  # rows, that the model is trusted with
     capacity: float  # rows/s of one replica within the latency target, at present; 0: unknown
     capacity_batch: int  # rows of a batch at which it does that; 0: unknown
     feasible: bool  # some batch size meets the latency target

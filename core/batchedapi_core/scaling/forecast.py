@@ -29,7 +29,9 @@ FEWEST_INTERVALS = 3
 """Before the last one: a line through two points leaves no doubt, however much there should be."""
 SUDDEN_SECONDS = 10.0
 SUDDEN_DOUBT = 3.0
-"""Standard errors above zero from which on a slope of few seconds counts as a rise."""
+"""Standard errors above zero from which on a slope of few seconds counts as a rise. It is for loads
+such as the simulated `flash`: without it 12 % instead of 11 % of the requests are late there at 4 %
+less cost, and a lower target utilization would buy less for more."""
 DOUBT = 2.0
 """The same over the whole window, which has more points and fewer that happen to rise."""
 STILL_SECONDS = 15.0

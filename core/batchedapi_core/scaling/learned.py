@@ -99,7 +99,8 @@ def start_ups_restored(saved: object) -> tuple[float, ...] | None:
 # inputs got longer or it bends: that shows in their measured time at once, while the model
 # forgets in minutes. Or capacity is less than rows over seconds would have it, because of what
 # the model does not know of: then requests wait longer than they should although there is no
-# overload.
+# overload. The simulated load `bent` shows the second: without trust 21 % instead of 18 % of the
+# requests of `cpu` are late, at 3 % more cost.
 
 RATIO_SECONDS = 30.0
 """Batches of this long are compared with the model."""

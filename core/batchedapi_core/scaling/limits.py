@@ -17,7 +17,7 @@ def within_tolerance(
 ) -> Clamp | None:
     """No replica comes or goes for a need a few percent off what there is."""
     current, above, below = evidence.current, policy.up.tolerance, policy.down.tolerance
-    if wanted > current and need.reason not in (Reason.OVERLOAD, Reason.SATURATED):
+    if wanted > current and need.reason is not Reason.OVERLOAD:
         tolerance, within = above, need.need <= current * (1.0 + above)
     elif wanted < current:
         tolerance, within = below, below > 0.0 and need.need >= current * (1.0 - below)

@@ -318,6 +318,9 @@ def level(intervals: Sequence[Interval]) -> float:
 
 # Load that is not even: the replica with the most of it misses the target first.
 #
+# The simulated loads `sticky` and `slow-pods` show what that is for: planned as if load were even,
+# 29 % instead of 19 % of the requests are late, and 9 % instead of 5 %, at 19 and 21 % less cost.
+#
 # A pod's load is what arrives at it, times how much slower than the pooled service time it is. A
 # balancer that splits evenly makes the slowest pod the limit, one with sticky connections the
 # most popular.

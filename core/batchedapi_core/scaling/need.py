@@ -8,7 +8,6 @@ Each factor is a field of `Terms`; `concurrency_need` is the other policy's form
 hedge while demand is well above what the ready replicas serve; `hedge_of` says when, and how large.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Final, assert_never
 
@@ -35,19 +34,13 @@ def concurrency_need(policy: ScalingPolicy, evidence: Evidence) -> float:
     return (evidence.in_flight or 0.0) / policy.target_concurrency
 
 
-# What one replica sustains within the latency target, as far as its batches were seen.
-
-
-def trusted_batch(policy: ScalingPolicy, largest_mean_batch: float) -> int:
-    """Rows of the largest batch to plan with: t(n) is a line only as far as it was seen."""
-    return min(policy.max_batch_size, max(1, math.ceil(policy.seen_factor * largest_mean_batch)))
+# What one replica sustains within the latency target.
 
 
 def replica_capacity(
     policy: ScalingPolicy,
     service: ServiceTime | None,
     *,
-    largest_batch: int,
     rows_per_request: float,
     slowdown: float,
 ) -> Capacity:
@@ -56,7 +49,6 @@ def replica_capacity(
     Args:
         policy: Target, batching and lanes.
         service: As learned.
-        largest_batch: Rows, by `trusted_batch`.
         rows_per_request: Rows that arrive at once.
         slowdown: Times longer than learned that batches take at present.
     """
@@ -64,8 +56,7 @@ def replica_capacity(
         return Capacity(0.0, 0, feasible=True)
     lane = lane_capacity(
         service,
-        largest_batch=largest_batch,
-        full_batch=policy.max_batch_size,
+        largest_batch=policy.max_batch_size,
         batch_interval=policy.batch_interval,
         latency_target=policy.latency_target,
         quantile=policy.quantile,
@@ -75,10 +66,10 @@ def replica_capacity(
     return Capacity(rate, lane.batch_size, feasible=lane.feasible)
 
 
-def latency_of(policy: ScalingPolicy, service: ServiceTime, largest_batch: int) -> float:
+def latency_of(policy: ScalingPolicy, service: ServiceTime) -> float:
     """The latency target in seconds; without one, a full batch waited for and one of its own."""
     target = policy.latency_target
-    return 2.0 * service.seconds(largest_batch) if target is None else target
+    return 2.0 * service.seconds(policy.max_batch_size) if target is None else target
 
 
 # The hedge: how many times the need is ordered while what is ready cannot keep up.
@@ -121,11 +112,9 @@ def hedge_of(policy: ScalingPolicy, evidence: Evidence) -> Hedge:
 
 
 def _against(policy: ScalingPolicy, evidence: Evidence) -> str:
-    """Why more would not be ready sooner, could not go again, or are a bet on nothing; or ""."""
+    """Why more would not be ready sooner or could not go again; or ""."""
     if policy.down.select is Select.DISABLED:
         return "behavior.scaleDown is Disabled"
-    if not evidence.seasoned:
-        return "too few batches say what one replica serves"
     if evidence.unschedulable:
         return f"no node has room for {_pods(evidence.unschedulable)}"
     if evidence.failing:
@@ -153,7 +142,6 @@ class Need:
     forecast: float
     margin: float
     backlog: float
-    largest_batch: int
     capacity: float
     capacity_batch: int
     feasible: bool
@@ -170,17 +158,15 @@ class Need:
 
 def needed(policy: ScalingPolicy, evidence: Evidence) -> Need:
     """Fill in the formula; evidence without a demand counts as none, so hold before asking."""
-    largest_batch = trusted_batch(policy, evidence.largest_mean_batch)
     replica = replica_capacity(
         policy,
         evidence.service,
-        largest_batch=largest_batch,
         rows_per_request=evidence.rows_per_request,
         slowdown=evidence.slowdown,
     )
     match policy.kind:
         case PolicyKind.CAPACITY_SLO:
-            return _capacity_need(policy, evidence, replica, largest_batch)
+            return _capacity_need(policy, evidence, replica)
         case PolicyKind.CONCURRENCY:
             need = concurrency_need(policy, evidence)
             return Need(
@@ -188,7 +174,6 @@ def needed(policy: ScalingPolicy, evidence: Evidence) -> Need:
                 forecast=0.0,
                 margin=0.0,
                 backlog=0.0,
-                largest_batch=largest_batch,
                 capacity=replica.rows_per_second,
                 capacity_batch=replica.batch_size,
                 feasible=True,
@@ -206,9 +191,7 @@ def needed(policy: ScalingPolicy, evidence: Evidence) -> Need:
             assert_never(policy.kind)
 
 
-def _capacity_need(
-    policy: ScalingPolicy, evidence: Evidence, replica: Capacity, largest_batch: int
-) -> Need:
+def _capacity_need(policy: ScalingPolicy, evidence: Evidence, replica: Capacity) -> Need:
     base, capacity = _base(evidence), replica.rows_per_second
     one = policy.target_utilization * capacity * evidence.trust / evidence.imbalance
     more = _more(policy, evidence, base)
@@ -220,15 +203,11 @@ def _capacity_need(
     boost = hedge.factor if late else 1.0
     raw = whole(boost * need)
     reason = _reason(raw, (lasting, likely, plain, plain / evidence.imbalance), boost)
-    grown = _saturated_raw(policy, evidence)
-    if grown > raw:
-        raw, reason = grown, Reason.SATURATED
     return Need(
         base=base,
         forecast=more.forecast,
         margin=more.margin,
         backlog=more.backlog,
-        largest_batch=largest_batch,
         capacity=capacity,
         capacity_batch=replica.batch_size,
         feasible=replica.feasible,
@@ -289,11 +268,3 @@ def _reason(raw: int, without: tuple[float, float, float, float], boost: float) 
 
 def _base(evidence: Evidence) -> float:
     return evidence.level or 0.0
-
-
-def _saturated_raw(policy: ScalingPolicy, evidence: Evidence) -> int:
-    """Every lane busy and every batch full while no pod is starting: demand may hide upstream."""
-    saturated = evidence.saturated >= policy.saturation_seconds
-    if not saturated or evidence.ready < evidence.current:
-        return 0
-    return math.ceil(policy.saturation_factor * evidence.current)

@@ -40,7 +40,6 @@ from batchedapi_core.scaling.samples import (
     usable,
 )
 from batchedapi_core.scaling.state import ScalingState, of_model, of_revision, taught, teaches
-from batchedapi_core.service_model.capacity import ALL_BUSY, as_planned
 from batchedapi_core.service_model.service_time import BatchSums, ServiceTime
 
 
@@ -67,8 +66,6 @@ class LoadWindow:
     demand: Demand | None  # None: too few pods seen
     queue_rows: float  # in all ready pods, estimated from those seen
     service: ServiceTime | None  # None: too few batches seen
-    largest_mean_batch: float  # rows
-    saturated: float  # seconds in which every lane was busy and every batch full
     batching: BatchingWindow
     imbalance: float = 1.0  # factor on the need, for the hottest replica
     queues: tuple[float, ...] = ()  # rows, of each pod that was seen
@@ -103,7 +100,6 @@ def observe(
     if changes and coverage >= policy.hold_coverage:
         latest = _interval(policy, state, changes, coverage, now)
         intervals = (*intervals, latest)
-    saturated = _saturated(policy, state.saturated, latest)
     service = state.in_use.service(policy)
     shares = _shares(policy, state, changes, service, latest, ready=ready)
     load = LoadWindow(
@@ -114,8 +110,6 @@ def observe(
         demand=_demand(intervals, latest),
         queue_rows=sum(one.queue_rows for one in changes) / coverage if coverage else 0.0,
         service=service,
-        largest_mean_batch=state.in_use.largest_mean_batch,
-        saturated=saturated,
         batching=batching_window(intervals, policy),
         imbalance=imbalance(policy, state.shares),
         queues=tuple(one.queue_rows for one in changes),
@@ -129,7 +123,6 @@ def observe(
         intervals=intervals,
         looked=None if latest is None else now,
         complete=bool(ready) and len(samples) >= ready,
-        saturated=saturated,
         shares=shares,
         start_ups=start_ups_of(state.start_ups, state.samples, samples),
         node_wait=now if observation.unready.unschedulable else state.node_wait,
@@ -231,19 +224,6 @@ def _demand(intervals: Sequence[Interval], latest: Interval | None) -> Demand | 
         trend=trend(intervals),
         in_flight=mean_in_flight(intervals),
     )
-
-
-def _saturated(policy: ScalingPolicy, before: float, latest: Interval | None) -> float:
-    """Seconds. Unseen is neither saturated nor not."""
-    if latest is None:
-        return before
-    totals = latest.totals
-    busy = ratio(totals.batch_seconds, totals.lane_seconds) or 0.0
-    full = ratio(totals.full_batches, totals.batches) or 0.0
-    # As busy as was planned is not saturated, or more replicas would come and go without end.
-    most = as_planned(policy.target_utilization, least=policy.saturation_share, most=ALL_BUSY)
-    saturated = busy > most and full > policy.saturation_share
-    return min(before + latest.seconds, policy.saturation_seconds) if saturated else 0.0
 
 
 def _latency(latest: Interval | None, service: ServiceTime | None) -> float | None:

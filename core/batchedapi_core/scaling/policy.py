@@ -224,7 +224,6 @@ class ScalingPolicy:
     window: float = 60.0  # over which batching and a slow trend are measured
     model_half_life: float = 300.0
     ridge: float = DEFAULT_RIDGE  # batches
-    seen_factor: float = 2.0  # batches at most this much larger than seen are counted on
     warm_up_batches: float = 20.0  # of a new process, kept out of the model
 
     start_up: float = 30.0  # from a pod's creation to its readiness, until measured
@@ -237,11 +236,7 @@ class ScalingPolicy:
     overload_trigger: float = 1.15  # demand over ready capacity
     hedge: float | None = None  # largest factor on the need then; None: `hedge.hedge_of` chooses
     gpu: bool = False  # each replica has GPUs of its own
-    hedge_batches: float = 20.0  # fewer say too little of a replica to bet on it
     passing_hold: float = 6.0  # what overload or forecast asked for is given up after this long
-    saturation_share: float = 0.9  # of busy time and of full batches
-    saturation_seconds: float = 8.0
-    saturation_factor: float = 1.5  # on the replicas, when demand may hide upstream
 
     hold_coverage: float = 0.5  # below this share of pods seen nothing moves
     down_coverage: float = 0.8  # below it nothing is removed

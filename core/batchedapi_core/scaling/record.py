@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 from typing import Any, Final
 
 from batchedapi_core.scaling.decide import conclude
-from batchedapi_core.scaling.decision import Clamp, Evidence, Reason, ScalingDecision, Terms
+from batchedapi_core.scaling.decision import Clamp, Evidence, ScalingDecision, Terms
 from batchedapi_core.scaling.forecast import Recurrence
 from batchedapi_core.scaling.need import overloaded
 from batchedapi_core.scaling.policy import (
@@ -23,7 +23,9 @@ from batchedapi_core.scaling.policy import (
 from batchedapi_core.service_model.service_time import ServiceTime
 from batchedapi_core.words import per_second, percent, rate
 
-RECORD_VERSION: Final = 4
+RECORD_VERSION: Final = 5
+READABLE_VERSIONS: Final = (4, RECORD_VERSION)
+"""Version 4 has more terms, which are left out: none of them changed a decision that was seen."""
 
 
 def record(policy: ScalingPolicy, decision: ScalingDecision) -> dict[str, Any]:
@@ -55,7 +57,7 @@ def replay(recorded: Mapping[str, Any]) -> int:
         The replicas it comes to: `recorded["desired"]`, unless the record or the rules changed.
 
     Raises:
-        ValueError: Not a record of this version.
+        ValueError: Not a record of these versions.
     """
     return taken_again(recorded)[1].desired
 
@@ -74,16 +76,17 @@ def taken_again(recorded: Mapping[str, Any]) -> tuple[ScalingPolicy, ScalingDeci
     """What an essence, or a whole record, was made of.
 
     Raises:
-        ValueError: Not a record of this version.
+        ValueError: Not a record of these versions.
     """
     policy, evidence = _read(recorded)
     return policy, conclude(policy, evidence)
 
 
 def _read(recorded: Mapping[str, Any]) -> tuple[ScalingPolicy, Evidence]:
-    if recorded.get("version") != RECORD_VERSION:
+    if recorded.get("version") not in READABLE_VERSIONS:
+        versions = " or ".join(map(str, READABLE_VERSIONS))
         raise ValueError(
-            f"decision record: expected version {RECORD_VERSION}, got "
+            f"decision record: expected version {versions}, got "
             f"{recorded.get('version')!r}; replay it with the release that wrote it"
         )
     try:
@@ -116,9 +119,10 @@ def _evidence(terms: Mapping[str, Any]) -> Evidence:
 
 
 def _policy(recorded: Mapping[str, Any]) -> ScalingPolicy:
+    known = {field.name: recorded[field.name] for field in fields(ScalingPolicy)}
     return ScalingPolicy(
         **{
-            **recorded,
+            **known,
             "kind": PolicyKind(recorded["kind"]),
             "up": _behavior(recorded["up"]),
             "down": _behavior(recorded["down"]),
@@ -163,8 +167,6 @@ def _formula(policy: ScalingPolicy, decision: ScalingDecision) -> str:
         f"one replica sustains {capacity} ({model}), {used}",
         *_batching(policy, terms),
     ]
-    if decision.reason is Reason.SATURATED:
-        parts.append("every lane is busy with full batches and more demand may wait upstream")
     return "; ".join(parts)
 
 

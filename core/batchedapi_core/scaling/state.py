@@ -146,7 +146,6 @@ class ScalingState:
     seen: float | None = None  # the last look
     looked: float | None = None  # the last look at which enough pods answered for a demand
     complete: bool = False  # the last look saw every ready pod
-    saturated: float = 0.0  # seconds in which every lane was busy and every batch full
     recommendations: tuple[Recommendation, ...] = ()  # that hold a scale-down
     lows: tuple[Recommendation, ...] = ()  # that hold a scale-up
     sizes: tuple[Size, ...] = ()  # replicas asked for
@@ -363,7 +362,7 @@ def _comparable(policy: ScalingPolicy, new: LearnedModel, old: LearnedModel) -> 
     ones, and would call for many times the replicas.
     """
     seen = min(old.largest_mean_batch, float(policy.max_batch_size))
-    return not old.known or policy.seen_factor * new.largest_mean_batch >= seen
+    return not old.known or new.largest_mean_batch >= seen / 2
 
 
 def _anew(before: ScalingState, after: ScalingState) -> ScalingState:

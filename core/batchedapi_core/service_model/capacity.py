@@ -41,7 +41,6 @@ def lane_capacity(
     service: ServiceTime,
     *,
     largest_batch: int,
-    full_batch: int | None = None,
     batch_interval: float,
     latency_target: float | None,
     quantile: float,
@@ -52,8 +51,6 @@ def lane_capacity(
     Args:
         service: Seconds of a batch.
         largest_batch: Rows, >= 1.
-        full_batch: Rows at which a batch has no more room, where that is more than the largest to
-            count on.
         batch_interval: Seconds the oldest row waits for its batch to fill.
         latency_target: Seconds, for `quantile` of the rows; None plans for full batches.
         quantile: In (0, 1).
@@ -66,13 +63,12 @@ def lane_capacity(
     throughput = largest_batch / service.seconds(largest_batch)
     if latency_target is None:
         return Capacity(throughput, largest_batch, feasible=True)
-    full = full_batch or largest_batch
     noise = 0.5 * math.log(1.0 / (1.0 - quantile)) * rows_per_request
 
     def rate(rows: int) -> float:
         seconds = service.seconds(rows)
         slack = latency_target - max(batch_interval, seconds) - seconds
-        price = seconds / rows if rows == full else service.per_row
+        price = seconds / rows if rows == largest_batch else service.per_row
         return rows / seconds * slack / (slack + noise * price) if slack > 0 else 0.0
 
     best = _peak(rate, largest_batch)

@@ -42,7 +42,6 @@ TERMS: Final = (
     ("unschedulable", "pods ordered and without a node"),
     ("failing", "pods ordered that cannot start"),
     ("oldest_start", "seconds since the first pod was ordered that never was ready"),
-    ("seasoned", "enough batches for a boost"),
     *_OUTCOME,
 )
 """Terms of a decision by policy CapacitySLO in the order of the formula, and what each is."""

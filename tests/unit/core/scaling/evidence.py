@@ -15,7 +15,6 @@ def evidence_of(
     current: int = 3,
     coverage: float = 1.0,
     service: ServiceTime | None = ServiceTime(0.010, 0.0002),  # noqa: B008 - a frozen value
-    saturated: float = 0.0,
     held: int = 0,
     largest_recent: int | None = None,
     settled: bool = True,
@@ -31,7 +30,6 @@ def evidence_of(
     recurring: tuple[Recurrence, ...] = (),
     slowdown: float = 1.0,
     trust: float = 1.0,
-    seasoned: bool = True,
 ) -> Evidence:
     """A steady load of `rate` rows/s on a service whose full batches were seen."""
     return Evidence(
@@ -45,12 +43,10 @@ def evidence_of(
         queue_rows=queue_rows,
         waiting_rows=waiting_rows,
         service=service,
-        largest_mean_batch=7.5,
         mean_batch=None if rate is None else 7.1,
         fill=None if rate is None else 7.1 / 8,
         full_share=None if rate is None else 0.62,
         busy=None if rate is None else 0.7,
-        saturated=saturated,
         held=held,
         shrunk_from=(current if largest_recent is None else largest_recent,),
         grown_from=(current, current),
@@ -65,7 +61,6 @@ def evidence_of(
         recurring=recurring,
         slowdown=slowdown,
         trust=trust,
-        seasoned=seasoned,
     )
 
 

@@ -35,9 +35,6 @@ from batchedapi_core.service_model.service_time import ServiceTime
         (evidence_of(worth(3.0)), 3, Reason.DEMAND, ""),
         (evidence_of(worth(2.4), current=2, ready=2, held=3), 3, Reason.DEMAND, ""),
         (evidence_of(worth(2.9), ready=2, held=3), 9, Reason.OVERLOAD, ""),
-        (evidence_of(worth(2.9), ready=2, held=3, seasoned=False), 3, Reason.DEMAND, ""),
-        (evidence_of(worth(2.0), saturated=8.0), 5, Reason.SATURATED, ""),
-        (evidence_of(worth(2.4), saturated=8.0, ready=2), 3, Reason.DEMAND, ""),
         (evidence_of(worth(3.1)), 3, Reason.WITHIN_TOLERANCE, "WithinTolerance"),
         (evidence_of(worth(3.2)), 4, Reason.DEMAND, ""),
         (evidence_of(worth(11.0), ready=9, current=9), 10, Reason.MAX_REPLICAS, "MaxReplicas"),
@@ -125,15 +122,6 @@ def test_a_latency_target_that_cannot_be_met_is_named_and_planned_for_at_half() 
     assert "at best effort, as no batch size meets p99 <= 15 ms" in explain(policy, decision)
 
 
-def test_batches_are_counted_on_only_up_to_twice_what_was_seen() -> None:
-    """A line through batches of 2 says little about batches of 32."""
-    seen_small = replace(evidence_of(100.0), largest_mean_batch=1.6)
-
-    decision = conclude(replace(POLICY, max_batch_size=32), seen_small)
-
-    assert (4, 4) == (decision.terms.largest_batch, decision.terms.capacity_batch)
-
-
 def test_overload_is_told_apart_from_what_the_demand_needs_for_good() -> None:
     """Stabilization holds the one for less long than the other."""
     terms = conclude(POLICY, evidence_of(worth(2.9), ready=2)).terms
@@ -181,13 +169,6 @@ MIX = "mean batch 7.1 of 8, 62 % released full"
                 f"9 replicas (Overload): 1860 rows/s arrive; {LINE}, times 3 because 2 ready "
                 "cannot keep up: what is not needed is cancelled once enough are ready "
                 f"=> 8.70; {MIX}"
-            ),
-        ),
-        (
-            evidence_of(worth(2.0), saturated=8.0),
-            (
-                f"5 replicas (Saturated): 1283 rows/s arrive; {LINE} => 2.00; {MIX}; every lane is "
-                "busy with full batches and more demand may wait upstream"
             ),
         ),
         (
@@ -272,7 +253,6 @@ MIX = "mean batch 7.1 of 8, 62 % released full"
     ids=[
         "demand",
         "overload",
-        "saturated",
         "one",
         "tolerance",
         "maximum",
@@ -348,7 +328,6 @@ def _random_evidence(chance: random.Random) -> Evidence:
         current=current,
         coverage=chance.random() ** 0.2,
         service=chance.choice((None, ServiceTime(chance.random() / 50, chance.random() / 1000))),
-        saturated=chance.choice((0.0, 0.0, 4.0, 8.0)),
         held=chance.randint(0, 30),
         largest_recent=current + chance.choice((0, 0, 5)),
         settled=chance.random() < 0.8,
@@ -371,9 +350,19 @@ def _random_evidence(chance: random.Random) -> Evidence:
     )
 
 
+def test_a_record_of_the_version_before_is_read() -> None:
+    """A status outlives the operator that wrote it; terms that are gone are left out."""
+    decision = conclude(POLICY, evidence_of(worth(3.0)))
+    before = json.loads(json.dumps(record(POLICY, decision))) | {"version": 4}
+    before["terms"] |= {"largest_mean_batch": 7.5, "saturated": 0.0, "seasoned": True}
+    before["policy"] |= {"saturation_seconds": 8.0, "hedge_batches": 20.0}
+
+    assert (POLICY, decision) == taken_again(before)
+
+
 @pytest.mark.parametrize(
     "broken",
-    [{}, {"version": 3}, {"version": 4}, {"version": 4, "terms": {}, "policy": {}}],
+    [{}, {"version": 3}, {"version": 5}, {"version": 5, "terms": {}, "policy": {}}],
     ids=["empty", "of another version", "without terms", "without evidence"],
 )
 def test_what_is_no_record_is_refused(broken: dict[str, object]) -> None:

@@ -120,12 +120,6 @@ def test_a_cluster_that_had_no_node_free_is_not_bet_on_for_an_hour() -> None:
         ),
         (POLICY, replace(OVERLOADED, oldest_start=40.0, late_after=40.0), 3.0, "autoscaling"),
         (
-            POLICY,
-            replace(OVERLOADED, seasoned=False),
-            1.0,
-            "too few batches say what one replica serves",
-        ),
-        (
             replace(POLICY, down=replace(POLICY.down, select=Select.DISABLED)),
             OVERLOADED,
             1.0,
