@@ -1,11 +1,6 @@
 """How far one row of JSON travels through a web process: calls of ours, and files they are in."""
 
 import asyncio
-import sys
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +8,7 @@ import pytest
 from tests.support.connections import Peer, web_settings
 from tests.support.dispatching import World
 from tests.support.protocols import single
+from tests.support.walks import Walk
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
@@ -30,38 +26,6 @@ OTHER_END: Final = ("/batchedapi_serving/model/", "/batchedapi_serving/ipc/")
 """What a test calls of these is the model process's part, with all that follows from it."""
 ROW: Final = b"[5.1, 3.5, 1.4, 0.2]"
 IRIS: Final = single(Tensor("FP32", [4]), Tensor("INT64", []))
-
-
-class Walk:
-    """Counts the calls of our functions, by file and name, while it is on."""
-
-    def __init__(self) -> None:
-        self.calls: Counter[tuple[str, str]] = Counter()
-        self._elsewhere: FrameType | None = None
-
-    @contextmanager
-    def on(self) -> Iterator[None]:
-        """Count what is called meanwhile."""
-        sys.setprofile(self._called)
-        try:
-            yield
-        finally:
-            sys.setprofile(None)
-
-    def _called(self, frame: FrameType, event: str, _argument: Any) -> None:
-        if self._elsewhere is not None:
-            if event == "return" and frame is self._elsewhere:
-                self._elsewhere = None
-            return
-        file, name = frame.f_code.co_filename, frame.f_code.co_qualname
-        if event != "call" or name.endswith(">") or not any(part in file for part in OURS):
-            return
-        caller = frame.f_back
-        from_test = caller is not None and "/tests/" in caller.f_code.co_filename
-        if from_test and any(part in file for part in OTHER_END):
-            self._elsewhere = frame
-            return
-        self.calls[file.partition("/batchedapi_")[2], name] += 1
 
 
 def first_class(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -101,7 +65,7 @@ async def test_a_row_of_json_is_answered_in_few_calls_and_few_files() -> None:
         b"POST /api HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
         b"content-length: %d\r\n\r\n%b" % (len(ROW), ROW)
     )
-    walk = Walk()
+    walk = Walk(OURS, OTHER_END)
     await ask(client, request)  # until the client is known
     with walk.on():
         await ask(client, request)
