@@ -29,7 +29,14 @@ from batchedapi_core.scaling.policy import (
     default_behaviors,
 )
 from batchedapi_core.scaling.record import essence, explain, record, replay, taken_again
-from batchedapi_core.scaling.samples import RETENTION, Observation, PodSample, Unready
+from batchedapi_core.scaling.samples import (
+    RETENTION,
+    Observation,
+    PodChange,
+    PodSample,
+    Unready,
+    fell,
+)
 from batchedapi_core.scaling.state import ScalingState
 
 __all__ = [
@@ -43,6 +50,7 @@ __all__ = [
     "Evidence",
     "LoadWindow",
     "Observation",
+    "PodChange",
     "PodSample",
     "PolicyKind",
     "Reason",
@@ -59,6 +67,7 @@ __all__ = [
     "default_behaviors",
     "essence",
     "explain",
+    "fell",
     "in_rows",
     "observe",
     "record",

@@ -151,7 +151,8 @@ def _waiting_rows(policy: ScalingPolicy, load: LoadWindow, rows_per_request: flo
         slowdown=load.slowdown,
     )
     ordinary = 0.5 * latency_of(policy, load.service) * replica.rows_per_second
-    return sum(max(0.0, queue - ordinary) for queue in load.queues) / load.coverage
+    waiting = (max(0.0, pod.queue_rows - ordinary) for pod in load.changes)
+    return sum(waiting) / load.coverage
 
 
 # From evidence to a decision: hold for want of knowledge, else the formula and then the limits.

@@ -61,14 +61,13 @@ class LoadWindow:
 
     ready: int  # pods
     current: int  # replicas asked for so far
-    seen: int  # ready pods whose counters could be compared
-    coverage: float  # seen / ready, 0..1
+    changes: tuple[PodChange, ...]  # of the ready pods whose counters could be compared
+    coverage: float  # of the ready pods, 0..1
     demand: Demand | None  # None: too few pods seen
     queue_rows: float  # in all ready pods, estimated from those seen
     service: ServiceTime | None  # None: too few batches seen
     batching: BatchingWindow
     imbalance: float = 1.0  # factor on the need, for the hottest replica
-    queues: tuple[float, ...] = ()  # rows, of each pod that was seen
     slowdown: float = 1.0  # times longer than learned that batches take
     latency: float | None = None  # mean seconds from arrival to answer since the last look
     unready: Unready = Unready()  # noqa: RUF009 - a frozen value, safe to share
@@ -105,14 +104,13 @@ def observe(
     load = LoadWindow(
         ready=ready,
         current=current,
-        seen=len(changes),
+        changes=tuple(changes),
         coverage=coverage,
         demand=_demand(intervals, latest),
         queue_rows=sum(one.queue_rows for one in changes) / coverage if coverage else 0.0,
         service=service,
         batching=batching_window(intervals, policy),
         imbalance=imbalance(policy, state.shares),
-        queues=tuple(one.queue_rows for one in changes),
         slowdown=slowdown(of_model(recent(intervals, now, RATIO_SECONDS), state.in_use), service),
         latency=_latency(latest, service),
         unready=observation.unready,

@@ -6,8 +6,9 @@ when that cannot be known; unknown is never taken for zero.
 """
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from batchedapi_core.service_model.service_time import BatchSums
 
@@ -56,6 +57,8 @@ class PodSample:
     answered: float = 0.0
     # What the pod runs; "": not known, it is taken to run what is looked at
     revision: str = ""
+    # Counters that explain and decide nothing, in an order that is their reader's
+    further: Sequence[float] = ()
 
     @property
     def rows_arrived(self) -> float:
@@ -108,6 +111,8 @@ class PodChange:
     requests_received: float = 0.0  # 0 where not known
     mature: bool = False  # had its full share of the load since before the last look
     revision: str = ""  # see PodSample
+    further: Sequence[float] = ()  # see PodSample
+    first: bool = False  # the pod was not known before, and this is its whole life
 
     @property
     def tells_service_time(self) -> bool:
@@ -176,7 +181,7 @@ def _since_start_unknown(
     if not 0 < after.uptime <= oldest:
         return None
     seconds = after.uptime if since_full_look is None else min(after.uptime, since_full_look)
-    return _rise(None, after, seconds, warming_up=True)
+    return replace(_rise(None, after, seconds, warming_up=True), first=True)
 
 
 def _rise(
@@ -185,7 +190,7 @@ def _rise(
     start = (0.0,) * len(_counters(after)) if before is None else _counters(before)
     rises = [new - old for old, new in zip(start, _counters(after), strict=True)]
     full, batches, rows, squared, busy, row_seconds = rises[2:8]
-    sizes, requests, wait_seconds, answered = rises[8:]
+    sizes, requests, wait_seconds, answered = rises[8:_DECIDING]
     flight_growth = after.in_flight - (before.in_flight if before else 0.0)
     counted = after.answered > 0 or after.batches <= 0  # batches without answers: not exported
     return PodChange(
@@ -205,6 +210,7 @@ def _rise(
         requests_received=max(0.0, answered + flight_growth) if counted else 0.0,
         mature=before is not None and before.uptime > MATURE,
         revision=after.revision,
+        further=array("d", rises[_DECIDING:]),
     )
 
 
@@ -222,7 +228,12 @@ def _counters(sample: PodSample) -> tuple[float, ...]:
         sample.requests,
         sample.wait_seconds,
         sample.answered,
+        *sample.further,
     )
+
+
+_DECIDING = 12
+"""Counters before those that explain."""
 
 
 def _bucket_rises(before: PodSample | None, after: PodSample) -> tuple[tuple[float, float], ...]:

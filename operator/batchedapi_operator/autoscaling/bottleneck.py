@@ -1,6 +1,5 @@
 """What pods counted within the window, and the evidence for a verdict on the bottleneck. Pure."""
 
-import operator
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,19 +9,17 @@ from typing import Final, NamedTuple
 from batchedapi_core import contract
 from batchedapi_core.bottleneck import BottleneckEvidence, PodLoad
 from batchedapi_core.manifest import BatchedAPI
-from batchedapi_core.scaling import RETENTION, LoadWindow, ScalingPolicy
+from batchedapi_core.scaling import LoadWindow, PodChange, ScalingPolicy
 from batchedapi_core.service_model.service_time import BatchSums
-from batchedapi_operator.autoscaling.metrics_page import MetricsPage
-from batchedapi_operator.errors import MetricsUnavailableError
 
 # What the pods of an API counted within the window, for the words that explain an API. Pure.
 #
-# Nothing is decided by it: replicas follow from `batchedapi_core.scaling` alone. A pod is counted
-# between two looks at which the same process answered, or from the start of a new one.
+# Nothing is decided by it: replicas follow from `batchedapi_core.scaling` alone, which also says
+# what rose from one look to the next.
 
 
 class Sums(NamedTuple):
-    """Counters of a page, or by how much they rose; names as in PodSample and Counted."""
+    """By how much counters rose; names as in PodChange and Counted."""
 
     received: float
     batches: float
@@ -40,7 +37,7 @@ class Sums(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """All counters of a page, or by how much they rose; in one row, since there are many.
+    """By how much all counters of a page rose; in one row, since there are many.
 
     An array of doubles: of each pod there are as many as steps in a window.
     """
@@ -49,39 +46,18 @@ class Counts:
     """Those of Sums, batches by release reason, rows by rejection reason, CPU by web process."""
 
     @classmethod
-    def of(cls, page: MetricsPage) -> "Counts":
-        """Since the start of the process."""
-        sample, counted = page.sample, page.counted
-        sums = Sums(
-            sample.rows_received,
-            sample.batches,
-            sample.rows,
-            sample.rows_squared,
-            sample.batch_seconds,
-            sample.row_seconds,
-            sample.sizes,
-            sample.requests,
-            counted.queue_wait,
-            counted.waited,
-            counted.request_seconds,
-            counted.answered,
-        )
-        figures = (*sums, *counted.released, *counted.rejected, *counted.web_cpu)
-        return cls(array("d", figures))
+    def of(cls, change: PodChange) -> "Counts":
+        """By how much they rose."""
+        sums = change.sums
+        plain = (sums.batches, sums.rows, sums.rows_squared, sums.seconds, sums.row_seconds)
+        sizes = (change.sizes, change.requests)
+        return cls(array("d", (change.received, *plain, *sizes, *change.further)))
 
     @classmethod
     def total(cls, counts: Iterable["Counts"]) -> "Counts":
         """Figure by figure; zeros for nothing at all."""
         figures = zip(_ZEROS, *(one.figures for one in counts), strict=True)
         return cls(array("d", map(sum, figures)))
-
-    def since(self, before: "Counts") -> "Counts":
-        """The difference; below zero where something fell."""
-        return Counts(array("d", map(operator.sub, self.figures, before.figures)))
-
-    def possible(self) -> bool:
-        """Whether nothing fell."""
-        return min(self.figures) >= 0.0
 
     @property
     def sums(self) -> Sums:
@@ -136,44 +112,32 @@ STEPS: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The last believed page of each pod, and what rose at each look of the window."""
+    """What rose at each look of the window."""
 
-    pages: Mapping[str, MetricsPage]
-    """By the pod's name."""
     intervals: tuple[Interval, ...] = ()
     looked_at: float | None = None
 
-    @classmethod
-    def empty(cls) -> "Tally":
-        """Nothing seen."""
-        return cls({})
+    def looked(
+        self, changes: Iterable[PodChange], names: Mapping[str, str], now: float, window: float
+    ) -> "Tally":
+        """One look more; steps that ended before the last `window` seconds are dropped.
 
-    def refusal(self, name: str, page: MetricsPage) -> MetricsUnavailableError | None:
-        """Why a pod's page cannot be true after the one before; None if it can.
+        What a pod did before it was known is of no step.
 
-        A replica's counters outlive its processes and start anew with its supervisor alone, so one
-        that falls is wrong. Were the low figure taken for the start, the way back up would look
-        like a demand of everything that was ever counted.
+        Args:
+            changes: Since the look before.
+            names: Of the pods, by their uid.
+            now: Monotonic seconds.
+            window: Seconds.
         """
-        before = self.pages.get(name)
-        if before is None or not _same_process(before, page):
-            return None
-        if Counts.of(page).since(Counts.of(before)).possible():
-            return None
-        return MetricsUnavailableError("invalid", f"pod {name}: a counter fell without a restart")
-
-    def looked(self, pages: Mapping[str, MetricsPage], now: float, window: float) -> "Tally":
-        """One look more; steps that ended before the last `window` seconds are dropped."""
-        rises = [
-            rise
-            for name, page in pages.items()
-            if (rise := _rise(name, self.pages.get(name), page)) is not None
-        ]
+        rises = tuple(
+            Rise(names[one.pod], one.seconds, one.seconds * one.lanes, Counts.of(one))
+            for one in changes
+            if not one.first
+        )
         begin = now if self.looked_at is None else self.looked_at
         kept = tuple(one for one in self.intervals if now - one.end < window)
-        known = {n: p for n, p in self.pages.items() if now - p.sample.time < RETENTION}
-        intervals = _with_latest(kept, Interval(begin, now, tuple(rises)), window / STEPS)
-        return Tally({**known, **pages}, intervals, now)
+        return Tally(_with_latest(kept, Interval(begin, now, rises), window / STEPS), now)
 
     @property
     def seconds(self) -> float:
@@ -208,27 +172,6 @@ def _with_latest(kept: tuple[Interval, ...], latest: Interval, step: float) -> t
         return (*kept, latest)
     rises = _by_pod((*last.rises, *latest.rises))
     return (*kept[:-1], Interval(last.begin, latest.end, rises))
-
-
-def _rise(name: str, before: MetricsPage | None, after: MetricsPage) -> Rise | None:
-    """None where the two do not make a difference that could be true."""
-    if before is None:
-        return None
-    was, now = before.sample, after.sample
-    seconds = now.time - was.time
-    counts = Counts.of(after)
-    if _same_process(before, after):
-        counts = counts.since(Counts.of(before))
-    else:
-        seconds = min(seconds, now.uptime)
-    if seconds <= 0.0 or not counts.possible():
-        return None
-    return Rise(name, seconds, seconds * now.lanes, counts)
-
-
-def _same_process(before: MetricsPage, after: MetricsPage) -> bool:
-    was, now = before.sample, after.sample
-    return (was.pod, was.process_start) == (now.pod, now.process_start)
 
 
 def release_percent(pods: Iterable[Rise]) -> dict[str, int]:

@@ -7,9 +7,10 @@ from typing import assert_never
 
 from batchedapi_core.batching import SizeUnit
 from batchedapi_core.manifest import BatchedAPI, InEffect, model_processes, scaling_policy_of
-from batchedapi_core.scaling import PodSample, ScalingPolicy, ScalingState, Unready, in_rows
+from batchedapi_core.scaling import PodSample, ScalingPolicy, ScalingState, Unready, fell, in_rows
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
 from batchedapi_operator.autoscaling.report import Effective
+from batchedapi_operator.errors import MetricsUnavailableError
 from batchedapi_operator.reconcile.conditions import load_failure
 from batchedapi_operator.reconcile.views import DeploymentView, PodView
 
@@ -57,6 +58,21 @@ def samples_of(api: BatchedAPI, pages: Sequence[MetricsPage]) -> tuple[PodSample
         page.sample if page.sample.sizes > 0 else replace(page.sample, sizes=_sizes(api, page))
         for page in pages
     )
+
+
+def refusal_of(
+    api: BatchedAPI, name: str, page: MetricsPage, before: PodSample | None
+) -> MetricsUnavailableError | None:
+    """Why the page of the pod of that name cannot be true after the sample before; None if it can.
+
+    A replica's counters outlive its processes and start anew with its supervisor alone, so one
+    that falls is wrong. Were the low figure taken for the start, the way back up would look like a
+    demand of everything that was ever counted.
+    """
+    (sample,) = samples_of(api, (page,))
+    if before is None or not fell(before, sample):
+        return None
+    return MetricsUnavailableError("invalid", f"pod {name}: a counter fell without a restart")
 
 
 def _sizes(api: BatchedAPI, page: MetricsPage) -> float:

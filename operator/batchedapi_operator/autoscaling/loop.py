@@ -25,6 +25,7 @@ from batchedapi_operator.autoscaling.in_effect import (
     effective_of,
     policy_of,
     processes_of,
+    refusal_of,
     samples_of,
     unready_of,
 )
@@ -170,8 +171,8 @@ class Autoscaler:
         self, subject: _Subject, pods: list[PodView], outcomes: list[Outcome]
     ) -> report.Decided:
         key, watched, deployment = subject.key, subject.watched, subject.deployment
-        pages, now = self._counted(key, watched, pods, outcomes), self._monotonic()
-        found = tuple(pages.values())
+        pages, now = self._believed(subject, pods, outcomes), self._monotonic()
+        found, names = tuple(pages), {pod.uid: pod.name for pod in pods}
         policy = policy_of(subject.api, found, watched.state, now)
         seen = Observation(
             samples=samples_of(subject.api, found),
@@ -182,7 +183,7 @@ class Autoscaler:
         )
         load, state = observe(policy, watched.state, seen, now)
         decision, watched.state = decide(policy, load, state, now)
-        watched.tally = watched.tally.looked(pages, now, policy.window)
+        watched.tally = watched.tally.looked(load.changes, names, now, policy.window)
         if not decision.is_hold:
             watched.held_since = None
         elif watched.held_since is None:
@@ -198,18 +199,20 @@ class Autoscaler:
         )
         return report.Decided(policy, load, decision, seen.ready, found)
 
-    def _counted(
-        self, key: ObjectKey, watched: Watched, pods: list[PodView], outcomes: list[Outcome]
-    ) -> dict[str, MetricsPage]:
-        """Pages to be believed, by the pod's name."""
-        pages = {}
+    def _believed(
+        self, subject: _Subject, pods: list[PodView], outcomes: list[Outcome]
+    ) -> list[MetricsPage]:
+        """Pages that came and can be true after those before."""
+        key = subject.key
+        pages: list[MetricsPage] = []
+        before = {sample.pod: sample for sample in subject.watched.state.samples}
         for pod, outcome in zip(pods, outcomes, strict=True):
             if isinstance(outcome, MetricsPage):
-                refusal = watched.tally.refusal(pod.name, outcome)
+                refusal = refusal_of(subject.api, pod.name, outcome, before.get(pod.uid))
             else:
                 refusal = outcome
             if isinstance(outcome, MetricsPage) and refusal is None:
-                pages[pod.name] = outcome
+                pages.append(outcome)
             self._metrics.scraped(key, "success" if refusal is None else refusal.result)
             if refusal is not None:
                 log.debug("scrape failed", extra={"api": str(key), "error": str(refusal)})

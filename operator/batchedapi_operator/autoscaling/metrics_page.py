@@ -6,6 +6,7 @@ incomplete or impossible is as good as none: the pod then counts as not seen, ne
 
 import math
 import re
+from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -210,6 +211,11 @@ class Counted:
     web_cpu: tuple[float, ...] = (0.0,) * contract.MAX_WEB_PROCESSES
     """CPU seconds of each web process by its number; all zero where they are not exported."""
 
+    def row(self) -> "array[float]":
+        """All of them in one row, as `PodSample.further`."""
+        plain = (self.queue_wait, self.waited, self.request_seconds, self.answered)
+        return array("d", (*plain, *self.released, *self.rejected, *self.web_cpu))
+
 
 @dataclass(frozen=True, slots=True)
 class MetricsPage:
@@ -365,6 +371,7 @@ def parse_page(
         in_flight=figures.total(contract.METRIC_IN_FLIGHT_REQUESTS),
         startup=startup,
         revision=revision,
+        further=counted.row(),
     )
     size = figures.within(contract.METRIC_MAX_BATCH_SIZE, 1, contract.MAX_BATCH_SIZE_LIMIT)
     figures.within(contract.METRIC_LANES, 0, MAX_LANES)

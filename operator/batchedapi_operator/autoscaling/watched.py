@@ -33,7 +33,7 @@ class Watched:
 
     uid: str
     state: ScalingState
-    tally: Tally = field(default_factory=Tally.empty)
+    tally: Tally = field(default_factory=Tally)
     verdict: Verdict | None = None
     reported: float = float("-inf")
     held_since: float | None = None

@@ -290,3 +290,25 @@ def test_more_rows_in_an_interval_never_lower_the_level() -> None:
         more = [rate * (3.0 if n == at else 1.0) for n, rate in enumerate(rates)]
 
         assert level_of(*rates) <= level_of(*more)
+
+
+def test_counters_that_explain_are_compared_like_those_that_decide() -> None:
+    """There is one place that says what rose, and one rule for what fell."""
+    before = replace(SEEN, further=(4.0, 10.0))
+
+    rise = change_of(before, replace(LATER, further=(5.0, 13.0)))
+
+    assert rise is not None
+    assert ([1.0, 3.0], False) == (list(rise.further), rise.first)
+    assert change_of(before, replace(LATER, further=(5.0, 9.0))) is None
+
+
+def test_what_a_pod_did_before_it_was_known_is_told_as_such() -> None:
+    """It is demand of a look, but no part of the time between two."""
+    young = replace(SEEN, uptime=30.0, process_start=970.0, further=(4.0,))
+
+    rise = change_of(None, young)
+
+    assert rise is not None
+    assert rise.first
+    assert [4.0] == list(rise.further)

@@ -20,8 +20,7 @@ from tests.unit.operator.worlds import api
 from batchedapi_core.manifest import BatchedAPI
 from batchedapi_core.scaling import Observation, ScalingDecision, ScalingState, step
 from batchedapi_core.scaling.samples import LARGEST_COUNT
-from batchedapi_operator.autoscaling.bottleneck import Tally
-from batchedapi_operator.autoscaling.in_effect import policy_of, samples_of
+from batchedapi_operator.autoscaling.in_effect import policy_of, refusal_of, samples_of
 from batchedapi_operator.autoscaling.metrics_page import Layout, MetricsPage, parse_page
 from batchedapi_operator.errors import MetricsUnavailableError
 
@@ -43,25 +42,24 @@ class Fleet:
     replica: Replica
     layout: Layout
     state: ScalingState
-    tally: Tally
 
     def look(
         self, look: int, mutations: Sequence[Mutation | None], seed: int
     ) -> "tuple[ScalingDecision, Fleet]":
         """One tick; each pod's page goes through its mutation, as bytes off the network."""
         now, honest = 5.0 * look, self.replica.at(look)
-        chance, pages = random.Random(seed), dict[str, MetricsPage]()
+        chance, pages = random.Random(seed), list[MetricsPage]()
+        before = {sample.pod: sample for sample in self.state.samples}
         for number, mutation in enumerate(mutations):
             raw = honest.encode() if mutation is None else mutation(honest, chance)
             name = f"pod-{number}"
             found = self._page(raw.decode("utf-8", errors="replace"), name, now)
-            if found is not None and self.tally.refusal(name, found) is None:
-                pages[name] = found
-        policy = policy_of(self.api, tuple(pages.values()), self.state, now)
-        samples = samples_of(self.api, tuple(pages.values()))
+            if found is not None and refusal_of(self.api, name, found, before.get(name)) is None:
+                pages.append(found)
+        policy = policy_of(self.api, pages, self.state, now)
+        samples = samples_of(self.api, pages)
         decision, state = step(policy, self.state, Observation(samples, PODS, PODS, "r"), now)
-        tally = self.tally.looked(pages, now, policy.window)
-        return decision, replace(self, state=state, tally=tally)
+        return decision, replace(self, state=state)
 
     def _page(self, text: str, pod: str, now: float) -> MetricsPage | None:
         try:
@@ -77,7 +75,7 @@ def fleet_of(folder: Path, autoscaling: dict[str, Any]) -> Fleet:
         serverSideBatching={"maxLatency": "150ms"},
     )
     replica, state = Replica(folder, 120), ScalingState.empty()
-    fleet = Fleet(manifest, replica, Layout(), state, Tally.empty())
+    fleet = Fleet(manifest, replica, Layout(), state)
     for look in range(1, CALM):
         decision, fleet = fleet.look(look, [None] * PODS, 0)
     assert (PODS, "") == (decision.desired, decision.bound), decision

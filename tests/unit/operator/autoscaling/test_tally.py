@@ -1,14 +1,14 @@
 """What pods counted within the window, and the evidence for the verdict made of it."""
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 from tests.unit.operator.autoscaling.pages import page
 from tests.unit.operator.autoscaling.test_loop import Situation
 from tests.unit.operator.worlds import api
 
+from batchedapi_core.bottleneck import BottleneckEvidence
 from batchedapi_core.scaling import (
-    RETENTION,
     LoadWindow,
     Observation,
     ScalingPolicy,
@@ -22,6 +22,7 @@ from batchedapi_operator.autoscaling.bottleneck import (
     evidence_of,
     release_percent,
 )
+from batchedapi_operator.autoscaling.in_effect import refusal_of, samples_of
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage, parse_page
 
 POLICY = ScalingPolicy(min_replicas=1, max_replicas=5, max_batch_size=16, batch_interval=0.005)
@@ -36,23 +37,45 @@ def at(seconds: float, scale: float, *, start: float = 1000.0, uid: str = "uid")
     return parse_page(text, uid, time=seconds, unix_time=1060.0 + seconds)
 
 
-def tally_of(*looks: tuple[float, dict[str, MetricsPage]]) -> Tally:
-    """Looks at pods, with a window of 60 s."""
-    tally = Tally.empty()
+@dataclass
+class Looks:
+    """At pods, with a window of 60 s; as the loop does."""
+
+    tally: Tally = field(default_factory=Tally)
+    state: ScalingState = field(default_factory=ScalingState.empty)
+    load: LoadWindow | None = None
+
+    def look(self, now: float, pages: dict[str, MetricsPage]) -> None:
+        """All at once, by the pods' names."""
+        samples = samples_of(api(), tuple(pages.values()))
+        seen = Observation(samples, max(1, len(pages)), 2, "r")
+        names = {found.sample.pod: name for name, found in pages.items()}
+        self.load, self.state = observe(POLICY, self.state, seen, now)
+        self.tally = self.tally.looked(self.load.changes, names, now, 60.0)
+
+
+def looks_of(*looks: tuple[float, dict[str, MetricsPage]]) -> Looks:
+    """One after the other."""
+    found = Looks()
     for now, pages in looks:
-        tally = tally.looked(pages, now, 60.0)
-    return tally
+        found.look(now, pages)
+    return found
+
+
+def tally_of(*looks: tuple[float, dict[str, MetricsPage]]) -> Tally:
+    """What is left of them."""
+    return looks_of(*looks).tally
+
+
+def evidence(looks: Looks, policy: ScalingPolicy = POLICY) -> BottleneckEvidence:
+    """Of all that was seen."""
+    assert looks.load is not None
+    return evidence_of(api(), policy, looks.load, looks.tally.by_pod(), looks.tally.seconds)
 
 
 def total_of(tally: Tally) -> Counts:
     """Of all pods."""
     return Counts.total(one.counts for one in tally.by_pod())
-
-
-def load_of(tally: Tally) -> LoadWindow:
-    """What core makes of the same pages."""
-    samples = tuple(found.sample for found in tally.pages.values())
-    return observe(POLICY, ScalingState.empty(), Observation(samples, 2, 2, "r"), 5.0)[0]
 
 
 def test_counters_of_pods_are_compared_with_themselves_and_added() -> None:
@@ -68,12 +91,15 @@ def test_counters_of_pods_are_compared_with_themselves_and_added() -> None:
 
 
 def test_a_pod_that_started_anew_counts_from_there() -> None:
-    """Its counters begin at zero: what it had counted before is known already."""
+    """Its counters begin at zero: what it had counted before is known already.
+
+    106 rows: 100 are in batches, 3 wait and 3 were refused.
+    """
     tally = tally_of((0.0, {"a": at(0.0, 9.0)}), (5.0, {"a": at(5.0, 1.0, start=1062.0)}))
 
     (rise,) = tally.by_pod()
 
-    assert (100, 3.0) == (rise.counts.sums.received, rise.seconds)
+    assert (106, 3.0) == (rise.counts.sums.received, rise.seconds)
 
 
 def test_what_is_older_than_the_window_does_not_count() -> None:
@@ -109,57 +135,57 @@ def test_the_busiest_web_process_of_any_pod_tells_whether_python_is_short_of_cpu
         extra = f'{series}{{process="0"}} {first}\n{series}{{process="1"}} {second}\n'
         return parse_page(page(extra=extra), "uid", time=seconds, unix_time=1060.0 + seconds)
 
-    tally = tally_of(
+    new = looks_of(
         (0.0, {"a": with_cpu(0.0, 10.0, 1.0), "b": at(0.0, 1.0, uid="other")}),
         (5.0, {"a": with_cpu(5.0, 14.5, 3.0), "b": at(5.0, 2.0, uid="other")}),
     )
-    older = tally_of((0.0, {"a": at(0.0, 1.0)}), (5.0, {"a": at(5.0, 2.0)}))
+    older = looks_of((0.0, {"a": at(0.0, 1.0)}), (5.0, {"a": at(5.0, 2.0)}))
 
-    assert 0.9 == evidence_of(api(), POLICY, load_of(tally), tally.by_pod(), tally.seconds).web_cpu
-    assert evidence_of(api(), POLICY, load_of(older), older.by_pod(), older.seconds).web_cpu is None
+    assert 0.9 == evidence(new).web_cpu
+    assert evidence(older).web_cpu is None
 
 
 def test_a_counter_that_falls_is_no_page() -> None:
     """F10: believed, the way back up would be a demand of all that was ever counted."""
-    tally = tally_of((0.0, {"a": at(0.0, 9.0)}))
+    before = at(0.0, 9.0).sample
 
-    refusal = tally.refusal("a", at(5.0, 1.0))
+    refusal = refusal_of(api(), "a", at(5.0, 1.0), before)
 
     assert refusal is not None
     assert "invalid" == refusal.result
-    assert tally.refusal("a", at(5.0, 9.5)) is None
-    assert tally.refusal("a", at(5.0, 1.0, start=1062.0)) is None
-    assert tally.refusal("a", at(5.0, 1.0, uid="another pod of that name")) is None
+    assert refusal_of(api(), "a", at(5.0, 9.5), before) is None
+    assert refusal_of(api(), "a", at(5.0, 1.0, start=1062.0), before) is None
+    assert refusal_of(api(), "a", at(5.0, 1.0), None) is None
 
 
-def test_what_was_believed_is_forgotten_in_the_end() -> None:
-    """Else a pod that was wrong once might never be seen again."""
-    tally = tally_of((0.0, {"a": at(0.0, 9.0)}), (RETENTION + 5.0, {}))
+def test_a_counter_that_explains_must_not_fall_either() -> None:
+    """A page that is wrong in one figure may be wrong in all."""
+    page_of = replace(at(5.0, 9.5).sample, further=[0.0] * len(at(0.0, 9.0).sample.further))
 
-    assert tally.refusal("a", at(RETENTION + 10.0, 1.0)) is None
+    assert refusal_of(api(), "a", replace(at(5.0, 9.5), sample=page_of), at(0.0, 9.0).sample)
 
 
 def test_the_evidence_is_the_sums_over_pods() -> None:
     """Shares and means are made of sums: a mean of means would weigh an idle pod like a busy."""
-    tally = tally_of(
+    looks = looks_of(
         (0.0, {"a": at(0.0, 1.0), "b": at(0.0, 7.0, uid="other")}),
         (5.0, {"a": at(5.0, 2.0), "b": at(5.0, 10.0, uid="other")}),
     )
 
     policy = replace(POLICY, target_utilization=0.8)
 
-    evidence = evidence_of(api(), policy, load_of(tally), tally.by_pod(), tally.seconds)
+    found = evidence(looks, policy)
 
-    assert (80.0, 0.2, 0.2) == (evidence.arrival, evidence.busy, evidence.released_share("full"))
+    assert (80.0, 0.2, 0.2) == (found.arrival, found.busy, found.released_share("full"))
     assert [("a", 100, 10.0), ("b", 300, 10.0)] == [
-        (pod.pod, pod.rows, pod.lane_seconds) for pod in evidence.pods
+        (pod.pod, pod.rows, pod.lane_seconds) for pod in found.pods
     ]
     assert (16, 0.005, 0.8, 1, 1024) == (
-        evidence.max_batch_size,
-        evidence.batch_interval,
-        evidence.target_utilization,
-        evidence.web_processes,
-        evidence.replica_concurrency,
+        found.max_batch_size,
+        found.batch_interval,
+        found.target_utilization,
+        found.web_processes,
+        found.replica_concurrency,
     )
 
 
