@@ -25,7 +25,7 @@ from aiohttp import web
 from harness.report import Table, environment, help_of, out_option, report
 
 from batchedapi_core import contract
-from batchedapi_core.scaling import SECONDS_BETWEEN_LOOKS
+from batchedapi_core.scaling.policy import SECONDS_BETWEEN_LOOKS
 from batchedapi_operator.autoscaling.loop import Autoscaler
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
 from batchedapi_operator.autoscaling.scrape import Scraper

@@ -24,7 +24,7 @@ import click
 from autoscaler_tick import Apiserver, pages_of_a_replica, put_api
 from harness.report import Table, environment, help_of, out_option, report
 
-from batchedapi_core.scaling import SECONDS_BETWEEN_LOOKS
+from batchedapi_core.scaling.policy import SECONDS_BETWEEN_LOOKS
 from batchedapi_operator.autoscaling.loop import Autoscaler
 from batchedapi_operator.autoscaling.metrics_page import MAX_SERIES, MetricsPage
 from batchedapi_operator.autoscaling.scrape import Outcome, Scraper

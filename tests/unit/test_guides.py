@@ -10,14 +10,9 @@ import yaml
 from batchedapi_core import contract
 from batchedapi_core.bottleneck import Kind
 from batchedapi_core.manifest import behaviors_of, parse_api
-from batchedapi_core.scaling import (
-    ClampName,
-    PolicyKind,
-    Reason,
-    ScalingPolicy,
-    default_behaviors,
-)
+from batchedapi_core.scaling.decision import ClampName, Reason
 from batchedapi_core.scaling.need import DEFAULT_HEDGE
+from batchedapi_core.scaling.policy import PolicyKind, ScalingPolicy, default_behaviors
 
 PAGE: Final = (Path(__file__).resolve().parents[2] / "docs/guides/autoscaling.md").read_text()
 DEFAULTS: Final = ScalingPolicy(

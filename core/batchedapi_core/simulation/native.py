@@ -2,17 +2,12 @@
 
 from typing import Final
 
-from batchedapi_core.scaling import (
-    SECONDS_BETWEEN_LOOKS,
-    Observation,
-    PodSample,
-    ScalingDecision,
-    ScalingPolicy,
-    ScalingState,
-    Unready,
-    in_rows,
-    step,
-)
+from batchedapi_core.scaling.decide import step
+from batchedapi_core.scaling.decision import ScalingDecision
+from batchedapi_core.scaling.observe import in_rows
+from batchedapi_core.scaling.policy import SECONDS_BETWEEN_LOOKS, ScalingPolicy
+from batchedapi_core.scaling.samples import Observation, PodSample, Unready
+from batchedapi_core.scaling.state import ScalingState
 from batchedapi_core.simulation.controller import Fleet, SimulatedPod
 
 _REVISION: Final = "simulated"

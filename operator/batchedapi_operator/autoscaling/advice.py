@@ -9,7 +9,8 @@ from typing import Any
 
 from batchedapi_core.manifest import BatchedAPI, ConditionType, parse_quantity
 from batchedapi_core.placement import Advice, AdviceReason, Situation, advise
-from batchedapi_core.scaling import LoadWindow, ScalingPolicy
+from batchedapi_core.scaling.observe import LoadWindow
+from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
 from batchedapi_operator.events import Note
 from batchedapi_operator.reconcile.conditions import Condition

@@ -9,7 +9,9 @@ from typing import Final, NamedTuple
 from batchedapi_core import contract
 from batchedapi_core.bottleneck import BottleneckEvidence, PodLoad
 from batchedapi_core.manifest import BatchedAPI
-from batchedapi_core.scaling import LoadWindow, PodChange, ScalingPolicy
+from batchedapi_core.scaling.observe import LoadWindow
+from batchedapi_core.scaling.policy import ScalingPolicy
+from batchedapi_core.scaling.samples import PodChange
 from batchedapi_core.service_model.service_time import BatchSums
 
 # What the pods of an API counted within the window, for the words that explain an API. Pure.

@@ -7,7 +7,10 @@ from typing import assert_never
 
 from batchedapi_core.batching import SizeUnit
 from batchedapi_core.manifest import BatchedAPI, InEffect, model_processes, scaling_policy_of
-from batchedapi_core.scaling import PodSample, ScalingPolicy, ScalingState, Unready, fell, in_rows
+from batchedapi_core.scaling.observe import in_rows
+from batchedapi_core.scaling.policy import ScalingPolicy
+from batchedapi_core.scaling.samples import PodSample, Unready, fell
+from batchedapi_core.scaling.state import ScalingState
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
 from batchedapi_operator.autoscaling.report import Effective
 from batchedapi_operator.errors import MetricsUnavailableError

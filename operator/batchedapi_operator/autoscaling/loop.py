@@ -12,7 +12,10 @@ from typing import Final
 from batchedapi_core.bottleneck import SHORTEST_WINDOW, Verdict, diagnose
 from batchedapi_core.manifest import BatchedAPI, ScalingMode
 from batchedapi_core.placement import Advice, AdviceReason
-from batchedapi_core.scaling import SECONDS_BETWEEN_LOOKS, Observation, decide, observe
+from batchedapi_core.scaling.decide import decide
+from batchedapi_core.scaling.observe import observe
+from batchedapi_core.scaling.policy import SECONDS_BETWEEN_LOOKS
+from batchedapi_core.scaling.samples import Observation
 from batchedapi_operator.autoscaling import report
 from batchedapi_operator.autoscaling.advice import (
     advice_seen,

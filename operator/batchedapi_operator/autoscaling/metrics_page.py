@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from batchedapi_core import contract
-from batchedapi_core.scaling import PodSample
-from batchedapi_core.scaling.samples import LARGEST_COUNT
+from batchedapi_core.scaling.samples import LARGEST_COUNT, PodSample
 from batchedapi_operator.errors import MetricsUnavailableError
 
 # The lines of a Prometheus page that the autoscaler reads, and no others. Pure, and suspicious.

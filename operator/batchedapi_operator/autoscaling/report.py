@@ -16,14 +16,10 @@ from batchedapi_core.manifest import (
     parse_duration,
 )
 from batchedapi_core.placement import Advice
-from batchedapi_core.scaling import (
-    ClampName,
-    LoadWindow,
-    Reason,
-    ScalingDecision,
-    ScalingPolicy,
-    explain,
-)
+from batchedapi_core.scaling.decision import ClampName, Reason, ScalingDecision
+from batchedapi_core.scaling.observe import LoadWindow
+from batchedapi_core.scaling.policy import ScalingPolicy
+from batchedapi_core.scaling.record import explain
 from batchedapi_operator.autoscaling.advice import spec_advice
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
 from batchedapi_operator.autoscaling.ring import decision_json

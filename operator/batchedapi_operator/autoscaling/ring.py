@@ -11,13 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from batchedapi_core.scaling import (
-    ScalingDecision,
-    ScalingPolicy,
-    essence,
-    record,
-    taken_again,
-)
+from batchedapi_core.scaling.decision import ScalingDecision
+from batchedapi_core.scaling.policy import ScalingPolicy
+from batchedapi_core.scaling.record import essence, record, taken_again
 from batchedapi_operator.cluster import rfc3339
 from batchedapi_operator.keys import JsonObject, ObjectKey
 

@@ -10,8 +10,9 @@ from pydantic import BaseModel
 from batchedapi_core.bottleneck import Verdict
 from batchedapi_core.manifest import BatchedAPI, BatchedAPISpec, ConditionType
 from batchedapi_core.placement import AdviceReason
-from batchedapi_core.scaling import ClampName, Reason, ScalingDecision, ScalingState
+from batchedapi_core.scaling.decision import ClampName, Reason, ScalingDecision
 from batchedapi_core.scaling.forecast import Series
+from batchedapi_core.scaling.state import ScalingState
 from batchedapi_operator.autoscaling.advice import standing_in
 from batchedapi_operator.autoscaling.bottleneck import Tally
 from batchedapi_operator.autoscaling.report import is_inactive

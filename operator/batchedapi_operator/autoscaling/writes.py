@@ -6,7 +6,7 @@ from datetime import datetime
 from functools import partial
 
 from batchedapi_core import contract
-from batchedapi_core.scaling import ScalingDecision
+from batchedapi_core.scaling.decision import ScalingDecision
 from batchedapi_operator.cluster import Cluster
 from batchedapi_operator.errors import ConflictError
 from batchedapi_operator.events import Note, record

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from batchedapi_core.scaling import PolicyKind
+from batchedapi_core.scaling.policy import PolicyKind
 
 _SEEN: Final = (
     ("arrival_now", "rows/s over the last look"),

@@ -15,7 +15,7 @@ from batchedapi_core.manifest import (
     scaling_policy_of,
     with_changes,
 )
-from batchedapi_core.scaling import ScalingPolicy
+from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.service_model.service_time import ServiceTime
 from batchedapi_core.simulation import STARTUP, Service
 from batchedapi_serving.overrides import Flags, in_effect

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from batchedapi_core.scaling import ScalingPolicy
+from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.simulation import Service
 
 MIN_REPLICAS: Final = 1

@@ -9,15 +9,12 @@ from tests.contract.operator.world import World, until
 
 from batchedapi_core import contract
 from batchedapi_core.bottleneck import Kind, Verdict
-from batchedapi_core.scaling import (
-    SECONDS_BETWEEN_LOOKS,
-    Observation,
-    ScalingPolicy,
-    ScalingState,
-    decide,
-    observe,
-    replay,
-)
+from batchedapi_core.scaling.decide import decide
+from batchedapi_core.scaling.observe import observe
+from batchedapi_core.scaling.policy import SECONDS_BETWEEN_LOOKS, ScalingPolicy
+from batchedapi_core.scaling.record import replay
+from batchedapi_core.scaling.samples import Observation
+from batchedapi_core.scaling.state import ScalingState
 from batchedapi_operator.autoscaling.report import Decided, Effective, Look, build_report
 from batchedapi_operator.keys import BATCHED_APIS, JsonObject, ObjectKey
 

@@ -11,7 +11,7 @@ from batchedapi_core import contract
 from batchedapi_core.bottleneck import BottleneckEvidence, Kind, PodLoad, Verdict, diagnose
 from batchedapi_core.bottleneck.diagnose import find
 from batchedapi_core.bottleneck.evidence import PERSISTENCE, REST
-from batchedapi_core.scaling import ScalingPolicy
+from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.service_model.service_time import BatchSums, ServiceTime
 
 WINDOW = 60.0

@@ -15,7 +15,7 @@ from batchedapi_core.manifest import (
     parse_api,
     scaling_policy_of,
 )
-from batchedapi_core.scaling import (
+from batchedapi_core.scaling.policy import (
     Behavior,
     PolicyKind,
     ScalingPolicy,

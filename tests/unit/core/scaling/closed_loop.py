@@ -8,16 +8,12 @@ is the policy and not a start-up time.
 import random
 from dataclasses import dataclass, field, replace
 
-from batchedapi_core.scaling import (
-    Observation,
-    PodSample,
-    ScalingDecision,
-    ScalingPolicy,
-    ScalingState,
-    record,
-    replay,
-    step,
-)
+from batchedapi_core.scaling.decide import step
+from batchedapi_core.scaling.decision import ScalingDecision
+from batchedapi_core.scaling.policy import ScalingPolicy
+from batchedapi_core.scaling.record import record, replay
+from batchedapi_core.scaling.samples import Observation, PodSample
+from batchedapi_core.scaling.state import ScalingState
 from batchedapi_core.service_model.service_time import ServiceTime
 
 TICK = 5.0

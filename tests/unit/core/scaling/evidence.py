@@ -1,7 +1,8 @@
 """Evidence of a small service, for decisions that need no history."""
 
-from batchedapi_core.scaling import Evidence, ScalingPolicy
+from batchedapi_core.scaling.decision import Evidence
 from batchedapi_core.scaling.forecast import Recurrence
+from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.service_model.service_time import ServiceTime
 
 POLICY = ScalingPolicy(min_replicas=1, max_replicas=10, max_batch_size=8, batch_interval=0.010)

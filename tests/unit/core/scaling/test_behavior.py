@@ -2,8 +2,7 @@
 
 import pytest
 
-from batchedapi_core.scaling import Behavior, Select, StepKind, StepPolicy
-from batchedapi_core.scaling.policy import fewest, most
+from batchedapi_core.scaling.policy import Behavior, Select, StepKind, StepPolicy, fewest, most
 
 POD = StepPolicy(StepKind.PODS, 2, 60.0)
 HALF = StepPolicy(StepKind.PERCENT, 50, 15.0)

@@ -6,8 +6,8 @@ import pytest
 from tests.unit.core.scaling.evidence import POLICY, evidence_of, worth
 from tests.unit.core.scaling.test_stories import ONE_REPLICA, World
 
-from batchedapi_core.scaling import Reason
 from batchedapi_core.scaling.decide import conclude
+from batchedapi_core.scaling.decision import Reason
 from batchedapi_core.scaling.forecast import (
     IDLE_SECONDS,
     Burst,

@@ -10,22 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.core.scaling.evidence import FULL, POLICY, evidence_of, worth
 
-from batchedapi_core.scaling import (
-    Clamp,
-    ClampName,
-    Evidence,
-    Reason,
-    StepKind,
-    StepPolicy,
-    essence,
-    explain,
-    record,
-    replay,
-    taken_again,
-)
 from batchedapi_core.scaling.decide import conclude
+from batchedapi_core.scaling.decision import Clamp, ClampName, Evidence, Reason
 from batchedapi_core.scaling.forecast import Recurrence
-from batchedapi_core.scaling.policy import CAPACITY_DOWN, CAPACITY_UP
+from batchedapi_core.scaling.policy import CAPACITY_DOWN, CAPACITY_UP, StepKind, StepPolicy
+from batchedapi_core.scaling.record import essence, explain, record, replay, taken_again
 from batchedapi_core.service_model.service_time import ServiceTime
 
 

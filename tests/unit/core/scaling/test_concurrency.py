@@ -6,20 +6,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from batchedapi_core.scaling import (
-    Observation,
-    PodSample,
-    PolicyKind,
-    Reason,
-    ScalingDecision,
-    ScalingPolicy,
-    ScalingState,
-    default_behaviors,
-    explain,
-    record,
-    replay,
-    step,
-)
+from batchedapi_core.scaling.decide import step
+from batchedapi_core.scaling.decision import Reason, ScalingDecision
+from batchedapi_core.scaling.policy import PolicyKind, ScalingPolicy, default_behaviors
+from batchedapi_core.scaling.record import explain, record, replay
+from batchedapi_core.scaling.samples import Observation, PodSample
+from batchedapi_core.scaling.state import ScalingState
 
 CORTEX_TICK = 10.0
 UP, DOWN = default_behaviors(PolicyKind.CONCURRENCY)

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from tests.unit.core.scaling.closed_loop import TICK, C, D, Loop
 
-from batchedapi_core.scaling import PolicyKind, default_behaviors
+from batchedapi_core.scaling.policy import PolicyKind, default_behaviors
 
 pytestmark = pytest.mark.no_cover  # minutes of simulated load, and no line that others leave out
 

@@ -6,17 +6,11 @@ from functools import cache
 import pytest
 from tests.unit.core.scaling.closed_loop import Replica
 
-from batchedapi_core.scaling import (
-    Observation,
-    PodSample,
-    PolicyKind,
-    Reason,
-    ScalingDecision,
-    ScalingPolicy,
-    ScalingState,
-    default_behaviors,
-    step,
-)
+from batchedapi_core.scaling.decide import step
+from batchedapi_core.scaling.decision import Reason, ScalingDecision
+from batchedapi_core.scaling.policy import PolicyKind, ScalingPolicy, default_behaviors
+from batchedapi_core.scaling.samples import Observation, PodSample
+from batchedapi_core.scaling.state import ScalingState
 from batchedapi_core.service_model.service_time import ServiceTime
 
 LINE = ServiceTime(0.010, 0.0002)

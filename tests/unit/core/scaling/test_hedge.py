@@ -9,10 +9,12 @@ import pytest
 from tests.unit.core.scaling.evidence import POLICY, evidence_of, worth
 from tests.unit.core.scaling.test_stories import ONE_REPLICA, SLEEPY_POLICY, World
 
-from batchedapi_core.scaling import Evidence, Reason, ScalingPolicy, ScalingState, explain
 from batchedapi_core.scaling.decide import conclude
+from batchedapi_core.scaling.decision import Evidence, Reason
 from batchedapi_core.scaling.need import NODE_MEMORY, hedge_of
-from batchedapi_core.scaling.policy import Select
+from batchedapi_core.scaling.policy import ScalingPolicy, Select
+from batchedapi_core.scaling.record import explain
+from batchedapi_core.scaling.state import ScalingState
 
 OVERLOADED = evidence_of(worth(2.9), ready=2)
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from batchedapi_core.scaling import ScalingPolicy
 from batchedapi_core.scaling.load import Share, imbalance, shares_of
+from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.samples import PodChange
 from batchedapi_core.service_model.service_time import BatchSums, ServiceTime
 

@@ -6,17 +6,12 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedapi_core.scaling import (
-    Observation,
-    PodSample,
-    Reason,
-    ScalingDecision,
-    ScalingPolicy,
-    ScalingState,
-    record,
-    replay,
-    step,
-)
+from batchedapi_core.scaling.decide import step
+from batchedapi_core.scaling.decision import Reason, ScalingDecision
+from batchedapi_core.scaling.policy import ScalingPolicy
+from batchedapi_core.scaling.record import record, replay
+from batchedapi_core.scaling.samples import Observation, PodSample
+from batchedapi_core.scaling.state import ScalingState
 from batchedapi_core.service_model.service_time import ServiceTime
 
 POLICY = ScalingPolicy(min_replicas=1, max_replicas=20, max_batch_size=8, batch_interval=0.010)

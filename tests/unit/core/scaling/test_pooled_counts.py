@@ -4,14 +4,10 @@ from statistics import linear_regression, mean
 
 import pytest
 
-from batchedapi_core.scaling import (
-    LoadWindow,
-    Observation,
-    PodSample,
-    ScalingPolicy,
-    ScalingState,
-    observe,
-)
+from batchedapi_core.scaling.observe import LoadWindow, observe
+from batchedapi_core.scaling.policy import ScalingPolicy
+from batchedapi_core.scaling.samples import Observation, PodSample
+from batchedapi_core.scaling.state import ScalingState
 
 Batch = tuple[int, float]  # rows, seconds
 

@@ -8,22 +8,20 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from batchedapi_core.scaling import (
+from batchedapi_core.scaling.decide import step
+from batchedapi_core.scaling.decision import Reason
+from batchedapi_core.scaling.policy import (
     Behavior,
-    Observation,
-    PodSample,
     PolicyKind,
-    Reason,
     ScalingPolicy,
-    ScalingState,
     Select,
     StepKind,
     StepPolicy,
     default_behaviors,
-    record,
-    replay,
-    step,
 )
+from batchedapi_core.scaling.record import record, replay
+from batchedapi_core.scaling.samples import Observation, PodSample
+from batchedapi_core.scaling.state import ScalingState
 
 WORLDS, TICKS = 100, 100
 

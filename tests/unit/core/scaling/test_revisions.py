@@ -4,15 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from batchedapi_core.scaling import (
-    LoadWindow,
-    Observation,
-    PodSample,
-    ScalingPolicy,
-    ScalingState,
-    observe,
-)
 from batchedapi_core.scaling.load import Share
+from batchedapi_core.scaling.observe import LoadWindow, observe
+from batchedapi_core.scaling.policy import ScalingPolicy
+from batchedapi_core.scaling.samples import Observation, PodSample
+from batchedapi_core.scaling.state import ScalingState
 from batchedapi_core.service_model.service_time import ServiceTime
 
 POLICY = ScalingPolicy(min_replicas=1, max_replicas=9, max_batch_size=8, batch_interval=0.010)

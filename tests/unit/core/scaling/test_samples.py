@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedapi_core.scaling import PodSample
 from batchedapi_core.scaling.load import (
     BatchTotals,
     Interval,
@@ -16,7 +15,7 @@ from batchedapi_core.scaling.load import (
     level,
     rows_per_request,
 )
-from batchedapi_core.scaling.samples import PodChange, change, usable
+from batchedapi_core.scaling.samples import PodChange, PodSample, change, usable
 
 ROWS = st.floats(0.0, 1e4)
 SEEN = PodSample(

@@ -7,22 +7,19 @@ from pathlib import Path
 import pytest
 from tests.unit.core.scaling.evidence import POLICY, evidence_of, worth
 
-from batchedapi_core.scaling import (
+from batchedapi_core.scaling.decide import conclude
+from batchedapi_core.scaling.decision import Evidence, Reason
+from batchedapi_core.scaling.forecast import Recurrence
+from batchedapi_core.scaling.policy import (
     Behavior,
-    Evidence,
     PolicyKind,
-    Reason,
     ScalingPolicy,
     Select,
     StepKind,
     StepPolicy,
     default_behaviors,
-    explain,
-    record,
-    replay,
 )
-from batchedapi_core.scaling.decide import conclude
-from batchedapi_core.scaling.forecast import Recurrence
+from batchedapi_core.scaling.record import explain, record, replay
 
 GOLDEN = Path(__file__).with_name("sentences.json")
 UP, DOWN = default_behaviors(PolicyKind.CAPACITY_SLO)

@@ -9,18 +9,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from batchedapi_core.contract import MAX_BATCH_SIZE_LIMIT
-from batchedapi_core.scaling import (
-    LoadWindow,
-    Observation,
-    PodSample,
-    ScalingPolicy,
-    ScalingState,
-    decide,
-    in_rows,
-    observe,
-    record,
-    replay,
-)
+from batchedapi_core.scaling.decide import decide
+from batchedapi_core.scaling.observe import LoadWindow, in_rows, observe
+from batchedapi_core.scaling.policy import ScalingPolicy
+from batchedapi_core.scaling.record import record, replay
+from batchedapi_core.scaling.samples import Observation, PodSample
+from batchedapi_core.scaling.state import ScalingState
 from batchedapi_core.service_model.service_time import ServiceTime
 
 POLICY = ScalingPolicy(

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from tests.unit.core.scaling.closed_loop import Replica
 
-from batchedapi_core.scaling import PodSample
 from batchedapi_core.scaling.learned import LONGEST_START, start_up_of, start_ups_of
+from batchedapi_core.scaling.samples import PodSample
 
 
 def pod(name: str, seconds: float | None) -> PodSample:

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedapi_core.scaling import ScalingState
 from batchedapi_core.scaling.forecast import Burst, Foresight, Point, Series
 from batchedapi_core.scaling.learned import LearnedModel
-from batchedapi_core.scaling.state import Recommendation, Size
+from batchedapi_core.scaling.state import Recommendation, ScalingState, Size
 from batchedapi_core.service_model.service_time import BatchSums
 
 LEARNED = ScalingState(

@@ -5,19 +5,12 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from batchedapi_core.scaling import (
-    Observation,
-    PodSample,
-    Reason,
-    ScalingDecision,
-    ScalingPolicy,
-    ScalingState,
-    Unready,
-    explain,
-    record,
-    replay,
-    step,
-)
+from batchedapi_core.scaling.decide import step
+from batchedapi_core.scaling.decision import Reason, ScalingDecision
+from batchedapi_core.scaling.policy import ScalingPolicy
+from batchedapi_core.scaling.record import explain, record, replay
+from batchedapi_core.scaling.samples import Observation, PodSample, Unready
+from batchedapi_core.scaling.state import ScalingState
 from batchedapi_core.service_model.service_time import ServiceTime
 
 TICK = 2.0

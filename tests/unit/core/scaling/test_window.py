@@ -4,15 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from batchedapi_core.scaling import (
-    BatchingWindow,
-    Observation,
-    PodSample,
-    ScalingPolicy,
-    ScalingState,
-    batch_rows_quantile,
-    observe,
-)
+from batchedapi_core.scaling.load import BatchingWindow, batch_rows_quantile
+from batchedapi_core.scaling.observe import observe
+from batchedapi_core.scaling.policy import ScalingPolicy
+from batchedapi_core.scaling.samples import Observation, PodSample
+from batchedapi_core.scaling.state import ScalingState
 from batchedapi_core.service_model.service_time import BatchSums, ServiceTime, fit
 
 TRUE = ServiceTime(fixed=0.008, per_row=0.0005)

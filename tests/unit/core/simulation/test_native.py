@@ -1,6 +1,6 @@
 """Our own autoscaler in the fleet: it is asked as the operator asks it."""
 
-from batchedapi_core.scaling import ScalingPolicy
+from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.simulation import CapacityController, Service, StepTrace, simulate
 
 EMB = Service(0.025, 0.005, 32, 0.020, 0.500)

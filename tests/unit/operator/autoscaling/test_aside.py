@@ -8,7 +8,7 @@ from prometheus_client import generate_latest
 from tests.unit.operator.autoscaling.test_loop import Situation
 from tests.unit.operator.worlds import KEY, deployment_body
 
-from batchedapi_core.scaling import ScalingState
+from batchedapi_core.scaling.state import ScalingState
 from batchedapi_operator.autoscaling.watched import Watched
 from batchedapi_operator.errors import ApplyError
 from batchedapi_operator.keys import DEPLOYMENTS

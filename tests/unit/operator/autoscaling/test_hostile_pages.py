@@ -18,8 +18,10 @@ from tests.unit.operator.autoscaling.hostile import (
 from tests.unit.operator.worlds import api
 
 from batchedapi_core.manifest import BatchedAPI
-from batchedapi_core.scaling import Observation, ScalingDecision, ScalingState, step
-from batchedapi_core.scaling.samples import LARGEST_COUNT
+from batchedapi_core.scaling.decide import step
+from batchedapi_core.scaling.decision import ScalingDecision
+from batchedapi_core.scaling.samples import LARGEST_COUNT, Observation
+from batchedapi_core.scaling.state import ScalingState
 from batchedapi_operator.autoscaling.in_effect import policy_of, refusal_of, samples_of
 from batchedapi_operator.autoscaling.metrics_page import Layout, MetricsPage, parse_page
 from batchedapi_operator.errors import MetricsUnavailableError

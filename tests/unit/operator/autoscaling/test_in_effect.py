@@ -7,7 +7,9 @@ import pytest
 from tests.unit.operator.autoscaling.pages import page
 from tests.unit.operator.worlds import WALL, api, deployment_body, pod_body
 
-from batchedapi_core.scaling import PolicyKind, ScalingState, StepKind, StepPolicy, Unready
+from batchedapi_core.scaling.policy import PolicyKind, StepKind, StepPolicy
+from batchedapi_core.scaling.samples import Unready
+from batchedapi_core.scaling.state import ScalingState
 from batchedapi_operator.autoscaling.in_effect import (
     effective_of,
     policy_of,

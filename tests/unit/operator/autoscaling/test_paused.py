@@ -6,7 +6,7 @@ import pytest
 from tests.unit.operator.autoscaling.test_loop import Situation
 from tests.unit.operator.worlds import KEY, deliver_all
 
-from batchedapi_core.scaling import replay
+from batchedapi_core.scaling.record import replay
 from batchedapi_operator.keys import DEPLOYMENTS
 
 

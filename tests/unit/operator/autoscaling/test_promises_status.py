@@ -2,7 +2,11 @@
 
 from tests.unit.operator.autoscaling.pages import page
 
-from batchedapi_core.scaling import Observation, ScalingPolicy, ScalingState, decide, observe
+from batchedapi_core.scaling.decide import decide
+from batchedapi_core.scaling.observe import observe
+from batchedapi_core.scaling.policy import ScalingPolicy
+from batchedapi_core.scaling.samples import Observation
+from batchedapi_core.scaling.state import ScalingState
 from batchedapi_operator.autoscaling.metrics_page import parse_page
 from batchedapi_operator.autoscaling.report import Decided, Look, build_report
 

@@ -5,14 +5,12 @@ from datetime import UTC, datetime, timedelta
 
 from tests.unit.operator.worlds import KEY
 
-from batchedapi_core.scaling import (
-    Observation,
-    ScalingDecision,
-    ScalingPolicy,
-    ScalingState,
-    replay,
-    step,
-)
+from batchedapi_core.scaling.decide import step
+from batchedapi_core.scaling.decision import ScalingDecision
+from batchedapi_core.scaling.policy import ScalingPolicy
+from batchedapi_core.scaling.record import replay
+from batchedapi_core.scaling.samples import Observation
+from batchedapi_core.scaling.state import ScalingState
 from batchedapi_operator.autoscaling.ring import ENTRIES, DecisionRing
 from batchedapi_operator.keys import ObjectKey
 

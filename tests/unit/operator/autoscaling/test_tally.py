@@ -8,13 +8,10 @@ from tests.unit.operator.autoscaling.test_loop import Situation
 from tests.unit.operator.worlds import api
 
 from batchedapi_core.bottleneck import BottleneckEvidence
-from batchedapi_core.scaling import (
-    LoadWindow,
-    Observation,
-    ScalingPolicy,
-    ScalingState,
-    observe,
-)
+from batchedapi_core.scaling.observe import LoadWindow, observe
+from batchedapi_core.scaling.policy import ScalingPolicy
+from batchedapi_core.scaling.samples import Observation
+from batchedapi_core.scaling.state import ScalingState
 from batchedapi_operator.autoscaling.bottleneck import (
     STEPS,
     Counts,

@@ -2,15 +2,11 @@
 
 import pytest
 
-from batchedapi_core.scaling import (
-    Observation,
-    PolicyKind,
-    ScalingPolicy,
-    ScalingState,
-    explain,
-    record,
-    step,
-)
+from batchedapi_core.scaling.decide import step
+from batchedapi_core.scaling.policy import PolicyKind, ScalingPolicy
+from batchedapi_core.scaling.record import explain, record
+from batchedapi_core.scaling.samples import Observation
+from batchedapi_core.scaling.state import ScalingState
 from batchedapi_operator.plugin.why import (
     CONCURRENCY_TERMS,
     TERMS,

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from batchedapi_core.scaling import ScalingPolicy
+from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.simulation import RecordedTrace, Service, StepTrace
 from batchedapi_serving.cli.simulate_request import text_of
 from batchedapi_serving.simulating.report import (
