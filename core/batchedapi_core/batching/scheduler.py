@@ -41,6 +41,10 @@ from batchedapi_core.batching.request import Isolation, Request, Span, split_par
 from batchedapi_core.batching.reruns import MemoryLimits, Reruns, Trial, blamed
 from batchedapi_core.batching.traffic import Client
 
+LONGEST_AHEAD: Final = 0.1
+"""Seconds that a batch takes behind which another waits at the lane. A lane is idle for about 1 ms
+between two: where they take longer, that is less than a hundredth."""
+
 
 class Dispatch(NamedTuple):
     """Run the batch on its lane, from now on."""
@@ -305,7 +309,8 @@ class Scheduler:
         most, at the lane that is expected free first. If another is free before, what is ahead
         waits all the same: so of several lanes each must have a full batch to run meanwhile.
 
-        Nothing is sent to a lane that is overdue, as it may hang; if the deadline of one in it
+        Nothing is sent to a lane whose batch takes long, as what was sent is run, though all who
+        asked for it may leave; to one that is overdue, as it may hang; if the deadline of one in it
         comes before its turn; while anything is run again, which has its turns; and of what is
         queued by deadline, as nobody overtakes it.
         """
@@ -346,8 +351,9 @@ class Scheduler:
         """The lane that is expected free first, and in how many seconds; see _next_ahead."""
         first, end = None, inf
         for lane, batch in self._pool.running():
-            ends = batch.started + self.methods[batch.method].batcher.service.at_least(batch.size)
-            if now < ends < end and batch.reason != RETRY:
+            seconds = self.methods[batch.method].batcher.service.at_least(batch.size)
+            ends = batch.started + seconds
+            if seconds <= LONGEST_AHEAD and now < ends < end and batch.reason != RETRY:
                 first, end = lane, ends
         return None if first is None else (first, end - now)
 

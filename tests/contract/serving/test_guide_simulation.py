@@ -12,6 +12,7 @@ from serving import PROGRAM
 ROOT = Path(__file__).parents[3]
 BLOCK = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 GAP = re.compile(r"\s{2,}")
+FIGURE = re.compile(r"\d[\d.]*")
 
 
 def shown() -> list[tuple[str, str]]:
@@ -32,8 +33,9 @@ RUNNABLE = [
 
 
 def labels(output: str) -> set[str]:
-    """First cells of lines that begin with a word: of the table and of the settings."""
-    return {GAP.split(line)[0] for line in output.splitlines() if line[:1].isalpha()}
+    """First cells of lines that begin with a word, without their figures."""
+    cells = (GAP.split(line)[0] for line in output.splitlines() if line[:1].isalpha())
+    return {FIGURE.sub("", cell) for cell in cells}
 
 
 @pytest.mark.parametrize(("command", "output"), RUNNABLE)

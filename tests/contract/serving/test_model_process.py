@@ -16,7 +16,14 @@ from typing import Any
 import orjson
 import pytest
 
-from batchedapi_core.batching import Client, ItemErrorPolicy, LaneChoice, Receipts, Strategy
+from batchedapi_core.batching import (
+    Client,
+    ItemErrorPolicy,
+    LaneChoice,
+    Receipts,
+    Strategy,
+    scheduler,
+)
 from batchedapi_serving.codecs import Answer, RequestHead, Wire
 from batchedapi_serving.dispatch.dispatcher import Dispatcher
 from batchedapi_serving.dispatch.engine import RequestHandle
@@ -566,8 +573,11 @@ def something_ahead(front: Web) -> bool:
     return front.dispatcher._sync.scheduler._ahead is not None
 
 
-async def test_a_batch_ahead_of_a_death_runs_once_and_all_are_answered() -> None:
+async def test_a_batch_ahead_of_a_death_runs_once_and_all_are_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It lay in a socket that nobody will read, and is first in its queue again."""
+    monkeypatch.setattr(scheduler, "LONGEST_AHEAD", 60.0)
     process = ModelProcess(AHEAD, threads=1)
     log = process.folder / "log"
     try:
@@ -586,8 +596,11 @@ async def test_a_batch_ahead_of_a_death_runs_once_and_all_are_answered() -> None
         process.close()
 
 
-async def test_large_rows_that_are_ahead_lie_beside_those_that_run() -> None:
+async def test_large_rows_that_are_ahead_lie_beside_those_that_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """By shared memory both, and so their answers: none sees the other's."""
+    monkeypatch.setattr(scheduler, "LONGEST_AHEAD", 60.0)
     process = ModelProcess(AHEAD, threads=1)
     try:
         async with web(process) as front:

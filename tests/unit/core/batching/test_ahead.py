@@ -28,14 +28,21 @@ from batchedapi_core.batching import (
     WaitUntil,
     process_lost,
 )
+from batchedapi_core.batching import scheduler as rules
 from batchedapi_core.batching.lanes import Lanes
 
 
-def busy(*intervals: float, lanes: int = 1, full: int = 1) -> Replica:
+@pytest.fixture(autouse=True)
+def any_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches take whole seconds here, behind which nothing would be worth sending ahead."""
+    monkeypatch.setattr(rules, "LONGEST_AHEAD", 60.0)
+
+
+def busy(*intervals: float, lanes: int = 1, full: int = 1, seconds: float = 1.0) -> Replica:
     """Every lane runs a batch of 4 that began at 0 and takes 1 s, as all do; so many are queued."""
     replica = Replica(*(intervals or (9.0,)), lanes=lanes)
     for method in replica.scheduler.methods.values():
-        method.batcher.service.observe(4, 1.0)
+        method.batcher.service.observe(4, seconds)
     for _ in range(4 * lanes):
         replica.arrive(0.0)
     assert lanes == len(replica.start(0.0))
@@ -75,6 +82,17 @@ def test_a_full_batch_is_sent_to_a_busy_lane_and_begins_when_that_is_free() -> N
     assert isinstance(scheduler.next(1.1), Ahead)  # the next one
     assert 4 == scheduler.waiting_rows("0")
     assert (0, 1) == (scheduler.lanes.free, scheduler.lanes.total)
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(0.11, Idle), (0.09, Ahead)])
+def test_nothing_is_sent_to_a_lane_whose_batch_takes_long(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, expected: type
+) -> None:
+    """It would be run though all have left who asked for it, to save a hundredth of the time."""
+    monkeypatch.setattr(rules, "LONGEST_AHEAD", 0.1)
+    replica = busy(seconds=seconds)
+
+    assert expected is type(replica.scheduler.next(0.05))
 
 
 def test_an_arrival_asks_if_it_makes_a_batch_full_that_could_be_sent() -> None:

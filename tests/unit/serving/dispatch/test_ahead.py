@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from batchedapi_core.batching import Receipts
+from batchedapi_core.batching import Receipts, scheduler
 from batchedapi_serving.metrics import slots
 from dispatching import Asked, DiedError, HangsError, World
 
@@ -13,6 +13,12 @@ pytestmark = pytest.mark.looptime
 
 SECONDS = 0.5
 """That a batch takes."""
+
+
+@pytest.fixture(autouse=True)
+def any_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches take whole seconds here, behind which nothing would be worth sending ahead."""
+    monkeypatch.setattr(scheduler, "LONGEST_AHEAD", 60.0)
 
 
 async def ahead_of(world: World, rows: int = 8) -> list[Asked]:
