@@ -1,5 +1,6 @@
 """What the autoscaler remembers of one API, and what its users are told of lost metrics."""
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -140,8 +141,8 @@ class Manifests:
 
     def __init__(self) -> None:
         self._known: dict[ObjectKey, tuple[tuple[str, int], BatchedAPI]] = {}
-        self._sections: WeakValueDictionary[tuple[type, str], BaseModel] = WeakValueDictionary()
-        """By their type and what was said of them."""
+        self._sections: WeakValueDictionary[tuple[type, bytes], BaseModel] = WeakValueDictionary()
+        """By their type and a digest of what was said of them, which may be long."""
 
     def of(self, key: ObjectKey, view: ApiView) -> BatchedAPI:
         """The model of what was watched last.
@@ -162,12 +163,10 @@ class Manifests:
         self._known.pop(key, None)
 
     def _shared(self, spec: BatchedAPISpec) -> BatchedAPISpec:
-        values: dict[str, Any] = {
-            name: self._sections.setdefault(
-                (type(value), value.model_dump_json(exclude_unset=True)), value
-            )
-            if isinstance(value, BaseModel)
-            else value
-            for name, value in spec
-        }
+        values: dict[str, Any] = dict(spec)
+        for name, value in spec:
+            if isinstance(value, BaseModel):
+                said = value.model_dump_json(exclude_unset=True).encode()
+                key = type(value), hashlib.sha256(said).digest()
+                values[name] = self._sections.setdefault(key, value)
         return BatchedAPISpec.model_construct(spec.model_fields_set, **values)
