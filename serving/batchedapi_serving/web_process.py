@@ -33,7 +33,7 @@ from batchedapi_serving.metrics.slots import Memory, map_memory
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.processes import end_with_parent, essential, freeze_heap
 from batchedapi_serving.settings import ReplicaSettings
-from batchedapi_serving.web.asgi import Application
+from batchedapi_serving.web.asgi import create_app
 from batchedapi_serving.web.connection import protocol_of
 from batchedapi_serving.web.frontend import Frontend
 from batchedapi_serving.web.limits import descriptors_wanted, most_connections
@@ -174,10 +174,10 @@ async def queue_here(
 class _Server(uvicorn.Server):
     """uvicorn without its own signal handlers: here SIGTERM begins a drain."""
 
-    def __init__(self, frontend: Frontend, application: Application, memory: slots.Memory) -> None:
+    def __init__(self, frontend: Frontend, memory: slots.Memory) -> None:
         super().__init__(
             uvicorn.Config(
-                application,
+                create_app(frontend),
                 http=protocol_of(frontend),  # type: ignore[arg-type]  # a factory, as uvicorn calls it
                 ws="none",
                 lifespan="off",
@@ -239,8 +239,7 @@ async def _serve(
     queue = queue_here(settings, memory, line) if index == 0 else _queue_elsewhere(settings)
     async with queue as backend:
         frontend = Frontend(settings, backend.engine, backend.answered, connections)
-        application = Application(frontend)
-        server = _Server(frontend, application, memory)
+        server = _Server(frontend, memory)
         end_with_parent(control, loop)
         stop_grpc = await _start_grpc(settings, frontend) if index == 0 else None
         stop = _Stop(settings, frontend, backend, server, stop_grpc)
@@ -255,7 +254,6 @@ async def _serve(
 
         watch = essential("watch of connections", frontend.watch(server.server_state, sweep))
         freeze_heap()
-        loading = essential("loading of the application", _loaded(application))
         if memory[slots.READY] or index > 0:
             others_accept = index > 0 and not memory[slots.READY]
             await _methods_known(backend, server, others_accept=others_accept)
@@ -263,13 +261,7 @@ async def _serve(
         await stop.grpc_ended()
         await backend.emptied()
         await frontend.large.close()
-        for task in (watch, loading):
-            task.cancel()
-
-
-async def _loaded(application: Application) -> None:
-    await application.load()
-    freeze_heap()
+        watch.cancel()
 
 
 async def _methods_known(backend: Backend, server: uvicorn.Server, *, others_accept: bool) -> None:

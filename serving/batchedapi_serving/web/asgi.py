@@ -1,49 +1,58 @@
-"""Requests that are no prediction, in uvicorn's own cycle: to the FastAPI application."""
+"""Everything but predictions goes through FastAPI, in uvicorn's own request cycle."""
 
 import asyncio
 import logging
 import urllib.parse
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Final
 
+import orjson
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 from uvicorn.server import ServerState
 
+from batchedapi_core import contract
+from batchedapi_serving.codecs import Answer, Reply
+from batchedapi_serving.codecs.open_inference_metadata import (
+    MODEL_VERSION,
+    model_metadata,
+    model_ready,
+    server_live,
+    server_metadata,
+    server_ready,
+)
+from batchedapi_serving.codecs.replies import JSON_TYPE
+from batchedapi_serving.errors import (
+    DrainingError,
+    MethodNotAllowedError,
+    NoSuchRouteError,
+    NotReadyError,
+    ServingError,
+)
+from batchedapi_serving.predictor import MethodSpec
+from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.web.frontend import Frontend
-from batchedapi_serving.web.parser import Request
+from batchedapi_serving.web.openapi import document_routes, serve_docs
+from batchedapi_serving.web.parser import REQUEST_ID
+from batchedapi_serving.web.parser import Request as ParsedRequest
+from batchedapi_serving.web.responses import ERROR, finished_error, new_request_id, problem_on
+from batchedapi_serving.web.routes import METADATA_PATHS, default_paths, models, wire_of_path
 
 log = logging.getLogger("uvicorn.error")
 
-App = Callable[[Any, Any, Any], Awaitable[None]]
-
-
-class Application:
-    """The application, which is loaded in a thread: predictions are answered before it is there."""
-
-    def __init__(self, frontend: Frontend) -> None:
-        self._frontend = frontend
-        self._app: asyncio.Future[App] = asyncio.get_running_loop().create_future()
-
-    async def load(self) -> None:
-        """Import and make it; until then whoever asks for it waits."""
-        self._app.set_result(await asyncio.to_thread(self._made))
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """As ASGI has it."""
-        await (await asyncio.shield(self._app))(scope, receive, send)
-
-    def _made(self) -> App:
-        from batchedapi_serving.web.app import create_app  # noqa: PLC0415 - see above
-
-        app: App = create_app(self._frontend)
-        return app
+_AS_GET = {"method": "GET"}
+_HEADERS = ("allow", "retry-after")
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+_OK: Final = 200
+_SERVER: Final = server_metadata()  # it reads a file, which no request is to do
 
 
 def start_cycle(
-    request: Request,
+    request: ParsedRequest,
     *,
     config: Config,
     state: ServerState,
@@ -99,3 +108,198 @@ def start_cycle(
     task.add_done_callback(state.tasks.discard)
     state.tasks.add(task)
     return cycle
+
+
+def create_app(frontend: Frontend) -> Any:
+    """The ASGI application of one web process."""
+    settings = frontend.settings
+    app = FastAPI(
+        title=settings.name,
+        description="Requests of different clients are answered in batches.",
+        docs_url=None,  # ours, below
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+
+    async def not_served(request: Request) -> Response:
+        try:
+            frontend.engine.served(
+                None
+            )  # until the methods are known, nobody knows what is not served
+            raise _no_such_route(request.scope["path"])
+        except ServingError as error:
+            return _response(request, _problem(request, error))
+
+    async def metadata(request: Request) -> Response:
+        path = request.scope["path"]
+        if frontend.route_of(path.encode()) is not None:  # /v1/models/N:predict looks like a model
+            raise HTTPException(MethodNotAllowedError.status, headers={"allow": "POST"})
+        try:
+            answer = metadata_answer(frontend, path)
+        except ServingError as error:
+            answer = _problem(request, error)
+        return _response(request, answer)
+
+    for path in dict.fromkeys(_prediction_templates(settings)):
+        app.add_api_route(path, not_served, methods=["POST"], include_in_schema=False)
+    for path in METADATA_PATHS:
+        app.add_api_route(path, metadata, methods=["GET"], include_in_schema=False)
+    document_routes(app, frontend)
+    serve_docs(app)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _http_error)
+    return _Outermost(app, frontend)
+
+
+def _prediction_templates(settings: ReplicaSettings) -> tuple[str, ...]:
+    """Paths of predictions for whatever method or model.
+
+    Those of the table are answered before they come here. Of the others a POST is not served, and
+    another method is not allowed.
+    """
+    return (
+        *default_paths(settings),
+        f"{settings.endpoint.rstrip('/')}/{{method}}",
+        "/v1/models/{model}:predict",
+        "/v2/models/{model}/infer",
+        "/v2/models/{model}/versions/{version}/infer",
+    )
+
+
+def _request_id(scope: MutableMapping[str, Any]) -> str:
+    """The client's, or ours: the same in body, header and log."""
+    state = scope["state"]
+    state["request_id"] = state["request_id"] or new_request_id()
+    return str(state["request_id"])
+
+
+def _response(
+    request: Request, answer: Answer, headers: MutableMapping[str, str] | None = None
+) -> Response:
+    if answer.status >= ERROR:
+        answer = finished_error(answer, request.scope["path"], _request_id(request.scope))
+    response = Response(answer.body, answer.status, headers=headers)
+    response.headers["content-type"] = answer.content_type.decode("latin-1")
+    if answer.retry_after:
+        response.headers["retry-after"] = str(answer.retry_after)
+    for name, value in answer.headers:
+        response.headers.append(name.decode("latin-1"), value.decode("latin-1"))
+    return response
+
+
+def _problem(request: Request, error: ServingError, reply: Reply | None = None) -> Answer:
+    wire = wire_of_path(request.scope["path"])
+    return problem_on(wire, error, _request_id(request.scope), reply)
+
+
+def _no_such_route(path: str) -> NoSuchRouteError:
+    return NoSuchRouteError(f"no route {path}; POST to {contract.PATH_PREDICT}, or see /docs")
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """The answer to what FastAPI refuses by itself, and to a bug of ours."""
+    status = error.status_code if isinstance(error, HTTPException) else ServingError.status
+    path = request.scope["path"]
+    problem: ServingError
+    if status == NoSuchRouteError.status:
+        problem = _no_such_route(path)
+    elif status == MethodNotAllowedError.status:
+        problem = MethodNotAllowedError(f"{path}: {request.method} is not served here")
+    elif isinstance(error, HTTPException):
+        problem = ServingError(f"{path}: {error.detail}")
+    else:
+        problem = ServingError(f"{path}: a bug of the server; its log has the details")
+    found = (isinstance(error, HTTPException) and error.headers) or {}
+    headers = {
+        name.lower(): "GET, HEAD" if value == "GET" else value
+        for name, value in found.items()
+        if name.lower() in _HEADERS
+    }
+    return _response(request, _problem(request, problem), headers)
+
+
+class _Outermost:
+    """Counts every response by its code; sends the request's id back.
+
+    A HEAD is a GET whose answer goes out without its body, for which uvicorn sees.
+    """
+
+    def __init__(self, app: FastAPI, frontend: Frontend) -> None:
+        self._app = app
+        self._answered = frontend.answered
+
+    async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
+        named = scope["state"]["request_id"] is not None
+
+        async def sending(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                self._answered(message["status"])
+                if named or message["status"] >= ERROR:
+                    header = (REQUEST_ID, _request_id(scope).encode("ascii"))
+                    message["headers"] = [*message.get("headers", ()), header]
+            await send(message)
+
+        await self._app(scope | _AS_GET if scope["method"] == "HEAD" else scope, receive, sending)
+
+
+def metadata_answer(frontend: Frontend, path: str) -> Answer:
+    """The answer to a GET of a path that is one of METADATA_PATHS.
+
+    Raises:
+        NoSuchRouteError: there is no such model or version.
+        NotReadyError: it is asked whether something is ready that is not, or the methods are not
+            known yet.
+        DrainingError: the same while the replica is stopping.
+    """
+    match path.strip("/").split("/"):
+        case ["v1", "models", model]:
+            _known(frontend, model)
+            return _json(model_ready(model, ready=_why_not_ready(frontend) is None))
+        case ["v2"]:
+            return _json(_SERVER)
+        case ["v2", "health", "live"]:
+            return _json(server_live(live=True))
+        case ["v2", "health", "ready"]:
+            return _ready(frontend, server_ready(ready=True))
+        case ["v2", "models", model] | ["v2", "models", model, "versions", _]:
+            return _json(model_metadata(model, _known(frontend, model, path)))
+        case ["v2", "models", model, "ready"] | ["v2", "models", model, "versions", _, "ready"]:
+            _known(frontend, model, path)
+            return _ready(frontend, model_ready(model, ready=True))
+        case _:
+            raise NoSuchRouteError(f"no route {path}; see /docs")
+
+
+def _known(frontend: Frontend, model: str, path: str = "") -> MethodSpec:
+    """The method behind a model's name; of a path with a version, if that version is served."""
+    settings, engine = frontend.settings, frontend.engine
+    if not engine.methods:
+        engine.served(None)  # says that it is not ready yet
+    served = {found.name: found.method for found in models(settings.name, engine.methods)}
+    if model not in served:
+        raise NoSuchRouteError(f"no model {model!r}; served are {', '.join(served)}")
+    _, _, asked = path.partition("/versions/")
+    if asked and asked.split("/")[0] != MODEL_VERSION:
+        raise NoSuchRouteError(
+            f"no version {asked.split('/')[0]!r} of {model}; served is {MODEL_VERSION}"
+        )
+    return engine.served(served[model]).spec
+
+
+def _ready(frontend: Frontend, document: Any) -> Answer:
+    error = _why_not_ready(frontend)
+    if error is not None:
+        raise error
+    return _json(document)
+
+
+def _why_not_ready(frontend: Frontend) -> ServingError | None:
+    if frontend.draining:
+        return DrainingError("the replica is stopping")
+    if not frontend.engine.methods:
+        return NotReadyError("the model is still being loaded; try again in a moment")
+    return None
+
+
+def _json(document: Any) -> Answer:
+    return Answer(_OK, JSON_TYPE, orjson.dumps(document))

@@ -1,7 +1,12 @@
-"""What the document of /docs says of the routes, with examples that work."""
+"""/docs: what it says of the routes, with examples that work, and the page without a CDN."""
 
-from collections.abc import Iterator, Mapping
+import functools
+import importlib.resources
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
+
+from fastapi import FastAPI, Response
+from fastapi.openapi.docs import get_swagger_ui_html
 
 from batchedapi_core import contract
 from batchedapi_serving.codecs import Wire
@@ -88,6 +93,12 @@ _TAGS: Final = {
     Wire.V1: "KServe v1",
     Wire.V2: "Open Inference Protocol v2",
 }
+_PATH: Final = "/docs"
+_FILES: Final = {
+    "swagger-ui-bundle.js": "text/javascript; charset=utf-8",
+    "swagger-ui.css": "text/css; charset=utf-8",
+}
+_CACHED: Final = {"cache-control": "public, max-age=86400"}
 
 
 def row_schema(method: MethodSpec) -> Schema:
@@ -257,8 +268,22 @@ def _flat(value: Any) -> Iterator[Any]:
         yield value
 
 
-def paths_of(frontend: Frontend) -> dict[str, Any]:
-    """`paths` of the document: what is served, with examples that work."""
+def document_routes(app: FastAPI, frontend: Frontend) -> None:
+    """Make `app.openapi()` describe the routes; built anew once the methods are known."""
+    plain: Callable[[], dict[str, Any]] = app.openapi
+    cache: dict[tuple[str, ...], dict[str, Any]] = {}
+
+    def openapi() -> dict[str, Any]:
+        known = tuple(frontend.engine.methods)
+        if known not in cache:
+            app.openapi_schema = None
+            cache[known] = {**plain(), "paths": _paths(frontend)}
+        return cache[known]
+
+    app.openapi = openapi  # type: ignore[method-assign]  # the way FastAPI documents
+
+
+def _paths(frontend: Frontend) -> dict[str, Any]:
     engine = frontend.engine
     paths: dict[str, Any] = {}
     for path, route in prediction_routes(frontend.settings, engine.methods).items():
@@ -338,3 +363,37 @@ def _bodies(method: MethodSpec | None, wire: Wire) -> tuple[Schema, Schema]:
             "schema": {"type": "string", "format": "binary"}
         }
     return request, answers
+
+
+def serve_docs(app: FastAPI) -> None:
+    """Add the page and its files.
+
+    Their links are relative, so that they hold behind a proxy that adds a prefix to paths.
+    """
+
+    async def page() -> Response:
+        return get_swagger_ui_html(
+            openapi_url="openapi.json",
+            title=f"{app.title} - Swagger UI",
+            swagger_js_url="docs/swagger-ui-bundle.js",
+            swagger_css_url="docs/swagger-ui.css",
+            swagger_favicon_url="data:,",
+        )
+
+    app.add_api_route(_PATH, page, methods=["GET"], include_in_schema=False)
+    for name in _FILES:
+        app.add_api_route(
+            f"{_PATH}/{name}",
+            functools.partial(_file, name),
+            methods=["GET"],
+            include_in_schema=False,
+        )
+
+
+async def _file(name: str) -> Response:
+    return Response(_content(name), media_type=_FILES[name], headers=_CACHED)
+
+
+@functools.cache
+def _content(name: str) -> bytes:
+    return (importlib.resources.files("fastapi_offline") / "static" / name).read_bytes()

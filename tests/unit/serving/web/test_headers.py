@@ -7,7 +7,7 @@ import re
 import pytest
 
 from batchedapi_serving.errors import QueueFullError
-from batchedapi_serving.web.app import create_app
+from batchedapi_serving.web.asgi import create_app
 from connections import Peer, Server
 
 pytestmark = pytest.mark.looptime

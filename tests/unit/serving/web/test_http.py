@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from batchedapi_serving.web.app import create_app
+from batchedapi_serving.web.asgi import create_app
 from connections import LIMITS, Peer, Server
 
 pytestmark = pytest.mark.looptime

@@ -7,7 +7,7 @@ import pytest
 
 from batchedapi_serving.errors import DrainingError, NoSuchRouteError, NotReadyError
 from batchedapi_serving.predictor import MethodSpec, Tensor
-from batchedapi_serving.web.app import metadata_answer
+from batchedapi_serving.web.asgi import metadata_answer
 from connections import PREDICT, Server
 
 pytestmark = pytest.mark.looptime

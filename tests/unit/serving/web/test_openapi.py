@@ -10,8 +10,7 @@ from batchedapi_core import contract
 from batchedapi_core.batching import Receipts
 from batchedapi_serving.codecs import RequestHead, Wire, codec_for
 from batchedapi_serving.predictor import DTYPES, MethodSpec, Tensor
-from batchedapi_serving.web.app import document_routes
-from batchedapi_serving.web.openapi import example_of, infer_example
+from batchedapi_serving.web.openapi import document_routes, example_of, infer_example
 from connections import PREDICT, FakeMethod, Server, web_settings
 
 HEAD = RequestHead(contract.JSON.encode(), b"", ())

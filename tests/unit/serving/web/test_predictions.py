@@ -7,7 +7,7 @@ import pytest
 
 from batchedapi_serving.errors import DrainingError
 from batchedapi_serving.predictor import MethodSpec
-from batchedapi_serving.web.app import create_app
+from batchedapi_serving.web.asgi import create_app
 from connections import PREDICT, FakeMethod, Peer, Server
 
 pytestmark = pytest.mark.looptime
