@@ -63,8 +63,8 @@ def test_a_model_that_mixes_rows_exits_1(tmp_path: Path) -> None:
 
 def test_a_target_that_full_batches_miss_is_said(tmp_path: Path) -> None:
     """C30: in words, and for programs."""
-    slow = GOOD.replace("return x", "import time; time.sleep(0.004 * len(x)); return x")
-    spec = {"serverSideBatching": {"maxLatency": "20ms"}}
+    slow = GOOD.replace("return x", "import time; time.sleep(0.02 * len(x)); return x")
+    spec = {"serverSideBatching": {"maxLatency": "100ms"}}
 
     report = json.loads(check_code(tmp_path, slow, spec, ["--json"]).stdout)
 
@@ -72,7 +72,7 @@ def test_a_target_that_full_batches_miss_is_said(tmp_path: Path) -> None:
     advice = " ".join(advice["text"] for advice in method["advice"])
     assert report["good"]
     assert "a full batch takes" in advice
-    assert "more than maxLatency 20ms: set maxBatchSize: 2" in advice
+    assert "more than maxLatency 100ms: set maxBatchSize: 2" in advice
     assert "batching buys next to nothing" in advice
     assert [1, 2, 4, 8] == [timing["rows"] for timing in method["timings"]]
 

@@ -606,7 +606,7 @@ async def test_large_rows_that_are_ahead_lie_beside_those_that_run(
         async with web(process) as front:
             await front.ask("large", [[0] * 1024] * 256).value()
             asked = [front.ask("large", [[n] * 1024] * 256) for n in range(6)]
-            assert something_ahead(front)
+            await until(lambda: something_ahead(front))
 
             for n, one in enumerate(asked):
                 assert [[n + 1] * 1024] * 256 == await one.value()
