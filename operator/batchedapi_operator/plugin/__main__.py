@@ -1,5 +1,84 @@
-"""`python -m batchedapi_operator.plugin`, for where the script is not on the PATH."""
+"""The command line of `kubectl batchedapi`; reads with the user's kubeconfig and rights.
 
-from batchedapi_operator.plugin.main import main
+`python -m batchedapi_operator.plugin` is the same, for where the script is not on the PATH.
+"""
 
-main(prog_name="kubectl batchedapi")
+import json
+from typing import Any
+
+import click
+
+from batchedapi_operator.autoscaling.ring import ENTRIES
+from batchedapi_operator.plugin.cluster import connect, read_decisions, read_status
+from batchedapi_operator.plugin.why import (
+    NoDecisionError,
+    explain_decision,
+    history_table,
+    joined,
+    newest,
+    standing_aside,
+)
+
+
+@click.group()
+def main() -> None:
+    """See into BatchedAPIs."""
+
+
+@main.command()
+@click.argument("name")
+@click.option("-n", "--namespace", default=None, help="Absent: that of the context.")
+@click.option("--context", default=None, help="Of the kubeconfig.")
+@click.option(
+    "--last",
+    type=click.IntRange(1, ENTRIES),
+    default=None,
+    help="So many decisions, the newest first; those in a row that came to the same are one.",
+)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+@click.option(
+    "--operator-namespace",
+    default="batchedapi-system",
+    show_default=True,
+    help="Where the operator runs; it is asked for older decisions, by a port-forward.",
+)
+def why(
+    name: str,
+    *,
+    namespace: str | None,
+    context: str | None,
+    last: int | None,
+    output: str,
+    operator_namespace: str,
+) -> None:
+    """Say why the BatchedAPI NAME has as many replicas as it has."""
+    current = connect(context)
+    place = namespace or current
+    status = read_status(place, name)
+    try:
+        decision = newest(name, status)
+    except NoDecisionError as error:
+        raise click.ClickException(error.message) from error
+    # The autoscaler names the policy that it decides by in every report but those in which it
+    # stands aside: then others decide by now.
+    decides = (status.get("autoscaling") or {}).get("policy")
+    aside = "" if decides else standing_aside(status)
+    if aside and output == "text":
+        click.echo(f"nothing is decided now: {aside}; the last decision:")
+    if last is None:
+        click.echo(_json(decision) if output == "json" else explain_decision(decision))
+        return
+    older = read_decisions(operator_namespace, place, name, last)
+    decisions = joined(decision, older)[:last]
+    if output == "json":
+        click.echo(_json(decisions))
+        return
+    click.echo("\n".join((explain_decision(decisions[0]), "", *history_table(decisions))))
+
+
+def _json(what: Any) -> str:
+    return json.dumps(what, indent=2)
+
+
+if __name__ == "__main__":
+    main(prog_name="kubectl batchedapi")

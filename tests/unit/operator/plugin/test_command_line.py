@@ -18,7 +18,7 @@ from tests.unit.operator.plugin.test_history import decision
 
 from batchedapi_operator.admin import decisions_server
 from batchedapi_operator.keys import JsonObject, ObjectKey
-from batchedapi_operator.plugin.main import main
+from batchedapi_operator.plugin.__main__ import main
 
 API: Final = "/apis/batchedapi.dev/v1alpha1/namespaces/demo/batchedapis/iris"
 PODS: Final = "/api/v1/namespaces/{}/pods"
