@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from batchedapi_core import contract
-from batchedapi_operator.keys import JsonObject, ObjectKey
+from batchedapi_operator.cluster import JsonObject, ObjectKey
 from batchedapi_operator.settings import PATH_DECISIONS
 
 # Whether the loops of the process go round; what liveness goes by.

@@ -9,9 +9,8 @@ from typing import Any, Final, Literal
 
 from batchedapi_core import contract
 from batchedapi_core.manifest import ConditionType
-from batchedapi_operator.cluster import Cluster, micro_time
+from batchedapi_operator.cluster import EVENTS, Cluster, JsonObject, ObjectKey, micro_time
 from batchedapi_operator.errors import ApplyError
-from batchedapi_operator.keys import EVENTS, JsonObject, ObjectKey
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 import kopf
 
 from batchedapi_core import contract
-from batchedapi_operator.keys import JsonObject, ObjectKey
+from batchedapi_operator.cluster import JsonObject, ObjectKey
 from batchedapi_operator.queue import WorkQueue
 from batchedapi_operator.store import Store
 

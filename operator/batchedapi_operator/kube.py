@@ -15,20 +15,20 @@ import aiohttp
 from kubernetes.aio import client, config
 
 from batchedapi_core import contract
-from batchedapi_operator.errors import (
-    ApplyError,
-    ConflictError,
-    NamespaceGoingError,
-    OperatorError,
-    RefusedError,
-)
-from batchedapi_operator.keys import (
+from batchedapi_operator.cluster import (
     BATCHED_APIS,
     DEPLOYMENTS,
     EVENTS,
     JsonObject,
     ObjectKey,
     Resource,
+)
+from batchedapi_operator.errors import (
+    ApplyError,
+    ConflictError,
+    NamespaceGoingError,
+    OperatorError,
+    RefusedError,
 )
 
 log = logging.getLogger(__name__)

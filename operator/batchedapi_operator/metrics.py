@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from batchedapi_core import contract
-from batchedapi_operator.keys import ObjectKey
+from batchedapi_operator.cluster import ObjectKey
 
 _OBJECT: Final = ("namespace", "name")
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)

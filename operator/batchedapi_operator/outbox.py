@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from batchedapi_core import contract
+from batchedapi_operator.cluster import ObjectKey
 from batchedapi_operator.errors import ApplyError
-from batchedapi_operator.keys import ObjectKey
 from batchedapi_operator.queue import rest_after
 
 log = logging.getLogger(__name__)

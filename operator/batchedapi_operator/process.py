@@ -15,17 +15,17 @@ from batchedapi_core import contract
 from batchedapi_operator.admin import Heartbeats, admin_server, decisions_server
 from batchedapi_operator.autoscaling.loop import Autoscaler
 from batchedapi_operator.autoscaling.scrape import Scraper
-from batchedapi_operator.cluster import Cluster
-from batchedapi_operator.errors import ApplyError
-from batchedapi_operator.handlers import watch_cluster
-from batchedapi_operator.keys import (
+from batchedapi_operator.cluster import (
     BATCHED_APIS,
     CONFIG_MAPS,
     DEPLOYMENTS,
     SERVICES,
+    Cluster,
     ObjectKey,
     Resource,
 )
+from batchedapi_operator.errors import ApplyError
+from batchedapi_operator.handlers import watch_cluster
 from batchedapi_operator.kube import Kube
 from batchedapi_operator.metrics import Metrics
 from batchedapi_operator.outbox import Outbox

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from batchedapi_operator.cluster import ObjectKey
 from batchedapi_operator.errors import ApplyError
-from batchedapi_operator.keys import ObjectKey
 
 log = logging.getLogger(__name__)
 

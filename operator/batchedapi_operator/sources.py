@@ -10,8 +10,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from batchedapi_operator.cluster import CONFIG_MAPS, JsonObject, ObjectKey
 from batchedapi_operator.errors import ApplyError
-from batchedapi_operator.keys import CONFIG_MAPS, JsonObject, ObjectKey
 from batchedapi_operator.kube import Kube
 from batchedapi_operator.queue import LARGEST_UNHEARD, WorkQueue, backoff
 from batchedapi_operator.store import Store

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from batchedapi_operator.keys import (
+from batchedapi_operator.cluster import (
     CONFIG_MAPS,
     DEPLOYMENTS,
     SERVICES,

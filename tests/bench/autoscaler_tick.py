@@ -29,7 +29,7 @@ from batchedapi_core.scaling.policy import SECONDS_BETWEEN_LOOKS
 from batchedapi_operator.autoscaling.loop import Autoscaler
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
 from batchedapi_operator.autoscaling.scrape import Scraper
-from batchedapi_operator.keys import DEPLOYMENTS, JsonObject, ObjectKey, Resource
+from batchedapi_operator.cluster import DEPLOYMENTS, JsonObject, ObjectKey, Resource
 from batchedapi_operator.metrics import Metrics
 from batchedapi_operator.outbox import Outbox
 from batchedapi_operator.reconcile.views import PodView

@@ -28,8 +28,8 @@ from harness.control_plane import ADMIN, control_plane
 from harness.operated import MOST_PODS, NAMESPACE, Rig, api_name, rig
 from harness.report import Table, environment, help_of, out_option, report
 
+from batchedapi_operator.cluster import BATCHED_APIS, DEPLOYMENTS, PODS
 from batchedapi_operator.errors import ApplyError
-from batchedapi_operator.keys import BATCHED_APIS, DEPLOYMENTS, PODS
 
 SPEC: Final[dict[str, Any]] = {
     "predictor": {"path": "model:Model"},

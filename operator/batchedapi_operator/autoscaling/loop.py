@@ -38,9 +38,8 @@ from batchedapi_operator.autoscaling.ring import DecisionRing
 from batchedapi_operator.autoscaling.scrape import Outcome, Scrapes
 from batchedapi_operator.autoscaling.watched import SECONDS_BEFORE_HOLD, Manifests, Watched
 from batchedapi_operator.autoscaling.writes import Writes
-from batchedapi_operator.cluster import Cluster, rfc3339, utc_now
+from batchedapi_operator.cluster import Cluster, ObjectKey, rfc3339, utc_now
 from batchedapi_operator.errors import InvalidSpecError
-from batchedapi_operator.keys import ObjectKey
 from batchedapi_operator.metrics import Metrics
 from batchedapi_operator.outbox import (
     ADVICE_EVENTS,

@@ -23,7 +23,7 @@ from batchedapi_core.scaling.record import explain
 from batchedapi_operator.autoscaling.advice import spec_advice
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
 from batchedapi_operator.autoscaling.ring import decision_json
-from batchedapi_operator.keys import JsonObject
+from batchedapi_operator.cluster import JsonObject
 from batchedapi_operator.reconcile.conditions import Condition, dated
 
 # Whether a report says something that the status does not: what a write is worth. Pure.

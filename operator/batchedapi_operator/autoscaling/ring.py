@@ -14,8 +14,7 @@ from typing import Final
 from batchedapi_core.scaling.decision import ScalingDecision
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.record import essence, record, taken_again
-from batchedapi_operator.cluster import rfc3339
-from batchedapi_operator.keys import JsonObject, ObjectKey
+from batchedapi_operator.cluster import JsonObject, ObjectKey, rfc3339
 
 ENTRIES: Final = 64
 """Of one API; an entry is a decision, whose size does not depend on anybody's input."""

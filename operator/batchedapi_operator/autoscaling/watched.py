@@ -17,8 +17,8 @@ from batchedapi_core.scaling.state import ScalingState
 from batchedapi_operator.autoscaling.advice import standing_in
 from batchedapi_operator.autoscaling.bottleneck import Tally
 from batchedapi_operator.autoscaling.report import is_inactive
+from batchedapi_operator.cluster import JsonObject, ObjectKey
 from batchedapi_operator.events import Note
-from batchedapi_operator.keys import JsonObject, ObjectKey
 from batchedapi_operator.reconcile.plan import parsed
 from batchedapi_operator.store import ApiView
 

@@ -7,10 +7,9 @@ from functools import partial
 
 from batchedapi_core import contract
 from batchedapi_core.scaling.decision import ScalingDecision
-from batchedapi_operator.cluster import Cluster
+from batchedapi_operator.cluster import DEPLOYMENTS, Cluster, JsonObject, ObjectKey
 from batchedapi_operator.errors import ConflictError
 from batchedapi_operator.events import Note, record
-from batchedapi_operator.keys import DEPLOYMENTS, JsonObject, ObjectKey
 from batchedapi_operator.outbox import Send
 from batchedapi_operator.reconcile.views import DeploymentView
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from batchedapi_core.manifest import ConditionType
+from batchedapi_operator.cluster import JsonObject
 from batchedapi_operator.errors import InvalidSpecError
-from batchedapi_operator.keys import JsonObject
 from batchedapi_operator.reconcile.views import DeploymentView, PodView
 
 MESSAGE_LENGTH: Final = 1024

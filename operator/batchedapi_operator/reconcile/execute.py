@@ -7,10 +7,9 @@ from datetime import datetime
 from functools import partial
 
 from batchedapi_core import contract
-from batchedapi_operator.cluster import Cluster
+from batchedapi_operator.cluster import CONFIG_MAPS, DEPLOYMENTS, Cluster, ObjectKey, Resource
 from batchedapi_operator.errors import NotOwnedError
 from batchedapi_operator.events import record
-from batchedapi_operator.keys import CONFIG_MAPS, DEPLOYMENTS, ObjectKey, Resource
 from batchedapi_operator.outbox import Send
 from batchedapi_operator.reconcile.plan import Apply, Plan
 from batchedapi_operator.reconcile.views import ChildView, DeploymentView

@@ -2,17 +2,17 @@
 
 import asyncio
 
-from batchedapi_operator.cluster import Cluster
-from batchedapi_operator.errors import InvalidSpecError
-from batchedapi_operator.keys import (
+from batchedapi_operator.cluster import (
     CONFIG_MAPS,
     DEPLOYMENTS,
     PODS,
     REPLICA_SETS,
     SERVICES,
+    Cluster,
     JsonObject,
     ObjectKey,
 )
+from batchedapi_operator.errors import InvalidSpecError
 from batchedapi_operator.reconcile.plan import REVISIONS_KEPT, parsed
 from batchedapi_operator.reconcile.views import (
     ChildView,

@@ -10,8 +10,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from batchedapi_core.manifest import ConditionType
+from batchedapi_operator.cluster import DEPLOYMENTS, SERVICES, ObjectKey, Resource
 from batchedapi_operator.errors import NotOwnedError
-from batchedapi_operator.keys import DEPLOYMENTS, SERVICES, ObjectKey, Resource
 from batchedapi_operator.reconcile.conditions import DELETING, WAITING, Condition
 from batchedapi_operator.reconcile.views import ChildView, Observed
 

@@ -14,9 +14,7 @@ from batchedapi_core.manifest import (
     UnknownFields,
     parse_api,
 )
-from batchedapi_operator.errors import InvalidSpecError, NotOwnedError
-from batchedapi_operator.events import Note, notes_of
-from batchedapi_operator.keys import (
+from batchedapi_operator.cluster import (
     CONFIG_MAPS,
     DEPLOYMENTS,
     SERVICES,
@@ -24,6 +22,8 @@ from batchedapi_operator.keys import (
     ObjectKey,
     Resource,
 )
+from batchedapi_operator.errors import InvalidSpecError, NotOwnedError
+from batchedapi_operator.events import Note, notes_of
 from batchedapi_operator.reconcile.ownership import (
     again,
     deletion,

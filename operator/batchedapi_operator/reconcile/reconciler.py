@@ -5,7 +5,14 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
-from batchedapi_operator.cluster import Cluster, rfc3339, utc_now
+from batchedapi_operator.cluster import (
+    BATCHED_APIS,
+    Cluster,
+    JsonObject,
+    ObjectKey,
+    rfc3339,
+    utc_now,
+)
 from batchedapi_operator.errors import (
     ApplyError,
     InvalidSpecError,
@@ -13,7 +20,6 @@ from batchedapi_operator.errors import (
     NotOwnedError,
     RefusedError,
 )
-from batchedapi_operator.keys import BATCHED_APIS, JsonObject, ObjectKey
 from batchedapi_operator.outbox import RECONCILER_STATUS, STATE_EVENTS, Outbox
 from batchedapi_operator.reconcile.conditions import refusal_reason
 from batchedapi_operator.reconcile.execute import Executor

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from batchedapi_core.manifest import BatchedAPI, ConditionType, Phase
+from batchedapi_operator.cluster import JsonObject
 from batchedapi_operator.errors import InvalidSpecError
-from batchedapi_operator.keys import JsonObject
 from batchedapi_operator.reconcile import conditions
 from batchedapi_operator.reconcile.conditions import Condition
 from batchedapi_operator.reconcile.views import Observed

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Final, Self
 
 from batchedapi_core import contract
-from batchedapi_operator.keys import JsonObject
+from batchedapi_operator.cluster import JsonObject
 from batchedapi_operator.resources.deployment import CONTAINER
 from batchedapi_operator.resources.setting import Stored
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from batchedapi_core import contract
 from batchedapi_core.manifest import BatchedAPI, format_duration
-from batchedapi_operator.keys import DEPLOYMENTS, SERVICES, JsonObject
+from batchedapi_operator.cluster import DEPLOYMENTS, SERVICES, JsonObject
 from batchedapi_operator.resources.configmap import Revision
 from batchedapi_operator.resources.names import head, labels, selector_labels
 from batchedapi_operator.resources.setting import setting_of

@@ -4,7 +4,7 @@ from typing import Final
 
 from batchedapi_core import contract
 from batchedapi_core.manifest import BatchedAPI
-from batchedapi_operator.keys import JsonObject, Resource
+from batchedapi_operator.cluster import JsonObject, Resource
 
 REVISION_DIGITS: Final = 8
 """Of the hash in a revision's name: among the few revisions kept, a clash is one in 10^9."""

@@ -16,7 +16,7 @@ from batchedapi_core.manifest import (
     format_quantity,
     parse_quantity,
 )
-from batchedapi_operator.keys import JsonObject
+from batchedapi_operator.cluster import JsonObject
 
 GPU: Final = "nvidia.com/gpu"
 _KINDS: Final = ("requests", "limits")

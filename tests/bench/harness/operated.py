@@ -21,8 +21,8 @@ from kubernetes.aio import client, config
 
 from batchedapi_core import contract
 from batchedapi_core.manifest.crd import crd
+from batchedapi_operator.cluster import BATCHED_APIS, DEPLOYMENTS, PODS, REPLICA_SETS, JsonObject
 from batchedapi_operator.errors import ApplyError
-from batchedapi_operator.keys import BATCHED_APIS, DEPLOYMENTS, PODS, REPLICA_SETS, JsonObject
 from batchedapi_operator.kube import Kube
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.page import scaling_page

@@ -16,7 +16,7 @@ from batchedapi_core.scaling.record import replay
 from batchedapi_core.scaling.samples import Observation
 from batchedapi_core.scaling.state import ScalingState
 from batchedapi_operator.autoscaling.report import Decided, Effective, Look, build_report
-from batchedapi_operator.keys import BATCHED_APIS, JsonObject, ObjectKey
+from batchedapi_operator.cluster import BATCHED_APIS, JsonObject, ObjectKey
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("operator")]
 

@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 from tests.contract.operator.world import Body, World, until
 
-from batchedapi_operator.keys import BATCHED_APIS, DEPLOYMENTS, SERVICES, Resource
+from batchedapi_operator.cluster import BATCHED_APIS, DEPLOYMENTS, SERVICES, Resource
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("operator")]
 

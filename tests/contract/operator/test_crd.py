@@ -6,8 +6,8 @@ from tests.contract.operator.world import Body, World
 
 from batchedapi_core.manifest import ManifestError, parse_api
 from batchedapi_core.manifest.rules import ManifestModel
+from batchedapi_operator.cluster import BATCHED_APIS
 from batchedapi_operator.errors import ApplyError
-from batchedapi_operator.keys import BATCHED_APIS
 
 pytestmark = pytest.mark.cluster
 

@@ -23,8 +23,8 @@ from tests.contract.operator.world import World
 
 from batchedapi_core.manifest import AUTO, CPU_COUNT, ManifestError, UnknownFields, parse_api
 from batchedapi_core.manifest.crd import crd
+from batchedapi_operator.cluster import BATCHED_APIS
 from batchedapi_operator.errors import ApplyError
-from batchedapi_operator.keys import BATCHED_APIS
 from batchedapi_serving.cli.documents import DocumentError, load_documents
 from batchedapi_serving.cli.kubernetes_yaml import read_documents
 

@@ -4,7 +4,7 @@ import pytest
 from tests.contract.operator.world import World
 
 from batchedapi_operator import kube
-from batchedapi_operator.keys import CONFIG_MAPS
+from batchedapi_operator.cluster import CONFIG_MAPS
 from batchedapi_operator.reconcile.views import ChildView
 
 pytestmark = pytest.mark.cluster

@@ -10,7 +10,7 @@ import pytest
 from tests.contract.operator.conftest import OperatorProcess, start_operator, until_ready
 from tests.contract.operator.world import Body, World, until
 
-from batchedapi_operator.keys import BATCHED_APIS, CONFIG_MAPS, DEPLOYMENTS, PODS, SERVICES
+from batchedapi_operator.cluster import BATCHED_APIS, CONFIG_MAPS, DEPLOYMENTS, PODS, SERVICES
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("operator")]
 

@@ -3,8 +3,7 @@
 import pytest
 from tests.contract.operator.world import World, until
 
-from batchedapi_operator.errors import ApplyError, ConflictError
-from batchedapi_operator.keys import (
+from batchedapi_operator.cluster import (
     BATCHED_APIS,
     CONFIG_MAPS,
     DEPLOYMENTS,
@@ -12,6 +11,7 @@ from batchedapi_operator.keys import (
     JsonObject,
     ObjectKey,
 )
+from batchedapi_operator.errors import ApplyError, ConflictError
 
 pytestmark = pytest.mark.cluster
 

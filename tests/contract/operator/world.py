@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from batchedapi_operator.keys import (
+from batchedapi_operator.cluster import (
     BATCHED_APIS,
     CONFIG_MAPS,
     DEPLOYMENTS,

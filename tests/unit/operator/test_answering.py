@@ -6,8 +6,8 @@ import pytest
 from tests.unit.operator.worlds import KEY, MemoryCluster, api_body, deployment_body
 
 from batchedapi_operator import process
+from batchedapi_operator.cluster import BATCHED_APIS, SERVICES, JsonObject, ObjectKey, Resource
 from batchedapi_operator.errors import ApplyError
-from batchedapi_operator.keys import BATCHED_APIS, SERVICES, JsonObject, ObjectKey, Resource
 from batchedapi_operator.kube import SECONDS_PER_RETURN, Answering
 from batchedapi_operator.queue import WorkQueue
 from batchedapi_operator.reconcile.views import DeploymentView, Observed

@@ -9,12 +9,12 @@ from itertools import pairwise
 
 import pytest
 
+from batchedapi_operator.cluster import ObjectKey
 from batchedapi_operator.errors import (
     ApplyError,
     ConflictError,
     NamespaceGoingError,
 )
-from batchedapi_operator.keys import ObjectKey
 from batchedapi_operator.outbox import (
     ADVICE_EVENTS,
     AT_ONCE,

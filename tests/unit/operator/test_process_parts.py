@@ -12,7 +12,7 @@ from tests.unit.operator.worlds import KEY, MemoryCluster, api_body, deployment_
 from batchedapi_operator import __main__ as program
 from batchedapi_operator import logs
 from batchedapi_operator.admin import admin_server, decisions_server
-from batchedapi_operator.keys import (
+from batchedapi_operator.cluster import (
     BATCHED_APIS,
     CONFIG_MAPS,
     DEPLOYMENTS,

@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import pytest
 
+from batchedapi_operator.cluster import ObjectKey
 from batchedapi_operator.errors import ApplyError
-from batchedapi_operator.keys import ObjectKey
 from batchedapi_operator.queue import LARGEST_BACKOFF, LARGEST_UNHEARD, WorkQueue, backoff
 
 KEY = ObjectKey("demo", "iris")

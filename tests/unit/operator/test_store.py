@@ -15,8 +15,7 @@ from tests.unit.operator.worlds import (
     replica_set_body,
 )
 
-from batchedapi_operator.handlers import EndlessBackoff, Relay, kopf_settings
-from batchedapi_operator.keys import (
+from batchedapi_operator.cluster import (
     CONFIG_MAPS,
     DEPLOYMENTS,
     SERVICES,
@@ -24,6 +23,7 @@ from batchedapi_operator.keys import (
     ObjectKey,
     Resource,
 )
+from batchedapi_operator.handlers import EndlessBackoff, Relay, kopf_settings
 from batchedapi_operator.queue import WorkQueue
 from batchedapi_operator.reconcile.plan import parsed
 from batchedapi_operator.reconcile.views import ChildView, DeploymentView, Observed, PodView

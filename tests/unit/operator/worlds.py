@@ -6,14 +6,14 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from batchedapi_core.manifest import BatchedAPI, parse_api
-from batchedapi_operator.errors import ApplyError, ConflictError
-from batchedapi_operator.keys import (
+from batchedapi_operator.cluster import (
     BATCHED_APIS,
     DEPLOYMENTS,
     JsonObject,
     ObjectKey,
     Resource,
 )
+from batchedapi_operator.errors import ApplyError, ConflictError
 from batchedapi_operator.outbox import Outbox
 
 NOW: Final = "2026-01-02T03:04:05Z"

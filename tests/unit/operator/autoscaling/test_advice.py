@@ -10,7 +10,7 @@ from tests.unit.operator.worlds import KEY
 
 from batchedapi_operator.autoscaling.metrics_page import parse_page
 from batchedapi_operator.autoscaling.scrape import Outcome
-from batchedapi_operator.keys import BATCHED_APIS
+from batchedapi_operator.cluster import BATCHED_APIS
 
 
 def advice_of(situation: Situation) -> tuple[str, str]:

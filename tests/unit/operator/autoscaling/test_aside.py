@@ -10,8 +10,8 @@ from tests.unit.operator.worlds import KEY, deployment_body
 
 from batchedapi_core.scaling.state import ScalingState
 from batchedapi_operator.autoscaling.watched import Watched
+from batchedapi_operator.cluster import DEPLOYMENTS
 from batchedapi_operator.errors import ApplyError
-from batchedapi_operator.keys import DEPLOYMENTS
 from batchedapi_operator.store import Store
 
 NATIVE: dict[str, Any] = {"autoscaling": {"mode": "Native", "maxReplicas": 5}}

@@ -3,7 +3,7 @@
 from tests.unit.operator.autoscaling.test_loop import Situation
 from tests.unit.operator.worlds import deployment_body
 
-from batchedapi_operator.keys import DEPLOYMENTS
+from batchedapi_operator.cluster import DEPLOYMENTS
 
 
 def events_of(situation: Situation) -> list[str]:

@@ -18,8 +18,7 @@ from batchedapi_operator.autoscaling.in_effect import (
     unready_of,
 )
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage, parse_page
-from batchedapi_operator.cluster import rfc3339
-from batchedapi_operator.keys import JsonObject
+from batchedapi_operator.cluster import JsonObject, rfc3339
 from batchedapi_operator.reconcile.views import DeploymentView, PodView
 
 

@@ -4,8 +4,8 @@ import pytest
 from tests.unit.operator.worlds import KEY, api_body
 
 from batchedapi_operator.autoscaling.watched import Manifests
+from batchedapi_operator.cluster import JsonObject, ObjectKey
 from batchedapi_operator.errors import InvalidSpecError
-from batchedapi_operator.keys import JsonObject, ObjectKey
 from batchedapi_operator.reconcile.plan import parsed
 from batchedapi_operator.store import ApiView
 

@@ -7,7 +7,7 @@ from tests.unit.operator.autoscaling.test_loop import Situation
 from tests.unit.operator.worlds import KEY, deliver_all
 
 from batchedapi_core.scaling.record import replay
-from batchedapi_operator.keys import DEPLOYMENTS
+from batchedapi_operator.cluster import DEPLOYMENTS
 
 
 async def test_a_paused_api_is_not_scaled_and_says_what_it_would_need() -> None:

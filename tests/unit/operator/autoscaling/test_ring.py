@@ -12,7 +12,7 @@ from batchedapi_core.scaling.record import replay
 from batchedapi_core.scaling.samples import Observation
 from batchedapi_core.scaling.state import ScalingState
 from batchedapi_operator.autoscaling.ring import ENTRIES, DecisionRing
-from batchedapi_operator.keys import ObjectKey
+from batchedapi_operator.cluster import ObjectKey
 
 BEGIN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

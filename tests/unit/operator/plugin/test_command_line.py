@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from tests.unit.operator.plugin.test_history import decision
 
 from batchedapi_operator.admin import decisions_server
-from batchedapi_operator.keys import JsonObject, ObjectKey
+from batchedapi_operator.cluster import JsonObject, ObjectKey
 from batchedapi_operator.plugin.__main__ import main
 
 API: Final = "/apis/batchedapi.dev/v1alpha1/namespaces/demo/batchedapis/iris"

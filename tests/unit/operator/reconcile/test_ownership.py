@@ -13,7 +13,7 @@ from tests.unit.operator.worlds import (
     owned_by_api,
 )
 
-from batchedapi_operator.keys import JsonObject
+from batchedapi_operator.cluster import JsonObject
 from batchedapi_operator.reconcile.ownership import again
 from batchedapi_operator.reconcile.plan import Plan, plan
 from batchedapi_operator.reconcile.views import ChildView, DeploymentView, Observed

@@ -18,19 +18,19 @@ from tests.unit.operator.worlds import (
 )
 
 from batchedapi_core import contract
-from batchedapi_operator.errors import (
-    ApplyError,
-    ConflictError,
-    NamespaceGoingError,
-    RefusedError,
-)
-from batchedapi_operator.keys import (
+from batchedapi_operator.cluster import (
     BATCHED_APIS,
     CONFIG_MAPS,
     DEPLOYMENTS,
     SERVICES,
     JsonObject,
     ObjectKey,
+)
+from batchedapi_operator.errors import (
+    ApplyError,
+    ConflictError,
+    NamespaceGoingError,
+    RefusedError,
 )
 from batchedapi_operator.outbox import Outbox
 from batchedapi_operator.reconcile.reconciler import Reconciler
