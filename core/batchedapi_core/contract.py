@@ -36,8 +36,11 @@ HTTP_PORT_NAME: Final = "http"
 ADMIN_PORT_NAME: Final = "admin"
 GRPC_PORT_NAME: Final = "grpc"
 
+OPERATOR_ADMIN_PORT: Final = 8081
 OPERATOR_DECISIONS_PORT: Final = 8082
 """Of the operator, on loopback alone: who may forward to its pod may ask there."""
+PATH_DECISIONS: Final = "/decisions"
+"""On that port, before /NAMESPACE/NAME: the last decisions about that API."""
 SELECTOR_OF_OPERATOR: Final = "app.kubernetes.io/name=batchedapi-operator"
 """Selects the operator's pods."""
 

@@ -1,22 +1,23 @@
 """`python -m batchedapi_operator`: the command line of the operator."""
 
 import asyncio
+from importlib.metadata import version
 
 import click
 
 from batchedapi_core import contract
 from batchedapi_operator import logs
 from batchedapi_operator.errors import OperatorError
-from batchedapi_operator.process import run
-from batchedapi_operator.settings import (
-    DEFAULT_ADMIN_PORT,
-    LogFormat,
-    Settings,
-    default_serving_image,
-)
+from batchedapi_operator.logs import LogFormat
+from batchedapi_operator.process import Settings, run
 
 ENVIRONMENT_PREFIX = "BATCHEDAPI"
 _LEVELS = ("debug", "info", "warning", "error")
+
+
+def default_serving_image() -> str:
+    """The serving image of the same release as this operator."""
+    return f"batchedapi-serving:{version('batchedapi')}"
 
 
 @click.command(context_settings={"auto_envvar_prefix": ENVIRONMENT_PREFIX, "show_default": True})
@@ -41,7 +42,7 @@ _LEVELS = ("debug", "info", "warning", "error")
 @click.option(
     "--admin-port",
     type=click.IntRange(1, 65535),
-    default=DEFAULT_ADMIN_PORT,
+    default=contract.OPERATOR_ADMIN_PORT,
     show_envvar=True,
     help="Of /livez, /readyz and /metrics.",
 )

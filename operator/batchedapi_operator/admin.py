@@ -13,7 +13,6 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from batchedapi_core import contract
 from batchedapi_operator.cluster import JsonObject, ObjectKey
-from batchedapi_operator.settings import PATH_DECISIONS
 
 # Whether the loops of the process go round; what liveness goes by.
 #
@@ -136,7 +135,7 @@ async def decisions_server(port: int, decisions: Decisions) -> AsyncIterator[Non
         return web.json_response({"namespace": key.namespace, "name": key.name, "decisions": found})
 
     app = web.Application()
-    app.router.add_get(f"{PATH_DECISIONS}/{{namespace}}/{{name}}", on_decisions)
+    app.router.add_get(f"{contract.PATH_DECISIONS}/{{namespace}}/{{name}}", on_decisions)
     async with _served(app, LOOPBACK, port):
         yield
 

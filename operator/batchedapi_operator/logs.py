@@ -1,15 +1,21 @@
 """Log lines: a constant event and its facts, as one JSON object or as text."""
 
+import enum
 import json
 import logging
 from datetime import UTC, datetime
 from typing import Final, assert_never
 
-from batchedapi_operator.settings import LogFormat
-
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _OBJECT_REFERENCE: Final = "k8s_ref"
 """kopf's own extra: which object its handler ran for."""
+
+
+class LogFormat(enum.StrEnum):
+    """How a log line is written."""
+
+    JSON = "json"
+    TEXT = "text"
 
 
 def _facts(record: logging.LogRecord) -> dict[str, object]:

@@ -9,6 +9,7 @@ import time
 from asyncio import sslproto
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 from batchedapi_core import contract
@@ -27,11 +28,11 @@ from batchedapi_operator.cluster import (
 from batchedapi_operator.errors import ApplyError
 from batchedapi_operator.handlers import watch_cluster
 from batchedapi_operator.kube import Kube
+from batchedapi_operator.logs import LogFormat
 from batchedapi_operator.metrics import Metrics
 from batchedapi_operator.outbox import Outbox
 from batchedapi_operator.queue import LARGEST_UNHEARD, WorkQueue, backoff, first_of
 from batchedapi_operator.reconcile.reconciler import Reconciler
-from batchedapi_operator.settings import Settings
 from batchedapi_operator.sources import WATCH_SECONDS, SourceWatch
 from batchedapi_operator.store import Store
 
@@ -53,6 +54,23 @@ SECONDS_TO_WATCH_AGAIN: Final = 6.0
 they were is told by none of them."""
 STUCK_SECONDS: Final = 60.0
 """Within which each loop goes round, whether or not the apiserver answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything a user may set on the operator: by a flag, else the environment, else so."""
+
+    serving_image: str
+    """For APIs whose manifest names none; an unchanged revision keeps the image it has."""
+    watch_namespace: str | None = None
+    """None: every namespace."""
+    log_level: str = "info"
+    log_format: LogFormat = LogFormat.JSON
+    admin_host: str = ""
+    """Empty: every interface, IPv4 and IPv6."""
+    admin_port: int = contract.OPERATOR_ADMIN_PORT
+    decisions_port: int = contract.OPERATOR_DECISIONS_PORT
+    """Always on loopback."""
 
 
 async def run(settings: Settings) -> None:

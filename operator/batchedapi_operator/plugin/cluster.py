@@ -15,7 +15,6 @@ from kubernetes.stream import portforward
 from urllib3.exceptions import HTTPError
 
 from batchedapi_core import contract
-from batchedapi_operator.settings import PATH_DECISIONS
 
 NOT_FOUND: Final = 404
 _REFUSED: Final = (401, 403)
@@ -86,7 +85,7 @@ def read_decisions(
     Raises:
         ClickException: The operator cannot be asked; the message says what to do about it.
     """
-    path = f"{PATH_DECISIONS}/{quote(namespace)}/{quote(name)}?last={last}"
+    path = f"{contract.PATH_DECISIONS}/{quote(namespace)}/{quote(name)}?last={last}"
     failure: click.ClickException | None = None
     for pod in operator_pods(operator_namespace):
         try:

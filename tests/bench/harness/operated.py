@@ -104,12 +104,11 @@ def operate(pods_port: int, admin_port: int, decisions_port: int, namespace: str
     """The operator, with pods that answer on a port of ours."""
     contract.ADMIN_PORT = pods_port  # type: ignore[misc] # 8081 may be somebody's here
     from batchedapi_operator import logs, process  # noqa: PLC0415 - they read the port
-    from batchedapi_operator.settings import LogFormat, Settings  # noqa: PLC0415
 
-    settings = Settings(
+    settings = process.Settings(
         "serving:bench",
         namespace,
-        log_format=LogFormat.JSON,
+        log_format=logs.LogFormat.JSON,
         admin_host="127.0.0.1",
         admin_port=admin_port,
         decisions_port=decisions_port,

@@ -11,7 +11,7 @@ import yaml
 from crds.metrics import API_RELABELLING, OPERATOR_NAME
 
 from batchedapi_core import contract
-from batchedapi_operator.settings import LogFormat
+from batchedapi_operator.logs import LogFormat
 from chart import CHART, KUBERNETES, ROOT, Objects, helm, only, render, template, tool
 from kubernetes_schemas import LOCATION, api_description, write_schemas
 

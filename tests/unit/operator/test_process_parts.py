@@ -20,18 +20,19 @@ from batchedapi_operator.cluster import (
     JsonObject,
     ObjectKey,
 )
-from batchedapi_operator.logs import JsonFormatter, TextFormatter
+from batchedapi_operator.logs import JsonFormatter, LogFormat, TextFormatter
 from batchedapi_operator.metrics import Metrics
-from batchedapi_operator.process import stale
+from batchedapi_operator.process import Settings, stale
 from batchedapi_operator.reconcile.views import DeploymentView, Observed
-from batchedapi_operator.settings import LogFormat, Settings, default_serving_image
 from batchedapi_operator.store import Store
 
 
 @pytest.mark.parametrize(
     ("arguments", "environment", "expected"),
     [
-        pytest.param([], {}, Settings(serving_image=default_serving_image()), id="defaults"),
+        pytest.param(
+            [], {}, Settings(serving_image=program.default_serving_image()), id="defaults"
+        ),
         pytest.param(
             [],
             {
