@@ -21,7 +21,7 @@ from batchedapi_operator.reconcile.views import (
     PodView,
     SourceView,
 )
-from batchedapi_operator.resources import names
+from batchedapi_operator.resources import selector_text
 
 
 async def observe(cluster: Cluster, document: JsonObject) -> Observed:
@@ -31,7 +31,7 @@ async def observe(cluster: Cluster, document: JsonObject) -> Observed:
         ApplyError: One of the reads failed.
     """
     key = ObjectKey.of(document)
-    selector = names.selector_text(key.name)
+    selector = selector_text(key.name)
     deployment, service, (revisions, _), pods, source = await asyncio.gather(
         cluster.get(DEPLOYMENTS, key),
         cluster.get_metadata(SERVICES, key),

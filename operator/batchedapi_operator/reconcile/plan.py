@@ -33,14 +33,9 @@ from batchedapi_operator.reconcile.ownership import (
 )
 from batchedapi_operator.reconcile.status import Subject, build_status
 from batchedapi_operator.reconcile.views import ChildView, DeploymentView, Observed
-from batchedapi_operator.resources import (
-    Revision,
-    Running,
-    build_config_map,
-    build_deployment,
-    build_service,
-    revision_of,
-)
+from batchedapi_operator.resources.configmap import Revision, build_config_map, revision_of
+from batchedapi_operator.resources.deployment import build_deployment, build_service
+from batchedapi_operator.resources.setting import Running
 
 REVISIONS_KEPT: Final = 5
 """Besides those in use: what `kubectl rollout undo` may want to go back to."""

@@ -10,7 +10,8 @@ from batchedapi_operator.errors import InvalidSpecError
 from batchedapi_operator.reconcile import conditions
 from batchedapi_operator.reconcile.conditions import Condition
 from batchedapi_operator.reconcile.views import Observed
-from batchedapi_operator.resources import Revision, names, url
+from batchedapi_operator.resources import selector_text, url
+from batchedapi_operator.resources.configmap import Revision
 
 OUR_CONDITIONS: Final = (
     ConditionType.READY,
@@ -75,7 +76,7 @@ def build_status(subject: Subject, observed: Observed, now: str) -> JsonObject:
         "readyReplicas": deployment.ready if deployment else 0,
         "updatedReplicas": deployment.updated if deployment else 0,
         "desiredReplicas": deployment.replicas if deployment else 0,
-        "selector": names.selector_text(subject.name),
+        "selector": selector_text(subject.name),
         **lasting,
         "conditions": conditions.dated(
             found, before.get("conditions") or (), subject.generation, now

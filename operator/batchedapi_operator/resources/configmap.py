@@ -14,7 +14,7 @@ from batchedapi_core import contract
 from batchedapi_core.manifest import BatchedAPI, serving_slice
 from batchedapi_operator.cluster import CONFIG_MAPS, JsonObject
 from batchedapi_operator.errors import InvalidSpecError
-from batchedapi_operator.resources.names import REVISION_DIGITS, head, revision_name
+from batchedapi_operator.resources import REVISION_DIGITS, head, revision_name
 from batchedapi_operator.resources.setting import Running, parts_of, setting_of
 
 

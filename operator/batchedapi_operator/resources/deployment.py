@@ -6,8 +6,8 @@ from typing import Final
 from batchedapi_core import contract
 from batchedapi_core.manifest import BatchedAPI, format_duration
 from batchedapi_operator.cluster import DEPLOYMENTS, SERVICES, JsonObject
+from batchedapi_operator.resources import head, labels, selector_labels
 from batchedapi_operator.resources.configmap import Revision
-from batchedapi_operator.resources.names import head, labels, selector_labels
 from batchedapi_operator.resources.setting import setting_of
 
 # The Service in front of the replicas: the API's name, port 80.
@@ -41,11 +41,6 @@ def build_service(api: BatchedAPI) -> JsonObject:
         "ports": ports,
     }
     return body
-
-
-def url(api: BatchedAPI) -> str:
-    """Where predictions are asked for from inside the cluster."""
-    return f"http://{api.metadata.name}.{api.metadata.namespace}.svc{api.endpoint}"
 
 
 # The Deployment that runs the replicas of an API.

@@ -11,7 +11,7 @@ from tests.contract.operator.world import NAMESPACES, Body, World, until
 from batchedapi_core.contract import LABEL_REVISION
 from batchedapi_core.manifest import parse_api
 from batchedapi_operator.cluster import BATCHED_APIS, DEPLOYMENTS
-from batchedapi_operator.resources import revision_of
+from batchedapi_operator.resources.configmap import revision_of
 
 pytestmark = pytest.mark.cluster
 

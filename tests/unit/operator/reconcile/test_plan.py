@@ -17,7 +17,7 @@ from tests.unit.operator.worlds import (
 from batchedapi_operator.errors import InvalidSpecError
 from batchedapi_operator.reconcile.plan import Plan, plan
 from batchedapi_operator.reconcile.views import ChildView, DeploymentView, Observed, SourceView
-from batchedapi_operator.resources import revision_of
+from batchedapi_operator.resources.configmap import revision_of
 
 
 def planned(observed: Observed | None = None, **spec: Any) -> Plan:

@@ -6,7 +6,8 @@ import pytest
 from tests.unit.operator.worlds import IMAGE, api
 
 from batchedapi_core.manifest import BatchedAPI
-from batchedapi_operator.resources import build_deployment, revision_of
+from batchedapi_operator.resources.configmap import revision_of
+from batchedapi_operator.resources.deployment import build_deployment
 
 
 def built(model: BatchedAPI) -> dict[str, Any]:

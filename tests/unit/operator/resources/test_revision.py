@@ -10,14 +10,10 @@ from batchedapi_core.manifest import parse_api
 from batchedapi_operator.errors import InvalidSpecError
 from batchedapi_operator.reconcile.plan import running
 from batchedapi_operator.reconcile.views import DeploymentView, Observed
-from batchedapi_operator.resources import (
-    Running,
-    build_config_map,
-    build_service,
-    revision_of,
-    url,
-)
-from batchedapi_operator.resources.setting import Stored, parts_of
+from batchedapi_operator.resources import url
+from batchedapi_operator.resources.configmap import build_config_map, revision_of
+from batchedapi_operator.resources.deployment import build_service
+from batchedapi_operator.resources.setting import Running, Stored, parts_of
 
 
 def test_it_holds_the_slice_and_every_file() -> None:

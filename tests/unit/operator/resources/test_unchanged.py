@@ -13,12 +13,8 @@ import pytest
 
 from batchedapi_core import contract
 from batchedapi_core.manifest import BatchedAPI, parse_api
-from batchedapi_operator.resources import (
-    build_config_map,
-    build_deployment,
-    build_service,
-    revision_of,
-)
+from batchedapi_operator.resources.configmap import build_config_map, revision_of
+from batchedapi_operator.resources.deployment import build_deployment, build_service
 
 BEFORE: dict[str, Any] = json.loads(Path(__file__).with_name("children_before.json").read_text())
 PODS: dict[str, Any] = json.loads(Path(__file__).with_name("pods_before.json").read_text())
