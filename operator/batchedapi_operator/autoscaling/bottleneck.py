@@ -137,9 +137,15 @@ class Tally:
             for one in changes
             if not one.first
         )
-        begin = now if self.looked_at is None else self.looked_at
+        latest = Interval(now if self.looked_at is None else self.looked_at, now, rises)
         kept = tuple(one for one in self.intervals if now - one.end < window)
-        return Tally(_with_latest(kept, Interval(begin, now, rises), window / STEPS), now)
+        last = kept[-1] if kept else latest
+        full = now - last.begin > window / STEPS
+        # a part of the last step as long as that is not full; seconds unseen stay apart
+        if last is latest or full or bool(last.rises) != bool(rises):
+            return Tally((*kept, latest), now)
+        step = Interval(last.begin, now, _by_pod((*last.rises, *rises)))
+        return Tally((*kept[:-1], step), now)
 
     @property
     def seconds(self) -> float:
@@ -166,16 +172,6 @@ def _by_pod(found: Iterable[Rise]) -> tuple[Rise, ...]:
     )
 
 
-def _with_latest(kept: tuple[Interval, ...], latest: Interval, step: float) -> tuple[Interval, ...]:
-    """As a part of the last step as long as that is not full; seconds unseen stay apart."""
-    last = kept[-1] if kept else latest
-    full = latest.end - last.begin > step
-    if last is latest or full or bool(last.rises) != bool(latest.rises):
-        return (*kept, latest)
-    rises = _by_pod((*last.rises, *latest.rises))
-    return (*kept[:-1], Interval(last.begin, latest.end, rises))
-
-
 def release_percent(pods: Iterable[Rise]) -> dict[str, int]:
     """Batches by the reason of their release, in percent; reasons below half a percent are out."""
     released = Counts.total(one.counts for one in pods).released
@@ -198,6 +194,9 @@ def evidence_of(
     """What a window of `seconds` says; `policy` has the batching in effect on the replicas."""
     total = Counts.total(one.counts for one in pods)
     sums = total.sums
+    counted = [(one, one.counts.sums) for one in pods]
+    # share of a core, 0..1; one that runs uses more than nothing, so zero is that none exports it
+    web_cpu = max((max(one.counts.web_cpu) / one.seconds for one in pods), default=0.0)
     return BottleneckEvidence(
         seconds=seconds,
         coverage=load.coverage,
@@ -212,24 +211,16 @@ def evidence_of(
         max_batch_size=policy.max_batch_size if policy.max_size is None else policy.max_size,
         batch_interval=policy.batch_interval,
         target_utilization=policy.target_utilization,
-        pods=tuple(map(_load_of, pods)),
+        pods=tuple(
+            PodLoad(one.pod, own.received, one.lane_seconds, own.batch_seconds)
+            for one, own in counted
+        ),
         service=load.service,
         latency_target=policy.latency_target,
         quantile=policy.quantile,
         queue_wait=sums.queue_wait / sums.waited if sums.waited > 0 else None,
         request_seconds=(sums.request_seconds / sums.answered if sums.answered > 0 else None),
-        web_cpu=_busiest_web_process(pods),
+        web_cpu=min(1.0, web_cpu) if web_cpu > 0.0 else None,
         web_processes=api.spec.predictor.web_processes,
         replica_concurrency=api.spec.overload.max_replica_concurrency,
     )
-
-
-def _load_of(pod: Rise) -> PodLoad:
-    counts = pod.counts.sums
-    return PodLoad(pod.pod, counts.received, pod.lane_seconds, counts.batch_seconds)
-
-
-def _busiest_web_process(pods: tuple[Rise, ...]) -> float | None:
-    """Share of a core, 0..1; None where none exports it: one that runs uses more than nothing."""
-    share = max((max(one.counts.web_cpu) / one.seconds for one in pods), default=0.0)
-    return min(1.0, share) if share > 0.0 else None

@@ -10,6 +10,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 from batchedapi_core import contract
@@ -396,7 +397,15 @@ def _buckets(points: Iterable[tuple[Series, float]]) -> Edges:
     """
     by_method: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     for series, value in points:
-        by_method[series.method].append((_edge(series), value))
+        try:
+            edge = float(series.labels["le"])
+        except (KeyError, ValueError) as error:
+            raise MetricsUnavailableError(
+                "invalid", f"a bucket without an edge: {error}"
+            ) from error
+        if math.isnan(edge):
+            raise MetricsUnavailableError("invalid", "a bucket with edge NaN")
+        by_method[series.method].append((edge, value))
     alone: defaultdict[float, float] = defaultdict(float)
     for buckets in by_method.values():
         below = 0.0
@@ -405,23 +414,5 @@ def _buckets(points: Iterable[tuple[Series, float]]) -> Edges:
                 raise MetricsUnavailableError("invalid", f"bucket le={edge}: fewer than below it")
             alone[edge] += count - below
             below = count
-    return _cumulative(alone)
-
-
-def _edge(series: Series) -> float:
-    try:
-        edge = float(series.labels["le"])
-    except (KeyError, ValueError) as error:
-        raise MetricsUnavailableError("invalid", f"a bucket without an edge: {error}") from error
-    if math.isnan(edge):
-        raise MetricsUnavailableError("invalid", "a bucket with edge NaN")
-    return edge
-
-
-def _cumulative(alone: dict[float, float]) -> Edges:
-    total = 0.0
-    edges = []
-    for edge, count in sorted(alone.items()):
-        total += count
-        edges.append((edge, total))
-    return tuple(edges)
+    edges = sorted(alone)
+    return tuple(zip(edges, accumulate(alone[edge] for edge in edges), strict=True))

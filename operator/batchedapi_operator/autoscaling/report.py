@@ -92,18 +92,13 @@ def _states(status: Mapping[str, Any]) -> tuple[object, ...]:
 
 def _figures_differ(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     numeric = (before.keys() | after.keys()) - {*_WORDS, "releaseReasons"}
+    old, new = before.get("releaseReasons") or {}, after.get("releaseReasons") or {}
+    points = 100 * FIGURE_CHANGE  # five of a hundred batches
     return (
         (before.get("bottleneck") or "") != (after.get("bottleneck") or "")  # as _differ
         or any(_differ(before.get(name), after.get(name)) for name in numeric)
-        or _shares_differ(before.get("releaseReasons") or {}, after.get("releaseReasons") or {})
+        or any(abs(new.get(name, 0) - old.get(name, 0)) >= points for name in {*old, *new})
     )
-
-
-def _shares_differ(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """By five of a hundred batches."""
-    points = 100 * FIGURE_CHANGE
-    names = before.keys() | after.keys()
-    return any(abs(after.get(name, 0) - before.get(name, 0)) >= points for name in names)
 
 
 def _differ(before: object, after: object) -> bool:
@@ -194,7 +189,7 @@ def build_report(
     effective = _effective(look.effective) if look.effective else before.get("effective")
     return {
         **({"effective": effective} if effective else {}),
-        "batching": _batching(decided) | _explained(look, before.get("batching") or {}),
+        "batching": _batching(look, before.get("batching") or {}),
         "autoscaling": {
             "policy": decided.policy.kind.value,
             "lastDecision": decision_json(decided.policy, decided.decision, now),
@@ -229,7 +224,8 @@ def inactive_report(
         now: RFC 3339.
         seen: Fields of `status.autoscaling` that are newer than in `before`.
     """
-    why = ("Paused", PAUSED) if api.spec.paused else (_mode(api), "spec.replicas decides")
+    mode = api.spec.autoscaling.mode.value
+    why = ("Paused", PAUSED) if api.spec.paused else (mode, "spec.replicas decides")
     idle = Condition(ConditionType.AUTOSCALING_ACTIVE, "False", *why)
     found = (idle, spec_advice(advice))
     known = {**(before.get("autoscaling") or {}), **seen}
@@ -245,10 +241,6 @@ def is_inactive(status: Mapping[str, Any]) -> bool:
     return not (status.get("autoscaling") or {}).get("policy")
 
 
-def _mode(api: BatchedAPI) -> str:
-    return api.spec.autoscaling.mode.value
-
-
 def _effective(effective: Effective) -> JsonObject:
     figures: JsonObject = {
         "processesPerReplica": effective.processes,
@@ -262,17 +254,19 @@ def _effective(effective: Effective) -> JsonObject:
     return figures
 
 
-def _batching(decided: Decided) -> JsonObject:
-    batching, service = decided.load.batching, decided.load.service
-    figures: JsonObject = {"maxBatchSize": decided.policy.max_batch_size}
+def _batching(look: Look, before: Mapping[str, Any]) -> JsonObject:
+    """Figures, the verdict and what released batches; `before` is what the status says."""
+    load = look.decided.load
+    batching, service = load.batching, load.service
+    figures: JsonObject = {"maxBatchSize": look.decided.policy.max_batch_size}
     if batching.mean_rows is not None:
         figures["meanRows"] = f"{batching.mean_rows:.1f}"
     if batching.fill_percent is not None:
         figures["fillPercent"] = round(batching.fill_percent)
     if batching.full_share is not None:
         figures["fullPercent"] = round(100 * batching.full_share)
-    if decided.load.demand is not None:
-        figures["rowsPerSecond"] = f"{decided.load.demand.arrival_window:.1f}"
+    if load.demand is not None:
+        figures["rowsPerSecond"] = f"{load.demand.arrival_window:.1f}"
     if batching.batches_per_second is not None:
         figures["batchesPerSecond"] = f"{batching.batches_per_second:.1f}"
     if batching.busy is not None:
@@ -280,19 +274,14 @@ def _batching(decided: Decided) -> JsonObject:
     if service is not None:
         line = f"{1e3 * service.fixed:.1f}ms + {1e3 * service.per_row:.2f}ms/row"
         figures["serviceTime"] = line
-    return figures
-
-
-def _explained(look: Look, before: Mapping[str, Any]) -> JsonObject:
-    """The verdict and what released batches; what stands while nothing new can be said."""
-    if look.verdict is None:
+    if look.verdict is None:  # nothing new can be said: what was said stands
         kept = ("bottleneck", "advice", "releaseReasons")
-        return {name: before[name] for name in kept if before.get(name)}
-    return {
-        "bottleneck": look.verdict.kind.value,
-        "advice": look.verdict.advice,
-        **({"releaseReasons": dict(look.released)} if look.released else {}),
-    }
+        return figures | {name: before[name] for name in kept if before.get(name)}
+    figures["bottleneck"] = look.verdict.kind.value
+    figures["advice"] = look.verdict.advice
+    if look.released:
+        figures["releaseReasons"] = dict(look.released)
+    return figures
 
 
 def _metrics_available(decided: Decided) -> Condition:
@@ -320,25 +309,20 @@ def _limited(decision: ScalingDecision) -> Condition:
     if not decision.clamps:
         return Condition(kind, "False", "NotLimited")
     clamp = decision.clamps[-1]
-    reason = _limit_reason(clamp.name)
-    return Condition(kind, "False" if reason == "NotLimited" else "True", reason, clamp.detail)
-
-
-def _limit_reason(name: ClampName) -> str:
-    match name:
+    match clamp.name:
         case ClampName.MAX_REPLICAS:
-            return "AtMax"
+            reason = "AtMax"
         case ClampName.MIN_REPLICAS:
-            return "AtMin"
+            reason = "AtMin"
         case (
             ClampName.SCALE_DOWN_STABILIZING
             | ClampName.SCALE_UP_STABILIZING
             | ClampName.BURSTS
             | ClampName.PARTIAL_METRICS
         ):
-            return "Stabilizing"
+            reason = "Stabilizing"
         case ClampName.SURGE_LIMITED | ClampName.SCALE_DOWN_RATE:
-            return "RateLimited"
+            reason = "RateLimited"
         case (
             ClampName.WITHIN_TOLERANCE
             | ClampName.PAUSED
@@ -346,6 +330,7 @@ def _limit_reason(name: ClampName) -> str:
             | ClampName.NO_METRICS
             | ClampName.MODEL_UNKNOWN
         ):
-            return "NotLimited"
+            return Condition(kind, "False", "NotLimited", clamp.detail)
         case _:
-            assert_never(name)
+            assert_never(clamp.name)
+    return Condition(kind, "True", reason, clamp.detail)
