@@ -3,16 +3,21 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import assert_never
 
 from batchedapi_core.batching import SizeUnit
-from batchedapi_core.manifest import BatchedAPI, InEffect, model_processes, scaling_policy_of
+from batchedapi_core.manifest import (
+    BatchedAPI,
+    InEffect,
+    format_duration,
+    model_processes,
+    scaling_policy_of,
+)
 from batchedapi_core.scaling.observe import in_rows
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.samples import PodSample, Unready, fell
 from batchedapi_core.scaling.state import ScalingState
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
-from batchedapi_operator.autoscaling.report import Effective
+from batchedapi_operator.cluster import JsonObject
 from batchedapi_operator.errors import MetricsUnavailableError
 from batchedapi_operator.reconcile.conditions import load_failure
 from batchedapi_operator.reconcile.views import DeploymentView, PodView
@@ -23,18 +28,22 @@ def processes_of(api: BatchedAPI, pages: Sequence[MetricsPage] = ()) -> int:
     return model_processes(api, _said(pages))
 
 
-def effective_of(api: BatchedAPI, pages: Sequence[MetricsPage]) -> Effective | None:
-    """For the status; None without a page."""
+def effective_of(api: BatchedAPI, pages: Sequence[MetricsPage]) -> JsonObject | None:
+    """`status.effective`; None without a page."""
     if not pages:
         return None
     said = _said(pages)
     processes = model_processes(api, said)
-    return Effective(
-        processes=processes,
-        lanes=processes * api.spec.predictor.threads_per_process,
-        max_batch_size=said.max_batch_size,
-        batch_interval=said.batch_interval,
-    )
+    figures: JsonObject = {
+        "processesPerReplica": processes,
+        "lanes": processes * api.spec.predictor.threads_per_process,
+    }
+    if said.max_batch_size is not None:
+        figures["maxBatchSize"] = said.max_batch_size
+    if said.batch_interval is not None:
+        # to the microsecond: Adaptive comes to any number
+        figures["batchInterval"] = format_duration(round(said.batch_interval, 6))
+    return figures
 
 
 def policy_of(
@@ -57,9 +66,11 @@ def _said(pages: Sequence[MetricsPage]) -> InEffect:
 
 def samples_of(api: BatchedAPI, pages: Sequence[MetricsPage]) -> tuple[PodSample, ...]:
     """With sizes also of replicas too old to export them: what `sizeUnit` says, as they ran it."""
+    rows = api.spec.server_side_batching.size_unit is SizeUnit.ROWS
+    samples = (page.sample for page in pages)
     return tuple(
-        page.sample if page.sample.sizes > 0 else replace(page.sample, sizes=_sizes(api, page))
-        for page in pages
+        one if one.sizes > 0 else replace(one, sizes=one.rows if rows else one.requests)
+        for one in samples
     )
 
 
@@ -76,16 +87,6 @@ def refusal_of(
     if before is None or not fell(before, sample):
         return None
     return MetricsUnavailableError("invalid", f"pod {name}: a counter fell without a restart")
-
-
-def _sizes(api: BatchedAPI, page: MetricsPage) -> float:
-    match unit := api.spec.server_side_batching.size_unit:
-        case SizeUnit.ROWS:
-            return page.sample.rows
-        case SizeUnit.REQUESTS:
-            return page.sample.requests
-        case _:
-            assert_never(unit)
 
 
 def unready_of(deployment: DeploymentView, pods: Sequence[PodView], wall: datetime) -> Unready:

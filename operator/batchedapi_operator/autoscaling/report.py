@@ -12,7 +12,6 @@ from batchedapi_core.manifest import (
     BatchedAPI,
     ConditionType,
     UnitError,
-    format_duration,
     parse_duration,
 )
 from batchedapi_core.placement import Advice
@@ -121,16 +120,6 @@ _LASTING: Final = ("lastDecision", "lastScaleTime", "learned")
 
 
 @dataclass(frozen=True, slots=True)
-class Effective:
-    """What pods say is in effect; the size in rows, requests or cost, the interval in seconds."""
-
-    processes: int
-    lanes: int
-    max_batch_size: int | None
-    batch_interval: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class Decided:
     """What one look at an API saw and came to."""
 
@@ -156,8 +145,8 @@ class Look:
 
     decided: Decided
     learned: Mapping[str, object]
-    effective: Effective | None = None
-    """None: no pod has said it."""
+    effective: JsonObject | None = None
+    """What pods say is in effect, as the status has it; None: no pod has said it."""
     advice: tuple[Advice, ...] = ()
     verdict: Verdict | None = None
     """None: too little was seen since the operator started; what the status says stands."""
@@ -186,7 +175,7 @@ def build_report(
         _limited(decided.decision),
         spec_advice(look.advice),
     )
-    effective = _effective(look.effective) if look.effective else before.get("effective")
+    effective = look.effective or before.get("effective")
     return {
         **({"effective": effective} if effective else {}),
         "batching": _batching(look, before.get("batching") or {}),
@@ -239,19 +228,6 @@ def inactive_report(
 def is_inactive(status: Mapping[str, Any]) -> bool:
     """Whether the last report was one of `inactive_report`: it alone names no policy."""
     return not (status.get("autoscaling") or {}).get("policy")
-
-
-def _effective(effective: Effective) -> JsonObject:
-    figures: JsonObject = {
-        "processesPerReplica": effective.processes,
-        "lanes": effective.lanes,
-    }
-    if effective.max_batch_size is not None:
-        figures["maxBatchSize"] = effective.max_batch_size
-    if effective.batch_interval is not None:
-        # to the microsecond: Adaptive comes to any number
-        figures["batchInterval"] = format_duration(round(effective.batch_interval, 6))
-    return figures
 
 
 def _batching(look: Look, before: Mapping[str, Any]) -> JsonObject:

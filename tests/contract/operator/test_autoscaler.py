@@ -15,7 +15,7 @@ from batchedapi_core.scaling.policy import SECONDS_BETWEEN_LOOKS, ScalingPolicy
 from batchedapi_core.scaling.record import replay
 from batchedapi_core.scaling.samples import Observation
 from batchedapi_core.scaling.state import ScalingState
-from batchedapi_operator.autoscaling.report import Decided, Effective, Look, build_report
+from batchedapi_operator.autoscaling.report import Decided, Look, build_report
 from batchedapi_operator.cluster import BATCHED_APIS, JsonObject, ObjectKey
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("operator")]
@@ -127,7 +127,7 @@ def full_report() -> JsonObject:
     look = Look(
         Decided(policy, load, decision, 0, ()),
         state.to_saved(),
-        Effective(processes=1, lanes=1, max_batch_size=8, batch_interval=0.01),
+        {"processesPerReplica": 1, "lanes": 1, "maxBatchSize": 8, "batchInterval": "10ms"},
         verdict=Verdict(Kind.IDLE, "0 batches in 60 s: nothing to change"),
     )
     time = "2026-01-02T03:04:05Z"

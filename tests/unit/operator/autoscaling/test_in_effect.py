@@ -66,13 +66,12 @@ def test_the_status_says_what_is_in_effect() -> None:
 
     found = effective_of(threads, pages(max_batch_size=64))
 
-    assert found is not None
-    assert (3, 6, 64, 0.005) == (
-        found.processes,
-        found.lanes,
-        found.max_batch_size,
-        found.batch_interval,
-    )
+    assert {
+        "processesPerReplica": 3,
+        "lanes": 6,
+        "maxBatchSize": 64,
+        "batchInterval": "5ms",
+    } == found
     assert effective_of(threads, []) is None
 
 
