@@ -78,15 +78,16 @@ class DecisionRing:
         """Remember a decision."""
         last = self._present.get(key)
         if last is not None and last.goes_on(decision):
-            last.time, last.count, last.policy, last.decision = (
-                time,
-                last.count + 1,
-                policy,
-                decision,
-            )
+            last.time, last.count = time, last.count + 1
+            last.policy, last.decision = policy, decision
             return
         if last is not None:
-            self._past[key].append(self._packed(last))
+            times = (last.since.isoformat(), last.time.isoformat(), last.count)
+            found = (*times, essence(last.policy, last.decision))
+            text = json.dumps(found, separators=(",", ":")).encode()
+            self._dictionary = self._dictionary or text
+            packer = zlib.compressobj(zdict=self._dictionary)
+            self._past[key].append(packer.compress(text) + packer.flush())
         self._present[key] = Stretch(time, time, 1, policy, decision)
 
     def last(self, key: ObjectKey, count: int) -> list[JsonObject]:
@@ -94,24 +95,15 @@ class DecisionRing:
         present = self._present.get(key)
         if present is None:
             return []
-        past = itertools.islice(reversed(self._past.get(key, ())), count - 1)
-        return [present.to_json(), *map(self._unpacked, past)]
+        entries = [present.to_json()]
+        for packed in itertools.islice(reversed(self._past.get(key, ())), count - 1):
+            text = zlib.decompressobj(zdict=self._dictionary).decompress(packed)
+            since, time, times, kept = json.loads(text)
+            begin, end = datetime.fromisoformat(since), datetime.fromisoformat(time)
+            entries.append(Stretch(begin, end, times, *taken_again(kept)).to_json())
+        return entries
 
     def forget(self, key: ObjectKey) -> None:
         """The API is gone."""
         self._present.pop(key, None)
         self._past.pop(key, None)
-
-    def _packed(self, stretch: Stretch) -> bytes:
-        times = (stretch.since.isoformat(), stretch.time.isoformat(), stretch.count)
-        found = (*times, essence(stretch.policy, stretch.decision))
-        text = json.dumps(found, separators=(",", ":")).encode()
-        self._dictionary = self._dictionary or text
-        packer = zlib.compressobj(zdict=self._dictionary)
-        return packer.compress(text) + packer.flush()
-
-    def _unpacked(self, packed: bytes) -> JsonObject:
-        text = zlib.decompressobj(zdict=self._dictionary).decompress(packed)
-        since, time, count, kept = json.loads(text)
-        begin, end = datetime.fromisoformat(since), datetime.fromisoformat(time)
-        return Stretch(begin, end, count, *taken_again(kept)).to_json()

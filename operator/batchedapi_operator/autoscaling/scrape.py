@@ -103,25 +103,23 @@ class Scraper:
                 share.check()
                 async with asyncio.timeout(self._seconds):
                     text = await self._fetch(url, share)
-            return await self._parsed(text, pod, time.monotonic(), time.time())
+            now, unix_time = time.monotonic(), time.time()
+            # one page after the other, and between two the loop keeps everybody's time limits
+            async with self._turns.of(len(text)):
+                await asyncio.sleep(0)
+                return parse_page(
+                    text,
+                    pod.uid,
+                    time=now,
+                    unix_time=unix_time,
+                    layout=self._layout(pod.owner_uid),
+                    startup=pod.startup,
+                    revision=pod.revision,
+                )
         except MetricsUnavailableError as error:
             return error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return MetricsUnavailableError("unreachable", f"pod {pod.name}: {error!r}")
-
-    async def _parsed(self, text: str, pod: PodView, now: float, unix_time: float) -> MetricsPage:
-        """One page after the other, and between two the loop keeps everybody's time limits."""
-        async with self._turns.of(len(text)):
-            await asyncio.sleep(0)
-            return parse_page(
-                text,
-                pod.uid,
-                time=now,
-                unix_time=unix_time,
-                layout=self._layout(pod.owner_uid),
-                startup=pod.startup,
-                revision=pod.revision,
-            )
 
     def _layout(self, replica_set: str) -> Layout:
         """Of the pods of one ReplicaSet; the one that was not asked for longest makes room."""

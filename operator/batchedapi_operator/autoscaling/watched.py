@@ -66,7 +66,21 @@ class Watched:
         )
         state = ScalingState.restored(saved)
         if is_inactive(status):
-            state = _rested(state)
+            # It stood aside, for days maybe. The service model, start-up times, margin and trust
+            # hold. What counts from the time of the save does not: replicas were others' to choose,
+            # and to have watched then is not to have watched now. So nothing is removed until the
+            # stabilization window has been watched anew.
+            state = replace(
+                state,
+                watched=0.0,
+                recommendations=(),
+                lows=(),
+                sizes=(),
+                ready_sizes=(),
+                node_wait=None,
+                bursts=(),
+                foresight=replace(state.foresight, highs=Series()),
+            )
         return cls(uid, state, advised=standing_in(status), missing=missing)
 
     def ready_pods(self, known: int, counted: int) -> int:
@@ -113,26 +127,6 @@ class Watched:
         return Note("Normal", "MetricsBack", "Scale", why())
 
 
-def _rested(state: ScalingState) -> ScalingState:
-    """What is left of a state from before the autoscaler stood aside, for days maybe.
-
-    The service model, start-up times, margin and trust hold. What counts from the time of the save
-    does not: replicas were others' to choose, and to have watched then is not to have watched now.
-    So nothing is removed until the stabilization window has been watched anew.
-    """
-    return replace(
-        state,
-        watched=0.0,
-        recommendations=(),
-        lows=(),
-        sizes=(),
-        ready_sizes=(),
-        node_wait=None,
-        bursts=(),
-        foresight=replace(state.foresight, highs=Series()),
-    )
-
-
 class Manifests:
     """Manifests as models; parsed again only when their users have changed them.
 
@@ -154,19 +148,17 @@ class Manifests:
         if known is not None and known[0] == view.spec_version:
             return known[1]
         api = parsed(view.document)
-        api = api.model_copy(update={"spec": self._shared(api.spec)})
+        fields: dict[str, Any] = dict(api.spec)
+        for name, value in api.spec:
+            if isinstance(value, BaseModel):
+                said = value.model_dump_json(exclude_unset=True).encode()
+                section = type(value), hashlib.sha256(said).digest()
+                fields[name] = self._sections.setdefault(section, value)
+        spec = BatchedAPISpec.model_construct(api.spec.model_fields_set, **fields)
+        api = api.model_copy(update={"spec": spec})
         self._known[key] = (view.spec_version, api)
         return api
 
     def forget(self, key: ObjectKey) -> None:
         """The API is gone."""
         self._known.pop(key, None)
-
-    def _shared(self, spec: BatchedAPISpec) -> BatchedAPISpec:
-        values: dict[str, Any] = dict(spec)
-        for name, value in spec:
-            if isinstance(value, BaseModel):
-                said = value.model_dump_json(exclude_unset=True).encode()
-                key = type(value), hashlib.sha256(said).digest()
-                values[name] = self._sections.setdefault(key, value)
-        return BatchedAPISpec.model_construct(spec.model_fields_set, **values)
