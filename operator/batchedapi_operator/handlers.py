@@ -77,13 +77,9 @@ class Relay:
         self._store = store
         self._queue = queue
 
-    def api(self, event: kopf.RawEvent) -> None:
-        """A BatchedAPI was seen, changed or deleted."""
-        self._call(self._on_api, dict(event["object"]), event["type"] == "DELETED")
-
-    def child(self, event: kopf.RawEvent, put: _Put, remove: _Remove) -> None:
-        """A labelled child was seen, changed or deleted."""
-        self._call(self._on_child, dict(event["object"]), event["type"] == "DELETED", put, remove)
+    def hand_on(self, event: kopf.RawEvent, take: Callable[..., None], *arguments: Any) -> None:
+        """Have `take` called there: with the object, whether it was deleted, and `arguments`."""
+        self._call(take, dict(event["object"]), event["type"] == "DELETED", *arguments)
 
     def ready(self, event: asyncio.Event) -> None:
         """The watches are being opened."""
@@ -93,7 +89,8 @@ class Relay:
         with suppress(RuntimeError):  # the loop is closed: the process is stopping
             self._loop.call_soon_threadsafe(function, *arguments)
 
-    def _on_api(self, body: JsonObject, deleted: bool) -> None:  # noqa: FBT001 - from _call
+    def api(self, body: JsonObject, deleted: bool) -> None:  # noqa: FBT001 - from hand_on
+        """A BatchedAPI was seen, changed or deleted."""
         key = ObjectKey.of(body)
         if deleted:
             self._store.remove_api(key)
@@ -101,13 +98,14 @@ class Relay:
         elif self._store.put_api(body):  # and not for a status, most of which we wrote ourselves
             self._queue.enqueue_fresh(key)
 
-    def _on_child(
+    def child(
         self,
         body: JsonObject,
-        deleted: bool,  # noqa: FBT001 - from _call
+        deleted: bool,  # noqa: FBT001 - from hand_on
         put: _Put,
         remove: _Remove,
     ) -> None:
+        """A labelled child was seen, changed or deleted."""
         key = ObjectKey.of_api(body)
         if key is None:
             return
@@ -125,12 +123,12 @@ def registry_of(relay: Relay, store: Store) -> kopf.OperatorRegistry:
 
     @kopf.on.event(contract.GROUP, contract.VERSION, contract.PLURAL, registry=registry)
     async def on_api(event: kopf.RawEvent, **_: Any) -> None:
-        relay.api(event)
+        relay.hand_on(event, relay.api)
 
     def watch(group: str, plural: str, put: _Put, remove: _Remove) -> None:
         @kopf.on.event(group, "v1", plural, registry=registry)
         async def on_child(event: kopf.RawEvent, **_: Any) -> None:
-            relay.child(event, put, remove)
+            relay.hand_on(event, relay.child, put, remove)
 
     watch("apps", "deployments", store.put_deployment, store.remove_deployment)
     watch("apps", "replicasets", store.put_replica_set, store.remove_replica_set)

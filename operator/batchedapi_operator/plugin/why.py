@@ -143,24 +143,25 @@ def joined(of_status: Decision, of_operator: Sequence[Decision]) -> list[Decisio
 
 def history_table(decisions: Sequence[Decision]) -> list[str]:
     """A line for each, under a head."""
-    return table(HEAD, map(_line, decisions))
-
-
-def _line(decision: Decision) -> tuple[str, ...]:
-    record = decision.get("record") or {}
-    terms = record.get("terms") or {}
-    current, desired = terms.get("current"), decision["desired"]
-    # the figures of a decision without measurements are zeros that nobody saw
-    seen = terms.get("arrival_now") is not None
-    figures = (
-        number(terms[name]) if seen and (name != "capacity" or terms[name]) else "-"
-        for name in ("base", "capacity", "need")
-    )
-    return (
-        decision["time"],
-        str(decision.get("count", 1)),
-        str(desired) if current in {None, desired} else f"{current} -> {desired}",
-        decision["reason"],
-        *figures,
-        record.get("bound") or "-",
-    )
+    lines: list[tuple[str, ...]] = []
+    for decision in decisions:
+        record = decision.get("record") or {}
+        terms = record.get("terms") or {}
+        current, desired = terms.get("current"), decision["desired"]
+        # the figures of a decision without measurements are zeros that nobody saw
+        seen = terms.get("arrival_now") is not None
+        figures = [
+            number(terms[name]) if seen and (name != "capacity" or terms[name]) else "-"
+            for name in ("base", "capacity", "need")
+        ]
+        lines.append(
+            (
+                decision["time"],
+                str(decision.get("count", 1)),
+                str(desired) if current in {None, desired} else f"{current} -> {desired}",
+                decision["reason"],
+                *figures,
+                record.get("bound") or "-",
+            )
+        )
+    return table(HEAD, lines)

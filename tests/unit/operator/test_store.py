@@ -183,21 +183,18 @@ async def test_events_are_stored_and_queued_on_the_operators_loop() -> None:
     store = Store()
     queue = WorkQueue(work)
     relay = Relay(asyncio.get_running_loop(), store, queue)
-    await asyncio.to_thread(relay.api, event(None, api_body()))
-    await asyncio.to_thread(
-        relay.child, event("ADDED", pod_body()), store.put_pod, store.remove_pod
-    )
+    take_pod = relay.child, store.put_pod, store.remove_pod
+    await asyncio.to_thread(relay.hand_on, event(None, api_body()), relay.api)
+    await asyncio.to_thread(relay.hand_on, event("ADDED", pod_body()), *take_pod)
     unlabelled = {"metadata": {"name": "x", "namespace": "demo"}}
-    await asyncio.to_thread(
-        relay.child, event("ADDED", unlabelled), store.put_pod, store.remove_pod
-    )
+    await asyncio.to_thread(relay.hand_on, event("ADDED", unlabelled), *take_pod)
     async with asyncio.timeout(60):
         while not worked:  # noqa: ASYNC110 - of a list
             await asyncio.sleep(0.001)
 
     assert (KEY,) == store.apis()
     assert {KEY} == set(worked)
-    await asyncio.to_thread(relay.api, event("DELETED", api_body()))
+    await asyncio.to_thread(relay.hand_on, event("DELETED", api_body()), relay.api)
     await asyncio.sleep(0)
     assert () == store.apis()
     await queue.close()
