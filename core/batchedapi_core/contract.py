@@ -1,6 +1,7 @@
 """Every name that two parts of the product, or a user and the product, agree on.
 
 Ports, paths, labels, metric names and bucket edges are written here once; nothing else spells them.
+So is how the sentences of status, log and command line word a figure.
 """
 
 from typing import Final
@@ -201,3 +202,34 @@ def batch_size_buckets(max_batch_size: int) -> tuple[int, ...]:
         edges.append(edge)
         edge *= 2
     return (*edges, max_batch_size)
+
+
+# ---------------------------------------------------------------- figures in sentences
+SMALL_RATE: Final = 10.0
+"""Rows per second; below, one decimal is kept, so that little is not shown as nothing."""
+
+
+def ms(seconds: float) -> str:
+    """Three figures: 0.25 ms, 20 ms, 1280 ms."""
+    milliseconds = 1e3 * seconds
+    return f"{milliseconds:.0f} ms" if milliseconds >= 100 else f"{milliseconds:.3g} ms"  # noqa: PLR2004 - three figures
+
+
+def percent(share: float) -> str:
+    """Of a share 0..1."""
+    return f"{100 * share:.0f} %"
+
+
+def per_second(rows: float) -> str:
+    """The bare number of a rate: the unit is left to the sentence."""
+    return f"{rows:.{0 if rows >= SMALL_RATE else 1}f}"
+
+
+def rate(rows_per_second: float) -> str:
+    """With its unit."""
+    return f"{per_second(rows_per_second)} rows/s"
+
+
+def size(number: float) -> str:
+    """Of a batch, on average."""
+    return f"{number:.1f}"

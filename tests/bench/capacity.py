@@ -18,8 +18,7 @@ from typing import Any, Final
 import click
 from harness.report import Table, environment, help_of, out_option, report
 
-from batchedapi_core.service_model.capacity import lane_capacity
-from batchedapi_core.service_model.service_time import ServiceTime
+from batchedapi_core.service_model import ServiceTime, lane_capacity
 from batchedapi_core.simulation import Service, max_rate
 
 SIZES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)

@@ -12,7 +12,7 @@ from batchedapi_core import contract
 from batchedapi_core.manifest import BatchedAPI, parse_api
 from batchedapi_core.scaling.observe import in_rows
 from batchedapi_core.scaling.state import ScalingState
-from batchedapi_core.service_model.service_time import ServiceTime
+from batchedapi_core.service_model import ServiceTime
 from batchedapi_operator.autoscaling.in_effect import policy_of
 from batchedapi_operator.autoscaling.metrics_page import parse_page
 from batchedapi_serving.simulating.settings import Options, set_up

@@ -20,7 +20,7 @@ from batchedapi_core.batching.policy import (
 from batchedapi_core.batching.queue import Buckets, OneShape, RequestQueue, queue_in
 from batchedapi_core.batching.request import Request, Taken
 from batchedapi_core.batching.traffic import Bursts, Client, ReturningClients
-from batchedapi_core.service_model.service_time import WARM_UP, ServiceTimeSamples
+from batchedapi_core.service_model import WARM_UP, ServiceTimeSamples
 
 ADMISSION_MARGIN: Final = 1.05  # on the expected time to an answer
 HORIZON = 4.0  # durations of a full batch after which a client that returns is a stranger

@@ -18,8 +18,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from batchedapi_core.service_model.capacity import lane_capacity
-from batchedapi_core.service_model.service_time import ServiceTime, ServiceTimeSamples
+from batchedapi_core.service_model import ServiceTime, ServiceTimeSamples, lane_capacity
 
 QUANTILE: Final = 0.99  # of the rows, to be within the target; the operator's
 TUNE_EVERY: Final = 16  # batches; one calculation takes some 20 microseconds

@@ -16,8 +16,8 @@ from batchedapi_core.bottleneck.evidence import (
     settle,
 )
 from batchedapi_core.bottleneck.unpressed import idle, interval, little, shapes, unseen
-from batchedapi_core.service_model.capacity import ALL_BUSY
-from batchedapi_core.words import ms, percent, rate, size
+from batchedapi_core.contract import ms, percent, rate, size
+from batchedapi_core.service_model import ALL_BUSY
 
 # Rules for lanes that cannot keep up: does a larger batch help, or only more compute?
 

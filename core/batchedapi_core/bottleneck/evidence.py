@@ -4,8 +4,7 @@ import enum
 from dataclasses import dataclass, replace
 from typing import Final
 
-from batchedapi_core.service_model.capacity import as_planned, lane_capacity
-from batchedapi_core.service_model.service_time import BatchSums, ServiceTime
+from batchedapi_core.service_model import BatchSums, ServiceTime, as_planned, lane_capacity
 
 # What the counters of an API's pods did over a window, and the ratios that the rules ask for.
 

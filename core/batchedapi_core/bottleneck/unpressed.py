@@ -3,7 +3,7 @@
 from typing import Final
 
 from batchedapi_core.bottleneck.evidence import BottleneckEvidence, Finding, Kind, limit
-from batchedapi_core.words import ms, percent, rate, size
+from batchedapi_core.contract import ms, percent, rate, size
 
 SHORTEST_WINDOW: Final = 10.0
 """Seconds that a verdict needs. In less, much of what was counted ran across the window's ends, and

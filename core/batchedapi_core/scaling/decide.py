@@ -2,6 +2,7 @@
 
 from dataclasses import fields, replace
 
+from batchedapi_core.contract import percent
 from batchedapi_core.scaling.decision import (
     Clamp,
     ClampName,
@@ -48,7 +49,6 @@ from batchedapi_core.scaling.state import (
     standing_low,
     unexpired,
 )
-from batchedapi_core.words import percent
 
 
 def step(

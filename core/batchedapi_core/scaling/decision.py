@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import assert_never
 
 from batchedapi_core.scaling.forecast import Recurrence
-from batchedapi_core.service_model.service_time import ServiceTime
+from batchedapi_core.service_model import ServiceTime
 
 
 class Reason(StrEnum):

@@ -8,7 +8,7 @@ from batchedapi_core.scaling.load import Interval
 from batchedapi_core.scaling.numbers import MOST_SAVED, number, quantile
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.samples import PodChange, PodSample
-from batchedapi_core.service_model.service_time import BatchSums, ServiceTime, fit
+from batchedapi_core.service_model import BatchSums, ServiceTime, fit
 
 # What was learned about batches: decayed sums, and the largest batches seen.
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
+from batchedapi_core.contract import percent
 from batchedapi_core.scaling.decision import Clamp, ClampName, Evidence, Reason
 from batchedapi_core.scaling.forecast import IDLE_LOAD, kept_for
 from batchedapi_core.scaling.need import Need
 from batchedapi_core.scaling.numbers import whole
 from batchedapi_core.scaling.policy import Behavior, ScalingPolicy, Select, fewest, most
-from batchedapi_core.words import percent
 
 Limit = Callable[[ScalingPolicy, Evidence, Need, int], Clamp | None]
 

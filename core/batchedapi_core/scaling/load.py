@@ -9,7 +9,7 @@ from typing import Any
 
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.samples import PodChange, PodSample
-from batchedapi_core.service_model.service_time import BatchSums, ServiceTime
+from batchedapi_core.service_model import BatchSums, ServiceTime
 
 # Batching of an API over the last window: sums over pods and time first, ratios last.
 #

@@ -15,8 +15,7 @@ from batchedapi_core.scaling.decision import Evidence, Reason
 from batchedapi_core.scaling.forecast import forecast
 from batchedapi_core.scaling.numbers import whole
 from batchedapi_core.scaling.policy import PolicyKind, ScalingPolicy, Select
-from batchedapi_core.service_model.capacity import Capacity, lane_capacity
-from batchedapi_core.service_model.service_time import ServiceTime
+from batchedapi_core.service_model import Capacity, ServiceTime, lane_capacity
 
 # The policy `Concurrency`: requests in flight over a target, as Cortex scales.
 #

@@ -40,7 +40,7 @@ from batchedapi_core.scaling.samples import (
     usable,
 )
 from batchedapi_core.scaling.state import ScalingState, of_model, of_revision, taught, teaches
-from batchedapi_core.service_model.service_time import BatchSums, ServiceTime
+from batchedapi_core.service_model import BatchSums, ServiceTime
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Final, assert_never
 
 from batchedapi_core.contract import MAX_BATCH_SIZE_LIMIT
-from batchedapi_core.service_model.service_time import DEFAULT_RIDGE
+from batchedapi_core.service_model import DEFAULT_RIDGE
 
 # How fast a replica count may change, in the words of the HorizontalPodAutoscaler.
 #

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any, Final
 
+from batchedapi_core.contract import per_second, percent, rate
 from batchedapi_core.scaling.decide import conclude
 from batchedapi_core.scaling.decision import Clamp, Evidence, ScalingDecision, Terms
 from batchedapi_core.scaling.forecast import Recurrence
@@ -20,8 +21,7 @@ from batchedapi_core.scaling.policy import (
     StepKind,
     StepPolicy,
 )
-from batchedapi_core.service_model.service_time import ServiceTime
-from batchedapi_core.words import per_second, percent, rate
+from batchedapi_core.service_model import ServiceTime
 
 RECORD_VERSION: Final = 5
 READABLE_VERSIONS: Final = (4, RECORD_VERSION)

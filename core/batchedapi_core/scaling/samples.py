@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from batchedapi_core.service_model.service_time import BatchSums
+from batchedapi_core.service_model import BatchSums
 
 LARGEST_COUNT = 1e24
 """No replica counts this far, not even squared rows; above, sums of products would overflow."""

@@ -24,7 +24,7 @@ from batchedapi_core.scaling.need import NODE_MEMORY
 from batchedapi_core.scaling.numbers import MOST_REPLICAS, grouped, number, short, table
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.samples import LARGEST_COUNT, PodChange, PodSample
-from batchedapi_core.service_model.service_time import BatchSums
+from batchedapi_core.service_model import BatchSums
 
 # Recommendations and counts of the past that still limit what may be done, and their JSON.
 

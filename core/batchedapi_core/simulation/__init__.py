@@ -8,8 +8,15 @@ Scheduler and Admission; `FixedReplica` knows only the rule `Fixed` and is many 
 """
 
 from batchedapi_core.simulation.capacity import Clairvoyant, clairvoyant, max_rate
-from batchedapi_core.simulation.controller import Controller, Fleet, SimulatedPod
-from batchedapi_core.simulation.fleet import STARTUP, Balancer, at_random, simulate
+from batchedapi_core.simulation.fleet import (
+    STARTUP,
+    Balancer,
+    Controller,
+    Fleet,
+    SimulatedPod,
+    at_random,
+    simulate,
+)
 from batchedapi_core.simulation.native import CapacityController
 from batchedapi_core.simulation.outcome import Outcome, ReplicaChoice, Second
 from batchedapi_core.simulation.service import Pace, Service

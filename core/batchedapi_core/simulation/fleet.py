@@ -8,12 +8,11 @@ ReplicaSet removes them; what they hold they still answer.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
 from batchedapi_core.simulation.batching_replica import BatchingReplica
-from batchedapi_core.simulation.controller import Controller, Fleet, SimulatedPod
 from batchedapi_core.simulation.fixed_replica import FixedReplica, is_fixed
 from batchedapi_core.simulation.outcome import Floats, Integers, Outcome, ReplicaChoice, Second
 from batchedapi_core.simulation.replica import Durations, Replica
@@ -31,6 +30,57 @@ def at_random(ready: Sequence[int], requests: int, rng: np.random.Generator) -> 
     """Each request to any replica, as kube-proxy does for clients that connect anew."""
     return rng.integers(0, len(ready), requests)
 
+
+# What a controller of replicas sees of the fleet, and how it answers.
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedPod:
+    """One live replica (not stopping), as a source of metrics sees it at this moment."""
+
+    name: str
+    created: float  # seconds of simulated time, as every time here
+    ready_at: float  # may be still to come
+    ready: bool
+    # Counters since its start.
+    received: float  # rows, accepted or not
+    rejected: float  # rows
+    batches: float
+    rows: float  # in batches
+    full_batches: float
+    rows_squared: float  # sum over batches
+    batch_seconds: float
+    row_seconds: float  # sum over batches of rows * seconds
+    # Gauges.
+    queue_rows: float
+    in_flight: float  # requests, queued or in a batch
+    lanes: float = 1.0
+    # Counters like those above: sum over batches in the unit of maxBatchSize, and of requests.
+    sizes: float = 0.0
+    requests: float = 0.0
+    wait_seconds: float = 0.0  # from arrival to dispatch, sum over `requests`
+    answered: float = 0.0  # requests that ended, also refused ones
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """All live replicas at one moment."""
+
+    now: float  # seconds
+    pods: tuple[SimulatedPod, ...]  # ready or starting
+    min_replicas: int
+    max_replicas: int
+    rate: float  # the true rows/s of the trace: no metric shows it, only bounds are given it
+
+
+class Controller(Protocol):
+    """Decides replicas; asked once a simulated second."""
+
+    def desired(self, fleet: Fleet) -> int | None:
+        """Replicas to have from now on, clamped by the fleet's limits; None: as many as now."""
+
+
+# The fleet itself.
 
 _NOBODY: Final = Arrivals(np.zeros(0), None)
 

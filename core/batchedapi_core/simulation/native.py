@@ -8,7 +8,7 @@ from batchedapi_core.scaling.observe import in_rows
 from batchedapi_core.scaling.policy import SECONDS_BETWEEN_LOOKS, ScalingPolicy
 from batchedapi_core.scaling.samples import Observation, PodSample, Unready
 from batchedapi_core.scaling.state import ScalingState
-from batchedapi_core.simulation.controller import Fleet, SimulatedPod
+from batchedapi_core.simulation.fleet import Fleet, SimulatedPod
 
 _REVISION: Final = "simulated"
 

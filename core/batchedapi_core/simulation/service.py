@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from batchedapi_core.batching import BatchPolicy, QueueOrder, SizeUnit, Strategy
-from batchedapi_core.service_model.service_time import ServiceTime
+from batchedapi_core.service_model import ServiceTime
 
 QUEUED_TARGETS: Final = 4.0
 """Latency targets' worth of work that a queue holds, where nothing else bounds it."""

@@ -12,7 +12,7 @@ from batchedapi_core.manifest import BatchedAPI
 from batchedapi_core.scaling.observe import LoadWindow
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.samples import PodChange
-from batchedapi_core.service_model.service_time import BatchSums
+from batchedapi_core.service_model import BatchSums
 
 # What the pods of an API counted within the window, for the words that explain an API. Pure.
 #

@@ -4,7 +4,7 @@ import dataclasses
 import json
 from typing import Any, Final
 
-from batchedapi_core.service_model.service_time import ServiceTime
+from batchedapi_core.service_model import ServiceTime
 
 REPORT_FILE: Final = "check.json"
 """In the runtime folder."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from batchedapi_core import contract
-from batchedapi_core.service_model.service_time import BatchSums, ServiceTime, fit
+from batchedapi_core.service_model import BatchSums, ServiceTime, fit
 from batchedapi_serving.checking.asking import Sample
 from batchedapi_serving.checking.equality import Asked, by_shape
 from batchedapi_serving.checking.report import Timing

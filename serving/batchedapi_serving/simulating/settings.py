@@ -16,7 +16,7 @@ from batchedapi_core.manifest import (
     with_changes,
 )
 from batchedapi_core.scaling.policy import ScalingPolicy
-from batchedapi_core.service_model.service_time import ServiceTime
+from batchedapi_core.service_model import ServiceTime
 from batchedapi_core.simulation import STARTUP, Service
 from batchedapi_serving.overrides import Flags, in_effect
 

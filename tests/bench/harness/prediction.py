@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from batchedapi_core import contract
-from batchedapi_core.service_model.service_time import BatchSums, ServiceTime, fit
+from batchedapi_core.service_model import BatchSums, ServiceTime, fit
 from harness import metrics, servers
 from harness.metrics import Samples
 

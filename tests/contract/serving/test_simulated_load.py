@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from batchedapi_core.service_model.service_time import BatchSums, fit
+from batchedapi_core.service_model import BatchSums, fit
 from serving import PROGRAM, Replica, running_replica
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -18,7 +18,7 @@ from batchedapi_core.batching import (
     next_action,
 )
 from batchedapi_core.batching.policy import EPOCH
-from batchedapi_core.service_model.service_time import ServiceTime
+from batchedapi_core.service_model import ServiceTime
 
 LARGEST, INTERVAL = 128, 0.020
 CURVES = [  # t(n) in seconds, latency target in seconds

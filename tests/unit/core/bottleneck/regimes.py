@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from batchedapi_core.bottleneck import BottleneckEvidence, Kind, PodLoad
-from batchedapi_core.service_model.service_time import BatchSums, ServiceTime
+from batchedapi_core.service_model import BatchSums, ServiceTime
 
 TICK = 5.0  # seconds between looks
 WINDOW = 60.0

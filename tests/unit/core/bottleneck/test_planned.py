@@ -12,7 +12,7 @@ from batchedapi_core.bottleneck import BottleneckEvidence, Kind, PodLoad, Verdic
 from batchedapi_core.bottleneck.diagnose import find
 from batchedapi_core.bottleneck.evidence import PERSISTENCE, REST
 from batchedapi_core.scaling.policy import ScalingPolicy
-from batchedapi_core.service_model.service_time import BatchSums, ServiceTime
+from batchedapi_core.service_model import BatchSums, ServiceTime
 
 WINDOW = 60.0
 PODS = 3

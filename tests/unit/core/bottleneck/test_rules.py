@@ -8,7 +8,7 @@ import pytest
 from batchedapi_core import contract
 from batchedapi_core.bottleneck import BottleneckEvidence, Kind, PodLoad
 from batchedapi_core.bottleneck.diagnose import find
-from batchedapi_core.service_model.service_time import BatchSums, ServiceTime
+from batchedapi_core.service_model import BatchSums, ServiceTime
 
 LINE = ServiceTime(0.008, 0.0005)  # 24 ms for 32 rows
 

@@ -14,7 +14,7 @@ from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.record import record, replay
 from batchedapi_core.scaling.samples import Observation, PodSample
 from batchedapi_core.scaling.state import ScalingState
-from batchedapi_core.service_model.service_time import ServiceTime
+from batchedapi_core.service_model import ServiceTime
 
 TICK = 5.0
 

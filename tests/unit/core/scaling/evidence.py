@@ -3,7 +3,7 @@
 from batchedapi_core.scaling.decision import Evidence
 from batchedapi_core.scaling.forecast import Recurrence
 from batchedapi_core.scaling.policy import ScalingPolicy
-from batchedapi_core.service_model.service_time import ServiceTime
+from batchedapi_core.service_model import ServiceTime
 
 POLICY = ScalingPolicy(min_replicas=1, max_replicas=10, max_batch_size=8, batch_interval=0.010)
 FULL = 8 / 0.0116  # rows/s of one replica in full batches

@@ -15,7 +15,7 @@ from batchedapi_core.scaling.decision import Clamp, ClampName, Evidence, Reason
 from batchedapi_core.scaling.forecast import Recurrence
 from batchedapi_core.scaling.policy import CAPACITY_DOWN, CAPACITY_UP, StepKind, StepPolicy
 from batchedapi_core.scaling.record import essence, explain, record, replay, taken_again
-from batchedapi_core.service_model.service_time import ServiceTime
+from batchedapi_core.service_model import ServiceTime
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from batchedapi_core.scaling.decision import Reason, ScalingDecision
 from batchedapi_core.scaling.policy import PolicyKind, ScalingPolicy, default_behaviors
 from batchedapi_core.scaling.samples import Observation, PodSample
 from batchedapi_core.scaling.state import ScalingState
-from batchedapi_core.service_model.service_time import ServiceTime
+from batchedapi_core.service_model import ServiceTime
 
 LINE = ServiceTime(0.010, 0.0002)
 WATCHED, DARK = 65, 65  # looks, each longer than any stabilization window

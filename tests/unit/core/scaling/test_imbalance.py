@@ -8,7 +8,7 @@ import pytest
 from batchedapi_core.scaling.load import Share, imbalance, shares_of
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.samples import PodChange
-from batchedapi_core.service_model.service_time import BatchSums, ServiceTime
+from batchedapi_core.service_model import BatchSums, ServiceTime
 
 POLICY = ScalingPolicy(min_replicas=1, max_replicas=9, max_batch_size=8, batch_interval=0.010)
 SERVICE = ServiceTime(0.010, 0.0002)

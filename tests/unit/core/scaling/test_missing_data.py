@@ -12,7 +12,7 @@ from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.record import record, replay
 from batchedapi_core.scaling.samples import Observation, PodSample
 from batchedapi_core.scaling.state import ScalingState
-from batchedapi_core.service_model.service_time import ServiceTime
+from batchedapi_core.service_model import ServiceTime
 
 POLICY = ScalingPolicy(min_replicas=1, max_replicas=20, max_batch_size=8, batch_interval=0.010)
 SLEEPY = ServiceTime(fixed=0.010, per_row=0.0002)

@@ -9,7 +9,7 @@ from batchedapi_core.scaling.observe import LoadWindow, observe
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.samples import Observation, PodSample
 from batchedapi_core.scaling.state import ScalingState
-from batchedapi_core.service_model.service_time import ServiceTime
+from batchedapi_core.service_model import ServiceTime
 
 POLICY = ScalingPolicy(min_replicas=1, max_replicas=9, max_batch_size=8, batch_interval=0.010)
 OLD, NEW = ServiceTime(0.010, 0.0005), ServiceTime(0.040, 0.002)

@@ -15,7 +15,7 @@ from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.record import record, replay
 from batchedapi_core.scaling.samples import Observation, PodSample
 from batchedapi_core.scaling.state import ScalingState
-from batchedapi_core.service_model.service_time import ServiceTime
+from batchedapi_core.service_model import ServiceTime
 
 POLICY = ScalingPolicy(
     min_replicas=1, max_replicas=9, max_batch_size=8, batch_interval=0.01, warm_up_batches=0

@@ -3,7 +3,7 @@
 import pytest
 from tests.unit.core.scaling.closed_loop import TICK, A, B, C, D, Loop, Scenario, p99_of
 
-from batchedapi_core.service_model.capacity import lane_capacity
+from batchedapi_core.service_model import lane_capacity
 
 # The fewest replicas that keep the target in a minute of this loop, tried one by one.
 CELLS = [

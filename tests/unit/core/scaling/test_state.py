@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from batchedapi_core.scaling.forecast import Burst, Foresight, Point, Series
 from batchedapi_core.scaling.learned import LearnedModel
 from batchedapi_core.scaling.state import Recommendation, ScalingState, Size
-from batchedapi_core.service_model.service_time import BatchSums
+from batchedapi_core.service_model import BatchSums
 
 LEARNED = ScalingState(
     model=LearnedModel(

@@ -11,7 +11,7 @@ from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.record import explain, record, replay
 from batchedapi_core.scaling.samples import Observation, PodSample, Unready
 from batchedapi_core.scaling.state import ScalingState
-from batchedapi_core.service_model.service_time import ServiceTime
+from batchedapi_core.service_model import ServiceTime
 
 TICK = 2.0
 SLEEPY = ServiceTime(fixed=0.010, per_row=0.0002)

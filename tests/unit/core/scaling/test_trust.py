@@ -10,7 +10,7 @@ from batchedapi_core.scaling.load import BatchTotals, Interval
 from batchedapi_core.scaling.observe import LoadWindow, observe
 from batchedapi_core.scaling.samples import Observation, PodSample
 from batchedapi_core.scaling.state import ScalingState
-from batchedapi_core.service_model.service_time import BatchSums, ServiceTime
+from batchedapi_core.service_model import BatchSums, ServiceTime
 
 LINE = ServiceTime(0.010, 0.001)
 

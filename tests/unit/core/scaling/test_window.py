@@ -9,7 +9,7 @@ from batchedapi_core.scaling.observe import observe
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.samples import Observation, PodSample
 from batchedapi_core.scaling.state import ScalingState
-from batchedapi_core.service_model.service_time import BatchSums, ServiceTime, fit
+from batchedapi_core.service_model import BatchSums, ServiceTime, fit
 
 TRUE = ServiceTime(fixed=0.008, per_row=0.0005)
 POLICY = ScalingPolicy(

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedapi_core.service_model.capacity import Capacity, lane_capacity
-from batchedapi_core.service_model.service_time import ServiceTime
+from batchedapi_core.service_model import Capacity, ServiceTime, lane_capacity
 
 SLEEPY = ServiceTime(fixed=0.010, per_row=0.0002)
 

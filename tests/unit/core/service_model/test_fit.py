@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedapi_core.service_model.service_time import LEAST_PER_ROW, BatchSums, ServiceTime, fit
+from batchedapi_core.service_model import LEAST_PER_ROW, BatchSums, ServiceTime, fit
 
 TRUE = ServiceTime(fixed=0.010, per_row=0.0002)
 
@@ -20,6 +20,16 @@ def sums_of(batches: list[tuple[int, float]]) -> BatchSums:
         seconds=sum(seconds for _, seconds in batches),
         row_seconds=sum(rows * seconds for rows, seconds in batches),
     )
+
+
+@pytest.mark.parametrize(
+    ("rows", "seconds"),
+    [(0, 0.010), (1, 0.0102), (64, 0.0228), (0.5, 0.0101)],
+    ids=["no rows", "one row", "a batch", "an expected fraction"],
+)
+def test_seconds_are_fixed_cost_plus_cost_per_row(rows: float, seconds: float) -> None:
+    """Everything that predicts latency or throughput multiplies out this one formula."""
+    assert pytest.approx(seconds) == TRUE.seconds(rows)
 
 
 def test_varied_batches_without_noise_give_the_line_back() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedapi_core.service_model.service_time import ServiceTimeSamples
+from batchedapi_core.service_model import ServiceTimeSamples
 
 SETTINGS = settings(derandomize=True, database=None, deadline=None, max_examples=100)
 

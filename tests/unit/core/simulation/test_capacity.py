@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from batchedapi_core.batching import SizeUnit, Strategy
-from batchedapi_core.service_model.capacity import lane_capacity
-from batchedapi_core.service_model.service_time import ServiceTime
+from batchedapi_core.service_model import ServiceTime, lane_capacity
 from batchedapi_core.simulation import (
     PoissonTrace,
     RecordedTrace,

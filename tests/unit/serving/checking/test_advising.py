@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from batchedapi_core.service_model.service_time import ServiceTime
+from batchedapi_core.service_model import ServiceTime
 from batchedapi_serving.checking.advising import (
     Weight,
     advise_memory,

@@ -8,7 +8,7 @@ import pytest
 from batchedapi_core.batching import SizeUnit, Strategy
 from batchedapi_core.contract import API_VERSION, KIND
 from batchedapi_core.manifest import BatchedAPI, ManifestError, parse_api
-from batchedapi_core.service_model.service_time import ServiceTime
+from batchedapi_core.service_model import ServiceTime
 from batchedapi_core.simulation import STARTUP
 from batchedapi_serving.simulating.settings import (
     OptionError,

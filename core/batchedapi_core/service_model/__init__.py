@@ -1,1 +1,0 @@
-"""How long a batch of n rows takes, and what that means for throughput and latency."""
