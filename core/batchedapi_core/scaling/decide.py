@@ -164,38 +164,36 @@ def _waiting_rows(policy: ScalingPolicy, load: LoadWindow, rows_per_request: flo
 def conclude(policy: ScalingPolicy, evidence: Evidence) -> ScalingDecision:
     """Choose a replica count within the policy's bounds, and say why."""
     need = needed(policy, evidence)
+    cortex = policy.kind is PolicyKind.CONCURRENCY
     hold = _hold(policy, evidence)
+    clamps: tuple[Clamp, ...]
     if hold is not None:
-        decision = _held(policy, evidence, need, hold)
+        # Stay, unless the user's bounds say otherwise: those need no measurement.
+        desired, outside = _limited(policy, evidence, need, evidence.current, ())
+        recommended = steady = desired
+        clamps = (hold, *outside)
+        reason = _REASONS[hold.name]
     else:
-        decision = _moved(policy, evidence, need)
-    return _paused(evidence, decision) if policy.paused else decision
-
-
-def _moved(policy: ScalingPolicy, evidence: Evidence, need: Need) -> ScalingDecision:
-    recommended, before = _recommended(policy, evidence, need)
-    steady = _steady(policy, need, recommended)
-    desired, after = _step(policy, evidence, need, recommended)
-    clamps = (*before, *after)
+        # What the demand calls for, and what of it is likely to be needed for good.
+        limits = CORTEX_RECOMMENDED if cortex else RECOMMENDED
+        recommended, before = _limited(policy, evidence, need, need.raw, limits)
+        lasting, _ = _limited(policy, evidence, need, whole(need.lasting), ())
+        steady = recommended if cortex else min(recommended, lasting)
+        # How far to go towards it now.
+        limits = CORTEX_STEP_LIMITS if cortex else STEP_LIMITS
+        desired, after = _limited(policy, evidence, need, recommended, limits)
+        clamps = (*before, *after)
+        reason = _reason(evidence, need, desired, clamps)
+    if policy.paused:
+        # What would be done stays in the record; not even the bounds move a paused API.
+        paused = Clamp(ClampName.PAUSED, desired, evidence.current, "spec.paused is true")
+        desired, reason, clamps = evidence.current, Reason.PAUSED, (*clamps, paused)
     return ScalingDecision(
         desired=desired,
-        reason=_reason(evidence, need, desired, clamps),
+        reason=reason,
         terms=_terms(evidence, need, recommended, steady),
         clamps=clamps,
         bound=clamps[-1].name.value if clamps else "",
-    )
-
-
-def _paused(evidence: Evidence, decision: ScalingDecision) -> ScalingDecision:
-    """What would be done stays in the record; not even the bounds move a paused API."""
-    current = evidence.current
-    clamp = Clamp(ClampName.PAUSED, decision.desired, current, "spec.paused is true")
-    return replace(
-        decision,
-        desired=current,
-        reason=Reason.PAUSED,
-        clamps=(*decision.clamps, clamp),
-        bound=clamp.name.value,
     )
 
 
@@ -216,54 +214,6 @@ def _hold(policy: ScalingPolicy, evidence: Evidence) -> Clamp | None:
         detail = "too few batches were seen to know what one replica serves"
         return Clamp(ClampName.MODEL_UNKNOWN, current, current, detail)
     return None
-
-
-_HOLD_REASONS = {
-    ClampName.NO_READY_PODS: Reason.NO_READY_PODS,
-    ClampName.NO_METRICS: Reason.NO_METRICS,
-    ClampName.MODEL_UNKNOWN: Reason.MODEL_UNKNOWN,
-}
-
-
-def _held(policy: ScalingPolicy, evidence: Evidence, need: Need, hold: Clamp) -> ScalingDecision:
-    """Stay, unless the user's bounds say otherwise: those need no measurement."""
-    limit = bounds(policy, evidence.current)
-    desired = evidence.current if limit is None else limit.after
-    clamps = (hold,) if limit is None else (hold, limit)
-    return ScalingDecision(
-        desired=desired,
-        reason=_HOLD_REASONS[hold.name],
-        terms=_terms(evidence, need, desired, desired),
-        clamps=clamps,
-        bound=clamps[-1].name.value,
-    )
-
-
-def _recommended(
-    policy: ScalingPolicy, evidence: Evidence, need: Need
-) -> tuple[int, tuple[Clamp, ...]]:
-    """What the demand calls for, within the user's bounds."""
-    cortex = policy.kind is PolicyKind.CONCURRENCY
-    limits = CORTEX_RECOMMENDED if cortex else RECOMMENDED
-    return _limited(policy, evidence, need, need.raw, limits)
-
-
-def _steady(policy: ScalingPolicy, need: Need, recommended: int) -> int:
-    """What of it is likely to be needed for good."""
-    if policy.kind is PolicyKind.CONCURRENCY:
-        return recommended
-    lasting = whole(need.lasting)
-    limit = bounds(policy, lasting)
-    return min(recommended, lasting if limit is None else limit.after)
-
-
-def _step(
-    policy: ScalingPolicy, evidence: Evidence, need: Need, recommended: int
-) -> tuple[int, tuple[Clamp, ...]]:
-    """How far to go towards it now."""
-    cortex = policy.kind is PolicyKind.CONCURRENCY
-    limits = CORTEX_STEP_LIMITS if cortex else STEP_LIMITS
-    return _limited(policy, evidence, need, recommended, limits)
 
 
 def _limited(
@@ -291,7 +241,7 @@ def _reason(evidence: Evidence, need: Need, desired: int, clamps: tuple[Clamp, .
     """The one thing a user should know first; the clamps have the rest."""
     if desired < evidence.current:
         return Reason.SCALE_DOWN
-    reason = _STEP_REASONS[clamps[-1].name] if clamps else need.reason
+    reason = _REASONS[clamps[-1].name] if clamps else need.reason
     passing = (
         Reason.PARTIAL_METRICS,
         Reason.SCALE_DOWN_STABILIZING,
@@ -304,7 +254,7 @@ def _reason(evidence: Evidence, need: Need, desired: int, clamps: tuple[Clamp, .
     return reason
 
 
-_STEP_REASONS = {
+_REASONS = {
     ClampName.WITHIN_TOLERANCE: Reason.WITHIN_TOLERANCE,
     ClampName.MIN_REPLICAS: Reason.MIN_REPLICAS,
     ClampName.MAX_REPLICAS: Reason.MAX_REPLICAS,
@@ -314,6 +264,9 @@ _STEP_REASONS = {
     ClampName.SCALE_UP_STABILIZING: Reason.SCALE_UP_STABILIZING,
     ClampName.BURSTS: Reason.BURSTS,
     ClampName.SCALE_DOWN_RATE: Reason.SCALE_DOWN_STABILIZING,
+    ClampName.NO_READY_PODS: Reason.NO_READY_PODS,
+    ClampName.NO_METRICS: Reason.NO_METRICS,
+    ClampName.MODEL_UNKNOWN: Reason.MODEL_UNKNOWN,
 }
 
 
@@ -353,7 +306,22 @@ def learned(
     state = _remembering(policy, state, decision, now)
     if decision.is_hold or policy.kind is PolicyKind.CONCURRENCY:
         return state
-    return _judged(policy, _foreseen(policy, state, decision.terms, now), load, decision.terms, now)
+    # the error of the forecast for now, and the burst that a large one is
+    terms = decision.terms
+    hold = max(terms.start_up, policy.down.window(terms.start_up))
+    foresight, error = state.foresight.looked(
+        now, lead=terms.start_up, base=terms.base, forecast=terms.forecast
+    )
+    bursts = bursts_of(
+        state.bursts,
+        now,
+        error=error,
+        base=terms.base,
+        recent=state.foresight.highest_within(hold, now),
+        least=LEAST_LOAD * terms.capacity,
+        hold=hold,
+    )
+    return _judged(policy, replace(state, foresight=foresight, bursts=bursts), load, terms, now)
 
 
 def _remembering(
@@ -382,24 +350,6 @@ def _remembering(
         return replace(state, recommendations=high, hedge=hedge)
     low = [Recommendation(terms.recommended, now + stabilization)]
     return replace(state, recommendations=high, hedge=hedge, lows=standing_low(state.lows, low))
-
-
-def _foreseen(policy: ScalingPolicy, state: ScalingState, terms: Terms, now: float) -> ScalingState:
-    """With the error of the forecast for now, and the burst that a large one is."""
-    hold = max(terms.start_up, policy.down.window(terms.start_up))
-    foresight, error = state.foresight.looked(
-        now, lead=terms.start_up, base=terms.base, forecast=terms.forecast
-    )
-    bursts = bursts_of(
-        state.bursts,
-        now,
-        error=error,
-        base=terms.base,
-        recent=state.foresight.highest_within(hold, now),
-        least=LEAST_LOAD * terms.capacity,
-        hold=hold,
-    )
-    return replace(state, foresight=foresight, bursts=bursts)
 
 
 def _judged(

@@ -70,7 +70,10 @@ def slope_and_error(intervals: Sequence[Interval]) -> tuple[float, float]:
         return 0.0, 0.0
     mean_rate = sum(one.arrival for one in intervals) / count
     residual = squares / max(1, count - 2)
-    poisson = mean_rate * _rows_per_request(intervals) / max(1e-3, intervals[-1].seconds)
+    rows = sum(one.arrival * one.seconds for one in intervals)
+    requests = sum(one.requests for one in intervals)
+    rows_per_request = rows / requests if requests > 0 else 1.0
+    poisson = mean_rate * rows_per_request / max(1e-3, intervals[-1].seconds)
     return slope, math.sqrt(residual / spread) + math.sqrt(poisson / spread)
 
 
@@ -93,16 +96,17 @@ def _rise(intervals: Sequence[Interval], doubt: float, at_most: float) -> float:
     return rise - error if rise > doubt * error else 0.0
 
 
-def _rows_per_request(intervals: Sequence[Interval]) -> float:
-    requests = sum(one.requests for one in intervals)
-    return sum(one.arrival * one.seconds for one in intervals) / requests if requests > 0 else 1.0
-
-
 def _stepped(intervals: Sequence[Interval]) -> bool:
     """Whether demand went from one level to another and rises no more."""
     if len(intervals) <= FEWEST_INTERVALS:
         return False
-    cut, error = _two_levels([one.arrival for one in intervals])
+    # the two levels that fit best: their sum of squared errors, and where the second begins
+    rates = [one.arrival for one in intervals]
+    total, squares = sum(rates), sum(rate * rate for rate in rates)
+    error, cut = min(
+        (squares - before**2 / cut - (total - before) ** 2 / (len(rates) - cut), cut)
+        for cut, before in enumerate(accumulate(rates[:-1]), 1)
+    )
     _, _, line = _line(intervals)
     if error >= STEP_ERROR * line:
         return False
@@ -111,17 +115,6 @@ def _stepped(intervals: Sequence[Interval]) -> bool:
         return True
     still, doubt = slope_and_error(since)
     return still <= doubt
-
-
-def _two_levels(rates: Sequence[float]) -> tuple[int, float]:
-    """Where the second of two levels begins that fit best, and the sum of squared errors."""
-    total, squares = sum(rates), sum(rate * rate for rate in rates)
-    errors = (
-        (squares - before**2 / cut - (total - before) ** 2 / (len(rates) - cut), cut)
-        for cut, before in enumerate(accumulate(rates[:-1]), 1)
-    )
-    error, cut = min(errors)
-    return cut, error
 
 
 # How wrong the autoscaler's own forecasts were, and the margin that follows from it.

@@ -5,6 +5,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 from batchedapi_core.scaling.policy import ScalingPolicy
@@ -200,28 +201,25 @@ def batching_window(intervals: Sequence[Interval], policy: ScalingPolicy) -> Bat
     """Ratios over all of `intervals`."""
     totals = pooled([interval.totals for interval in intervals])
     seconds = sum(interval.seconds for interval in intervals)
-    mean_rows = ratio(totals.rows, totals.batches)
+    counted, largest = totals.rows, policy.max_batch_size
+    if policy.max_size is not None:
+        counted, largest = totals.sizes, policy.max_size
+    mean_size = ratio(counted, totals.batches)
+    edges = (edge for edge, _ in totals.batches_by_edge)
+    below = accumulate(batches for _, batches in totals.batches_by_edge)
     return BatchingWindow(
         seconds=seconds,
         rows=totals.rows,
         batches=totals.batches,
-        mean_rows=mean_rows,
-        fill_percent=_fill_percent(totals, policy),
+        mean_rows=ratio(totals.rows, totals.batches),
+        fill_percent=None if mean_size is None else 100.0 * mean_size / largest,
         rows_per_second=ratio(totals.rows, seconds),
         batches_per_second=ratio(totals.batches, seconds),
         full_share=ratio(totals.full_batches, totals.batches),
         busy=ratio(totals.batch_seconds, totals.lane_seconds),
-        batch_rows_buckets=_cumulative(totals.batches_by_edge),
+        batch_rows_buckets=tuple(zip(edges, below, strict=True)),
         rows_per_request=ratio(totals.rows, totals.requests),
     )
-
-
-def _fill_percent(totals: BatchTotals, policy: ScalingPolicy) -> float | None:
-    counted, largest = totals.rows, policy.max_batch_size
-    if policy.max_size is not None:
-        counted, largest = totals.sizes, policy.max_size
-    mean = ratio(counted, totals.batches)
-    return None if mean is None else 100.0 * mean / largest
 
 
 def batch_rows_quantile(batching: BatchingWindow, quantile: float) -> float | None:
@@ -236,15 +234,6 @@ def batch_rows_quantile(batching: BatchingWindow, quantile: float) -> float | No
 def ratio(part: float, whole: float) -> float | None:
     """Part / whole, or None where there is no whole."""
     return part / whole if whole > _NOTHING else None
-
-
-def _cumulative(by_edge: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
-    below = 0.0
-    buckets = []
-    for edge, batches in by_edge:
-        below += batches
-        buckets.append((edge, below))
-    return tuple(buckets)
 
 
 # Rows that arrive, not rows that were served: the latter end at capacity.
@@ -387,14 +376,11 @@ def imbalance(policy: ScalingPolicy, shares: Iterable[Share]) -> float:
     Or below the target, where the user set that higher: even load then adds nothing.
     """
     limit = max(policy.hot_utilization, policy.target_utilization)
-    hottest = max(map(_surely, shares), default=1.0)
+    # of each pod's load over the mean pod's, what is not due to chance
+    surely = (s.load * (1.0 - DOUBT / math.sqrt(max(s.requests, DOUBT**2))) for s in shares)
+    hottest = max(surely, default=1.0)
     factor = hottest * policy.target_utilization / limit
     return min(policy.imbalance_cap, max(1.0, factor))
-
-
-def _surely(share: Share) -> float:
-    """Load of a pod over the mean pod's that is not due to chance."""
-    return share.load * (1.0 - DOUBT / math.sqrt(max(share.requests, DOUBT**2)))
 
 
 def _loads(

@@ -193,10 +193,14 @@ def needed(policy: ScalingPolicy, evidence: Evidence) -> Need:
 def _capacity_need(policy: ScalingPolicy, evidence: Evidence, replica: Capacity) -> Need:
     base, capacity = _base(evidence), replica.rows_per_second
     one = policy.target_utilization * capacity * evidence.trust / evidence.imbalance
-    more = _more(policy, evidence, base)
-    rates = (base, base + more.margin, base + more.margin + more.backlog)
+    lead = evidence.start_up + (evidence.interval or 0.0)
+    rising = forecast(evidence.trend, base=base, lead=lead, cap=policy.forecast_cap)
+    margin = max(0.0, min(base * (1.0 + evidence.margin_share), evidence.highest) - base)
+    backlog = evidence.waiting_rows / policy.drain_seconds
+    rates = (base, base + margin, base + margin + backlog)
     plain, likely, lasting = (rate / one if one > 0 else 0.0 for rate in rates)
-    need = (base + more.highest + more.backlog) / one if one > 0 else 0.0
+    # a forecast that comes true needs no margin, and one that does not was covered by it
+    need = (base + max(rising, margin) + backlog) / one if one > 0 else 0.0
     hedge = hedge_of(policy, evidence)
     late = overloaded(policy, base=base, capacity=capacity, ready=evidence.ready)
     boost = hedge.factor if late else 1.0
@@ -204,9 +208,9 @@ def _capacity_need(policy: ScalingPolicy, evidence: Evidence, replica: Capacity)
     reason = _reason(raw, (lasting, likely, plain, plain / evidence.imbalance), boost)
     return Need(
         base=base,
-        forecast=more.forecast,
-        margin=more.margin,
-        backlog=more.backlog,
+        forecast=rising,
+        margin=margin,
+        backlog=backlog,
         capacity=capacity,
         capacity_batch=replica.batch_size,
         feasible=replica.feasible,
@@ -225,30 +229,6 @@ def _capacity_need(policy: ScalingPolicy, evidence: Evidence, replica: Capacity)
 def idle(evidence: Evidence) -> bool:
     """Nothing arrives and nothing waits: no model is needed to serve that."""
     return (evidence.arrival_window or 0.0) <= 0.0 and evidence.queue_rows <= 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class _More:
-    """Rows/s on top of the demand of the present."""
-
-    forecast: float
-    margin: float
-    backlog: float
-
-    @property
-    def highest(self) -> float:
-        """A forecast that comes true needs no margin, and one that does not was covered by it."""
-        return max(self.forecast, self.margin)
-
-
-def _more(policy: ScalingPolicy, evidence: Evidence, base: float) -> _More:
-    lead = evidence.start_up + (evidence.interval or 0.0)
-    likely = min(base * (1.0 + evidence.margin_share), evidence.highest)
-    return _More(
-        forecast=forecast(evidence.trend, base=base, lead=lead, cap=policy.forecast_cap),
-        margin=max(0.0, likely - base),
-        backlog=evidence.waiting_rows / policy.drain_seconds,
-    )
 
 
 def _reason(raw: int, without: tuple[float, float, float, float], boost: float) -> Reason:

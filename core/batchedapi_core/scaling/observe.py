@@ -14,7 +14,6 @@ from batchedapi_core.scaling.load import (
     LEVEL_SECONDS,
     BatchingWindow,
     Interval,
-    Share,
     arrival_rate,
     batching_window,
     imbalance,
@@ -95,12 +94,12 @@ def observe(
     over = bool(ready) and len(samples) >= ready and all(map(state.runs, samples))
     state = taught(policy, state, changes, now, over=over)
     intervals = recent(state.intervals, now, policy.window)
-    latest = None
+    service = state.in_use.service(policy)
+    latest, shares = None, state.shares  # too few pods seen do not say who has more load
     if changes and coverage >= policy.hold_coverage:
         latest = _interval(policy, state, changes, coverage, now)
         intervals = (*intervals, latest)
-    service = state.in_use.service(policy)
-    shares = _shares(policy, state, changes, service, latest, ready=ready)
+        shares = shares_of(policy, shares, changes, service, latest.seconds, ready=ready)
     load = LoadWindow(
         ready=ready,
         current=current,
@@ -194,21 +193,6 @@ def _interval(
         rows_per_request=rows_per_request(changes, seconds),
         revision=state.in_use.revision,
     )
-
-
-def _shares(
-    policy: ScalingPolicy,
-    state: ScalingState,
-    changes: Sequence[PodChange],
-    service: ServiceTime | None,
-    latest: Interval | None,
-    *,
-    ready: int,
-) -> tuple[Share, ...]:
-    """Too few pods seen say nothing about who has more load than the others."""
-    if latest is None:
-        return state.shares
-    return shares_of(policy, state.shares, changes, service, latest.seconds, ready=ready)
 
 
 def _demand(intervals: Sequence[Interval], latest: Interval | None) -> Demand | None:

@@ -332,7 +332,12 @@ def taught(
     former = state.former
     if former is not None:
         former = former.learned(policy, _teachers(state, changes, former), now)
-        if over or (model.known and _comparable(policy, model, former)):
+        # The first of the new pods get little load. A line through small batches says nothing of
+        # large ones, and would call for many times the replicas: so they are to be half as large
+        # as those of the old revision, if those still fit.
+        half = min(former.largest_mean_batch, float(policy.max_batch_size)) / 2
+        comparable = not former.known or model.largest_mean_batch >= half
+        if over or (model.known and comparable):
             former = None
     return _anew(state, replace(state, model=model, former=former))
 
@@ -353,16 +358,6 @@ def _teachers(
     state: ScalingState, changes: Iterable[PodChange], model: LearnedModel
 ) -> list[PodChange]:
     return [one for one in changes if teaches(state, one, model)]
-
-
-def _comparable(policy: ScalingPolicy, new: LearnedModel, old: LearnedModel) -> bool:
-    """Whether the new revision's batches were half as large as the old one's, if those still fit.
-
-    The first of the new pods get little load. A line through small batches says nothing of large
-    ones, and would call for many times the replicas.
-    """
-    seen = min(old.largest_mean_batch, float(policy.max_batch_size))
-    return not old.known or new.largest_mean_batch >= seen / 2
 
 
 def _anew(before: ScalingState, after: ScalingState) -> ScalingState:
