@@ -204,7 +204,7 @@ def planned(target: float, standing: Kind | None, *, most: float = 1.0) -> float
     """Share of the capacity up to which lanes are used as planned, and need no more compute.
 
     That is where the autoscaler, too, ceases to take a busy lane for one that does what it should:
-    `service_model.utilization`. A tenth less would be below the target, and
+    `service_model.as_planned`. A tenth less would be below the target, and
     `Kind.COMPUTE` would stand for ever; it stands until halfway back to the target instead.
 
     Args:

@@ -205,7 +205,14 @@ def _capacity_need(policy: ScalingPolicy, evidence: Evidence, replica: Capacity)
     late = overloaded(policy, base=base, capacity=capacity, ready=evidence.ready)
     boost = hedge.factor if late else 1.0
     raw = whole(boost * need)
-    reason = _reason(raw, (lasting, likely, plain, plain / evidence.imbalance), boost)
+    without = {  # each term and those above it
+        Reason.OVERLOAD if boost > 1.0 else Reason.TREND: lasting,
+        Reason.BACKLOG: likely,
+        Reason.MARGIN: plain,
+        Reason.HOT_REPLICA: plain / evidence.imbalance,
+    }
+    # the last term without which it would be fewer replicas
+    reason = next((term for term, few in without.items() if raw > whole(few)), Reason.DEMAND)
     return Need(
         base=base,
         forecast=rising,
@@ -229,20 +236,6 @@ def _capacity_need(policy: ScalingPolicy, evidence: Evidence, replica: Capacity)
 def idle(evidence: Evidence) -> bool:
     """Nothing arrives and nothing waits: no model is needed to serve that."""
     return (evidence.arrival_window or 0.0) <= 0.0 and evidence.queue_rows <= 0.0
-
-
-def _reason(raw: int, without: tuple[float, float, float, float], boost: float) -> Reason:
-    """The last term without which it would be fewer replicas.
-
-    Args:
-        raw: Replicas.
-        without: Replicas without boost and forecast; also without backlog; margin; imbalance.
-        boost: Factor.
-    """
-    terms = (Reason.TREND, Reason.BACKLOG, Reason.MARGIN, Reason.HOT_REPLICA)
-    found = (reason for fewer, reason in zip(without, terms, strict=True) if raw > whole(fewer))
-    reason = next(found, Reason.DEMAND)
-    return Reason.OVERLOAD if reason is Reason.TREND and boost > 1.0 else reason
 
 
 def _base(evidence: Evidence) -> float:

@@ -99,7 +99,7 @@ def most(behavior: Behavior, starts: Sequence[int], current: int) -> int | None:
         current: Replicas now.
     """
     reached = [
-        _grown(policy, start) for policy, start in zip(behavior.policies, starts, strict=True)
+        _reached(policy, start, 1) for policy, start in zip(behavior.policies, starts, strict=True)
     ]
     match behavior.select:
         case Select.DISABLED:
@@ -120,7 +120,9 @@ def fewest(behavior: Behavior, starts: Sequence[int], current: int) -> int:
         starts: For each policy, the most replicas within its period.
         current: Replicas now.
     """
-    left = [_shrunk(policy, start) for policy, start in zip(behavior.policies, starts, strict=True)]
+    left = [
+        _reached(policy, start, -1) for policy, start in zip(behavior.policies, starts, strict=True)
+    ]
     match behavior.select:
         case Select.DISABLED:
             return current
@@ -132,24 +134,17 @@ def fewest(behavior: Behavior, starts: Sequence[int], current: int) -> int:
             assert_never(behavior.select)
 
 
-def _grown(policy: StepPolicy, start: int) -> int:
+def _reached(policy: StepPolicy, start: int, sign: int) -> int:
+    """Replicas that one policy allows from `start`; `sign` is 1 going up and -1 going down."""
     match policy.kind:
         case StepKind.PODS:
-            return start + policy.value
+            step = policy.value
         case StepKind.PERCENT:
-            return max(start + 1, -(-start * (100 + policy.value) // 100))
+            rounded_up = -(-start * (100 + sign * policy.value) // 100)
+            step = max(1, sign * (rounded_up - start))
         case _:
             assert_never(policy.kind)
-
-
-def _shrunk(policy: StepPolicy, start: int) -> int:
-    match policy.kind:
-        case StepKind.PODS:
-            return start - policy.value
-        case StepKind.PERCENT:
-            return min(start - 1, -(-start * (100 - policy.value) // 100))
-        case _:
-            assert_never(policy.kind)
+    return start + sign * step
 
 
 class PolicyKind(StrEnum):
@@ -234,7 +229,7 @@ class ScalingPolicy:
     imbalance_half_life: float = 60.0
 
     overload_trigger: float = 1.15  # demand over ready capacity
-    hedge: float | None = None  # largest factor on the need then; None: `hedge.hedge_of` chooses
+    hedge: float | None = None  # largest factor on the need then; None: `need.hedge_of` chooses
     gpu: bool = False  # each replica has GPUs of its own
     passing_hold: float = 6.0  # what overload or forecast asked for is given up after this long
 

@@ -162,7 +162,12 @@ def _formula(policy: ScalingPolicy, terms: Terms) -> str:
     line = f"{1e3 * terms.service.fixed:.1f} ms + {1e3 * terms.service.per_row:.2f} ms/row"
     if terms.slowdown >= _WORTH_SAYING:
         line += f", {terms.slowdown:.2f} times that at present"
-    capacity = f"{per_second(terms.capacity)}/s {_condition(policy, terms)}"
+    condition = "in full batches"
+    if policy.latency_target is not None:
+        target = f"p{100 * policy.quantile:g} <= {1e3 * policy.latency_target:g} ms"
+        best = "" if terms.feasible else "best effort, as no batch size meets "
+        condition = f"at {best}{target}"
+    capacity = f"{per_second(terms.capacity)}/s {condition}"
     model = f"batch {terms.capacity_batch}, {line}"
     used = f"{_used(policy, terms)} => {terms.need:.2f}"
     parts = [_demand(policy, terms), f"one replica sustains {capacity} ({model}), {used}"]
@@ -188,15 +193,6 @@ def _demand(policy: ScalingPolicy, terms: Terms) -> str:
     if terms.backlog > 0.0:
         parts.append(f"{per_second(terms.backlog)} more clear the {terms.queue_rows:.0f} that wait")
     return ", ".join(parts)
-
-
-def _condition(policy: ScalingPolicy, terms: Terms) -> str:
-    if policy.latency_target is None:
-        return "in full batches"
-    target = f"p{100 * policy.quantile:g} <= {1e3 * policy.latency_target:g} ms"
-    if terms.feasible:
-        return f"at {target}"
-    return f"at best effort, as no batch size meets {target}"
 
 
 def _used(policy: ScalingPolicy, terms: Terms) -> str:

@@ -154,17 +154,20 @@ def change(
         times the real one), and for clocks that contradict each other.
     """
     if before is None:
-        return _since_start_unknown(after, window, since_full_look)
+        oldest, seconds = window, after.uptime
+        if since_full_look is not None:
+            oldest, seconds = max(window, RETENTION), min(seconds, since_full_look)
+        if not 0 < after.uptime <= oldest:
+            return None
+        return replace(_rise(None, after, seconds, warming_up=True), first=True)
     gap = after.time - before.time
     if gap <= 0 or after.process_start < before.process_start:
         return None
     if after.process_start > before.process_start:
-        if not 0 < after.uptime <= gap + CLOCK_SLACK:
-            return None
-        return _rise(None, after, min(after.uptime, gap), warming_up=True)
-    if fell(before, after):
-        return None
-    return _rise(before, after, gap, warming_up=before.batches < warm_up_batches)
+        possible = 0 < after.uptime <= gap + CLOCK_SLACK
+        return _rise(None, after, min(after.uptime, gap), warming_up=True) if possible else None
+    warming_up = before.batches < warm_up_batches
+    return None if fell(before, after) else _rise(before, after, gap, warming_up=warming_up)
 
 
 def fell(before: PodSample, after: PodSample) -> bool:
@@ -172,16 +175,6 @@ def fell(before: PodSample, after: PodSample) -> bool:
     return after.process_start == before.process_start and any(
         new < old for old, new in zip(_counters(before), _counters(after), strict=True)
     )
-
-
-def _since_start_unknown(
-    after: PodSample, window: float, since_full_look: float | None
-) -> PodChange | None:
-    oldest = window if since_full_look is None else max(window, RETENTION)
-    if not 0 < after.uptime <= oldest:
-        return None
-    seconds = after.uptime if since_full_look is None else min(after.uptime, since_full_look)
-    return replace(_rise(None, after, seconds, warming_up=True), first=True)
 
 
 def _rise(

@@ -69,27 +69,23 @@ class BatchingReplica:
 
     def serve(self, times: Sequence[float], rows: Sequence[int] | None, until: float) -> None:
         """See Replica."""
-        replica = self._replica
+        replica, counters, most = self._replica, self.counters, self._most_queued
         i, count = 0, len(times)
         while True:
             at = times[i] if i < count else inf
             event = replica.next_event
             if at <= event and at < until:
-                self._arrive(1 if rows is None else rows[i], at)
+                size = 1 if rows is None else rows[i]
                 i += 1
+                counters.received += size
+                full = most < inf and size > most - replica.queue_rows
+                if full or not isinstance(replica.arrive(_METHOD, size, at), Request):
+                    counters.rejected += size
+                    self._refuse()
             elif event >= until:
                 return
             else:
                 replica.step(event)
-
-    def _arrive(self, rows: int, now: float) -> None:
-        replica, counters = self._replica, self.counters
-        counters.received += rows
-        most = self._most_queued
-        full = most < inf and rows > most - replica.queue_rows
-        if full or not isinstance(replica.arrive(_METHOD, rows, now), Request):
-            counters.rejected += rows
-            self._refuse()
 
     def _refuse(self) -> None:
         self.answers.refused += 1

@@ -43,7 +43,14 @@ def max_rate(
         Within 0.3 % of the capacity of full batches; the lowest load looked at, 5 % of it, where
         not even that is held.
     """
-    full = _full_rate(service, sizes)
+    match service.size_unit:  # rows/s where all batches are full
+        case SizeUnit.ROWS:
+            full = service.capacity
+        case SizeUnit.REQUESTS:
+            rows = service.max_batch_size * (float(np.mean(sizes)) if sizes else 1.0)
+            full = service.lanes * rows / service.time.seconds(rows)
+        case _:
+            assert_never(service.size_unit)
     if service.latency_target is None:
         return full
     seconds = float(math.ceil(min(_MOST_SECONDS, max(_LEAST_SECONDS, _ENOUGH / full))))
@@ -70,18 +77,6 @@ def clairvoyant(trace: Trace, rate: float, *, min_replicas: int = 1) -> Clairvoy
         cost += needed * (stop - start)
         start = stop
     return Clairvoyant(tuple(replicas), cost)
-
-
-def _full_rate(service: Service, sizes: Sequence[int]) -> float:
-    """Rows/s of one replica whose batches are all full."""
-    match service.size_unit:
-        case SizeUnit.ROWS:
-            return service.capacity
-        case SizeUnit.REQUESTS:
-            rows = service.max_batch_size * (float(np.mean(sizes)) if sizes else 1.0)
-            return service.lanes * rows / service.time.seconds(rows)
-        case _:
-            assert_never(service.size_unit)
 
 
 def _constant(rate: float, seconds: float, sizes: Sequence[int], seed: int) -> Trace:
