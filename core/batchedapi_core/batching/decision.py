@@ -113,8 +113,14 @@ def _window(batcher: Batcher, policy: BatchPolicy, queued: int, now: float) -> A
     until = _worth_waiting_for_clients(batcher, policy, now)
     if until < inf:
         return WaitUntil(min(until, release), _size_to_ask_again(batcher, policy, now))
-    if now < batcher.bursts.end and _worth_waiting_for_burst(batcher, now):
-        return WaitUntil(min(batcher.bursts.end, release))
+    bursts = batcher.bursts
+    left = bursts.end - now
+    if (
+        left > 0.0
+        and queued <= bursts.seen  # the burst alone is queued
+        and bursts.expected * batcher.service.line.fixed > queued * left
+    ):
+        return WaitUntil(min(bursts.end, release))
     if policy.preferred_sizes:
         return _early(batcher, policy, queued)
     return Release(queued, EARLY, batcher.shape)
@@ -172,11 +178,3 @@ def _size_to_ask_again(batcher: Batcher, policy: BatchPolicy, now: float) -> int
         if worthwhile < everybody:
             return max(queued + 1, int(worthwhile))
     return everybody
-
-
-def _worth_waiting_for_burst(batcher: Batcher, now: float) -> bool:
-    """Whether waiting for the rest of a burst, which is not over, pays."""
-    bursts, queued = batcher.bursts, batcher.queue.size
-    if queued > bursts.seen:  # not the burst alone is queued
-        return False
-    return bursts.expected * batcher.service.line.fixed > queued * (bursts.end - now)

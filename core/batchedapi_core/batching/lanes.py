@@ -284,7 +284,13 @@ class LanePool:
         with_room = self.with_room
         at = 0
         if len(with_room) > 1:
-            at = self._least() if self._least_loaded else self._random.randrange(len(with_room))
+            if self._least_loaded:
+                busy: Counter[int] = Counter()
+                for lane in self._lanes:
+                    busy[lane.process] += len(lane.batches)
+                at = min(range(len(with_room)), key=lambda i: busy[with_room[i].process])
+            else:
+                at = self._random.randrange(len(with_room))
         lane = with_room[at]
         lane.batches[batch] = None
         if len(lane.batches) == lane.at_once:
@@ -324,10 +330,3 @@ class LanePool:
     def running(self) -> Iterator[tuple[Lane, Batch]]:
         """Every batch that runs, and on which lane."""
         return ((lane, batch) for lane in self._lanes for batch in lane.batches)
-
-    def _least(self) -> int:
-        busy: Counter[int] = Counter()
-        for lane in self._lanes:
-            busy[lane.process] += len(lane.batches)
-        with_room = self.with_room
-        return min(range(len(with_room)), key=lambda i: busy[with_room[i].process])

@@ -307,23 +307,20 @@ class Buckets:
         but only while that request has waited for less than `longest_wait` seconds: however much
         comes of other shapes, it is its turn then.
         """
-        first, (_, arrived) = self._first()
-        if now < arrived + longest_wait:
+        turns, queues = self._turns, self.queues
+        while True:
+            turn, _, first = turns[0]
+            queue = queues.get(first)
+            if queue is not None and queue.turn == turn:
+                break
+            heappop(turns)
+        if now < turn[1] + longest_wait:
             while self._full:
                 shape = next(iter(self._full))
-                if self.queues[shape].size >= self._largest(shape):
+                if queues[shape].size >= self._largest(shape):
                     return shape
                 del self._full[shape]
         return first
-
-    def _first(self) -> tuple[Hashable, Turn]:
-        turns, queues = self._turns, self.queues
-        while True:
-            turn, _, shape = turns[0]
-            queue = queues.get(shape)
-            if queue is not None and queue.turn == turn:
-                return shape, turn
-            heappop(turns)
 
     def _left(self, shape: Hashable, queue: OneShape, size: int, rows: int, turn: Turn) -> None:
         self.size -= size

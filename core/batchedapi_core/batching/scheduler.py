@@ -37,7 +37,7 @@ from batchedapi_core.batching.batcher import Batcher
 from batchedapi_core.batching.decision import IDLE, Action, Idle, Release, WaitUntil, next_action
 from batchedapi_core.batching.lanes import RETRY, Batch, Lane, LanePool, Lanes
 from batchedapi_core.batching.policy import BatchPolicy, QueueOrder
-from batchedapi_core.batching.request import Isolation, Request, Span, split_parts
+from batchedapi_core.batching.request import Isolation, Request, split_parts
 from batchedapi_core.batching.reruns import MemoryLimits, Reruns, Trial, blamed
 from batchedapi_core.batching.traffic import Client
 
@@ -135,19 +135,15 @@ class Method:
             request.shape = shape
             self.batcher.arrive(request, now)
             return
-        spans = self._spans(request.rows, sizes, shapes)
+        rows = request.rows
+        if self.counts_rows:
+            limit = min(map(self.memory.limit_of, shapes or (None,)))
+            spans = split_parts(rows if sizes is None else sizes, shapes, limit)
+        else:  # a part for each shape
+            spans = [span._replace(size=1) for span in split_parts(rows, shapes, rows)]
         split = request.splitting()
         split.parts = [request.part(*span) for span in spans]
         self.batcher.arrive_parts(split.parts, now)
-
-    def _spans(
-        self, rows: int, sizes: Sequence[int] | None, shapes: Sequence[Hashable] | None
-    ) -> Sequence[Span]:
-        if not self.counts_rows:
-            spans = split_parts(rows, shapes, rows)
-            return [Span(start, stop, 1, shape) for start, stop, _, shape in spans]
-        limit = min(map(self.memory.limit_of, shapes or (None,)))
-        return split_parts(rows if sizes is None else sizes, shapes, limit)
 
     def is_over(self, wait: WaitUntil, now: float) -> bool:
         """Whether a wait of this method is to be thought over."""

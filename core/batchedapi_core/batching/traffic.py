@@ -199,17 +199,13 @@ class Bursts:
         if now - self._start <= self.window:
             self.seen += size
             self._last = now
-        elif idle:
-            self._learn()
+        elif idle:  # the one before is over
+            extra = self.seen - self._first
+            self._size += (extra - self._size) * BURST_GAIN
+            self.expected = BURST_TRUST * self._size
+            if extra:
+                span = BURST_MARGIN * (self._last - self._start) + LEAST_SPAN
+                self._span += (span - self._span) * BURST_GAIN
             self._start = self._last = now
             self.end = now + self._span
             self._first = self.seen = size
-
-    def _learn(self) -> None:
-        """The current burst is over."""
-        extra = self.seen - self._first
-        self._size += (extra - self._size) * BURST_GAIN
-        self.expected = BURST_TRUST * self._size
-        if extra:
-            span = BURST_MARGIN * (self._last - self._start) + LEAST_SPAN
-            self._span += (span - self._span) * BURST_GAIN
