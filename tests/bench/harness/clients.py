@@ -33,6 +33,8 @@ from batchedapi_core.simulation.virtual_replica import End, Plan, Run, VirtualRe
 METHOD = "predict"
 WARM_UP = 0.1
 """Share of the rows that comes first and does not count."""
+AFTER_REFUSAL = 0.1
+"""Seconds until a client that was refused thinks of its next request."""
 
 Rule: TypeAlias = Callable[..., Action]
 """In the place of `decision.next_action`."""
@@ -111,7 +113,7 @@ class World:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._tie = count()
         self._replies: dict[int, Callable[[], None]] = {}
-        self._done = 0  # rows, in whatever way
+        self._done = 0  # rows of requests that were taken
         self._warm = 0
         self._began: float | None = None
         self._target = server.policy.latency_target or math.inf
@@ -140,10 +142,9 @@ class World:
         who = client or self._peer
         made = self._replica.arrive(METHOD, rows, self.now, client=who, timeout=timeout)
         if not isinstance(made, Request):
-            self._done += rows
             self.outcome.refused += self._began is not None
             if reply is not None:
-                reply()
+                self.at(self.now + AFTER_REFUSAL, reply)
         elif reply is not None:
             self._replies[made.id] = reply
 
@@ -153,7 +154,7 @@ class World:
             self._scheduler.disconnected(client)
 
     def until(self, rows: int) -> Outcome:
-        """Let things happen until so many rows are done."""
+        """Let things happen until so many rows are done; those that are refused do not count."""
         self._warm = int(WARM_UP * rows)
         events, replica = self._events, self._replica
         rule = self._server.rule
