@@ -49,7 +49,10 @@ class Idle(NamedTuple):
 Action: TypeAlias = Release | WaitUntil | Idle
 
 IDLE: Final = Idle()
-LATENCY_MARGIN: Final = 1.2  # on t(q) when a wait is cut short for the latency target
+LATENCY_MARGIN: Final = 1.2
+"""On t(q) when a wait is cut short for the latency target. Four clients that think for 8 ms are all
+answered within 24 ms, and 85 % of them otherwise; eight that think for 3 ms, of a target of 17 ms,
+are split into two groups by it: 58 % instead of 76 %."""
 
 
 def next_action(batcher: Batcher, now: float, *, ahead: bool = False) -> Action:
@@ -164,6 +167,9 @@ def _size_to_ask_again(batcher: Batcher, policy: BatchPolicy, now: float) -> int
     at r a second each row delays the q before it by 1/r and saves one fixed cost, which pays only
     while q < r * fixed: where that is less than everybody, the rest is decided on there.
     With several lanes nobody knows on which of them the others will meet: at every arrival.
+
+    Decided on at every arrival 8 clients get 425 rows/s of one lane, and 523 so. For everybody,
+    however slowly they come, independent requests through a pool take 1.3 ms instead of 1.0 ms.
     """
     if batcher.lanes.total > 1:
         return 0

@@ -9,6 +9,10 @@ nothing by the same rule, as a row may have to wait that long for the batch in p
 the effective interval is t(size), and never more than the user's. A target that no size meets
 changes nothing: smaller batches would lose throughput and still be late, and admission sheds what
 cannot be answered in time.
+
+It is for a largest batch that the target has no time for. Where bursts of 128 to 256 rows come to
+batches of up to 256 that would take 257 ms, 50 % of them are answered within 100 ms, and 33 % under
+Window; docs/decisions/0041 says what it costs where the largest batch fits.
 """
 
 import enum
@@ -148,6 +152,9 @@ def preferred(policy: BatchPolicy, queued: int) -> int:
     The largest preferred size that can be filled, everything if the smallest cannot. What is left
     is decided on next. Only for batches released `early` or because of their `shape`: when an
     interval, a deadline or a drain releases a batch, as in Triton, everything that waits goes.
+
+    A model that fills rows up to 8, 16, 32 or 64 answers Poisson traffic at 80 % of its capacity
+    after 17 ms in the mean, and after 51 ms without.
     """
     fitting = bisect_right(policy.preferred_sizes, queued)
     return policy.preferred_sizes[fitting - 1] if fitting else queued
