@@ -42,7 +42,7 @@ from batchedapi_core.batching import (
     WaitUntil,
     next_action,
 )
-from batchedapi_core.service_model.service_time import ServiceTime
+from batchedapi_core.service_model import ServiceTime
 
 SEED: Final = 7
 SERVICES: Final[Mapping[str, tuple[ServiceTime, int]]] = {

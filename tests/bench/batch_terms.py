@@ -32,7 +32,7 @@ from batchedapi_core.batching import (
 )
 from batchedapi_core.batching.policy import Adaptive
 from batchedapi_core.batching.traffic import Bursts, ReturningClients
-from batchedapi_core.service_model.service_time import ServiceTime, ServiceTimeSamples
+from batchedapi_core.service_model import ServiceTime, ServiceTimeSamples
 
 INTERVAL: Final = 0.005
 TARGETS: Final = {"W1": 0.005, "W2": 0.010, "W3": 0.100, "emb": 0.500, "cpu": 0.100}
