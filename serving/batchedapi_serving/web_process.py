@@ -145,7 +145,7 @@ async def queue_here(
     engine: Engine = dispatcher
     close_engine = _nothing
     if settings.recording is not None:
-        from batchedapi_serving.recording.engine import recording_engine  # noqa: PLC0415 - seldom asked for
+        from batchedapi_serving.recording import recording_engine  # noqa: PLC0415 - seldom asked for
 
         recording = recording_engine(dispatcher, settings.recording)
         if recording is not None:

@@ -39,7 +39,7 @@ _ROUND_SECONDS: Final = 5.0
 _PHASES: Final = ("hanging", "starting", "another")
 """Until the client of a hang was told, from then until both lanes are there again; and of a round
 without a hang, while another process starts outside the replica."""
-_ANOTHER: Final = f"import time, batchedapi_serving.model.process; time.sleep({LOAD_SECONDS})"
+_ANOTHER: Final = f"import time, batchedapi_serving.model.__main__; time.sleep({LOAD_SECONDS})"
 
 
 def manifest(*, gil: bool) -> dict[str, Any]:

@@ -7,27 +7,35 @@ folder.
 import json
 import os
 import resource
+import statistics
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from batchedapi_serving.checking.asking import FailedError, Method, choose_samples
-from batchedapi_serving.checking.equality import findings
-from batchedapi_serving.checking.report import REPORT_FILE, MethodReport, Report
-from batchedapi_serving.checking.timing import time_batches
+from batchedapi_core import contract
+from batchedapi_core.service_model import BatchSums, ServiceTime, fit
+from batchedapi_serving.checking.asking import FailedError, Method, Sample, choose_samples
+from batchedapi_serving.checking.equality import Asked, by_shape, findings
+from batchedapi_serving.checking.report import REPORT_FILE, MethodReport, Report, Timing
 from batchedapi_serving.codecs import codec_for
 from batchedapi_serving.errors import ClientError, LoadError
 from batchedapi_serving.ipc.frames import Meta, Payload
 from batchedapi_serving.logs import configure_logging
+from batchedapi_serving.model.__main__ import load
 from batchedapi_serving.model.batch import BatchRunner
-from batchedapi_serving.model.process import load
 from batchedapi_serving.model.submit import LocalAnswers
 from batchedapi_serving.model.worker import ChannelLoop
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.processes import kill_with_parent
 from batchedapi_serving.settings import ReplicaSettings
+
+FEWEST_RUNS: Final = 3
+MOST_RUNS: Final = 50
+SECONDS_A_SIZE: Final = 0.5
+"""After which a size that was run FEWEST_RUNS times is done with."""
 
 
 class LocalChannel(ChannelLoop):
@@ -101,6 +109,41 @@ def _check(
     except (ClientError, FailedError) as error:
         return replace(none, source="what it was sent", samples=1, findings=(str(error),))
     return replace(asked, findings=wrong, timings=timings, line=line)
+
+
+def time_batches(
+    method: Asked,
+    samples: Sequence[Sample],
+    max_batch_size: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> tuple[tuple[Timing, ...], ServiceTime | None]:
+    """Run batches of 1, 2, 4, ... the maximum, of the samples over and over.
+
+    Returns:
+        The table, and the line through all batches (least squares, without pessimism).
+
+    Raises:
+        FailedError: a batch was not answered.
+    """
+    group = [samples[i] for i in by_shape(samples)[0]]
+    largest = max(1, max_batch_size // max(sample.cost for sample in group))
+    timings, sums = [], BatchSums()
+    for rows in contract.batch_size_buckets(largest):
+        batch = [group[i % len(group)] for i in range(rows)]
+        method.ask(batch)  # the first of a size may compile or allocate
+        seconds: list[float] = []
+        while len(seconds) < FEWEST_RUNS or (
+            len(seconds) < MOST_RUNS and sum(seconds) < SECONDS_A_SIZE
+        ):
+            began = clock()
+            method.ask(batch)
+            seconds.append(clock() - began)
+        median = statistics.median(seconds)
+        timings.append(Timing(rows, median, len(seconds)))
+        # Each size counts alike, however often it was run: its median, three times.
+        of_size = BatchSums(1.0, rows, rows**2, median, rows * median)
+        sums = sums.plus(of_size.scaled(float(FEWEST_RUNS)))
+    return tuple(timings), fit(sums, ridge=0.0) if len(timings) > 1 else None
 
 
 if __name__ == "__main__":

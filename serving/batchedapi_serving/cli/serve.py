@@ -33,7 +33,6 @@ from batchedapi_serving.errors import LoadError
 from batchedapi_serving.hardware import CGROUP, visible_gpus
 from batchedapi_serving.logs import LOG_FORMAT, configure_logging
 from batchedapi_serving.overrides import Flags, in_effect
-from batchedapi_serving.recording.file import create
 from batchedapi_serving.settings import (
     BatchingSettings,
     MethodSettings,
@@ -143,7 +142,7 @@ async def _supervise(
             variable.name: variable.value for variable in documents.api.spec.predictor.env
         }
         if options.record is not None:
-            create(options.record)
+            create_record(options.record)
         await Supervisor(settings, listener, admin_listener, environment, announce).run()
 
 
@@ -250,6 +249,25 @@ def _source_folder(documents: Documents, runtime: Path) -> Path:
     for name, content in documents.source.items():
         (folder / name).write_bytes(content)
     return folder
+
+
+def create_record(path: Path) -> None:
+    """Make an empty file to record to.
+
+    Raises:
+        OSError: it cannot be made, or something else is in it; says what to do.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(f"--record {path}: expected a regular file, as it is written to by offset")
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        if os.fstat(descriptor).st_size:
+            raise FileExistsError(
+                f"--record {path}: expected a new or empty file, and something is in this one;"
+                " name another, or remove it"
+            )
+    finally:
+        os.close(descriptor)
 
 
 _REVISION_DIGITS: Final = 8

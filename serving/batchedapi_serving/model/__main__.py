@@ -1,15 +1,36 @@
-"""Program of a model process; started by the supervisor, not by hand.
+"""Program of a model process: load, warm up, then serve on lanes and on the channel.
 
-Arguments: the runtime folder and this process's index.
+Started by the supervisor, not by hand. Arguments: the runtime folder and this process's index.
+
+Every connection is one to the dispatcher's Unix socket. When the web process is replaced the
+connections end and are made again; the model stays loaded.
 """
 
+import json
+import logging
 import os
 import sys
+import time
+from pathlib import Path
 
+from batchedapi_serving.errors import LoadError
+from batchedapi_serving.hardware import visible_gpus
 from batchedapi_serving.logs import configure_logging
-from batchedapi_serving.model.process import run_model
-from batchedapi_serving.processes import give_way_for_memory, kill_with_parent
+from batchedapi_serving.model.batch import BatchRunner
+from batchedapi_serving.model.loading import load_class, served_methods, start_predictor
+from batchedapi_serving.model.submit import ChannelSubmitter, LocalAnswers
+from batchedapi_serving.model.warmup import Timing, warm_up, warm_up_async
+from batchedapi_serving.model.worker import ChannelLoop, run_lanes
+from batchedapi_serving.predictor import Context, MethodSpec
+from batchedapi_serving.processes import (
+    LOADED_DESCRIPTOR,
+    freeze_heap,
+    give_way_for_memory,
+    kill_with_parent,
+)
 from batchedapi_serving.settings import ReplicaSettings
+
+log = logging.getLogger(__package__)
 
 
 def main(runtime: str, index: str) -> None:
@@ -21,6 +42,88 @@ def main(runtime: str, index: str) -> None:
     code = run_model(settings, int(index))
     sys.stdout.flush()
     os._exit(code)  # user code may have left threads that never end
+
+
+def run_model(settings: ReplicaSettings, worker_index: int) -> int:
+    """Serve batches until the supervisor ends this process.
+
+    Returns:
+        1: the predictor could not be started; the reason is in the failure file.
+    """
+    started = time.monotonic()
+    channel = ChannelLoop()
+    try:
+        runner, methods, timings = load(settings, worker_index, channel)
+    except LoadError as error:
+        failure = {"reason": error.reason, "message": str(error)}
+        settings.failure_path(worker_index).write_text(json.dumps(failure))
+        return 1
+    log.info("model loaded", extra={"seconds": round(time.monotonic() - started, 3)})
+    freeze_heap()
+    # the supervisor starts the next model process, and times the start of this one
+    descriptor = os.environ.pop(LOADED_DESCRIPTOR, None)
+    if descriptor is not None:
+        os.write(int(descriptor), b"\n")
+        os.close(int(descriptor))
+    hello = {
+        "worker_index": worker_index,
+        "pid": os.getpid(),
+        "methods": [method.to_json() for method in methods],
+        "warm_up": {name: [tuple(one) for one in found] for name, found in timings.items()},
+    }
+    if any(method.is_async for method in methods):
+        channel.serve(settings.lanes_path, runner, hello)
+    run_lanes(settings.lanes_path, runner, hello, settings.threads)
+    return 0
+
+
+def load(
+    settings: ReplicaSettings, worker_index: int, channel: ChannelLoop
+) -> tuple[BatchRunner, list[MethodSpec], dict[str, list[Timing]]]:
+    """Import, construct and warm up the predictor.
+
+    `channel` is started if there are async methods: they are warmed up on the loop they run on.
+
+    Returns:
+        What runs batches, its methods, and what the warm-up took of those with a latency target.
+
+    Raises:
+        LoadError: any of it failed; the message says why, and what to do.
+    """
+    predictor_class = load_class(settings.predictor_path, [Path(p) for p in settings.search])
+    methods = served_methods(predictor_class, settings)
+    submitter = ChannelSubmitter(channel, methods)
+    devices = tuple(f"cuda:{i}" for i in range(len(visible_gpus())))
+    context = Context(
+        name=settings.name,
+        worker_index=worker_index,
+        processes=settings.processes,
+        threads=settings.threads,
+        device=devices[0] if devices else "cpu",
+        devices=devices,
+        model_path=settings.model_path,
+        submitter=submitter,
+    )
+    predictor = start_predictor(predictor_class, settings.config, context)
+    runner = BatchRunner(predictor, methods)
+    if any(method.is_async for method in methods):
+        channel.start()
+    submitter.local = LocalAnswers(runner, methods, settings)
+    timings = {}
+    for method in methods:
+        size, sizes = method.max_batch_size, settings.warm_up_sizes
+        target = settings.of_method(method.name).batching.max_latency
+        clock = time.monotonic if target else None
+        if method.is_async:
+            found = channel.call(warm_up_async(runner, method, size, sizes, clock))
+        else:
+            found = warm_up(runner, method, size, sizes, clock)
+        if found.smallest is not None:
+            runner.probes[method.name] = found.smallest
+        if found.timings:
+            timings[method.name] = found.timings
+    submitter.local = None
+    return runner, methods, timings
 
 
 if __name__ == "__main__":

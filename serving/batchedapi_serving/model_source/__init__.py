@@ -1,6 +1,6 @@
 """Brings the model that `predictor.model.uri` names to this replica, before user code starts.
 
-    fetch    ── what a URI means, retries, the digest, the path that the predictor is told
+    __main__ ── what a URI means, retries, the digest, the path that the predictor is told
     download ── https and S3
 
 A process of its own runs it once per replica: `python -m batchedapi_serving.model_source RUNTIME`.

@@ -1,5 +1,6 @@
 """From a manifest and options to the settings of a replica."""
 
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,12 @@ from batchedapi_core.batching import (
 )
 from batchedapi_core.manifest import parse_api
 from batchedapi_serving.cli.documents import Documents
-from batchedapi_serving.cli.serve import ServeOptions, replica_settings, revision_of
+from batchedapi_serving.cli.serve import (
+    ServeOptions,
+    create_record,
+    replica_settings,
+    revision_of,
+)
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.overrides import Flags
 from batchedapi_serving.settings import BatchingSettings, MethodSettings, ReplicaSettings
@@ -340,3 +346,38 @@ def test_a_recording_counts_from_the_start_of_the_program(tmp_path: Path) -> Non
     assert settings.recording is not None
     assert str(Path.cwd() / "record.jsonl") == settings.recording.path
     assert before <= settings.recording.started <= time.monotonic()
+
+
+def test_what_is_in_a_file_is_not_written_over(tmp_path: Path) -> None:
+    """An hour of another recording, and one key too many in the shell's history."""
+    path = tmp_path / "record.jsonl"
+    path.write_text("{}\n")
+
+    with pytest.raises(FileExistsError, match=r"record.jsonl: expected a new or empty file"):
+        create_record(path)
+
+    assert "{}\n" == path.read_text()
+
+
+def test_a_pipe_is_no_file(tmp_path: Path) -> None:
+    """Opening one would wait for a reader, and so would every replica that is started so."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    with pytest.raises(OSError, match="pipe: expected a regular file"):
+        create_record(pipe)
+
+
+def test_an_empty_file_will_do(tmp_path: Path) -> None:
+    """A replica that could not start has left one."""
+    path = tmp_path / "record.jsonl"
+    create_record(path)
+    create_record(path)
+
+    assert b"" == path.read_bytes()
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """Before anything is served."""
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        create_record(tmp_path / "nowhere" / "record.jsonl")

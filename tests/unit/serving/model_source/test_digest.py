@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from batchedapi_serving.errors import LoadError
-from batchedapi_serving.model_source.fetch import check_digest, digest_of
+from batchedapi_serving.model_source.__main__ import check_digest, digest_of
 
 
 def test_a_files_digest_is_what_sha256sum_says(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.model_source import download
-from batchedapi_serving.model_source.fetch import WAITS, fetch_model
+from batchedapi_serving.model_source.__main__ import WAITS, fetch_model
 
 BODY = bytes(range(256)) * 8192  # 2 MiB: more than one read
 

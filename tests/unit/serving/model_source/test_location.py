@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from batchedapi_serving.model_source.__main__ import Here, Location, parse_location
 from batchedapi_serving.model_source.download import Bucket, DownloadFailedError, Web
-from batchedapi_serving.model_source.fetch import Here, Location, parse_location
 
 FOLDER = Path("/project")
 

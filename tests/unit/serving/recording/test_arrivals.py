@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from batchedapi_core.simulation import RecordedTrace
-from batchedapi_serving.recording.engine import ArrivalLog
-from batchedapi_serving.recording.file import RecordFile, UnwrittenError
+from batchedapi_serving.recording import ArrivalLog, RecordFile, UnwrittenError
 from batchedapi_serving.simulating.trace import parse_trace
 
 

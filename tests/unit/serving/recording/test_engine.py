@@ -10,8 +10,12 @@ import pytest
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import RequestHead, Wire
 from batchedapi_serving.errors import QueueFullError
-from batchedapi_serving.recording.engine import ArrivalLog, RecordingEngine, recording_engine
-from batchedapi_serving.recording.file import RecordFile
+from batchedapi_serving.recording import (
+    ArrivalLog,
+    RecordFile,
+    RecordingEngine,
+    recording_engine,
+)
 from batchedapi_serving.settings import RecordingSettings
 from dispatching import Asked, World
 

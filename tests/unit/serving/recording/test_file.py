@@ -2,14 +2,13 @@
 
 import contextlib
 import errno
-import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from batchedapi_serving.recording.file import RecordFile, UnwrittenError, create
+from batchedapi_serving.recording import RecordFile, UnwrittenError
 
 
 @contextlib.contextmanager
@@ -26,7 +25,6 @@ def full_at(size: int) -> Iterator[None]:
 def test_lines_come_one_after_the_other(tmp_path: Path) -> None:
     """Whoever opens the file again goes on where the last one stopped."""
     path = tmp_path / "record.jsonl"
-    create(path)
     first = RecordFile(path)
     first.append([b"1\n", b"2\n"])
     first.close()
@@ -72,38 +70,3 @@ def test_a_full_disk_leaves_whole_lines_and_a_count_of_the_others(tmp_path: Path
     assert errno.EFBIG == caught.value.__cause__.errno
     assert b"".join(lines[:3]) == held
     assert b"".join([*lines[:3], b"later\n"]) == path.read_bytes()
-
-
-def test_what_is_in_a_file_is_not_written_over(tmp_path: Path) -> None:
-    """An hour of another recording, and one key too many in the shell's history."""
-    path = tmp_path / "record.jsonl"
-    path.write_text("{}\n")
-
-    with pytest.raises(FileExistsError, match=r"record.jsonl: expected a new or empty file"):
-        create(path)
-
-    assert "{}\n" == path.read_text()
-
-
-def test_a_pipe_is_no_file(tmp_path: Path) -> None:
-    """Opening one would wait for a reader, and so would every replica that is started so."""
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-
-    with pytest.raises(OSError, match="pipe: expected a regular file"):
-        create(pipe)
-
-
-def test_an_empty_file_will_do(tmp_path: Path) -> None:
-    """A replica that could not start has left one."""
-    path = tmp_path / "record.jsonl"
-    create(path)
-    create(path)
-
-    assert b"" == path.read_bytes()
-
-
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    """Before anything is served."""
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        create(tmp_path / "nowhere" / "record.jsonl")

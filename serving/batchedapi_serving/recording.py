@@ -1,8 +1,18 @@
-"""Records the arrivals that come by a replica's queue; a thread writes them."""
+"""Records when requests arrive, for `batchedapi simulate`: `batchedapi serve --record FILE`.
 
+    engine.submit -> RecordingEngine -> ArrivalLog (bounded, in memory) -> its thread -> RecordFile
+
+One JSON object a line: {"t": seconds since the recording began, "rows", "shape", "method"}, of
+every request that asked for service, refused or not. What is in a request is never written. The web
+process with the queue writes for all of them, as all requests come to it; without `--record` its
+engine is the dispatcher itself.
+"""
+
+import contextlib
 import functools
 import json
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -14,7 +24,6 @@ from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import DecodedRequest
 from batchedapi_serving.dispatch.engine import Caller, Engine, RequestHandle, ServedMethod
 from batchedapi_serving.predictor import MethodSpec
-from batchedapi_serving.recording.file import RecordFile, UnwrittenError
 from batchedapi_serving.settings import RecordingSettings
 
 # Arrivals on their way from the event loop to the file, which may be slow, full or gone.
@@ -33,12 +42,14 @@ STOP_SECONDS: Final = 2.0
 _LINES_AT_ONCE: Final = 256
 """A third of a millisecond of the GIL."""
 _KEYS: Final = 1024
+_LOOK_BACK: Final = 65536
+"""Bytes in which the end of the last line is looked for; a line of ours has some hundred."""
 MIXED: Final = "mixed"
 """Shape of a request whose rows have several."""
 
 
 class Lines(Protocol):
-    """Where lines go; see file.RecordFile."""
+    """Where lines go; see RecordFile."""
 
     def append(self, lines: list[bytes]) -> None:
         """Write them.
@@ -133,6 +144,54 @@ class ArrivalLog:
 @functools.lru_cache(_KEYS)
 def _text(key: Hashable) -> str:
     return json.dumps(key)
+
+
+class RecordFile:
+    """A file that has whole lines only, whatever happens while they are written; one writer."""
+
+    def __init__(self, path: Path) -> None:
+        """Go on behind the last whole line.
+
+        A writer that was killed may have left part of another.
+
+        Raises:
+            OSError: the file cannot be opened, nor made.
+        """
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        size = os.fstat(self._descriptor).st_size
+        start = max(0, size - _LOOK_BACK)
+        self._end = start + os.pread(self._descriptor, size - start, start).rfind(b"\n") + 1
+        os.ftruncate(self._descriptor, self._end)
+
+    def append(self, lines: list[bytes]) -> None:
+        """Write lines, each with its newline.
+
+        Raises:
+            UnwrittenError: the disk is full, or gone; the lines before are in the file.
+        """
+        data, done = b"".join(lines), 0
+        try:
+            while done < len(data):
+                done += os.pwrite(self._descriptor, data[done:], self._end + done)
+        except OSError as error:
+            whole = data.rfind(b"\n", 0, done) + 1
+            self._end += whole
+            with contextlib.suppress(OSError):  # a part that stays is written over by the next line
+                os.ftruncate(self._descriptor, self._end)
+            raise UnwrittenError(len(lines) - data.count(b"\n", 0, whole), error) from error
+        self._end += done
+
+    def close(self) -> None:
+        """Twice is an error."""
+        os.close(self._descriptor)
+
+
+class UnwrittenError(Exception):
+    """Some lines are not in the file."""
+
+    def __init__(self, lines: int, reason: OSError) -> None:
+        super().__init__(f"{lines} lines were not written: {reason}")
+        self.lines = lines
 
 
 # The engine of a replica that records: the dispatcher's, and a note of everybody who comes to it.
