@@ -333,13 +333,9 @@ class _Stop:
             longer = min(longer, settings.timeout / 2)
         last = loop.time() + settings.drain_delay + longer
         loop.call_later(settings.drain_delay, self._stop_when_quiet, last)
-        if settings.timeout is not None:
-            loop.call_later(settings.drain_delay + settings.timeout, self._abandon)
-
-    def _abandon(self) -> None:
-        """Nobody is to wait longer, neither in the queue nor before it."""
-        self._backend.abandon()
-        self._frontend.large.abandon()
+        if settings.timeout is not None:  # who still waits then, in the queue or before it, is told
+            for abandon in (self._backend.abandon, self._frontend.large.abandon):
+                loop.call_later(settings.drain_delay + settings.timeout, abandon)
 
     def _stop_when_quiet(self, last: float) -> None:
         """Look again until nobody has connected for a while; `last` is on the loop's clock."""

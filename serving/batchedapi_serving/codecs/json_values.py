@@ -32,7 +32,16 @@ def parse_json(body: bytes) -> Any:
         TooLargeError: more values than there may be; nothing was built for them.
     """
     if len(body) > contract.MAX_CONTAINERS:  # fewer bytes hold no more than that of anything
-        _check_counts(body)
+        # Separators and brackets bound values from above, before anything is built; only where that
+        # bound is too high those inside of texts are told from the others.
+        separators = body.count(b",") + body.count(b":")
+        containers = body.count(b"[") + body.count(b"{")
+        if separators + containers > contract.MAX_VALUES or containers > contract.MAX_CONTAINERS:
+            counts = _outside_texts(body)
+            containers = int(counts[ord("[")] + counts[ord("{")])
+            separators = int(counts[ord(",")] + counts[ord(":")])
+        check_container_count(containers)
+        check_value_count(separators + containers, "body")
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -48,22 +57,6 @@ def parse_json(body: bytes) -> Any:
     if nested and body.count(b"[") + body.count(b"{") > contract.MAX_NESTING:
         check_depth(value)
     return value
-
-
-def _check_counts(body: bytes) -> None:
-    """Bound how much a JSON text is taken apart into, before anything is built.
-
-    Separators and brackets bound values from above; only where that bound is too high those inside
-    of texts are told from the others.
-    """
-    separators = body.count(b",") + body.count(b":")
-    containers = body.count(b"[") + body.count(b"{")
-    if separators + containers > contract.MAX_VALUES or containers > contract.MAX_CONTAINERS:
-        counts = _outside_texts(body)
-        containers = int(counts[ord("[")] + counts[ord("{")])
-        separators = int(counts[ord(",")] + counts[ord(":")])
-    check_container_count(containers)
-    check_value_count(separators + containers, "body")
 
 
 def _outside_texts(body: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -13,7 +13,7 @@ that followed the values would differ from request to request, and from what met
 import contextlib
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -170,28 +170,24 @@ def encode_inputs(codec: Codec, inputs: Sequence[Input], head: Head) -> Encoded:
                 f"{tensor.place}.shape: expected {rows} rows as in inputs[0], got {tensor.shape[0]}"
             )
     if codec.method.inputs:
-        return codec.from_arrays(_named_arrays(codec.method, inputs), "inputs")
+        arrays = {}
+        for tensor in inputs:
+            if not isinstance(tensor.elements, np.ndarray):
+                declared = ", ".join(sorted({t.dtype for t in codec.method.inputs.values()}))
+                raise InvalidInputError(
+                    f"{tensor.place}.datatype: expected {declared} as declared, got {BYTES}"
+                )
+            arrays[tensor.name] = tensor.elements.reshape(tensor.shape)
+        if codec.method.single_input and len(inputs) == 1:
+            # The predictor has given no name, so none is wrong.
+            arrays = {SINGLE_INPUT: arrays[inputs[0].name]}
+        return codec.from_arrays(arrays, "inputs")
     # JSON items: of one tensor its rows, of several an object of each row's.
     columns = {tensor.name: _rows(tensor) for tensor in inputs}
     if len(columns) == 1:
         return codec.from_rows(columns[inputs[0].name], "inputs", head)
     items = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     return codec.from_rows(items, "inputs", head)
-
-
-def _named_arrays(method: MethodSpec, inputs: Sequence[Input]) -> Mapping[str, Array]:
-    arrays = {}
-    for tensor in inputs:
-        if not isinstance(tensor.elements, np.ndarray):
-            declared = ", ".join(sorted({t.dtype for t in method.inputs.values()}))
-            raise InvalidInputError(
-                f"{tensor.place}.datatype: expected {declared} as declared, got {BYTES}"
-            )
-        arrays[tensor.name] = tensor.elements.reshape(tensor.shape)
-    if method.single_input and len(inputs) == 1:
-        # The predictor has given no name, so none is wrong.
-        return {SINGLE_INPUT: arrays[inputs[0].name]}
-    return arrays
 
 
 def _rows(tensor: Input) -> Sequence[Any]:

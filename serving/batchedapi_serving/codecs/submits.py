@@ -33,8 +33,13 @@ def rows_frame(spec: MethodSpec, rows: Any) -> tuple[Meta, Sequence[bytes]]:
     """
     meta: Meta = {"method": spec.name}
     try:
-        arrays = _arrays(spec, rows)
-        if arrays is None:
+        name = next(iter(spec.inputs), SINGLE_INPUT)
+        fixed = spec.single_input and not spec.inputs[name].variable
+        if isinstance(rows, Mapping):
+            named = rows
+        elif fixed or (hasattr(rows, "__array__") and not isinstance(rows, list | tuple)):
+            named = {name: rows}
+        else:  # better sent as JSON items
             items = list(rows)
             text = orjson.dumps(items, default=_plain, option=_WRITE)
             if b"null" in text:  # which is what NaN and Infinity are written as
@@ -42,6 +47,7 @@ def rows_frame(spec: MethodSpec, rows: Any) -> tuple[Meta, Sequence[bytes]]:
                 spelled = _spelled(items, allowed=allowed)
                 text = orjson.dumps(spelled, default=_plain, option=_WRITE)
             return meta, (text,)
+        arrays = {name: _array(spec, name, value) for name, value in named.items()}
     except (TypeError, ValueError) as error:
         raise SubmitError(
             422, f"rows: expected what {spec.name!r} takes, got {type(rows).__name__}: {error}"
@@ -93,17 +99,6 @@ def answered_rows(spec: MethodSpec, meta: Meta, payload: bytes) -> Any:
     # Copies, because these are read-only.
     copies = {name: array.copy() for name, array in arrays.items()}
     return next(iter(copies.values())) if spec.single_output else copies
-
-
-def _arrays(spec: MethodSpec, rows: Any) -> Mapping[str, Array] | None:
-    """Named arrays; None if the rows are better sent as JSON items."""
-    if isinstance(rows, Mapping):
-        return {name: _array(spec, name, value) for name, value in rows.items()}
-    name = next(iter(spec.inputs), SINGLE_INPUT)
-    fixed = spec.single_input and not spec.inputs[name].variable
-    if fixed or (hasattr(rows, "__array__") and not isinstance(rows, list | tuple)):
-        return {name: _array(spec, name, rows)}
-    return None
 
 
 def _array(spec: MethodSpec, name: str, value: Any) -> Array:

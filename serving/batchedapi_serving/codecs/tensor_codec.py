@@ -171,7 +171,13 @@ class RowPacker:
         Raises:
             InvalidInputError: shape, type or range is not the tensor's.
         """
-        numbers = row if self._flat else self._flattened(row, place)
+        numbers = row
+        if not self._flat:
+            numbers = [row]
+            for length in self._shape:
+                if not all(type(part) is list and len(part) == length for part in numbers):
+                    raise self._wrong_shape(row, place)
+                numbers = list(itertools.chain.from_iterable(numbers))
         if type(numbers) is not list:
             raise self._wrong_shape(row, place)
         is_bool = self._is_bool
@@ -186,14 +192,6 @@ class RowPacker:
                 with contextlib.suppress(*_REFUSED):
                     return self._pack(*read_non_finite(numbers))
             raise self._culprit(numbers, place) from error
-
-    def _flattened(self, row: Any, place: str) -> list[Any]:
-        level = [row]
-        for length in self._shape:
-            if not all(type(part) is list and len(part) == length for part in level):
-                raise self._wrong_shape(row, place)
-            level = list(itertools.chain.from_iterable(level))
-        return level
 
     def _wrong_shape(self, row: Any, place: str) -> InvalidInputError:
         return wrong_shape(row, self._tensor, place)
@@ -219,24 +217,16 @@ class RowPacker:
 
 
 def wrong_shape(row: Any, tensor: Tensor, place: str) -> InvalidInputError:
-    """The error for a row whose shape is not the tensor's."""
-    return InvalidInputError(
-        f"{place}: expected {tensor.dtype} of shape {list(tensor.shape)}, got {_shape_of(row)}"
-    )
-
-
-def _shape_of(value: Any) -> str:
-    """A shape as far as it is regular, in words for an error."""
-    if type(value) is not list:
-        return brief(value)
-    shape = []
-    while type(value) is list:
+    """The error for a row whose shape is not the tensor's; names it as far as it is regular."""
+    shape: list[int] = []
+    value, ragged = row, False
+    while type(value) is list and not ragged:
         shape.append(len(value))
-        if not value or not all(
-            type(part) is list and type(value[0]) is list and len(part) == len(value[0])
-            for part in value
-        ):
-            ragged = any(type(part) is list for part in value)
-            return f"shape {shape}" + (" with parts of different lengths" if ragged else "")
-        value = value[0]
-    return f"shape {shape}"
+        lengths = {len(part) if type(part) is list else None for part in value}
+        ragged = len(lengths) > 1
+        value = value[0] if value else None
+    got = f"shape {shape}" if shape else brief(row)
+    return InvalidInputError(
+        f"{place}: expected {tensor.dtype} of shape {list(tensor.shape)}, got {got}"
+        + (" with parts of different lengths" if ragged else "")
+    )

@@ -90,32 +90,24 @@ class ModelChannel:
     ) -> None:
         """See Runner."""
         self._next += 1
-        self._calls[self._next] = _Call(batch, done, self._awaited_by(batch))
-        self._say({**meta, "call": self._next}, payload)
-        if self._sweeper is None:
-            self._sweep_later()
-
-    def _awaited_by(self, batch: Batch) -> tuple[str, ...]:
-        """Methods that wait for some row of a batch."""
-        chain: dict[str, None] = {}
+        chain: dict[str, None] = {}  # methods that wait for some row of the batch
         for request in batch.requests:
             caller = self._owner.caller_of(request)
             if isinstance(caller, Submitted):
                 chain |= dict.fromkeys(caller.chain)
-        return tuple(chain)
+        self._calls[self._next] = _Call(batch, done, tuple(chain))
+        self._say({**meta, "call": self._next}, payload)
+        if self._sweeper is None:
+            self._sweep()
 
-    def _sweep_later(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._sweeper = loop.call_later(_SWEEP_SECONDS, self._cancel_unwanted)
-
-    def _cancel_unwanted(self) -> None:
-        self._sweeper = None
+    def _sweep(self) -> None:
+        """Cancel calls that nobody waits for, now and again as long as there are calls."""
         for number, call in self._calls.items():
             if not call.cancelled and not call.wanted:
                 call.cancelled = True
                 self._say({"cancel": number})
-        if self._calls:
-            self._sweep_later()
+        loop = asyncio.get_running_loop()
+        self._sweeper = loop.call_later(_SWEEP_SECONDS, self._sweep) if self._calls else None
 
     def received(self, meta: Meta, payload: bytes) -> None:
         """See Channel."""

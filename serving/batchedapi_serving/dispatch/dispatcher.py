@@ -227,22 +227,22 @@ class Dispatcher(MethodTable[MethodQueue]):
         pid = hello["pid"]
         self._oom.started(pid)
         if not self._served:
-            self._open_queues(hello)
+            specs = [MethodSpec.from_json(value) for value in hello["methods"]]
+            self._default = default_method(specs)
+            for index, spec in enumerate(specs):
+                self._served[spec.name] = self._open_queue(index, spec)
+            self._recorder.ready()
+            self._supervision.ready(specs, self._default)
         if pid not in self._channels and pid not in self._lanes:
             for name, timings in hello.get("warm_up", {}).items():
                 self._served[name].warmed_up(timings)
 
-    def _open_queues(self, hello: Meta) -> None:
-        specs = [MethodSpec.from_json(value) for value in hello["methods"]]
-        self._default = default_method(specs)
-        for index, spec in enumerate(specs):
-            self._served[spec.name] = self._open_queue(index, spec)
-        self._recorder.ready()
-        self._supervision.ready(specs, self._default)
-
     def _open_queue(self, index: int, spec: MethodSpec) -> MethodQueue:
-        settings = self._settings
-        executor = self._call_executor(spec) if spec.is_async else self._sync
+        settings, executor = self._settings, self._sync
+        if spec.is_async:
+            executor = self._new_executor(sends_ahead=False)
+            at_once = settings.threads if spec.batched else settings.max_concurrency
+            self._calls.append((executor, at_once))
         queue = MethodQueue(spec, settings, self._recorder.method(index), executor)
         queue.batcher.draining = self._draining
         queue.recorder.sized(queue.batcher.policy.max_batch_size)
@@ -273,13 +273,6 @@ class Dispatcher(MethodTable[MethodQueue]):
                 },
             )
         return queue
-
-    def _call_executor(self, spec: MethodSpec) -> Executor:
-        settings = self._settings
-        at_once = settings.threads if spec.batched else settings.max_concurrency
-        executor = self._new_executor(sends_ahead=False)
-        self._calls.append((executor, at_once))
-        return executor
 
     def _new_executor(self, *, sends_ahead: bool = True) -> Executor:
         return Executor(

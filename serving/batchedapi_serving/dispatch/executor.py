@@ -42,7 +42,7 @@ from batchedapi_serving.errors import LateError, PredictorError, QueueFullError,
 from batchedapi_serving.ipc.frames import Meta
 from batchedapi_serving.metrics.recorder import MethodRecorder
 from batchedapi_serving.predictor import MethodSpec
-from batchedapi_serving.settings import BatchingSettings, ReplicaSettings
+from batchedapi_serving.settings import ReplicaSettings
 
 log = logging.getLogger(__name__)
 OUT_OF_MEMORY: Final = (
@@ -109,19 +109,27 @@ class MethodQueue:
         recorder: MethodRecorder,
         executor: "Executor",
     ) -> None:
-        own = settings.of_method(spec.name)
+        own, size = settings.of_method(spec.name), spec.max_batch_size
         self.spec = spec
         self.name: Final = spec.name
         self.codec: Codec = codec_for(spec, own, settings.name, settings.receipts)
         self.recorder = recorder
         self.executor = executor
         self.scheduler = executor.scheduler
-        rows = own.batching.size_unit is SizeUnit.ROWS
-        self.method = self.scheduler.add_method(
-            spec.name, _policy(spec, own.batching), counts_rows=rows
+        batching = own.batching
+        target = batching.max_latency
+        policy = BatchPolicy(
+            max_batch_size=size,
+            batch_interval=batching.batch_interval,
+            strategy=batching.strategy,
+            latency_target=target,
+            # A method that declares less than others leaves out what it cannot reach.
+            preferred_sizes=tuple(n for n in batching.preferred_batch_sizes if n <= size),
+            queue_order=batching.queue_order,
         )
+        rows = batching.size_unit is SizeUnit.ROWS
+        self.method = self.scheduler.add_method(spec.name, policy, counts_rows=rows)
         self.batcher = self.method.batcher
-        target = own.batching.max_latency
         self.admission = Admission(target) if target else None
         """Who is refused for `maxLatency`; None: nobody."""
 
@@ -162,19 +170,6 @@ class MethodQueue:
             max_batch_size=min(effective.max_batch_size, self.method.memory.limit_of(None)),
             batch_interval=effective.batch_interval,
         )
-
-
-def _policy(spec: MethodSpec, batching: BatchingSettings) -> BatchPolicy:
-    size = spec.max_batch_size
-    return BatchPolicy(
-        max_batch_size=size,
-        batch_interval=batching.batch_interval,
-        strategy=batching.strategy,
-        latency_target=batching.max_latency,
-        # A method that declares less than others leaves out what it cannot reach.
-        preferred_sizes=tuple(n for n in batching.preferred_batch_sizes if n <= size),
-        queue_order=batching.queue_order,
-    )
 
 
 class Executor:
@@ -261,7 +256,19 @@ class Executor:
         if self._receipts is not None:
             batch.number = self._receipts.number()
         if self._logs_batches:
-            self._log_start(batch, now)
+            policy = self.queues[batch.method].batcher.policy
+            log.debug(
+                "batch start: %g/%g, %d/%d",  # waited / interval in seconds, size / most
+                round(now - batch.requests[0].arrived, 3),
+                policy.batch_interval,
+                batch.size,
+                policy.max_batch_size,
+                extra={
+                    "method": batch.method,
+                    "reason": batch.reason,
+                    "requests": len(batch.requests),
+                },
+            )
         first_time = batch.reason != RETRY  # a second wait would hold the first execution
         waits = [now - request.arrived for request in batch.requests] if first_time else ()
         self.queues[batch.method].recorder.dispatched(batch.reason, waits)
@@ -371,22 +378,6 @@ class Executor:
             del self._runners[lane]
 
     # ------------------------------------------------------------ the log
-
-    def _log_start(self, batch: Batch, now: float) -> None:
-        """`batch start: 2.001/2, 1/64`: waited / interval in seconds, size / most."""
-        policy = self.queues[batch.method].batcher.policy
-        log.debug(
-            "batch start: %g/%g, %d/%d",
-            round(now - batch.requests[0].arrived, 3),
-            policy.batch_interval,
-            batch.size,
-            policy.max_batch_size,
-            extra={
-                "method": batch.method,
-                "reason": batch.reason,
-                "requests": len(batch.requests),
-            },
-        )
 
     @staticmethod
     def _log_limit(batch: Batch, verdict: Verdict) -> None:

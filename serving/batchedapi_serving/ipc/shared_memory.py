@@ -84,8 +84,15 @@ class Region:
 
     def write(self, buffers: Sequence[Payload], length: int) -> bool:
         """Put `buffers`, `length` bytes in all, at the start; False if there is no room."""
-        if length > self._length and not self._grow(length):
-            return False
+        if length > self._length:
+            size = -(-length // _STEP) * _STEP
+            if size > LARGEST or self.descriptor < 0:
+                return False
+            try:
+                os.posix_fallocate(self.descriptor, 0, size)
+                self._remap(size)
+            except OSError:  # no memory
+                return False
         if self._map is None:
             return False
         start = 0
@@ -113,17 +120,6 @@ class Region:
         if self._map is None:
             return memoryview(b"")
         return memoryview(self._map)[:length]
-
-    def _grow(self, length: int) -> bool:
-        size = -(-length // _STEP) * _STEP
-        if size > LARGEST or self.descriptor < 0:
-            return False
-        try:
-            os.posix_fallocate(self.descriptor, 0, size)
-            self._remap(size)
-        except OSError:  # no memory
-            return False
-        return True
 
     def _remap(self, size: int) -> None:
         # The old mapping is dropped, not closed: user code may still hold a view of it.

@@ -64,7 +64,12 @@ class MethodRecorder:
     def answered(self, code: int, seconds: float | None = None) -> None:
         """A request ended; `seconds` from its last byte to its answer."""
         memory = self._slots
-        memory[slots.CODE_SLOT.get(code) or _class_slot(code)] += 1.0
+        slot = slots.CODE_SLOT.get(code)
+        if (
+            slot is None
+        ):  # no series of its own (a redirect, an ItemError's): it counts with its class
+            slot = slots.CODE_SLOT[200 if code < 400 else 400 if code < 500 else 500]  # noqa: PLR2004 - HTTP's classes
+        memory[slot] += 1.0
         if seconds is not None:
             memory[slots.REQUEST_SECONDS + bisect_left(_EDGES, seconds)] += 1.0
             memory[slots.REQUEST_SECONDS + slots.LATENCY_SUM] += seconds
@@ -131,8 +136,3 @@ class Recorder:
     def answered(self, code: int) -> None:
         """A request ended that came to no method."""
         self._methods[0].answered(code)
-
-
-def _class_slot(code: int) -> int:
-    """Where a code without a series counts (a redirect, an ItemError's own): with its class."""
-    return slots.CODE_SLOT[200 if code < 400 else 400 if code < 500 else 500]  # noqa: PLR2004 - HTTP's classes

@@ -16,7 +16,6 @@ from batchedapi_serving.predictor import MethodSpec, Tensor
 from batchedapi_serving.web.frontend import Frontend
 from batchedapi_serving.web.routes import (
     METADATA_PATHS,
-    Route,
     models,
     prediction_routes,
     wire_of_path,
@@ -291,7 +290,20 @@ def _paths(frontend: Frontend) -> dict[str, Any]:
         if name is None and engine.methods:
             continue  # no default: the path answers 404
         method = None if name is None else engine.methods.get(name)
-        paths[path] = {"post": _prediction(method, route)}
+        request, answer = _bodies(method, route.wire)
+        errors = _errors(_PREDICTING, route.wire)
+        if method is None or not method.inputs:
+            errors["default"] = _error(_ANY_ITEM_STATUS, route.wire)
+        asked = "the default method" if route.method is None else f"`{route.method}`"
+        paths[path] = {
+            "post": {
+                "summary": f"Predict with {asked}",
+                "parameters": _REQUEST_HEADERS,
+                "requestBody": {"required": True, "content": request},
+                "responses": {"200": {"description": "The answer.", "content": answer}, **errors},
+                "tags": [_TAGS[route.wire]],
+            }
+        }
     served = [model.name for model in models(frontend.settings.name, engine.methods)]
     for template in METADATA_PATHS:
         for model in served if "{model}" in template else [""]:
@@ -309,21 +321,6 @@ def _paths(frontend: Frontend) -> dict[str, Any]:
                 "tags": ["metadata"],
             }
     return paths
-
-
-def _prediction(method: MethodSpec | None, route: Route) -> dict[str, Any]:
-    request, answer = _bodies(method, route.wire)
-    name = "the default method" if route.method is None else f"`{route.method}`"
-    errors = _errors(_PREDICTING, route.wire)
-    if method is None or not method.inputs:
-        errors["default"] = _error(_ANY_ITEM_STATUS, route.wire)
-    return {
-        "summary": f"Predict with {name}",
-        "parameters": _REQUEST_HEADERS,
-        "requestBody": {"required": True, "content": request},
-        "responses": {"200": {"description": "The answer.", "content": answer}, **errors},
-        "tags": [_TAGS[route.wire]],
-    }
 
 
 def _errors(descriptions: dict[int, str], wire: Wire) -> dict[str, Any]:

@@ -205,7 +205,16 @@ class RequestParser:
         try:
             rest = self._fed(data)
             while rest is not None:
-                self._fed(self._without_upgrade())
+                # The head once more, for a new parser, without the wish for another protocol: RFC
+                # 9110 lets a server ignore it. The old parser cannot: it takes what follows for the
+                # other protocol, and a body for a second request.
+                method, version = self._parser.get_method(), self._parser.get_http_version()
+                headers = (b"%b: %b\r\n" % pair for pair in self._headers if pair[0] != b"upgrade")
+                target = (method, self.target, version.encode())
+                head = b"%b %b HTTP/%b\r\n%b\r\n" % (*target, b"".join(headers))
+                self._upgrades = False
+                self._parser = httptools.HttpRequestParser(self)
+                self._fed(head)
                 rest = self._fed(rest)
         except httptools.HttpParserCallbackError as error:
             cause = error.__context__
@@ -223,19 +232,6 @@ class RequestParser:
         except httptools.HttpParserUpgrade as upgrade:
             return memoryview(data)[upgrade.args[0] :]
         return None
-
-    def _without_upgrade(self) -> bytes:
-        """The head once more, for a new parser, without the wish for another protocol.
-
-        RFC 9110 lets a server ignore it. The old parser cannot: it takes what follows for the
-        other protocol, and a body for a second request.
-        """
-        method, version = self._parser.get_method(), self._parser.get_http_version().encode()
-        headers = (b"%b: %b\r\n" % pair for pair in self._headers if pair[0] != b"upgrade")
-        head = b"%b %b HTTP/%b\r\n%b\r\n" % (method, self.target, version, b"".join(headers))
-        self._upgrades = False
-        self._parser = httptools.HttpRequestParser(self)
-        return head
 
     def request_id(self) -> str | None:
         """What the client calls the request that has begun, as far as it has come."""
@@ -305,7 +301,12 @@ class RequestParser:
             return
         self._read_head()
         if not self.target.startswith(b"/"):
-            self.target = _origin_form(self.target)
+            # Path and query of a target that names the server too, as a request to a proxy does.
+            scheme, separator, rest = self.target.partition(b"://")
+            if separator and scheme.lower() in (b"http", b"https"):
+                end = len(rest) if b"?" not in rest else rest.index(b"?")
+                slash = rest.find(b"/", 0, end)
+                self.target = rest[slash:] if slash >= 0 else b"/" + rest[end:]
 
     def _read_head(self) -> None:
         limits = self._limits
@@ -399,13 +400,3 @@ class RequestParser:
         return TooLargeError(
             f"body: expected at most {self._limits.body} bytes (overload.maxBodySize), got more"
         )
-
-
-def _origin_form(target: bytes) -> bytes:
-    """Path and query of a target that names the server too, as a request to a proxy does."""
-    scheme, separator, rest = target.partition(b"://")
-    if not separator or scheme.lower() not in (b"http", b"https"):
-        return target
-    end = len(rest) if b"?" not in rest else rest.index(b"?")
-    slash = rest.find(b"/", 0, end)
-    return rest[slash:] if slash >= 0 else b"/" + rest[end:]

@@ -82,11 +82,8 @@ async def drain_backlog(listener: socket.socket) -> None:
     rounds = _ROUNDS
     while rounds > 0 and loop.time() < end:
         await asyncio.sleep(0)  # the loop accepts one each time round
-        rounds = _ROUNDS if _backlog(listener) > 0 else rounds - 1
-
-
-def _backlog(listener: socket.socket) -> int:
-    with contextlib.suppress(OSError):  # a socket of another kind
-        known = listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BACKLOG_AT + 4)
-        return int(struct.unpack_from("I", known, _BACKLOG_AT)[0])
-    return 0
+        waiting = 0
+        with contextlib.suppress(OSError):  # a socket of another kind
+            known = listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BACKLOG_AT + 4)
+            (waiting,) = struct.unpack_from("I", known, _BACKLOG_AT)
+        rounds = _ROUNDS if waiting > 0 else rounds - 1
