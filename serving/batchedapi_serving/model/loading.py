@@ -86,22 +86,18 @@ def start_predictor(predictor_class: type, config: dict[str, Any], context: Cont
     except Exception as error:  # user code: anything may be raised
         log.error("predictor init failed", extra={"traceback": traceback.format_exc()})  # noqa: TRY400 - one event with facts
         file = getattr(sys.modules.get(predictor_class.__module__), "__file__", None)
-        folder = Path(file or os.devnull).parent
+        folder, remedy = Path(file or os.devnull).parent, ""
+        try:
+            inspect.signature(predictor_class).bind("config", "context")
+        except TypeError:
+            remedy = "; write def __init__(self, config, context)"
+        except ValueError:  # written in C
+            pass
         raise LoadError(
             "InitFailed",
             f"{predictor_class.__name__}(config, context) raised {_last_line(error)}"
-            f"{_place(error, [folder])}{_signature_remedy(predictor_class)}",
+            f"{_place(error, [folder])}{remedy}",
         ) from error
-
-
-def _signature_remedy(predictor_class: type) -> str:
-    try:
-        inspect.signature(predictor_class).bind("config", "context")
-    except TypeError:
-        return "; write def __init__(self, config, context)"
-    except ValueError:  # written in C
-        pass
-    return ""
 
 
 def _place(error: Exception, folders: Sequence[Path]) -> str:
@@ -165,7 +161,19 @@ def served_methods(predictor_class: type, settings: ReplicaSettings) -> list[Met
 
 def _effective(predictor_class: type, spec: MethodSpec, settings: MethodSettings) -> MethodSpec:
     """The method as the manifest wants it."""
-    spec = _with_batching(predictor_class, spec, settings)
+    declared = spec.batched and is_batchable(predictor_class, spec.name)
+    batching = declared if settings.batched is None else settings.batched
+    if batching and not spec.batched and is_declared(predictor_class, spec.name):
+        raise _failed(
+            predictor_class,
+            spec.name,
+            "is marked @endpoint, which takes one request at a time, but the manifest says"
+            " batched: true; mark it with @batched, or leave batched out",
+        )
+    size = settings.batching.max_batch_size or spec.max_batch_size
+    spec = dataclasses.replace(
+        spec, batched=spec.batched or batching, max_batch_size=size if batching else 1
+    )
     if settings.batch_dim is not None:
         if not spec.batched:
             raise _failed(
@@ -186,24 +194,6 @@ def _effective(predictor_class: type, spec: MethodSpec, settings: MethodSettings
             " write a length into the Tensor, or choose shapePolicy Bucket or Pad",
         )
     return spec
-
-
-def _with_batching(predictor_class: type, spec: MethodSpec, settings: MethodSettings) -> MethodSpec:
-    declared = spec.batched and is_batchable(predictor_class, spec.name)
-    batching = declared if settings.batched is None else settings.batched
-    size = settings.batching.max_batch_size
-    if not batching:
-        return dataclasses.replace(spec, max_batch_size=1)
-    if not spec.batched:
-        if is_declared(predictor_class, spec.name):
-            raise _failed(
-                predictor_class,
-                spec.name,
-                "is marked @endpoint, which takes one request at a time, but the manifest says"
-                " batched: true; mark it with @batched, or leave batched out",
-            )
-        spec = dataclasses.replace(spec, batched=True)
-    return dataclasses.replace(spec, max_batch_size=size or spec.max_batch_size)
 
 
 def _check_all(predictor_class: type, specs: Sequence[MethodSpec]) -> None:

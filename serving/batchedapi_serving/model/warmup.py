@@ -9,7 +9,7 @@ import numpy as np
 
 from batchedapi_core import contract
 from batchedapi_core.batching import ShapePolicy
-from batchedapi_serving.codecs import Codec, Encoded, codec_of_shapes
+from batchedapi_serving.codecs import codec_of_shapes
 from batchedapi_serving.errors import ClientError, LoadError
 from batchedapi_serving.ipc.frames import Meta
 from batchedapi_serving.model.batch import BatchRunner
@@ -103,8 +103,22 @@ def _batches(
     if not method.batched or sizes == ():
         return
     codec = codec_of_shapes(method, ShapePolicy.PAD)
-    row = _row(codec)
-    if row is None:
+    if method.example is not None:
+        try:
+            row = codec.from_row(method.example, "example")
+        except ClientError as error:
+            raise LoadError(
+                "WarmUpFailed", f"{method.name}: @batched(example=...) is no row of it: {error}"
+            ) from error
+    elif method.inputs:
+        zeros = {
+            name: np.zeros(
+                [1, *(1 if isinstance(n, str) else n for n in tensor.shape)], tensor.numpy_dtype
+            )
+            for name, tensor in method.inputs.items()
+        }
+        row = codec.from_arrays(zeros, "warm-up")
+    else:
         log.info(
             "no warm-up",
             extra={
@@ -119,26 +133,6 @@ def _batches(
         collated = codec.collate([row.payload] * rows)
         meta = {"method": method.name, "rows": rows, **collated.meta}
         yield meta, b"".join(collated.buffers), rows * cost
-
-
-def _row(codec: Codec) -> Encoded | None:
-    method = codec.method
-    if method.example is not None:
-        try:
-            return codec.from_row(method.example, "example")
-        except ClientError as error:
-            raise LoadError(
-                "WarmUpFailed", f"{method.name}: @batched(example=...) is no row of it: {error}"
-            ) from error
-    if not method.inputs:
-        return None
-    zeros = {
-        name: np.zeros(
-            [1, *(1 if isinstance(n, str) else n for n in tensor.shape)], tensor.numpy_dtype
-        )
-        for name, tensor in method.inputs.items()
-    }
-    return codec.from_arrays(zeros, "warm-up")
 
 
 def _check(method: MethodSpec, meta: Meta, answer: Meta) -> None:

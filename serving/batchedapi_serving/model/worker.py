@@ -9,6 +9,7 @@ program: what computes belongs into a sync method, which lanes run, and is await
 import asyncio
 import concurrent.futures
 import contextvars
+import functools
 import logging
 import os
 import socket
@@ -221,25 +222,21 @@ class _Connection(asyncio.Protocol):
     def _take(self, meta: Meta, payload: bytes) -> None:
         match meta:
             case {"call": int(call)}:
-                self._start(call, meta, payload)
+                context = contextvars.copy_context()
+                context.run(CURRENT_CALL.set, call)
+                coroutine = self._runner.run_async(meta, payload)
+                task = asyncio.get_running_loop().create_task(coroutine, context=context)
+                self._calls[call] = task
+                task.add_done_callback(functools.partial(self._finished, call))
             case {"cancel": int(call)}:
-                task = self._calls.get(call)
-                if task is not None:
-                    task.cancel()
+                if call in self._calls:
+                    self._calls[call].cancel()
             case {"submitted": int(number)}:
                 future = self._submits.pop(number, None)
                 if future is not None and not future.done():
                     future.set_result((meta, payload))
             case _:
                 raise BrokenFrameError(f"frame with {', '.join(meta)}")
-
-    def _start(self, call: int, meta: Meta, payload: bytes) -> None:
-        context = contextvars.copy_context()
-        context.run(CURRENT_CALL.set, call)
-        coroutine = self._runner.run_async(meta, payload)
-        task = asyncio.get_running_loop().create_task(coroutine, context=context)
-        self._calls[call] = task
-        task.add_done_callback(lambda done: self._finished(call, done))
 
     def _finished(self, call: int, task: asyncio.Task[tuple[Meta, Sequence[bytes]]]) -> None:
         """Send the result; cancelled or not, the dispatcher waits for one."""

@@ -124,9 +124,18 @@ def check(declared: Declared) -> None:
     except (TypeError, ValueError) as error:
         raise ValueError(f"batched: expected example to be a JSON value, got {error}") from error
     problem = batch_dim_problem(declared.batch_dim, inputs, outputs)
-    problem = problem or _size_of_problem(declared.size_of, inputs)
     if problem is not None:
         raise ValueError(f"batched: {problem}")
+    size_of = declared.size_of
+    if size_of is not None and size_of.measure is not Measure.BYTES and inputs:
+        measured = [name for tensor in inputs.values() for name in tensor.names]
+        measured += [name for name, tensor in inputs.items() if tensor.shape]
+        if size_of.of not in measured:
+            raise ValueError(
+                "batched: size_of: expected the name of a variable dimension, or of an input with"
+                f" dimensions ({', '.join(dict.fromkeys(measured)) or 'there is none'}), got"
+                f" {size_of.of!r}"
+            )
 
 
 def batch_dim_problem(
@@ -145,20 +154,6 @@ def batch_dim_problem(
                     f" {len(tensor.shape) + 1} dimensions, got {dim}"
                 )
     return None
-
-
-def _size_of_problem(size_of: SizeOf | None, inputs: Mapping[str, Tensor]) -> str | None:
-    if size_of is None or size_of.measure is Measure.BYTES or not inputs:
-        return None
-    dimensions = [name for tensor in inputs.values() for name in tensor.names]
-    vectors = [name for name, tensor in inputs.items() if tensor.shape]
-    if size_of.of in dimensions or size_of.of in vectors:
-        return None
-    names = ", ".join(dict.fromkeys(dimensions + vectors)) or "there is none"
-    return (
-        "size_of: expected the name of a variable dimension, or of an input with dimensions"
-        f" ({names}), got {size_of.of!r}"
-    )
 
 
 def named_tensors(tensors: Tensors | None, name: str, place: str) -> dict[str, Tensor]:
