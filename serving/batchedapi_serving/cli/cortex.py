@@ -37,16 +37,11 @@ def _seconds(value: Any) -> Any:
     return int(number) * units[unit] if unit in units and number.isdigit() else value
 
 
-def _grows(factor: Any) -> Any:
-    return _step(factor - 1) if type(factor) in {int, float} else factor
-
-
-def _shrinks(factor: Any) -> Any:
-    return _step(1 - factor) if type(factor) in {int, float} else factor
-
-
-def _step(share: float) -> list[dict[str, Any]]:
-    percent = max(1, round(100 * share))
+def _policies(factor: Any) -> Any:
+    """Of a factor above 1 by which replicas grow in one step, or below 1 by which they shrink."""
+    if type(factor) not in {int, float}:
+        return factor
+    percent = max(1, round(100 * abs(factor - 1)))
     return [{"type": "Percent", "value": percent, "periodSeconds": _STEP_SECONDS}]
 
 
@@ -82,8 +77,8 @@ _FIELDS: Final[Mapping[str, _Field]] = {
     "autoscaling.downscale_stabilization_period": _Field(
         f"{_DOWN}.stabilizationWindowSeconds", _seconds
     ),
-    "autoscaling.max_upscale_factor": _Field(f"{_UP}.policies", _grows),
-    "autoscaling.max_downscale_factor": _Field(f"{_DOWN}.policies", _shrinks),
+    "autoscaling.max_upscale_factor": _Field(f"{_UP}.policies", _policies),
+    "autoscaling.max_downscale_factor": _Field(f"{_DOWN}.policies", _policies),
     "autoscaling.upscale_tolerance": _Field(f"{_UP}.tolerance", _text),
     "autoscaling.downscale_tolerance": _Field(f"{_DOWN}.tolerance", _text),
     "networking.endpoint": _Field("spec.networking.endpoint"),

@@ -69,7 +69,7 @@ def load_documents(file: Path, name: str | None, unknown: UnknownFields) -> Docu
         DocumentError: not readable, not YAML, or not exactly one BatchedAPI to choose.
         ManifestError: the BatchedAPI is not valid.
     """
-    documents = _objects(_read(file, unknown), unknown)
+    documents = _objects(file, unknown)
     api = parse_api(_chosen(documents, name), unknown, lambda text: log.warning("%s", text))
     folder = file.resolve().parent
     source = api.spec.predictor.source
@@ -93,27 +93,24 @@ def load_documents(file: Path, name: str | None, unknown: UnknownFields) -> Docu
     return Documents(api, _files_of(config_map), folder)
 
 
-def _read(file: Path, unknown: UnknownFields) -> list[Any]:
+def _objects(file: Path, unknown: UnknownFields) -> list[Any]:
+    """Kubernetes objects, those of a List one by one.
+
+    Raises:
+        DocumentError: it cannot be read, or there is something else among them.
+    """
     try:
         text = file.read_text("utf-8")
         if unknown is UnknownFields.REFUSE:
-            return read_documents(text)
-        # What an operator wrote is read as it was written: y is a text there.
-        return [document for document in yaml.safe_load_all(text) if document is not None]
+            documents = read_documents(text)
+        else:  # what an operator wrote is read as it was written: y is a text there
+            documents = [one for one in yaml.safe_load_all(text) if one is not None]
     except OSError as error:
         raise DocumentError(f"expected a file to read, got: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise DocumentError(f"expected YAML, got an error: {error}") from error
     except RecursionError as error:
         raise DocumentError("expected YAML, got lists in lists without end") from error
-
-
-def _objects(documents: list[Any], unknown: UnknownFields) -> list[Any]:
-    """Kubernetes objects, those of a List one by one.
-
-    Raises:
-        DocumentError: there is something else among them.
-    """
     found: list[Any] = []
     for number, document in enumerate(documents, 1):
         is_object = (

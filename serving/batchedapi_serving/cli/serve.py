@@ -89,11 +89,33 @@ def serve(documents: Documents, options: ServeOptions) -> None:
     """
     if options.log_format is not None:
         os.environ[LOG_FORMAT] = options.log_format  # the other processes inherit it
+    base = f"http://{options.host}:{options.port}"
+    admin = f"http://{options.host}:{options.admin_port}"
+
+    def announce(example: Any) -> None:
+        if sys.stderr.isatty():
+            api = f"{base}{settings.endpoint}"
+            row = "..." if example is None else json.dumps(example)
+            click.echo(
+                f"\n  {settings.name} is ready:  {api}   (try it: {base}/docs)\n"
+                f"  metrics and health:  {admin}{contract.PATH_METRICS}\n\n"
+                f"  curl {api} -H 'content-type: application/json' -d '{row}'\n",
+                err=True,
+            )
+
     with _runtime_folder() as runtime:
         settings = replica_settings(documents, options, runtime)
         configure_logging(settings.log_level, "supervisor")
         settings.write()
-        asyncio.run(_supervise(documents, options, settings))
+        with (
+            _listen(options.host, options.port, "--port") as listener,
+            _listen(options.host, options.admin_port, "--admin-port") as admin_listener,
+        ):
+            environment = {each.name: each.value for each in documents.api.spec.predictor.env}
+            if options.record is not None:
+                create_record(options.record)
+            supervisor = Supervisor(settings, listener, admin_listener, environment, announce)
+            asyncio.run(supervisor.run())
 
 
 @contextlib.contextmanager
@@ -118,34 +140,6 @@ def reason_left() -> Iterator[None]:
         raise failure from error
 
 
-async def _supervise(
-    documents: Documents, options: ServeOptions, settings: ReplicaSettings
-) -> None:
-    def announce(example: Any) -> None:
-        if sys.stderr.isatty():
-            base = f"http://{options.host}:{options.port}"
-            admin = f"http://{options.host}:{options.admin_port}"
-            api = f"{base}{settings.endpoint}"
-            row = "..." if example is None else json.dumps(example)
-            click.echo(
-                f"\n  {settings.name} is ready:  {api}   (try it: {base}/docs)\n"
-                f"  metrics and health:  {admin}{contract.PATH_METRICS}\n\n"
-                f"  curl {api} -H 'content-type: application/json' -d '{row}'\n",
-                err=True,
-            )
-
-    with (
-        _listen(options.host, options.port, "--port") as listener,
-        _listen(options.host, options.admin_port, "--admin-port") as admin_listener,
-    ):
-        environment = {
-            variable.name: variable.value for variable in documents.api.spec.predictor.env
-        }
-        if options.record is not None:
-            create_record(options.record)
-        await Supervisor(settings, listener, admin_listener, environment, announce).run()
-
-
 def replica_settings(documents: Documents, options: ServeOptions, runtime: Path) -> ReplicaSettings:
     """Effective settings; writes the source files of a ConfigMap into `runtime`.
 
@@ -158,6 +152,10 @@ def replica_settings(documents: Documents, options: ServeOptions, runtime: Path)
     predictor, batching, overload = spec.predictor, spec.server_side_batching, spec.overload
     model, processes = predictor.model, predictor.processes_per_replica
     startup, warm_up = predictor.startup_timeout, predictor.warmup
+    grpc_port = contract.GRPC_PORT if spec.networking.grpc else None
+    recording = None
+    if options.record is not None:
+        recording = RecordingSettings(str(options.record.absolute()), time.monotonic())
     return ReplicaSettings(
         name=api.metadata.name,
         endpoint=api.endpoint,
@@ -188,10 +186,10 @@ def replica_settings(documents: Documents, options: ServeOptions, runtime: Path)
         drain_delay=options.drain_delay,
         max_connection_age=spec.networking.max_connection_age or None,
         keep_alive=spec.networking.keep_alive,
-        grpc_port=_grpc_port(options, asked=spec.networking.grpc),
+        grpc_port=grpc_port if options.grpc_port is None else options.grpc_port or None,
         host=options.host,
         runtime=str(runtime),
-        recording=_recording(options.record),
+        recording=recording,
     )
 
 
@@ -219,16 +217,6 @@ def _method(method: Method, common: ServerSideBatching) -> MethodSettings:
         batch_dim=None if dim is None or output_dim is None else (dim, output_dim),
         batching=_batching(common if own is None else own.over(common)),
     )
-
-
-def _recording(file: Path | None) -> RecordingSettings | None:
-    return None if file is None else RecordingSettings(str(file.absolute()), time.monotonic())
-
-
-def _grpc_port(options: ServeOptions, *, asked: bool) -> int | None:
-    if options.grpc_port is not None:
-        return options.grpc_port or None
-    return contract.GRPC_PORT if asked else None
 
 
 def _model_uri(uri: str) -> str:

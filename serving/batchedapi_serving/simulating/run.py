@@ -82,23 +82,20 @@ def parse_assertion(text: str) -> Assertion:
     quantity, comparison, bound = match.groups()
     if quantity not in QUANTITIES:
         raise AssertionFormError(f"expected one of {', '.join(QUANTITIES)}, got {quantity!r}")
-    return Assertion(text.strip(), quantity, comparison, _bound(quantity, bound))
-
-
-def _bound(quantity: str, text: str) -> float:
+    percent = quantity in SHARES and bound.endswith("%")
     try:
         if quantity in DURATIONS:
-            return parse_duration(text)
-        percent = quantity in SHARES and text.endswith("%")
-        value = float(text.removesuffix("%")) / 100 if percent else float(text)
+            value = parse_duration(bound)
+        else:
+            value = float(bound.removesuffix("%")) / 100 if percent else float(bound)
     except UnitError as error:
         raise AssertionFormError(f"{quantity}: {error}") from error
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
         expected = "a share such as 0.05 or 5%" if quantity in SHARES else "a number"
-        raise AssertionFormError(f"{quantity}: expected {expected}, got {text!r}")
-    return value
+        raise AssertionFormError(f"{quantity}: expected {expected}, got {bound!r}")
+    return Assertion(text.strip(), quantity, comparison, value)
 
 
 # Runs what was set up, and puts the outcome beside the clairvoyant minimum. No I/O.

@@ -80,6 +80,17 @@ def settings_of(
         service: As made from it.
         options: As given.
     """
+    scaling, predictor = written.spec.autoscaling, written.spec.predictor
+    target = "none: only what is refused is a miss"
+    origin = DEFAULT
+    if service.latency_target is not None:
+        percentile = scaling.slo.percentile
+        target = f"{format_duration(service.latency_target)} for {percentile} % of the requests"
+        origin = MANIFEST
+        if scaling.slo.latency is None and options.max_latency is not None:
+            origin = "--max-latency"
+    lanes = {"processes_per_replica", "threads_per_process"} & predictor.model_fields_set
+    behavior = "as written" if scaling.behavior else "of the policy"
     fields = (_field(written, api, service, options, place) for place in _FIELDS)
     return (
         Setting(
@@ -88,7 +99,9 @@ def settings_of(
             "--service",
         ),
         *fields,
-        *_derived(written, service, options),
+        Setting("latency target", target, origin),
+        Setting("lanes of a replica", str(service.lanes), MANIFEST if lanes else DEFAULT),
+        Setting("autoscaling.behavior", behavior, MANIFEST if scaling.behavior else DEFAULT),
         *_assumed(written, service, options),
     )
 
@@ -113,25 +126,6 @@ def _field(
     elif field in getattr(written.spec, section).model_fields_set:
         origin = MANIFEST
     return Setting(name, "none" if value is None else str(value), origin)
-
-
-def _derived(written: BatchedAPI, service: Service, options: Options) -> tuple[Setting, ...]:
-    scaling, predictor = written.spec.autoscaling, written.spec.predictor
-    target = "none: only what is refused is a miss"
-    origin = DEFAULT
-    if service.latency_target is not None:
-        percentile = scaling.slo.percentile
-        target = f"{format_duration(service.latency_target)} for {percentile} % of the requests"
-        origin = MANIFEST
-        if scaling.slo.latency is None and options.max_latency is not None:
-            origin = "--max-latency"
-    lanes = {"processes_per_replica", "threads_per_process"} & predictor.model_fields_set
-    behavior = "as written" if scaling.behavior else "of the policy"
-    return (
-        Setting("latency target", target, origin),
-        Setting("lanes of a replica", str(service.lanes), MANIFEST if lanes else DEFAULT),
-        Setting("autoscaling.behavior", behavior, MANIFEST if scaling.behavior else DEFAULT),
-    )
 
 
 def _assumed(written: BatchedAPI, service: Service, options: Options) -> list[Setting]:

@@ -43,19 +43,30 @@ def parse_trace(text: str) -> StepTrace | RecordedTrace:
         return RecordedTrace(times, rows)
     if [cell.strip() for cell in lines[0][1].split(",")] == ["t", "rate"]:
         lines = lines[1:]
-    return _stepped([(i, *_step(i, line)) for i, line in lines])
+    return _stepped(lines)
 
 
-def _stepped(steps: Sequence[tuple[int, float, float]]) -> StepTrace:
-    if not steps:
+def _stepped(lines: Sequence[tuple[int, str]]) -> StepTrace:
+    if not lines:
         raise TraceError("expected lines of t,rate below the heading, got none")
-    first = float(math.floor(steps[0][1]))
-    starts = [t - first for _, t, _ in steps]
-    rates = [rate for *_, rate in steps]
-    for (i, t, _), before in zip(steps[1:], steps, strict=False):
-        if t <= before[1]:
-            raise TraceError(f"line {i}: expected t after {before[1]:g}, got {t:g}")
-    if len(steps) == 1:
+    times: list[float] = []
+    rates: list[float] = []
+    for i, line in lines:
+        try:
+            t, rate = (float(cell) for cell in line.split(","))
+        except ValueError as error:
+            raise TraceError(
+                f"line {i}: expected t,rate (seconds, rows/s), got {line[:100]!r}"
+            ) from error
+        if not (math.isfinite(t) and t >= 0.0 and math.isfinite(rate) and rate >= 0.0):
+            raise TraceError(f"line {i}: expected finite numbers >= 0, got {line[:100]!r}")
+        if times and t <= times[-1]:
+            raise TraceError(f"line {i}: expected t after {times[-1]:g}, got {t:g}")
+        times.append(t)
+        rates.append(rate)
+    first = float(math.floor(times[0]))
+    starts = [t - first for t in times]
+    if len(starts) == 1:
         end = starts[0] + SINGLE_STEP
     elif rates[-1] == 0.0:
         end = starts[-1]
@@ -75,19 +86,6 @@ def _check_extent(seconds: float, rows: float) -> None:
             f"expected at most {LONGEST / 86400:g} days and {MOST_ROWS:g} rows, got"
             f" {seconds:g} s with {rows:g} rows; cut the trace, or thin it out"
         )
-
-
-def _step(number: int, line: str) -> tuple[float, float]:
-    cells = line.split(",")
-    try:
-        t, rate = (float(cell) for cell in cells)
-    except ValueError as error:
-        raise TraceError(
-            f"line {number}: expected t,rate (seconds, rows/s), got {line[:100]!r}"
-        ) from error
-    if not (math.isfinite(t) and t >= 0.0 and math.isfinite(rate) and rate >= 0.0):
-        raise TraceError(f"line {number}: expected finite numbers >= 0, got {line[:100]!r}")
-    return t, rate
 
 
 def _request(number: int, line: str) -> tuple[float, int]:
