@@ -31,6 +31,13 @@ def parse_json(body: bytes) -> Any:
         MalformedError: not JSON, not UTF-8, or nested deeper than the limit.
         TooLargeError: more values than there may be; nothing was built for them.
     """
+    value = parse_shallow(body)
+    check_nesting(body, value)
+    return value
+
+
+def parse_shallow(body: bytes) -> Any:
+    """The same, of which the caller is to bound the depth: by check_nesting, or by what it is."""
     if len(body) > contract.MAX_CONTAINERS:  # fewer bytes hold no more than that of anything
         # Separators and brackets bound values from above, before anything is built; only where that
         # bound is too high those inside of texts are told from the others.
@@ -51,12 +58,18 @@ def parse_json(body: bytes) -> Any:
         if b"NaN" in body or b"Infinity" in body:
             remedy = "; JSON has no NaN and no Infinity: a tensor that allows them takes null"
         raise MalformedError(f"body: expected JSON, got an error at {error}{remedy}") from error
-    # Brackets bound the depth from above; only a suspicious body is walked. A flat list, which has
-    # one bracket, is known without counting: to search costs a third of that.
-    nested = body.find(b"[", 1) >= 0 or b"{" in body
-    if nested and body.count(b"[") + body.count(b"{") > contract.MAX_NESTING:
-        check_depth(value)
     return value
+
+
+def check_nesting(body: bytes, value: Any) -> None:
+    """Bound the depth of the value of a body.
+
+    Raises:
+        MalformedError: nested deeper than the limit.
+    """
+    # Brackets bound it from above; only a suspicious body is walked.
+    if body.count(b"[") + body.count(b"{") > contract.MAX_NESTING:
+        check_depth(value)
 
 
 def _outside_texts(body: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -21,7 +21,12 @@ from batchedapi_core.batching import Receipts
 from batchedapi_serving.codecs import wires
 from batchedapi_serving.codecs.arrays import Array, check_finite, checked_arrays
 from batchedapi_serving.codecs.interface import Collated, DecodedRequest, Encoded, Head, Wire
-from batchedapi_serving.codecs.json_values import is_json, parse_json, read_non_finite
+from batchedapi_serving.codecs.json_values import (
+    check_nesting,
+    is_json,
+    parse_shallow,
+    read_non_finite,
+)
 from batchedapi_serving.codecs.replies import ITEM, JSON_TYPE, plain_rows
 from batchedapi_serving.codecs.results import read_results
 from batchedapi_serving.errors import InvalidInputError, brief
@@ -68,14 +73,16 @@ class TensorCodec:
         content_type = head.content_type
         if content_type != JSON_TYPE and not is_json(content_type):
             return wires.decode_other(self, head, body)
-        value = parse_json(body)
+        value = parse_shallow(body)
         may_hold_bool = _U in body or _L in body
         if self._pack_numbers is not None and type(value) is list and not may_hold_bool:
-            # One row, as most requests have; what else it is, or is wrong with it, is seen below.
+            # One row, as most requests have: numbers alone are nowhere nested. What else it is, or
+            # is wrong with it, is seen below.
             try:  # contextlib.suppress takes as long as the packing
                 return DecodedRequest(1, self._pack_numbers(*value), ITEM, self._size)
             except _REFUSED:
                 pass
+        check_nesting(body, value)
         many = plain_rows(self._rank, value)
         if many is None:
             packed = self._pack(value, "item", may_hold_bool=may_hold_bool)
