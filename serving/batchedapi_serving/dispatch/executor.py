@@ -34,10 +34,10 @@ from batchedapi_core.batching import (
     WaitUntil,
     retry_after,
 )
-from batchedapi_serving.codecs import Codec, Receipt, Results, codec_for
+from batchedapi_serving.codecs import Answer, Codec, Receipt, Results, codec_for
 from batchedapi_serving.codecs.results import Item, ItemResults, error_object
 from batchedapi_serving.dispatch.lane_connection import Runner
-from batchedapi_serving.dispatch.requests import Clock, InFlightRequests
+from batchedapi_serving.dispatch.requests import Clock, InFlightRequest, InFlightRequests
 from batchedapi_serving.errors import LateError, PredictorError, QueueFullError, ServingError
 from batchedapi_serving.ipc.frames import Meta
 from batchedapi_serving.metrics.recorder import MethodRecorder
@@ -246,8 +246,13 @@ class Executor:
         self.decide(self._clock.now())
 
     def _send(self, batch: Batch) -> None:
-        codec = self.queues[batch.method].codec
-        meta, buffers = codec.collate(self._in_flight.payloads(batch.requests))
+        codec, by_id, payloads = self.queues[batch.method].codec, self._in_flight.by_id, []
+        for request in batch.requests:
+            payload = by_id[request.id].payload
+            if request.split is not None:
+                payload = codec.part(payload, request.first, request.first + request.rows)
+            payloads.append(payload)
+        meta, buffers = codec.collate(payloads)
         frame = {"method": batch.method, "rows": batch.rows, **meta}
         self._runners[batch.lane].run(batch, frame, buffers, self._finished)
 
@@ -346,6 +351,7 @@ class Executor:
     def _hand_out(self, batch: Batch, results: Results, worker: int, now: float) -> None:
         receipts, in_flight, receipt = self._receipts, self._in_flight, None
         start, by_id = 0, in_flight.by_id
+        answers: list[tuple[InFlightRequest, Answer]] = []
         for request in batch.requests:
             stop = start + request.rows
             pending = by_id.get(request.id)
@@ -354,16 +360,16 @@ class Executor:
                     receipt = receipts.receipt(batch, request, worker, now)
                 try:
                     if request.split is None:
-                        in_flight.answer(
-                            pending, pending.reply.answer(results, start, stop, receipt), now
-                        )
+                        answer = pending.reply.answer(results, start, stop, receipt)
+                        answers.append((pending, answer))
                     else:
-                        answer = pending.part_answered(request, results, start, stop, receipt)
-                        if answer is not None:
-                            in_flight.answer(pending, answer, now)
+                        whole = pending.part_answered(request, results, start, stop, receipt)
+                        if whole is not None:
+                            answers.append((pending, whole))
                 except ServingError as error:
                     in_flight.fail(pending, error, now)
             start = stop
+        in_flight.answer(answers, now)
 
     # ------------------------------------------------------------ lanes
 

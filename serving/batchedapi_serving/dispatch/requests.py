@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 from batchedapi_core.batching import Request, Scheduler
 from batchedapi_serving.codecs import Answer, Codec, DecodedRequest, Receipt, Results
+from batchedapi_serving.codecs.results import OK
 from batchedapi_serving.dispatch.engine import Caller
 from batchedapi_serving.errors import DeadlineExceededError, ServingError
 from batchedapi_serving.metrics.recorder import MethodRecorder
@@ -123,17 +124,6 @@ class InFlightRequests:
         self._hurried += 1
         heappush(self._by_deadline, (request.deadline, request.id, pending))
 
-    def payloads(self, requests: Sequence[Request]) -> list[Any]:
-        """The rows of each; none of them was answered."""
-        payloads = []
-        for request in requests:
-            pending = self.by_id[request.id]
-            payload, first = pending.payload, request.first
-            if request.split is not None:
-                payload = pending.queue.codec.part(payload, first, first + request.rows)
-            payloads.append(payload)
-        return payloads
-
     def by_queue(self) -> Counter[Queue]:
         """How many there are of each method; O(requests), so not to be asked for each of them."""
         return Counter(pending.queue for pending in self.by_id.values())
@@ -154,19 +144,26 @@ class InFlightRequests:
                 late.append(pending)
         return late, min(following, heap[0][0]) if heap else following
 
-    def answer(self, pending: InFlightRequest, answer: Answer, now: float) -> None:
-        """Its rows are here; nothing happens if it was answered or has left before."""
-        if pending.done:
-            return
-        request = pending.request
-        if pending.hurried:
-            self._remove(pending)
-        else:  # as _remove does; this is on the hot path
-            pending.done = True
-            pending.payload = None
-            del self.by_id[request.id], self._steady[request.id]
-        pending.queue.recorder.answered(answer.status, now - request.arrived)
-        pending.caller.deliver(answer)
+    def answer(self, answers: Sequence[tuple[InFlightRequest, Answer]], now: float) -> None:
+        """What one batch answers. All is counted before any client hears of it."""
+        seconds, by_id, steady = [], self.by_id, self._steady
+        for pending, answer in answers:
+            if answer.status == OK:
+                seconds.append(now - pending.request.arrived)
+            else:
+                recorder = pending.queue.recorder
+                recorder.answered(answer.status, [now - pending.request.arrived])
+        if seconds:
+            pending.queue.recorder.answered(OK, seconds)
+        for pending, answer in answers:
+            if pending.hurried:
+                self._remove(pending)
+            else:  # as _remove does; this is on the hot path
+                pending.done = True
+                pending.payload = None
+                number = pending.request.id
+                del by_id[number], steady[number]
+            pending.caller.deliver(answer)
 
     def fail(
         self, pending: InFlightRequest, error: ServingError, now: float, rejected: str | None = None
@@ -179,7 +176,7 @@ class InFlightRequests:
         if rejected is not None:
             recorder.rejected(rejected, queued)
         answer = pending.reply.problem(error, pending.caller.request_id())
-        recorder.answered(error.status, now - pending.request.arrived)
+        recorder.answered(error.status, [now - pending.request.arrived])
         pending.caller.deliver(answer)
 
     def expire(self, pending: InFlightRequest, now: float) -> None:

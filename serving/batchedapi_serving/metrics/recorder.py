@@ -1,13 +1,14 @@
 """The first web process's side of the metrics memory."""
 
-from bisect import bisect_left
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from math import inf
 from typing import Final
 
 from batchedapi_core import contract
 from batchedapi_serving.metrics import slots
 
-_EDGES: Final = contract.LATENCY_BUCKETS
+_EDGES: Final = (*contract.LATENCY_BUCKETS, inf)
 
 
 class MethodRecorder:
@@ -61,28 +62,35 @@ class MethodRecorder:
         """Rows that were never, or too late, run."""
         self._slots[slots.REJECTION_SLOT[reason]] += rows
 
-    def answered(self, code: int, seconds: float | None = None) -> None:
-        """A request ended; `seconds` from its last byte to its answer."""
-        memory = self._slots
-        slot = slots.CODE_SLOT.get(code)
-        if (
-            slot is None
-        ):  # no series of its own (a redirect, an ItemError's): it counts with its class
-            slot = slots.CODE_SLOT[200 if code < 400 else 400 if code < 500 else 500]  # noqa: PLR2004 - HTTP's classes
-        memory[slot] += 1.0
-        if seconds is not None:
-            memory[slots.REQUEST_SECONDS + bisect_left(_EDGES, seconds)] += 1.0
-            memory[slots.REQUEST_SECONDS + slots.LATENCY_SUM] += seconds
+    def answered(self, code: int, seconds: Sequence[float] | None = None) -> None:
+        """Requests ended alike; `seconds` of each from its last byte to its answer.
 
-    def dispatched(self, reason: str, waits: Iterable[float]) -> None:
+        None: one request, of which nobody knows that.
+        """
+        slot = slots.CODE_SLOT.get(code)
+        if slot is None:  # no series of its own (a redirect, an ItemError's): it counts with others
+            slot = slots.CODE_SLOT[200 if code < 400 else 400 if code < 500 else 500]  # noqa: PLR2004 - HTTP's classes
+        if seconds is None:
+            self._slots[slot] += 1.0
+        else:
+            self._slots[slot] += len(seconds)
+            self._observe(slots.REQUEST_SECONDS, seconds)
+
+    def dispatched(self, reason: str, waits: Sequence[float]) -> None:
         """A batch left the queue; `waits` are the seconds each of its entries was queued."""
+        self._slots[slots.REASON_SLOT[reason]] += 1.0
+        self._observe(slots.QUEUE_WAIT, waits)
+
+    def _observe(self, histogram: int, seconds: Sequence[float]) -> None:
+        """Add durations, most of which are in one bucket: of a batch, they are counted by those."""
         memory = self._slots
-        memory[slots.REASON_SLOT[reason]] += 1.0
-        total = 0.0
-        for wait in waits:
-            memory[slots.QUEUE_WAIT + bisect_left(_EDGES, wait)] += 1.0
-            total += wait
-        memory[slots.QUEUE_WAIT + slots.LATENCY_SUM] += total
+        memory[histogram + slots.LATENCY_SUM] += sum(seconds)
+        ordered, start = sorted(seconds), 0
+        while start < len(ordered):
+            bucket = bisect_left(_EDGES, ordered[start])
+            stop = bisect_right(ordered, _EDGES[bucket], start)
+            memory[histogram + bucket] += stop - start
+            start = stop
 
     def executed(
         self, rows: int, requests: int, size: int, seconds: float, succeeded: int | None = None

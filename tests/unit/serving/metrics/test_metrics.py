@@ -152,14 +152,30 @@ def test_requests_are_counted_by_code_and_timed_when_they_were_answered() -> Non
     """A request that was refused unread has no duration."""
     memory, recorder = ready()
 
-    recorder.answered(200, 0.003)
-    recorder.answered(200, 0.3)
+    recorder.answered(200, [0.003, 0.3])
     recorder.answered(413)
 
     assert value(memory, contract.METRIC_REQUESTS, "code=200") == 2
     assert value(memory, contract.METRIC_REQUESTS, "code=413") == 1
     assert value(memory, f"{contract.METRIC_REQUEST_SECONDS}_count") == 2
     assert value(memory, f"{contract.METRIC_REQUEST_SECONDS}_bucket", "le=0.005") == 1
+
+
+def test_durations_of_a_batch_come_in_any_order_and_lie_on_edges() -> None:
+    """Each counts where it would alone: an edge belongs to the bucket below it."""
+    memory, recorder = ready()
+
+    recorder.answered(200, [30.0, 0.0005, 31.0, 0.0006, 0.0005, 0.0])
+    recorder.dispatched("full", [0.02, 0.01, 0.011])
+    recorder.dispatched("retry", [])
+
+    answered, waited = contract.METRIC_REQUEST_SECONDS, contract.METRIC_QUEUE_WAIT_SECONDS
+    buckets = [value(memory, f"{answered}_bucket", f"le={le}") for le in ("0.0005", "0.001", "30")]
+    assert [3, 4, 5] == buckets
+    assert value(memory, f"{answered}_bucket", "le=+Inf") == 6
+    assert value(memory, f"{answered}_sum") == pytest.approx(61.0016)
+    buckets = [value(memory, f"{waited}_bucket", f"le={le}") for le in ("0.005", "0.01", "0.025")]
+    assert [0, 1, 3] == buckets
 
 
 @pytest.mark.parametrize(("code", "counted"), [(307, 200), (418, 400), (599, 500)])
@@ -211,11 +227,11 @@ def test_a_batch_above_the_maximum_lands_beyond_the_last_edge() -> None:
 def test_a_replaced_process_goes_on_counting_where_the_old_one_stopped() -> None:
     """Counters are monotone over its death; gauges of the dead are not kept."""
     memory, recorder = ready()
-    recorder.answered(200, 0.1)
+    recorder.answered(200, [0.1])
     state(recorder, lanes=4, queue_rows=9, in_flight=9, max_batch_size=32)
 
     replaced = Recorder(memory).method(0)
-    replaced.answered(200, 0.1)
+    replaced.answered(200, [0.1])
 
     assert value(memory, contract.METRIC_REQUESTS, "code=200") == 2
     assert value(memory, contract.METRIC_QUEUE_ROWS) == 0
