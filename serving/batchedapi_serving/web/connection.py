@@ -44,7 +44,7 @@ from batchedapi_serving.web.responses import (
     render,
 )
 from batchedapi_serving.web.routes import Route, wire_of_path
-from batchedapi_serving.web.sockets import is_gone, remove_filter, unread_bytes, unsent_bytes
+from batchedapi_serving.web.sockets import is_gone, unread_bytes, unsent_bytes
 from batchedapi_serving.web.timeouts import Timeouts, Verdict
 
 _FIRST_LOOK_SECONDS: Final = 0.002
@@ -104,8 +104,6 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         self._state.connections.add(self)  # type: ignore[arg-type]  # a protocol of our own
         self._flow = FlowControl(transport)
-        if self._frontend.draining:
-            remove_filter(transport.get_extra_info("socket"))
         limit, connections = self._frontend.connection_limit, self._state.connections
         if limit.is_full(len(connections)):
             # One too many: idle ones leave, or else this one.

@@ -2,8 +2,8 @@
 
 The kernel connects clients by itself, and whoever is in its backlog when the listener closes is
 reset, with the request it may have sent already. So a filter keeps new ones out first, then
-everybody in the backlog is let in, and only then the listener closes. Who comes meanwhile is not
-answered, asks again a second later, as the kernel does it, and is refused then.
+everybody who is connected, or about to be, is let in, and only then the listener closes. Who comes
+meanwhile is not answered, asks again a second later, as the kernel does it, and is refused then.
 """
 
 import array
@@ -21,14 +21,22 @@ _CLOSED: Final = 7
 
 
 _ATTACH_FILTER: Final = 26  # SO_ATTACH_FILTER, which the module socket does not name
-_DETACH_FILTER: Final = 27
-_DROP: Final = struct.pack("HBBI", 0x06, 0, 0, 0)
-"""One instruction of the kernel's packet filter: return 0, keep nothing of the packet."""
+_NO_NEW_ONES: Final = b"".join(
+    struct.pack("HBBI", *instruction)
+    for instruction in (
+        (0x30, 0, 0, 13),  # the byte with TCP's flags
+        (0x54, 0, 0, 0x12),  # SYN and ACK of it
+        (0x15, 0, 1, 0x02),  # SYN alone, or else skip one
+        (0x06, 0, 0, 0),  # nothing of the packet is kept
+        (0x06, 0, 0, 0xFFFFFFFF),  # all of it
+    )
+)
+"""For the kernel's packet filter: of a handshake that has begun, and of connections, all passes."""
 _BACKLOG_AT: Final = 24
 """Where TCP_INFO of a listener has the length of its backlog (tcpi_unacked)."""
 _LONGEST_SECONDS: Final = 1.0
-_ROUNDS: Final = 3
-"""Of the loop, from accepting a connection to telling its protocol."""
+_HANDSHAKE_SECONDS: Final = 0.05
+"""That the rest of a handshake may take, and the loop from accepting to telling the protocol."""
 
 
 def unsent_bytes(transport: Any) -> int:
@@ -65,25 +73,18 @@ def is_gone(transport: Any) -> bool:
     return False
 
 
-def remove_filter(endpoint: Any) -> None:
-    """Take off the filter of `drain_backlog`, which a connection has that was made that moment."""
-    with contextlib.suppress(OSError, AttributeError):  # it was never shut; it is no socket
-        endpoint.setsockopt(socket.SOL_SOCKET, _DETACH_FILTER, 0)
-
-
 async def drain_backlog(listener: socket.socket) -> None:
     """Connect nobody more, and wait until the loop has accepted everybody who is connected."""
     loop = asyncio.get_running_loop()
-    program = ctypes.create_string_buffer(_DROP, len(_DROP))
-    filters = struct.pack("HP", 1, ctypes.addressof(program))
+    program = ctypes.create_string_buffer(_NO_NEW_ONES, len(_NO_NEW_ONES))
+    filters = struct.pack("HP", len(_NO_NEW_ONES) // 8, ctypes.addressof(program))
     with contextlib.suppress(OSError):  # a sandbox without filters: the last moment may be reset
         listener.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, filters)
     end = loop.time() + _LONGEST_SECONDS
-    rounds = _ROUNDS
-    while rounds > 0 and loop.time() < end:
-        await asyncio.sleep(0)  # the loop accepts one each time round
-        waiting = 0
+    empty = loop.time()
+    while loop.time() < min(end, empty + _HANDSHAKE_SECONDS):
+        await asyncio.sleep(_HANDSHAKE_SECONDS / 10)
         with contextlib.suppress(OSError):  # a socket of another kind
             known = listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BACKLOG_AT + 4)
-            (waiting,) = struct.unpack_from("I", known, _BACKLOG_AT)
-        rounds = _ROUNDS if waiting > 0 else rounds - 1
+            if struct.unpack_from("I", known, _BACKLOG_AT)[0] > 0:
+                empty = loop.time()

@@ -2,18 +2,26 @@
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
+import socket
+import struct
 import time
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import pytest
 import tritonclient.grpc.aio as triton
 from tritonclient.utils import InferenceServerException
 
+from batchedapi_serving.web.sockets import drain_backlog
 from raw_http import ask, connected
 from serving import HOST, Replica, free_ports, is_alive, running_replica, write_manifest
+
+SO_ATTACH_FILTER: Final = 26
+SO_DETACH_FILTER: Final = 27
 
 CODE = """
     import time
@@ -306,6 +314,38 @@ async def test_a_web_process_that_is_stopped_alone_shuts_nobody_out(tmp_path: Pa
 
         assert slowest < 0.9, "the kernel asks again after a second"
         assert await asyncio.to_thread(replica.stop) == 0
+
+
+def shut_filter(endpoint: socket.socket) -> None:
+    """The kernel passes on nothing that comes in."""
+    nothing = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0), 8)
+    program = struct.pack("HP", 1, ctypes.addressof(nothing))
+    endpoint.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
+
+
+@pytest.mark.parametrize(
+    ("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
+)
+async def test_a_handshake_that_has_begun_ends_and_none_begins(
+    family: socket.AddressFamily, host: str
+) -> None:
+    """Its client is about to send a request: a reset would be an answer to that."""
+    with socket.create_server((host, 0), family=family) as listener:
+        listener.settimeout(10)
+        with socket.socket(family) as begun, socket.socket(family) as late:
+            shut_filter(begun)
+            begun.setblocking(False)
+            begun.connect_ex(listener.getsockname())  # it hears nothing of the kernel's answer
+            await drain_backlog(listener)
+            begun.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
+
+            accepted, _ = listener.accept()  # the kernel says it again after a second
+            with accepted:
+                begun.send(b"request")
+                assert accepted.recv(100) == b"request"
+            late.settimeout(0.5)
+            with pytest.raises(TimeoutError):
+                late.connect(listener.getsockname())
 
 
 async def test_a_connection_made_just_before_the_stop_gets_its_answer(tmp_path: Path) -> None:
