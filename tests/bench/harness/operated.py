@@ -55,8 +55,7 @@ class Pages:
             recorder.received(rows)
             recorder.dispatched("interval" if rows < 11 else "full", [0.004] * rows)
             recorder.executed(rows, rows, rows, 0.008 + 0.0002 * rows)
-            for _ in range(rows):
-                recorder.answered(200, 0.014)
+            recorder.answered(200, [0.014] * rows)
         recorder.gauges(lanes=1, queue_rows=2, in_flight=3, max_batch_size=32, batch_interval=0.005)
         text = scaling_page(memory, [("predict", 32)]).decode()
         self._lines = [line.rpartition(" ") for line in text.splitlines()]
