@@ -16,6 +16,7 @@ import numpy as np
 from batchedapi_serving.codecs.results import Item, item_frame
 from batchedapi_serving.errors import PredictorError
 from batchedapi_serving.ipc.frames import Meta, Payload
+from batchedapi_serving.model.loading import REQUEST, taking
 from batchedapi_serving.model.marshalling import (
     Arguments,
     TensorSplitter,
@@ -73,7 +74,8 @@ class _Served:
     __slots__ = ("_frame", "arguments", "call", "method")
 
     def __init__(self, predictor: Any, method: MethodSpec) -> None:
-        self.call: Callable[..., Any] = getattr(predictor, method.name)
+        function: Callable[..., Any] = getattr(predictor, method.name)
+        self.call = function if method.batched else taking(function, REQUEST)
         self.arguments: Arguments = arguments_of(method)
         self.method = method
         self._frame: Callable[[Any, Meta], Result]

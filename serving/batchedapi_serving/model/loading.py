@@ -4,6 +4,7 @@ Which methods are served, and how: the class says, and the manifest beats it.
 """
 
 import dataclasses
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -11,7 +12,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +25,10 @@ from batchedapi_serving.settings import MethodSettings, ReplicaSettings
 
 log = logging.getLogger(__name__)
 _OWN: Final = Path(__file__).resolve().parents[1]
+CONSTRUCTOR: Final = ("config", "context")
+"""What a predictor's class is called with."""
+REQUEST: Final = ("payload", "query_params", "headers")
+"""What a method that takes one request at a time is called with."""
 
 
 def load_class(path: str, search: Sequence[Path]) -> type:
@@ -72,13 +77,13 @@ def _remedy(error: Exception, module_name: str, search: Sequence[Path]) -> str:
 
 
 def start_predictor(predictor_class: type, config: dict[str, Any], context: Context) -> Any:
-    """Call the constructor with (config, context).
+    """Call the constructor with those of (config, context) that it takes; it may be left out.
 
     Raises:
         LoadError: InitFailed or OutOfMemory, with the last line of the traceback.
     """
     try:
-        return predictor_class(config, context)
+        return taking(predictor_class, CONSTRUCTOR)(config, context)
     except MemoryError as error:
         raise LoadError(
             "OutOfMemory", f"{predictor_class.__name__}(config, context) ran out of memory"
@@ -88,16 +93,46 @@ def start_predictor(predictor_class: type, config: dict[str, Any], context: Cont
         file = getattr(sys.modules.get(predictor_class.__module__), "__file__", None)
         folder, remedy = Path(file or os.devnull).parent, ""
         try:
-            inspect.signature(predictor_class).bind("config", "context")
+            taking(predictor_class, CONSTRUCTOR)
         except TypeError:
-            remedy = "; write def __init__(self, config, context)"
-        except ValueError:  # written in C
-            pass
+            remedy = "; write def __init__(self, config, context), or fewer of them"
         raise LoadError(
             "InitFailed",
             f"{predictor_class.__name__}(config, context) raised {_last_line(error)}"
             f"{_place(error, [folder])}{remedy}",
         ) from error
+
+
+def taking(function: Callable[..., Any], given: Sequence[str]) -> Callable[..., Any]:
+    """`function` as one that takes all of `given` by position, and gets those that it declares.
+
+    Whatever takes all of them by position gets them so. Else a parameter gets the argument of its
+    name, and a first one of another name gets the first: `predict(self, row)`, `predict(self,
+    payload, headers)`, `__init__(self, context)`.
+
+    Raises:
+        TypeError: a parameter without default has no such name.
+    """
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)
+    except ValueError:  # written in C: only a call tells
+        return function
+    try:
+        signature.bind(*given)
+    except TypeError:
+        pass
+    else:
+        return function
+    chosen = {name: given.index(name) for name in signature.parameters if name in given}
+    first = next(iter(signature.parameters.values()), None)
+    if given is REQUEST and first is not None and first.kind is first.POSITIONAL_OR_KEYWORD:
+        chosen.setdefault(first.name, 0)
+    signature.bind(**dict.fromkeys(chosen))
+
+    def call(*arguments: Any) -> Any:
+        return function(**{name: arguments[index] for name, index in chosen.items()})
+
+    return call
 
 
 def _place(error: Exception, folders: Sequence[Path]) -> str:
@@ -281,20 +316,25 @@ def call_problem(predictor_class: type, name: str, *, batched: bool) -> str | No
     Found out here, and not by the first client: a method that takes one request has no warm-up.
     """
     function = _attribute(predictor_class, name)
-    takes = ("rows",) if batched else ("payload", "query_params", "headers")
-    given = takes if isinstance(function, staticmethod) else ("self", *takes)
+    takes = ("rows",) if batched else REQUEST
     if not inspect.isfunction(_plain(function)):
         return None
     # Of a decorator's wrapper its own: what it calls may take something else.
     signature = inspect.signature(_plain(function), follow_wrapped=False)
+    own = () if isinstance(function, staticmethod) else ("self",)
+    called = functools.partial(_plain(function), *own) if own else _plain(function)
     try:
-        signature.bind(*given)
+        if batched:
+            signature.bind(*own, *takes)
+        else:
+            taking(called, REQUEST)
     except TypeError:
         kind = "many rows" if batched else "one request"
-        other = "" if batched else "; for many rows at once, mark it with @batched"
+        fewer = ", or fewer of them; for many rows at once, mark it with @batched"
         return (
             f"takes {kind} at a time and is called with ({', '.join(takes)}), but is written as"
-            f" {name}{signature}; write def {name}({', '.join(given)}){other}"
+            f" {name}{signature}; write def {name}({', '.join((*own, *takes))})"
+            f"{'' if batched else fewer}"
         )
     return None
 

@@ -96,7 +96,10 @@ def batched(
 
 
 def endpoint(method: F) -> F:
-    """Mark a further method that takes one request at a time: (payload, query_params, headers)."""
+    """Mark a further method that takes one request at a time.
+
+    It gets those of (payload, query_params, headers) that it declares.
+    """
     setattr(method, MARK, Declared(batched=False))
     return method
 

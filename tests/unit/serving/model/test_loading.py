@@ -1,7 +1,7 @@
 """From `module:Class` to a running predictor, or to a reason that names the place."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import pytest
 
 from batchedapi_serving import Context
 from batchedapi_serving.errors import LoadError
-from batchedapi_serving.model.loading import load_class, start_predictor
+from batchedapi_serving.model.loading import REQUEST, load_class, start_predictor, taking
 
 CONTEXT = Context("api", 0, 1, 1, "cpu")
 
@@ -112,10 +112,56 @@ def test_a_function_is_no_class(tmp_path: Path) -> None:
 def test_a_constructor_that_takes_something_else_is_told_what_to_write() -> None:
     """`takes 1 positional argument but 3 were given` does not say which."""
 
+    class Other:
+        def __init__(self, weights: str) -> None:
+            raise NotImplementedError
+
+    with pytest.raises(LoadError, match=r"write def __init__\(self, config, context\), or fewer"):
+        start_predictor(Other, {}, CONTEXT)
+
+
+def test_a_constructor_may_be_left_out_or_take_less() -> None:
+    """S1 hands over what is declared; most predictors need no context."""
+
     class Bare: ...
 
-    with pytest.raises(LoadError, match=r"; write def __init__\(self, config, context\)$"):
-        start_predictor(Bare, {}, CONTEXT)
+    class Configured:
+        def __init__(self, config: Any) -> None:
+            self.taken = config
+
+    class Placed:
+        def __init__(self, context: Any, *, scale: int = 2) -> None:
+            self.taken = (context, scale)
+
+    assert isinstance(start_predictor(Bare, {"a": 1}, CONTEXT), Bare)
+    assert {"a": 1} == start_predictor(Configured, {"a": 1}, CONTEXT).taken
+    assert (CONTEXT, 2) == start_predictor(Placed, {"a": 1}, CONTEXT).taken
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda payload: payload, "p"),
+        (lambda row: row, "p"),
+        (lambda headers, payload: (headers, payload), ("h", "p")),
+        (lambda row, query_params, *, unit="cm": (row, query_params, unit), ("p", "q", "cm")),
+        (lambda *everything: everything, ("p", "q", "h")),
+        (lambda payload, query, headers: (payload, query, headers), ("p", "q", "h")),
+    ],
+)
+def test_a_method_gets_what_it_declares(function: Callable[..., Any], expected: Any) -> None:
+    """All three by position, or those that it names; the first is the payload by any name."""
+    assert expected == taking(function, REQUEST)("p", "q", "h")
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda payload, header: (payload, header), lambda a, b: (a, b), lambda row, /: row],
+)
+def test_a_parameter_that_nobody_gives_is_refused(function: Callable[..., Any]) -> None:
+    """A guess would hand somebody's headers to a parameter that is something else."""
+    with pytest.raises(TypeError):
+        taking(function, REQUEST)
 
 
 def test_the_constructor_gets_config_and_context() -> None:

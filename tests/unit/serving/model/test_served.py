@@ -209,12 +209,12 @@ class Yields:
         yield arguments
 
 
-class TakesOnlyThePayload:
-    """As if nothing else were given."""
+class TakesSomethingElse:
+    """As if something else were given."""
 
-    def predict(self, payload: Any) -> Any:
+    def predict(self, payload: Any, session: Any) -> Any:
         """Would fail on every request."""
-        return payload
+        return payload, session
 
 
 class TakesTwo:
@@ -279,13 +279,13 @@ for index in range(33):
         ),
         (Yields, settings(), "Yields.predict: yields its answer; collect it"),
         (
-            TakesOnlyThePayload,
+            TakesSomethingElse,
             settings(),
             (
-                "TakesOnlyThePayload.predict: takes one request at a time and is called with"
-                " (payload, query_params, headers), but is written as predict(self, payload: Any)"
-                " -> Any; write def predict(self, payload, query_params, headers); for many rows at"
-                " once, mark it"
+                "TakesSomethingElse.predict: takes one request at a time and is called with"
+                " (payload, query_params, headers), but is written as predict(self, payload: Any,"
+                " session: Any) -> Any; write def predict(self, payload, query_params, headers), or"
+                " fewer of them; for many rows at once, mark it"
             ),
         ),
         (
