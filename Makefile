@@ -16,7 +16,7 @@ endif
 export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/.cache/bin:$(PATH)
 
 ##@ Getting started
-.PHONY: help install serve demo
+.PHONY: help install serve demo wheel
 help: ## Show this text
 	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
 	  /^[a-z0-9-]+:.*##/ {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,8 +34,13 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@test -e $(INSTALLED) || $(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[serving]'
 	@touch $@
 
-serve: .venv/.serving ## Serve examples/01-iris on this machine (needs nothing but Python)
-	$(BIN)/batchedapi serve -f examples/01-iris/batchedapi.yaml
+PORT ?= 8080
+serve: .venv/.serving ## Serve examples/01-iris on this machine (needs nothing but Python); PORT=8080
+	@echo 'batchedapi is in .venv/bin: source .venv/bin/activate puts it on the PATH'
+	$(BIN)/batchedapi serve -f examples/01-iris/batchedapi.yaml --port $(PORT)
+
+wheel: $(INSTALLED) ## The wheel that one installs, in dist
+	$(BIN)/pip wheel -q --disable-pip-version-check --no-deps -w dist .
 
 demo: $(INSTALLED) ## The whole product on a cluster: install, apply, predict, load, scale up and why
 	$(BIN)/python examples/demo.py

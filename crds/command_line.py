@@ -29,6 +29,12 @@ _ENVIRONMENT: Final = (
     ),
 )
 
+_ARGUMENTS: Final = {
+    "predictor": "The class, where there is no manifest: everything has its default.",
+    "folder": "Is made, if it is not there; the last part of its path is the API's name.",
+    "shell": "The one that is to complete.",
+}
+
 
 def page() -> str:
     """The whole page."""
@@ -48,7 +54,11 @@ def page() -> str:
 def _command(name: str) -> Iterator[str]:
     command = main.commands[name]
     yield f"## `batchedapi {name}`\n"
-    yield f"{' '.join((command.help or '').split())}\n"
+    text, _, examples = (command.help or "").partition("\b")
+    yield f"{' '.join(text.split())}\n"
+    if examples:
+        lines = [line.strip() for line in examples.strip().splitlines()[1:]]
+        yield "```sh\n" + "\n".join(lines) + "\n```\n"
     yield table(("option", "meaning"), _options(command))
 
 
@@ -56,10 +66,8 @@ def _options(command: click.Command) -> Iterator[tuple[str, str]]:
     context = click.Context(command)
     for parameter in command.params:
         if isinstance(parameter, click.Argument):
-            yield (
-                code(parameter.make_metavar(context).strip("[]")),
-                "The class, where there is no manifest: everything has its default.",
-            )
+            name = parameter.make_metavar(context).strip("[]{}")
+            yield code(name), _ARGUMENTS[parameter.name or ""]
         else:
             record = parameter.get_help_record(context)
             if record is not None:

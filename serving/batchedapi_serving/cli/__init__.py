@@ -8,11 +8,19 @@ def main() -> None:
     """Run the command line.
 
     As process 1 of a container a program that has no handler for SIGTERM does not get it at all:
-    a pod deleted while this one is still importing would wait for its whole grace period.
+    a pod deleted while this one is still importing would wait for its whole grace period. Ctrl+C
+    in the midst of an import is no error either.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    from batchedapi_serving.cli.main import main as run  # noqa: PLC0415 - after the handler
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+    try:
+        from batchedapi_serving.cli.main import main as run  # noqa: PLC0415 - after the handlers
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("batchedapi"):
+            raise
+        sys.exit(f"batchedapi: {error.name} is missing: pip install 'batchedapi[serving]'")
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     run()
 
 

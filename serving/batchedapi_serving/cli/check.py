@@ -50,6 +50,11 @@ def check_command(
 
     Starts the predictor of the manifest FILE, or the class MODULE:CLASS, without a server. Exit
     code 0: every answer is the same in any company; 1: it is not; 2: nothing could be checked.
+
+    \b
+    Examples:
+      batchedapi check -f batchedapi.yaml
+      batchedapi check model:Model --items rows.jsonl --json
     """
     if (predictor is None) == (file is None):
         raise click.UsageError("give either -f FILE or MODULE:CLASS")

@@ -66,31 +66,38 @@ def load_documents(file: Path, name: str | None, unknown: UnknownFields) -> Docu
             slice that an operator wrote.
 
     Raises:
-        DocumentError: not readable, not YAML, or not exactly one BatchedAPI to choose.
+        DocumentError: not readable, not YAML, not exactly one BatchedAPI to choose, or without the
+            ConfigMap that it names.
         ManifestError: the BatchedAPI is not valid.
     """
-    documents = _objects(file, unknown)
-    api = parse_api(_chosen(documents, name), unknown, lambda text: log.warning("%s", text))
+    api, documents = _loaded(file, name, unknown)
     folder = file.resolve().parent
     source = api.spec.predictor.source
     if source is None or source.config_map is None:
         return Documents(api, {}, folder)
     config_map = next(
-        (
-            document
-            for document in documents
-            if isinstance(document, dict)
-            and document.get("kind") == "ConfigMap"
-            and _name_of(document) == source.config_map
-        ),
+        (one for one in _of_kind(documents, "ConfigMap") if _name_of(one) == source.config_map),
         None,
     )
     if config_map is None:
-        log.info(
-            "ConfigMap not in the file; using the file's folder", extra={"folder": str(folder)}
+        raise DocumentError(
+            f"spec.predictor.source.configMap: expected ConfigMap {source.config_map} in this file,"
+            f" got {_list([_name_of(one) for one in _of_kind(documents, 'ConfigMap')])}; add it"
+            f" (kubectl create configmap {source.config_map} --from-file=... --dry-run=client -o"
+            " yaml), or leave out source to serve the code beside the file"
         )
-        return Documents(api, {}, folder)
     return Documents(api, _files_of(config_map), folder)
+
+
+def load_api(file: Path, name: str | None, unknown: UnknownFields) -> BatchedAPI:
+    """The manifest alone, wherever its code is; arguments and errors as of `load_documents`."""
+    return _loaded(file, name, unknown)[0]
+
+
+def _loaded(file: Path, name: str | None, unknown: UnknownFields) -> tuple[BatchedAPI, list[Any]]:
+    documents = _objects(file, unknown)
+    api = parse_api(_chosen(documents, name), unknown, lambda text: log.warning("%s", text))
+    return api, documents
 
 
 def _objects(file: Path, unknown: UnknownFields) -> list[Any]:
@@ -141,8 +148,12 @@ def _no_object(document: Any) -> str:
 _NAMES: Final[dict[type, str]] = {list: "a list", str: "a text", int: "a number"}
 
 
+def _of_kind(documents: list[Any], kind: str) -> list[dict[str, Any]]:
+    return [one for one in documents if isinstance(one, dict) and one.get("kind") == kind]
+
+
 def _chosen(documents: list[Any], name: str | None) -> Any:
-    apis = [d for d in documents if isinstance(d, dict) and d.get("kind") == contract.KIND]
+    apis = _of_kind(documents, contract.KIND)
     names = [_name_of(api) for api in apis]
     if name is not None:
         if name not in names:

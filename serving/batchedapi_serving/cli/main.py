@@ -2,9 +2,10 @@
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
+from click.shell_completion import BashComplete, FishComplete, ZshComplete
 
 from batchedapi_core import contract
 from batchedapi_core.manifest import (
@@ -22,12 +23,15 @@ from batchedapi_serving.cli.documents import (
     load_documents,
     manifest_of,
 )
-from batchedapi_serving.cli.serve import ServeOptions, reason_left, serve
+from batchedapi_serving.cli.init import init_command
+from batchedapi_serving.cli.serve import ServeOptions, reason_left, serve, serve_on_changes
 from batchedapi_serving.cli.simulate import simulate_command
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.logs import LOG_FORMAT
 from batchedapi_serving.overrides import Flags
 from batchedapi_serving.supervisor.lifecycle import exit_code
+
+_COMPLETERS: Final = {"bash": BashComplete, "fish": FishComplete, "zsh": ZshComplete}
 
 
 class _DurationType(click.ParamType[float]):
@@ -112,6 +116,11 @@ def main() -> None:
     " `batchedapi simulate`; nothing that is in a request. The file is new or empty.",
 )  # fmt: skip
 @click.option(
+    "--reload", is_flag=True,
+    help="Start anew whenever a .py or YAML file beside the manifest, or in the working directory"
+    " if there is none, changes; for development.",
+)  # fmt: skip
+@click.option(
     "--tolerate-unknown-fields", is_flag=True,
     help="Ignore fields of the manifest that this version does not know, with a warning.",
 )  # fmt: skip
@@ -119,7 +128,8 @@ def serve_command(
     predictor: str | None,
     file: Path | None,
     name: str | None,
-    tolerate_unknown_fields: bool,  # noqa: FBT001 - click passes options by name
+    reload: bool,  # noqa: FBT001 - click passes options by name
+    tolerate_unknown_fields: bool,  # noqa: FBT001
     **options: Any,
 ) -> None:
     """Serve the manifest FILE, or the class MODULE:CLASS with every default.
@@ -127,9 +137,18 @@ def serve_command(
     A flag beats the manifest. Where the manifest is silent, the environment is asked:
     DYNAMIC_BATCHER__BATCH_SIZE is maxBatchSize, DYNAMIC_BATCHER__BATCH_TIME is batchInterval in
     seconds, and with either of them the strategy is Fixed.
+
+    \b
+    Examples:
+      batchedapi serve -f batchedapi.yaml --reload
+      batchedapi serve model:Model --port 9090
+      batchedapi serve -f batchedapi.yaml --host 0.0.0.0 --production --drain-delay 5s
     """
     if (predictor is None) == (file is None):
         raise click.UsageError("give either -f FILE or MODULE:CLASS")
+    if reload:
+        serve_on_changes(Path.cwd() if file is None else file.resolve().parent)
+        return
     unknown = UnknownFields.IGNORE if tolerate_unknown_fields else UnknownFields.REFUSE
     try:
         with reason_left():
@@ -152,5 +171,20 @@ def serve_command(
         sys.exit(1)
 
 
+@main.command("completion")
+@click.argument("shell", type=click.Choice(sorted(_COMPLETERS)))
+def completion_command(shell: str) -> None:
+    """Print what makes SHELL complete commands, options and files.
+
+    \b
+    Examples:
+      source <(batchedapi completion bash)
+      batchedapi completion fish > ~/.config/fish/completions/batchedapi.fish
+    """
+    completer = _COMPLETERS[shell](main, {}, "batchedapi", "_BATCHEDAPI_COMPLETE")
+    click.echo(completer.source())
+
+
 main.add_command(check_command)
+main.add_command(init_command)
 main.add_command(simulate_command)

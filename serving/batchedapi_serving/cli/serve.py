@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import socket
 import sys
@@ -116,6 +117,29 @@ def serve(documents: Documents, options: ServeOptions) -> None:
                 create_record(options.record)
             supervisor = Supervisor(settings, listener, admin_listener, environment, announce)
             asyncio.run(supervisor.run())
+
+
+def serve_on_changes(folder: Path) -> None:
+    """Run the same command without `--reload`, anew whenever code or YAML changes, until Ctrl+C.
+
+    Args:
+        folder: Whose files are watched, those of its folders too; others than .py, .yaml and .yml
+            may be what the server itself writes.
+    """
+    from watchfiles import PythonFilter, run_process  # noqa: PLC0415 - for development alone
+
+    arguments = [word for word in sys.argv[1:] if word != "--reload"]
+    program = "from batchedapi_serving.cli import main; main()"
+    click.echo(f"watching {folder}", err=True)
+    run_process(
+        folder,
+        target=shlex.join([sys.executable, "-c", program, *arguments]),
+        target_type="command",
+        watch_filter=PythonFilter(extra_extensions=(".yaml", ".yml")),
+        callback=lambda changes: click.echo(
+            f"changed: {', '.join(sorted(Path(path).name for _, path in changes))}", err=True
+        ),
+    )
 
 
 @contextlib.contextmanager

@@ -72,6 +72,10 @@ def simulate_command(  # noqa: PLR0917 - click passes options by name
     The same batching and the same autoscaler as in a cluster, in virtual time; the same arguments
     give the same answer. Exit code 0: simulated, and every --assert holds; 1: one does not; 2:
     nothing could be simulated.
+
+    \b
+    Example:
+      batchedapi simulate -f batchedapi.yaml --trace load.csv --service a=10ms,b=0.2ms
     """
     # Here: numpy comes with it, and a replica's supervisor, which runs this program too, has no
     # memory to give away.

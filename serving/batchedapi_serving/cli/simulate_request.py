@@ -11,7 +11,7 @@ from batchedapi_core.manifest import (
     UnknownFields,
     parse_duration,
 )
-from batchedapi_serving.cli.documents import DocumentError, load_documents, manifest_of
+from batchedapi_serving.cli.documents import DocumentError, load_api, manifest_of
 from batchedapi_serving.simulating.report import BLOCKS, PLAIN, render
 from batchedapi_serving.simulating.run import AssertionFormError, Simulated, parse_assertion, run
 from batchedapi_serving.simulating.settings import (
@@ -63,7 +63,7 @@ def perform(request: Request) -> tuple[Simulated, list[str]]:
         api = (
             manifest_of(_MODEL)
             if request.file is None
-            else load_documents(request.file, request.name, UnknownFields.REFUSE).api
+            else load_api(request.file, request.name, UnknownFields.REFUSE)
         )
         options = Options(
             service=None if request.service is None else parse_service(request.service),

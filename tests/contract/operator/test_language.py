@@ -25,7 +25,7 @@ from batchedapi_core.manifest import AUTO, CPU_COUNT, ManifestError, UnknownFiel
 from batchedapi_core.manifest.crd import crd
 from batchedapi_operator.cluster import BATCHED_APIS
 from batchedapi_operator.errors import ApplyError
-from batchedapi_serving.cli.documents import DocumentError, load_documents
+from batchedapi_serving.cli.documents import DocumentError, load_api
 from batchedapi_serving.cli.kubernetes_yaml import read_documents
 
 pytestmark = pytest.mark.cluster
@@ -126,9 +126,9 @@ def test_a_file_is_read_as_kubectl_reads_it(tmp_path: Path, name: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         with pytest.raises((DocumentError, ManifestError)):
-            load_documents(file, None, UnknownFields.REFUSE)
+            load_api(file, None, UnknownFields.REFUSE)
         return
-    here = load_documents(file, None, UnknownFields.REFUSE).api
+    here = load_api(file, None, UnknownFields.REFUSE)
     applied = json.loads(done.stdout)
     there = parse_api(applied["items"][0] if applied["kind"] == "List" else applied)
     assert (here.metadata.name, here.spec) == (there.metadata.name, there.spec)

@@ -12,6 +12,7 @@ from batchedapi_core.manifest import ManifestError, UnknownFields
 from batchedapi_serving.cli.documents import (
     DocumentError,
     Documents,
+    load_api,
     load_documents,
     manifest_of,
 )
@@ -114,11 +115,23 @@ def test_code_is_taken_from_the_config_map_beside_the_api(tmp_path: Path) -> Non
     assert {"model.py": b"x = 1", "weights.bin": weights} == documents.source
 
 
-def test_a_config_map_that_is_not_in_the_file_leaves_the_folder(tmp_path: Path) -> None:
-    """It may be in the cluster only; the code beside the file is then the one."""
-    documents = load(tmp_path, api(source={"configMap": "source"}))
+def test_a_config_map_that_is_not_in_the_file_is_not_replaced_by_what_lies_there(
+    tmp_path: Path,
+) -> None:
+    """The code beside the file may be another than the one in the cluster."""
+    (tmp_path / "model.py").write_text("class Model: ...")
 
-    assert ({}, tmp_path) == (documents.source, documents.folder)
+    with pytest.raises(DocumentError, match="expected ConfigMap source in this file, got other; "):
+        load(tmp_path, config_map("other"), api(source={"configMap": "source"}))
+
+
+def test_a_manifest_alone_needs_no_code(tmp_path: Path) -> None:
+    """`simulate` runs none."""
+    (tmp_path / "api.yaml").write_text(yaml.safe_dump(api(source={"configMap": "source"})))
+
+    found = load_api(tmp_path / "api.yaml", None, UnknownFields.REFUSE)
+
+    assert "source" == found.spec.predictor.source.config_map
 
 
 def test_code_in_the_image_is_not_taken_from_a_config_map(tmp_path: Path) -> None:

@@ -94,8 +94,8 @@ def test_the_log_format_is_that_of_every_process(
 
 
 def test_all_commands_are_there() -> None:
-    """One program is for serving, for checking and for predicting."""
-    assert {"check", "serve", "simulate"} == set(main.commands)
+    """One program is for all of it, from the first file on."""
+    assert {"check", "completion", "init", "serve", "simulate"} == set(main.commands)
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("serve", "-h")])

@@ -1,0 +1,68 @@
+"""The wheel as a stranger installs it: from a folder of wheels, without a clone."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parents[3]
+SECONDS: Final = 300.0
+"""pip may fetch every package, on a busy machine."""
+CONSTRAINTS: Final = ("-c", ROOT / "constraints.txt")
+PIP: Final = ("-m", "pip", "--disable-pip-version-check", "-q")
+
+
+def run(*command: object) -> str:
+    """What a command prints on both of its outputs."""
+    words = [str(word) for word in command]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=False, timeout=SECONDS, env=environment
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ours, and all that serving needs."""
+    folder = tmp_path_factory.mktemp("wheels")
+    out = run(sys.executable, *PIP, "wheel", *CONSTRAINTS, "-w", folder, f"{ROOT}[serving]")
+    assert list(folder.glob("batchedapi-*.whl")), out
+    return folder
+
+
+def installed(folder: Path, wheels: Path, requirement: str) -> Path:
+    """The programs of an environment with nothing but `requirement`, from `wheels` alone."""
+    run(sys.executable, "-m", "venv", folder)
+    program = folder / "bin"
+    out = run(
+        program / "python", *PIP, "install", "--no-index", "--find-links", wheels, requirement
+    )
+    assert not out, out
+    return program
+
+
+def test_the_wheel_serves_a_first_project(tmp_path: Path, wheels: Path) -> None:
+    """`pip install 'batchedapi[serving]'`, `batchedapi init`, `batchedapi check`: all is in it."""
+    programs = installed(tmp_path / "venv", wheels, "batchedapi[serving]")
+    project = tmp_path / "prices"
+
+    made = run(programs / "batchedapi", "init", project)
+    checked = run(programs / "batchedapi", "check", "-f", project / "batchedapi.yaml")
+
+    assert f"{project}: model.py" in made
+    assert "32 rows (random numbers and zeros) are answered the same alone" in checked
+    assert "batchedapi, version" in run(programs / "batchedapi", "--version")
+
+
+def test_a_missing_extra_is_a_sentence(tmp_path: Path, wheels: Path) -> None:
+    """Not a traceback: who leaves the extra out is told which one it is."""
+    programs = installed(tmp_path / "venv", wheels, "batchedapi")
+
+    out = run(programs / "batchedapi", "serve", "model:Model")
+
+    assert "Traceback" not in out
+    assert "pip install 'batchedapi[serving]'" in out
