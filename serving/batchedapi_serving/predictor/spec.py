@@ -49,7 +49,13 @@ class Tensor:
         self, dtype: str, shape: Sequence[int | str], *, allow_non_finite: bool = False
     ) -> None:
         if dtype not in DTYPES:
-            raise ValueError(f"Tensor: expected a dtype of {', '.join(DTYPES)}, got {dtype!r}")
+            # numpy's and torch's names, and the types themselves
+            words = str(getattr(dtype, "__name__", dtype)).rpartition(".")[2].lower()
+            meant = words.replace("double", "float64").replace("float", "fp").upper()
+            remedy = f"; did you mean {meant}?" if meant in DTYPES else ""
+            raise ValueError(
+                f"Tensor: expected a dtype of {', '.join(DTYPES)}, got {dtype!r}{remedy}"
+            )
         if isinstance(shape, str) or not all(
             (type(n) is int and n >= 1) or (isinstance(n, str) and n) for n in shape
         ):

@@ -79,7 +79,7 @@ def test_a_missing_module_says_where_it_was_looked_for(tmp_path: Path) -> None:
         ("\n\nint('x')", r"ValueError: .* \(.*its_model.py, line 3\)$"),
         (
             "from batchedapi_serving import Tensor\nTensor('float32', [4])",
-            r"expected a dtype of .* got 'float32' \(.*its_model.py, line 2\)$",
+            r"got 'float32'; did you mean FP32\? \(.*its_model.py, line 2\)$",
         ),
         (
             """from batchedapi_serving import batched

@@ -185,10 +185,27 @@ def test_outputs_need_inputs() -> None:
         batched(outputs=Tensor("FP32", [1]))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "fp32", "BF16", ""])
+@pytest.mark.parametrize(
+    ("dtype", "meant"),
+    [
+        ("float32", "FP32"),
+        ("double", "FP64"),
+        ("torch.float16", "FP16"),
+        ("int64", "INT64"),
+        ("bool", "BOOL"),
+        (np.uint8, "UINT8"),
+    ],
+)
+def test_a_type_by_another_librarys_name_is_told_ours(dtype: Any, meant: str) -> None:
+    """The first thing that somebody who knows numpy writes."""
+    with pytest.raises(ValueError, match=rf"; did you mean {meant}\?$"):
+        Tensor(dtype, [4])
+
+
+@pytest.mark.parametrize("dtype", ["float", "text", "BF16", ""])
 def test_an_unknown_type_names_the_known_ones(dtype: str) -> None:
     """The names are those of the Open Inference Protocol."""
-    with pytest.raises(ValueError, match="expected a dtype of BOOL, UINT8"):
+    with pytest.raises(ValueError, match=r"expected a dtype of BOOL, UINT8, .*, got '\w*'$"):
         Tensor(dtype, [1])
 
 
