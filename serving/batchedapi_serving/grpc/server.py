@@ -8,7 +8,8 @@ from typing import Final
 import grpc.aio
 
 from batchedapi_core import contract
-from batchedapi_serving.grpc.service import Service
+from batchedapi_serving.grpc.introspection import add_introspection
+from batchedapi_serving.grpc.service import SERVICE, Service
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.web.frontend import Frontend
 
@@ -47,6 +48,7 @@ class GrpcServer:
         self._connections = frontend.connection_limit.most
         self._service = Service(settings.name, frontend, connected)
         self._server: grpc.aio.Server | None = None
+        self._stopping = asyncio.Event()
         self.port = 0
 
     async def start(self) -> None:
@@ -61,6 +63,7 @@ class GrpcServer:
             raise ValueError("grpc_port: expected a port, got None; nothing is to be served there")
         server = grpc.aio.server(options=self._options())
         server.add_generic_rpc_handlers((self._service.handler(),))
+        add_introspection(server, SERVICE, self._service.ready, self._stopping)
         host = self._settings.host
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
@@ -80,6 +83,7 @@ class GrpcServer:
         are told that the connection ends: their next call then takes another one.
         """
         if self._server is not None:
+            self._stopping.set()
             async with self._service.answers_held():
                 await asyncio.sleep(_ON_THE_WAY_SECONDS)
                 stopping = asyncio.create_task(self._server.stop(grace))

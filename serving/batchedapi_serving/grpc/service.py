@@ -93,6 +93,10 @@ class Service:
         finally:
             self._go.set()
 
+    def ready(self) -> bool:
+        """Whether predictions are answered now."""
+        return bool(self._engine.methods) and not self._frontend.draining
+
     async def server_live(
         self, _: messages.ServerLiveRequest, __: ServicerContext
     ) -> messages.ServerLiveResponse:
@@ -103,8 +107,7 @@ class Service:
         self, _: messages.ServerReadyRequest, __: ServicerContext
     ) -> messages.ServerReadyResponse:
         """Whether predictions are answered now."""
-        ready = bool(self._engine.methods) and not self._frontend.draining
-        return messages.ServerReadyResponse(ready=ready)
+        return messages.ServerReadyResponse(ready=self.ready())
 
     async def model_ready(
         self, request: messages.ModelReadyRequest, context: ServicerContext

@@ -21,6 +21,8 @@ PACKAGES: Final = (
     "runc",
 )
 GO_PROGRAMS: Final = {
+    "grpc-health-probe": "github.com/grpc-ecosystem/grpc-health-probe@v0.4.42",
+    "grpcurl": "github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3",
     "helm": "helm.sh/helm/v3/cmd/helm@v3.22.0",
     "kind": "sigs.k8s.io/kind@v0.30.0",  # its node image is Kubernetes 1.34
     "kubeconform": "github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0",
