@@ -12,8 +12,6 @@ import yaml
 ROOT: Final = Path(__file__).resolve().parents[2]
 CHART: Final = ROOT / "charts" / "batchedapi"
 TOOLS: Final = ROOT / ".cache" / "bin"
-KUBERNETES: Final = "1.34.0"
-"""Helm outside a cluster has to be told a version to check the chart's kubeVersion against."""
 
 Objects = list[dict[str, Any]]
 
@@ -36,8 +34,7 @@ def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
 def template(settings: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """`helm template` of the chart in namespace `system` with `--set` for each setting."""
     flags = [flag for setting in settings for flag in ("--set", setting)]
-    where = ("-n", "system", "--kube-version", KUBERNETES)
-    return helm("template", "batchedapi", str(CHART), *where, *flags)
+    return helm("template", "batchedapi", str(CHART), "-n", "system", *flags)
 
 
 def render(*settings: str) -> Objects:
