@@ -1,23 +1,38 @@
 """`python -m batchedapi_operator`: the command line of the operator."""
 
 import asyncio
+import re
 from importlib.metadata import version
 
 import click
 
 from batchedapi_core import contract
 from batchedapi_operator import logs
+from batchedapi_operator.cluster import Namespaces
 from batchedapi_operator.errors import OperatorError
 from batchedapi_operator.logs import LogFormat
 from batchedapi_operator.process import Settings, run
 
 ENVIRONMENT_PREFIX = "BATCHEDAPI"
+_NAME = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _LEVELS = ("debug", "info", "warning", "error")
 
 
 def default_serving_image() -> str:
     """The serving image of the same release as this operator."""
     return f"batchedapi-serving:{version('batchedapi')}"
+
+
+def _names(_context: object, _option: object, given: tuple[str, ...]) -> tuple[str, ...]:
+    """Namespaces to watch, each once; an empty one, as a chart may set it, is none."""
+    names = tuple(dict.fromkeys(name for name in given if name))
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise click.BadParameter(
+                f"expected the name of a namespace (a-z, 0-9 and '-', at most 63), got {name!r};"
+                " name each with a flag of its own, or with spaces between in the environment"
+            )
+    return names
 
 
 @click.command(context_settings={"auto_envvar_prefix": ENVIRONMENT_PREFIX, "show_default": True})
@@ -29,7 +44,15 @@ def default_serving_image() -> str:
     help="Image of replicas whose manifest names none; running revisions keep theirs.",
 )
 @click.option(
-    "--watch-namespace", default=None, show_envvar=True, help="Only this one. Absent: all."
+    "--watch-namespace",
+    "namespaces",
+    multiple=True,
+    callback=_names,
+    envvar=f"{ENVIRONMENT_PREFIX}_WATCH_NAMESPACE",
+    show_default=False,
+    show_envvar=True,
+    help="Only this one; once for each, or in the environment all with spaces between. Absent:"
+    " all but kube-system.",
 )
 @click.option("--log-level", type=click.Choice(_LEVELS), default="info", show_envvar=True)
 @click.option(
@@ -56,7 +79,7 @@ def default_serving_image() -> str:
 def main(
     *,
     serving_image: str,
-    watch_namespace: str | None,
+    namespaces: tuple[str, ...],
     log_level: str,
     log_format: str,
     admin_host: str,
@@ -66,7 +89,7 @@ def main(
     """Run the batchedapi operator until it is sent SIGTERM."""
     settings = Settings(
         serving_image=serving_image,
-        watch_namespace=watch_namespace or None,
+        namespaces=Namespaces(namespaces),
         log_level=log_level,
         log_format=LogFormat(log_format),
         admin_host=admin_host,

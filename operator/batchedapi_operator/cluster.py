@@ -32,6 +32,27 @@ class ObjectKey:
         return None if not name else cls(child["metadata"]["namespace"], name)
 
 
+SYSTEM_NAMESPACE: Final = "kube-system"
+OUTSIDE_SYSTEM: Final = f"metadata.namespace!={SYSTEM_NAMESPACE}"
+"""Field selector of every list and watch that is of all namespaces: nothing of it is even sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Namespaces:
+    """Whose BatchedAPIs are served."""
+
+    named: tuple[str, ...] = ()
+    """These alone; empty: all but `SYSTEM_NAMESPACE`, which is served only by its name."""
+
+    def __str__(self) -> str:
+        return ", ".join(self.named) or f"all but {SYSTEM_NAMESPACE}"
+
+    @property
+    def lists(self) -> tuple[str | None, ...]:
+        """One list or watch for each, as `Resource.path` takes them: None is all of them."""
+        return self.named or (None,)
+
+
 @dataclass(frozen=True, slots=True)
 class Resource:
     """A kind of namespaced object and where the apiserver keeps it."""

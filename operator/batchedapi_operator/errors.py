@@ -6,6 +6,7 @@ OperatorError
 ├── ApplyError           the apiserver refused or did not answer; tried again with back-off
 │   ├── ConflictError    somebody else wrote in between, or owns a field
 │   ├── RefusedError     the object itself was refused (400, 403, 413, 422)
+│   ├── NotPermittedError  the operator lacks a right, which may be granted yet (403)
 │   └── NamespaceGoingError  nothing can be made in a namespace that is being deleted
 └── MetricsUnavailableError  a pod's metrics could not be read or are not to be believed
 """
@@ -68,6 +69,10 @@ class ConflictError(ApplyError):
 
 class RefusedError(ApplyError):
     """The apiserver will not have this object however often it is sent."""
+
+
+class NotPermittedError(ApplyError):
+    """The operator has no right to do that; the message is RBAC's own, with verb and resource."""
 
 
 class NamespaceGoingError(ApplyError):

@@ -18,7 +18,7 @@ from typing import Any, Final
 import kopf
 
 from batchedapi_core import contract
-from batchedapi_operator.cluster import JsonObject, ObjectKey
+from batchedapi_operator.cluster import OUTSIDE_SYSTEM, JsonObject, Namespaces, ObjectKey
 from batchedapi_operator.queue import WorkQueue
 from batchedapi_operator.store import Store
 
@@ -54,7 +54,7 @@ class EndlessBackoff:
             wait = min(LARGEST_BACKOFF, wait * 2)
 
 
-def kopf_settings() -> kopf.OperatorSettings:
+def kopf_settings(namespaces: Namespaces) -> kopf.OperatorSettings:
     """Nothing posted, no scanning for namespaces and CRDs, watches that never give up, in pages."""
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
@@ -66,6 +66,9 @@ def kopf_settings() -> kopf.OperatorSettings:
     settings.networking.request_timeout = 30
     for group, plural in _CHILDREN:
         settings.watching.label_selectors[group, plural] = contract.LABEL_API
+    if not namespaces.named:
+        for kind in ((contract.GROUP, contract.PLURAL), *_CHILDREN):
+            settings.watching.field_selectors[kind] = OUTSIDE_SYSTEM
     return settings
 
 
@@ -150,7 +153,7 @@ def _login(**kwargs: Any) -> kopf.ConnectionInfo | None:
 async def watch_cluster(
     store: Store,
     queue: WorkQueue,
-    namespace: str | None,
+    namespaces: Namespaces,
     ready: asyncio.Event,
     beat: Callable[[], None],
 ) -> None:
@@ -170,7 +173,7 @@ async def watch_cluster(
 
     def serve() -> None:
         try:
-            asyncio.run(_kopf(registry_of(relay, store), namespace, stop, opened, beat))
+            asyncio.run(_kopf(registry_of(relay, store), namespaces, stop, opened, beat))
         except BaseException as error:  # noqa: BLE001 - handed on to whoever awaits, not hidden
             ended.set_exception(error)
         else:
@@ -186,7 +189,7 @@ async def watch_cluster(
 
 async def _kopf(
     registry: kopf.OperatorRegistry,
-    namespace: str | None,
+    namespaces: Namespaces,
     stop: "Future[None]",
     opened: "Future[None]",
     beat: Callable[[], None],
@@ -198,10 +201,10 @@ async def _kopf(
     beat_again()
     await kopf.operator(
         registry=registry,
-        settings=kopf_settings(),
+        settings=kopf_settings(namespaces),
         standalone=True,
-        clusterwide=namespace is None,
-        namespaces=() if namespace is None else (namespace,),
+        clusterwide=not namespaces.named,
+        namespaces=namespaces.named,
         stop_flag=stop,
         ready_flag=opened,
     )

@@ -19,6 +19,7 @@ from batchedapi_operator.cluster import (
     BATCHED_APIS,
     DEPLOYMENTS,
     EVENTS,
+    OUTSIDE_SYSTEM,
     JsonObject,
     ObjectKey,
     Resource,
@@ -27,6 +28,7 @@ from batchedapi_operator.errors import (
     ApplyError,
     ConflictError,
     NamespaceGoingError,
+    NotPermittedError,
     OperatorError,
     RefusedError,
 )
@@ -121,7 +123,7 @@ class Kube:
         self, resource: Resource, namespace: str | None, selector: str = ""
     ) -> list[JsonObject]:
         """Objects as they are now, whole; items of a list lack `kind` and `apiVersion`."""
-        query = {"labelSelector": selector} if selector else {}
+        query = _selected(namespace, selector)
         found = await self._request("GET", resource.path(namespace), query)
         return list(found["items"] or ())
 
@@ -133,8 +135,7 @@ class Kube:
         In pages, and of managedFields without the fields: those of an API's status are 40 KiB once
         they are parsed.
         """
-        query = {"limit": str(OBJECTS_A_PAGE)}
-        query |= {"labelSelector": selector} if selector else {}
+        query = {"limit": str(OBJECTS_A_PAGE), **_selected(namespace, selector)}
         items: list[JsonObject] = []
         while True:
             path = resource.path(namespace)
@@ -146,6 +147,15 @@ class Kube:
             if not found["metadata"].get("continue"):
                 return items, found["metadata"]["resourceVersion"]
             query["continue"] = found["metadata"]["continue"]
+
+    async def check_list(self, resource: Resource, namespace: str | None) -> None:
+        """Ask for one object of a kind, for the sake of the answer.
+
+        Raises:
+            ApplyError: It cannot be listed: no right to, no such kind, or no apiserver.
+        """
+        query = {"limit": "1", **_selected(namespace)}
+        await self._request("GET", resource.path(namespace), query, accept=_METADATA_OF_MANY)
 
     async def watch_metadata(
         self, resource: Resource, namespace: str | None, resource_version: str, seconds: int
@@ -160,6 +170,7 @@ class Kube:
             "resourceVersion": resource_version,
             "timeoutSeconds": str(seconds),
             "allowWatchBookmarks": "true",
+            **_selected(namespace),
         }
         path = resource.path(namespace)
         response = await self._send("GET", path, query, accept=_METADATA, seconds=seconds + 10)
@@ -314,6 +325,11 @@ class Kube:
         return response
 
 
+def _selected(namespace: str | None, selector: str = "") -> dict[str, str]:
+    query = {"labelSelector": selector} if selector else {}
+    return query if namespace is not None else {**query, "fieldSelector": OUTSIDE_SYSTEM}
+
+
 def _raise_for(status: int, payload: bytes, what: str) -> None:
     if status < 300:  # noqa: PLR2004 - HTTP: success
         return
@@ -326,9 +342,8 @@ def _raise_for(status: int, payload: bytes, what: str) -> None:
         raise ConflictError(message, status)
     if _NAMESPACE_GOING in message:
         raise NamespaceGoingError(message, status)
-    # For want of a permission of the operator's own, the object is not to blame, and the permission
-    # may be granted yet.
-    unpermitted = "cannot" in message.partition("is forbidden: User")[2]
-    if status in _REFUSALS and not unpermitted:
+    if "cannot" in message.partition("is forbidden: User")[2]:
+        raise NotPermittedError(message, status)
+    if status in _REFUSALS:
         raise RefusedError(message, status)
     raise ApplyError(message, status)

@@ -9,7 +9,8 @@ import time
 from asyncio import sslproto
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import product
 from typing import Final
 
 from batchedapi_core import contract
@@ -20,8 +21,11 @@ from batchedapi_operator.cluster import (
     BATCHED_APIS,
     CONFIG_MAPS,
     DEPLOYMENTS,
+    PODS,
+    REPLICA_SETS,
     SERVICES,
     Cluster,
+    Namespaces,
     ObjectKey,
     Resource,
 )
@@ -52,6 +56,7 @@ RESYNC_SECONDS: Final = 600.0
 SECONDS_TO_WATCH_AGAIN: Final = 6.0
 """After an apiserver that did not answer does, all watches are open again; what was deleted before
 they were is told by none of them."""
+LISTED: Final = (BATCHED_APIS, DEPLOYMENTS, SERVICES, CONFIG_MAPS)
 STUCK_SECONDS: Final = 60.0
 """Within which each loop goes round, whether or not the apiserver answers."""
 
@@ -62,8 +67,7 @@ class Settings:
 
     serving_image: str
     """For APIs whose manifest names none; an unchanged revision keeps the image it has."""
-    watch_namespace: str | None = None
-    """None: every namespace."""
+    namespaces: Namespaces = field(default_factory=Namespaces)
     log_level: str = "info"
     log_format: LogFormat = LogFormat.JSON
     admin_host: str = ""
@@ -96,7 +100,7 @@ async def run(settings: Settings) -> None:
 
 async def _work(kube: Kube, scraper: Scraper, settings: Settings) -> None:
     store, metrics, watching, beats = Store(), Metrics(), asyncio.Event(), Heartbeats()
-    namespace = settings.watch_namespace
+    namespaces = settings.namespaces
     outbox = Outbox(beat=beats.of("outbox", STUCK_SECONDS))
     looks = beats.of("autoscaler", STUCK_SECONDS)
     autoscaler = Autoscaler(kube, store, scraper, metrics, outbox, beat=looks)
@@ -105,21 +109,25 @@ async def _work(kube: Kube, scraper: Scraper, settings: Settings) -> None:
     queue = WorkQueue(reconciler.reconcile, metrics.reconciled)
     returned = asyncio.Event()
     kube.answering.tell(outbox.go_on, queue.go_on, returned.set)
-    beat = beats.of("watch of ConfigMaps", WATCH_SECONDS + STUCK_SECONDS)
-    sources = SourceWatch(kube, store, queue, namespace, beat)
+    sources = [
+        SourceWatch(kube, store, queue, one, beats.of(name, WATCH_SECONDS + STUCK_SECONDS))
+        for one in namespaces.lists
+        for name in (f"watch of ConfigMaps in {one or namespaces}",)
+    ]
     async with (
         admin_server(
             settings.admin_host,
             settings.admin_port,
             live=beats.all_live,
-            ready=lambda: watching.is_set() and sources.connected,
+            # a namespace that is not there yet holds nobody up
+            ready=lambda: watching.is_set() and any(one.connected for one in sources),
             registry=metrics.registry,
         ),
         decisions_server(settings.decisions_port, autoscaler.decisions.last),
     ):
         log.info(
             "operator started",
-            extra={"image": settings.serving_image, "namespace": namespace or "(all)"},
+            extra={"image": settings.serving_image, "namespaces": str(namespaces)},
         )
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -127,10 +135,11 @@ async def _work(kube: Kube, scraper: Scraper, settings: Settings) -> None:
                 tasks.create_task(autoscaler.run())
                 beat = beats.of("watches", STUCK_SECONDS)
                 tasks.create_task(
-                    _watch(kube, store, queue, namespace, watching=watching, beat=beat)
+                    _watch(kube, store, queue, namespaces, watching=watching, beat=beat)
                 )
-                tasks.create_task(sources.run())
-                tasks.create_task(_resync(kube, store, queue, namespace, returned))
+                for one in sources:
+                    tasks.create_task(one.run())
+                tasks.create_task(_resync(kube, store, queue, namespaces, returned))
         finally:
             await queue.close()
 
@@ -139,49 +148,73 @@ async def _watch(
     kube: Kube,
     store: Store,
     queue: WorkQueue,
-    namespace: str | None,
+    namespaces: Namespaces,
     *,
     watching: asyncio.Event,
     beat: Callable[[], None],
 ) -> None:
-    """kopf, started again whenever a watch of its ends it."""
+    """kopf, started again whenever a watch of its ends it, or it can watch one namespace more."""
     failures = 0
     while True:
-        await _resource_known(kube, namespace, beat)
+        readable = await _readable(kube, namespaces, beat)
         started = time.monotonic()
+        watches = asyncio.create_task(watch_cluster(store, queue, readable, watching, beat))
+        more = asyncio.create_task(_another_readable(kube, namespaces, readable))
         try:
-            await watch_cluster(store, queue, namespace, watching, beat)
-        except Exception:  # the boundary to kopf: a broken watch must not end the other parts
-            log.exception("watches failed")
+            await asyncio.wait((watches, more), return_when=asyncio.FIRST_COMPLETED)
+            if watches.done() and (error := watches.exception()) is not None:
+                # the boundary to kopf: a broken watch must not end the other parts
+                log.error("watches failed", exc_info=error)
+        finally:
+            watches.cancel()
+            more.cancel()
         failures = 1 if time.monotonic() - started > STUCK_SECONDS else failures + 1
         watching.clear()
         beat()
         await asyncio.sleep(backoff(failures, largest=LARGEST_UNHEARD))
 
 
-async def _resource_known(kube: Kube, namespace: str | None, beat: Callable[[], None]) -> None:
-    """Wait until the CRD is there: kopf looks for it once, when it starts."""
+async def _readable(kube: Kube, namespaces: Namespaces, beat: Callable[[], None]) -> Namespaces:
+    """Those of which everything can be listed; waits until there are any.
+
+    kopf looks for the CRD once, when it starts, and one watch that is refused ends all of them.
+    """
     failures = 0
     while True:
         beat()
+        found = [one for one in namespaces.lists if await _listed(kube, one)]
+        if found:
+            return Namespaces(tuple(one for one in found if one is not None))
+        failures += 1
+        await asyncio.sleep(backoff(failures, largest=LARGEST_UNHEARD))
+
+
+async def _another_readable(kube: Kube, namespaces: Namespaces, readable: Namespaces) -> None:
+    """Return once there is one more: it was made, or the right to it was granted."""
+    while True:
+        await asyncio.sleep(RELIST_SECONDS)
+        for one in namespaces.named:
+            if one not in readable.named and await _listed(kube, one):
+                return
+
+
+async def _listed(kube: Kube, namespace: str | None) -> bool:
+    """Whether everything that is watched can be listed there; the log says what cannot."""
+    for resource in (BATCHED_APIS, DEPLOYMENTS, REPLICA_SETS, PODS, SERVICES):
         try:
-            await kube.list_metadata(BATCHED_APIS, namespace)
+            await kube.check_list(resource, namespace)
         except ApplyError as error:
-            failures += 1
-            log.warning(
-                "waiting for the custom resource",
-                extra={"resource": f"{contract.PLURAL}.{contract.GROUP}", "error": error.message},
-            )
-            await asyncio.sleep(backoff(failures, largest=LARGEST_UNHEARD))
-        else:
-            return
+            facts = {"resource": resource.plural, "namespace": namespace, "error": error.message}
+            log.warning("waiting to be able to watch", extra=facts)
+            return False
+    return True
 
 
 async def _resync(
     cluster: Cluster,
     store: Store,
     queue: WorkQueue,
-    namespace: str | None,
+    namespaces: Namespaces,
     returned: asyncio.Event,
 ) -> None:
     """Queue the APIs that are not as the watches said, and now and then all of them.
@@ -199,7 +232,7 @@ async def _resync(
             all_due = clock() + RESYNC_SECONDS
             for key in store.apis():
                 queue.enqueue(key)
-        for resource in (BATCHED_APIS, DEPLOYMENTS, SERVICES, CONFIG_MAPS):
+        for namespace, resource in product(namespaces.lists, LISTED):
             try:
                 wanted = await stale(cluster, store, namespace, resource)
             except ApplyError as error:
@@ -215,6 +248,6 @@ async def stale(
     """APIs not known or no longer there; of a child's kind, those that the store has otherwise."""
     if resource is BATCHED_APIS:
         found, _ = await cluster.list_metadata(BATCHED_APIS, namespace)
-        return set(store.apis()) ^ set(map(ObjectKey.of, found))
+        return set(store.apis(namespace)) ^ set(map(ObjectKey.of, found))
     found, _ = await cluster.list_metadata(resource, namespace, contract.LABEL_API)
-    return store.differing(resource, found)
+    return store.differing(resource, found, namespace)

@@ -13,7 +13,7 @@ from typing import Final
 from batchedapi_operator.cluster import CONFIG_MAPS, JsonObject, ObjectKey
 from batchedapi_operator.errors import ApplyError
 from batchedapi_operator.kube import Kube
-from batchedapi_operator.queue import LARGEST_UNHEARD, WorkQueue, backoff
+from batchedapi_operator.queue import WorkQueue, rest_after
 from batchedapi_operator.store import Store
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class SourceWatch:
                 failures = 1 if self.connected else failures + 1
                 self.connected = False
                 log.warning("configmap watch interrupted", extra={"error": error.message})
-                await asyncio.sleep(backoff(failures, largest=LARGEST_UNHEARD))
+                await asyncio.sleep(rest_after(failures, error))
 
     async def _list_and_watch(self) -> None:
         """List, then follow; ends when the apiserver wants a fresh list."""

@@ -156,7 +156,9 @@ class Store:
             found[SERVICES, seen.service.name] = seen.service.fingerprint
         self._others[key] = found
 
-    def differing(self, resource: Resource, listed: Iterable[JsonObject]) -> set[ObjectKey]:
+    def differing(
+        self, resource: Resource, listed: Iterable[JsonObject], namespace: str | None = None
+    ) -> set[ObjectKey]:
         """APIs of which the children of one kind are not those of a fresh list of metadata.
 
         They differ until they have been read anew, whatever becomes of this answer.
@@ -175,7 +177,8 @@ class Store:
                 key: {name: print_ for (kind, name), print_ in others.items() if kind is resource}
                 for key, others in self._others.items()
             }
-        return {key for key in self._apis if known.get(key, {}) != listed_of.get(key, {})}
+        here = self.apis(namespace)
+        return {key for key in here if known.get(key, {}) != listed_of.get(key, {})}
 
     def _is_child(self, resource: Resource, key: ObjectKey, body: JsonObject) -> bool:
         """The label alone makes nothing a child: anybody may put it on theirs."""
@@ -218,9 +221,9 @@ class Store:
         before = self._pods[key]
         self._pods[key] = {pod.name: _starting_as_before(pod, before.get(pod.name)) for pod in pods}
 
-    def apis(self) -> tuple[ObjectKey, ...]:
-        """Every API known."""
-        return tuple(self._apis)
+    def apis(self, namespace: str | None = None) -> tuple[ObjectKey, ...]:
+        """Every API known; of one namespace alone, if there is one given."""
+        return tuple(key for key in self._apis if namespace in {None, key.namespace})
 
     def api(self, key: ObjectKey) -> ApiView | None:
         """The API, if it is known."""

@@ -14,7 +14,8 @@ MESSAGE_LENGTH: Final = 1024
 DELETING: Final = "Deleting"
 WAITING: Final = "WaitingForDeletion"
 STUCK: Final = "ProgressDeadlineExceeded"
-_HINDRANCES: Final = (DELETING, WAITING)
+NOT_PERMITTED: Final = "NotPermitted"
+_HINDRANCES: Final = (DELETING, WAITING, NOT_PERMITTED)
 _BREAKING: Final = (
     ConditionType.SPEC_VALID,
     ConditionType.MODEL_LOADED,
@@ -125,6 +126,12 @@ def progressing(deployment: DeploymentView | None) -> Condition:
         updated = f"{deployment.updated} of {deployment.replicas} replicas updated"
         return Condition(kind, "True", "NewRevision", updated)
     return Condition(kind, "False", "RolloutComplete")
+
+
+def not_permitted(message: str) -> Condition:
+    """That the operator lacks a right; `message` is RBAC's own, with the verb and the resource."""
+    text = f"the operator lacks a right: {message}; grant it (its chart does): it is tried again"
+    return Condition(ConditionType.PROGRESSING, "False", NOT_PERMITTED, text)
 
 
 def rolled_out(deployment: DeploymentView) -> bool:

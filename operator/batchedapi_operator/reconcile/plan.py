@@ -24,6 +24,7 @@ from batchedapi_operator.cluster import (
 )
 from batchedapi_operator.errors import InvalidSpecError, NotOwnedError
 from batchedapi_operator.events import Note, notes_of
+from batchedapi_operator.reconcile.conditions import Condition
 from batchedapi_operator.reconcile.ownership import (
     again,
     deletion,
@@ -89,7 +90,9 @@ def plan(
     observed: Observed,
     default_image: str,
     now: str,
+    *,
     refusal: InvalidSpecError | None = None,
+    unpermitted: Condition | None = None,
 ) -> Plan:
     """Decide what to write.
 
@@ -99,6 +102,7 @@ def plan(
         default_image: For a new revision whose manifest names no image.
         now: RFC 3339, dates what changes in the status.
         refusal: What the apiserver said to the last try; its plan writes nothing but the status.
+        unpermitted: The right that the last try lacked; the same.
     """
     metadata, key = document["metadata"], ObjectKey.of(document)
     uid = metadata["uid"]
@@ -122,11 +126,11 @@ def plan(
         revision,
         image,
         problem,
-        deleted or (waits[0] if waits is not None else None),
+        deleted or unpermitted or (waits[0] if waits is not None else None),
     )
     status = build_status(subject, ours, now)
     nothing = Plan((), None, (), status, notes_of(observed.status, status), None)
-    if deleted is not None:
+    if deleted is not None or unpermitted is not None:
         return replace(nothing, notes=())
     if problem is not None or api is None or revision is None:
         return replace(nothing, retry_after=_retry(problem, refusal, status, now))

@@ -18,15 +18,16 @@ from batchedapi_operator.errors import (
     InvalidSpecError,
     NamespaceGoingError,
     NotOwnedError,
+    NotPermittedError,
     RefusedError,
 )
 from batchedapi_operator.outbox import RECONCILER_STATUS, STATE_EVENTS, Outbox
-from batchedapi_operator.reconcile.conditions import refusal_reason
+from batchedapi_operator.reconcile.conditions import not_permitted, refusal_reason
 from batchedapi_operator.reconcile.execute import Executor
 from batchedapi_operator.reconcile.observe import observe
 from batchedapi_operator.reconcile.ownership import deletion
 from batchedapi_operator.reconcile.plan import Plan, plan
-from batchedapi_operator.reconcile.status import same
+from batchedapi_operator.reconcile.status import hindered_status, same
 from batchedapi_operator.reconcile.views import Observed
 from batchedapi_operator.store import ApiView, Store
 
@@ -81,7 +82,14 @@ class Reconciler:
     async def _bring_up_to_date(
         self, key: ObjectKey, document: JsonObject, known: ApiView | None
     ) -> float | None:
-        observed = await observe(self._cluster, document)
+        try:
+            observed = await observe(self._cluster, document)
+        except NotPermittedError as error:
+            hindrance, now = not_permitted(error.message), rfc3339(self._wall())
+            before = document.get("status") or {}
+            status = hindered_status(before, hindrance, now)
+            self._tell(key, document, before, Plan((), None, (), status, (), None))
+            raise
         if "deletionTimestamp" not in document["metadata"]:
             self._store.put_observed(document, observed, known)
         made = plan(document, observed, self._serving_image, rfc3339(self._wall()))
@@ -92,13 +100,22 @@ class Reconciler:
         except RefusedError as error:
             problem = InvalidSpecError(refusal_reason(error.message), error.message)
             made = self._refused(document, observed, problem)
+        except NotPermittedError as error:
+            hindrance, now = not_permitted(error.message), rfc3339(self._wall())
+            made = plan(document, observed, self._serving_image, now, unpermitted=hindrance)
+            self._tell(key, document, observed.status, made)
+            raise
+        self._tell(key, document, observed.status, made)
+        return made.retry_after
+
+    def _tell(self, key: ObjectKey, document: JsonObject, before: JsonObject, made: Plan) -> None:
+        """Have the status written, unless the API has it already."""
         sending = self._outbox.sending(key, RECONCILER_STATUS)
-        if same(observed.status, made.status) and not sending:
+        if same(before, made.status) and not sending:
             self._outbox.withdraw(key, RECONCILER_STATUS)
         else:
             write = partial(self._write_status, key, document["metadata"]["uid"], made)
             self._outbox.put(key, RECONCILER_STATUS, write)
-        return made.retry_after
 
     async def _write_status(self, key: ObjectKey, uid: str, made: Plan) -> None:
         """The status, and once it is there the events that tell of it."""

@@ -84,6 +84,21 @@ def build_status(subject: Subject, observed: Observed, now: str) -> JsonObject:
     }
 
 
+def hindered_status(before: JsonObject, hindrance: Condition, now: str) -> JsonObject:
+    """The reconciler's part as it was told last, where nothing can be read: but for Progressing."""
+    kept: JsonObject = {name: before[name] for name in OUR_FIELDS if name in before}
+    known = before.get("conditions") or ()
+    told = [one for one in known if one["type"] in {kind.value for kind in OUR_CONDITIONS}]
+    others = [one for one in told if one["type"] != hindrance.type]
+    generation = kept.get("observedGeneration", 0)
+    return {
+        "phase": Phase.PENDING.value,
+        **kept,
+        "message": hindrance.message[: conditions.MESSAGE_LENGTH],
+        "conditions": [*others, *conditions.dated([hindrance], told, generation, now)],
+    }
+
+
 def _phase(subject: Subject, found: Iterable[Condition], observed: Observed) -> Phase:
     """The state in one word: what is out of our hands, what is broken, then what is under way."""
     if subject.hindrance is not None and subject.hindrance.reason == conditions.DELETING:

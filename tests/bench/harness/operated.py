@@ -102,11 +102,11 @@ async def answer_as_pods(port: int) -> None:
 def operate(pods_port: int, admin_port: int, decisions_port: int, namespace: str) -> None:
     """The operator, with pods that answer on a port of ours."""
     contract.ADMIN_PORT = pods_port  # type: ignore[misc] # 8081 may be somebody's here
-    from batchedapi_operator import logs, process  # noqa: PLC0415 - they read the port
+    from batchedapi_operator import cluster, logs, process  # noqa: PLC0415 - they read the port
 
     settings = process.Settings(
         "serving:bench",
-        namespace,
+        cluster.Namespaces((namespace,)),
         log_format=logs.LogFormat.JSON,
         admin_host="127.0.0.1",
         admin_port=admin_port,

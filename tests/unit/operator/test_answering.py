@@ -6,7 +6,14 @@ import pytest
 from tests.unit.operator.worlds import KEY, MemoryCluster, api_body, deployment_body
 
 from batchedapi_operator import process
-from batchedapi_operator.cluster import BATCHED_APIS, SERVICES, JsonObject, ObjectKey, Resource
+from batchedapi_operator.cluster import (
+    BATCHED_APIS,
+    SERVICES,
+    JsonObject,
+    Namespaces,
+    ObjectKey,
+    Resource,
+)
 from batchedapi_operator.errors import ApplyError
 from batchedapi_operator.kube import SECONDS_PER_RETURN, Answering
 from batchedapi_operator.queue import WorkQueue
@@ -88,7 +95,7 @@ class Lists:
     async def resync(self, seconds: float) -> None:
         """For so long."""
         task = asyncio.create_task(
-            process._resync(self.cluster, self.store, self.queue, None, self.returned)
+            process._resync(self.cluster, self.store, self.queue, Namespaces(), self.returned)
         )
         await asyncio.sleep(seconds)
         assert not task.done()

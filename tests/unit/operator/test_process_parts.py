@@ -18,6 +18,7 @@ from batchedapi_operator.cluster import (
     DEPLOYMENTS,
     SERVICES,
     JsonObject,
+    Namespaces,
     ObjectKey,
 )
 from batchedapi_operator.logs import JsonFormatter, LogFormat, TextFormatter
@@ -37,12 +38,12 @@ from batchedapi_operator.store import Store
             [],
             {
                 "BATCHEDAPI_SERVING_IMAGE": "mine:1",
-                "BATCHEDAPI_WATCH_NAMESPACE": "demo",
+                "BATCHEDAPI_WATCH_NAMESPACE": "demo other demo",
                 "BATCHEDAPI_LOG_LEVEL": "debug",
                 "BATCHEDAPI_LOG_FORMAT": "text",
                 "BATCHEDAPI_ADMIN_PORT": "9000",
             },
-            Settings("mine:1", "demo", "debug", LogFormat.TEXT, "", 9000),
+            Settings("mine:1", Namespaces(("demo", "other")), "debug", LogFormat.TEXT, "", 9000),
             id="environment",
         ),
         pytest.param(
@@ -71,6 +72,15 @@ def test_settings_come_from_flags_then_environment(
     done = CliRunner().invoke(program.main, arguments, env=environment)
 
     assert (0, [expected]) == (done.exit_code, seen)
+
+
+def test_a_namespace_that_cannot_be_one_is_refused_with_how_to_name_several() -> None:
+    """A comma is the likely mistake; it would be watched in silence, and nothing ever found."""
+    done = CliRunner().invoke(program.main, ["--watch-namespace", "demo,other"])
+
+    assert done.exit_code
+    assert "'demo,other'" in done.output
+    assert "with a flag of its own" in " ".join(done.output.replace("│", " ").split())
 
 
 def test_a_log_line_is_one_json_object_with_its_facts() -> None:

@@ -20,6 +20,7 @@ from batchedapi_operator.cluster import (
     DEPLOYMENTS,
     SERVICES,
     JsonObject,
+    Namespaces,
     ObjectKey,
     Resource,
 )
@@ -213,10 +214,32 @@ def test_a_watch_never_gives_up() -> None:
 
 def test_kopf_writes_nothing_of_its_own() -> None:
     """No events, no scanning that would need rights on namespaces and CRDs."""
-    settings = kopf_settings()
+    settings = kopf_settings(Namespaces())
 
     assert settings.posting.enabled is False
     assert settings.scanning.disabled is True
+
+
+def test_nothing_of_kube_system_is_even_sent_unless_it_was_named() -> None:
+    """The apiserver filters watches of all namespaces; those that were named have none."""
+
+    def filtered(namespaces: Namespaces) -> set[str]:
+        watches = kopf_settings(namespaces).watching
+        kinds = (("batchedapi.dev", "batchedapis"), ("apps", "deployments"), ("", "pods"))
+        return {watches.field_selectors.get(kind, "") for kind in kinds}
+
+    assert {"metadata.namespace!=kube-system"} == filtered(Namespaces())
+    assert {""} == filtered(Namespaces(("kube-system", "demo")))
+
+
+def test_the_apis_of_one_namespace_are_compared_with_a_list_of_it_alone() -> None:
+    """Otherwise a list of one namespace would say that everything in the others is gone."""
+    store = Store()
+    store.put_api(api_body())
+
+    assert (KEY,) == store.apis(KEY.namespace)
+    assert () == store.apis("other")
+    assert set() == store.differing(SERVICES, [child_body("else")], "other")
 
 
 def observed(**changes: Any) -> Observed:

@@ -214,7 +214,7 @@ def test_a_refusal_of_the_apiserver_becomes_a_condition_and_is_tried_again() -> 
     """A quota may be raised; until then the user reads what the apiserver said."""
     refusal = InvalidSpecError("QuotaExceeded", "exceeded quota: pods")
 
-    made = plan(api_body(), existing(), IMAGE, NOW, refusal)
+    made = plan(api_body(), existing(), IMAGE, NOW, refusal=refusal)
 
     assert () == made.apply
     assert ("QuotaExceeded", "exceeded quota: pods") == valid(made)

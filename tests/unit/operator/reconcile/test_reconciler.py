@@ -30,6 +30,7 @@ from batchedapi_operator.errors import (
     ApplyError,
     ConflictError,
     NamespaceGoingError,
+    NotPermittedError,
     RefusedError,
 )
 from batchedapi_operator.outbox import Outbox
@@ -221,6 +222,67 @@ async def test_a_refused_child_becomes_a_condition(cluster: MemoryCluster) -> No
         condition["reason"],
         condition["message"],
     )
+
+
+LACKING = NotPermittedError(
+    'PATCH /apis/apps/v1: 403 deployments.apps "iris" is forbidden: User "operator" cannot patch'
+    ' resource "deployments" in API group "apps"',
+    403,
+)
+
+
+def progressing(cluster: MemoryCluster) -> tuple[str, str]:
+    """Reason and message of the condition, as users read it."""
+    status = cluster.objects[BATCHED_APIS, KEY]["status"]
+    (found,) = [one for one in status["conditions"] if one["type"] == "Progressing"]
+    return found["reason"], found["message"]
+
+
+async def test_a_right_to_write_that_is_lacking_is_told_and_tried_again(
+    cluster: MemoryCluster,
+) -> None:
+    """It is the queue that tries again; once the right is granted nothing of it is left."""
+    operator = reconciler_of(cluster)
+    cluster.fail = lambda _verb, what: LACKING if what == "Deployment/iris" else None
+
+    with pytest.raises(NotPermittedError):
+        await operator.reconcile(KEY)
+    await deliver_all(operator.outbox)
+
+    reason, message = progressing(cluster)
+    assert "NotPermitted" == reason
+    assert 'cannot patch resource "deployments"' in message
+    assert message in cluster.objects[BATCHED_APIS, KEY]["status"]["message"]
+    cluster.fail = lambda _verb, _what: None
+    await operator.reconcile(KEY)
+    assert "NewRevision" == progressing(cluster)[0]
+
+
+async def test_a_right_to_read_that_is_lacking_leaves_the_rest_of_the_status(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is known of the replicas then: what was said of them before is not taken back."""
+    operator = reconciler_of(cluster)
+    await operator.reconcile(KEY)
+    before = cluster.objects[BATCHED_APIS, KEY]["status"]
+
+    async def refused(*_: Any) -> Any:
+        raise LACKING
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cluster, "find", refused)
+        with pytest.raises(NotPermittedError):
+            await operator.reconcile(KEY)
+    await deliver_all(operator.outbox)
+
+    after = cluster.objects[BATCHED_APIS, KEY]["status"]
+    assert "NotPermitted" == progressing(cluster)[0]
+    assert before["revision"] == after["revision"]
+    assert {one["type"] for one in before["conditions"]} == {
+        one["type"] for one in after["conditions"]
+    }
+    await operator.reconcile(KEY)
+    assert "NewRevision" == progressing(cluster)[0]
 
 
 async def test_a_name_that_was_taken_in_between_is_left_to_its_owner(
