@@ -15,8 +15,9 @@ from batchedapi_operator.logs import LogFormat
 from chart import CHART, ROOT, Objects, helm, only, render, template, tool
 from kubernetes_schemas import LOCATION, api_description, write_schemas
 
+TWO_NAMESPACES: Final = "watchNamespaces={team-a,team-b}"
 EVERYTHING: Final = (
-    "watchNamespace=team-a", "serviceMonitor.enabled=true", "serviceMonitor.labels.release=kps",
+    TWO_NAMESPACES, "serviceMonitor.enabled=true", "serviceMonitor.labels.release=kps",
     "dashboards.enabled=true", "imagePullSecrets={pull}", "resources.limits.cpu=1",
 )  # fmt: skip
 NOT_KUBERNETES: Final = "ServiceMonitor,PodMonitor,CustomResourceDefinition"
@@ -92,7 +93,9 @@ def test_a_field_in_the_wrong_place_is_found(tmp_path: Path) -> None:
         ("image.pullPolicy=Sometimes", "'Always', 'IfNotPresent', 'Never'"),
         ("logLevel=loud", "'debug', 'info', 'warning', 'error'"),
         ("crds.install=maybe", "got string, want boolean"),
-        ("watchNamespace=Team_A", "does not match pattern"),
+        ("watchNamespaces={Team_A}", "does not match pattern"),
+        ("watchNamespaces={a,a}", "are equal"),
+        ("watchNamespace=team-a", "write `watchNamespaces: [team-a]`"),
     ],
 )
 def test_a_value_that_cannot_work_is_refused_before_anything_is_written(
@@ -190,13 +193,13 @@ def test_both_images_have_the_version_of_the_release_unless_set() -> None:
 
 def test_the_values_reach_the_operator() -> None:
     """A value that nothing reads would be an option that does nothing."""
-    seen = environment(render("watchNamespace=team-a", "logLevel=debug", "logFormat=text"))
+    seen = environment(render(TWO_NAMESPACES, "logLevel=debug", "logFormat=text"))
 
     assert (
         seen["BATCHEDAPI_WATCH_NAMESPACE"],
         seen["BATCHEDAPI_LOG_LEVEL"],
         seen["BATCHEDAPI_LOG_FORMAT"],
-    ) == ("team-a", "debug", "text")
+    ) == ("team-a team-b", "debug", "text")
 
 
 def test_the_chart_offers_the_log_formats_that_the_operator_has() -> None:
@@ -264,7 +267,7 @@ def test_two_releases_can_be_installed_side_by_side() -> None:
     """Each with its namespace to watch; cluster-wide names must differ."""
 
     def names(release: str) -> set[str]:
-        flags = ("--set", "watchNamespace=team", "--set", "crds.install=false")
+        flags = ("--set", "watchNamespaces={team}", "--set", "crds.install=false")
         result = helm("template", release, str(CHART), *flags)
         documents = yaml.safe_load_all(result.stdout)
         return {f"{item['kind']}/{item['metadata']['name']}" for item in documents if item}

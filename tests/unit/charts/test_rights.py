@@ -1,46 +1,81 @@
 """Rights that the chart gives: what the operator uses, and no more."""
 
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from batchedapi_core import contract
 from chart import Objects, only, render
 
+IN_ONE: Final = ("watchNamespaces={team-a}",)
+EVERY_KIND: Final[tuple[str, ...]] = ()
+"""Settings with which every kind that may be granted is."""
+
+
+def of_operator(objects: Objects) -> Objects:
+    """Without roles for users: those are another matter."""
+    return [one for one in objects if not one["metadata"]["name"].endswith(("-view", "-edit"))]
+
 
 def rules(objects: Objects, kind: str) -> list[dict[str, Any]]:
-    """Rules of all operator roles of a kind (those that users aggregate are another matter)."""
-    return [
-        rule
-        for item in objects
-        if item["kind"] == kind and not item["metadata"]["name"].endswith(("-view", "-edit"))
-        for rule in item["rules"]
-    ]
+    """Rules of all operator roles of a kind."""
+    return [rule for item in of_operator(objects) if item["kind"] == kind for rule in item["rules"]]
 
 
-@pytest.mark.parametrize("namespace", ["", "team-a"], ids=["cluster", "namespace"])
-def test_no_role_has_a_wildcard_or_reads_secrets(namespace: str) -> None:
+def pairs(objects: Objects) -> set[tuple[str, str, str]]:
+    """What the operator may do in one namespace: group, resource and verb."""
+    return {
+        (group, resource, verb)
+        for rule in rules(objects, "Role") + rules(objects, "ClusterRole")
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+@pytest.mark.parametrize("namespaces", [(), IN_ONE], ids=["cluster", "namespace"])
+def test_no_role_has_a_wildcard_or_reads_secrets(namespaces: tuple[str, ...]) -> None:
     """An operator with more rights than it uses is a way into the cluster."""
-    objects = render(f"watchNamespace={namespace}")
+    objects = render(*namespaces, *EVERY_KIND)
 
     for rule in rules(objects, "ClusterRole") + rules(objects, "Role"):
         assert "*" not in (*rule["apiGroups"], *rule["resources"], *rule["verbs"])
         assert not {"secrets", "pods/exec", "roles", "rolebindings"} & set(rule["resources"])
 
 
-def test_with_a_namespace_the_operator_has_no_rights_outside_it() -> None:
-    """`watchNamespace` is a promise to the owners of all other namespaces."""
-    objects = render("watchNamespace=team-a")
+CLUSTER_SCOPED: Final = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
 
-    assert "team-a" == only(objects, "Role", "batchedapi-operator")["metadata"]["namespace"]
-    assert "team-a" == only(objects, "RoleBinding")["metadata"]["namespace"]
+
+def test_with_namespaces_the_operator_has_no_rights_outside_them() -> None:
+    """`watchNamespaces` is a promise to the owners of all other namespaces."""
+    objects = render("watchNamespaces={team-a,team-b}")
+
+    for kind in ("Role", "RoleBinding"):
+        ours = [one for one in of_operator(objects) if one["kind"] == kind]
+        assert ["team-a", "team-b"] == [one["metadata"]["namespace"] for one in ours]
     assert [] == rules(objects, "ClusterRole")
     assert not [item for item in objects if item["kind"] == "ClusterRoleBinding"]
 
 
+def test_somebody_without_any_right_on_the_cluster_can_install_it_for_a_namespace() -> None:
+    """The definition, and the roles that users aggregate, are then applied apart or not at all."""
+    apart = ("crds.install=false", "userRoles.install=false")
+
+    assert not CLUSTER_SCOPED & {one["kind"] for one in render(*IN_ONE, *apart)}
+    assert CLUSTER_SCOPED == {one["kind"] for one in render()} & CLUSTER_SCOPED
+
+
+@pytest.mark.parametrize("namespaces", [(), IN_ONE], ids=["cluster", "namespace"])
+def test_there_are_few_rights_and_each_is_named(namespaces: tuple[str, ...]) -> None:
+    """Whoever grants them reads them first."""
+    objects = render(*namespaces, *EVERY_KIND)
+
+    assert len(pairs(objects)) <= 70
+
+
 def test_the_rights_in_one_namespace_are_those_of_all_together() -> None:
     """The two ways to install may not drift apart."""
-    in_one = rules(render("watchNamespace=team-a"), "Role")
+    in_one = rules(render(*IN_ONE), "Role")
     in_all = rules(render(), "ClusterRole")
 
     assert in_one
