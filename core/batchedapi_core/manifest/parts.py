@@ -72,7 +72,11 @@ class UpdateStrategy(ManifestModel):
     """How a new revision replaces the old one, and how a replica stops."""
 
     max_surge: IntOrPercent = Field("25%", description="Replicas above the count in an update.")
-    max_unavailable: IntOrPercent = Field("25%", description="Replicas missing in an update.")
+    max_unavailable: IntOrPercent = Field(
+        0,
+        description="Replicas missing in an update: none, so that those that are left are not"
+        " overloaded. Where no node has room for one more, 1, and maxSurge 0.",
+    )
     drain_delay: Duration = duration_field(
         "5s",
         at_least="0s",
@@ -88,7 +92,7 @@ class UpdateStrategy(ManifestModel):
             " && string(self.maxUnavailable) in ['0', '0%'])",
             check=lambda u: not {str(u.max_surge), str(u.max_unavailable)} <= {"0", "0%"},
             message="spec.updateStrategy.maxSurge and spec.updateStrategy.maxUnavailable must not"
-            " both be 0: an update could never begin",
+            " both be 0, which maxUnavailable is unless it is set: an update could never begin",
             field_path=".maxSurge",
         ),
     )

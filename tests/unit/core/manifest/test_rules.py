@@ -88,13 +88,18 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"updateStrategy": {"maxSurge": 0, "maxUnavailable": "0%"}},
     ),
     (
+        "which maxUnavailable is unless it is set",
+        {"updateStrategy": {}},
+        {"updateStrategy": {"maxSurge": 0}},
+    ),
+    (
         "must not both be 0",
         {"updateStrategy": {"maxSurge": "100%", "maxUnavailable": 0}},
         {"updateStrategy": {"maxSurge": "0%", "maxUnavailable": 0}},
     ),
     (
         "maxSurge must not be negative",
-        {"updateStrategy": {"maxSurge": 0}},
+        {"updateStrategy": {"maxSurge": 0, "maxUnavailable": 1}},
         {"updateStrategy": {"maxSurge": -1}},
     ),
     (

@@ -31,8 +31,8 @@ def parsed(name: str, spec: dict[str, Any]) -> BatchedAPI:
 def test_an_api_without_newer_fields_has_the_children_that_it_had(name: str) -> None:
     """Byte by byte, in the order of keys too: a revision is named after its text.
 
-    But for how long the Deployment waits before it says that it makes no progress: that is no part
-    of a pod, and starts none anew.
+    But for how long the Deployment waits before it says that it makes no progress, and how many
+    replicas an update may lack: that is no part of a pod, and starts none anew.
     """
     api = parsed("iris", BEFORE[name]["spec"])
     revision = revision_of(api, {"model.py": "x"}, {})
@@ -45,6 +45,10 @@ def test_an_api_without_newer_fields_has_the_children_that_it_had(name: str) -> 
 
     assert 660 == children[-1]["spec"]["progressDeadlineSeconds"]
     children[-1]["spec"]["progressDeadlineSeconds"] = 900
+    if "updateStrategy" not in BEFORE[name]["spec"]:
+        rolling = children[-1]["spec"]["strategy"]["rollingUpdate"]
+        assert 0 == rolling["maxUnavailable"]
+        rolling["maxUnavailable"] = "25%"
     assert json.dumps(BEFORE[name]["children"]) == json.dumps(children)
 
 
