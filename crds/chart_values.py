@@ -95,6 +95,35 @@ class UserRoles(ManifestModel):
     )
 
 
+class PodDisruptionBudgets(ManifestModel):
+    """One for each BatchedAPI and one for the operator.
+
+    A node's drain then takes one replica of an API at a time, and is never held up by a single one.
+    """
+
+    enabled: bool = Field(
+        True,
+        description="Turn it off where APIs have budgets of your own: pods with two cannot be"
+        " evicted at all. Those that were made stay until their API, or you, delete them.",
+    )
+
+
+class NetworkPolicies(ManifestModel):
+    """One for each BatchedAPI and one for the operator, in clusters that enforce them.
+
+    Predictions (8080, and 9000 with gRPC) come from everywhere, the rest (8081: health, metrics)
+    from the operator and from monitoring alone. Nothing is said of egress: models are fetched.
+    """
+
+    enabled: bool = Field(
+        False,
+        description="Create them. Those that were made stay until their API, or you, delete them.",
+    )
+    monitoring_namespaces: list[NamespaceName] = Field(
+        default=["monitoring"], description="Whose pods may read metrics: those of Prometheus."
+    )
+
+
 class ServiceMonitor(ManifestModel):
     """A ServiceMonitor of the operator and a PodMonitor of all replicas, for prometheus-operator.
 
@@ -136,6 +165,12 @@ class Values(ManifestModel):
     resources: Resources = Field(default_factory=Resources, description=Resources.__doc__)
     crds: Crds = Field(default_factory=Crds, description=Crds.__doc__)
     user_roles: UserRoles = Field(default_factory=UserRoles, description=UserRoles.__doc__)
+    pod_disruption_budgets: PodDisruptionBudgets = Field(
+        default_factory=PodDisruptionBudgets, description=PodDisruptionBudgets.__doc__
+    )
+    network_policies: NetworkPolicies = Field(
+        default_factory=NetworkPolicies, description=NetworkPolicies.__doc__
+    )
     service_monitor: ServiceMonitor = Field(
         default_factory=ServiceMonitor, description=ServiceMonitor.__doc__
     )

@@ -1,6 +1,7 @@
 """`python -m batchedapi_operator`: the command line of the operator."""
 
 import asyncio
+import json
 import re
 from importlib.metadata import version
 
@@ -8,10 +9,11 @@ import click
 
 from batchedapi_core import contract
 from batchedapi_operator import logs
-from batchedapi_operator.cluster import Namespaces
+from batchedapi_operator.cluster import JsonObject, Namespaces
 from batchedapi_operator.errors import OperatorError
 from batchedapi_operator.logs import LogFormat
 from batchedapi_operator.process import Settings, run
+from batchedapi_operator.resources.policies import Policies
 
 ENVIRONMENT_PREFIX = "BATCHEDAPI"
 _NAME = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -35,6 +37,18 @@ def _names(_context: object, _option: object, given: tuple[str, ...]) -> tuple[s
     return names
 
 
+def _peers(_context: object, _option: object, given: str) -> tuple[JsonObject, ...]:
+    """NetworkPolicyPeers; what one may say, the apiserver checks."""
+    try:
+        peers = json.loads(given or "[]")
+    except ValueError:
+        peers = given
+    if not isinstance(peers, list) or not all(isinstance(one, dict) and one for one in peers):
+        example = '[{"namespaceSelector": {"matchLabels": {"team": "monitoring"}}}]'
+        raise click.BadParameter(f"expected a JSON list such as {example}, got {given!r}")
+    return tuple(peers)
+
+
 @click.command(context_settings={"auto_envvar_prefix": ENVIRONMENT_PREFIX, "show_default": True})
 @click.option(
     "--serving-image",
@@ -53,6 +67,22 @@ def _names(_context: object, _option: object, given: tuple[str, ...]) -> tuple[s
     show_envvar=True,
     help="Only this one; once for each, or in the environment all with spaces between. Absent:"
     " all but kube-system.",
+)
+@click.option(
+    "--pod-disruption-budgets/--no-pod-disruption-budgets",
+    "disruption_budgets",
+    default=True,
+    envvar=f"{ENVIRONMENT_PREFIX}_POD_DISRUPTION_BUDGETS",
+    show_envvar=True,
+    help="Whether each API has one. Pods with two cannot be evicted at all.",
+)
+@click.option(
+    "--admin-peers",
+    default="",
+    callback=_peers,
+    show_envvar=True,
+    help="Who reaches the admin port of replicas, as a JSON list of NetworkPolicyPeers; with it"
+    " each API has a NetworkPolicy.",
 )
 @click.option("--log-level", type=click.Choice(_LEVELS), default="info", show_envvar=True)
 @click.option(
@@ -80,6 +110,8 @@ def main(
     *,
     serving_image: str,
     namespaces: tuple[str, ...],
+    disruption_budgets: bool,
+    admin_peers: tuple[JsonObject, ...],
     log_level: str,
     log_format: str,
     admin_host: str,
@@ -90,6 +122,7 @@ def main(
     settings = Settings(
         serving_image=serving_image,
         namespaces=Namespaces(namespaces),
+        policies=Policies(disruption_budgets, admin_peers),
         log_level=log_level,
         log_format=LogFormat(log_format),
         admin_host=admin_host,

@@ -61,6 +61,11 @@ class Resource:
     kind: str
     plural: str
 
+    @property
+    def group(self) -> str:
+        """Of the API; empty of the core one."""
+        return self.api_version.rpartition("/")[0]
+
     def path(self, namespace: str | None, name: str = "", subresource: str = "") -> str:
         """URL path; `namespace` None means all namespaces."""
         prefix = "/api/v1" if self.api_version == "v1" else f"/apis/{self.api_version}"
@@ -75,6 +80,8 @@ SERVICES: Final = Resource("v1", "Service", "services")
 PODS: Final = Resource("v1", "Pod", "pods")
 DEPLOYMENTS: Final = Resource("apps/v1", "Deployment", "deployments")
 REPLICA_SETS: Final = Resource("apps/v1", "ReplicaSet", "replicasets")
+DISRUPTION_BUDGETS: Final = Resource("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
+NETWORK_POLICIES: Final = Resource("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
 EVENTS: Final = Resource("events.k8s.io/v1", "Event", "events")
 
 

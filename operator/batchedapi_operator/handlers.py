@@ -13,12 +13,25 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import kopf
 
 from batchedapi_core import contract
-from batchedapi_operator.cluster import OUTSIDE_SYSTEM, JsonObject, Namespaces, ObjectKey
+from batchedapi_operator.cluster import (
+    BATCHED_APIS,
+    DEPLOYMENTS,
+    OUTSIDE_SYSTEM,
+    PODS,
+    REPLICA_SETS,
+    SERVICES,
+    JsonObject,
+    Namespaces,
+    ObjectKey,
+    Resource,
+)
 from batchedapi_operator.queue import WorkQueue
 from batchedapi_operator.store import Store
 
@@ -33,12 +46,25 @@ IDLE_SECONDS: Final = 0.005
 given back. With 0 kopf would wait for nothing and take nothing."""
 _Put = Callable[[ObjectKey, JsonObject], bool]
 _Remove = Callable[[ObjectKey, str], None]
-_CHILDREN: Final = (
-    ("apps", "deployments"),
-    ("apps", "replicasets"),
-    ("", "pods"),
-    ("", "services"),
-)
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What is watched, and where."""
+
+    namespaces: Namespaces = field(default_factory=Namespaces)
+    policies: tuple[Resource, ...] = ()
+    """Kinds of `Policies`: of children that not every API has."""
+
+    @property
+    def children(self) -> tuple[Resource, ...]:
+        """Kinds of which those with an API's label are watched."""
+        return (DEPLOYMENTS, REPLICA_SETS, PODS, SERVICES, *self.policies)
+
+    @property
+    def kinds(self) -> tuple[Resource, ...]:
+        """All of them."""
+        return (BATCHED_APIS, *self.children)
 
 
 class EndlessBackoff:
@@ -54,7 +80,7 @@ class EndlessBackoff:
             wait = min(LARGEST_BACKOFF, wait * 2)
 
 
-def kopf_settings(namespaces: Namespaces) -> kopf.OperatorSettings:
+def kopf_settings(watched: Watched) -> kopf.OperatorSettings:
     """Nothing posted, no scanning for namespaces and CRDs, watches that never give up, in pages."""
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
@@ -64,11 +90,11 @@ def kopf_settings(namespaces: Namespaces) -> kopf.OperatorSettings:
     settings.networking.error_backoffs = EndlessBackoff()
     settings.networking.connect_timeout = 10
     settings.networking.request_timeout = 30
-    for group, plural in _CHILDREN:
-        settings.watching.label_selectors[group, plural] = contract.LABEL_API
-    if not namespaces.named:
-        for kind in ((contract.GROUP, contract.PLURAL), *_CHILDREN):
-            settings.watching.field_selectors[kind] = OUTSIDE_SYSTEM
+    for kind in watched.children:
+        settings.watching.label_selectors[kind.group, kind.plural] = contract.LABEL_API
+    if not watched.namespaces.named:
+        for kind in watched.kinds:
+            settings.watching.field_selectors[kind.group, kind.plural] = OUTSIDE_SYSTEM
     return settings
 
 
@@ -119,7 +145,7 @@ class Relay:
         self._queue.enqueue(key)
 
 
-def registry_of(relay: Relay, store: Store) -> kopf.OperatorRegistry:
+def registry_of(relay: Relay, store: Store, watched: Watched) -> kopf.OperatorRegistry:
     """Handlers that hand every event to `relay`."""
     registry = kopf.OperatorRegistry()
     kopf.on.login(registry=registry)(_login)
@@ -128,15 +154,16 @@ def registry_of(relay: Relay, store: Store) -> kopf.OperatorRegistry:
     async def on_api(event: kopf.RawEvent, **_: Any) -> None:
         relay.hand_on(event, relay.api)
 
-    def watch(group: str, plural: str, put: _Put, remove: _Remove) -> None:
-        @kopf.on.event(group, "v1", plural, registry=registry)
+    def watch(kind: Resource, put: _Put, remove: _Remove) -> None:
+        @kopf.on.event(kind.group, "v1", kind.plural, registry=registry)
         async def on_child(event: kopf.RawEvent, **_: Any) -> None:
             relay.hand_on(event, relay.child, put, remove)
 
-    watch("apps", "deployments", store.put_deployment, store.remove_deployment)
-    watch("apps", "replicasets", store.put_replica_set, store.remove_replica_set)
-    watch("", "pods", store.put_pod, store.remove_pod)
-    watch("", "services", store.put_service, store.remove_service)
+    watch(DEPLOYMENTS, store.put_deployment, store.remove_deployment)
+    watch(REPLICA_SETS, store.put_replica_set, store.remove_replica_set)
+    watch(PODS, store.put_pod, store.remove_pod)
+    for kind in (SERVICES, *watched.policies):
+        watch(kind, partial(store.put_named, kind), partial(store.remove_named, kind))
     return registry
 
 
@@ -153,7 +180,7 @@ def _login(**kwargs: Any) -> kopf.ConnectionInfo | None:
 async def watch_cluster(
     store: Store,
     queue: WorkQueue,
-    namespaces: Namespaces,
+    watched: Watched,
     ready: asyncio.Event,
     beat: Callable[[], None],
 ) -> None:
@@ -173,7 +200,7 @@ async def watch_cluster(
 
     def serve() -> None:
         try:
-            asyncio.run(_kopf(registry_of(relay, store), namespaces, stop, opened, beat))
+            asyncio.run(_kopf(registry_of(relay, store, watched), watched, stop, opened, beat))
         except BaseException as error:  # noqa: BLE001 - handed on to whoever awaits, not hidden
             ended.set_exception(error)
         else:
@@ -189,7 +216,7 @@ async def watch_cluster(
 
 async def _kopf(
     registry: kopf.OperatorRegistry,
-    namespaces: Namespaces,
+    watched: Watched,
     stop: "Future[None]",
     opened: "Future[None]",
     beat: Callable[[], None],
@@ -201,10 +228,10 @@ async def _kopf(
     beat_again()
     await kopf.operator(
         registry=registry,
-        settings=kopf_settings(namespaces),
+        settings=kopf_settings(watched),
         standalone=True,
-        clusterwide=not namespaces.named,
-        namespaces=namespaces.named,
+        clusterwide=not watched.namespaces.named,
+        namespaces=watched.namespaces.named,
         stop_flag=stop,
         ready_flag=opened,
     )

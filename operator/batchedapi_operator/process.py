@@ -9,7 +9,7 @@ import time
 from asyncio import sslproto
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Final
 
@@ -21,8 +21,6 @@ from batchedapi_operator.cluster import (
     BATCHED_APIS,
     CONFIG_MAPS,
     DEPLOYMENTS,
-    PODS,
-    REPLICA_SETS,
     SERVICES,
     Cluster,
     Namespaces,
@@ -30,13 +28,14 @@ from batchedapi_operator.cluster import (
     Resource,
 )
 from batchedapi_operator.errors import ApplyError
-from batchedapi_operator.handlers import watch_cluster
+from batchedapi_operator.handlers import Watched, watch_cluster
 from batchedapi_operator.kube import Kube
 from batchedapi_operator.logs import LogFormat
 from batchedapi_operator.metrics import Metrics
 from batchedapi_operator.outbox import Outbox
 from batchedapi_operator.queue import LARGEST_UNHEARD, WorkQueue, backoff, first_of
 from batchedapi_operator.reconcile.reconciler import Reconciler
+from batchedapi_operator.resources.policies import Policies
 from batchedapi_operator.sources import WATCH_SECONDS, SourceWatch
 from batchedapi_operator.store import Store
 
@@ -68,6 +67,7 @@ class Settings:
     serving_image: str
     """For APIs whose manifest names none; an unchanged revision keeps the image it has."""
     namespaces: Namespaces = field(default_factory=Namespaces)
+    policies: Policies = field(default_factory=Policies)
     log_level: str = "info"
     log_format: LogFormat = LogFormat.JSON
     admin_host: str = ""
@@ -105,7 +105,9 @@ async def _work(kube: Kube, scraper: Scraper, settings: Settings) -> None:
     looks = beats.of("autoscaler", STUCK_SECONDS)
     autoscaler = Autoscaler(kube, store, scraper, metrics, outbox, beat=looks)
     image = settings.serving_image
-    reconciler = Reconciler(kube, store, outbox, image, forget=autoscaler.forget)
+    policies = settings.policies
+    watched = Watched(namespaces, policies.kinds)
+    reconciler = Reconciler(kube, store, outbox, image, policies=policies, forget=autoscaler.forget)
     queue = WorkQueue(reconciler.reconcile, metrics.reconciled)
     returned = asyncio.Event()
     kube.answering.tell(outbox.go_on, queue.go_on, returned.set)
@@ -134,12 +136,10 @@ async def _work(kube: Kube, scraper: Scraper, settings: Settings) -> None:
                 tasks.create_task(outbox.run())
                 tasks.create_task(autoscaler.run())
                 beat = beats.of("watches", STUCK_SECONDS)
-                tasks.create_task(
-                    _watch(kube, store, queue, namespaces, watching=watching, beat=beat)
-                )
+                tasks.create_task(_watch(kube, store, queue, watched, watching=watching, beat=beat))
                 for one in sources:
                     tasks.create_task(one.run())
-                tasks.create_task(_resync(kube, store, queue, namespaces, returned))
+                tasks.create_task(_resync(kube, store, queue, watched, returned))
         finally:
             await queue.close()
 
@@ -148,7 +148,7 @@ async def _watch(
     kube: Kube,
     store: Store,
     queue: WorkQueue,
-    namespaces: Namespaces,
+    watched: Watched,
     *,
     watching: asyncio.Event,
     beat: Callable[[], None],
@@ -156,10 +156,10 @@ async def _watch(
     """kopf, started again whenever a watch of its ends it, or it can watch one namespace more."""
     failures = 0
     while True:
-        readable = await _readable(kube, namespaces, beat)
+        readable = await _readable(kube, watched, beat)
         started = time.monotonic()
         watches = asyncio.create_task(watch_cluster(store, queue, readable, watching, beat))
-        more = asyncio.create_task(_another_readable(kube, namespaces, readable))
+        more = asyncio.create_task(_another_readable(kube, watched, readable))
         try:
             await asyncio.wait((watches, more), return_when=asyncio.FIRST_COMPLETED)
             if watches.done() and (error := watches.exception()) is not None:
@@ -174,33 +174,34 @@ async def _watch(
         await asyncio.sleep(backoff(failures, largest=LARGEST_UNHEARD))
 
 
-async def _readable(kube: Kube, namespaces: Namespaces, beat: Callable[[], None]) -> Namespaces:
-    """Those of which everything can be listed; waits until there are any.
+async def _readable(kube: Kube, watched: Watched, beat: Callable[[], None]) -> Watched:
+    """The namespaces of which everything can be listed; waits until there are any.
 
     kopf looks for the CRD once, when it starts, and one watch that is refused ends all of them.
     """
     failures = 0
     while True:
         beat()
-        found = [one for one in namespaces.lists if await _listed(kube, one)]
+        found = [one for one in watched.namespaces.lists if await _listed(kube, one, watched)]
         if found:
-            return Namespaces(tuple(one for one in found if one is not None))
+            named = tuple(one for one in found if one is not None)
+            return replace(watched, namespaces=Namespaces(named))
         failures += 1
         await asyncio.sleep(backoff(failures, largest=LARGEST_UNHEARD))
 
 
-async def _another_readable(kube: Kube, namespaces: Namespaces, readable: Namespaces) -> None:
+async def _another_readable(kube: Kube, watched: Watched, readable: Watched) -> None:
     """Return once there is one more: it was made, or the right to it was granted."""
     while True:
         await asyncio.sleep(RELIST_SECONDS)
-        for one in namespaces.named:
-            if one not in readable.named and await _listed(kube, one):
+        for one in watched.namespaces.named:
+            if one not in readable.namespaces.named and await _listed(kube, one, watched):
                 return
 
 
-async def _listed(kube: Kube, namespace: str | None) -> bool:
+async def _listed(kube: Kube, namespace: str | None, watched: Watched) -> bool:
     """Whether everything that is watched can be listed there; the log says what cannot."""
-    for resource in (BATCHED_APIS, DEPLOYMENTS, REPLICA_SETS, PODS, SERVICES):
+    for resource in watched.kinds:
         try:
             await kube.check_list(resource, namespace)
         except ApplyError as error:
@@ -214,7 +215,7 @@ async def _resync(
     cluster: Cluster,
     store: Store,
     queue: WorkQueue,
-    namespaces: Namespaces,
+    watched: Watched,
     returned: asyncio.Event,
 ) -> None:
     """Queue the APIs that are not as the watches said, and now and then all of them.
@@ -232,7 +233,7 @@ async def _resync(
             all_due = clock() + RESYNC_SECONDS
             for key in store.apis():
                 queue.enqueue(key)
-        for namespace, resource in product(namespaces.lists, LISTED):
+        for namespace, resource in product(watched.namespaces.lists, (*LISTED, *watched.policies)):
             try:
                 wanted = await stale(cluster, store, namespace, resource)
             except ApplyError as error:

@@ -118,9 +118,9 @@ class Store:
         self._replica_sets[key][child.name] = child
         return False
 
-    def put_service(self, key: ObjectKey, body: JsonObject) -> bool:
-        """Remember that there is a Service with the label of the API `key`; True if it is news."""
-        return self._put(key, SERVICES, body)
+    def put_named(self, resource: Resource, key: ObjectKey, body: JsonObject) -> bool:
+        """Remember a child that has the name of the API `key`, by its kind; True if it is news."""
+        return self._put(key, resource, body)
 
     def put_revision(self, key: ObjectKey, body: JsonObject) -> bool:
         """Remember that there is a revision of the API `key`; True if it is news."""
@@ -154,6 +154,7 @@ class Store:
         found = {(CONFIG_MAPS, one.name): one.fingerprint for one in seen.revisions}
         if seen.service is not None:
             found[SERVICES, seen.service.name] = seen.service.fingerprint
+        found |= {(kind, one.name): one.fingerprint for kind, one in seen.policies.items()}
         self._others[key] = found
 
     def differing(
@@ -208,9 +209,9 @@ class Store:
         """Forget a ReplicaSet."""
         self._replica_sets[key].pop(name, None)
 
-    def remove_service(self, key: ObjectKey, name: str) -> None:
-        """Forget a Service."""
-        self._others[key].pop((SERVICES, name), None)
+    def remove_named(self, resource: Resource, key: ObjectKey, name: str) -> None:
+        """Forget such a child."""
+        self._others[key].pop((resource, name), None)
 
     def remove_revision(self, key: ObjectKey, name: str) -> None:
         """Forget a revision."""

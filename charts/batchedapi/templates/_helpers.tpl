@@ -24,6 +24,28 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- printf "%s:%s" .image.repository (.image.tag | default .appVersion) -}}
 {{- end -}}
 
+{{/* NetworkPolicyPeers that read metrics and health: the operator, and monitoring. */}}
+{{- define "batchedapi.operatorPeer" -}}
+namespaceSelector:
+  matchLabels:
+    kubernetes.io/metadata.name: {{ .Release.Namespace }}
+podSelector:
+  matchLabels:
+    {{- include "batchedapi.selectorLabels" . | nindent 4 }}
+{{- end -}}
+
+{{- define "batchedapi.monitoringPeers" -}}
+{{- with .Values.networkPolicies.monitoringNamespaces }}
+- namespaceSelector:
+    matchExpressions:
+      - key: kubernetes.io/metadata.name
+        operator: In
+        values: {{ toJson . }}
+{{- else -}}
+[]
+{{- end }}
+{{- end -}}
+
 {{/* What the operator does in a namespace that holds BatchedAPIs. */}}
 {{- define "batchedapi.operatorRules" -}}
 - apiGroups: [batchedapi.dev]
@@ -58,4 +80,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create]
+{{- if .Values.podDisruptionBudgets.enabled }}
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, list, watch, create, patch]
+{{- end }}
+{{- if .Values.networkPolicies.enabled }}
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, list, watch, create, patch]
+{{- end }}
 {{- end -}}

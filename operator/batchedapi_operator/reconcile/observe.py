@@ -1,6 +1,7 @@
 """Reads: the children of one API as they are now."""
 
 import asyncio
+from collections.abc import Sequence
 
 from batchedapi_operator.cluster import (
     CONFIG_MAPS,
@@ -11,6 +12,7 @@ from batchedapi_operator.cluster import (
     Cluster,
     JsonObject,
     ObjectKey,
+    Resource,
 )
 from batchedapi_operator.errors import InvalidSpecError
 from batchedapi_operator.reconcile.plan import REVISIONS_KEPT, parsed
@@ -24,20 +26,29 @@ from batchedapi_operator.reconcile.views import (
 from batchedapi_operator.resources import selector_text
 
 
-async def observe(cluster: Cluster, document: JsonObject) -> Observed:
+async def observe(
+    cluster: Cluster, document: JsonObject, kinds: Sequence[Resource] = ()
+) -> Observed:
     """Ask the apiserver, not a cache: children are deleted on the strength of this.
+
+    Args:
+        cluster: Which is asked.
+        document: The API.
+        kinds: Of `Policies`: what it has beside what every API has.
 
     Raises:
         ApplyError: One of the reads failed.
     """
     key = ObjectKey.of(document)
     selector = selector_text(key.name)
-    deployment, service, (revisions, _), pods, source = await asyncio.gather(
+    policies = asyncio.gather(*(cluster.get_metadata(kind, key) for kind in kinds))
+    deployment, service, (revisions, _), pods, source, others = await asyncio.gather(
         cluster.get(DEPLOYMENTS, key),
         cluster.get_metadata(SERVICES, key),
         cluster.list_metadata(CONFIG_MAPS, key.namespace, selector),
         cluster.find(PODS, key.namespace, selector),
         _source(cluster, document, key),
+        policies,
     )
     uid = document["metadata"]["uid"]
     ours = tuple(child for child in map(ChildView.of, revisions) if child.owner_uid == uid)
@@ -49,6 +60,9 @@ async def observe(cluster: Cluster, document: JsonObject) -> Observed:
         status=document.get("status") or {},
         deployment=DeploymentView.of(deployment) if deployment else None,
         service=ChildView.of(service) if service else None,
+        policies={
+            kind: ChildView.of(body) for kind, body in zip(kinds, others, strict=True) if body
+        },
         revisions=ours,
         source=source,
         pods=tuple(map(PodView.of, pods)),

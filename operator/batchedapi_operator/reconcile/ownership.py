@@ -93,7 +93,7 @@ def _named(observed: Observed) -> tuple[tuple[Resource, ChildView], ...]:
         children.append((DEPLOYMENTS, observed.deployment.child))
     if observed.service is not None:
         children.append((SERVICES, observed.service))
-    return tuple(children)
+    return (*children, *observed.policies.items())
 
 
 def _others(finalizers: Sequence[str]) -> tuple[str, ...]:

@@ -36,10 +36,12 @@ from batchedapi_operator.reconcile.status import Subject, build_status
 from batchedapi_operator.reconcile.views import ChildView, DeploymentView, Observed
 from batchedapi_operator.resources.configmap import Revision, build_config_map, revision_of
 from batchedapi_operator.resources.deployment import build_deployment, build_service
+from batchedapi_operator.resources.policies import Policies
 from batchedapi_operator.resources.setting import Running
 
 REVISIONS_KEPT: Final = 5
 """Besides those in use: what `kubectl rollout undo` may want to go back to."""
+NO_POLICIES: Final = Policies(disruption_budgets=False)
 REFUSED_AGAIN_SECONDS: Final = 60.0
 """A quota may be raised, a webhook mended: refused children are tried again at this pace."""
 
@@ -91,6 +93,7 @@ def plan(
     default_image: str,
     now: str,
     *,
+    policies: Policies = NO_POLICIES,
     refusal: InvalidSpecError | None = None,
     unpermitted: Condition | None = None,
 ) -> Plan:
@@ -101,6 +104,7 @@ def plan(
         observed: Its children.
         default_image: For a new revision whose manifest names no image.
         now: RFC 3339, dates what changes in the status.
+        policies: What APIs tell drains and networks.
         refusal: What the apiserver said to the last try; its plan writes nothing but the status.
         unpermitted: The right that the last try lacked; the same.
     """
@@ -140,7 +144,7 @@ def plan(
         since = waits[1] or _since(status, ConditionType.PROGRESSING)
         return replace(nothing, notes=(), retry_after=again(since, now))
     return Plan(
-        apply=_children(api, revision, image, observed),
+        apply=_children(api, revision, image, observed, policies),
         replicas=first_or_copied_count(api, observed.deployment),
         delete=surplus_revisions(revision, observed),
         status=status,
@@ -200,14 +204,18 @@ def image_for(api: BatchedAPI, revision: Revision, status: JsonObject, default_i
 
 
 def _children(
-    api: BatchedAPI, revision: Revision, image: str, observed: Observed
+    api: BatchedAPI, revision: Revision, image: str, observed: Observed, policies: Policies
 ) -> tuple[Apply, ...]:
-    """The revision first: pods that name it must find it."""
+    """The revision first: pods that name it must find it; and be guarded from the first on."""
     known = {child.name: child for child in observed.revisions}
     deployment = observed.deployment.child if observed.deployment is not None else None
     return (
         Apply(CONFIG_MAPS, build_config_map(api, revision), known.get(revision.name)),
         Apply(SERVICES, build_service(api), observed.service),
+        *(
+            Apply(kind, policies.build(kind, api), observed.policies.get(kind))
+            for kind in policies.kinds
+        ),
         Apply(DEPLOYMENTS, build_deployment(api, revision, image), deployment),
     )
 

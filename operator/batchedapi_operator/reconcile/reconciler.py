@@ -22,13 +22,14 @@ from batchedapi_operator.errors import (
     RefusedError,
 )
 from batchedapi_operator.outbox import RECONCILER_STATUS, STATE_EVENTS, Outbox
-from batchedapi_operator.reconcile.conditions import not_permitted, refusal_reason
+from batchedapi_operator.reconcile.conditions import Condition, not_permitted, refusal_reason
 from batchedapi_operator.reconcile.execute import Executor
 from batchedapi_operator.reconcile.observe import observe
 from batchedapi_operator.reconcile.ownership import deletion
-from batchedapi_operator.reconcile.plan import Plan, plan
+from batchedapi_operator.reconcile.plan import NO_POLICIES, Plan, plan
 from batchedapi_operator.reconcile.status import hindered_status, same
 from batchedapi_operator.reconcile.views import Observed
+from batchedapi_operator.resources.policies import Policies
 from batchedapi_operator.store import ApiView, Store
 
 NOT_FOUND: Final = 404
@@ -44,12 +45,14 @@ class Reconciler:
         outbox: Outbox,
         serving_image: str,
         *,
+        policies: Policies = NO_POLICIES,
         forget: Callable[[ObjectKey], None] = lambda _: None,
         wall: Callable[[], datetime] = utc_now,
     ) -> None:
         self._cluster = cluster
         self._store = store
         self._serving_image = serving_image
+        self._policies = policies
         self._forget = forget
         self._wall = wall
         self._executor = Executor(cluster, wall)
@@ -83,7 +86,7 @@ class Reconciler:
         self, key: ObjectKey, document: JsonObject, known: ApiView | None
     ) -> float | None:
         try:
-            observed = await observe(self._cluster, document)
+            observed = await observe(self._cluster, document, self._policies.kinds)
         except NotPermittedError as error:
             hindrance, now = not_permitted(error.message), rfc3339(self._wall())
             before = document.get("status") or {}
@@ -92,17 +95,16 @@ class Reconciler:
             raise
         if "deletionTimestamp" not in document["metadata"]:
             self._store.put_observed(document, observed, known)
-        made = plan(document, observed, self._serving_image, rfc3339(self._wall()))
+        made = self._plan(document, observed)
         try:
             await self._executor.write_children(key, made)
         except NotOwnedError as error:
-            made = self._refused(document, observed, error)
+            made = self._plan(document, observed, refusal=error)
         except RefusedError as error:
             problem = InvalidSpecError(refusal_reason(error.message), error.message)
-            made = self._refused(document, observed, problem)
+            made = self._plan(document, observed, refusal=problem)
         except NotPermittedError as error:
-            hindrance, now = not_permitted(error.message), rfc3339(self._wall())
-            made = plan(document, observed, self._serving_image, now, unpermitted=hindrance)
+            made = self._plan(document, observed, unpermitted=not_permitted(error.message))
             self._tell(key, document, observed.status, made)
             raise
         self._tell(key, document, observed.status, made)
@@ -125,6 +127,19 @@ class Reconciler:
         if made.notes and self._store.api(key) is not None:
             self._outbox.put(key, STATE_EVENTS, self._executor.events(key, uid, made))
 
-    def _refused(self, document: JsonObject, observed: Observed, problem: InvalidSpecError) -> Plan:
-        now = rfc3339(self._wall())
-        return plan(document, observed, self._serving_image, now, refusal=problem)
+    def _plan(
+        self,
+        document: JsonObject,
+        observed: Observed,
+        refusal: InvalidSpecError | None = None,
+        unpermitted: Condition | None = None,
+    ) -> Plan:
+        return plan(
+            document,
+            observed,
+            self._serving_image,
+            rfc3339(self._wall()),
+            policies=self._policies,
+            refusal=refusal,
+            unpermitted=unpermitted,
+        )

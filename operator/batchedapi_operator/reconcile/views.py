@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Final, Self
 
 from batchedapi_core import contract
-from batchedapi_operator.cluster import JsonObject
+from batchedapi_operator.cluster import JsonObject, Resource
 from batchedapi_operator.resources.deployment import CONTAINER
 from batchedapi_operator.resources.setting import Stored
 
@@ -284,6 +284,8 @@ class Observed:
     """The API's own status, as last written."""
     deployment: DeploymentView | None = None
     service: ChildView | None = None
+    policies: Mapping[Resource, ChildView] = field(default_factory=dict)
+    """Its PodDisruptionBudget and its NetworkPolicy, those that there are."""
     revisions: tuple[ChildView, ...] = ()
     """Revision ConfigMaps that carry the API's label."""
     source: SourceView | None = None

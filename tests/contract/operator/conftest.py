@@ -128,6 +128,7 @@ def start_operator(namespace: str, log: Path) -> OperatorProcess:
         **os.environ,
         "BATCHEDAPI_WATCH_NAMESPACE": namespace,
         "BATCHEDAPI_SERVING_IMAGE": SERVING_IMAGE,
+        "BATCHEDAPI_ADMIN_PEERS": '[{"podSelector": {}}]',
         "BATCHEDAPI_ADMIN_PORT": str(port),
         "BATCHEDAPI_ADMIN_HOST": "127.0.0.1",
         "BATCHEDAPI_DECISIONS_PORT": str(decisions),

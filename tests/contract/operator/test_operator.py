@@ -52,7 +52,8 @@ async def test_an_api_becomes_deployment_service_and_revision(world: World) -> N
     api = await world.api("first")
     children = await world.children("first")
     revision = api["status"]["revision"]["current"]
-    assert {"Deployment/first", "Service/first", f"ConfigMap/{revision}"} == set(children)
+    kinds = ("Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy")
+    assert {*(f"{kind}/first" for kind in kinds), f"ConfigMap/{revision}"} == set(children)
     for child in children.values():
         (owner,) = child["metadata"]["ownerReferences"]
         assert (api["metadata"]["uid"], True) == (owner["uid"], owner["controller"])

@@ -10,6 +10,8 @@ from batchedapi_operator.cluster import (
     BATCHED_APIS,
     CONFIG_MAPS,
     DEPLOYMENTS,
+    DISRUPTION_BUDGETS,
+    NETWORK_POLICIES,
     SERVICES,
     ObjectKey,
     Resource,
@@ -18,6 +20,7 @@ from batchedapi_operator.kube import Kube
 
 CUSTOM_RESOURCES: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 NAMESPACES: Final = "/api/v1/namespaces"
+CHILDREN: Final = (DEPLOYMENTS, SERVICES, CONFIG_MAPS, DISRUPTION_BUDGETS, NETWORK_POLICIES)
 PATIENCE: Final = 60.0
 """Seconds: nothing here takes five, but the machine may be busy."""
 
@@ -111,7 +114,7 @@ class World:
         """Everything that the operator made for an API, by kind and name."""
         selector = f"batchedapi.dev/api={name}"
         children = {}
-        for resource in (DEPLOYMENTS, SERVICES, CONFIG_MAPS):
+        for resource in CHILDREN:
             for body in await self.kube.find(resource, self.namespace, selector):
                 children[f"{resource.kind}/{body['metadata']['name']}"] = body
         return children

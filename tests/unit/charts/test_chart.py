@@ -15,10 +15,12 @@ from batchedapi_operator.logs import LogFormat
 from chart import CHART, ROOT, Objects, helm, only, render, template, tool
 from kubernetes_schemas import LOCATION, api_description, write_schemas
 
+MONITORING: Final = "networkPolicies.monitoringNamespaces"
 TWO_NAMESPACES: Final = "watchNamespaces={team-a,team-b}"
 EVERYTHING: Final = (
     TWO_NAMESPACES, "serviceMonitor.enabled=true", "serviceMonitor.labels.release=kps",
-    "dashboards.enabled=true", "imagePullSecrets={pull}", "resources.limits.cpu=1",
+    "networkPolicies.enabled=true", "dashboards.enabled=true", "imagePullSecrets={pull}",
+    "resources.limits.cpu=1",
 )  # fmt: skip
 NOT_KUBERNETES: Final = "ServiceMonitor,PodMonitor,CustomResourceDefinition"
 """prometheus-operator's kinds have no schema in Kubernetes; the CRD is checked by the apiserver."""
@@ -200,6 +202,49 @@ def test_the_values_reach_the_operator() -> None:
         seen["BATCHEDAPI_LOG_LEVEL"],
         seen["BATCHEDAPI_LOG_FORMAT"],
     ) == ("team-a team-b", "debug", "text")
+
+
+def test_pods_have_budgets_unless_they_have_others() -> None:
+    """The operator's own, and what it is told of those of the APIs."""
+    budget = only(render(), "PodDisruptionBudget")
+    labels = only(render(), "Deployment")["spec"]["template"]["metadata"]["labels"]
+    without = render("podDisruptionBudgets.enabled=false")
+
+    assert 1 == budget["spec"]["maxUnavailable"]
+    assert budget["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert "true" == environment(render())["BATCHEDAPI_POD_DISRUPTION_BUDGETS"]
+    assert "false" == environment(without)["BATCHEDAPI_POD_DISRUPTION_BUDGETS"]
+    assert "PodDisruptionBudget" not in {one["kind"] for one in without}
+
+
+@pytest.mark.parametrize(
+    ("setting", "namespaces"),
+    [((), ["monitoring"]), ((f"{MONITORING}={{a,b}}",), ["a", "b"]), ((f"{MONITORING}=null",), [])],
+)
+def test_metrics_are_read_by_the_operator_and_by_monitoring(
+    setting: tuple[str, ...], namespaces: list[str]
+) -> None:
+    """An empty `from` would let everybody in: then there is no rule at all."""
+    objects = render("networkPolicies.enabled=true", *setting)
+    (operator, *others) = json.loads(environment(objects)["BATCHEDAPI_ADMIN_PEERS"])
+    labels = only(objects, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    rules = only(objects, "NetworkPolicy")["spec"]["ingress"]
+
+    assert {"kubernetes.io/metadata.name": "system"} == operator["namespaceSelector"]["matchLabels"]
+    assert operator["podSelector"]["matchLabels"].items() <= labels.items()
+    monitoring = [
+        {
+            "namespaceSelector": {
+                "matchExpressions": [
+                    {"key": "kubernetes.io/metadata.name", "operator": "In", "values": namespaces}
+                ]
+            }
+        }
+    ]
+    assert (monitoring if namespaces else []) == others
+    ports = [{"protocol": "TCP", "port": contract.OPERATOR_ADMIN_PORT}]
+    assert ([{"from": monitoring, "ports": ports}] if namespaces else []) == rules
+    assert "BATCHEDAPI_ADMIN_PEERS" not in environment(render())
 
 
 def test_the_chart_offers_the_log_formats_that_the_operator_has() -> None:

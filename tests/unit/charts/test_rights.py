@@ -8,7 +8,7 @@ from batchedapi_core import contract
 from chart import Objects, only, render
 
 IN_ONE: Final = ("watchNamespaces={team-a}",)
-EVERY_KIND: Final[tuple[str, ...]] = ()
+EVERY_KIND: Final = ("networkPolicies.enabled=true",)
 """Settings with which every kind that may be granted is."""
 
 
@@ -63,6 +63,22 @@ def test_somebody_without_any_right_on_the_cluster_can_install_it_for_a_namespac
 
     assert not CLUSTER_SCOPED & {one["kind"] for one in render(*IN_ONE, *apart)}
     assert CLUSTER_SCOPED == {one["kind"] for one in render()} & CLUSTER_SCOPED
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [("podDisruptionBudgets", "poddisruptionbudgets"), ("networkPolicies", "networkpolicies")],
+)
+def test_a_kind_that_can_be_turned_off_is_granted_only_where_it_is_on(
+    value: str, kind: str
+) -> None:
+    """A right that nothing uses is one too many."""
+    granted = {
+        switch: {resource for _, resource, _ in pairs(render(f"{value}.enabled={switch}"))}
+        for switch in ("true", "false")
+    }
+
+    assert {kind} == granted["true"] - granted["false"]
 
 
 @pytest.mark.parametrize("namespaces", [(), IN_ONE], ids=["cluster", "namespace"])

@@ -25,6 +25,7 @@ from batchedapi_operator.logs import JsonFormatter, LogFormat, TextFormatter
 from batchedapi_operator.metrics import Metrics
 from batchedapi_operator.process import Settings, stale
 from batchedapi_operator.reconcile.views import DeploymentView, Observed
+from batchedapi_operator.resources.policies import Policies
 from batchedapi_operator.store import Store
 
 
@@ -43,7 +44,15 @@ from batchedapi_operator.store import Store
                 "BATCHEDAPI_LOG_FORMAT": "text",
                 "BATCHEDAPI_ADMIN_PORT": "9000",
             },
-            Settings("mine:1", Namespaces(("demo", "other")), "debug", LogFormat.TEXT, "", 9000),
+            Settings(
+                "mine:1",
+                Namespaces(("demo", "other")),
+                Policies(),
+                "debug",
+                LogFormat.TEXT,
+                "",
+                9000,
+            ),
             id="environment",
         ),
         pytest.param(

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, cast
 
 import kopf
@@ -24,7 +25,7 @@ from batchedapi_operator.cluster import (
     ObjectKey,
     Resource,
 )
-from batchedapi_operator.handlers import EndlessBackoff, Relay, kopf_settings
+from batchedapi_operator.handlers import EndlessBackoff, Relay, Watched, kopf_settings
 from batchedapi_operator.queue import WorkQueue
 from batchedapi_operator.reconcile.plan import parsed
 from batchedapi_operator.reconcile.views import ChildView, DeploymentView, Observed, PodView
@@ -214,7 +215,7 @@ def test_a_watch_never_gives_up() -> None:
 
 def test_kopf_writes_nothing_of_its_own() -> None:
     """No events, no scanning that would need rights on namespaces and CRDs."""
-    settings = kopf_settings(Namespaces())
+    settings = kopf_settings(Watched())
 
     assert settings.posting.enabled is False
     assert settings.scanning.disabled is True
@@ -224,7 +225,7 @@ def test_nothing_of_kube_system_is_even_sent_unless_it_was_named() -> None:
     """The apiserver filters watches of all namespaces; those that were named have none."""
 
     def filtered(namespaces: Namespaces) -> set[str]:
-        watches = kopf_settings(namespaces).watching
+        watches = kopf_settings(Watched(namespaces)).watching
         kinds = (("batchedapi.dev", "batchedapis"), ("apps", "deployments"), ("", "pods"))
         return {watches.field_selectors.get(kind, "") for kind in kinds}
 
@@ -261,12 +262,12 @@ def test_what_a_reconcile_has_read_is_no_news_when_a_watch_brings_it() -> None:
 
     assert not store.put_api(api_body())
     assert not store.put_deployment(KEY, deployment_body())
-    assert not store.put_service(KEY, child_body(KEY.name))
+    assert not store.put_named(SERVICES, KEY, child_body(KEY.name))
     assert not store.put_revision(KEY, child_body("iris-1"))
     assert not store.put_pod(KEY, pod_body())
 
     assert store.put_deployment(KEY, deployment_body(ready=1))
-    assert store.put_service(KEY, child_body(KEY.name, resourceVersion="8"))
+    assert store.put_named(SERVICES, KEY, child_body(KEY.name, resourceVersion="8"))
     assert store.put_revision(KEY, child_body("iris-2"))
     assert store.put_pod(KEY, pod_body(ready=False))
 
@@ -305,7 +306,7 @@ def test_what_others_gave_our_label_is_neither_news_nor_a_difference(
     theirs = child_body(name, ownerReferences=[])
     put = {
         DEPLOYMENTS: store.put_deployment,
-        SERVICES: store.put_service,
+        SERVICES: partial(store.put_named, SERVICES),
         CONFIG_MAPS: store.put_revision,
     }[resource]
 
