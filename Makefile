@@ -74,11 +74,13 @@ type: $(INSTALLED) ## mypy --strict
 arch: $(INSTALLED) ## import-linter: who may know whom
 	$(BIN)/lint-imports
 
-generate: $(INSTALLED) ## Write everything generated: CRD, chart, schema, reference, gRPC classes
+generate: $(INSTALLED) ## Write everything generated: CRD, chart, schema, reference, classes
+	$(BIN)/python crds/generate_kubernetes.py
 	$(BIN)/python crds/generate.py
 	$(BIN)/python crds/generate_grpc.py
 
 verify: $(INSTALLED) ## Regenerate and fail on a difference
+	$(BIN)/python crds/generate_kubernetes.py --check
 	$(BIN)/python crds/generate.py --check
 	$(BIN)/python crds/generate_grpc.py --check
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from batchedapi_core import contract
-from batchedapi_core.manifest.crd import PRINTER_COLUMNS, field_rows
+from batchedapi_core.manifest.crd import PRINTER_COLUMNS, field_rows, kubernetes_parts
 from batchedapi_core.manifest.rules import ManifestModel
 from batchedapi_core.manifest.spec import BatchedAPI, BatchedAPISpec
 from batchedapi_core.manifest.status import BatchedAPIStatus
@@ -26,8 +26,12 @@ _INTRODUCTION: Final = (
     f"`{contract.API_VERSION}`, kind `{contract.KIND}`, short name `{contract.SHORT_NAME}`,"
     " namespaced, with subresources `status` and `scale`.\n\n"
     "Durations are written `5ms`, `2s`, `1m30s`; quantities `500m`, `2`, `1Gi`. Every object below"
-    " `spec` except `predictor` may be left out; an unknown field is refused.\n"
+    " `spec` except `predictor` may be left out; an unknown field is refused. Types with a"
+    " capital are Kubernetes' own, without what would reach the node or undo what the operator"
+    " sets; `kubectl explain` shows their fields.\n"
 )
+_KUBERNETES: Final = kubernetes_parts()
+"""Fields that Kubernetes' own reference describes."""
 _ABOUT_RULES: Final = (
     "Checked by the API server on every write, and by `batchedapi serve -f` on a laptop, with the"
     " same words.\n"
@@ -61,7 +65,8 @@ def _spec_rows() -> Iterator[tuple[str, ...]]:
         default = json.dumps(schema["default"]).strip('"') if "default" in schema else ""
         shown = "required" if path in required else code(default or ('""' * ("default" in schema)))
         limits = ", ".join(_limits(schema, path))
-        yield code(path), _type(schema), shown, limits, schema.get("description", "")
+        kind = _KUBERNETES.get(path) or _type(schema)
+        yield code(path), kind, shown, limits, schema.get("description", "")
 
 
 def _status_rows() -> Iterator[tuple[str, ...]]:
@@ -84,9 +89,10 @@ def _rule_rows() -> Iterator[tuple[str, ...]]:
 
 def _expanded(model: type[BaseModel], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """The leaves, and below a list of objects the fields of one element."""
-    for leaf, schema in field_rows(model, path):
+    for leaf, schema in field_rows(model, path, _KUBERNETES):
         yield leaf, schema
-        yield from _elements(schema, leaf)
+        if leaf not in _KUBERNETES:
+            yield from _elements(schema, leaf)
 
 
 def _elements(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -94,6 +100,9 @@ def _elements(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str
     for name, member in schema.get("items", {}).get("properties", {}).items():
         if "properties" not in member:
             yield f"{path}[].{name}", member
+        if f"{path}[].{name}" in _KUBERNETES:
+            yield f"{path}[].{name}", member
+            continue
         for inner, leaf in member.get("properties", {}).items():
             yield f"{path}[].{name}.{inner}", leaf
 

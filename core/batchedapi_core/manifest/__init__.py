@@ -21,6 +21,7 @@ from batchedapi_core.manifest.document import (
     with_changes,
 )
 from batchedapi_core.manifest.parts import Compute, Networking, Overload, UpdateStrategy
+from batchedapi_core.manifest.pod import PLATFORM, Pod, pod_defaults
 from batchedapi_core.manifest.predictor import (
     AUTO,
     CPU_COUNT,
@@ -52,6 +53,7 @@ from batchedapi_core.manifest.units import (
 __all__ = [
     "AUTO",
     "CPU_COUNT",
+    "PLATFORM",
     "Autoscaling",
     "BatchedAPI",
     "BatchedAPISpec",
@@ -69,6 +71,7 @@ __all__ = [
     "Networking",
     "Overload",
     "Phase",
+    "Pod",
     "Predictor",
     "Rule",
     "ScalingBehavior",
@@ -89,6 +92,7 @@ __all__ = [
     "parse_api",
     "parse_duration",
     "parse_quantity",
+    "pod_defaults",
     "scaling_policy_of",
     "serving_slice",
     "with_changes",

@@ -1,16 +1,19 @@
 """The CustomResourceDefinition, generated from the models: structural schema and CEL rules."""
 
+from collections.abc import Container
 from typing import Any, Final, cast
 
 from pydantic import BaseModel
 
 from batchedapi_core import contract
+from batchedapi_core.manifest import kubernetes
+from batchedapi_core.manifest.problems import fields_of, model_of
 from batchedapi_core.manifest.spec import BatchedAPI, BatchedAPISpec, JsonObject
 from batchedapi_core.manifest.status import BatchedAPIStatus
 
 _KEPT: Final = (
     "type", "format", "pattern", "enum", "minimum", "maximum", "minLength", "maxLength",
-    "minItems", "maxItems", "required", "default", "description",
+    "minItems", "maxItems", "maxProperties", "required", "default", "description",
     "x-kubernetes-validations", "x-kubernetes-int-or-string",
     "x-kubernetes-preserve-unknown-fields", "x-kubernetes-list-type",
     "x-kubernetes-list-map-keys",
@@ -121,8 +124,11 @@ def _structural(schema: JsonObject, definitions: JsonObject) -> JsonObject:
                 for name, member in kept["properties"].items()
                 if "default" in member
             }
-    if "items" in merged:
-        kept["items"] = _structural(merged["items"], definitions)
+    for name in ("items", "additionalProperties"):
+        if isinstance(merged.get(name), dict):
+            kept[name] = _structural(merged[name], definitions)
+    if "x-kubernetes-preserve-unknown-fields" in kept:
+        kept.pop("additionalProperties", None)
     return kept
 
 
@@ -141,15 +147,35 @@ def _without_null(schema: JsonObject, definitions: JsonObject) -> JsonObject:
 
 
 def field_rows(
-    model: type[BaseModel] = BatchedAPISpec, path: str = "spec"
+    model: type[BaseModel] = BatchedAPISpec, path: str = "spec", whole: Container[str] = ()
 ) -> list[tuple[str, Any]]:
-    """(path, structural schema) of every leaf field, for the reference page."""
-    return list(_leaves(structural_schema(model), path))
+    """(path, structural schema) of every leaf field, and of objects that are told `whole`."""
+    return list(_leaves(structural_schema(model), path, whole))
 
 
-def _leaves(schema: JsonObject, path: str) -> Any:
+def _leaves(schema: JsonObject, path: str, whole: Container[str]) -> Any:
     for name, member in schema.get("properties", {}).items():
-        if member.get("properties"):
-            yield from _leaves(member, f"{path}.{name}")
+        here = f"{path}.{name}"
+        if member.get("properties") and here not in whole:
+            yield from _leaves(member, here, whole)
         else:
-            yield f"{path}.{name}", member
+            yield here, member
+
+
+def kubernetes_parts(model: type[BaseModel] = BatchedAPISpec, path: str = "spec") -> dict[str, str]:
+    """Path of every field that is an object of Kubernetes' own, or a list of them -> its kind.
+
+    What is in them is Kubernetes' to describe.
+    """
+    found = {}
+    for name, annotation in fields_of(model).items():
+        inner, here = model_of(annotation), f"{path}.{name}"
+        if inner is None:
+            continue
+        own = (base.__name__ for base in inner.__mro__ if base.__module__ == kubernetes.__name__)
+        listed = "[]" if "list[" in str(annotation) else ""
+        if kind := next(own, None):
+            found[here] = f"list of {kind}" if listed else kind
+        else:
+            found |= kubernetes_parts(inner, f"{here}{listed}")
+    return found

@@ -181,7 +181,7 @@ def serving_slice(api: BatchedAPI) -> JsonObject:
     }
 
 
-_NOT_FOR_REPLICAS: Final = ("source", "image", "env")
+_NOT_FOR_REPLICAS: Final = ("source", "image", "imagePullPolicy", "env", "envFrom")
 _ALWAYS_TOLD: Final = frozenset(
     {
         "path", "config", "processesPerReplica", "threadsPerProcess", "logLevel",

@@ -15,8 +15,12 @@ from batchedapi_core.manifest.rules import (
     not_negative_rule,
     quantity_rule,
 )
-from batchedapi_core.manifest.units import Duration, Quantity, duration_field
+from batchedapi_core.manifest.units import Duration, Quantity, duration_field, parse_quantity
 
+EXTENDED_RESOURCE: Final = (
+    r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+    r"/([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]$"
+)
 RESERVED_ENDPOINTS: Final = ("/docs", "/openapi.json")
 
 
@@ -45,12 +49,50 @@ class Compute(ManifestModel):
     """Resources of one replica."""
 
     cpu: Quantity = Field("200m", description="CPU request.")
+    cpu_limit: Quantity | None = Field(
+        None,
+        description="CPU limit, at least the request. Absent: none, as a throttled batch makes"
+        " every request in it late.",
+    )
     mem: Quantity | None = Field(None, description="Memory request and limit. Absent: no limit.")
-    gpu: Whole = Field(0, ge=0, le=16, description="GPUs, as limits['nvidia.com/gpu'].")
+    ephemeral_storage: Quantity | None = Field(
+        None,
+        description="Request and limit of the node's disk, for logs and /tmp. Absent: no limit.",
+    )
+    gpu: Whole = Field(0, ge=0, le=16, description="GPUs, as limits[gpuResource].")
+    gpu_resource: Annotated[str, StringConstraints(pattern=EXTENDED_RESOURCE, max_length=253)] = (
+        Field(
+            "nvidia.com/gpu",
+            description="What the cluster calls a GPU, such as amd.com/gpu, or the profile of a MIG"
+            " slice, nvidia.com/mig-1g.10gb.",
+        )
+    )
 
     rules: ClassVar[tuple[Rule, ...]] = (
         quantity_rule("spec.compute.cpu", lambda c: c.cpu, "1m"),
         quantity_rule("spec.compute.mem", lambda c: c.mem, "1"),
+        quantity_rule("spec.compute.ephemeralStorage", lambda c: c.ephemeral_storage, "1"),
+        Rule(
+            cel="!has(self.cpuLimit) || quantity(string(self.cpuLimit))"
+            ".compareTo(quantity(string(self.cpu))) >= 0",
+            check=lambda c: (
+                c.cpu_limit is None or parse_quantity(c.cpu_limit) >= parse_quantity(c.cpu)
+            ),
+            message="spec.compute.cpuLimit must be at least spec.compute.cpu: a container cannot be"
+            " limited to less than it asks for",
+            field_path=".cpuLimit",
+        ),
+        Rule(
+            cel="!self.gpuResource.contains('kubernetes.io/')"
+            " && !self.gpuResource.startsWith('requests.')",
+            check=lambda c: (
+                "kubernetes.io/" not in c.gpu_resource
+                and not c.gpu_resource.startswith("requests.")
+            ),
+            message="spec.compute.gpuResource must be what a device plugin offers, such as"
+            " nvidia.com/gpu: kubernetes.io and requests.* are Kubernetes' own names",
+            field_path=".gpuResource",
+        ),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Final, TypeVar
 from pydantic import AfterValidator, Field, JsonValue, StringConstraints
 
 from batchedapi_core import contract
+from batchedapi_core.manifest import kubernetes
 from batchedapi_core.manifest.batching import MethodBatching, Sizes
 from batchedapi_core.manifest.rules import (
     Flag,
@@ -16,6 +17,7 @@ from batchedapi_core.manifest.rules import (
     count_or_word,
     count_or_word_schema,
     no_two_alike,
+    one_of_rule,
 )
 from batchedapi_core.manifest.units import Duration, duration_field
 from batchedapi_core.placement import THREAD_VARIABLES, GpuAssignment
@@ -44,6 +46,14 @@ class LogLevel(enum.StrEnum):
     ERROR = "error"
 
 
+class ImagePullPolicy(enum.StrEnum):
+    """When the kubelet asks the registry."""
+
+    ALWAYS = "Always"
+    IF_NOT_PRESENT = "IfNotPresent"
+    NEVER = "Never"
+
+
 class InImage(ManifestModel):
     """The predictor's code is in the image: in its working directory or importable."""
 
@@ -68,13 +78,41 @@ class Source(ManifestModel):
     )
 
 
+class EnvVarSource(kubernetes.EnvVarSource):
+    """Where the value of a variable comes from."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        one_of_rule(
+            "spec.predictor.env[].valueFrom",
+            ("configMapKeyRef", "secretKeyRef", "fieldRef", "resourceFieldRef"),
+        ),
+    )
+
+
+class EnvFromSource(kubernetes.EnvFromSource):
+    """A ConfigMap or Secret whose keys are environment variables."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        one_of_rule("spec.predictor.envFrom[]", ("configMapRef", "secretRef")),
+    )
+
+
 class EnvVar(ManifestModel):
     """One environment variable of the model processes."""
 
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*$", max_length=253)]
     value: Annotated[str, StringConstraints(max_length=32768)] = ""
+    value_from: EnvVarSource | None = Field(
+        None, description="Where the value comes from instead, in a cluster."
+    )
 
     rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="!has(self.valueFrom) || !has(self.value) || self.value == ''",
+            check=lambda e: e.value_from is None or e.value == "",
+            message="spec.predictor.env[].valueFrom and value cannot both be there: leave one out",
+            field_path=".valueFrom",
+        ),
         Rule(
             cel=f"!(self.name in {list(OWN_VARIABLES)})"
             + "".join(f" && !self.name.startsWith('{head}')" for head in OWN_PREFIXES),
@@ -232,8 +270,18 @@ class Predictor(ManifestModel):
         " a new revision.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
+    env_from: list[EnvFromSource] = Field(
+        default_factory=list,
+        max_length=32,
+        description="ConfigMaps and Secrets in the same namespace whose keys are variables; of"
+        " equal names the later one counts, and env before both. With a key that env must not set"
+        " the replica does not start, and says which.",
+    )
     image: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = Field(
         None, description="Serving image. Absent: the operator's default."
+    )
+    image_pull_policy: ImagePullPolicy = Field(
+        ImagePullPolicy.IF_NOT_PRESENT, description="When the kubelet asks the registry."
     )
     methods: Annotated[list[Method], AfterValidator(_unique_names)] = Field(
         default_factory=list,

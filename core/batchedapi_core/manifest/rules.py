@@ -6,7 +6,7 @@ full path of the field it is about.
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Self, TypeVar
 
@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.alias_generators import to_camel
+from pydantic.config import JsonDict
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
@@ -146,6 +147,40 @@ def no_two_alike(members: list[T]) -> list[T]:
                 {"member": repr(member), "index": index},
             )  # fmt: skip
     return members
+
+
+def each_key_once(*names: str) -> Callable[[list[T]], list[T]]:
+    """That no two members have the same values of the fields `names`: `map_list` in Python."""
+
+    def check(members: list[T]) -> list[T]:
+        keys = [tuple(getattr(member, name) for name in names) for member in members]
+        no_two_alike([key[0] if len(key) == 1 else key for key in keys])
+        return members
+
+    return check
+
+
+def map_list(*keys: str) -> JsonDict:
+    """The same in a schema: a list whose members the apiserver tells apart by `keys`."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [*keys]}
+
+
+def one_of_rule(path: str, names: Sequence[str]) -> Rule:
+    """That exactly one of the fields `names` of the object at `path` is there."""
+    there = ", ".join(f"has(self.{name})" for name in names)
+    told = f"{', '.join(names[:-1])} and {names[-1]}"
+
+    def check(model: Any) -> bool:
+        fields = type(model).model_fields.items()
+        found = [name for name, field in fields if field.alias in names]
+        return sum(getattr(model, name) is not None for name in found) == 1
+
+    return Rule(
+        cel=f"[{there}].filter(x, x).size() == 1",
+        check=check,
+        message=f"{path} needs exactly one of {told}",
+        field_path=f".{names[0]}",
+    )
 
 
 class ManifestModel(BaseModel):

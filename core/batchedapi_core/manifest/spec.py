@@ -8,6 +8,7 @@ from pydantic import Field, JsonValue, StringConstraints
 from batchedapi_core.manifest.autoscaling import Autoscaling, ScalingMode
 from batchedapi_core.manifest.batching import ServerSideBatching
 from batchedapi_core.manifest.parts import Compute, Networking, Overload, UpdateStrategy
+from batchedapi_core.manifest.pod import Pod
 from batchedapi_core.manifest.predictor import Predictor
 from batchedapi_core.manifest.rules import Flag, ManifestModel, Rule, Whole
 from batchedapi_core.manifest.spec_rules import ACROSS_METHODS, ACROSS_SECTIONS
@@ -31,6 +32,7 @@ class BatchedAPISpec(ManifestModel):
     compute: Compute = Field(
         default_factory=Compute, description=(Compute.__doc__ or ""), json_schema_extra=_EMPTY
     )
+    pod: Pod = Field(default_factory=Pod, description=(Pod.__doc__ or ""))
     autoscaling: Autoscaling = Field(
         default_factory=Autoscaling,
         description=(Autoscaling.__doc__ or ""),

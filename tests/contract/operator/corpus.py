@@ -3,6 +3,8 @@
 import copy
 from typing import Any, Final
 
+import pod_specs
+
 Document = dict[str, Any]
 
 GOOD: Final[Document] = {"predictor": {"path": "model:Iris"}}
@@ -40,6 +42,7 @@ BATCHING: Final = "serverSideBatching"
 LARGEST: Final = list(range(1, 33))
 
 ACCEPTED: Final[dict[str, Document]] = {
+    **pod_specs.ACCEPTED,
     "smallest": spec(),
     "file path": {"predictor": {"path": "pkg.model:Iris"}},
     "source config map": predictor(source={"configMap": "iris"}),
@@ -153,6 +156,7 @@ ACCEPTED: Final[dict[str, Document]] = {
 """Name of the case -> spec."""
 
 REFUSED: Final[dict[str, tuple[Document, str]]] = {
+    **pod_specs.REFUSED,
     "no predictor": ({}, "spec.predictor"),
     "no path": ({"predictor": {}}, "spec.predictor.path"),
     "path without a class": ({"predictor": {"path": "model"}}, "spec.predictor.path"),

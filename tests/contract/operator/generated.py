@@ -46,7 +46,27 @@ _NEEDED: Final[dict[str, Document]] = {
     "methods": {"name": "a"},
     "policies": {"type": "Pods", "value": 1, "periodSeconds": 15},
     "model": {"uri": "file:///x"},
-}
+    "matchExpressions": {"key": "k", "operator": "In", "values": ["a"]},
+    "matchFields": {"key": "k", "operator": "In", "values": ["a"]},
+    "imagePullSecrets": {"name": "a"},
+    "nodePublishSecretRef": {"name": "a"},
+    "configMapKeyRef": {"name": "a", "key": "k"},
+    "secretKeyRef": {"name": "a", "key": "k"},
+    "configMapRef": {"name": "a"},
+    "secretRef": {"name": "a"},
+    "items": {"key": "k", "path": "p"},
+    "requiredDuringSchedulingIgnoredDuringExecution": {"topologyKey": "z"},
+    "podAffinityTerm": {"topologyKey": "z"},
+    "resourceFieldRef": {"resource": "limits.cpu"},
+    "topologySpreadConstraints": {
+        "maxSkew": 1, "topologyKey": "z", "whenUnsatisfiable": "DoNotSchedule",
+    },
+    "volumes": {"name": "a"},
+    "volumeMounts": {"name": "a", "mountPath": "/a"},
+    "secret": {"secretName": "s"},
+    "persistentVolumeClaim": {"claimName": "c"},
+    "csi": {"driver": "d"},
+}  # fmt: skip
 """What a list's member, or an object, must have beside the field that is tried."""
 
 

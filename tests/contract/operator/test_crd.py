@@ -1,10 +1,13 @@
 """The CRD in a real apiserver judges a manifest as Python does (C15)."""
 
+from collections.abc import Iterator
+
 import pytest
+from crds.generate_kubernetes import CHOICES, REQUIRED, TAKEN
 from tests.contract.operator.corpus import ACCEPTED, GOOD, REFUSED, REFUSED_NAMES, document
 from tests.contract.operator.world import Body, World
 
-from batchedapi_core.manifest import ManifestError, parse_api
+from batchedapi_core.manifest import ManifestError, kubernetes, parse_api
 from batchedapi_core.manifest.rules import ManifestModel
 from batchedapi_operator.cluster import BATCHED_APIS
 from batchedapi_operator.errors import ApplyError
@@ -54,6 +57,31 @@ async def test_both_sides_refuse_names_that_children_cannot_have(world: World, n
         await apiserver_accepts(world, body)
 
 
+async def test_kubernetes_own_parts_are_those_of_the_apiserver(world: World) -> None:
+    """They are generated from its client: that must not know more than the apiserver does."""
+    described = await world.kube._request("GET", "/openapi/v3/api/v1")
+    schemas = {name.rpartition(".")[2]: s for name, s in described["components"]["schemas"].items()}
+
+    for kind, taken in TAKEN.items():
+        model, theirs = getattr(kubernetes, kind), schemas[kind]
+        required = {f.alias or name for name, f in model.model_fields.items() if f.is_required()}
+        added = {place.partition(".")[2] for place in REQUIRED if place.startswith(f"{kind}.")}
+        fields = {field.alias or name for name, field in model.model_fields.items()}
+        assert fields <= theirs["properties"].keys(), kind
+        assert taken or fields == theirs["properties"].keys(), kind
+        assert required - added == fields & {*theirs.get("required", ())} - added, kind
+        for field in fields:
+            words = theirs["properties"][field].get("enum")
+            ours = {*CHOICES.get(f"{kind}.{field}", ())}
+            assert words is None or ours <= {*words}, f"{kind}.{field}"
+
+
+def _models(base: type[ManifestModel]) -> Iterator[type[ManifestModel]]:
+    for model in base.__subclasses__():
+        yield model
+        yield from _models(model)
+
+
 def test_every_rule_is_broken_by_some_document() -> None:
     """A rule that no document of the corpus breaks would be compared on neither side."""
     said = set()
@@ -64,5 +92,5 @@ def test_every_rule_is_broken_by_some_document() -> None:
             parse_api(body)
         said |= set(refused.value.problems)
 
-    rules = {rule.message for model in ManifestModel.__subclasses__() for rule in model.rules}
+    rules = {rule.message for model in _models(ManifestModel) for rule in model.rules}
     assert all(any(line.endswith(rule) for line in said) for rule in rules)

@@ -21,7 +21,14 @@ from tests.contract.operator.generated import (
 )
 from tests.contract.operator.world import World
 
-from batchedapi_core.manifest import AUTO, CPU_COUNT, ManifestError, UnknownFields, parse_api
+from batchedapi_core.manifest import (
+    AUTO,
+    CPU_COUNT,
+    PLATFORM,
+    ManifestError,
+    UnknownFields,
+    parse_api,
+)
 from batchedapi_core.manifest.crd import crd
 from batchedapi_operator.cluster import BATCHED_APIS
 from batchedapi_operator.errors import ApplyError
@@ -38,7 +45,7 @@ _UNKNOWN: Final = re.compile(r'unknown field \\?"([^"\\]+)')
 _OUR_WORDS: Final = frozenset(
     words
     for words in re.findall(r'"message": "([^"]+)"', json.dumps(crd()))
-    if not words.endswith((CPU_COUNT, AUTO))  # of texts their pattern says it there
+    if not words.endswith((CPU_COUNT, AUTO, PLATFORM))  # of texts their pattern says it there
 )
 
 

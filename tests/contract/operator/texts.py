@@ -73,6 +73,7 @@ TEXTS: Final[dict[str, str]] = {
         f"null for predictor.{field}": _predictor(f"{field}: null")
         for field in ("env", "config", "model", "warmup", "processesPerReplica", "startupTimeout")
     },
+    "null for a user id": _spec("pod: {runAsUser: null}"),
     "null for a duration": _batching("batchInterval: null"),
     "null for the path": f"{_NAMED}spec: {{predictor: {{path: null}}}}",
     "null for the predictor": f"{_NAMED}spec: {{predictor: null}}",

@@ -9,7 +9,13 @@ from pydantic import BaseModel
 
 from batchedapi_core import contract
 from batchedapi_core.manifest import BatchedAPIStatus, parse_api, serving_slice
-from batchedapi_core.manifest.crd import PRINTER_COLUMNS, crd, field_rows, structural_schema
+from batchedapi_core.manifest.crd import (
+    PRINTER_COLUMNS,
+    crd,
+    field_rows,
+    kubernetes_parts,
+    structural_schema,
+)
 
 SCHEMA = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 MANIFEST = {
@@ -27,6 +33,8 @@ def nodes(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[st
         yield from nodes(member, f"{path}.{name}")
     if "items" in schema:
         yield from nodes(schema["items"], f"{path}[]")
+    if "additionalProperties" in schema:
+        yield from nodes(schema["additionalProperties"], f"{path}{{}}")
 
 
 NODES = dict(nodes(SCHEMA))
@@ -57,7 +65,8 @@ def test_every_node_is_structural(path: str) -> None:
     if schema.get("type") == "array":
         assert "items" in schema
     if schema.get("type") == "object" and "properties" not in schema and path != ".metadata":
-        assert schema.get("x-kubernetes-preserve-unknown-fields") or "inImage" in path
+        free = {"x-kubernetes-preserve-unknown-fields", "additionalProperties"}
+        assert free & {*schema} or "inImage" in path
 
 
 @pytest.mark.parametrize("path", [path for path, node in NODES.items() if "default" in node])
@@ -115,8 +124,14 @@ def test_no_required_field_has_a_default_and_every_required_field_exists() -> No
 def test_every_field_of_the_spec_is_described(path: str) -> None:
     """`kubectl explain` is the reference that everybody has."""
     own_words = {".spec.predictor.env[].name", ".spec.predictor.env[].value"}
+    kubernetes = tuple(f".{part}{after}" for part in kubernetes_parts() for after in (".", "["))
 
-    assert NODES[path].get("description") or path.endswith("[]") or path in own_words
+    assert (
+        NODES[path].get("description")
+        or path.endswith(("[]", "{}"))
+        or path in own_words
+        or path.startswith(kubernetes)
+    )
 
 
 @pytest.mark.parametrize(
