@@ -21,6 +21,8 @@ LABEL_API: Final = f"{GROUP}/api"
 LABEL_REVISION: Final = f"{GROUP}/revision"
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "batchedapi-operator"
+ANNOTATION_POD: Final = f"{GROUP}/pod"
+"""On a Deployment: the defaults that its pods were made with, and a digest of their setting."""
 
 FIELD_MANAGER: Final = "batchedapi-operator"
 """Server-side apply of children and of the reconciler's part of the status."""
@@ -72,6 +74,18 @@ ENV_BATCH_TIME: Final = "DYNAMIC_BATCHER__BATCH_TIME"
 """batchInterval, in seconds, where the manifest does not say it."""
 ENV_CPU_REQUEST: Final = "BATCHEDAPI_CPU_REQUEST"
 """spec.compute.cpu, for `processesPerReplica: cpu_count`; a container cannot read its request."""
+ENV_SOURCES: Final = "BATCHEDAPI_ENV_SOURCES"
+"""What the replica needs to know of `predictor.envFrom`: a JSON object of `sources`, how each is
+called, and `env`, names that beat theirs."""
+
+
+def source_prefix(index: int) -> str:
+    """Before the keys of that source, until the replica has looked at them.
+
+    A PYTHONHOME would keep the interpreter from starting, which could not say why.
+    """
+    return f"BATCHEDAPI_SOURCE_{index}_"
+
 
 # ---------------------------------------------------------------- content types
 JSON: Final = "application/json"

@@ -21,7 +21,7 @@ from batchedapi_core.manifest.document import (
     with_changes,
 )
 from batchedapi_core.manifest.parts import Compute, Networking, Overload, UpdateStrategy
-from batchedapi_core.manifest.pod import PLATFORM, Pod, pod_defaults
+from batchedapi_core.manifest.pod import PLATFORM, SPREAD, Pod, as_written, pod_defaults
 from batchedapi_core.manifest.predictor import (
     AUTO,
     CPU_COUNT,
@@ -54,6 +54,7 @@ __all__ = [
     "AUTO",
     "CPU_COUNT",
     "PLATFORM",
+    "SPREAD",
     "Autoscaling",
     "BatchedAPI",
     "BatchedAPISpec",
@@ -85,6 +86,7 @@ __all__ = [
     "UnknownFields",
     "UpdateStrategy",
     "WarmUp",
+    "as_written",
     "behaviors_of",
     "format_duration",
     "format_quantity",

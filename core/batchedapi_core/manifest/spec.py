@@ -1,7 +1,7 @@
 """A BatchedAPI: its metadata and its `spec`, with the rules between the spec's sections."""
 
 import re
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final, Self
 
 from pydantic import Field, JsonValue, StringConstraints
 
@@ -118,6 +118,11 @@ class BatchedAPI(ManifestModel):
             field_path=".metadata.name",
         ),
     )
+
+    def with_pod_defaults(self, defaults: Pod) -> Self:
+        """The same with `defaults` under its settings of the pods."""
+        pod = self.spec.pod.over(defaults)
+        return self.model_copy(update={"spec": self.spec.model_copy(update={"pod": pod})})
 
     @property
     def endpoint(self) -> str:

@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from batchedapi_core.manifest import (
+    SPREAD,
     BatchedAPI,
     ConditionType,
     ManifestError,
+    Pod,
     ScalingMode,
     UnknownFields,
     parse_api,
@@ -24,7 +26,7 @@ from batchedapi_operator.cluster import (
 )
 from batchedapi_operator.errors import InvalidSpecError, NotOwnedError
 from batchedapi_operator.events import Note, notes_of
-from batchedapi_operator.reconcile.conditions import Condition
+from batchedapi_operator.reconcile.conditions import STUCK, Condition
 from batchedapi_operator.reconcile.ownership import (
     again,
     deletion,
@@ -96,6 +98,7 @@ def plan(
     policies: Policies = NO_POLICIES,
     refusal: InvalidSpecError | None = None,
     unpermitted: Condition | None = None,
+    defaults: Pod = SPREAD,
 ) -> Plan:
     """Decide what to write.
 
@@ -107,6 +110,7 @@ def plan(
         policies: What APIs tell drains and networks.
         refusal: What the apiserver said to the last try; its plan writes nothing but the status.
         unpermitted: The right that the last try lacked; the same.
+        defaults: What lies under the settings of the pods of a new revision.
     """
     metadata, key = document["metadata"], ObjectKey.of(document)
     uid = metadata["uid"]
@@ -117,7 +121,7 @@ def plan(
     problem = refusal
     try:
         api = parsed(document)
-        revision = _revision(api, ours)
+        revision = _revision(api, ours, defaults)
         image = image_for(api, revision, observed.status, default_image)
         refuse_foreign(key, uid, observed)
     except InvalidSpecError as error:
@@ -170,10 +174,15 @@ def _since(status: JsonObject, kind: ConditionType) -> str:
     return str(told["lastTransitionTime"])
 
 
-def _revision(api: BatchedAPI, observed: Observed) -> Revision:
+def _revision(api: BatchedAPI, observed: Observed, defaults: Pod) -> Revision:
     source = api.spec.predictor.source
+    made_with = running(api, observed)
+    if made_with is not None and made_with.setting is not None and _stuck(observed.deployment):
+        # nothing that answers is lost, and what it lacks may be a default that came later
+        renewed = replace(made_with.setting, defaults=defaults)
+        made_with = replace(made_with, setting=renewed)
     if source is None or source.config_map is None:
-        return revision_of(api, {}, {}, running(api, observed))
+        return revision_of(api, {}, {}, made_with, defaults)
     if observed.source is None:
         raise InvalidSpecError(
             "SourceMissing",
@@ -181,7 +190,16 @@ def _revision(api: BatchedAPI, observed: Observed) -> Revision:
             f" namespace {api.metadata.namespace!r}; create it, or name another",
         )
     files = observed.source
-    return revision_of(api, files.data, files.binary_data, running(api, observed))
+    return revision_of(api, files.data, files.binary_data, made_with, defaults)
+
+
+def _stuck(deployment: DeploymentView | None) -> bool:
+    """No replica answers, and none will: pods are refused, or did not get ready in time."""
+    if deployment is None or deployment.ready > 0:
+        return False
+    failure, progress = (deployment.conditions.get(k) for k in ("ReplicaFailure", "Progressing"))
+    refused = failure is not None and failure.status == "True"
+    return refused or (progress is not None and progress.reason == STUCK)
 
 
 def running(api: BatchedAPI, observed: Observed) -> Running | None:

@@ -5,6 +5,7 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
+from batchedapi_core.manifest import SPREAD, Pod
 from batchedapi_operator.cluster import (
     BATCHED_APIS,
     Cluster,
@@ -46,6 +47,7 @@ class Reconciler:
         serving_image: str,
         *,
         policies: Policies = NO_POLICIES,
+        pod_defaults: Pod = SPREAD,
         forget: Callable[[ObjectKey], None] = lambda _: None,
         wall: Callable[[], datetime] = utc_now,
     ) -> None:
@@ -53,6 +55,7 @@ class Reconciler:
         self._store = store
         self._serving_image = serving_image
         self._policies = policies
+        self._pod_defaults = pod_defaults
         self._forget = forget
         self._wall = wall
         self._executor = Executor(cluster, wall)
@@ -140,6 +143,7 @@ class Reconciler:
             self._serving_image,
             rfc3339(self._wall()),
             policies=self._policies,
+            defaults=self._pod_defaults,
             refusal=refusal,
             unpermitted=unpermitted,
         )

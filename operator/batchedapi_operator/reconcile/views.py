@@ -123,7 +123,7 @@ class DeploymentView:
     revision: str
     """Digest that its pod template carries."""
     setting: Stored | None
-    """Environment and resources of its serving container; None without one."""
+    """Of its serving container; None without one."""
     conditions: Mapping[str, ConditionView] = field(default_factory=dict)
     version: str = field(default="", compare=False)
     """As the apiserver counts; that it is another says nothing."""
@@ -151,7 +151,7 @@ class DeploymentView:
             updated=status.get("updatedReplicas", 0),
             image=serving[0]["image"] if serving else "",
             revision=(template["metadata"].get("labels") or {}).get(contract.LABEL_REVISION, ""),
-            setting=Stored.of(serving[0], metadata.get("managedFields") or ()) if serving else None,
+            setting=Stored.of(serving[0], metadata) if serving else None,
             conditions=_conditions(status),
             version=metadata.get("resourceVersion", ""),
         )

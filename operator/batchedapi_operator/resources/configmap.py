@@ -3,19 +3,17 @@
 The last good revision goes on serving whatever is edited or deleted elsewhere.
 """
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import yaml
 
 from batchedapi_core import contract
-from batchedapi_core.manifest import BatchedAPI, serving_slice
+from batchedapi_core.manifest import BatchedAPI, Pod, serving_slice
 from batchedapi_operator.cluster import CONFIG_MAPS, JsonObject
 from batchedapi_operator.errors import InvalidSpecError
-from batchedapi_operator.resources import REVISION_DIGITS, head, revision_name
-from batchedapi_operator.resources.setting import Running, parts_of, setting_of
+from batchedapi_operator.resources import head, revision_name
+from batchedapi_operator.resources.setting import NO_DEFAULTS, Running, asked_parts, digest_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +26,8 @@ class Revision:
     data: Mapping[str, str]
     binary_data: Mapping[str, str] = field(default_factory=dict)
     """Base64, as in the user's ConfigMap."""
+    defaults: Pod = NO_DEFAULTS
+    """Those of the day on which it was first seen: they lie under the settings of its pods."""
 
 
 def revision_of(
@@ -35,6 +35,7 @@ def revision_of(
     data: Mapping[str, str],
     binary_data: Mapping[str, str],
     running: Running | None = None,
+    defaults: Pod = NO_DEFAULTS,
 ) -> Revision:
     """The revision that `api` asks for with the source it has now.
 
@@ -49,6 +50,7 @@ def revision_of(
         data: The files of its source.
         binary_data: Those that are no text, as base64.
         running: What its pods are made with; None: it has never had any.
+        defaults: Today's, for what lies under the settings of the pods of another revision.
 
     Raises:
         InvalidSpecError: The source has a key that the manifest of the replica needs.
@@ -64,21 +66,30 @@ def revision_of(
     model = api.spec.predictor.model
     if model is not None and model.claim is not None:
         hashed.append(model.claim)  # the slice names the folder that it is mounted at alone
-    digest = _digest(hashed)
-    kept = running is None or running.setting is None or running.setting.is_that_of(api)
-    if running is not None and not (kept and running.digest == digest):
-        digest = _digest([*hashed, parts_of(setting_of(api))])
+    digest = ""
+    if running is not None and running.setting is not None:
+        with_those = api.with_pod_defaults(running.setting.defaults)
+        digest = _named(hashed, with_those, running)
+        if digest == running.digest:
+            defaults = running.setting.defaults
+    if running is None or digest != running.digest:
+        digest = _named(hashed, api.with_pod_defaults(defaults), running)
     return Revision(
         name=revision_name(api.metadata.name, digest),
         digest=digest,
         data={contract.MANIFEST_FILE: yaml.safe_dump(manifest, sort_keys=True), **data},
         binary_data=binary_data,
+        defaults=defaults,
     )
 
 
-def _digest(hashed: list[object]) -> str:
-    text = json.dumps(hashed, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:REVISION_DIGITS]
+def _named(hashed: list[object], api: BatchedAPI, running: Running | None) -> str:
+    """The digest of the revision with those files that `api`, defaults included, asks for."""
+    digest = digest_of(hashed)
+    kept = running is None or running.setting is None or running.setting.is_that_of(api)
+    if running is not None and not (kept and running.digest == digest):
+        digest = digest_of([*hashed, asked_parts(api)])
+    return digest
 
 
 def build_config_map(api: BatchedAPI, revision: Revision) -> JsonObject:

@@ -4,11 +4,12 @@ import math
 from typing import Final
 
 from batchedapi_core import contract
-from batchedapi_core.manifest import BatchedAPI, format_duration
+from batchedapi_core.manifest import PLATFORM, BatchedAPI, Pod, as_written, format_duration
+from batchedapi_core.manifest.pod import SHARED_MEMORY_DIRECTORY
 from batchedapi_operator.cluster import DEPLOYMENTS, SERVICES, JsonObject
 from batchedapi_operator.resources import head, labels, selector_labels
 from batchedapi_operator.resources.configmap import Revision
-from batchedapi_operator.resources.setting import setting_of
+from batchedapi_operator.resources.setting import record, setting_of
 
 # The Service in front of the replicas: the API's name, port 80.
 
@@ -55,12 +56,22 @@ UNLIMITED_REQUEST_SECONDS: Final = 600
 _MANIFEST_VOLUME: Final = "revision"
 _SCRATCH_VOLUME: Final = "tmp"
 _MODEL_VOLUME: Final = "model"
+_SHARED_MEMORY_VOLUME: Final = "shared-memory"
+_AS_WRITTEN: Final = (
+    "nodeSelector", "tolerations", "affinity", "priorityClassName", "runtimeClassName",
+    "imagePullSecrets", "serviceAccountName",
+)  # fmt: skip
+"""Settings that a pod has under the same name."""
 
 
 def build_deployment(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
     """The Deployment without `replicas`: those are written through /scale alone."""
+    api = api.with_pod_defaults(revision.defaults)
+    pod = api.spec.pod
     update = api.spec.update_strategy
     body = head(api, DEPLOYMENTS, api.metadata.name)
+    if said := record(api, revision.defaults):
+        body["metadata"]["annotations"] = {contract.ANNOTATION_POD: said}
     body["spec"] = {
         "selector": {"matchLabels": selector_labels(api.metadata.name)},
         "revisionHistoryLimit": 5,
@@ -75,10 +86,12 @@ def build_deployment(api: BatchedAPI, revision: Revision, image: str) -> JsonObj
         "template": {
             "metadata": {
                 "labels": {
+                    **pod.labels,
                     **labels(api.metadata.name),
                     contract.LABEL_REVISION: revision.digest,
                 },
                 "annotations": {
+                    **pod.annotations,
                     "prometheus.io/scrape": "true",
                     "prometheus.io/port": str(contract.ADMIN_PORT),
                     "prometheus.io/path": contract.PATH_METRICS,
@@ -93,15 +106,18 @@ def build_deployment(api: BatchedAPI, revision: Revision, image: str) -> JsonObj
 def _pod(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
     timeout = api.spec.overload.timeout or UNLIMITED_REQUEST_SECONDS
     grace = api.spec.update_strategy.drain_delay + timeout + contract.TERMINATION_MARGIN_SECONDS
+    settings, user = as_written(api.spec.pod), _user(api.spec.pod)
+    further = {name: settings[name] for name in _AS_WRITTEN if settings.get(name)}
+    if spread := settings.get("topologySpreadConstraints"):
+        own = {"labelSelector": {"matchLabels": selector_labels(api.metadata.name)}}
+        further["topologySpreadConstraints"] = [{**constraint, **own} for constraint in spread]
     return {
-        "automountServiceAccountToken": False,
+        "automountServiceAccountToken": bool(api.spec.pod.automount_service_account_token),
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": math.ceil(grace),
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": USER_ID,
-            "runAsGroup": USER_ID,
-            "fsGroup": USER_ID,
+            **dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup") if user else (), user),
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [_container(api, image)],
@@ -109,18 +125,36 @@ def _pod(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
             {"name": _MANIFEST_VOLUME, "configMap": {"name": revision.name}},
             {"name": _SCRATCH_VOLUME, "emptyDir": {}},
             *_claim_volumes(api),
+            *_shared_memory(api.spec.pod),
+            *settings.get("volumes", ()),
         ],
+        **further,
     }
+
+
+def _user(pod: Pod) -> int | None:
+    """None: the platform gives one."""
+    if pod.run_as_user == PLATFORM:
+        return None
+    return USER_ID if pod.run_as_user is None else int(pod.run_as_user)
+
+
+def _shared_memory(pod: Pod) -> list[JsonObject]:
+    if pod.shared_memory is None:
+        return []
+    memory = {"medium": "Memory", "sizeLimit": pod.shared_memory}
+    return [{"name": _SHARED_MEMORY_VOLUME, "emptyDir": memory}]
 
 
 def _container(api: BatchedAPI, image: str) -> JsonObject:
     setting = setting_of(api)
     grpc = {"name": contract.GRPC_PORT_NAME, "containerPort": contract.GRPC_PORT}
     model = {"name": _MODEL_VOLUME, "mountPath": contract.MODEL_DIRECTORY, "readOnly": True}
+    shared = {"name": _SHARED_MEMORY_VOLUME, "mountPath": SHARED_MEMORY_DIRECTORY}
     return {
         "name": CONTAINER,
         "image": image,
-        "imagePullPolicy": "IfNotPresent",
+        "imagePullPolicy": api.spec.predictor.image_pull_policy.value,
         "args": [
             "serve",
             *("-f", f"{contract.MANIFEST_DIRECTORY}/{contract.MANIFEST_FILE}"),
@@ -128,7 +162,7 @@ def _container(api: BatchedAPI, image: str) -> JsonObject:
             *("--drain-delay", format_duration(api.spec.update_strategy.drain_delay)),
             "--tolerate-unknown-fields",
         ],
-        **({"env": setting["env"]} if "env" in setting else {}),
+        **{name: setting[name] for name in ("env", "envFrom") if name in setting},
         "ports": [
             {"name": contract.HTTP_PORT_NAME, "containerPort": contract.HTTP_PORT},
             {"name": contract.ADMIN_PORT_NAME, "containerPort": contract.ADMIN_PORT},
@@ -149,6 +183,8 @@ def _container(api: BatchedAPI, image: str) -> JsonObject:
             {"name": _MANIFEST_VOLUME, "mountPath": contract.MANIFEST_DIRECTORY, "readOnly": True},
             {"name": _SCRATCH_VOLUME, "mountPath": "/tmp"},  # noqa: S108 - inside the pod
             *([model] if _claim_volumes(api) else []),
+            *([shared] if _shared_memory(api.spec.pod) else []),
+            *map(as_written, api.spec.pod.volume_mounts),
         ],
     }
 

@@ -1,10 +1,11 @@
-"""What a replica runs with beside its revision's files: its environment and its resources.
+"""What a replica runs with beside its revision's files: environment, resources, volumes, node.
 
 The same code serves faster or slower with another setting, so another setting is another revision.
 """
 
+import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,38 +13,59 @@ from batchedapi_core import contract
 from batchedapi_core.manifest import (
     CPU_COUNT,
     BatchedAPI,
+    Pod,
     UnitError,
+    as_written,
     format_quantity,
     parse_quantity,
+    pod_defaults,
 )
 from batchedapi_operator.cluster import JsonObject
+from batchedapi_operator.resources import REVISION_DIGITS
 
-GPU: Final = "nvidia.com/gpu"
+NO_DEFAULTS: Final = Pod()
+_PLACING: Final = (
+    "nodeSelector", "tolerations", "affinity", "runtimeClassName", "sharedMemory", "volumes",
+    "volumeMounts",
+)  # fmt: skip
+"""Settings of pods with which the same code may be faster or slower."""
+_DISK: Final = "ephemeral-storage"
 _KINDS: Final = ("requests", "limits")
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The setting of a serving container as the apiserver keeps it."""
+    """The setting of the replicas as the apiserver keeps it."""
 
     parts: Mapping[str, str]
     """As `parts_of` gives them."""
     ours: frozenset[str] | None
     """Parts that our manager owns; None: nobody wrote down who owns what."""
+    digest: str = ""
+    """Of the setting that was asked for; empty: the Deployment is from before it was recorded."""
+    defaults: Pod = NO_DEFAULTS
+    """Those that lay under the settings of its pods."""
 
     @classmethod
-    def of(cls, container: Mapping[str, Any], managed: Iterable[Mapping[str, Any]]) -> "Stored":
-        """From a container and the `managedFields` of its Deployment."""
+    def of(cls, container: Mapping[str, Any], metadata: Mapping[str, Any]) -> "Stored":
+        """From a container and the metadata of its Deployment."""
+        managed = metadata.get("managedFields") or ()
         applied = [one for one in managed if one.get("manager") == contract.FIELD_MANAGER]
         owned = [_owned(one.get("fieldsV1") or {}, container["name"]) for one in applied]
-        return cls(parts_of(container), frozenset().union(*owned) if owned else None)
+        digest, defaults = _recorded(
+            (metadata.get("annotations") or {}).get(contract.ANNOTATION_POD, "")
+        )
+        ours = frozenset().union(*owned) if owned else None
+        return cls(parts_of(container), ours, digest, defaults)
 
     def is_that_of(self, api: BatchedAPI) -> bool:
-        """Whether applying `api` would change nothing of it.
+        """Whether applying `api`, defaults included, would change nothing of it.
 
         What others have added, a webhook or `kubectl set env`, an apply leaves alone.
         """
-        asked = parts_of(setting_of(api))
+        if self.digest:
+            return self.digest == setting_digest(api)
+        asked = asked_parts(api)
         return asked == {
             part: value
             for part, value in self.parts.items()
@@ -62,21 +84,90 @@ class Running:
 
 
 def setting_of(api: BatchedAPI) -> JsonObject:
-    """The fields `env` and `resources` of the serving container."""
-    compute = api.spec.compute
-    told = {entry.name: entry.value for entry in api.spec.predictor.env}
-    if api.spec.predictor.processes_per_replica == CPU_COUNT:
-        told[contract.ENV_CPU_REQUEST] = compute.cpu
-    env = [{"name": name, "value": value} for name, value in told.items()]
-    # no CPU limit: a throttled batch makes every request in it late
+    """The fields `env`, `envFrom` and `resources` of the serving container."""
+    compute, predictor = api.spec.compute, api.spec.predictor
+    told: dict[str, JsonObject] = {}
+    for entry in predictor.env:
+        value: JsonObject = {"value": entry.value}
+        if entry.value_from is not None:
+            value = {"valueFrom": as_written(entry.value_from)}
+        told[entry.name] = value
+    if predictor.processes_per_replica == CPU_COUNT:
+        told[contract.ENV_CPU_REQUEST] = {"value": compute.cpu}
+    sources, called = _sources(api)
+    if sources:
+        about = {"sources": called, "env": [entry.name for entry in predictor.env]}
+        told[contract.ENV_SOURCES] = {"value": json.dumps(about)}
+    env = [{"name": name, **value} for name, value in told.items()]
     requests: JsonObject = {"cpu": compute.cpu}
-    limits: JsonObject = {}
+    limits: JsonObject = {} if compute.cpu_limit is None else {"cpu": compute.cpu_limit}
     if compute.mem is not None:
         requests["memory"] = limits["memory"] = compute.mem
+    if compute.ephemeral_storage is not None:
+        requests[_DISK] = limits[_DISK] = compute.ephemeral_storage
     if compute.gpu:
-        limits[GPU] = str(compute.gpu)
+        limits[compute.gpu_resource] = str(compute.gpu)
     resources = {"requests": requests, **({"limits": limits} if limits else {})}
-    return {**({"env": env} if env else {}), "resources": resources}
+    return {
+        **({"env": env} if env else {}),
+        **({"envFrom": sources} if sources else {}),
+        "resources": resources,
+    }
+
+
+def _sources(api: BatchedAPI) -> tuple[list[JsonObject], list[str]]:
+    """`envFrom` of the container, and what the replica calls each source."""
+    sources, called = [], []
+    for index, source in enumerate(api.spec.predictor.env_from):
+        written = as_written(source)
+        sources.append({**written, "prefix": contract.source_prefix(index) + (source.prefix or "")})
+        kind = "ConfigMap" if source.secret_ref is None else "Secret"
+        (name,) = (one["name"] for key, one in written.items() if key != "prefix")
+        called.append(f"spec.predictor.envFrom[{index}], {kind} {name}")
+    return sources, called
+
+
+def asked_parts(api: BatchedAPI) -> dict[str, str]:
+    """Each part of the setting that `api` asks for."""
+    setting, pod = setting_of(api), as_written(api.spec.pod)
+    further = {name: pod[name] for name in _PLACING if pod.get(name)}
+    if "envFrom" in setting:
+        further["envFrom"] = setting["envFrom"]
+    return parts_of(setting) | {
+        f"pod/{name}": json.dumps(value, sort_keys=True) for name, value in further.items()
+    }
+
+
+def digest_of(hashed: object) -> str:
+    """Of a JSON value; short enough for names."""
+    text = json.dumps(hashed, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:REVISION_DIGITS]
+
+
+def setting_digest(api: BatchedAPI) -> str:
+    """Tells one setting from another."""
+    return digest_of(asked_parts(api))
+
+
+def record(api: BatchedAPI, defaults: Pod) -> str:
+    """What its Deployment says of `api`, in which `defaults` are already; empty: nothing.
+
+    Of an API that has no setting of its pods and no default nothing is said, as once nothing was:
+    an upgrade touches no Deployment.
+    """
+    under = as_written(defaults)
+    if not under and asked_parts(api) == parts_of(setting_of(api)):
+        return ""
+    return json.dumps({"defaults": under, "setting": setting_digest(api)}, sort_keys=True)
+
+
+def _recorded(text: str) -> tuple[str, Pod]:
+    """Digest and defaults; what somebody else has written there says nothing."""
+    try:
+        said = json.loads(text)
+        return str(said["setting"]), pod_defaults(said["defaults"])
+    except (ValueError, KeyError, TypeError):
+        return "", NO_DEFAULTS
 
 
 def parts_of(container: Mapping[str, Any]) -> dict[str, str]:
