@@ -1,16 +1,28 @@
 """Flags and environment variables, as if they had been written in the manifest.
 
 A flag beats the manifest; the environment fills what the manifest does not say. Both are checked
-by the manifest's own rules.
+by the manifest's own rules, and so are variables that a cluster takes from ConfigMaps and Secrets.
 """
 
+import json
+import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 
 from batchedapi_core import contract
 from batchedapi_core.batching import Strategy
-from batchedapi_core.manifest import BatchedAPI, ManifestError, format_duration, with_changes
+from batchedapi_core.manifest import (
+    BatchedAPI,
+    EnvVar,
+    ManifestError,
+    Predictor,
+    format_duration,
+    with_changes,
+)
+from batchedapi_serving.errors import LoadError
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +48,7 @@ def in_effect(
     Raises:
         ManifestError: a value is not possible, or not beside the others.
     """
-    written = {variable.name: variable.value for variable in api.spec.predictor.env}
-    api = _filled(api, {**written, **environment})
+    api = _filled(api, {**api.spec.predictor.variables, **environment})
     changes: dict[str, int | str] = {}
     if flags.processes is not None:
         changes["processesPerReplica"] = flags.processes
@@ -46,6 +57,56 @@ def in_effect(
     elif flags.production:
         changes["webProcesses"] = min(cpus, contract.MAX_WEB_PROCESSES)
     return with_changes(api, {"predictor": changes}) if changes else api
+
+
+def take_sources(environment: MutableMapping[str, str]) -> None:
+    """Give the keys of `predictor.envFrom` their own names, as the manifest's rules allow it.
+
+    Args:
+        environment: Of this process, as the operator made it; nothing is left in it of how the
+            keys came.
+
+    Raises:
+        LoadError: a key must not be set; says which, and nothing of its value.
+    """
+    about = json.loads(environment.pop(contract.ENV_SOURCES, '{"sources": [], "env": []}'))
+    found: dict[str, str] = {}
+    for index, source in enumerate(about["sources"]):
+        head = contract.source_prefix(index)
+        for waiting in [name for name in environment if name.startswith(head)]:
+            name, value = waiting.removeprefix(head), environment.pop(waiting)
+            variable = EnvVar.model_construct(name=name, value=value)
+            for rule in EnvVar.rules:
+                if not rule.check(variable):
+                    text = f"{source} has {name}, which is refused as in env: {rule.message}"
+                    raise LoadError("InitFailed", text)
+            found[name] = value
+    environment.update({name: found[name] for name in found.keys() - {*about["env"]}})
+
+
+def check_sources(predictor: Predictor, environment: Mapping[str, str]) -> None:
+    """See that variables which only a cluster fills in are set where there is none.
+
+    Raises:
+        LoadError: one is missing.
+    """
+    for index, variable in enumerate(predictor.env):
+        source = variable.value_from
+        if source is None or variable.name in environment:
+            continue
+        of_key = source.secret_key_ref or source.config_map_key_ref
+        if of_key is None or not of_key.optional:
+            raise LoadError(
+                "InitFailed",
+                f"spec.predictor.env[{index}].valueFrom: a cluster fills in {variable.name}, and"
+                f" there is none here; set it yourself, {variable.name}=... before the command",
+            )
+    for index, listed in enumerate(predictor.env_from):
+        named = listed.secret_ref or listed.config_map_ref
+        log.warning(
+            "a cluster sets variables of this source; here those of the environment are used",
+            extra={"source": f"spec.predictor.envFrom[{index}]", "object": named and named.name},
+        )
 
 
 def _filled(api: BatchedAPI, environment: Mapping[str, str]) -> BatchedAPI:

@@ -334,6 +334,11 @@ class Predictor(ManifestModel):
     )
     log_level: LogLevel = Field(LogLevel.INFO, description="Least severe log lines written.")
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """Those whose values the manifest says itself."""
+        return {one.name: one.value for one in self.env if one.value_from is None}
+
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             cel="self.threadSafe || self.threadsPerProcess == 1",

@@ -101,7 +101,7 @@ def run_check(documents: Documents, items: Sequence[Any] | None) -> tuple[Replic
     with tempfile.TemporaryDirectory(prefix="batchedapi-check-") as runtime:
         settings = replica_settings(documents, _OPTIONS, Path(runtime))
         settings.write()
-        user = {variable.name: variable.value for variable in documents.api.spec.predictor.env}
+        user = documents.api.spec.predictor.variables
         if settings.model_uri is not None:
             _run("model_source", [runtime], user, settings.failure_path(FETCH))
         arguments = [runtime]

@@ -1,5 +1,6 @@
 """Commands and their options; what they do is elsewhere."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +29,7 @@ from batchedapi_serving.cli.serve import ServeOptions, reason_left, serve, serve
 from batchedapi_serving.cli.simulate import simulate_command
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.logs import LOG_FORMAT
-from batchedapi_serving.overrides import Flags
+from batchedapi_serving.overrides import Flags, take_sources
 from batchedapi_serving.supervisor.lifecycle import exit_code
 
 _COMPLETERS: Final = {"bash": BashComplete, "fish": FishComplete, "zsh": ZshComplete}
@@ -152,6 +153,7 @@ def serve_command(
     unknown = UnknownFields.IGNORE if tolerate_unknown_fields else UnknownFields.REFUSE
     try:
         with reason_left():
+            take_sources(os.environ)
             if file is not None:
                 documents = load_documents(file, name, unknown)
             else:

@@ -33,7 +33,7 @@ from batchedapi_serving.cli.documents import Documents
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.hardware import CGROUP, visible_gpus
 from batchedapi_serving.logs import LOG_FORMAT, configure_logging
-from batchedapi_serving.overrides import Flags, in_effect
+from batchedapi_serving.overrides import Flags, check_sources, in_effect
 from batchedapi_serving.settings import (
     BatchingSettings,
     MethodSettings,
@@ -112,7 +112,7 @@ def serve(documents: Documents, options: ServeOptions) -> None:
             _listen(options.host, options.port, "--port") as listener,
             _listen(options.host, options.admin_port, "--admin-port") as admin_listener,
         ):
-            environment = {each.name: each.value for each in documents.api.spec.predictor.env}
+            environment = documents.api.spec.predictor.variables
             if options.record is not None:
                 create_record(options.record)
             supervisor = Supervisor(settings, listener, admin_listener, environment, announce)
@@ -168,8 +168,10 @@ def replica_settings(documents: Documents, options: ServeOptions, runtime: Path)
     """Effective settings; writes the source files of a ConfigMap into `runtime`.
 
     Raises:
+        LoadError: the model, or a variable, can be had in a cluster alone.
         ManifestError: a flag or an environment variable does not go with the manifest.
     """
+    check_sources(documents.api.spec.predictor, os.environ)
     cpus = usable_cpu_count(os.environ)
     api = in_effect(documents.api, options.flags, os.environ, cpus)
     spec, folder = api.spec, _source_folder(documents, runtime)

@@ -247,3 +247,34 @@ def test_gpus_that_cannot_be_shared_out_are_one_clear_line(tmp_path: Path) -> No
     assert code == 1
     assert "InitFailed: spec.predictor.gpuAssignment Exclusive" in replica.text()
     assert "Traceback" not in replica.text()
+
+
+async def test_a_key_of_a_secret_that_must_not_be_set_ends_the_start(tmp_path: Path) -> None:
+    """As the operator hands it over: the interpreter has started, and can say what is wrong."""
+    about = {"sources": ["spec.predictor.envFrom[0], Secret keys"], "env": []}
+    environment = {
+        "BATCHEDAPI_ENV_SOURCES": json.dumps(about),
+        "BATCHEDAPI_SOURCE_0_PYTHONHOME": "/nowhere",
+    }
+    file = write_manifest(tmp_path, GOOD, {})
+
+    replica = start_replica(tmp_path, ["-f", str(file)], environment)
+    try:
+        assert 1 == replica.process.wait(timeout=60)
+    finally:
+        end_replica(replica)
+
+    assert "spec.predictor.envFrom[0], Secret keys has PYTHONHOME" in replica.log.read_text()
+
+
+async def test_a_key_of_a_secret_is_a_variable_of_the_model(tmp_path: Path) -> None:
+    """Under its own name, in every process."""
+    about = {"sources": ["spec.predictor.envFrom[0], Secret keys"], "env": []}
+    environment = {
+        "BATCHEDAPI_ENV_SOURCES": json.dumps(about),
+        "BATCHEDAPI_SOURCE_0_GREETING": "hello",
+    }
+    file = write_manifest(tmp_path, GOOD, {})
+
+    with running_replica(tmp_path, ["-f", str(file)], environment) as replica:
+        assert "hello" == (await ask(replica.port, 1)).json()["env"]

@@ -1,5 +1,6 @@
 """Flags and environment variables in place of what the manifest says, or does not say."""
 
+import json
 from typing import Any
 
 import pytest
@@ -7,7 +8,8 @@ import pytest
 from batchedapi_core import contract
 from batchedapi_core.batching import Strategy
 from batchedapi_core.manifest import BatchedAPI, ManifestError, parse_api
-from batchedapi_serving.overrides import Flags, in_effect
+from batchedapi_serving.errors import LoadError
+from batchedapi_serving.overrides import Flags, check_sources, in_effect, take_sources
 
 
 def api(**spec: Any) -> BatchedAPI:
@@ -149,3 +151,92 @@ def test_a_flag_is_held_to_the_manifests_rules() -> None:
         in_effect(exclusive, Flags(processes=2), {}, 4)
     with pytest.raises(ManifestError, match="expected 1 to 64 or cpu_count, got 0"):
         in_effect(exclusive, Flags(processes=0), {}, 4)
+
+
+def sourced(*sources: dict[str, str], env: tuple[str, ...] = (), **others: str) -> dict[str, str]:
+    """The environment of a container with variables of so many Secrets."""
+    called = [f"spec.predictor.envFrom[{index}], Secret s{index}" for index in range(len(sources))]
+    waiting = {
+        f"{contract.source_prefix(index)}{name}": value
+        for index, source in enumerate(sources)
+        for name, value in source.items()
+    }
+    about = json.dumps({"sources": called, "env": [*env]})
+    return {contract.ENV_SOURCES: about, **waiting, **others}
+
+
+def test_keys_of_sources_get_their_names_and_leave_no_trace() -> None:
+    """User code reads KEY, and is not to find it twice."""
+    environment = sourced({"KEY": "a", "B": "b"}, {"KEY": "later"}, PATH="/bin")
+
+    take_sources(environment)
+
+    assert {"KEY": "later", "B": "b", "PATH": "/bin"} == environment
+
+
+def test_a_variable_of_the_manifest_beats_those_of_sources() -> None:
+    """As Kubernetes has it; one of the image does not."""
+    environment = sourced({"A": "source", "HOME": "/x"}, env=("A",), A="manifest", HOME="/tmp")  # noqa: S108 - a value
+
+    take_sources(environment)
+
+    assert {"A": "manifest", "HOME": "/x"} == environment
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PATH", "/x"),
+        ("PYTHONHOME", "/x"),
+        ("LD_PRELOAD", "secret.so"),
+        ("BATCHEDAPI_LOG_FORMAT", "secret"),
+        ("OMP_NUM_THREADS", "secret"),
+    ],
+)
+def test_a_key_that_must_not_be_set_ends_the_start_with_its_name(name: str, value: str) -> None:
+    """The operator never reads a Secret, so nobody else can say it; its value is told nobody."""
+    with pytest.raises(LoadError) as refused:
+        take_sources(sourced({"GOOD": "1"}, {name: value}))
+
+    assert str(refused.value).startswith(
+        f"spec.predictor.envFrom[1], Secret s1 has {name}, which is refused as in env: "
+    )
+    assert value not in str(refused.value)
+    assert "InitFailed" == refused.value.reason
+
+
+def test_without_sources_the_environment_stays() -> None:
+    """On a laptop, and in most pods."""
+    environment = {"A": "1"}
+
+    take_sources(environment)
+
+    assert {"A": "1"} == environment
+
+
+SECRET = {"secretKeyRef": {"name": "s", "key": "k"}}
+
+
+def test_on_a_laptop_a_variable_of_a_secret_is_set_by_hand(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The manifest is the same; what the environment has is used."""
+    optional = {"configMapKeyRef": {"name": "c", "key": "k", "optional": True}}
+    predictor = api(
+        predictor={
+            "path": "m:C",
+            "env": [
+                {"name": "PLAIN", "value": "1"},
+                {"name": "KEY", "valueFrom": SECRET},
+                {"name": "MAYBE", "valueFrom": optional},
+            ],
+            "envFrom": [{"secretRef": {"name": "s"}}],
+        }
+    ).spec.predictor
+
+    check_sources(predictor, {"KEY": "mine"})
+    with pytest.raises(LoadError, match=r"env\[1\]\.valueFrom: a cluster fills in KEY, .* KEY="):
+        check_sources(predictor, {})
+
+    assert {"PLAIN": "1"} == predictor.variables
+    assert "here those of the environment are used" in caplog.text
