@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
+from urllib.parse import quote
 
 from batchedapi_core import contract
 
@@ -67,10 +68,13 @@ class Resource:
         return self.api_version.rpartition("/")[0]
 
     def path(self, namespace: str | None, name: str = "", subresource: str = "") -> str:
-        """URL path; `namespace` None means all namespaces."""
+        """URL path; `namespace` None means all namespaces.
+
+        Names are quoted: users write them, and `../` in one must not lead to another object.
+        """
         prefix = "/api/v1" if self.api_version == "v1" else f"/apis/{self.api_version}"
         parts = [] if namespace is None else ["namespaces", namespace]
-        parts += [part for part in (self.plural, name, subresource) if part]
+        parts += [part for part in (self.plural, quote(name, safe=""), subresource) if part]
         return "/".join((prefix, *parts))
 
 

@@ -6,6 +6,7 @@ without a word and needs a discovery round trip before the first request.
 
 import json
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -41,7 +42,8 @@ CONNECTIONS: Final = 8
 one that was given up has to be made anew just when the apiserver has much to do."""
 OBJECTS_A_PAGE: Final = 20
 SECONDS_PER_RETURN: Final = 5.0
-_APPLY: Final = "application/apply-patch+yaml"
+_APPLY: Final = "application/apply-patch+yaml; charset=utf-8"
+"""With the parameter the client sends bytes as they are."""
 _JSON: Final = "application/json"
 _METADATA_OF_MANY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -51,6 +53,16 @@ _SILENT: Final = (0, 502, 503, 504)
 _REFUSALS: Final = (400, 403, 413, 422)
 _ANOTHER_UID: Final = "metadata.uid: Invalid value"
 """Of an apply: the apiserver takes it for an edit of a field that nobody may edit."""
+
+
+def as_yaml(body: JsonObject) -> bytes:
+    """`body` as JSON that YAML reads alike, which the apiserver takes an apply for.
+
+    JSON escapes a character such as an emoji as two surrogates, each of which YAML refuses, so it
+    is written as it is; all others beyond ASCII are escaped, as YAML wants some of them to be.
+    """
+    text = json.dumps(body, ensure_ascii=False)
+    return re.sub("[\x7f-\uffff]", lambda found: f"\\u{ord(found[0]):04x}", text).encode()
 
 
 class Answering:
@@ -311,7 +323,7 @@ class Kube:
             path,
             query_params=list(query.items()),
             header_params={"Accept": accept, "Content-Type": content_type},
-            body=body,
+            body=as_yaml(body) if content_type == _APPLY and body is not None else body,
             auth_settings=["BearerToken"],
         )
         timeout = aiohttp.ClientTimeout(total=seconds)

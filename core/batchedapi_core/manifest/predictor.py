@@ -33,8 +33,13 @@ OWN_VARIABLES: Final = ("PATH", "PYTHONPATH", "PYTHONHOME")
 OWN_PREFIXES: Final = ("LD_", "BATCHEDAPI_")
 """What a replica finds its interpreter, its libraries and its own settings by."""
 _COUNT: Final = "^[1-9][0-9]{0,4}$"
+_IMAGE: Final = "^[A-Za-z0-9][-A-Za-z0-9._:/@]*$"
 
-Name = Annotated[str, StringConstraints(min_length=1, max_length=253)]
+_LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+Name = Annotated[
+    str, StringConstraints(pattern=rf"^{_LABEL}(\.{_LABEL})*$", min_length=1, max_length=253)
+]
+"""What an object in a cluster may be called: it becomes part of the path of a request."""
 
 
 class LogLevel(enum.StrEnum):
@@ -131,6 +136,14 @@ class EnvVar(ManifestModel):
             ),
             message="spec.predictor.env[].value must be a number of threads, from 1 on, for"
             f" {', '.join(THREAD_VARIABLES)}: libraries take anything else for no limit at all",
+            field_path=".value",
+            new_only=True,
+        ),
+        Rule(
+            cel=r"!has(self.value) || !self.value.contains('\x00')",
+            check=lambda e: "\0" not in e.value,
+            message="spec.predictor.env[].value must not have the character NUL in it: no process"
+            " can be started with it",
             field_path=".value",
             new_only=True,
         ),
@@ -346,5 +359,13 @@ class Predictor(ManifestModel):
             message="spec.predictor.threadSafe false needs spec.predictor.threadsPerProcess 1:"
             " use more processes instead",
             field_path=".threadsPerProcess",
+        ),
+        Rule(
+            cel=f"!has(self.image) || self.image.matches('{_IMAGE}')",
+            check=lambda p: p.image is None or re.fullmatch(_IMAGE, p.image) is not None,
+            message="spec.predictor.image must be a reference such as registry.example/name:tag:"
+            " letters, digits and -._:/@ alone",
+            field_path=".image",
+            new_only=True,
         ),
     )

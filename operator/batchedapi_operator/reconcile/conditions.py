@@ -1,6 +1,7 @@
 """Conditions of a BatchedAPI: pure functions of what was observed."""
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -27,6 +28,15 @@ _IMAGE_REASONS: Final = (
     "InvalidImageName",
     "ErrImageNeverPull",
 )
+_FIELDS: Final = (
+    (r"\bcpu\b", "spec.compute.cpu"),
+    (r"\bmemory\b", "spec.compute.mem"),
+    (r"nvidia\.com/gpu", "spec.compute.gpu"),
+    (r"\.image\b", "spec.predictor.image"),
+    (r"\.env\b", "spec.predictor.env"),
+    (r"\bpods=", "spec.autoscaling.maxReplicas"),
+)
+"""What an apiserver says of a pod, and the field of the manifest that it comes from."""
 _START_REASONS: Final = (
     "DownloadFailed", "DigestMismatch", "ImportFailed", "InitFailed", "ShapeProbeFailed",
     "WarmUpFailed", "OutOfMemory", "StartupTimeout",
@@ -73,8 +83,15 @@ def spec_valid(problem: InvalidSpecError | None, deployment: DeploymentView | No
     failure = deployment.conditions.get("ReplicaFailure") if deployment is not None else None
     if failure is not None and failure.status == "True":
         reason = refusal_reason(failure.message)
-        return Condition(ConditionType.SPEC_VALID, "False", reason, failure.message)
+        message = in_our_words(failure.message)
+        return Condition(ConditionType.SPEC_VALID, "False", reason, message)
     return Condition(ConditionType.SPEC_VALID, "True", "Accepted")
+
+
+def in_our_words(message: str) -> str:
+    """An apiserver's refusal of a child or a pod, after the fields of the manifest it is about."""
+    fields = [field for pattern, field in _FIELDS if re.search(pattern, message)]
+    return f"{', '.join(fields)}: {message}" if fields else message
 
 
 def refusal_reason(message: str) -> str:

@@ -23,7 +23,12 @@ from batchedapi_operator.errors import (
     RefusedError,
 )
 from batchedapi_operator.outbox import RECONCILER_STATUS, STATE_EVENTS, Outbox
-from batchedapi_operator.reconcile.conditions import Condition, not_permitted, refusal_reason
+from batchedapi_operator.reconcile.conditions import (
+    Condition,
+    in_our_words,
+    not_permitted,
+    refusal_reason,
+)
 from batchedapi_operator.reconcile.execute import Executor
 from batchedapi_operator.reconcile.observe import observe
 from batchedapi_operator.reconcile.ownership import deletion
@@ -104,7 +109,7 @@ class Reconciler:
         except NotOwnedError as error:
             made = self._plan(document, observed, refusal=error)
         except RefusedError as error:
-            problem = InvalidSpecError(refusal_reason(error.message), error.message)
+            problem = InvalidSpecError(refusal_reason(error.message), in_our_words(error.message))
             made = self._plan(document, observed, refusal=problem)
         except NotPermittedError as error:
             made = self._plan(document, observed, unpermitted=not_permitted(error.message))

@@ -3,8 +3,10 @@
 The last good revision goes on serving whatever is edited or deleted elsewhere.
 """
 
+from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 import yaml
 
@@ -14,6 +16,9 @@ from batchedapi_operator.cluster import CONFIG_MAPS, JsonObject
 from batchedapi_operator.errors import InvalidSpecError
 from batchedapi_operator.resources import head, revision_name
 from batchedapi_operator.resources.setting import NO_DEFAULTS, Running, asked_parts, digest_of
+
+MOST_BYTES: Final = 1024 * 1024
+"""Of the values of one ConfigMap, by the apiserver's own rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +58,8 @@ def revision_of(
         defaults: Today's, for what lies under the settings of the pods of another revision.
 
     Raises:
-        InvalidSpecError: The source has a key that the manifest of the replica needs.
+        InvalidSpecError: The source has a key that the manifest of the replica needs, or both
+            together are more than a ConfigMap may have.
     """
     if contract.MANIFEST_FILE in data or contract.MANIFEST_FILE in binary_data:
         raise InvalidSpecError(
@@ -74,10 +80,21 @@ def revision_of(
             defaults = running.setting.defaults
     if running is None or digest != running.digest:
         digest = _named(hashed, api.with_pod_defaults(defaults), running)
+    files = {contract.MANIFEST_FILE: yaml.safe_dump(manifest, sort_keys=True), **data}
+    size = sum(len(text.encode()) for text in files.values())
+    size += sum(len(b64decode(text)) for text in binary_data.values())
+    if size > MOST_BYTES:
+        raise InvalidSpecError(
+            "Invalid",
+            "spec.predictor.config, the rest of the manifest and the files of"
+            f" spec.predictor.source.configMap must not have more than {MOST_BYTES} bytes together,"
+            f" and have {size}: put large files into spec.predictor.image, weights into"
+            " spec.predictor.model",
+        )
     return Revision(
         name=revision_name(api.metadata.name, digest),
         digest=digest,
-        data={contract.MANIFEST_FILE: yaml.safe_dump(manifest, sort_keys=True), **data},
+        data=files,
         binary_data=binary_data,
         defaults=defaults,
     )

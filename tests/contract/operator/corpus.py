@@ -165,6 +165,14 @@ REFUSED: Final[dict[str, tuple[Document, str]]] = {
         "spec.predictor.source",
     ),
     "no source in source": (predictor(source={}), "spec.predictor.source"),
+    "a config map elsewhere": (
+        predictor(source={"configMap": "../../other/configmaps/iris"}),
+        "spec.predictor.source.configMap",
+    ),
+    "a config map with a bad name": (
+        predictor(source={"configMap": "Iris"}),
+        "spec.predictor.source.configMap",
+    ),
     "bad env name": (predictor(env=[{"name": "1A"}]), "spec.predictor.env"),
     "a variable twice": (predictor(env=[{"name": "A"}] * 2), "spec.predictor.env"),
     "another path": (predictor(env=[{"name": "PATH", "value": "/x"}]), "spec.predictor.env"),
@@ -194,6 +202,11 @@ REFUSED: Final[dict[str, tuple[Document, str]]] = {
         predictor(env=[{"name": "NUMEXPR_NUM_THREADS", "value": "-1"}]),
         "spec.predictor.env",
     ),
+    "a variable that no process can have": (
+        predictor(env=[{"name": "A", "value": "a\0b"}]),
+        "spec.predictor.env",
+    ),
+    "an image with blanks": (predictor(image=" iris:v1"), "spec.predictor.image"),
     "no processes": (predictor(processesPerReplica=0), "spec.predictor.processesPerReplica"),
     "empty image": (predictor(image=""), "spec.predictor.image"),
     "unknown log level": (predictor(logLevel="loud"), "spec.predictor.logLevel"),

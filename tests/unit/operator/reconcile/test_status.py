@@ -229,6 +229,28 @@ def test_pods_that_are_refused_are_reported(message: str, reason: str) -> None:
     assert ("False", reason) == reasons(status)["SpecValid"]
 
 
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        (
+            "maximum memory usage per Container is 1Ti, but limit is 2Ti",
+            "spec.compute.mem: maximum",
+        ),
+        ("exceeded quota: few, requested: cpu=2,pods=1", "spec.compute.cpu, spec.autoscaling.max"),
+        ("spec.containers[0].image: Invalid value", "spec.predictor.image: spec.containers"),
+        ("admission webhook denied the request", "admission webhook"),
+    ],
+)
+def test_a_refusal_of_pods_names_the_fields_of_the_manifest(message: str, told: str) -> None:
+    """The pod that it names is gone, and its fields are in no file of the user's."""
+    failure = {"type": "ReplicaFailure", "status": "True", "reason": "x", "message": message}
+
+    status = status_of(deployment_body(ready=0, conditions=[failure]))
+
+    (found,) = [one for one in status["conditions"] if one["type"] == "SpecValid"]
+    assert found["message"].startswith(told)
+
+
 def test_a_transition_time_moves_only_with_its_status() -> None:
     """`kubectl wait` and alerts count from it."""
     before = status_of(deployment_body(ready=1), [pod_body()])

@@ -53,6 +53,15 @@ def test_limits_do_not_change_the_name() -> None:
     assert revision_of(api(), {}, {}) == revision_of(raised, {}, {})
 
 
+def test_more_than_a_config_map_may_have_is_told_with_a_remedy() -> None:
+    """The apiserver says `[]: Too long`, of an object that the user has never heard of."""
+    half = {"model.py": "ü" * 250_000}
+
+    revision_of(api(), half, {"weights.bin": "A" * 600_000})  # base64 of 450,000
+    with pytest.raises(InvalidSpecError, match=r"spec\.predictor\.config, .* put large files"):
+        revision_of(api(), half, {"weights.bin": "A" * 760_000})
+
+
 SETTING: Final[dict[str, Any]] = {
     "predictor": {"path": "model:Iris", "env": [{"name": "A", "value": "1"}, {"name": "B"}]},
     "compute": {"cpu": "1.5", "mem": "1024Mi", "gpu": 1},
