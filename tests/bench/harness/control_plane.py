@@ -1,4 +1,4 @@
-"""etcd and kube-apiserver of one's own, to be stopped and audited; no node, no controllers."""
+"""etcd and kube-apiserver of one's own, to be stopped and audited; controllers if asked for."""
 
 import json
 import os
@@ -22,6 +22,11 @@ Identity = pki.Identity
 OPERATOR: Final = Identity("operator", "/O=system:masters/CN=operator")
 ADMIN: Final = Identity("admin", "/O=system:masters/CN=admin")
 SERVER: Final = Identity("kube-apiserver", "/CN=kube-apiserver", "DNS:localhost,IP:127.0.0.1")
+CONTROLLERS: Final = (
+    "deployment-controller", "replicaset-controller", "garbage-collector-controller",
+    "disruption-controller", "resourcequota-controller", "namespace-controller",
+    "serviceaccount-controller",
+)  # fmt: skip
 START_SECONDS: Final = 240.0
 AUDIT: Final = {
     "apiVersion": "audit.k8s.io/v1",
@@ -104,6 +109,27 @@ def control_plane(folder: Path) -> Iterator[ControlPlane]:
             process.send_signal(signal.SIGCONT)
             process.kill()
             process.wait()
+
+
+@contextmanager
+def controllers(plane: ControlPlane) -> Iterator[None]:
+    """kube-controller-manager: Deployments make pods, which stay objects without a node."""
+    keys = plane.folder / "pki"
+    command = [
+        "kube-controller-manager", f"--kubeconfig={plane.kubeconfig(ADMIN)}", "--secure-port=0",
+        "--leader-elect=false", "--kube-api-qps=400", "--kube-api-burst=800",
+        "--concurrent-deployment-syncs=10", "--concurrent-replicaset-syncs=10",
+        f"--service-account-private-key-file={keys / 'sa.key'}",
+        f"--root-ca-file={keys / 'ca.crt'}",
+        f"--controllers={','.join(CONTROLLERS)}",
+    ]  # fmt: skip
+    with (plane.folder / "kube-controller-manager.log").open("wb") as log:
+        process = subprocess.Popen([tools.kubernetes(), *command], stdout=log, stderr=log)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
 def until_ready(plane: ControlPlane) -> None:

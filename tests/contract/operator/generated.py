@@ -18,6 +18,14 @@ VALUES: Final[tuple[Any, ...]] = (
     [], ["a"], [1, 1], [{}], {}, {"a": 1},
 )  # fmt: skip
 """What every field is tried with."""
+HOSTILE: Final[tuple[str, ...]] = (
+    " ", " x ", "a\nb", "a\x00b", "../../etc/passwd", "$(HOME)", "{{ .Values.x }}", "%s%n",
+    "'; --", "\u202eabc", "🚀", "A.B", "a:b:c", "a/b@sha256:1", "-1", "1e3", "0x10", "+5", "1_000",
+    ".5", "5.", "0s", "1ns", "0.1ns", "24h", "86400s", "1h1m1s", "1m", "999P", "100%", "0%",
+    "x" * 40_000,
+)  # fmt: skip
+"""Texts in which something downstream may see more than a text; quantities and durations of odd
+form."""
 
 Place = tuple[str | int, ...]
 
@@ -40,34 +48,56 @@ OBJECTS: Final[dict[Place, list[str]]] = {
     **{place: list(f["properties"]) for place, f in FIELDS.items() if f.get("properties")},
 }
 """Objects with their fields."""
+LEAVES: Final = tuple(
+    place
+    for place, field in FIELDS.items()
+    if not field.get("properties") and not field.get("items")
+)
+"""Fields without fields of their own."""
 
-_NEEDED: Final[dict[str, Document]] = {
-    "env": {"name": "A"},
-    "methods": {"name": "a"},
-    "policies": {"type": "Pods", "value": 1, "periodSeconds": 15},
-    "model": {"uri": "file:///x"},
-    "matchExpressions": {"key": "k", "operator": "In", "values": ["a"]},
-    "matchFields": {"key": "k", "operator": "In", "values": ["a"]},
-    "imagePullSecrets": {"name": "a"},
-    "nodePublishSecretRef": {"name": "a"},
-    "configMapKeyRef": {"name": "a", "key": "k"},
-    "secretKeyRef": {"name": "a", "key": "k"},
-    "configMapRef": {"name": "a"},
-    "secretRef": {"name": "a"},
-    "items": {"key": "k", "path": "p"},
-    "requiredDuringSchedulingIgnoredDuringExecution": {"topologyKey": "z"},
-    "podAffinityTerm": {"topologyKey": "z"},
-    "resourceFieldRef": {"resource": "limits.cpu"},
-    "topologySpreadConstraints": {
-        "maxSkew": 1, "topologyKey": "z", "whenUnsatisfiable": "DoNotSchedule",
+_TEXTS: Final = ("m:C", "a", "A", "/a", "1s", "1", "file:///x", "0" * 64)
+"""One of them is what a text with a pattern may be."""
+
+
+def least(schema: Document) -> Any:
+    """The least that a field of that schema may be: an object has what it must have."""
+    if "enum" in schema:
+        return schema["enum"][0]
+    if schema.get("type") == "integer" or schema.get("x-kubernetes-int-or-string"):
+        return max(1, schema.get("minimum", 1))
+    if schema.get("type") == "boolean":
+        return True
+    if schema.get("type") == "array":
+        return [least(schema["items"])]
+    if schema.get("type") == "string":
+        return next(text for text in _TEXTS if re.search(schema.get("pattern", ""), text))
+    members = schema.get("properties", {})
+    return {name: least(members[name]) for name in schema.get("required", ())}
+
+
+GOOD_TEXTS: Final[dict[str, tuple[str, ...]]] = {
+    "path": ("iris:Iris", "iris.py:Iris", "a.b.c:_D"),
+    "configMap": ("iris", "iris.v1", "1-a"),
+    "uri": ("file:///x", "https://host/a?b=c%20d", "s3://b/k", "pvc://claim", "pvc://claim/a/b"),
+    "sha256": ("0" * 64, "0123456789abcdef" * 4),
+    "image": ("iris", "host.example:5000/team/iris:v1_2", "iris@sha256:" + "0" * 64),
+    "name": ("predict", "__call__", "PATHS"),
+    "endpoint": ("/v1/iris", "/a.b_c~d/-"),
+}
+"""What fields with a pattern of their own may be."""
+_BESIDE: Final[dict[str, Document]] = {
+    "replicas": {"autoscaling": {"mode": "External"}},
+    "mode": {"replicas": 2},
+    "outputBatchDim": {
+        "predictor": {**GOOD["predictor"], "methods": [{"name": "a", "batchDim": 1}]}
     },
-    "volumes": {"name": "a"},
-    "volumeMounts": {"name": "a", "mountPath": "/a"},
-    "secret": {"secretName": "s"},
-    "persistentVolumeClaim": {"claimName": "c"},
-    "csi": {"driver": "d"},
-}  # fmt: skip
-"""What a list's member, or an object, must have beside the field that is tried."""
+}
+"""What some fields cannot be without."""
+
+
+def with_company(place: Place, value: Any) -> Document:
+    """The smallest spec in which that field may have a value of its own."""
+    return with_value(place, value, {**GOOD, **_BESIDE.get(str(place[-1]), {})})
 
 
 def words(place: Place) -> str:
@@ -76,22 +106,26 @@ def words(place: Place) -> str:
     return "spec" + "".join(parts)
 
 
-def with_value(place: Place, value: Any) -> Document:
-    """The smallest spec in which that field has that value."""
-    spec: Any = copy.deepcopy(GOOD)
+def with_value(place: Place, value: Any, base: Document = GOOD) -> Document:
+    """`base`, the smallest spec, in which that field has that value."""
+    spec: Any = copy.deepcopy(base)
     here: Any = spec
     for index, part in enumerate(place[:-1]):
+        inside = FIELDS[place[: index + 1]]
         if isinstance(part, int):
-            here.append(copy.deepcopy(_NEEDED.get(str(place[index - 1]), {})))
+            if not here:
+                here.append(least(inside))
             here = here[0]
         elif isinstance(place[index + 1], int):
             here = here.setdefault(part, [])
         else:
-            here = here.setdefault(part, copy.deepcopy(_NEEDED.get(part, {})))
-    if isinstance(place[-1], int):
-        here.append(value)
-    else:
+            here = here.setdefault(part, least(inside))
+    if not isinstance(place[-1], int):
         here[place[-1]] = value
+    elif here:
+        here[0] = value
+    else:
+        here.append(value)
     return dict(spec)
 
 

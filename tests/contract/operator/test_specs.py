@@ -1,0 +1,136 @@
+"""A sample of `tests/bench/operator_specs.py`: what becomes of specs with whatever in them."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from tests.contract.operator.conftest import start_operator, until_ready
+from tests.contract.operator.corpus import GOOD
+from tests.contract.operator.generated import (
+    GOOD_TEXTS,
+    HOSTILE,
+    LEAVES,
+    Place,
+    values_of,
+    with_company,
+    with_value,
+    words,
+)
+from tests.contract.operator.outcomes import (
+    ADMITTED,
+    RESTRICTED,
+    TOLD,
+    WRONG,
+    Seen,
+    outcome_of,
+    settled,
+    state_of,
+    until_settled,
+    watching,
+)
+from tests.contract.operator.world import NAMESPACES, World, until
+
+from batchedapi_operator.cluster import BATCHED_APIS, CONFIG_MAPS
+from batchedapi_operator.kube import Kube
+
+pytestmark = pytest.mark.cluster
+
+SAMPLE: Final = 160
+LANES: Final = 8
+REPLICAS: Final = ("replicas", "minReplicas", "initReplicas")
+"""Not here: values of these are thousands of pods."""
+
+
+@pytest.fixture
+async def room(installed_crd: None, tmp_path: Path) -> AsyncIterator[tuple[World, Seen]]:  # noqa: ARG001 - needed, not used
+    """A namespace that admits `restricted` pods alone, and an operator that logs no warning."""
+    name = f"specs-{random.randrange(16**8):08x}"
+    metadata = {"name": name, "labels": RESTRICTED}
+    async with Kube.connected() as kube:
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+        await kube._request("POST", NAMESPACES, {}, body)
+        log = tmp_path / "operator.log"
+        operator = start_operator(name, log)
+        try:
+            await until_ready(operator)
+            world = World(kube, name)
+            async with watching(world) as seen:
+                yield world, seen
+        finally:
+            operator.process.terminate()
+            operator.process.wait(30)
+            await kube._request("DELETE", f"{NAMESPACES}/{name}", {})
+    assert "Traceback" not in log.read_text()
+
+
+def sample() -> list[tuple[Place, Any]]:
+    """Some values of every kind of leaf, the same at every run."""
+    found = [
+        (place, value)
+        for place in LEAVES
+        for value in (*GOOD_TEXTS.get(str(place[-1]), ()), *values_of(place), *HOSTILE)
+        if str(place[-1]) not in REPLICAS and "gpu" not in words(place).lower()
+    ]
+    return random.Random(1).sample(found, SAMPLE)
+
+
+async def test_a_value_is_refused_or_becomes_a_pod_or_is_told_of(room: tuple[World, Seen]) -> None:
+    """No spec leaves its user with neither pods nor a sentence that names the field."""
+    world, seen = room
+    waiting = enumerate(sample())
+    wrong = []
+
+    async def lane() -> None:
+        for number, (place, value) in waiting:
+            spec = with_company(place, value)
+            outcome = await outcome_of(world, seen, f"case{number}q", place, spec)
+            if outcome.kind == WRONG:
+                wrong.append((words(place), value, outcome.said))
+
+    await asyncio.gather(*(lane() for _ in range(LANES)))
+
+    assert [] == wrong
+
+
+async def test_characters_beyond_16_bits_arrive(room: tuple[World, Seen]) -> None:
+    """The apiserver reads an apply as YAML, which knows no surrogates."""
+    world, seen = room
+    files = {"model.py": "# \U0001f680 ü \u2028\nclass Iris: ..."}
+    await world.create(CONFIG_MAPS, {"metadata": {"name": "iris"}, "data": files})
+    env = [{"name": "A", "value": "\U0001f680\x85\x7f"}]
+    spec = {"predictor": {**GOOD["predictor"], "source": {"configMap": "iris"}, "env": env}}
+
+    await world.create_api("beyondq", spec)
+    outcome = await until_settled(seen, "beyondq")
+
+    state = state_of(seen, "beyondq")
+    (container,) = state["deployment"]["template"]["spec"]["containers"]
+    assert (ADMITTED, env) == (outcome.kind, container["env"])
+    assert files["model.py"] == state["data"]["model.py"]
+
+
+async def test_a_spec_that_was_mended_leads_where_a_new_one_does(room: tuple[World, Seen]) -> None:
+    """What the last spec had, or lacked, leaves nothing behind."""
+    world, seen = room
+    good: Any = with_value(("networking", "grpc"), True)
+    good = with_value(("predictor", "env", 0, "value"), "1", good)
+    missing = with_value(("predictor", "source", "configMap"), "none")
+    await world.create_api("newq", good)
+    assert ADMITTED == (await until_settled(seen, "newq")).kind
+    there = state_of(seen, "newq")
+    await world.create_api("mendedq", with_value(("compute", "mem"), "1Gi", missing))
+    assert TOLD == (await until_settled(seen, "mendedq")).kind
+
+    patch: Any = [{"op": "replace", "path": "/spec", "value": good}]
+    path = BATCHED_APIS.path(world.namespace, "mendedq")
+    await world.kube._request("PATCH", path, {}, patch, content_type="application/json-patch+json")
+
+    async def arrived() -> bool:
+        found = settled(seen, "mendedq")
+        mended = found is not None and found.kind == ADMITTED
+        return mended and state_of(seen, "mendedq") == there
+
+    await until(arrived, "the mended API to be as the new one")
