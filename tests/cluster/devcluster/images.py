@@ -23,18 +23,36 @@ CMD ["python3"]
 LEFT_OUT: Final = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
 
 
-def labels(fingerprint: str) -> dict[str, str]:
+def labels(image: Image, fingerprint: str) -> dict[str, str]:
     """Give the labels that change from build to build; the others stand in the Dockerfile."""
-    project = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((image.root / "pyproject.toml").read_text())["project"]
     found = {
         "org.opencontainers.image.version": project["version"],
         "dev.batchedapi.inputs": fingerprint,
     }
     try:
-        revision = run("git", "rev-parse", "HEAD", cwd=paths.ROOT).strip()
+        revision = run("git", "rev-parse", image.commit or "HEAD", cwd=paths.ROOT).strip()
     except ClusterError:  # sources without their history: an archive, or nothing committed yet
         return found
     return found | {"org.opencontainers.image.revision": revision}
+
+
+def check_out(commit: str) -> None:
+    """Put the sources of a commit of this repository where its images are built from.
+
+    Raises:
+        ClusterError: There is no such commit here: a shallow clone has the last one alone.
+    """
+    folder = Image("serving", commit).root
+    if folder.exists():
+        return
+    partial = folder.with_name(f"{commit}.partial")
+    partial.mkdir(parents=True, exist_ok=True)
+    archive = partial / "sources.tar"
+    run("git", "archive", f"--output={archive}", commit, cwd=paths.ROOT)
+    run("tar", "-xf", archive, "-C", partial)
+    archive.unlink()
+    partial.rename(folder)
 
 
 def build_and_load(flavour: Flavour, image: Image, *, force: bool) -> None:
@@ -52,7 +70,9 @@ def build_and_load(flavour: Flavour, image: Image, *, force: bool) -> None:
             for_kind(image, force=force)
         case Flavour.CURRENT:
             with step(f"{image.tag}: docker build"):
-                Docker().build(Recipe(image, base="", labels=labels(inputs.fingerprint(image, ""))))
+                Docker().build(
+                    Recipe(image, base="", labels=labels(image, inputs.fingerprint(image, "")))
+                )
             print(f"{image.tag} is in this machine's Docker engine only: push it for the cluster")
         case _:
             assert_never(flavour)
@@ -63,28 +83,28 @@ def for_local(image: Image, *, force: bool) -> None:
     if not local.ready():
         raise ClusterError("no local cluster answers; run tests/cluster/up first")
     fingerprint = inputs.fingerprint(image, BASE)
-    if state.loaded(image.name) == fingerprint and not force:
+    if state.loaded(image.key) == fingerprint and not force:
         print(f"{image.tag} is up to date ({fingerprint})")
         return
     archive = archive_of(image, fingerprint, force=force)
     with step(f"{image.tag}: load ({archive.stat().st_size / 1e6:.0f} MB)"):
         local.load(archive)
-    state.note_loaded(image.name, fingerprint)
+    state.note_loaded(image.key, fingerprint)
 
 
 def archive_of(image: Image, fingerprint: str, *, force: bool = False) -> Path:
     """Build an image with buildah, unless these inputs were built; the archive to load."""
-    archive = paths.CACHE / "images" / f"{image.name}-{fingerprint}.tar"
+    archive = paths.CACHE / "images" / f"{image.key}-{fingerprint}.tar"
     with state.one_at_a_time("images"):
         if archive.exists() and not force:
             return archive
         buildah = Buildah()
         make_base(buildah)
         with step(f"{image.tag}: build"):
-            buildah.build(Recipe(image, base=BASE, labels=labels(fingerprint)))
+            buildah.build(Recipe(image, base=BASE, labels=labels(image, fingerprint)))
         with step(f"{image.tag}: write archive"):
             archive.parent.mkdir(parents=True, exist_ok=True)
-            for old in archive.parent.glob(f"{image.name}-*"):
+            for old in archive.parent.glob(f"{image.key}-*"):
                 old.unlink()
             buildah.archive(image.tag, archive)
     return archive
@@ -93,14 +113,14 @@ def archive_of(image: Image, fingerprint: str, *, force: bool = False) -> Path:
 def for_kind(image: Image, *, force: bool) -> None:
     """Build with docker, which knows by itself what changed, and copy into the kind node."""
     fingerprint = inputs.fingerprint(image, "")
-    if state.loaded(image.name) == fingerprint and not force:
+    if state.loaded(image.key) == fingerprint and not force:
         print(f"{image.tag} is up to date ({fingerprint})")
         return
     with step(f"{image.tag}: docker build"):
-        Docker().build(Recipe(image, base="", labels=labels(fingerprint)))
+        Docker().build(Recipe(image, base="", labels=labels(image, fingerprint)))
     with step(f"{image.tag}: kind load"):
         kind.load(image.tag)
-    state.note_loaded(image.name, fingerprint)
+    state.note_loaded(image.key, fingerprint)
 
 
 def make_base(buildah: Buildah) -> None:

@@ -1,0 +1,183 @@
+"""Requests to a Service at an even beat, every second one on a new connection.
+
+A pooled connection is used as a client's library does: until an answer says that it ends, or it is
+closed while nothing is asked. Whatever else than 200 with the right body comes of a request is a
+loss, and its reason is kept; nothing is sent twice.
+"""
+
+import asyncio
+import collections
+import contextlib
+import http
+import itertools
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from batchedapi_core import contract
+from harness.http_answers import HttpAnswer, read_answer, request
+
+PATIENCE: Final = 45.0
+"""Seconds: longer than the server's own timeout, so that its answer is seen."""
+_TICK: Final = 0.004
+_LOST_KEPT: Final = 200
+
+
+@dataclass
+class Counts:
+    """What came of requests."""
+
+    sent: int = 0
+    answered: int = 0
+    lost: collections.Counter[str] = field(default_factory=collections.Counter)
+    """By kind of connection and reason."""
+    first_lost: list[tuple[float, str]] = field(default_factory=list)
+    """(wall clock, reason) of the first of them, to be laid beside what the cluster did."""
+    slowest: float = 0.0
+    """Seconds from due to the answer."""
+
+
+class _Client(asyncio.Protocol):
+    """One connection, with at most one request on it."""
+
+    def __init__(self) -> None:
+        self.transport: Any = None
+        self.answer: asyncio.Future[HttpAnswer] | None = None
+        self.ended = False
+        self._buffer = b""
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def ask(self, data: bytes) -> "asyncio.Future[HttpAnswer]":
+        self._buffer = b""
+        self.answer = asyncio.get_running_loop().create_future()
+        self.transport.write(data)
+        return self.answer
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        if self.answer is not None and not self.answer.done():
+            try:
+                found = read_answer(self._buffer)
+            except ValueError as error:
+                self.answer.set_exception(error)
+                return
+            if found is not None:
+                self.answer.set_result(found)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.ended = True
+        if self.answer is not None and not self.answer.done():
+            begun = "in its answer" if self._buffer else "before its answer"
+            word = "reset" if exc is not None else "closed"
+            self.answer.set_exception(ConnectionError(f"{word} {begun}"))
+
+
+class ServiceLoad:
+    """Requests at a rate to one address until it is stopped."""
+
+    def __init__(self, address: str, port: int, path: str, rate: float) -> None:
+        self.counts = Counts()
+        self._to = (address, port, path)
+        self._rate = rate
+        self._ids = itertools.count(1)
+        self._free: collections.deque[_Client] = collections.deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._running = True
+
+    async def run(self) -> None:
+        """Send at an even beat, and never wait for an answer before the next."""
+        due = time.monotonic()
+        while self._running:
+            now = time.monotonic()
+            while due <= now:
+                task = asyncio.create_task(self._one(next(self._ids), due))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+                due += 1 / self._rate
+            await asyncio.sleep(_TICK)
+        await asyncio.gather(*self._tasks)
+        for client in self._free:
+            client.transport.close()
+
+    def stop(self) -> None:
+        """Ask nothing more; `run` ends when everything is answered."""
+        self._running = False
+
+    async def _one(self, number: int, due: float) -> None:
+        pooled = number % 2 == 0
+        self.counts.sent += 1
+        try:
+            async with asyncio.timeout(PATIENCE):
+                answer = await self._exchange(number, pooled=pooled)
+        except (OSError, ValueError, TimeoutError) as error:
+            reason = str(error) if isinstance(error, ConnectionError) else repr(error)
+            self._lost(reason if not isinstance(error, TimeoutError) else "no answer", pooled)
+            return
+        if answer.status != http.HTTPStatus.OK:
+            self._lost(
+                f"status {answer.status} {answer.body[:80].decode(errors='replace')}", pooled
+            )
+        elif json.loads(answer.body) != {"id": number}:
+            self._lost(f"another's answer {answer.body[:80]!r}", pooled)
+        else:
+            self.counts.answered += 1
+            self.counts.slowest = max(self.counts.slowest, time.monotonic() - due)
+
+    def _lost(self, reason: str, pooled: bool) -> None:  # noqa: FBT001 - says of which
+        words = f"{'pooled' if pooled else 'new'}: {reason}"
+        self.counts.lost[words] += 1
+        if len(self.counts.first_lost) < _LOST_KEPT:
+            self.counts.first_lost.append((time.time(), words))
+
+    async def _exchange(self, number: int, *, pooled: bool) -> HttpAnswer:
+        with self._client(pooled=pooled) as found:
+            client = found or await self._connected()
+            body = json.dumps({"id": number}).encode()
+            try:
+                answer = await client.ask(request(self._to[2], contract.JSON, body))
+            except BaseException:
+                client.transport.abort()
+                raise
+            if pooled and not answer.closes and not client.ended:
+                self._free.append(client)
+            else:
+                client.transport.close()
+            return answer
+
+    @contextlib.contextmanager
+    def _client(self, *, pooled: bool) -> Iterator[_Client | None]:
+        """One that is free, the longest unused first, so that all of the pool are in use."""
+        while pooled and self._free:
+            client = self._free.popleft()
+            if not client.ended and not client.transport.is_closing():
+                yield client
+                return
+        yield None
+
+    async def _connected(self) -> _Client:
+        address, port, _ = self._to
+        try:
+            _, client = await asyncio.get_running_loop().create_connection(_Client, address, port)
+        except OSError as error:
+            raise ConnectionError(f"cannot connect: {error.strerror or error}") from error
+        return client
+
+
+async def most(address: str, port: int, path: str, clients: int, seconds: float) -> float:
+    """Requests a second that so many clients, each on a connection of its own, are answered."""
+    load = ServiceLoad(address, port, path, 1.0)
+    end = time.monotonic() + seconds
+
+    async def client() -> None:
+        while time.monotonic() < end:
+            await load._one(2 * next(load._ids), time.monotonic())
+
+    await asyncio.gather(*(client() for _ in range(clients)))
+    load.stop()
+    if load.counts.lost:
+        raise RuntimeError(f"requests were lost while capacity was measured: {load.counts.lost}")
+    return load.counts.answered / seconds

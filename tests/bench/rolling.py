@@ -1,0 +1,228 @@
+"""Requests through a Service while its replicas are rolled, scaled and evicted: none may be lost.
+
+    python tests/bench/rolling.py --mode rollouts    # 20 updates; wants the cluster of KUBECONFIG
+    python tests/bench/rolling.py --mode scaling     # 50 x 4 -> 1 -> 4 and an eviction
+
+Real pods behind a real kube-proxy: examples/02-sleepy, at 80 % of what its replicas were just
+measured to serve. Half of the requests have a new connection each, half go over a pool of kept
+ones. Any answer but 200, and any connection that breaks, is a loss.
+"""
+
+import asyncio
+import contextlib
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import yaml
+from harness.report import ROOT, Table, environment, help_of, out_option, report
+from harness.service_load import ServiceLoad, most
+
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+
+import cluster
+
+NAMESPACE: Final = "rolling"
+NAME: Final = "sleepy"
+REPLICAS: Final = 4
+CLIENTS: Final = 16
+"""For each replica while its capacity is measured: two batches."""
+SHARE: Final = 0.8
+STEP_SECONDS: Final = 240.0
+"""The longest that a rollout or a change of the replicas may take."""
+
+
+def manifest() -> list[dict[str, Any]]:
+    """The example, with as many replicas as we say."""
+    text = (ROOT / "examples/02-sleepy/batchedapi.yaml").read_text()
+    documents: list[dict[str, Any]] = list(yaml.safe_load_all(text))
+    spec = documents[-1]["spec"]
+    spec["autoscaling"] = {"mode": "External"}
+    spec["replicas"] = REPLICAS
+    spec["updateStrategy"] = {"maxUnavailable": 0}
+    spec["compute"] = {"cpu": "50m"}  # they sleep, and all have to fit on one small node
+    return documents
+
+
+@contextlib.contextmanager
+def deployed() -> Iterator[str]:
+    """Address of the Service; operator and namespace are gone afterwards."""
+    cluster.install_chart()
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    space = {"apiVersion": "v1", "kind": "Namespace"}
+    cluster.apply({**space, "metadata": {"name": NAMESPACE, "labels": labels}}, NAMESPACE)
+    try:
+        for document in manifest():
+            cluster.apply(document, NAMESPACE)
+        until_there(REPLICAS, "")
+        yield cluster.get("service", NAME, NAMESPACE)["spec"]["clusterIP"]
+    finally:
+        cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=true")
+        cluster.uninstall_chart()
+
+
+def pods() -> list[dict[str, Any]]:
+    """All that are there, those that end included."""
+    return cluster.get_all("pod", NAMESPACE, f"batchedapi.dev/api={NAME}")
+
+
+def until_there(replicas: int, before: str) -> str:
+    """Wait for so many ready pods and no other, of another revision than `before`; which it is."""
+
+    def there() -> str | None:
+        found = pods()
+        revisions = {one["metadata"]["labels"]["batchedapi.dev/revision"] for one in found}
+        ready = len(found) == replicas and all(map(cluster.is_ready, found))
+        if not ready or len(revisions) != 1 or before in revisions:
+            return None
+        endpoints = cluster.get_all("endpointslice", NAMESPACE, f"batchedapi.dev/api={NAME}")
+        known = [one for found in endpoints for one in found["endpoints"] or ()]
+        return revisions.pop() if len(known) == replicas else None
+
+    return cluster.wait_for(there, STEP_SECONDS, f"{replicas} ready pods and no other")
+
+
+def roll(number: int, before: str) -> str:
+    """Another revision; which it is, once only its pods are there."""
+    env = [{"name": "ROUND", "value": str(number)}]
+    patch = {"spec": {"predictor": {"env": env}}}
+    cluster.kubectl("patch", "bapi", NAME, "-n", NAMESPACE, "--type=merge", "-p", json.dumps(patch))
+    return until_there(REPLICAS, before)
+
+
+def scale(replicas: int) -> None:
+    """Through /scale of the API, as an HPA would."""
+    cluster.kubectl("scale", "bapi", NAME, "-n", NAMESPACE, f"--replicas={replicas}")
+    until_there(replicas, "")
+
+
+def evict(rng: random.Random) -> None:
+    """One pod, by the Eviction API, as a drain of its node would; wait for another in its place."""
+    name = rng.choice(pods())["metadata"]["name"]
+    body = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+    }
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/eviction"
+
+    def evicted() -> bool:  # a disruption budget says when
+        command = ["kubectl", "create", "--raw", path, "-f", "-"]
+        done = subprocess.run(
+            command, input=json.dumps(body), capture_output=True, text=True, check=False
+        )
+        return done.returncode == 0
+
+    cluster.wait_for(evicted, STEP_SECONDS, f"the eviction of {name}")
+    until_there(REPLICAS, "")
+
+
+def steps(mode: str, rounds: int, seed: int) -> Iterator[tuple[str, Callable[[], None]]]:
+    """What is done to the replicas, one after the other."""
+    rng = random.Random(seed)
+    revision = ""
+
+    def rolled(number: int) -> None:
+        nonlocal revision
+        revision = roll(number, revision)
+
+    for number in range(1, rounds + 1):
+        if mode == "rollouts":
+            yield f"update {number}", lambda number=number: rolled(number)  # type: ignore[misc]
+        else:
+            yield f"{number}: to 1", lambda: scale(1)
+            yield f"{number}: to {REPLICAS}", lambda: scale(REPLICAS)
+            yield f"{number}: eviction", lambda: evict(rng)
+
+
+async def measure(
+    address: str, mode: str, rounds: int, seed: int, *, rate: float | None, requests: int
+) -> dict[str, Any]:
+    """All steps under load; goes on after them until enough was asked."""
+    path = f"/{NAME}"
+    capacity = await most(address, 80, path, CLIENTS * REPLICAS, 10.0)
+    fewest = 1 if mode == "scaling" else REPLICAS
+    rate = rate or SHARE * capacity * fewest / REPLICAS
+    click.echo(f"{capacity:.0f} requests/s of {REPLICAS} replicas; {rate:.0f} are sent")
+    load = ServiceLoad(address, 80, path, rate)
+    found: dict[str, Any] = {"mode": mode, "capacity": capacity, "rate": rate, "steps": []}
+    sending = asyncio.create_task(load.run())
+    try:
+        for name, step in steps(mode, rounds, seed):
+            lost, began, sent = load.counts.lost.total(), time.time(), load.counts.sent
+            await asyncio.to_thread(step)
+            found["steps"].append({
+                "step": name, "began": began, "seconds": time.time() - began,
+                "sent": load.counts.sent - sent, "lost": load.counts.lost.total() - lost,
+            })  # fmt: skip
+            click.echo(json.dumps(found["steps"][-1]))
+        while load.counts.sent < requests:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(1)
+    except AssertionError as error:  # a step that did not end: what was seen is told all the same
+        found["broken_off"] = str(error)
+        click.echo(f"broken off: {error}")
+    finally:
+        load.stop()
+        await sending
+        found["counts"] = asdict(load.counts)
+    return found
+
+
+@click.command(help=help_of(__doc__))
+@click.option("--mode", type=click.Choice(["rollouts", "scaling"]), default="rollouts")
+@click.option("--rounds", type=click.IntRange(1), help="[default: 20 updates, 50 cycles]")
+@click.option("--requests", type=click.IntRange(0), help="[default: 100,000, 50,000]")
+@click.option("--rate", type=click.FloatRange(1), help="Requests a second, and not 80 %.")
+@click.option("--seed", default=1, show_default=True)
+@out_option
+def main(
+    *,
+    mode: str,
+    rounds: int | None,
+    requests: int | None,
+    rate: float | None,
+    seed: int,
+    out: Path | None,
+) -> None:
+    """See the module's docstring."""
+    began = environment()
+    rounds = rounds or (20 if mode == "rollouts" else 50)
+    asked = requests if requests is not None else (100_000 if mode == "rollouts" else 50_000)
+    with deployed() as address:
+        found = asyncio.run(measure(address, mode, rounds, seed, rate=rate, requests=asked))
+    counts = found["counts"]
+    lost = sum(counts["lost"].values())
+    what = "rolling updates" if mode == "rollouts" else f"times {REPLICAS} -> 1 -> {REPLICAS}"
+    done = sum(
+        step["step"].startswith("update") or "to 1" in step["step"] for step in found["steps"]
+    )
+    table = Table(
+        f"Requests to a Service under {what}",
+        [what, "requests", "answered", "lost", "requests/s", "slowest"],
+        [[
+            str(done), f"{counts['sent']:,}", f"{counts['answered']:,}", str(lost),
+            f"{found['rate']:.0f}", f"{counts['slowest']:.2f} s",
+        ]],
+    )  # fmt: skip
+    reasons = Table(
+        "Lost", ["requests", "of which"], [[str(n), why] for why, n in counts["lost"].items()]
+    )
+    note = (
+        f"{REPLICAS} replicas serve {found['capacity']:.0f} requests/s here. Half of the requests"
+        " have a new connection each, half go over kept ones."
+    )
+    tables = [table, *([reasons] if lost else [])]
+    report(f"rolling_{mode}", began, tables, notes=[note], measured=found, out=out)
+    if lost or "broken_off" in found:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
