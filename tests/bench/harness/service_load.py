@@ -11,6 +11,7 @@ import contextlib
 import http
 import itertools
 import json
+import resource
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,6 +24,12 @@ PATIENCE: Final = 45.0
 """Seconds: longer than the server's own timeout, so that its answer is seen."""
 _TICK: Final = 0.004
 _LOST_KEPT: Final = 200
+
+
+def allow_connections() -> None:
+    """As many open files as this process may have: each request that waits has a connection."""
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
 
 
 @dataclass
@@ -90,6 +97,7 @@ class ServiceLoad:
 
     async def run(self) -> None:
         """Send at an even beat, and never wait for an answer before the next."""
+        allow_connections()
         due = time.monotonic()
         while self._running:
             now = time.monotonic()
