@@ -119,10 +119,11 @@ def _restarts(pod: dict[str, Any]) -> int:
     return sum(int(one["restartCount"]) for one in found)
 
 
-def acts(name: str) -> bool:
-    """Whether the operator that runs now does its work: it notes an edit in the status."""
-    stamp = {"spec": {"autoscaling": {"behavior": None, "window": f"{random.randint(2, 9)}0s"}}}
-    patch = ("patch", "bapi", name, "-n", NAMESPACE, "--type=merge", "-p", json.dumps(stamp))
+def until_acting(name: str) -> None:
+    """Wait for the operator that runs now to do its work: to note an edit in the status."""
+    before = cluster.get("bapi", name, NAMESPACE)["spec"]["autoscaling"].get("window")
+    edit = {"spec": {"autoscaling": {"window": "60s" if before != "60s" else "30s"}}}
+    patch = ("patch", "bapi", name, "-n", NAMESPACE, "--type=merge", "-p", json.dumps(edit))
     cluster.kubectl(*patch)
 
     def noted() -> bool:
@@ -131,7 +132,6 @@ def acts(name: str) -> bool:
         return bool(observed == body["metadata"]["generation"])
 
     cluster.wait_for(noted, 60, f"the operator to note an edit of {name}")
-    return True
 
 
 def steps(wish: dict[str, Any]) -> Iterator[tuple[str, tuple[Any, ...]]]:
@@ -162,7 +162,7 @@ async def one_round(number: int, wish: dict[str, Any], loads: list[ServiceLoad])
         before = await asyncio.to_thread(state)
         await asyncio.to_thread(helm, *words)
         if words[0] != "uninstall":
-            await asyncio.to_thread(acts, "sleepy")
+            await asyncio.to_thread(until_acting, "sleepy")
         await asyncio.sleep(SETTLE_SECONDS)
         gone = lost_between(before, await asyncio.to_thread(state))
         found["steps"].append({
