@@ -28,15 +28,21 @@ _IMAGE_REASONS: Final = (
     "InvalidImageName",
     "ErrImageNeverPull",
 )
-_FIELDS: Final = (
+_CONTAINER: Final = r"\bspec\.(?:template\.spec\.)?containers\[\d+\]\."
+_PATHS: Final = (
+    (rf"{_CONTAINER}resources[\w.\[\]/-]*", "spec.compute"),
+    (rf"{_CONTAINER}(image|env|envFrom)\b", r"spec.predictor.\1"),
+    (rf"{_CONTAINER}|\bspec\.template\.(?:spec|metadata)\.(?:securityContext\.)?", "spec.pod."),
+    (r"\bspec\.template\.(labels|annotations)", r"spec.pod.\1"),
+)
+"""Fields of a Deployment or a pod, and what they are in a manifest."""
+_RESOURCES: Final = (
     (r"\bcpu\b", "spec.compute.cpu"),
     (r"\bmemory\b", "spec.compute.mem"),
     (r"nvidia\.com/gpu", "spec.compute.gpu"),
-    (r"\.image\b", "spec.predictor.image"),
-    (r"\.env\b", "spec.predictor.env"),
     (r"\bpods=", "spec.autoscaling.maxReplicas"),
 )
-"""What an apiserver says of a pod, and the field of the manifest that it comes from."""
+"""What quotas and limits of a namespace speak of."""
 _START_REASONS: Final = (
     "DownloadFailed", "DigestMismatch", "ImportFailed", "InitFailed", "ShapeProbeFailed",
     "WarmUpFailed", "OutOfMemory", "StartupTimeout",
@@ -89,8 +95,12 @@ def spec_valid(problem: InvalidSpecError | None, deployment: DeploymentView | No
 
 
 def in_our_words(message: str) -> str:
-    """An apiserver's refusal of a child or a pod, after the fields of the manifest it is about."""
-    fields = [field for pattern, field in _FIELDS if re.search(pattern, message)]
+    """An apiserver's refusal of a child or a pod, with the fields of the manifest it is about."""
+    for path, ours in _PATHS:
+        message = re.sub(path, ours, message)
+    if "spec." in message:
+        return message
+    fields = [field for resource, field in _RESOURCES if re.search(resource, message)]
     return f"{', '.join(fields)}: {message}" if fields else message
 
 

@@ -237,7 +237,16 @@ def test_pods_that_are_refused_are_reported(message: str, reason: str) -> None:
             "spec.compute.mem: maximum",
         ),
         ("exceeded quota: few, requested: cpu=2,pods=1", "spec.compute.cpu, spec.autoscaling.max"),
-        ("spec.containers[0].image: Invalid value", "spec.predictor.image: spec.containers"),
+        ("spec.containers[0].image: Invalid value", "spec.predictor.image: Invalid"),
+        ("spec.template.spec.containers[0].env[1].name: x", "spec.predictor.env[1].name: x"),
+        ("spec.template.spec.containers[0].resources.limits[memory]: x", "spec.compute: x"),
+        (
+            "spec.template.spec.containers[0].volumeMounts[0].mountPath: x",
+            "spec.pod.volumeMounts[0]",
+        ),
+        ("spec.template.spec.tolerations[0].operator: x", "spec.pod.tolerations[0].operator: x"),
+        ("spec.template.spec.securityContext.runAsUser: x", "spec.pod.runAsUser: x"),
+        ("spec.template.labels: x", "spec.pod.labels: x"),
         ("admission webhook denied the request", "admission webhook"),
     ],
 )
