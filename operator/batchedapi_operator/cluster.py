@@ -111,6 +111,11 @@ class Cluster(Protocol):
     async def apply(self, resource: Resource, body: JsonObject, *, force: bool) -> JsonObject:
         """Server-side apply of a child."""
 
+    async def set_managers(
+        self, resource: Resource, live: JsonObject, managed: list[JsonObject]
+    ) -> None:
+        """Write down anew who owns which fields of exactly that version of an object."""
+
     async def apply_status(self, key: ObjectKey, status: JsonObject, manager: str) -> None:
         """Server-side apply of one writer's part of an API's status, whichever API has the name."""
 

@@ -68,7 +68,14 @@ class ConflictError(ApplyError):
 
 
 class RefusedError(ApplyError):
-    """The apiserver will not have this object however often it is sent."""
+    """The apiserver will not have this object however often it is sent.
+
+    `fields` are those that it has named, such as `spec.ports[1].name`.
+    """
+
+    def __init__(self, message: str, status: int, fields: tuple[str, ...] = ()) -> None:
+        super().__init__(message, status)
+        self.fields = fields
 
 
 class NotPermittedError(ApplyError):

@@ -131,18 +131,17 @@ class Relay:
         self,
         body: JsonObject,
         deleted: bool,  # noqa: FBT001 - from hand_on
+        resource: Resource,
         put: _Put,
         remove: _Remove,
     ) -> None:
-        """A labelled child was seen, changed or deleted."""
-        key = ObjectKey.of_api(body)
-        if key is None:
-            return
-        if deleted:
-            remove(key, body["metadata"]["name"])
-        elif not put(key, body):
-            return  # as it was read last, by a reconcile that acted on it
-        self._queue.enqueue(key)
+        """A labelled child was seen, changed or deleted; it may have lost its label, too."""
+        for key in self._store.concerned(resource, body):
+            if deleted:
+                remove(key, body["metadata"]["name"])
+            elif not put(key, body):
+                continue  # as it was read last, by a reconcile that acted on it
+            self._queue.enqueue(key)
 
 
 def registry_of(relay: Relay, store: Store, watched: Watched) -> kopf.OperatorRegistry:
@@ -157,7 +156,7 @@ def registry_of(relay: Relay, store: Store, watched: Watched) -> kopf.OperatorRe
     def watch(kind: Resource, put: _Put, remove: _Remove) -> None:
         @kopf.on.event(kind.group, "v1", kind.plural, registry=registry)
         async def on_child(event: kopf.RawEvent, **_: Any) -> None:
-            relay.hand_on(event, relay.child, put, remove)
+            relay.hand_on(event, relay.child, kind, put, remove)
 
     watch(DEPLOYMENTS, store.put_deployment, store.remove_deployment)
     watch(REPLICA_SETS, store.put_replica_set, store.remove_replica_set)

@@ -44,6 +44,7 @@ OBJECTS_A_PAGE: Final = 20
 SECONDS_PER_RETURN: Final = 5.0
 _APPLY: Final = "application/apply-patch+yaml; charset=utf-8"
 """With the parameter the client sends bytes as they are."""
+_MERGE: Final = "application/merge-patch+json"
 _JSON: Final = "application/json"
 _METADATA_OF_MANY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -213,6 +214,21 @@ class Kube:
         path = resource.path(key.namespace, key.name)
         return await self._request("PATCH", path, query, body, content_type=_APPLY)
 
+    async def set_managers(
+        self, resource: Resource, live: JsonObject, managed: list[JsonObject]
+    ) -> None:
+        """Write down anew who owns which fields of exactly that version of an object.
+
+        Raises:
+            ConflictError: It has changed since.
+            ApplyError: It could not be asked.
+        """
+        key, version = ObjectKey.of(live), live["metadata"]["resourceVersion"]
+        body = {"metadata": {"resourceVersion": version, "managedFields": managed}}
+        query = {"fieldManager": contract.FIELD_MANAGER}
+        path = resource.path(key.namespace, key.name)
+        await self._request("PATCH", path, query, body, content_type=_MERGE)
+
     async def apply_status(self, key: ObjectKey, status: JsonObject, manager: str) -> None:
         """Server-side apply of one writer's part of an API's status.
 
@@ -345,8 +361,12 @@ def _selected(namespace: str | None, selector: str = "") -> dict[str, str]:
 def _raise_for(status: int, payload: bytes, what: str) -> None:
     if status < 300:  # noqa: PLR2004 - HTTP: success
         return
+    fields: tuple[str, ...] = ()
     try:
-        said = str(json.loads(payload)["message"])
+        answer = json.loads(payload)
+        said = str(answer["message"])
+        causes = (answer.get("details") or {}).get("causes") or ()
+        fields = tuple(str(cause.get("field", "")) for cause in causes)
     except (ValueError, KeyError, TypeError):  # no `Status` object, but the apiserver's front
         said = payload[:500].decode(errors="replace")
     message = f"{what}: {status} {said}"
@@ -357,5 +377,5 @@ def _raise_for(status: int, payload: bytes, what: str) -> None:
     if "cannot" in message.partition("is forbidden: User")[2]:
         raise NotPermittedError(message, status)
     if status in _REFUSALS:
-        raise RefusedError(message, status)
+        raise RefusedError(message, status, fields)
     raise ApplyError(message, status)

@@ -73,11 +73,11 @@ class SourceWatch:
                     self._concerned(body, deleted=event["type"] == "DELETED")
 
     def _concerned(self, body: JsonObject, *, deleted: bool = False) -> None:
-        owner = ObjectKey.of_api(body)
-        if owner is not None and deleted:
-            self._store.remove_revision(owner, body["metadata"]["name"])
-            self._queue.enqueue(owner)
-        elif owner is not None and self._store.put_revision(owner, body):
-            self._queue.enqueue(owner)
+        for owner in self._store.concerned(CONFIG_MAPS, body):
+            if deleted:
+                self._store.remove_revision(owner, body["metadata"]["name"])
+                self._queue.enqueue(owner)
+            elif self._store.put_revision(owner, body):
+                self._queue.enqueue(owner)
         for key in self._store.users_of_config_map(ObjectKey.of(body)):
             self._queue.enqueue(key)

@@ -126,6 +126,31 @@ class Store:
         """Remember that there is a revision of the API `key`; True if it is news."""
         return self._put(key, CONFIG_MAPS, body)
 
+    def concerned(self, resource: Resource, body: JsonObject) -> set[ObjectKey]:
+        """APIs that an object may be a child of: by its label, its controller, or its name.
+
+        Of a child that is known the name tells, whatever has become of its labels and owners.
+        """
+        labelled, child = ObjectKey.of_api(body), ObjectKey.of(body)
+        names = {child.name, child.name.rpartition("-")[0]}  # a revision's ends in its digest
+        found = {
+            key
+            for key in (ObjectKey(child.namespace, name) for name in names)
+            if self._knows(resource, key, child.name)
+        }
+        owner = ObjectKey(child.namespace, ChildView.of(body).owner_api)
+        return found | {key for key in (labelled, owner) if key is not None and key.name}
+
+    def _knows(self, resource: Resource, key: ObjectKey, name: str) -> bool:
+        if resource is DEPLOYMENTS:
+            return key.name == name and key in self._deployments
+        return key in self._others and (resource, name) in self._others[key]
+
+    def revisions(self, key: ObjectKey) -> tuple[str, ...]:
+        """Names of the revisions of an API that are known."""
+        known = self._others.get(key) or {}
+        return tuple(name for kind, name in known if kind is CONFIG_MAPS)
+
     def put_observed(
         self, document: JsonObject, seen: Observed, since: ApiView | None = None
     ) -> None:

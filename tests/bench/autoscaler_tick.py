@@ -126,6 +126,12 @@ class Apiserver:
         self.writes += bool(force) or 1
         return body
 
+    async def set_managers(
+        self, resource: Resource, live: JsonObject, managed: list[JsonObject]
+    ) -> None:
+        """Not asked."""
+        raise NotImplementedError
+
     async def apply_status(self, _key: ObjectKey, _status: Any, _manager: str) -> None:
         """Count."""
         self.writes += 1

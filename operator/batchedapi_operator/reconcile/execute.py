@@ -3,16 +3,30 @@
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from typing import Final
 
 from batchedapi_core import contract
-from batchedapi_operator.cluster import CONFIG_MAPS, DEPLOYMENTS, Cluster, ObjectKey, Resource
-from batchedapi_operator.errors import NotOwnedError
+from batchedapi_operator.cluster import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    Cluster,
+    JsonObject,
+    ObjectKey,
+    Resource,
+)
+from batchedapi_operator.errors import NotOwnedError, RefusedError
 from batchedapi_operator.events import record
 from batchedapi_operator.outbox import Send
+from batchedapi_operator.reconcile.ownership import owned
 from batchedapi_operator.reconcile.plan import Apply, Plan
 from batchedapi_operator.reconcile.views import ChildView, DeploymentView
+from batchedapi_operator.reconcile.ways import cleared
+
+_DATA: Final[tuple[str, ...]] = ("data", "binaryData", "immutable")
+"""Of a ConfigMap."""
 
 
 class Executor:
@@ -38,6 +52,11 @@ class Executor:
             name = ObjectKey(key.namespace, child.name)
             await self._cluster.delete(CONFIG_MAPS, name, child.uid)
             self._applied.pop((CONFIG_MAPS, name), None)
+        for apply in plan.give_back:
+            found = await self._cluster.get(CONFIG_MAPS, ObjectKey.of(apply.body))
+            if found is not None:
+                data = {part: found[part] for part in _DATA if part in found}
+                await self._apply(replace(apply, body={**apply.body, **data}))
 
     async def write_status(self, key: ObjectKey, plan: Plan) -> None:
         """The reconciler's part of the status."""
@@ -59,27 +78,45 @@ class Executor:
         """Returns the child's uid."""
         key = ObjectKey.of(apply.body)
         digest = hashlib.sha256(json.dumps(apply.body, sort_keys=True).encode()).hexdigest()
-        if apply.existing is not None:
-            if self._applied.get((apply.resource, key)) == (digest, _seen(apply.existing)):
-                return apply.existing.uid
+        existing = apply.existing
+        if existing is None and apply.resource is CONFIG_MAPS:
+            # a revision is found by its label; one without it may be there under the same name
+            existing = await self._revision(key, apply.body)
+        if existing is not None:
+            if self._applied.get((apply.resource, key)) == (digest, _seen(existing)):
+                return existing.uid
             # with the uid, an object that was replaced in between is not written to
-            metadata = {**apply.body["metadata"], "uid": apply.existing.uid}
-            answer = await self._cluster.apply(
-                apply.resource, {**apply.body, "metadata": metadata}, force=True
-            )
+            metadata = {**apply.body["metadata"], "uid": existing.uid}
+            answer = await self._put_right(apply.resource, {**apply.body, "metadata": metadata})
         else:
-            if apply.resource is CONFIG_MAPS:
-                # a revision is found by its label; one without it may be there under the same name
-                found = await self._cluster.get_metadata(CONFIG_MAPS, key)
-                (owner,) = apply.body["metadata"]["ownerReferences"]
-                if found is not None and ChildView.of(found).owner_uid not in {"", owner["uid"]}:
-                    raise NotOwnedError("ConfigMap", str(key), f"{key.namespace}/{owner['name']}")
             # without force: against somebody who was quicker to take the name
             answer = await self._cluster.apply(apply.resource, apply.body, force=False)
         deployed = apply.resource is DEPLOYMENTS
         child = DeploymentView.of(answer).child if deployed else ChildView.of(answer)
         self._applied[apply.resource, key] = (digest, _seen(child))
         return child.uid
+
+    async def _revision(self, key: ObjectKey, body: JsonObject) -> ChildView | None:
+        """The revision of that name if it is one of ours, robbed of its label."""
+        found = await self._cluster.get_metadata(CONFIG_MAPS, key)
+        if found is None:
+            return None
+        child, (owner,) = ChildView.of(found), body["metadata"]["ownerReferences"]
+        if child.owner_uid not in {"", owner["uid"]}:
+            raise NotOwnedError("ConfigMap", str(key), f"{key.namespace}/{owner['name']}")
+        return child if owned(owner["uid"], child) else None
+
+    async def _put_right(self, resource: Resource, body: JsonObject) -> JsonObject:
+        """Apply to a child that is there; foreign fields that exclude ours go."""
+        try:
+            return await self._cluster.apply(resource, body, force=True)
+        except RefusedError as error:
+            live = await self._cluster.get(resource, ObjectKey.of(body))
+            managed = cleared(live, body, error.fields) if live is not None else None
+            if live is None or managed is None:
+                raise
+            await self._cluster.set_managers(resource, live, managed)
+        return await self._cluster.apply(resource, body, force=True)
 
 
 def _seen(child: ChildView) -> str:

@@ -1,7 +1,7 @@
 """Reads: the children of one API as they are now."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from batchedapi_operator.cluster import (
     CONFIG_MAPS,
@@ -15,6 +15,7 @@ from batchedapi_operator.cluster import (
     Resource,
 )
 from batchedapi_operator.errors import InvalidSpecError
+from batchedapi_operator.reconcile.ownership import owned
 from batchedapi_operator.reconcile.plan import REVISIONS_KEPT, parsed
 from batchedapi_operator.reconcile.views import (
     ChildView,
@@ -24,10 +25,14 @@ from batchedapi_operator.reconcile.views import (
     SourceView,
 )
 from batchedapi_operator.resources import selector_text
+from batchedapi_operator.resources.configmap import as_made
 
 
 async def observe(
-    cluster: Cluster, document: JsonObject, kinds: Sequence[Resource] = ()
+    cluster: Cluster,
+    document: JsonObject,
+    kinds: Sequence[Resource] = (),
+    known: Iterable[str] = (),
 ) -> Observed:
     """Ask the apiserver, not a cache: children are deleted on the strength of this.
 
@@ -35,6 +40,7 @@ async def observe(
         cluster: Which is asked.
         document: The API.
         kinds: Of `Policies`: what it has beside what every API has.
+        known: Names of revisions; one that has lost its label is in no list of them.
 
     Raises:
         ApplyError: One of the reads failed.
@@ -51,7 +57,10 @@ async def observe(
         policies,
     )
     uid = document["metadata"]["uid"]
-    ours = tuple(child for child in map(ChildView.of, revisions) if child.owner_uid == uid)
+    for name in {*known} - {body["metadata"]["name"] for body in revisions}:
+        lost = await cluster.get_metadata(CONFIG_MAPS, ObjectKey(key.namespace, name))
+        revisions += [lost] if lost is not None else []
+    ours = tuple(child for child in map(ChildView.of, revisions) if owned(uid, child))
     in_use: frozenset[str] = frozenset()
     if len(ours) > REVISIONS_KEPT:  # only once there is something to delete
         sets, _ = await cluster.list_metadata(REPLICA_SETS, key.namespace, selector)
@@ -64,6 +73,9 @@ async def observe(
             kind: ChildView.of(body) for kind, body in zip(kinds, others, strict=True) if body
         },
         revisions=ours,
+        robbed=frozenset(
+            body["metadata"]["name"] for body in revisions if not as_made(body, key.name, uid)
+        ),
         source=source,
         pods=tuple(map(PodView.of, pods)),
         revisions_in_use=in_use,

@@ -36,7 +36,12 @@ from batchedapi_operator.reconcile.ownership import (
 )
 from batchedapi_operator.reconcile.status import Subject, build_status
 from batchedapi_operator.reconcile.views import ChildView, DeploymentView, Observed
-from batchedapi_operator.resources.configmap import Revision, build_config_map, revision_of
+from batchedapi_operator.resources.configmap import (
+    Revision,
+    build_config_map,
+    headed,
+    revision_of,
+)
 from batchedapi_operator.resources.deployment import build_deployment, build_service
 from batchedapi_operator.resources.policies import Policies
 from batchedapi_operator.resources.setting import Running
@@ -66,6 +71,8 @@ class Plan:
     """For the Deployment's /scale; None leaves it alone."""
     delete: tuple[ChildView, ...]
     """Revision ConfigMaps."""
+    give_back: tuple[Apply, ...]
+    """Labels and owner of older revisions, whose data nobody here knows; applied with it."""
     status: JsonObject
     """The reconciler's part, whole; whether it has changed is for the writer to see."""
     notes: tuple[Note, ...]
@@ -137,7 +144,7 @@ def plan(
         deleted or unpermitted or (waits[0] if waits is not None else None),
     )
     status = build_status(subject, ours, now)
-    nothing = Plan((), None, (), status, notes_of(observed.status, status), None)
+    nothing = Plan((), None, (), (), status, notes_of(observed.status, status), None)
     if deleted is not None or unpermitted is not None:
         return replace(nothing, notes=())
     if problem is not None or api is None or revision is None:
@@ -147,10 +154,16 @@ def plan(
     if waits is not None:
         since = waits[1] or _since(status, ConditionType.PROGRESSING)
         return replace(nothing, notes=(), retry_after=again(since, now))
+    surplus = surplus_revisions(revision, observed)
     return Plan(
         apply=_children(api, revision, image, observed, policies),
         replicas=first_or_copied_count(api, observed.deployment),
-        delete=surplus_revisions(revision, observed),
+        delete=surplus,
+        give_back=tuple(
+            Apply(CONFIG_MAPS, headed(api, child.name), child)
+            for child in observed.revisions
+            if child.name in observed.robbed - {revision.name} and child not in surplus
+        ),
         status=status,
         notes=nothing.notes,
         retry_after=None,
@@ -177,10 +190,9 @@ def _since(status: JsonObject, kind: ConditionType) -> str:
 def _revision(api: BatchedAPI, observed: Observed, defaults: Pod) -> Revision:
     source = api.spec.predictor.source
     made_with = running(api, observed)
-    if made_with is not None and made_with.setting is not None and _stuck(observed.deployment):
+    if made_with is not None and _stuck(observed.deployment):
         # nothing that answers is lost, and what it lacks may be a default that came later
-        renewed = replace(made_with.setting, defaults=defaults)
-        made_with = replace(made_with, setting=renewed)
+        made_with = replace(made_with, defaults=defaults)
     if source is None or source.config_map is None:
         return revision_of(api, {}, {}, made_with, defaults)
     if observed.source is None:
@@ -203,12 +215,29 @@ def _stuck(deployment: DeploymentView | None) -> bool:
 
 
 def running(api: BatchedAPI, observed: Observed) -> Running | None:
-    """What the pods are made with; where no Deployment tells, what the status says of it."""
-    deployment = observed.deployment
-    if deployment is not None and deployment.revision:
-        return Running(deployment.revision, deployment.setting)
-    named = (observed.status.get("revision") or {}).get("current")
-    return Running(named.removeprefix(f"{api.metadata.name}-"), None) if named else None
+    """What the pods are made with: as the Deployment tells, or the status where there is none.
+
+    The status tells as well where the API is as it was when its children were written: then another
+    setting or label in the Deployment is the work of others, to be put right under the same name.
+    """
+    deployment, named = observed.deployment, (observed.status.get("revision") or {}).get("current")
+    setting = None if deployment is None else deployment.setting
+    defaults = None if setting is None else setting.defaults
+    digest = named and named.removeprefix(f"{api.metadata.name}-")
+    written = Running(digest, None, defaults) if digest else None
+    if deployment is None or not deployment.revision:
+        return written
+    if written is not None and _accepted(observed.status, api.metadata.generation):
+        return written
+    return Running(deployment.revision, setting, defaults)
+
+
+def _accepted(status: JsonObject, generation: int) -> bool:
+    """Whether the children are those of this generation, as the status says."""
+    return status.get("observedGeneration") == generation and any(
+        one["type"] == ConditionType.SPEC_VALID and one["status"] == "True"
+        for one in status.get("conditions") or ()
+    )
 
 
 def image_for(api: BatchedAPI, revision: Revision, status: JsonObject, default_image: str) -> str:

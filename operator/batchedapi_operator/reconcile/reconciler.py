@@ -94,12 +94,14 @@ class Reconciler:
         self, key: ObjectKey, document: JsonObject, known: ApiView | None
     ) -> float | None:
         try:
-            observed = await observe(self._cluster, document, self._policies.kinds)
+            observed = await observe(
+                self._cluster, document, self._policies.kinds, self._store.revisions(key)
+            )
         except NotPermittedError as error:
             hindrance, now = not_permitted(error.message), rfc3339(self._wall())
             before = document.get("status") or {}
             status = hindered_status(before, hindrance, now)
-            self._tell(key, document, before, Plan((), None, (), status, (), None))
+            self._tell(key, document, before, Plan((), None, (), (), status, (), None))
             raise
         if "deletionTimestamp" not in document["metadata"]:
             self._store.put_observed(document, observed, known)

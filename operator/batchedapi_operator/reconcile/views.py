@@ -16,6 +16,7 @@ _BEFORE_LOADING_SECONDS: Final = 300.0
 """For a node and the image, on top of what loading may take."""
 _LOADING_SECONDS: Final = 600.0
 """Of a pod that does not say it."""
+_COUNTER: Final = "deployment.kubernetes.io/"
 _ENDED: Final = ("Failed", "Succeeded")
 """Phases; pods of a Deployment get there by eviction or with their node alone."""
 
@@ -51,6 +52,17 @@ def controller_uid(metadata: Mapping[str, Any]) -> str:
     return ""
 
 
+def _shown(metadata: Mapping[str, Any]) -> list[object]:
+    """Of metadata, what an apply may set; the Deployment's controller counts in an annotation."""
+    annotations = metadata.get("annotations") or {}
+    others = {name: value for name, value in annotations.items() if _COUNTER not in name}
+    return [metadata.get("labels") or {}, others, metadata.get("ownerReferences") or ()]
+
+
+def _digest(seen: object) -> str:
+    return hashlib.sha256(json.dumps(seen, sort_keys=True).encode()).hexdigest()[:32]
+
+
 @dataclass(frozen=True, slots=True)
 class ChildView:
     """A child's identity."""
@@ -82,10 +94,9 @@ class ChildView:
         owners = metadata.get("ownerReferences") or ()
         api = [o["name"] for o in owners if o.get("controller") and o["kind"] == contract.KIND]
         labels = metadata.get("labels") or {}
-        if "generation" in metadata:
-            uids = sorted(owner["uid"] for owner in owners)
-            own = f"{sorted(labels.items())}/{uids}"
-            fingerprint = f"{metadata['uid']}/{metadata['generation']}/{own}"
+        if "generation" in metadata:  # which counts the spec's changes alone
+            shown = _digest(_shown(metadata))
+            fingerprint = f"{metadata['uid']}/{metadata['generation']}/{shown}"
         else:  # the kind counts no generations: the version itself
             fingerprint = str(metadata["resourceVersion"])
         return cls(
@@ -135,11 +146,9 @@ class DeploymentView:
         template = spec["template"]
         serving = [c for c in template["spec"]["containers"] if c["name"] == CONTAINER]
         asked = {name: value for name, value in spec.items() if name != "replicas"}
-        owners = sorted(owner["uid"] for owner in metadata.get("ownerReferences") or ())
-        seen = [metadata["uid"], asked, metadata.get("labels") or {}, owners]
-        digest = hashlib.sha256(json.dumps(seen, sort_keys=True).encode()).hexdigest()
+        seen = _digest([metadata["uid"], asked, _shown(metadata)])
         return cls(
-            child=replace(ChildView.of(body), asked=digest),
+            child=replace(ChildView.of(body), asked=seen),
             replicas=spec.get("replicas", 1),
             replicas_owned=any(
                 "f:replicas" in entry.get("fieldsV1", {}).get("f:spec", {})
@@ -151,7 +160,7 @@ class DeploymentView:
             updated=status.get("updatedReplicas", 0),
             image=serving[0]["image"] if serving else "",
             revision=(template["metadata"].get("labels") or {}).get(contract.LABEL_REVISION, ""),
-            setting=Stored.of(serving[0], metadata) if serving else None,
+            setting=Stored.of(serving[0], metadata, template["metadata"]) if serving else None,
             conditions=_conditions(status),
             version=metadata.get("resourceVersion", ""),
         )
@@ -288,6 +297,8 @@ class Observed:
     """Its PodDisruptionBudget and its NetworkPolicy, those that there are."""
     revisions: tuple[ChildView, ...] = ()
     """Revision ConfigMaps that carry the API's label."""
+    robbed: frozenset[str] = frozenset()
+    """Names of those whose labels or owner are not as we made them."""
     source: SourceView | None = None
     """None: the manifest names no ConfigMap, or there is none of that name."""
     pods: tuple[PodView, ...] = ()

@@ -14,7 +14,7 @@ from batchedapi_core import contract
 from batchedapi_core.manifest import BatchedAPI, Pod, serving_slice
 from batchedapi_operator.cluster import CONFIG_MAPS, JsonObject
 from batchedapi_operator.errors import InvalidSpecError
-from batchedapi_operator.resources import head, revision_name
+from batchedapi_operator.resources import head, labels, revision_name
 from batchedapi_operator.resources.setting import NO_DEFAULTS, Running, asked_parts, digest_of
 
 MOST_BYTES: Final = 1024 * 1024
@@ -73,11 +73,10 @@ def revision_of(
     if model is not None and model.claim is not None:
         hashed.append(model.claim)  # the slice names the folder that it is mounted at alone
     digest = ""
-    if running is not None and running.setting is not None:
-        with_those = api.with_pod_defaults(running.setting.defaults)
-        digest = _named(hashed, with_those, running)
+    if running is not None and running.defaults is not None:
+        digest = _named(hashed, api.with_pod_defaults(running.defaults), running)
         if digest == running.digest:
-            defaults = running.setting.defaults
+            defaults = running.defaults
     if running is None or digest != running.digest:
         digest = _named(hashed, api.with_pod_defaults(defaults), running)
     files = {contract.MANIFEST_FILE: yaml.safe_dump(manifest, sort_keys=True), **data}
@@ -111,9 +110,30 @@ def _named(hashed: list[object], api: BatchedAPI, running: Running | None) -> st
 
 def build_config_map(api: BatchedAPI, revision: Revision) -> JsonObject:
     """The ConfigMap of `revision`, to be mounted at contract.MANIFEST_DIRECTORY."""
-    body = head(api, CONFIG_MAPS, revision.name)
-    body["metadata"]["labels"][contract.LABEL_REVISION] = revision.digest
+    body = headed(api, revision.name)
     body |= {"immutable": True, "data": dict(revision.data)}
     if revision.binary_data:
         body["binaryData"] = dict(revision.binary_data)
     return body
+
+
+def headed(api: BatchedAPI, name: str) -> JsonObject:
+    """The revision of that name without its data."""
+    body = head(api, CONFIG_MAPS, name)
+    body["metadata"]["labels"][contract.LABEL_REVISION] = digest_in(name)
+    return body
+
+
+def digest_in(name: str) -> str:
+    """The digest that a revision's name ends in."""
+    return name.rpartition("-")[2]
+
+
+def as_made(found: JsonObject, api_name: str, uid: str) -> bool:
+    """Whether the labels and the owner of a revision are still those that it was made with."""
+    metadata = found["metadata"]
+    wanted = {**labels(api_name), contract.LABEL_REVISION: digest_in(metadata["name"])}
+    owner = {"kind": contract.KIND, "name": api_name, "uid": uid, "controller": True}
+    return wanted.items() <= (metadata.get("labels") or {}).items() and any(
+        owner.items() <= one.items() for one in metadata.get("ownerReferences") or ()
+    )

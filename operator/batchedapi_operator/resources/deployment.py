@@ -70,8 +70,10 @@ def build_deployment(api: BatchedAPI, revision: Revision, image: str) -> JsonObj
     pod = api.spec.pod
     update = api.spec.update_strategy
     body = head(api, DEPLOYMENTS, api.metadata.name)
-    if said := record(api, revision.defaults):
-        body["metadata"]["annotations"] = {contract.ANNOTATION_POD: said}
+    said = record(api, revision.defaults)
+    recorded = {contract.ANNOTATION_POD: said} if said else {}
+    if recorded:
+        body["metadata"]["annotations"] = recorded
     body["spec"] = {
         "selector": {"matchLabels": selector_labels(api.metadata.name)},
         "revisionHistoryLimit": 5,
@@ -92,6 +94,7 @@ def build_deployment(api: BatchedAPI, revision: Revision, image: str) -> JsonObj
                 },
                 "annotations": {
                     **pod.annotations,
+                    **recorded,
                     "prometheus.io/scrape": "true",
                     "prometheus.io/port": str(contract.ADMIN_PORT),
                     "prometheus.io/path": contract.PATH_METRICS,

@@ -47,14 +47,22 @@ class Stored:
     """Those that lay under the settings of its pods."""
 
     @classmethod
-    def of(cls, container: Mapping[str, Any], metadata: Mapping[str, Any]) -> "Stored":
-        """From a container and the metadata of its Deployment."""
+    def of(
+        cls,
+        container: Mapping[str, Any],
+        metadata: Mapping[str, Any],
+        of_pods: Mapping[str, Any],
+    ) -> "Stored":
+        """From a container, and the metadata of its Deployment and of that one's pods.
+
+        Both have the record, so that one is left when somebody changes the other.
+        """
         managed = metadata.get("managedFields") or ()
         applied = [one for one in managed if one.get("manager") == contract.FIELD_MANAGER]
         owned = [_owned(one.get("fieldsV1") or {}, container["name"]) for one in applied]
-        digest, defaults = _recorded(
-            (metadata.get("annotations") or {}).get(contract.ANNOTATION_POD, "")
-        )
+        told = ((one.get("annotations") or {}) for one in (metadata, of_pods))
+        records = [_recorded(one.get(contract.ANNOTATION_POD, "")) for one in told]
+        digest, defaults = next((one for one in records if one[0]), records[0])
         ours = frozenset().union(*owned) if owned else None
         return cls(parts_of(container), ours, digest, defaults)
 
@@ -80,7 +88,9 @@ class Running:
     digest: str
     """Of their revision."""
     setting: Stored | None
-    """None: there is no Deployment left to tell."""
+    """None: as was asked for. There is no Deployment to tell otherwise, or others changed it."""
+    defaults: Pod | None = None
+    """What lies under the settings of the pods; None: nothing tells."""
 
 
 def setting_of(api: BatchedAPI) -> JsonObject:

@@ -19,6 +19,7 @@ from tests.unit.operator.worlds import (
 from batchedapi_operator.cluster import (
     CONFIG_MAPS,
     DEPLOYMENTS,
+    PODS,
     SERVICES,
     JsonObject,
     Namespaces,
@@ -185,7 +186,7 @@ async def test_events_are_stored_and_queued_on_the_operators_loop() -> None:
     store = Store()
     queue = WorkQueue(work)
     relay = Relay(asyncio.get_running_loop(), store, queue)
-    take_pod = relay.child, store.put_pod, store.remove_pod
+    take_pod = relay.child, PODS, store.put_pod, store.remove_pod
     await asyncio.to_thread(relay.hand_on, event(None, api_body()), relay.api)
     await asyncio.to_thread(relay.hand_on, event("ADDED", pod_body()), *take_pod)
     unlabelled = {"metadata": {"name": "x", "namespace": "demo"}}
@@ -312,6 +313,28 @@ def test_what_others_gave_our_label_is_neither_news_nor_a_difference(
 
     assert not put(KEY, theirs)
     assert set() == store.differing(resource, [ours, theirs])
+
+
+@pytest.mark.parametrize(
+    ("resource", "name"), [(DEPLOYMENTS, KEY.name), (SERVICES, KEY.name), (CONFIG_MAPS, "iris-1")]
+)
+@pytest.mark.parametrize("labels", [{}, {"batchedapi.dev/api": "other"}])
+def test_a_child_concerns_its_api_whatever_has_become_of_its_label(
+    resource: Resource, name: str, labels: dict[str, str]
+) -> None:
+    """A watch tells of it under the label that it has now."""
+    store = Store()
+    store.put_observed(api_body(), observed())
+    stranger = child_body("iris-9", labels={}, ownerReferences=[])
+
+    robbed = store.concerned(resource, child_body(name, labels=labels, ownerReferences=[]))
+
+    assert {KEY} == {key for key in robbed if key.name != "other"}
+    assert len(labels) == len(robbed - {KEY})
+    assert {KEY} == store.concerned(resource, child_body("lost", labels={}))
+    assert set() == store.concerned(CONFIG_MAPS, stranger)
+    assert ("iris-1",) == store.revisions(KEY)
+    assert () == store.revisions(ObjectKey("demo", "other"))
 
 
 def test_a_revision_that_lost_its_owner_is_news_and_differs() -> None:

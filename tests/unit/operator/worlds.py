@@ -252,6 +252,13 @@ class MemoryCluster:
         self.objects[resource, key] = merged
         return merged
 
+    async def set_managers(
+        self, resource: Resource, live: JsonObject, managed: list[JsonObject]
+    ) -> None:
+        """As Cluster."""
+        self._write("managers", f"{resource.kind}/{ObjectKey.of(live).name}")
+        live["metadata"]["managedFields"] = managed
+
     async def apply_status(self, key: ObjectKey, status: JsonObject, manager: str) -> None:
         """As Cluster: what this manager applied before and does not now is gone.
 

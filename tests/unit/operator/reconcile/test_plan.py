@@ -1,5 +1,6 @@
 """`plan`: what is written in which world."""
 
+import copy
 from dataclasses import replace
 from typing import Any
 
@@ -241,11 +242,33 @@ def test_an_operator_upgrade_restarts_no_pod(pinned: str, expected: str) -> None
 
 
 def rolled_out(made: Plan) -> Observed:
-    """The world after a plan was carried out, with the container as the apiserver keeps it."""
+    """The world after a plan was carried out, with the container as the apiserver keeps it.
+
+    The API was edited since: the generation that the status tells of is not its own.
+    """
     template = made.apply[-1].body["spec"]["template"]
     body = deployment_body(revision=template["metadata"]["labels"]["batchedapi.dev/revision"])
     body["spec"]["template"]["spec"] = template["spec"]
-    return replace(existing(), status=made.status, deployment=DeploymentView.of(body))
+    status = {**made.status, "observedGeneration": 0}
+    return replace(existing(), status=status, deployment=DeploymentView.of(body))
+
+
+@pytest.mark.parametrize("edited", ["cpu", "label"])
+def test_what_others_do_to_the_setting_is_put_right_under_the_same_name(edited: str) -> None:
+    """Only an edit of the API makes another revision: pods would be rolled for nothing."""
+    first = planned(compute={"cpu": "1"})
+    template = copy.deepcopy(first.apply[-1].body["spec"]["template"])
+    if edited == "cpu":
+        template["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "7"
+    else:
+        template["metadata"]["labels"]["batchedapi.dev/revision"] = "theirs"
+    body = deployment_body(revision=template["metadata"]["labels"]["batchedapi.dev/revision"])
+    body["spec"]["template"]["spec"] = template["spec"]
+    observed = replace(existing(), status=first.status, deployment=DeploymentView.of(body))
+
+    again = planned(observed, compute={"cpu": "1"})
+
+    assert first.apply[-1].body == again.apply[-1].body
 
 
 def test_less_cpu_is_a_new_revision_and_stays_one() -> None:
@@ -270,6 +293,19 @@ def test_a_deployment_that_was_deleted_comes_back_with_its_revision() -> None:
         cpu = made.apply[-1].body["spec"]["template"]["spec"]["containers"][0]["resources"]
         gone = planned(Observed(status=made.status), compute=cpu["requests"])
         assert made.status["revision"] == gone.status["revision"]
+
+
+def test_older_revisions_that_were_robbed_are_given_back_what_they_had() -> None:
+    """Not the current one, which is applied anyway, nor those that go."""
+    kept, gone = revision_children(8)[-1], revision_children(8)[0]
+    robbed = frozenset({kept.name, gone.name, revision_of(api(), {}, {}).name})
+    observed = replace(existing(), revisions=revision_children(8), robbed=robbed)
+
+    (given,) = planned(observed).give_back
+
+    assert (kept, kept.name) == (given.existing, given.body["metadata"]["name"])
+    assert "7" == given.body["metadata"]["labels"]["batchedapi.dev/revision"]
+    assert "data" not in given.body
 
 
 def test_the_manifests_image_wins() -> None:

@@ -315,6 +315,63 @@ async def test_a_revision_name_that_is_taken_is_refused(cluster: MemoryCluster) 
     assert name in found["message"]
 
 
+@pytest.mark.parametrize("older", [False, True])
+async def test_a_revision_that_was_robbed_of_its_label_gets_it_back(
+    cluster: MemoryCluster, *, older: bool
+) -> None:
+    """No list shows it, and the name is ours: it is applied with force, its data as it is."""
+    operator = reconciler_of(cluster)
+    await operator.reconcile(KEY)
+    (first,) = await cluster.find(CONFIG_MAPS, KEY.namespace)
+    if older:
+        cluster.put(BATCHED_APIS, api_body(serverSideBatching={"batchInterval": "3ms"}))
+        await operator.reconcile(KEY)
+    robbed = {**first["metadata"], "labels": {}, "resourceVersion": "edited"}
+    cluster.put(CONFIG_MAPS, {**first, "metadata": robbed})
+
+    await operator.reconcile(KEY)
+
+    found = await cluster.get(CONFIG_MAPS, ObjectKey.of(first))
+    assert found is not None
+    assert (first["metadata"]["labels"], first["data"]) == (
+        found["metadata"]["labels"],
+        found["data"],
+    )
+
+
+@pytest.mark.parametrize("found", [False, True])
+async def test_an_apply_that_is_refused_is_sent_again_once_nothing_is_in_its_way(
+    cluster: MemoryCluster, *, found: bool
+) -> None:
+    """Where nothing foreign is, the refusal is told as it came."""
+    operator = reconciler_of(cluster)
+    await operator.reconcile(KEY)
+    service = copy.deepcopy(cluster.objects[SERVICES, KEY])
+    item = {'k:{"port":81}': {"f:name": {}}}
+    theirs = {"f:spec": {"f:ports": item}} if found else {}
+    entries = [
+        {"manager": contract.FIELD_MANAGER, "operation": "Apply", "fieldsV1": {}},
+        {"manager": "somebody", "operation": "Update", "fieldsV1": theirs},
+    ]
+    service["metadata"] |= {"managedFields": entries, "resourceVersion": "edited"}
+    service["spec"]["ports"] = [{"name": "http", "port": 81}]
+    cluster.put(SERVICES, service)
+    refusals = iter([RefusedError("422 duplicate", 422, ("spec.ports[1].name",))])
+    cluster.fail = lambda verb, what: (
+        next(refusals, None) if (verb, what) == ("apply", "Service/iris") else None
+    )
+
+    await operator.reconcile(KEY)
+
+    written = ("managers", "Service/iris") in cluster.writes
+    (valid,) = [
+        one
+        for one in cluster.objects[BATCHED_APIS, KEY]["status"]["conditions"]
+        if one["type"] == "SpecValid"
+    ]
+    assert (found, "True" if found else "False") == (written, valid["status"])
+
+
 async def test_a_namespace_on_its_way_out_is_left_alone(cluster: MemoryCluster) -> None:
     """Nothing can be made in it, and retrying would only fill the log (O19)."""
     cluster.fail = lambda _verb, _what: NamespaceGoingError("403", 403)

@@ -1,0 +1,117 @@
+"""What a field manager owns of an object, and how others might change it.
+
+A path is a tuple of the steps of `fieldsV1`: `f:NAME` is a field, `k:{...}` the item of a list that
+has those keys, `v:VALUE` a value of a set.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+Path = tuple[str, ...]
+MISSING: Final = object()
+_OTHERS: Final = {
+    "ClusterIP": "NodePort",
+    "RollingUpdate": "Recreate",
+    "TCP": "UDP",
+    "IfNotPresent": "Always",
+    "FallbackToLogsOnError": "File",
+    "RuntimeDefault": "Unconfined",
+    "ALL": "CHOWN",
+}
+"""What else may stand where a word of a closed list stands."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One thing that somebody else might do to a field."""
+
+    path: Path
+    what: str
+    patches: tuple[tuple[dict[str, Any], ...], ...]
+    """JSON patches, the first of which that the apiserver takes is the edit."""
+
+    def __str__(self) -> str:
+        return f"{self.what} {'.'.join(self.path)}"
+
+
+def owned(body: Mapping[str, Any], manager: str) -> dict[Path, Any]:
+    """Fields that an apply of `manager` has set, with their values; items of lists as well."""
+    found: dict[Path, Any] = {}
+    for entry in body["metadata"]["managedFields"]:
+        if entry["manager"] == manager and entry["operation"] == "Apply":
+            for path in _paths(entry["fieldsV1"], ()):
+                found[path] = value_at(body, path)
+    return found
+
+
+def value_at(body: Any, path: Path) -> Any:
+    """What stands there; MISSING without it."""
+    for step in path:
+        place = _place(body, step)
+        if place is None:
+            return MISSING
+        body = body[place]
+    return body
+
+
+def edits(body: Mapping[str, Any], manager: str) -> Iterator[Edit]:
+    """Another value of each owned field, and its removal."""
+    for path, value in owned(body, manager).items():
+        pointer = _pointer(body, path)
+        others = [{"op": "replace", "path": pointer, "value": other} for other in _others(value)]
+        if others:
+            yield Edit(path, "change", tuple((other,) for other in others))
+        yield Edit(path, "remove", (({"op": "remove", "path": pointer},),))
+
+
+def _paths(fields: Mapping[str, Any], above: Path) -> Iterator[Path]:
+    if not fields:
+        yield above
+    for step, below in fields.items():
+        if step == ".":
+            if above[-1].startswith("k:"):
+                yield above
+        else:
+            yield from _paths(below, (*above, step))
+
+
+def _place(body: Any, step: str) -> Any:
+    """The key or index of a step; None where it leads nowhere."""
+    kind, _, rest = step.partition(":")
+    if kind == "f":
+        return rest if isinstance(body, dict) and rest in body else None
+    if not isinstance(body, list):
+        return None
+    wanted = json.loads(rest)
+    for index, item in enumerate(body):
+        if item == wanted:
+            return index
+        if kind == "k" and all(item.get(key) == value for key, value in wanted.items()):
+            return index
+    return None
+
+
+def _pointer(body: Any, path: Path) -> str:
+    parts = []
+    for step in path:
+        place = _place(body, step)
+        parts.append(str(place).replace("~", "~0").replace("/", "~1"))
+        body = body[place]
+    return "".join(f"/{part}" for part in parts)
+
+
+def _others(value: Any) -> list[Any]:
+    match value:
+        case bool():
+            return [not value]
+        case int():
+            return [value + 1, value - 1]
+        case str():
+            return [*([_OTHERS[value]] if value in _OTHERS else []), f"{value}x", "1", "7Mi", "77"]
+        case list():
+            return [[*value[:-1], _OTHERS.get(value[-1], f"{value[-1]}x")]]
+        case {"uid": _, "controller": True}:
+            return [{**value, "controller": False}]
+    return []
