@@ -42,7 +42,7 @@ def test_children_are_owned_and_labelled(iris: Api) -> None:
     namespace, name = iris
     api = cluster.get("bapi", name, namespace)
 
-    for kind in ("deployment", "service", "configmap"):
+    for kind in ("deployment", "service", "configmap", "poddisruptionbudget"):
         (child,) = cluster.get_all(kind, namespace, f"batchedapi.dev/api={name}")
         (owner,) = child["metadata"]["ownerReferences"]
         assert (api["metadata"]["uid"], True) == (owner["uid"], owner["controller"])
@@ -166,7 +166,7 @@ def test_a_restarted_operator_changes_nothing(iris: Api, deployed_sleepy: Api) -
 def versions(namespace: str) -> dict[str, str]:
     """What must not change: every child's resourceVersion, and the APIs' specs."""
     found = {}
-    for kind in ("deployment", "service", "configmap"):
+    for kind in ("deployment", "service", "configmap", "poddisruptionbudget"):
         for child in cluster.get_all(kind, namespace, "batchedapi.dev/api"):
             found[f"{kind}/{child['metadata']['name']}"] = child["metadata"]["resourceVersion"]
     for pod in cluster.get_all("pod", namespace, "batchedapi.dev/api"):

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 import pytest
-from tests.contract.operator.world import Body, World, until
+from tests.contract.operator.world import CHILDREN, Body, World, until
 
 from batchedapi_operator.cluster import BATCHED_APIS, DEPLOYMENTS, SERVICES, Resource
 
@@ -42,7 +42,7 @@ async def accepted(world: World, name: str) -> None:
 
     async def good() -> bool:
         valid = (await world.condition(name, "SpecValid")).get("reason") == "Accepted"
-        return valid and len(await world.children(name)) == 3
+        return valid and len(await world.children(name)) == len(CHILDREN)
 
     await until(good, f"{name} to be accepted")
 

@@ -14,6 +14,7 @@ from batchedapi_operator.cluster import BATCHED_APIS, CONFIG_MAPS, DEPLOYMENTS, 
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("operator")]
 
+VERSION = "resourceVersion"
 IN_IMAGE: Body = {"path": "model:Iris", "env": [{"name": "A", "value": "1"}, {"name": "B"}]}
 
 
@@ -254,10 +255,10 @@ async def test_an_idle_api_is_not_written_to_and_carries_nothing_of_kopf(world: 
 
     async def versions() -> dict[str, str]:
         objects = {**await world.children("idle"), "api": await world.api("idle")}
-        # A Deployment's own status changes with its pods; what we write shows in its generation.
+        # Others write the status of these two; what we write shows in the generation.
+        theirs = ("Deployment/", "PodDisruptionBudget/")
         return {
-            name: str(body["metadata"].get("generation") if "Deployment" in name else None)
-            + ("" if "Deployment" in name else body["metadata"]["resourceVersion"])
+            name: str(body["metadata"]["generation" if name.startswith(theirs) else VERSION])
             for name, body in objects.items()
         }
 
