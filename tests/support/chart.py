@@ -52,3 +52,24 @@ def only(objects: Objects, kind: str, suffix: str = "") -> dict[str, Any]:
         if item["kind"] == kind and item["metadata"]["name"].endswith(suffix)
     ]
     return found
+
+
+def of_operator(objects: Objects) -> Objects:
+    """Without roles for users: those are another matter."""
+    return [one for one in objects if not one["metadata"]["name"].endswith(("-view", "-edit"))]
+
+
+def rules(objects: Objects, kind: str) -> list[dict[str, Any]]:
+    """Rules of all operator roles of a kind."""
+    return [rule for item in of_operator(objects) if item["kind"] == kind for rule in item["rules"]]
+
+
+def granted(objects: Objects) -> set[tuple[str, str, str]]:
+    """What the operator may do in one namespace: group, resource and verb."""
+    return {
+        (group, resource, verb)
+        for rule in rules(objects, "Role") + rules(objects, "ClusterRole")
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }

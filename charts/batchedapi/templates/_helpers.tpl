@@ -53,7 +53,7 @@ podSelector:
   verbs: [get, list, watch]
 - apiGroups: [batchedapi.dev]
   resources: [batchedapis/status]
-  verbs: [get, patch]
+  verbs: [patch]
 # children hold back the deletion of their owner, which some clusters allow only with this right
 - apiGroups: [batchedapi.dev]
   resources: [batchedapis/finalizers]
@@ -63,7 +63,7 @@ podSelector:
   verbs: [get, list, watch, create, patch]
 - apiGroups: [apps]
   resources: [deployments/scale]
-  verbs: [get, patch]
+  verbs: [patch]
 - apiGroups: [apps]
   resources: [replicasets]
   verbs: [list, watch]

@@ -70,8 +70,8 @@ class ControlPlane:
 
 
 @contextmanager
-def control_plane(folder: Path) -> Iterator[ControlPlane]:
-    """For as long as the block lasts."""
+def control_plane(folder: Path, *more: str) -> Iterator[ControlPlane]:
+    """For as long as the block lasts; `more` are flags of kube-apiserver."""
     binary = tools.kubernetes()
     keys, port, etcd = folder / "pki", free_port(), f"http://127.0.0.1:{free_port()}"
     pki.make_authority(keys)
@@ -94,7 +94,7 @@ def control_plane(folder: Path) -> Iterator[ControlPlane]:
          f"--service-account-signing-key-file={keys / 'sa.key'}", "--authorization-mode=RBAC",
          "--disable-admission-plugins=ServiceAccount", "--shutdown-delay-duration=0s",
          f"--audit-policy-file={folder / 'audit.json'}",
-         f"--audit-log-path={folder / 'audit.log'}", "--audit-log-maxsize=1000"],
+         f"--audit-log-path={folder / 'audit.log'}", "--audit-log-maxsize=1000", *more],
     )  # fmt: skip
     running = []
     try:

@@ -121,17 +121,18 @@ def free_port() -> int:
     return number
 
 
-def start_operator(namespace: str, log: Path) -> OperatorProcess:
-    """`python -m batchedapi_operator`, for one namespace."""
+def start_operator(namespaces: str, log: Path, **more: str) -> OperatorProcess:
+    """`python -m batchedapi_operator`, for some namespaces; `more` is of its environment."""
     port, decisions = free_port(), free_port()
     environment = {
         **os.environ,
-        "BATCHEDAPI_WATCH_NAMESPACE": namespace,
+        "BATCHEDAPI_WATCH_NAMESPACE": namespaces,
         "BATCHEDAPI_SERVING_IMAGE": SERVING_IMAGE,
         "BATCHEDAPI_ADMIN_PEERS": '[{"podSelector": {}}]',
         "BATCHEDAPI_ADMIN_PORT": str(port),
         "BATCHEDAPI_ADMIN_HOST": "127.0.0.1",
         "BATCHEDAPI_DECISIONS_PORT": str(decisions),
+        **more,
     }
     with log.open("ab") as stream:
         process = subprocess.Popen(

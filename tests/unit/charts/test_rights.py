@@ -1,36 +1,15 @@
 """Rights that the chart gives: what the operator uses, and no more."""
 
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from batchedapi_core import contract
-from chart import Objects, only, render
+from chart import ROOT, granted, of_operator, only, render, rules
 
 IN_ONE: Final = ("watchNamespaces={team-a}",)
 EVERY_KIND: Final = ("networkPolicies.enabled=true",)
 """Settings with which every kind that may be granted is."""
-
-
-def of_operator(objects: Objects) -> Objects:
-    """Without roles for users: those are another matter."""
-    return [one for one in objects if not one["metadata"]["name"].endswith(("-view", "-edit"))]
-
-
-def rules(objects: Objects, kind: str) -> list[dict[str, Any]]:
-    """Rules of all operator roles of a kind."""
-    return [rule for item in of_operator(objects) if item["kind"] == kind for rule in item["rules"]]
-
-
-def pairs(objects: Objects) -> set[tuple[str, str, str]]:
-    """What the operator may do in one namespace: group, resource and verb."""
-    return {
-        (group, resource, verb)
-        for rule in rules(objects, "Role") + rules(objects, "ClusterRole")
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
 
 
 @pytest.mark.parametrize("namespaces", [(), IN_ONE], ids=["cluster", "namespace"])
@@ -73,12 +52,12 @@ def test_a_kind_that_can_be_turned_off_is_granted_only_where_it_is_on(
     value: str, kind: str
 ) -> None:
     """A right that nothing uses is one too many."""
-    granted = {
-        switch: {resource for _, resource, _ in pairs(render(f"{value}.enabled={switch}"))}
+    kinds = {
+        switch: {resource for _, resource, _ in granted(render(f"{value}.enabled={switch}"))}
         for switch in ("true", "false")
     }
 
-    assert {kind} == granted["true"] - granted["false"]
+    assert {kind} == kinds["true"] - kinds["false"]
 
 
 @pytest.mark.parametrize("namespaces", [(), IN_ONE], ids=["cluster", "namespace"])
@@ -86,7 +65,7 @@ def test_there_are_few_rights_and_each_is_named(namespaces: tuple[str, ...]) -> 
     """Whoever grants them reads them first."""
     objects = render(*namespaces, *EVERY_KIND)
 
-    assert len(pairs(objects)) <= 70
+    assert len(granted(objects)) <= 70
 
 
 def test_the_rights_in_one_namespace_are_those_of_all_together() -> None:
@@ -96,6 +75,18 @@ def test_the_rights_in_one_namespace_are_those_of_all_together() -> None:
 
     assert in_one
     assert in_all == in_one
+
+
+def test_the_guide_names_every_right_with_its_reason() -> None:
+    """It is read before they are granted."""
+    page = (ROOT / "docs/guides/namespaces-and-rights.md").read_text(encoding="utf-8")
+    _, _, section = page.partition("## Rights\n")
+    rows = [line.split("|")[1:4] for line in section.splitlines() if line.startswith("| `")]
+
+    told = {(row[0].split("`")[1], verb) for row in rows for verb in row[1].strip().split(", ")}
+    given = granted(render(*EVERY_KIND))
+    assert {(resource, verb) for _, resource, verb in given} == told
+    assert all(reason.strip() for *_, reason in rows)
 
 
 def test_users_who_may_edit_a_namespace_may_edit_its_apis() -> None:
