@@ -37,8 +37,8 @@ from batchedapi_operator.errors import (
 log = logging.getLogger(__name__)
 
 REQUEST_SECONDS: Final = 15.0
-CONNECTIONS: Final = 8
-"""To the apiserver, one of which is a watch's. Each takes 100 KiB for as long as it is open, and
+CONNECTIONS: Final = 7
+"""To the apiserver, beside those of watches. Each takes 100 KiB for as long as it is open, and
 one that was given up has to be made anew just when the apiserver has much to do."""
 OBJECTS_A_PAGE: Final = 20
 SECONDS_PER_RETURN: Final = 5.0
@@ -103,8 +103,10 @@ class Kube:
 
     @classmethod
     @asynccontextmanager
-    async def connected(cls) -> AsyncIterator[Self]:
+    async def connected(cls, watches: int = 1) -> AsyncIterator[Self]:
         """With the pod's service account, else with the kubeconfig of the environment.
+
+        `watches` are open all the time (`watch_metadata`), each on a connection of its own.
 
         Raises:
             OperatorError: There is neither.
@@ -120,7 +122,7 @@ class Kube:
                     " set KUBECONFIG"
                 ) from error
         configuration = client.Configuration.get_default_copy()
-        configuration.connection_pool_maxsize = CONNECTIONS
+        configuration.connection_pool_maxsize = CONNECTIONS + watches
         async with client.ApiClient(configuration) as api:
             yield cls(api)
 

@@ -87,7 +87,8 @@ async def run(settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with Kube.connected() as kube, Scraper.opened() as scraper:
+    watches = len(settings.namespaces.lists)
+    async with Kube.connected(watches) as kube, Scraper.opened() as scraper:
         work = asyncio.create_task(_work(kube, scraper, settings), name="operator")
         stopped = asyncio.create_task(stop.wait(), name="stop signal")
         await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)

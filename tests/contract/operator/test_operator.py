@@ -8,9 +8,18 @@ from pathlib import Path
 
 import pytest
 from tests.contract.operator.conftest import OperatorProcess, start_operator, until_ready
-from tests.contract.operator.world import Body, World, until
+from tests.contract.operator.world import NAMESPACES, Body, World, until
 
-from batchedapi_operator.cluster import BATCHED_APIS, CONFIG_MAPS, DEPLOYMENTS, PODS, SERVICES
+from batchedapi_operator.cluster import (
+    BATCHED_APIS,
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    DISRUPTION_BUDGETS,
+    NETWORK_POLICIES,
+    PODS,
+    SERVICES,
+    Resource,
+)
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("operator")]
 
@@ -210,6 +219,31 @@ async def test_a_hand_edited_child_is_put_right_and_a_deleted_one_made_anew(worl
     await world.appears(SERVICES, "drift")
 
 
+@pytest.mark.parametrize(
+    ("resource", "edit"),
+    [
+        (DISRUPTION_BUDGETS, {"spec": {"maxUnavailable": 5}}),
+        (NETWORK_POLICIES, {"spec": {"ingress": [{}]}}),
+    ],
+    ids=["budget", "network"],
+)
+async def test_a_policy_that_is_edited_or_deleted_is_as_it_was(
+    world: World, resource: Resource, edit: Body
+) -> None:
+    """Opened by hand it would stay open, and nobody would notice."""
+    name = f"guarded-{resource.plural[0]}"
+    await world.create_api(name, {"predictor": IN_IMAGE})
+    before = (await world.appears(resource, name))["spec"]
+    await world.patch(resource, name, edit)
+
+    async def right() -> bool:
+        return (await world.appears(resource, name))["spec"] == before
+
+    await until(right, "the edit to be undone")
+    await world.delete(resource, name)
+    await until(right, "it to be made anew")
+
+
 async def test_old_revisions_are_deleted_but_for_the_youngest(world: World) -> None:
     """A source that is edited every day must not fill etcd."""
     await world.create_api("many", {"predictor": IN_IMAGE})
@@ -270,6 +304,25 @@ async def test_an_idle_api_is_not_written_to_and_carries_nothing_of_kopf(world: 
     assert before == await versions()
     assert "finalizers" not in api["metadata"]
     assert "kopf" not in json.dumps(api["metadata"].get("annotations", {}))
+
+
+async def test_a_dozen_namespaces_leave_connections_for_the_rest(
+    world: World, tmp_path: Path
+) -> None:
+    """Each has a watch of ConfigMaps that is open all the time; eleven are not there yet."""
+    many = World(world.kube, f"{world.namespace}-many")
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": many.namespace}}
+    await world.kube._request("POST", NAMESPACES, {}, body)
+    names = [many.namespace, *(f"{many.namespace}-{number}" for number in range(11))]
+    running = start_operator(" ".join(names), tmp_path / "log")
+    try:
+        await until_ready(running)
+        await many.create_api("one", {"predictor": IN_IMAGE})
+        await many.until_condition("one", "SpecValid", "Accepted")
+    finally:
+        running.process.terminate()
+        running.process.wait(timeout=30)
+        await world.kube._request("DELETE", f"{NAMESPACES}/{many.namespace}", {})
 
 
 async def test_the_operator_answers_on_its_admin_port(operator: OperatorProcess) -> None:
