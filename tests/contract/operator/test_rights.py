@@ -163,7 +163,9 @@ async def prepare(plane: ControlPlane, chart: Objects) -> None:
     async with await connected(plane) as api:
         kube = Kube(api)
         await put(kube, f"{CUSTOM_RESOURCES}/{crd()['metadata']['name']}", crd())
-        await grant(kube, chart, HERE)
+        places = {one["metadata"]["namespace"] for one in chart if one["kind"] == "Role"}
+        for place in places - {LATER}:
+            await grant(kube, chart, place)
 
         async def served() -> bool:
             return await kube.get(BATCHED_APIS, ObjectKey(HERE, "nobody")) is None
