@@ -22,6 +22,10 @@ _ENVIRONMENT: Final = (
         contract.ENV_CPU_REQUEST,
         "CPUs for `processesPerReplica: cpu_count` without a CPU limit; set by the operator.",
     ),
+    (
+        contract.ENV_SOURCES,
+        "Sources of `predictor.envFrom`, and how they are called; set by the operator.",
+    ),
     (LOG_FORMAT, "`json` or `text`; without it text on a terminal, else JSON."),
     (
         "CUDA_VISIBLE_DEVICES",

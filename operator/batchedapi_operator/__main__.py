@@ -8,6 +8,7 @@ from importlib.metadata import version
 import click
 
 from batchedapi_core import contract
+from batchedapi_core.manifest import SPREAD, Pod, pod_defaults
 from batchedapi_operator import logs
 from batchedapi_operator.cluster import JsonObject, Namespaces
 from batchedapi_operator.errors import OperatorError
@@ -49,6 +50,22 @@ def _peers(_context: object, _option: object, given: str) -> tuple[JsonObject, .
     return tuple(peers)
 
 
+class _PodDefaults(click.ParamType[Pod]):
+    name = "json"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Pod:
+        """Settings of pods; every value that is wrong is named."""
+        try:
+            written = json.loads(str(value))
+            if not isinstance(written, dict):
+                self.fail(f"defaults.pod: expected an object, got {value!r:.100}", param, ctx)
+            return pod_defaults(written)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
 @click.command(context_settings={"auto_envvar_prefix": ENVIRONMENT_PREFIX, "show_default": True})
 @click.option(
     "--serving-image",
@@ -56,6 +73,13 @@ def _peers(_context: object, _option: object, given: str) -> tuple[JsonObject, .
     show_default="batchedapi-serving:<version>",
     show_envvar=True,
     help="Image of replicas whose manifest names none; running revisions keep theirs.",
+)
+@click.option(
+    "--pod-defaults",
+    type=_PodDefaults(),
+    default="{}",
+    show_envvar=True,
+    help="JSON as of spec.pod, for what an API does not say; from its next revision on.",
 )
 @click.option(
     "--watch-namespace",
@@ -109,6 +133,7 @@ def _peers(_context: object, _option: object, given: str) -> tuple[JsonObject, .
 def main(
     *,
     serving_image: str,
+    pod_defaults: Pod,
     namespaces: tuple[str, ...],
     disruption_budgets: bool,
     admin_peers: tuple[JsonObject, ...],
@@ -121,6 +146,7 @@ def main(
     """Run the batchedapi operator until it is sent SIGTERM."""
     settings = Settings(
         serving_image=serving_image,
+        pod_defaults=pod_defaults.over(SPREAD),
         namespaces=Namespaces(namespaces),
         policies=Policies(disruption_budgets, admin_peers),
         log_level=log_level,

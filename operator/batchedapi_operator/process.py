@@ -14,6 +14,7 @@ from itertools import product
 from typing import Final
 
 from batchedapi_core import contract
+from batchedapi_core.manifest import SPREAD, Pod
 from batchedapi_operator.admin import Heartbeats, admin_server, decisions_server
 from batchedapi_operator.autoscaling.loop import Autoscaler
 from batchedapi_operator.autoscaling.scrape import Scraper
@@ -75,6 +76,8 @@ class Settings:
     admin_port: int = contract.OPERATOR_ADMIN_PORT
     decisions_port: int = contract.OPERATOR_DECISIONS_PORT
     """Always on loopback."""
+    pod_defaults: Pod = SPREAD
+    """Under the settings of the pods of every API, from its next revision on."""
 
 
 async def run(settings: Settings) -> None:
@@ -108,7 +111,15 @@ async def _work(kube: Kube, scraper: Scraper, settings: Settings) -> None:
     image = settings.serving_image
     policies = settings.policies
     watched = Watched(namespaces, policies.kinds)
-    reconciler = Reconciler(kube, store, outbox, image, policies=policies, forget=autoscaler.forget)
+    reconciler = Reconciler(
+        kube,
+        store,
+        outbox,
+        image,
+        policies=policies,
+        pod_defaults=settings.pod_defaults,
+        forget=autoscaler.forget,
+    )
     queue = WorkQueue(reconciler.reconcile, metrics.reconciled)
     returned = asyncio.Event()
     kube.answering.tell(outbox.go_on, queue.go_on, returned.set)

@@ -188,6 +188,7 @@ class ManifestModel(BaseModel):
 
     model_config = ConfigDict(
         alias_generator=to_camel, validate_by_name=True, validate_by_alias=True, extra="forbid",
+        defer_build=True,  # most processes of a replica import the models and parse nothing
         frozen=True,
     )  # fmt: skip
 

@@ -21,6 +21,10 @@ EVERYTHING: Final = (
     TWO_NAMESPACES, "serviceMonitor.enabled=true", "serviceMonitor.labels.release=kps",
     "networkPolicies.enabled=true", "dashboards.enabled=true", "imagePullSecrets={pull}",
     "resources.limits.cpu=1",
+    "nodeSelector.pool=system", "tolerations[0].key=system", "priorityClassName=high",
+    "topologySpreadConstraints[0].maxSkew=1", "topologySpreadConstraints[0].topologyKey=zone",
+    "topologySpreadConstraints[0].whenUnsatisfiable=ScheduleAnyway", "podLabels.team=a",
+    "podAnnotations.note=b", "defaults.pod.nodeSelector.pool=gpu",
 )  # fmt: skip
 NOT_KUBERNETES: Final = "ServiceMonitor,PodMonitor,CustomResourceDefinition"
 """prometheus-operator's kinds have no schema in Kubernetes; the CRD is checked by the apiserver."""
@@ -94,6 +98,9 @@ def test_a_field_in_the_wrong_place_is_found(tmp_path: Path) -> None:
         ("imagee.tag=1", "additional properties 'imagee' not allowed"),
         ("image.pullPolicy=Sometimes", "'Always', 'IfNotPresent', 'Never'"),
         ("logLevel=loud", "'debug', 'info', 'warning', 'error'"),
+        ("defaults.pod.toleration=1", "additional properties 'toleration' not allowed"),
+        ("defaults.pod.runAsUser=root", "does not match pattern '^Platform$'"),
+        ("tolerations[0].effect=Never", "'NoSchedule', 'PreferNoSchedule', 'NoExecute'"),
         ("crds.install=maybe", "got string, want boolean"),
         ("watchNamespaces={Team_A}", "does not match pattern"),
         ("watchNamespaces={a,a}", "are equal"),
@@ -245,6 +252,36 @@ def test_metrics_are_read_by_the_operator_and_by_monitoring(
     ports = [{"protocol": "TCP", "port": contract.OPERATOR_ADMIN_PORT}]
     assert ([{"from": monitoring, "ports": ports}] if namespaces else []) == rules
     assert "BATCHEDAPI_ADMIN_PEERS" not in environment(render())
+
+
+def test_defaults_of_pods_reach_the_operator_as_they_were_written() -> None:
+    """What would be a reference to a variable is none."""
+    settings = ("runAsUser=1000680000", "annotations.note=$(HOME)", "tolerations[0].key=gpu")
+
+    told = environment(render(*(f"defaults.pod.{setting}" for setting in settings)))
+
+    as_kubernetes_reads_it = told["BATCHEDAPI_POD_DEFAULTS"].replace("$$(", "$(")
+    assert {
+        "runAsUser": 1000680000,
+        "annotations": {"note": "$(HOME)"},
+        "tolerations": [{"key": "gpu"}],
+    } == json.loads(as_kubernetes_reads_it)
+
+
+def test_the_operators_own_pod_is_placed_and_keeps_its_labels() -> None:
+    """A control plane has its own nodes; a label of ours that were replaced would hide the pod."""
+    made = only(render(*EVERYTHING, "podLabels.app\\.kubernetes\\.io/name=x"), "Deployment")[
+        "spec"
+    ]["template"]
+
+    assert {"pool": "system"} == made["spec"]["nodeSelector"]
+    assert [{"key": "system"}] == made["spec"]["tolerations"]
+    assert "high" == made["spec"]["priorityClassName"]
+    (spread,) = made["spec"]["topologySpreadConstraints"]
+    labels = made["metadata"]["labels"]
+    assert spread["labelSelector"]["matchLabels"].items() <= labels.items()
+    assert ("a", "batchedapi-operator") == (labels["team"], labels["app.kubernetes.io/name"])
+    assert "b" == made["metadata"]["annotations"]["note"]
 
 
 def test_the_chart_offers_the_log_formats_that_the_operator_has() -> None:

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 from tests.unit.operator.worlds import KEY, MemoryCluster, api_body, deployment_body
 
+from batchedapi_core.manifest import pod_defaults
 from batchedapi_operator import __main__ as program
 from batchedapi_operator import logs
 from batchedapi_operator.admin import admin_server, decisions_server
@@ -27,6 +28,31 @@ from batchedapi_operator.process import Settings, stale
 from batchedapi_operator.reconcile.views import DeploymentView, Observed
 from batchedapi_operator.resources.policies import Policies
 from batchedapi_operator.store import Store
+
+
+@pytest.mark.parametrize(
+    ("written", "complaint"),
+    [
+        ("{", "Expecting property name"),
+        ("[]", "defaults.pod: expected an object, got '[]'"),
+        (
+            '{"tolerations": [{"effect": "Never"}]}',
+            "defaults.pod.tolerations[0].effect: Input should be",
+        ),
+        (
+            '{"volumeMounts": [{"name": "a", "mountPath": "/etc"}]}',
+            "defaults.pod.volumeMounts[].mountPath must not cover",
+        ),
+    ],
+)
+def test_a_wrong_default_ends_the_start_with_the_value_that_is_wrong(
+    written: str, complaint: str
+) -> None:
+    """Rules between fields are more than Helm can check."""
+    done = CliRunner().invoke(program.main, ["--pod-defaults", written])
+
+    assert 2 == done.exit_code
+    assert complaint in " ".join(done.output.split())
 
 
 @pytest.mark.parametrize(
@@ -60,6 +86,15 @@ from batchedapi_operator.store import Store
             {"BATCHEDAPI_SERVING_IMAGE": "env:1", "BATCHEDAPI_WATCH_NAMESPACE": ""},
             Settings("flag:1"),
             id="a flag beats the environment; an empty namespace is all",
+        ),
+        pytest.param(
+            ["--serving-image", "flag:1"],
+            {"BATCHEDAPI_POD_DEFAULTS": '{"topologySpreadConstraints": [], "labels": {"a": "b"}}'},
+            Settings(
+                "flag:1",
+                pod_defaults=pod_defaults({"topologySpreadConstraints": [], "labels": {"a": "b"}}),
+            ),
+            id="defaults of pods",
         ),
     ],
 )
