@@ -24,7 +24,7 @@ _ENVIRONMENT: Final = (
     ),
     (
         contract.ENV_SOURCES,
-        "Sources of `predictor.envFrom`, and how they are called; set by the operator.",
+        "ConfigMaps and Secrets of `predictor.envFrom`; set by the operator.",
     ),
     (LOG_FORMAT, "`json` or `text`; without it text on a terminal, else JSON."),
     (

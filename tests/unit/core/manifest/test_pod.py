@@ -1,8 +1,11 @@
 """Settings of the pods: what may be asked for, and what lies under it."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from batchedapi_core import contract
 from batchedapi_core.manifest import ManifestError, Pod, parse_api, pod_defaults, serving_slice
@@ -121,3 +124,19 @@ def test_what_is_kubernetes_own_is_known_by_its_kind() -> None:
     assert "list of Toleration" == found["spec.pod.tolerations"]
     assert "EnvVarSource" == found["spec.predictor.env[].valueFrom"]
     assert not any(path.startswith("spec.pod.affinity.") for path in found)
+
+
+def test_what_the_guide_says_to_write_is_accepted() -> None:
+    """It is copied from there: manifests, and values of the chart."""
+    page = (Path(__file__).resolve().parents[4] / "docs/guides/pods.md").read_text()
+    blocks = [
+        yaml.safe_load(b)
+        for b in re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    ]
+
+    for block in blocks:
+        if "defaults" in block:
+            pod_defaults(block["defaults"]["pod"])
+        else:
+            parse_api(document(block["spec"]))
+    assert 5 == len(blocks)
