@@ -12,7 +12,7 @@ from batchedapi_core.manifest import ManifestError, Pod, parse_api, pod_defaults
 from batchedapi_core.manifest.crd import kubernetes_parts
 from batchedapi_core.manifest.pod import SPREAD as EVENLY
 from batchedapi_core.manifest.pod import as_written
-from pod_specs import ACCEPTED, REFUSED, SPREAD, pod
+from pod_specs import ACCEPTED, KEY, REFUSED, SPREAD, pod
 
 
 def document(spec: dict[str, Any]) -> dict[str, Any]:
@@ -75,6 +75,27 @@ def test_maps_are_joined_with_the_defaults_and_the_rest_replaces_them() -> None:
         "imagePullSecrets": [{"name": "registry"}],
         "runAsUser": 7,
     }
+
+
+def test_an_api_with_defaults_under_it_is_the_same_in_everything_else() -> None:
+    """What the operator renders is one value."""
+    spec = {"predictor": {"path": "m:C", "env": [{"name": "A", "value": "1"}]}}
+    written = parse_api(document(spec))
+
+    api = written.with_pod_defaults(pod_defaults({"runAsUser": "Platform"}))
+
+    assert "Platform" == api.spec.pod.run_as_user
+    assert (written.metadata, written.spec.predictor) == (api.metadata, api.spec.predictor)
+    assert written.spec.pod.run_as_user is None
+
+
+def test_a_variable_of_a_secret_has_no_value_in_the_manifest() -> None:
+    """It is not an empty one."""
+    env = [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {"secretKeyRef": KEY}}]
+
+    api = parse_api(document({"predictor": {"path": "m:C", "env": env}}))
+
+    assert {"A": "1"} == api.spec.predictor.variables
 
 
 def test_volumes_and_their_mounts_are_replaced_together() -> None:
