@@ -8,7 +8,7 @@ import shutil
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPMessage
 from pathlib import Path
@@ -27,6 +27,25 @@ TIMEOUT_SECONDS: Final = 30.0
 _TRY_AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 """Environment variables that name a store other than Amazon's, such as MinIO."""
+PAIRS: Final = (
+    ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
+    ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ROLE_ARN"),
+)
+"""Credentials of a Secret, and the identity that is projected into a pod (IRSA)."""
+SOURCES: Final = frozenset(
+    {
+        *(name for pair in PAIRS for name in pair),
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI",  # EKS Pod Identity
+        "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",  # ECS
+        "AWS_SKIP_SIGNATURE",
+    }
+)
+"""Without any of them obstore asks the instance, which a pod is seldom let reach."""
+RETRIES: Final = 3
+"""Of obstore, in each of our own tries: with its ten a reason would be told after a minute."""
+FAILURE_CHARACTERS: Final = 500
+"""A store's whole answer would not fit into a condition."""
+AUTHORITY_REMEDY: Final = "for a private authority set SSL_CERT_FILE in spec.predictor.env"
 
 
 class DownloadFailedError(LoadError):
@@ -91,8 +110,8 @@ def download_file(url: str, target: Path) -> None:
         if isinstance(error.reason, ssl.SSLCertVerificationError):
             raise DownloadFailedError(
                 url,
-                f"the server's certificate does not verify ({error.reason.verify_message}); for a"
-                " private authority set SSL_CERT_FILE in spec.predictor.env",
+                f"the server's certificate does not verify ({error.reason.verify_message});"
+                f" {AUTHORITY_REMEDY}",
             ) from error
         raise TransientError(str(error.reason)) from error
     except NoRoomError as error:
@@ -124,22 +143,21 @@ if TYPE_CHECKING:
 def download_objects(bucket: Bucket, uri: str, folder: Path) -> Path:
     """Fetch into `folder`; the path of the one file, or of the folder that has them all.
 
-    Credentials, region and endpoint come from where AWS's own tools look: AWS_* variables, the
-    pod's service account, the instance. AWS_SKIP_SIGNATURE=true reads public buckets.
+    Credentials, region and endpoint come from AWS_* variables, which a Secret, or whoever projects
+    an identity into the pod, sets; without any the instance is asked for its role.
+    AWS_SKIP_SIGNATURE=true reads public buckets.
 
     Raises:
-        DownloadFailedError: nothing there, not allowed, no room, or obstore is not installed.
+        DownloadFailedError: nothing there, not allowed, no room, or half a credential.
         TransientError: what obstore's own retries did not get over.
     """
+    # Loaded here: most models do not lie in a bucket.
+    import obstore  # noqa: PLC0415
+    from obstore import exceptions  # noqa: PLC0415
+
+    check_credentials(os.environ, uri)
     try:
-        import obstore  # noqa: PLC0415 - optional
-        from obstore import exceptions  # noqa: PLC0415
-    except ImportError as error:
-        raise DownloadFailedError(
-            uri, "reading s3:// needs obstore; pip install 'batchedapi[s3]', or use https"
-        ) from error
-    connection = _store_named(bucket.name)
-    try:
+        connection = _store_named(bucket.name)
         objects = _objects(connection, bucket.key)
         if not objects:
             raise DownloadFailedError(uri, "there is no such object, and none below it")
@@ -152,29 +170,65 @@ def download_objects(bucket: Bucket, uri: str, folder: Path) -> Path:
             store(chunks, target, size)
     except (exceptions.NotFoundError, exceptions.PermissionDeniedError,
             exceptions.UnauthenticatedError) as error:  # fmt: skip
-        raise DownloadFailedError(uri, _first_line(error)) from error
+        raise DownloadFailedError(uri, failure_of(error, os.environ)) from error
     except NoRoomError as error:
         raise DownloadFailedError(uri, str(error)) from error
     except (exceptions.BaseError, OSError) as error:
-        raise TransientError(_first_line(error)) from error
+        text = failure_of(error, os.environ)
+        if AUTHORITY_REMEDY in text:
+            raise DownloadFailedError(uri, text) from error
+        raise TransientError(text) from error
     single = len(objects) == 1 and objects[0][0] == bucket.key
     return folder / _relative(bucket.key, bucket.key, uri) if single else folder
 
 
+def check_credentials(environment: Mapping[str, str], uri: str) -> None:
+    """Whether each variable of a pair has the other; obstore would go on without, or stop dead.
+
+    Raises:
+        DownloadFailedError: one is missing.
+    """
+    for pair in PAIRS:
+        missing = [name for name in pair if not environment.get(name)]
+        if len(missing) == 1:
+            (there,) = set(pair) - set(missing)
+            raise DownloadFailedError(
+                uri, f"expected {missing[0]} beside {there} in the environment, it is not set"
+            )
+
+
+def failure_of(error: BaseException, environment: Mapping[str, str]) -> str:
+    """What obstore or the disk says, on one line, with the remedy where we know one."""
+    said, _, debug = str(error).partition("\n\nDebug source:")
+    text = " ".join(said.split())[:FAILURE_CHARACTERS]
+    if "UnknownIssuer" in debug:
+        return f"{text}; the server's certificate does not verify: {AUTHORITY_REMEDY}"
+    if not any(environment.get(name) for name in SOURCES):
+        return (
+            f"{text}; no credentials are in the environment: set {' and '.join(PAIRS[0])} from a"
+            " Secret, give the pod a service account with a role, or set AWS_SKIP_SIGNATURE=true"
+            " for a public bucket"
+        )
+    return text
+
+
 def _store_named(name: str) -> "S3Store":
-    from obstore.store import S3Store  # noqa: PLC0415 - optional
+    from obstore.store import S3Store  # noqa: PLC0415
 
     endpoint = next((os.environ[name] for name in ENDPOINTS if os.environ.get(name)), None)
     if endpoint is None:
-        return S3Store(name)
+        return S3Store(name, retry_config={"max_retries": RETRIES})
     return S3Store(
-        name, endpoint=endpoint, client_options={"allow_http": endpoint.startswith("http://")}
+        name,
+        endpoint=endpoint,
+        client_options={"allow_http": endpoint.startswith("http://")},
+        retry_config={"max_retries": RETRIES},
     )
 
 
 def _objects(connection: "S3Store", key: str) -> list[tuple[str, int]]:
     """Key and size: of the object `key` itself, else of every one below it."""
-    import obstore  # noqa: PLC0415 - optional
+    import obstore  # noqa: PLC0415
     from obstore import exceptions  # noqa: PLC0415
 
     if key:
@@ -196,10 +250,6 @@ def _relative(path: str, key: str, uri: str) -> str:
     if ".." in inside.split("/") or not inside:
         raise DownloadFailedError(uri, f"expected keys that are paths, got {path!r}")
     return inside
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 class NoRoomError(OSError):

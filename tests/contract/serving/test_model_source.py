@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from certificates import make_certificates
+from object_store import KEY, REGION, ROLE, SECRET, ObjectStore, running_store
 from raw_http import ask
 from serving import end_replica, running_replica, start_replica, write_manifest
 
@@ -47,6 +49,72 @@ async def test_without_a_model_there_is_no_path(tmp_path: Path) -> None:
         answer = (await ask(replica.port, 0)).json()
 
     assert [None, None] == answer
+
+
+def store_environment(store: ObjectStore, **more: str) -> dict[str, str]:
+    """What `predictor.env` says of a store other than Amazon's."""
+    return {
+        "AWS_ENDPOINT_URL": store.url,
+        "AWS_REGION": REGION,
+        "no_proxy": "localhost,127.0.0.1",
+        **more,
+    }
+
+
+async def answer_of_a_bucket(folder: Path, environment: dict[str, str]) -> str:
+    """What the model of the store says, in a replica with this environment."""
+    manifest = manifest_with(folder, {"uri": "s3://models/v1/weights.txt"})
+    with running_replica(folder, ["-f", str(manifest)], environment) as replica:
+        answer: list[str] = (await ask(replica.port, 0)).json()
+    return answer[1]
+
+
+async def test_a_bucket_is_read_with_the_keys_of_a_secret(tmp_path: Path) -> None:
+    """They come as environment variables, and the store checks what is signed with them."""
+    with running_store() as store:
+        store.objects["v1/weights.txt"] = b"from a bucket"
+        keys = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
+
+        answer = await answer_of_a_bucket(tmp_path, store_environment(store, **keys))
+
+    assert "from a bucket" == answer
+
+
+async def test_a_bucket_is_read_with_a_projected_identity(tmp_path: Path) -> None:
+    """IRSA: the token of a service account, in a file, is exchanged for a role's keys."""
+    certificates = make_certificates(tmp_path)
+    token = tmp_path / "token"
+    token.write_text("of the service account")
+    with running_store(certificates.server) as store:
+        store.objects["v1/weights.txt"] = b"from a bucket"
+        store.trusts = "of the service account".__eq__
+        identity = {
+            "AWS_ENDPOINT_URL_STS": store.url,
+            "AWS_ROLE_ARN": ROLE,
+            "AWS_WEB_IDENTITY_TOKEN_FILE": str(token),
+            "SSL_CERT_FILE": str(certificates.authority),
+        }
+
+        answer = await answer_of_a_bucket(tmp_path, store_environment(store, **identity))
+
+    assert "from a bucket" == answer
+
+
+async def test_a_bucket_is_read_with_the_identity_of_an_agent_on_the_node(tmp_path: Path) -> None:
+    """EKS Pod Identity: an agent gives keys for the token."""
+    token = tmp_path / "token"
+    token.write_text("of the service account")
+    with running_store() as store:
+        store.objects["v1/weights.txt"] = b"from a bucket"
+        store.trusts = "of the service account".__eq__
+        agent = {
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{store.url}/v1/credentials",
+            "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(token),
+        }
+
+        answer = await answer_of_a_bucket(tmp_path, store_environment(store, **agent))
+
+    assert "from a bucket" == answer
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,9 @@
 """Fetching, from real servers on loopback."""
 
-import builtins
 import hashlib
 import shutil
-import sys
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -13,6 +12,8 @@ import pytest
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.model_source import download
 from batchedapi_serving.model_source.__main__ import WAITS, fetch_model
+from certificates import Certificates
+from object_store import running_store
 
 BODY = bytes(range(256)) * 8192  # 2 MiB: more than one read
 
@@ -182,22 +183,61 @@ def test_a_bucket_without_such_a_key_says_so(s3: dict[str, bytes], tmp_path: Pat
     assert "no such object, and none below it" in str(failure("s3://models/v1", tmp_path))
 
 
-def test_without_obstore_the_remedy_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("missing", sorted(chain.from_iterable(download.PAIRS)))
+def test_half_a_credential_is_named(
+    s3: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
-    """It is an extra: most models do not lie in a bucket."""
-    real = builtins.__import__
+    """A Secret with one key of two, a role without a token: nothing is asked of anybody."""
+    s3["model"] = BODY
+    (pair,) = (pair for pair in download.PAIRS if missing in pair)
+    (there,) = set(pair) - {missing}
+    monkeypatch.setenv(there, "it")
+    monkeypatch.delenv(missing, raising=False)
 
-    def missing(name: str, *rest: Any) -> Any:
-        if name.partition(".")[0] == "obstore":
-            raise ImportError(name)
-        return real(name, *rest)
+    error = failure("s3://models/model", tmp_path)
 
-    monkeypatch.setattr(builtins, "__import__", missing)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "obstore"]:
-        monkeypatch.delitem(sys.modules, name)
+    assert f"expected {missing} beside {there} in the environment" in str(error)
 
-    assert "pip install 'batchedapi[s3]'" in str(failure("s3://models/v1", tmp_path))
+
+def test_a_refusal_of_the_store_is_final(
+    s3: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store checks what is signed, and asking again does not change it."""
+    s3["v1/model"] = BODY
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
+
+    error = failure("s3://models/v1", tmp_path)
+
+    assert "403" in str(error)
+    assert "times" not in str(error)
+
+
+@pytest.mark.usefixtures("s3")
+def test_a_store_of_an_unknown_authority_is_refused_with_the_remedy(
+    certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As over https: at once, and trusted as soon as the authority is named."""
+    with running_store(certificates.server) as store:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", store.url)
+        store.objects["model"] = BODY
+
+        error = failure("s3://models/model", tmp_path)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificates.authority))
+        path = fetched("s3://models/model", tmp_path).path
+
+    assert "certificate does not verify" in str(error)
+    assert "SSL_CERT_FILE" in str(error)
+    assert path.read_bytes() == BODY
+
+
+def test_where_there_are_no_credentials_the_remedy_is_named() -> None:
+    """Without any, obstore asks the instance, whose address tells a reader nothing."""
+    said = Exception("Error performing PUT\n http://169.254.169.254/latest\n\nDebug source:\nx")
+
+    assert "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in download.failure_of(said, {})
+    assert "Error performing PUT http://169.254.169.254/latest" == download.failure_of(
+        said, {"AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://169.254.170.23/v1/credentials"}
+    )
 
 
 def test_nothing_of_a_torn_download_stays(https: Server, tmp_path: Path) -> None:
