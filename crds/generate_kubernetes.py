@@ -84,9 +84,16 @@ TAKEN: Final[dict[str, tuple[str, ...]]] = {
     "PersistentVolumeClaimSpec": ("accessModes", "resources", "storageClassName"),
     "PersistentVolumeClaimTemplate": _ALL,
     "EphemeralVolumeSource": _ALL,
+    "ConfigMapProjection": _ALL,
+    "SecretProjection": _ALL,
+    # without user, which is newer than the oldest apiserver
+    "ServiceAccountTokenProjection": ("audience", "expirationSeconds", "path"),
+    "VolumeProjection": ("configMap", "secret", "serviceAccountToken"),
+    "ProjectedVolumeSource": _ALL,
     # none that reaches the node, its network or its images
     "Volume": (
         "name", "configMap", "secret", "persistentVolumeClaim", "emptyDir", "csi", "ephemeral",
+        "projected",
     ),
     # without mountPropagation, which needs a privileged pod
     "VolumeMount": ("mountPath", "name", "readOnly", "subPath"),
@@ -104,7 +111,8 @@ _LONG: Final = frozenset(
 REQUIRED: Final = frozenset(
     {"LocalObjectReference.name", "ConfigMapKeySelector.name", "SecretKeySelector.name",
      "ConfigMapEnvSource.name", "SecretEnvSource.name", "ConfigMapVolumeSource.name",
-     "SecretVolumeSource.secretName", "EphemeralVolumeSource.volumeClaimTemplate",
+     "SecretVolumeSource.secretName", "ConfigMapProjection.name", "SecretProjection.name",
+     "ProjectedVolumeSource.sources", "EphemeralVolumeSource.volumeClaimTemplate",
      "PersistentVolumeClaimSpec.accessModes", "PersistentVolumeClaimSpec.resources",
      "VolumeResourceRequirements.requests"}
 )  # fmt: skip
@@ -118,6 +126,8 @@ _BOUNDS: Final[dict[str, tuple[int, int]]] = {
     "KeyToPath.mode": (0, 0o777),
     "ConfigMapVolumeSource.defaultMode": (0, 0o777),
     "SecretVolumeSource.defaultMode": (0, 0o777),
+    "ProjectedVolumeSource.defaultMode": (0, 0o777),
+    "ServiceAccountTokenProjection.expirationSeconds": (600, _INT32),
 }
 """Of numbers; others are 0 to 2^31 - 1."""
 CHOICES: Final[dict[str, tuple[str, ...]]] = {

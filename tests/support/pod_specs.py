@@ -83,6 +83,17 @@ ACCEPTED: Final[dict[str, Spec]] = {
             {"name": "e", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
             {"name": "f", "csi": {"driver": "d", "volumeAttributes": {"a": "b"}}},
             {"name": "g", "ephemeral": {"volumeClaimTemplate": CLAIM}},
+            {
+                "name": "h",
+                "projected": {
+                    "defaultMode": 0o440,
+                    "sources": [
+                        {"serviceAccountToken": {"audience": "sts", "path": "t"}},
+                        {"configMap": {"name": "c", "items": [{"key": "k", "path": "p"}]}},
+                        {"secret": {"name": "s", "optional": True}},
+                    ],
+                },
+            },
         ],
         volumeMounts=[{"name": "b", "mountPath": "/tmp/cache", "readOnly": True}],
     ),
@@ -141,6 +152,20 @@ REFUSED: Final[dict[str, tuple[Spec, str]]] = {
     "a volume of two sources": (
         volume(emptyDir={}, secret={"secretName": "s"}),
         "spec.pod.volumes[]",
+    ),
+    "a projection of nothing": (
+        volume(projected={"sources": [{}]}),
+        "spec.pod.volumes[].projected.sources[]",
+    ),
+    "a projection of two sources": (
+        volume(projected={"sources": [{"secret": {"name": "s"}, "configMap": {"name": "c"}}]}),
+        "spec.pod.volumes[].projected.sources[]",
+    ),
+    "a token of a minute": (
+        volume(
+            projected={"sources": [{"serviceAccountToken": {"path": "t", "expirationSeconds": 60}}]}
+        ),
+        "spec.pod.volumes[0].projected.sources[0].serviceAccountToken.expirationSeconds",
     ),
     "a folder of the node": (volume(hostPath={"path": "/"}), "spec.pod.volumes[0].hostPath"),
     "a volume of ours": (

@@ -290,6 +290,46 @@ class EphemeralVolumeSource(ManifestModel):
     volume_claim_template: PersistentVolumeClaimTemplate
 
 
+class ConfigMapProjection(ManifestModel):
+    """`ConfigMapProjection` of Kubernetes."""
+
+    items: list[KeyToPath] = Field(default_factory=list, max_length=32)
+    name: Name
+    optional: Flag | None = None
+
+
+class SecretProjection(ManifestModel):
+    """`SecretProjection` of Kubernetes."""
+
+    items: list[KeyToPath] = Field(default_factory=list, max_length=32)
+    name: Name
+    optional: Flag | None = None
+
+
+class ServiceAccountTokenProjection(ManifestModel):
+    """`ServiceAccountTokenProjection` of Kubernetes."""
+
+    audience: Text | None = None
+    expiration_seconds: Whole | None = Field(None, ge=600, le=2147483647)
+    path: Name
+
+
+class VolumeProjection(ManifestModel):
+    """`VolumeProjection` of Kubernetes."""
+
+    config_map: ConfigMapProjection | None = None
+    secret: SecretProjection | None = None
+    service_account_token: ServiceAccountTokenProjection | None = None
+
+
+class ProjectedVolumeSource(ManifestModel):
+    """`ProjectedVolumeSource` of Kubernetes."""
+
+    default_mode: Whole | None = Field(None, ge=0, le=511)
+    default_user: Whole | None = Field(None, ge=0, le=2147483647)
+    sources: list[VolumeProjection] = Field(max_length=32)
+
+
 class Volume(ManifestModel):
     """`Volume` of Kubernetes."""
 
@@ -299,6 +339,7 @@ class Volume(ManifestModel):
     ephemeral: EphemeralVolumeSource | None = None
     name: Name
     persistent_volume_claim: PersistentVolumeClaimVolumeSource | None = None
+    projected: ProjectedVolumeSource | None = None
     secret: SecretVolumeSource | None = None
 
 

@@ -50,7 +50,8 @@ _TAKEN: Final = (
 """Folders that cannot be mounted over: the replica's own, what it runs with, and those around."""
 _MAPS: Final = ("labels", "annotations", "node_selector")
 _VOLUMES: Final = ("volumes", "volume_mounts")
-_SOURCES: Final = ("configMap", "secret", "persistentVolumeClaim", "emptyDir", "csi", "ephemeral")
+_SOURCES: Final = ("configMap", "secret", "persistentVolumeClaim", "emptyDir", "csi", "ephemeral",
+            "projected")  # fmt: skip
 _PLAIN_PARTS: Final = (".", "..")
 
 LabelValue = Annotated[
@@ -69,9 +70,26 @@ _UserId = Annotated[
 ]
 
 
+class VolumeProjection(kubernetes.VolumeProjection):
+    """One of the things that a projected volume puts together."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        one_of_rule(
+            "spec.pod.volumes[].projected.sources[]", ("configMap", "secret", "serviceAccountToken")
+        ),
+    )
+
+
+class ProjectedVolumeSource(kubernetes.ProjectedVolumeSource):
+    """ConfigMaps, Secrets and tokens of the pod's service account in one folder."""
+
+    sources: list[VolumeProjection] = Field(max_length=16)
+
+
 class Volume(kubernetes.Volume):
     """A volume of the pod."""
 
+    projected: ProjectedVolumeSource | None = None
     name: Annotated[
         str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)
     ]
