@@ -22,6 +22,7 @@ REGION: Final = "eu-central-1"
 KEY: Final = "AKIDEXAMPLE"
 SECRET: Final = "an/example+secret"  # noqa: S105 - of a store that lives as long as its test
 ROLE: Final = "arn:aws:iam::123456789012:role/reads-models"
+LOOPBACK: Final = "127.0.0.1"
 _EXPIRES: Final = "2096-01-01T00:00:00Z"
 _DATE: Final = {"last-modified": "Wed, 21 Oct 2026 07:28:00 GMT", "etag": '"x"'}
 
@@ -147,9 +148,7 @@ def _error(code: str) -> bytes:
 
 
 @contextmanager
-def running_store(
-    certificate: Path | None = None, host: str = "127.0.0.1"
-) -> Iterator[ObjectStore]:
+def running_store(certificate: Path | None = None, host: str = LOOPBACK) -> Iterator[ObjectStore]:
     """A store on a free port of `host`; https with a key and certificate, in one file."""
     store = ObjectStore()
 
@@ -185,7 +184,8 @@ def running_store(
         context.load_cert_chain(certificate)
         listener.socket = context.wrap_socket(listener.socket, server_side=True)
     scheme = "http" if certificate is None else "https"
-    store.url = f"{scheme}://{'localhost' if certificate else host}:{listener.server_address[1]}"
+    name = "localhost" if scheme == "https" and host == LOOPBACK else host
+    store.url = f"{scheme}://{name}:{listener.server_address[1]}"
     thread = threading.Thread(target=listener.serve_forever)
     thread.start()
     try:

@@ -157,6 +157,9 @@ def api_server() -> list[str]:
         "--authorization-mode=Node,RBAC",
         # PodSecurity is among those enabled by default.
         "--enable-admission-plugins=NodeRestriction",
+        # A beta of 1.34 that is off by default: with it, tests say what OpenShift makes of a pod.
+        "--feature-gates=MutatingAdmissionPolicy=true",
+        "--runtime-config=admissionregistration.k8s.io/v1beta1=true",
         "--allow-privileged",
         # A developer's apiserver that is stopped is not to linger over open watches.
         "--shutdown-delay-duration=0s",
