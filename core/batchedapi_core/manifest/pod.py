@@ -83,7 +83,7 @@ class VolumeProjection(kubernetes.VolumeProjection):
 class ProjectedVolumeSource(kubernetes.ProjectedVolumeSource):
     """ConfigMaps, Secrets and tokens of the pod's service account in one folder."""
 
-    sources: list[VolumeProjection] = Field(max_length=16)
+    sources: list[VolumeProjection] = Field(max_length=16)  # type: ignore[assignment]  # frozen
 
 
 class Volume(kubernetes.Volume):
