@@ -89,7 +89,7 @@ TAKEN: Final[dict[str, tuple[str, ...]]] = {
     # without user, which is newer than the oldest apiserver
     "ServiceAccountTokenProjection": ("audience", "expirationSeconds", "path"),
     "VolumeProjection": ("configMap", "secret", "serviceAccountToken"),
-    "ProjectedVolumeSource": _ALL,
+    "ProjectedVolumeSource": ("defaultMode", "sources"),
     # none that reaches the node, its network or its images
     "Volume": (
         "name", "configMap", "secret", "persistentVolumeClaim", "emptyDir", "csi", "ephemeral",

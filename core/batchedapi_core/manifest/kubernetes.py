@@ -326,7 +326,6 @@ class ProjectedVolumeSource(ManifestModel):
     """`ProjectedVolumeSource` of Kubernetes."""
 
     default_mode: Whole | None = Field(None, ge=0, le=511)
-    default_user: Whole | None = Field(None, ge=0, le=2147483647)
     sources: list[VolumeProjection] = Field(max_length=32)
 
 
