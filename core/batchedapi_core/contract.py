@@ -142,6 +142,7 @@ SCALING_SERIES: Final = frozenset(
         METRIC_MODEL_PROCESS_MEMORY_BYTES,
         METRIC_WEB_CPU_SECONDS,
         f"{METRIC_BATCH_ROWS}_bucket",
+        f"{METRIC_REQUEST_SECONDS}_bucket",
         f"{METRIC_BATCH_REQUESTS}_sum",
         *(
             f"{name}_{part}"

@@ -2,10 +2,11 @@
 
 Whoever decides puts in what is to be sent and goes on. Of one kind about one API the newest is
 sent and no other, never two at once. What failed is tried again with back-off, unless it was
-withdrawn; something newer takes its place, and its rest. Statuses share a pace: a token bucket for
-each API and writer (one token in 10 s, a few saved up, so that a rollout's few states are seen at
-once), and of all no more than ten in any second. Replicas, events and statuses have places of their
-own among what is under way: replicas wait for no event and no status.
+withdrawn; something newer takes its place, and its rest. Statuses share a pace: of all no more than
+ten in any second, changed conditions first, and for the others a token bucket for each API and
+writer (one token in 10 s, a few saved up, so that a rollout's few states are seen at once).
+Replicas, events and statuses have places of their own among what is under way: replicas wait for no
+event and no status.
 """
 
 import asyncio
@@ -48,6 +49,16 @@ METRICS_EVENT: Final = "event of metrics"
 SCALE_EVENT: Final = "event of replicas"
 ADVICE_EVENTS: Final = "events of advice"
 """Events of one kind take the place of earlier ones that still wait, and of no others."""
+
+
+class News(enum.IntEnum):
+    """What a status says that the one before did not; whose turn it is goes in this order."""
+
+    CONDITION = 0
+    """That something broke or was mended: it waits for nothing but the pace of all."""
+    STATE = 1
+    FIGURES = 2
+    """It gives way to states of other APIs for a while."""
 
 
 class _Lane(enum.IntEnum):
@@ -127,7 +138,8 @@ class _Box:
     send: Send | None = None
     """None: nothing."""
     due: float = 0.0
-    """Who is due first goes first."""
+    """Who is due first goes first, among those with conditions, then among all others."""
+    news: News = News.STATE
     sending: bool = False
     again: Send | None = None
     """What is being sent, if it is to be sent again should it fail."""
@@ -159,22 +171,23 @@ class Outbox:
         """When the apiserver answered again."""
         self._changed = asyncio.Event()
 
-    def put(self, key: ObjectKey, kind: str, send: Send, *, figures: bool = False) -> None:
+    def put(self, key: ObjectKey, kind: str, send: Send, news: News = News.STATE) -> None:
         """Have `send` called soon, in place of what waits there.
 
         Args:
             key: The API that it is about.
             kind: One of this module's.
             send: What to do.
-            figures: No state has changed: it gives way to those of other APIs for a while.
+            news: Of a status; what it takes the place of is in it, too, and waits no longer for it.
         """
         now, address = self._monotonic(), (key, kind)
         box = self._boxes.get(address)
         if box is None:
             box = self._boxes[address] = _Box(_Bucket(SAVED_STATUS_WRITES, now))
         box.forgotten = False
-        due = now + (FIGURES_GIVE_WAY if figures else 0.0)
+        due = now + (FIGURES_GIVE_WAY if news is News.FIGURES else 0.0)
         box.due = due if box.send is None else min(box.due, due)
+        box.news = news if box.send is None else min(box.news, news)
         box.send, box.again = send, None
         self._waiting[address] = box
         self._changed.set()
@@ -231,16 +244,16 @@ class Outbox:
     def take(self, now: float) -> Address | None:
         """Whose turn it is, which is to be delivered then; None: nobody's yet."""
         ready = [
-            (_LANES[address[1]], box.due, address)
+            (_LANES[address[1]], box.news is not News.CONDITION, box.due, address)
             for address, box in self._waiting.items()
             if self._seconds_until(address, box, now) <= 0.0
         ]
         if not ready:
             return None
-        lane, _, address = min(ready)
+        lane, _, _, address = min(ready)
         box = self._boxes[address]
         if lane is _Lane.STATUSES:
-            box.bucket.tokens -= 1.0
+            box.bucket.tokens = max(0.0, box.bucket.tokens - 1.0)
         box.sending = True
         self._under_way[lane] += 1
         return address
@@ -295,5 +308,8 @@ class Outbox:
             return LONGEST_SLEEP  # its end is told
         wait = box.rests_until - now
         if lane is _Lane.STATUSES:
-            wait = max(wait, self._all.missing(now, self._under_way[lane]), box.bucket.missing(now))
+            saved = box.bucket.missing(now)
+            wait = max(wait, self._all.missing(now, self._under_way[lane]))
+            if box.news is not News.CONDITION:
+                wait = max(wait, saved)
         return wait if wait > _NEXT_TO_NOTHING else 0.0

@@ -51,6 +51,8 @@ class BottleneckEvidence:
     web_cpu: float | None = None  # of one core, by the busiest web process of any pod; 0..1
     web_processes: int = 1  # of a pod
     replica_concurrency: int | None = None  # requests that a pod lets in
+    answered: float = 0.0  # requests whose time was measured
+    latencies: tuple[float, ...] = ()  # of those, up to each of contract.LATENCY_BUCKETS
 
     @property
     def arrival(self) -> float:

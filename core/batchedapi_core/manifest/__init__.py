@@ -33,6 +33,7 @@ from batchedapi_core.manifest.predictor import (
     Source,
     WarmUp,
 )
+from batchedapi_core.manifest.reasons import REASONS
 from batchedapi_core.manifest.rules import Rule
 from batchedapi_core.manifest.scaling_policy import (
     InEffect,
@@ -54,6 +55,7 @@ __all__ = [
     "AUTO",
     "CPU_COUNT",
     "PLATFORM",
+    "REASONS",
     "SPREAD",
     "Autoscaling",
     "BatchedAPI",

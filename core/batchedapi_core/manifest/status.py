@@ -24,7 +24,7 @@ class Phase(enum.StrEnum):
 
 
 class ConditionType(enum.StrEnum):
-    """The conditions a BatchedAPI has."""
+    """The conditions a BatchedAPI has; the last two are there while they are True alone."""
 
     READY = "Ready"
     PROGRESSING = "Progressing"
@@ -34,7 +34,11 @@ class ConditionType(enum.StrEnum):
     METRICS_AVAILABLE = "MetricsAvailable"
     AUTOSCALING_ACTIVE = "AutoscalingActive"
     SCALING_LIMITED = "ScalingLimited"
+    SLO_MET = "SLOMet"
+    BATCHING_EFFECTIVE = "BatchingEffective"
     SPEC_ADVICE = "SpecAdvice"
+    RECONCILING = "Reconciling"
+    STALLED = "Stalled"
 
 
 class Condition(ManifestModel):

@@ -13,7 +13,7 @@ from batchedapi_core.scaling.observe import LoadWindow
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
 from batchedapi_operator.events import Note
-from batchedapi_operator.reconcile.conditions import Condition
+from batchedapi_operator.reconcile.conditions import Condition, told
 
 
 def advice_unseen(api: BatchedAPI, processes: int) -> tuple[Advice, ...]:
@@ -70,8 +70,8 @@ def spec_advice(advice: Sequence[Advice]) -> Condition:
     """The condition: True when there is something to say; the reason is the most urgent."""
     kind = ConditionType.SPEC_ADVICE
     if not advice:
-        return Condition(kind, "False", "NothingToSay")
-    return Condition(kind, "True", advice[0].reason.value, "; ".join(one.text for one in advice))
+        return told(kind, "False", "NothingToSay")
+    return told(kind, "True", advice[0].reason.value, "; ".join(one.text for one in advice))
 
 
 def notes_of_advice(advice: Sequence[Advice], standing: frozenset[AdviceReason]) -> list[Note]:

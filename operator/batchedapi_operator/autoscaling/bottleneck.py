@@ -45,7 +45,8 @@ class Counts:
     """
 
     figures: Sequence[float]
-    """Those of Sums, batches by release reason, rows by rejection reason, CPU by web process."""
+    """Those of Sums, batches by release reason, rows by rejection reason, CPU by web process, and
+    requests by the time they took."""
 
     @classmethod
     def of(cls, change: PodChange) -> "Counts":
@@ -79,13 +80,19 @@ class Counts:
     @property
     def web_cpu(self) -> tuple[float, ...]:
         """Seconds, of each web process."""
-        return tuple(self.figures[_WEB_CPU:])
+        return tuple(self.figures[_WEB_CPU:_LATENCIES])
+
+    @property
+    def latencies(self) -> tuple[float, ...]:
+        """Requests within each of contract.LATENCY_BUCKETS."""
+        return tuple(self.figures[_LATENCIES:])
 
 
 _PLAIN: Final = len(Sums._fields)
 _REJECTED: Final = _PLAIN + len(contract.RELEASE_REASONS)
 _WEB_CPU: Final = _REJECTED + len(contract.REJECTION_REASONS)
-_ZEROS: Final = (0.0,) * (_WEB_CPU + contract.MAX_WEB_PROCESSES)
+_LATENCIES: Final = _WEB_CPU + contract.MAX_WEB_PROCESSES
+_ZEROS: Final = (0.0,) * (_LATENCIES + len(contract.LATENCY_BUCKETS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,4 +230,6 @@ def evidence_of(
         web_cpu=min(1.0, web_cpu) if web_cpu > 0.0 else None,
         web_processes=api.spec.predictor.web_processes,
         replica_concurrency=api.spec.overload.max_replica_concurrency,
+        answered=sums.answered,
+        latencies=total.latencies,
     )

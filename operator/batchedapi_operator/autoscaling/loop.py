@@ -9,7 +9,12 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
-from batchedapi_core.bottleneck import SHORTEST_WINDOW, Verdict, diagnose
+from batchedapi_core.bottleneck import (
+    SHORTEST_WINDOW,
+    batches_fill,
+    diagnose,
+    target_met,
+)
 from batchedapi_core.manifest import BatchedAPI, ScalingMode
 from batchedapi_core.placement import Advice, AdviceReason
 from batchedapi_core.scaling.decide import decide
@@ -33,7 +38,13 @@ from batchedapi_operator.autoscaling.in_effect import (
     unready_of,
 )
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
-from batchedapi_operator.autoscaling.report import is_old, news, states_differ
+from batchedapi_operator.autoscaling.report import (
+    BROKEN_OR_MENDED,
+    conditions_differ,
+    is_old,
+    news,
+    states_differ,
+)
 from batchedapi_operator.autoscaling.ring import DecisionRing
 from batchedapi_operator.autoscaling.scrape import Outcome, Scrapes
 from batchedapi_operator.autoscaling.watched import SECONDS_BEFORE_HOLD, Manifests, Watched
@@ -47,6 +58,7 @@ from batchedapi_operator.outbox import (
     METRICS_EVENT,
     REPLICAS,
     SCALE_EVENT,
+    News,
     Outbox,
 )
 from batchedapi_operator.reconcile.views import DeploymentView, PodView
@@ -54,8 +66,10 @@ from batchedapi_operator.store import ApiView, Store
 
 log = logging.getLogger(__name__)
 
+SECONDS_PER_REPORT: Final = 4.0
+"""Between two reports on one API that scaled nothing: a changed condition is found that soon."""
 SECONDS_PER_WRITE: Final = 10.0
-"""Between two reports on one API that scaled nothing."""
+"""Between two writes on one API in which no condition changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +247,7 @@ class Autoscaler:
         note = watched.note_of_hold(decision, decided.sentence, now)
         if note is not None:
             self._outbox.put(key, METRICS_EVENT, self._writes.events(key, watched.uid, (note,)))
-        due = now - watched.reported >= SECONDS_PER_WRITE
+        due = now - watched.reported >= SECONDS_PER_REPORT
         held = watched.held_since
         unsure = held is not None and now - held < SECONDS_BEFORE_HOLD
         if watched.scale_untold or (due and not unsure):
@@ -261,13 +275,16 @@ class Autoscaler:
             decided.load,
             standing=watched.advised,
         )
+        self._judge(subject, decided, pods)
         look = report.Look(
             decided,
             watched.state.to_saved(),
             effective_of(api, pages),
             advice,
-            self._verdict(subject, decided, pods),
+            watched.verdict,
             release_percent(pods),
+            watched.target,
+            watched.filling,
         )
         newest, wall, scaled = self._store.api(key), self._wall(), watched.last_scale
         before = {} if newest is None else newest.status
@@ -286,11 +303,18 @@ class Autoscaler:
 
         told = advised == watched.advised and not states_differ(before, after)
         old = decided.has_load() and is_old(before, watched.uid, wall)
-        if watched.scale_untold or not told or old or news(before, after):
-            figures = told and not watched.scale_untold
-            self._outbox.put(key, AUTOSCALER_STATUS, tell, figures=figures)
-        else:
+        if not (watched.scale_untold or not told or old or news(before, after)):
             self._outbox.withdraw(key, AUTOSCALER_STATUS)
+            return
+        now = self._monotonic()
+        changed = conditions_differ(before, after)
+        if not (watched.scale_untold or changed or now - watched.written >= SECONDS_PER_WRITE):
+            return  # soon enough, and what waits to be sent is hardly older
+        watched.written = now
+        kind = News.FIGURES if told and not watched.scale_untold else News.STATE
+        if conditions_differ(before, after, BROKEN_OR_MENDED):
+            kind = News.CONDITION
+        self._outbox.put(key, AUTOSCALER_STATUS, tell, kind)
 
     def _tell_advice(
         self,
@@ -304,15 +328,18 @@ class Autoscaler:
         if notes and self._store.api(key) is not None:
             self._outbox.put(key, ADVICE_EVENTS, self._writes.events(key, uid, notes))
 
-    def _verdict(
-        self, subject: _Subject, decided: report.Decided, pods: tuple[Rise, ...]
-    ) -> Verdict | None:
+    def _judge(self, subject: _Subject, decided: report.Decided, pods: tuple[Rise, ...]) -> None:
+        """What limits the API, whether its target is met, whether batches fill."""
         watched, seconds = subject.watched, subject.watched.tally.seconds
         if watched.verdict is None and seconds < SHORTEST_WINDOW:
-            return None  # the status keeps the one it has
-        evidence = evidence_of(subject.api, decided.policy, decided.load, pods, seconds)
-        watched.verdict = diagnose(evidence, watched.verdict, self._monotonic())
-        return watched.verdict
+            return  # the status keeps what it says
+        evidence, now = (
+            evidence_of(subject.api, decided.policy, decided.load, pods, seconds),
+            self._monotonic(),
+        )
+        watched.verdict = diagnose(evidence, watched.verdict, now)
+        watched.target = target_met(evidence, watched.target, now)
+        watched.filling = batches_fill(evidence, watched.verdict, watched.filling, now)
 
     def _stand_aside(self, key: ObjectKey, view: ApiView, api: BatchedAPI) -> None:
         before, uid, generation = view.status, view.uid, view.generation
@@ -332,7 +359,7 @@ class Autoscaler:
 
         if news(before, after):
             self._outbox.withdraw(key, REPLICAS)
-            self._outbox.put(key, AUTOSCALER_STATUS, tell)
+            self._outbox.put(key, AUTOSCALER_STATUS, tell, News.CONDITION)
             return
         self._outbox.withdraw(key, AUTOSCALER_STATUS)
         if watched is not None:  # only now: a write that failed is tried with what was seen

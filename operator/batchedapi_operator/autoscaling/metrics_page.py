@@ -25,8 +25,8 @@ from batchedapi_operator.errors import MetricsUnavailableError
 MAX_BYTES: Final = 2**19
 """A whole page of 32 methods, from a replica that knows no narrower one, has 330 KiB."""
 MAX_LINES: Final = 8192
-MAX_SERIES: Final = 2500
-"""Of the metrics that are read; a replica with one method has 60, with 32 about 2000."""
+MAX_SERIES: Final = 3000
+"""Of the metrics that are read; a replica with one method has 75, with 32 about 2500."""
 MAX_LINE: Final = 1000
 MAX_NUMBER: Final = 64
 """Characters: making a number of very many digits takes long."""
@@ -210,11 +210,14 @@ class Counted:
     """Requests."""
     web_cpu: tuple[float, ...] = (0.0,) * contract.MAX_WEB_PROCESSES
     """CPU seconds of each web process by its number; all zero where they are not exported."""
+    latencies: tuple[float, ...] = (0.0,) * len(contract.LATENCY_BUCKETS)
+    """Requests answered within each of contract.LATENCY_BUCKETS; all zero where not exported."""
 
     def row(self) -> "array[float]":
         """All of them in one row, as `PodSample.further`."""
         plain = (self.queue_wait, self.waited, self.request_seconds, self.answered)
-        return array("d", (*plain, *self.released, *self.rejected, *self.web_cpu))
+        explaining = (*self.released, *self.rejected, *self.web_cpu, *self.latencies)
+        return array("d", (*plain, *explaining))
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,10 +318,13 @@ class _Figures:
             request_seconds=self.total_or_zero(f"{request}_sum"),
             answered=self.total_or_zero(f"{request}_count"),
             web_cpu=self.by_label(contract.METRIC_WEB_CPU_SECONDS, "process", _WEB_PROCESSES),
+            latencies=self.by_label(f"{request}_bucket", "le", _LATENCIES),
         )
 
 
 _WEB_PROCESSES: Final = tuple(map(str, range(contract.MAX_WEB_PROCESSES)))
+_LATENCIES: Final = tuple(map(str, contract.LATENCY_BUCKETS))
+"""As the page words them."""
 _FULL: Final = contract.RELEASE_REASONS.index("full")
 
 

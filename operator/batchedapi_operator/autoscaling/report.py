@@ -2,12 +2,12 @@
 
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, assert_never
+from typing import Any, Final, Literal, assert_never
 
-from batchedapi_core.bottleneck import Verdict
+from batchedapi_core.bottleneck import Filling, Kind, Level, Told, Verdict
 from batchedapi_core.manifest import (
     BatchedAPI,
     ConditionType,
@@ -23,7 +23,7 @@ from batchedapi_operator.autoscaling.advice import spec_advice
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
 from batchedapi_operator.autoscaling.ring import decision_json
 from batchedapi_operator.cluster import JsonObject
-from batchedapi_operator.reconcile.conditions import Condition, dated
+from batchedapi_operator.reconcile.conditions import Condition, dated, states, told
 
 # Whether a report says something that the status does not: what a write is worth. Pure.
 
@@ -36,8 +36,12 @@ OUR_CONDITIONS: Final = (
     ConditionType.METRICS_AVAILABLE,
     ConditionType.AUTOSCALING_ACTIVE,
     ConditionType.SCALING_LIMITED,
+    ConditionType.SLO_MET,
+    ConditionType.BATCHING_EFFECTIVE,
     ConditionType.SPEC_ADVICE,
 )
+BROKEN_OR_MENDED: Final = frozenset(OUR_CONDITIONS) - {ConditionType.SCALING_LIMITED}
+"""Those of which a change is told at once. What limits a busy API changes with every look."""
 
 
 def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
@@ -56,7 +60,16 @@ def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
 
 def states_differ(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     """Whether replicas, reason or a condition changed: others' figures give way to that."""
-    return _states(before) != _states(after)
+    return _decided(before) != _decided(after) or conditions_differ(before, after)
+
+
+def conditions_differ(
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    kinds: Collection[ConditionType] = OUR_CONDITIONS,
+) -> bool:
+    """Whether the status or the reason of one of them changed."""
+    return states(before, kinds) != states(after, kinds)
 
 
 def is_old(before: Mapping[str, Any], uid: str, now: datetime) -> bool:
@@ -78,15 +91,9 @@ def _has_learned(status: Mapping[str, Any]) -> bool:
     return bool((status.get("autoscaling") or {}).get("learned"))
 
 
-def _states(status: Mapping[str, Any]) -> tuple[object, ...]:
+def _decided(status: Mapping[str, Any]) -> tuple[object, ...]:
     last = (status.get("autoscaling") or {}).get("lastDecision") or {}
-    kinds = {kind.value for kind in OUR_CONDITIONS}
-    found: Sequence[JsonObject] = status.get("conditions") or ()
-    return (
-        last.get("desired"),
-        last.get("reason"),
-        {one["type"]: (one["status"], one["reason"]) for one in found if one["type"] in kinds},
-    )
+    return last.get("desired"), last.get("reason")
 
 
 def _figures_differ(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
@@ -152,6 +159,10 @@ class Look:
     """None: too little was seen since the operator started; what the status says stands."""
     released: Mapping[str, int] = field(default_factory=dict)
     """Batches by the reason of their release, in percent."""
+    target: Told | None = None
+    """Whether the latency target is met; None: there is none, or nothing is known."""
+    filling: Told | None = None
+    """Whether batches fill; None: nothing is known."""
 
 
 def build_report(
@@ -173,6 +184,8 @@ def build_report(
         _metrics_available(decided),
         _active(decided),
         _limited(decided.decision),
+        *_target_met(look, before),
+        *_batching_effective(look, before),
         spec_advice(look.advice),
     )
     effective = look.effective or before.get("effective")
@@ -215,7 +228,7 @@ def inactive_report(
     """
     mode = api.spec.autoscaling.mode.value
     why = ("Paused", PAUSED) if api.spec.paused else (mode, "spec.replicas decides")
-    idle = Condition(ConditionType.AUTOSCALING_ACTIVE, "False", *why)
+    idle = told(ConditionType.AUTOSCALING_ACTIVE, "False", *why)
     found = (idle, spec_advice(advice))
     known = {**(before.get("autoscaling") or {}), **seen}
     lasting = {name: known[name] for name in _LASTING if known.get(name)}
@@ -262,28 +275,26 @@ def _batching(look: Look, before: Mapping[str, Any]) -> JsonObject:
 
 def _metrics_available(decided: Decided) -> Condition:
     kind, answered = ConditionType.METRICS_AVAILABLE, len(decided.pages)
-    told = f"{answered} of {decided.ready} ready pods answered"
+    share = f"{answered} of {decided.ready} ready pods answered"
     if answered == 0:
-        return Condition(kind, "False", "None", told)
-    if answered < decided.ready:
-        return Condition(kind, "True", "Partial", told)
-    return Condition(kind, "True", "AllPods", told)
+        return told(kind, "False", "None", share)
+    return told(kind, "True", "Partial" if answered < decided.ready else "AllPods", share)
 
 
 def _active(decided: Decided) -> Condition:
     kind, decision = ConditionType.AUTOSCALING_ACTIVE, decided.decision
     if decided.policy.paused:
-        return Condition(kind, "False", "Paused", f"{PAUSED}; {decided.sentence()}")
+        return told(kind, "False", "Paused", f"{PAUSED}; {decided.sentence()}")
     if not decision.is_hold:
-        return Condition(kind, "True", "Active")
+        return told(kind, "True", "Active")
     why = "ModelUnknown" if decision.reason is Reason.MODEL_UNKNOWN else "MetricsMissing"
-    return Condition(kind, "False", why, decided.sentence())
+    return told(kind, "False", why, decided.sentence())
 
 
 def _limited(decision: ScalingDecision) -> Condition:
     kind = ConditionType.SCALING_LIMITED
     if not decision.clamps:
-        return Condition(kind, "False", "NotLimited")
+        return told(kind, "False", "NotLimited")
     clamp = decision.clamps[-1]
     match clamp.name:
         case ClampName.MAX_REPLICAS:
@@ -306,7 +317,44 @@ def _limited(decision: ScalingDecision) -> Condition:
             | ClampName.NO_METRICS
             | ClampName.MODEL_UNKNOWN
         ):
-            return Condition(kind, "False", "NotLimited", clamp.detail)
+            return told(kind, "False", "NotLimited", clamp.detail)
         case _:
             assert_never(clamp.name)
-    return Condition(kind, "True", reason, clamp.detail)
+    return told(kind, "True", reason, clamp.detail)
+
+
+def _target_met(look: Look, before: Mapping[str, Any]) -> Iterable[Condition]:
+    """None without a target. The remedy is the verdict's where that has found one."""
+    kind = ConditionType.SLO_MET
+    if look.decided.policy.latency_target is None:
+        return ()
+    if look.target is None:
+        return _as_told(kind, before)
+    met = look.target.word is Level.MET
+    text, verdict = look.target.text, look.verdict
+    if not met and verdict is not None and verdict.kind not in {Kind.IDLE, Kind.UNKNOWN}:
+        text += f"; {verdict.advice}"
+    return (told(kind, "True" if met else "False", look.target.word.value, text),)
+
+
+def _batching_effective(look: Look, before: Mapping[str, Any]) -> Iterable[Condition]:
+    kind = ConditionType.BATCHING_EFFECTIVE
+    if look.filling is None:
+        return _as_told(kind, before)
+    match look.filling.word:
+        case Filling.IDLE:
+            status: Literal["True", "False", "Unknown"] = "Unknown"
+        case Filling.FILLING | Filling.SATURATED:
+            status = "True"
+        case _:
+            status = "False"
+    return (told(kind, status, look.filling.word.value, look.filling.text),)
+
+
+def _as_told(kind: ConditionType, before: Mapping[str, Any]) -> Iterable[Condition]:
+    """What an earlier operator said stands until enough was seen to say it anew."""
+    return tuple(
+        Condition(kind, one["status"], one["reason"], one.get("message", ""))
+        for one in before.get("conditions") or ()
+        if one["type"] == kind
+    )

@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 
 from pydantic import BaseModel
 
-from batchedapi_core.bottleneck import Verdict
+from batchedapi_core.bottleneck import Told, Verdict
 from batchedapi_core.manifest import BatchedAPI, BatchedAPISpec, ConditionType
 from batchedapi_core.placement import AdviceReason
 from batchedapi_core.scaling.decision import ClampName, Reason, ScalingDecision
@@ -22,7 +22,7 @@ from batchedapi_operator.events import Note
 from batchedapi_operator.reconcile.plan import parsed
 from batchedapi_operator.store import ApiView
 
-SECONDS_BEFORE_HOLD: Final = 10.0
+SECONDS_BEFORE_HOLD: Final = 6.0
 """Without knowledge before anybody is told: the first look after a start has nothing to compare
 with, and one missed scrape is no news."""
 SECONDS_PER_HOLD_EVENT: Final = 300.0
@@ -37,7 +37,11 @@ class Watched:
     state: ScalingState
     tally: Tally = field(default_factory=Tally)
     verdict: Verdict | None = None
+    target: Told | None = None
+    filling: Told | None = None
     reported: float = float("-inf")
+    written: float = float("-inf")
+    """When a report was last put into the outbox, monotonic seconds."""
     held_since: float | None = None
     """Monotonic seconds since when every look ended in a hold; None: the last did not."""
     advised: frozenset[AdviceReason] = frozenset()

@@ -2,11 +2,11 @@
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from batchedapi_core.manifest import ConditionType
+from batchedapi_core.manifest import REASONS, ConditionType
 from batchedapi_operator.cluster import JsonObject
 from batchedapi_operator.errors import InvalidSpecError
 from batchedapi_operator.reconcile.views import DeploymentView, PodView
@@ -43,10 +43,9 @@ _RESOURCES: Final = (
     (r"\bpods=", "spec.autoscaling.maxReplicas"),
 )
 """What quotas and limits of a namespace speak of."""
-_START_REASONS: Final = (
-    "DownloadFailed", "DigestMismatch", "ImportFailed", "InitFailed", "ShapeProbeFailed",
-    "WarmUpFailed", "OutOfMemory", "StartupTimeout",
-)  # fmt: skip
+_START_REASONS: Final = REASONS[ConditionType.MODEL_LOADED].keys() - {
+    "Loaded", "ModelLoading", "ImagePullFailed",
+}  # fmt: skip
 """What a replica may write into its termination message."""
 
 
@@ -58,6 +57,15 @@ class Condition:
     status: Literal["True", "False", "Unknown"]
     reason: str
     message: str = ""
+
+
+def told(
+    kind: ConditionType, status: Literal["True", "False", "Unknown"], reason: str, what: str = ""
+) -> Condition:
+    """One with a reason of `REASONS`: `what` was seen, then the remedy, which is never cut off."""
+    remedy = REASONS[kind][reason].remedy
+    room = MESSAGE_LENGTH - len(remedy) - 2
+    return Condition(kind, status, reason, "; ".join(filter(None, (what[:room], remedy))))
 
 
 def dated(
@@ -82,16 +90,27 @@ def dated(
     return answer
 
 
+def states(
+    status: Mapping[str, Any], kinds: Collection[ConditionType]
+) -> dict[str, tuple[str, str]]:
+    """Status and reason of those conditions: what it means that one has changed."""
+    return {
+        one["type"]: (one["status"], one["reason"])
+        for one in status.get("conditions") or ()
+        if one["type"] in kinds
+    }
+
+
 def spec_valid(problem: InvalidSpecError | None, deployment: DeploymentView | None) -> Condition:
     """Whether what the user wrote can become pods."""
+    kind = ConditionType.SPEC_VALID
     if problem is not None:
-        return Condition(ConditionType.SPEC_VALID, "False", problem.reason, problem.message)
+        return told(kind, "False", problem.reason, problem.message)
     failure = deployment.conditions.get("ReplicaFailure") if deployment is not None else None
     if failure is not None and failure.status == "True":
-        reason = refusal_reason(failure.message)
         message = in_our_words(failure.message)
-        return Condition(ConditionType.SPEC_VALID, "False", reason, message)
-    return Condition(ConditionType.SPEC_VALID, "True", "Accepted")
+        return told(kind, "False", refusal_reason(failure.message), message)
+    return told(kind, "True", "Accepted")
 
 
 def in_our_words(message: str) -> str:
@@ -106,7 +125,7 @@ def in_our_words(message: str) -> str:
 
 def refusal_reason(message: str) -> str:
     """Which reason of SpecValid an apiserver's refusal of a child or a pod is."""
-    if "exceeded quota" in message:
+    if "exceeded quota" in message or "failed quota" in message:
         return "QuotaExceeded"
     if "violates PodSecurity" in message:
         return "PodSecurityDenied"
@@ -117,48 +136,72 @@ def first_to_tell(found: Iterable[Condition]) -> str:
     """What a user should read first: what is broken, before how many replicas answer."""
     by_type = {one.type: one for one in found}
     progress = by_type[ConditionType.PROGRESSING]
-    told = [by_type[kind] for kind in _BREAKING if by_type[kind].status == "False"]
+    broken = [by_type[kind] for kind in _BREAKING if by_type[kind].status == "False"]
     if progress.reason in _HINDRANCES:
-        told.insert(0, progress)
+        broken.insert(0, progress)
     elif progress.reason == STUCK:
-        told.append(progress)
-    return (told or [by_type[ConditionType.READY]])[0].message
+        broken.append(progress)
+    return (broken or [by_type[ConditionType.READY]])[0].message
 
 
-def ready(deployment: DeploymentView | None, causes: Iterable[Condition] = ()) -> Condition:
-    """Whether anybody answers; where nobody does, the first of `causes` that is False says why."""
+def ready(
+    deployment: DeploymentView | None,
+    pods: Sequence[PodView] = (),
+    causes: Iterable[Condition] = (),
+    *,
+    current: bool = True,
+) -> Condition:
+    """Whether anybody answers as the manifest says.
+
+    Args:
+        deployment: None: there is none yet.
+        pods: Of the API.
+        causes: The first that is False says why nobody does.
+        current: A replica of what the manifest says answers. Without one it is not ready, however
+            many of an earlier revision go on answering: who waits for it waits for the new one.
+    """
     kind = ConditionType.READY
     cause = next((one for one in causes if one.status == "False"), None)
-    if cause is not None and (deployment is None or deployment.ready == 0):
-        return Condition(kind, "False", cause.reason, cause.message)
+    answering = 0 if deployment is None else deployment.ready
+    if cause is not None and (answering == 0 or not current):
+        earlier = f"{_earlier(answering)}; " if answering else ""
+        return Condition(kind, "False", cause.reason, earlier + cause.message)
     if deployment is None or deployment.replicas == 0:
-        return Condition(kind, "False", "NoReplicas", "no replicas are asked for")
-    answering = f"{deployment.ready} of {deployment.replicas} replicas ready"
-    if deployment.ready == 0:
-        return Condition(kind, "False", "ModelLoading", answering)
-    if deployment.ready < deployment.replicas:
-        return Condition(kind, "True", "MinimumReady", answering)
-    return Condition(kind, "True", "AllReplicasReady", answering)
+        ending = sum(pod.ending for pod in pods)
+        if ending:
+            return told(kind, "False", "Draining", f"{ending} replicas end, and no other is there")
+        return told(kind, "False", "NoReplicas", "no replicas are asked for")
+    share = f"{answering} of {deployment.replicas} replicas ready"
+    if answering == 0 or not current:
+        if answering:
+            return told(kind, "Unknown", "ModelLoading", _earlier(answering))
+        return told(kind, "False", "ModelLoading", share)
+    reason = "MinimumReady" if answering < deployment.replicas else "AllReplicasReady"
+    return told(kind, "True", reason, share)
+
+
+def _earlier(answering: int) -> str:
+    return f"no replica of this manifest answers, {answering} of an earlier one do"
 
 
 def progressing(deployment: DeploymentView | None) -> Condition:
     """Whether pods of another revision are on their way."""
     kind = ConditionType.PROGRESSING
     if deployment is None:
-        return Condition(kind, "True", "NewRevision", "the Deployment is yet to be created")
+        return told(kind, "True", "NewRevision", "the Deployment is yet to be created")
     verdict = deployment.conditions.get("Progressing")
     if verdict is not None and verdict.reason == STUCK:
-        return Condition(kind, "False", STUCK, verdict.message)
+        return told(kind, "False", STUCK, verdict.message)
     if not rolled_out(deployment):
         updated = f"{deployment.updated} of {deployment.replicas} replicas updated"
-        return Condition(kind, "True", "NewRevision", updated)
-    return Condition(kind, "False", "RolloutComplete")
+        return told(kind, "True", "NewRevision", updated)
+    return told(kind, "False", "RolloutComplete")
 
 
 def not_permitted(message: str) -> Condition:
     """That the operator lacks a right; `message` is RBAC's own, with the verb and the resource."""
-    text = f"the operator lacks a right: {message}; grant it (its chart does): it is tried again"
-    return Condition(ConditionType.PROGRESSING, "False", NOT_PERMITTED, text)
+    what = f"the operator lacks a right: {message}"
+    return told(ConditionType.PROGRESSING, "False", NOT_PERMITTED, what)
 
 
 def rolled_out(deployment: DeploymentView) -> bool:
@@ -176,15 +219,14 @@ def model_loaded(pods: Sequence[PodView], revision: str) -> Condition:
     current = [pod for pod in pods if pod.revision == revision and not pod.gone]
     failures = [failure for pod in current if (failure := load_failure(pod)) is not None]
     if failures:
-        reason, message = failures[0]
-        return Condition(kind, "False", reason, message)
+        return told(kind, "False", *failures[0])
     if any(pod.ready for pod in current):
-        return Condition(kind, "True", "Loaded")
-    return Condition(kind, "Unknown", "ModelLoading", "no replica has loaded it yet")
+        return told(kind, "True", "Loaded")
+    return told(kind, "Unknown", "ModelLoading", "no replica has loaded it yet")
 
 
 def load_failure(pod: PodView) -> tuple[str, str] | None:
-    """(reason, message) of a pod that cannot start; None for one that runs or is starting."""
+    """(reason, what was seen) of a pod that cannot start; None for one that runs or is starting."""
     if pod.ready:
         return None
     if pod.waiting_reason in _IMAGE_REASONS:
@@ -196,8 +238,7 @@ def load_failure(pod: PodView) -> tuple[str, str] | None:
     }:
         return "CrashLooping", f"pod {pod.name}: {pod.waiting_reason}: {pod.waiting_message}"
     if pod.exit_reason == "OOMKilled":
-        remedy = "raise it, or lower processesPerReplica or maxBatchSize"
-        return "OutOfMemory", f"pod {pod.name}: used more than spec.compute.mem; {remedy}"
+        return "OutOfMemory", f"pod {pod.name}: used more than spec.compute.mem"
     if pod.exit_code == 0:
         return None
     try:
@@ -211,10 +252,29 @@ def load_failure(pod: PodView) -> tuple[str, str] | None:
 def scheduled(pods: Sequence[PodView]) -> Condition:
     """Whether every replica has a node."""
     kind = ConditionType.SCHEDULED
-    if not pods:
-        return Condition(kind, "Unknown", "NoReplicas", "there are no pods")
-    waiting = [pod for pod in pods if pod.unschedulable]
+    waiting = [pod for pod in pods if pod.unschedulable and not pod.gone]
     if waiting:
-        told = f"{len(waiting)} of {len(pods)} pods: {waiting[0].unschedulable}"
-        return Condition(kind, "False", "Unschedulable", told)
-    return Condition(kind, "True", "Scheduled")
+        share = f"{len(waiting)} of {len(pods)} pods: {waiting[0].unschedulable}"
+        return told(kind, "False", "Unschedulable", share)
+    if not pods:
+        return told(kind, "Unknown", "NoReplicas", "there are no pods")
+    return told(kind, "True", "Scheduled")
+
+
+def for_tools(found: Sequence[Condition]) -> Condition | None:
+    """Stalled or Reconciling, which kstatus knows, and with it Flux, Argo CD and Helm.
+
+    They wait while something moves by itself, and give up on what stays until somebody changes
+    something. A model that fails in some replicas while others answer is neither.
+    """
+    by_type = {one.type: one for one in found}
+    answers = by_type[ConditionType.READY].status == "True"
+    for kind in (ConditionType.SPEC_VALID, ConditionType.PROGRESSING, ConditionType.MODEL_LOADED):
+        one = by_type[kind]
+        excused = kind is ConditionType.MODEL_LOADED and answers
+        if one.status == "False" and REASONS[kind][one.reason].lasting and not excused:
+            return Condition(ConditionType.STALLED, "True", one.reason, one.message)
+    progress = by_type[ConditionType.PROGRESSING]
+    if progress.status == "True":
+        return Condition(ConditionType.RECONCILING, "True", progress.reason, progress.message)
+    return None

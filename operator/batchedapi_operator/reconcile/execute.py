@@ -37,15 +37,22 @@ class Executor:
         self._wall = wall
         self._applied: dict[tuple[Resource, ObjectKey], tuple[str, str]] = {}
 
-    async def write_children(self, key: ObjectKey, plan: Plan) -> None:
+    async def write_children(self, key: ObjectKey, plan: Plan) -> DeploymentView | None:
         """Apply, scale and delete, in the plan's order.
+
+        Returns:
+            The Deployment as it was applied; None: it was not, or is as it was.
 
         Raises:
             RefusedError: The apiserver will not have one of the children.
             NotOwnedError: A revision's name is taken.
             ApplyError: A write failed; the plan is to be made anew.
         """
-        uids = {apply.resource: await self._apply(apply) for apply in plan.apply}
+        uids, deployed = dict[Resource, str](), None
+        for apply in plan.apply:
+            uids[apply.resource], body = await self._apply(apply)
+            if apply.resource is DEPLOYMENTS and body is not None:
+                deployed = DeploymentView.of(body)
         if plan.replicas is not None:
             await self._cluster.scale(key, plan.replicas, uid=uids[DEPLOYMENTS])
         for child in plan.delete:
@@ -57,6 +64,7 @@ class Executor:
             if found is not None:
                 data = {part: found[part] for part in _DATA if part in found}
                 await self._apply(replace(apply, body={**apply.body, **data}))
+        return deployed
 
     async def write_status(self, key: ObjectKey, plan: Plan) -> None:
         """The reconciler's part of the status."""
@@ -74,8 +82,8 @@ class Executor:
             if same and child.namespace == key.namespace:
                 del self._applied[resource, child]
 
-    async def _apply(self, apply: Apply) -> str:
-        """Returns the child's uid."""
+    async def _apply(self, apply: Apply) -> tuple[str, JsonObject | None]:
+        """Returns the child's uid, and its body if there was something to apply."""
         key = ObjectKey.of(apply.body)
         digest = hashlib.sha256(json.dumps(apply.body, sort_keys=True).encode()).hexdigest()
         existing = apply.existing
@@ -84,7 +92,7 @@ class Executor:
             existing = await self._revision(key, apply.body)
         if existing is not None:
             if self._applied.get((apply.resource, key)) == (digest, _seen(existing)):
-                return existing.uid
+                return existing.uid, None
             # with the uid, an object that was replaced in between is not written to
             metadata = {**apply.body["metadata"], "uid": existing.uid}
             answer = await self._put_right(apply.resource, {**apply.body, "metadata": metadata})
@@ -94,7 +102,7 @@ class Executor:
         deployed = apply.resource is DEPLOYMENTS
         child = DeploymentView.of(answer).child if deployed else ChildView.of(answer)
         self._applied[apply.resource, key] = (digest, _seen(child))
-        return child.uid
+        return child.uid, answer
 
     async def _revision(self, key: ObjectKey, body: JsonObject) -> ChildView | None:
         """The revision of that name if it is one of ours, robbed of its label."""

@@ -16,7 +16,8 @@ from batchedapi_operator.reconcile.conditions import DELETING, WAITING, Conditio
 from batchedapi_operator.reconcile.views import ChildView, Observed
 
 SOONEST_SECONDS: Final = 2.0
-LATEST_SECONDS: Final = 30.0
+LATEST_SECONDS: Final = 8.0
+"""Whoever does what a condition says sees it cleared within 10 s."""
 _COLLECTORS: Final = frozenset({"foregroundDeletion", "orphan"})
 """Finalizers of Kubernetes' own, which it takes away itself."""
 

@@ -49,8 +49,6 @@ from batchedapi_operator.resources.setting import Running
 REVISIONS_KEPT: Final = 5
 """Besides those in use: what `kubectl rollout undo` may want to go back to."""
 NO_POLICIES: Final = Policies(disruption_budgets=False)
-REFUSED_AGAIN_SECONDS: Final = 60.0
-"""A quota may be raised, a webhook mended: refused children are tried again at this pace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +171,11 @@ def plan(
 def _retry(
     problem: InvalidSpecError | None, refusal: InvalidSpecError | None, status: JsonObject, now: str
 ) -> float | None:
-    """Seconds; None where the change that makes it good will be told of."""
-    if refusal is not None:
-        return REFUSED_AGAIN_SECONDS
-    if not isinstance(problem, NotOwnedError):
+    """Seconds; None where the change that makes it good will be told of.
+
+    Nobody tells that a quota was raised or a webhook mended.
+    """
+    if refusal is None and not isinstance(problem, NotOwnedError):
         return None
     return again(_since(status, ConditionType.SPEC_VALID), now)
 

@@ -1,6 +1,7 @@
 """One API: observe, plan, execute."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -33,7 +34,7 @@ from batchedapi_operator.reconcile.execute import Executor
 from batchedapi_operator.reconcile.observe import observe
 from batchedapi_operator.reconcile.ownership import deletion
 from batchedapi_operator.reconcile.plan import NO_POLICIES, Plan, plan
-from batchedapi_operator.reconcile.status import hindered_status, same
+from batchedapi_operator.reconcile.status import hindered_status, news_in, same
 from batchedapi_operator.reconcile.views import Observed
 from batchedapi_operator.resources.policies import Policies
 from batchedapi_operator.store import ApiView, Store
@@ -107,7 +108,11 @@ class Reconciler:
             self._store.put_observed(document, observed, known)
         made = self._plan(document, observed)
         try:
-            await self._executor.write_children(key, made)
+            deployed = await self._executor.write_children(key, made)
+            if observed.deployment is not None and deployed is not None:
+                # the one before was rolled out maybe: this one, of another template, is not yet
+                observed = replace(observed, deployment=deployed)
+                made = self._plan(document, observed)
         except NotOwnedError as error:
             made = self._plan(document, observed, refusal=error)
         except RefusedError as error:
@@ -127,7 +132,7 @@ class Reconciler:
             self._outbox.withdraw(key, RECONCILER_STATUS)
         else:
             write = partial(self._write_status, key, document["metadata"]["uid"], made)
-            self._outbox.put(key, RECONCILER_STATUS, write)
+            self._outbox.put(key, RECONCILER_STATUS, write, news_in(before, made.status))
 
     async def _write_status(self, key: ObjectKey, uid: str, made: Plan) -> None:
         """The status, and once it is there the events that tell of it."""

@@ -7,6 +7,7 @@ from typing import Final
 from batchedapi_core.manifest import BatchedAPI, ConditionType, Phase
 from batchedapi_operator.cluster import JsonObject
 from batchedapi_operator.errors import InvalidSpecError
+from batchedapi_operator.outbox import News
 from batchedapi_operator.reconcile import conditions
 from batchedapi_operator.reconcile.conditions import Condition
 from batchedapi_operator.reconcile.views import Observed
@@ -19,6 +20,8 @@ OUR_CONDITIONS: Final = (
     ConditionType.SPEC_VALID,
     ConditionType.MODEL_LOADED,
     ConditionType.SCHEDULED,
+    ConditionType.RECONCILING,
+    ConditionType.STALLED,
 )
 """The others are the autoscaler's: an apply that named them would take them from it."""
 OUR_FIELDS: Final = (
@@ -58,11 +61,13 @@ def build_status(subject: Subject, observed: Observed, now: str) -> JsonObject:
         conditions.scheduled(observed.pods),
         conditions.model_loaded(observed.pods, digest),
     )
+    current = _is_current(subject, observed)
     found = (
-        conditions.ready(deployment, causes),
+        conditions.ready(deployment, observed.pods, causes, current=current),
         subject.hindrance or conditions.progressing(deployment),
         *causes,
     )
+    for_tools = conditions.for_tools(found)
     lasting: JsonObject = {name: before[name] for name in ("url", "revision") if name in before}
     if subject.api is not None:
         lasting["url"] = url(subject.api)
@@ -79,7 +84,10 @@ def build_status(subject: Subject, observed: Observed, now: str) -> JsonObject:
         "selector": selector_text(subject.name),
         **lasting,
         "conditions": conditions.dated(
-            found, before.get("conditions") or (), subject.generation, now
+            found if for_tools is None else (*found, for_tools),
+            before.get("conditions") or (),
+            subject.generation,
+            now,
         ),
     }
 
@@ -97,6 +105,24 @@ def hindered_status(before: JsonObject, hindrance: Condition, now: str) -> JsonO
         "message": hindrance.message[: conditions.MESSAGE_LENGTH],
         "conditions": [*others, *conditions.dated([hindrance], told, generation, now)],
     }
+
+
+def _is_current(subject: Subject, observed: Observed) -> bool:
+    """Whether a replica of what the manifest says answers; of a paused one, any replica."""
+    deployment = observed.deployment
+    if deployment is None or subject.paused:
+        return deployment is not None
+    if subject.revision is None:  # it cannot be told any more, and was told of this generation
+        return any(
+            (one["type"], one["status"]) == (ConditionType.READY, "True")
+            and one.get("observedGeneration") == subject.generation
+            for one in observed.status.get("conditions") or ()
+        )
+    if deployment.revision != subject.revision.digest:
+        return not deployment.revision  # without the label nothing tells that it is another
+    answering = (pod for pod in observed.pods if pod.ready and not pod.gone)
+    all_of_it = deployment.settled and deployment.existing <= deployment.updated
+    return all_of_it or any(pod.revision == deployment.revision for pod in answering)
 
 
 def _phase(subject: Subject, found: Iterable[Condition], observed: Observed) -> Phase:
@@ -119,6 +145,13 @@ def _phase(subject: Subject, found: Iterable[Condition], observed: Observed) -> 
     if state[ConditionType.SCHEDULED].status == "False":
         return Phase.DEGRADED
     return Phase.UPDATING if state[ConditionType.PROGRESSING].status == "True" else Phase.LIVE
+
+
+def news_in(before: JsonObject, after: JsonObject) -> News:
+    """What `after`, our part of the status, says that `before`, the whole status, does not."""
+    kinds = (conditions.states(status, OUR_CONDITIONS) for status in (before, after))
+    changed = before.get("phase") != after["phase"] or next(kinds) != next(kinds)
+    return News.CONDITION if changed else News.STATE
 
 
 def same(before: JsonObject, after: JsonObject) -> bool:

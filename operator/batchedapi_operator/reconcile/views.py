@@ -193,6 +193,8 @@ class PodView:
     """None where not known."""
     was_ready: bool = False
     """It is, or was before, so it is not on its way."""
+    ending: bool = False
+    """Deleted, and its processes still answer what they have."""
 
     @classmethod
     def of(cls, body: JsonObject) -> Self:
@@ -208,6 +210,7 @@ class PodView:
         ended = (
             state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
         )
+        deleted, over = "deletionTimestamp" in metadata, status.get("phase") in _ENDED
         return cls(
             name=metadata["name"],
             uid=metadata["uid"],
@@ -215,7 +218,7 @@ class PodView:
             owner_uid=controller_uid(metadata),
             revision=(metadata.get("labels") or {}).get(contract.LABEL_REVISION, ""),
             ready=ready.status == "True",
-            gone="deletionTimestamp" in metadata or status.get("phase") in _ENDED,
+            gone=deleted or over,
             unschedulable=(
                 scheduled.message or scheduled.reason
                 if scheduled.status == "False" and scheduled.reason == "Unschedulable"
@@ -229,6 +232,7 @@ class PodView:
             startup=_startup(body, ready, containers),
             created=_moment(metadata.get("creationTimestamp")),
             was_ready=_was_ready(status, ready, container),
+            ending=deleted and not over,
         )
 
 

@@ -27,6 +27,7 @@ from batchedapi_operator.outbox import (
     SAVED_STATUS_WRITES,
     SCALE_EVENT,
     STATE_EVENTS,
+    News,
     Outbox,
 )
 
@@ -101,6 +102,42 @@ async def test_the_apiserver_gets_no_more_than_ten_statuses_in_any_second(seed: 
     )
 
 
+async def test_a_changed_condition_waits_for_no_token_and_goes_before_all_others() -> None:
+    """A rollout of many replicas had used them up, and what broke then was told 10 s later."""
+    sent = Sent()
+
+    def put(outbox: Outbox) -> None:
+        loop = asyncio.get_running_loop()
+        for number in range(30):
+            outbox.put(key(number), RECONCILER_STATUS, sent.word("count"))
+        for second in range(2, 22):
+            write = sent.word("broken" if second % 2 else "mended")
+            loop.call_at(second, outbox.put, key(0), RECONCILER_STATUS, write, News.CONDITION)
+        loop.call_at(1.5, outbox.put, key(99), RECONCILER_STATUS, sent.word("first"),
+                     News.CONDITION)  # fmt: skip
+
+    await outbox_for(30.0, put)
+
+    told = [time for time, text in sent.words if text in {"broken", "mended"}]
+    assert [pytest.approx(second, abs=1.01) for second in range(2, 22)] == told
+    assert sent.texts.index("first") < 25
+
+
+async def test_what_takes_the_place_of_a_condition_waits_no_longer_than_it() -> None:
+    """It has the condition in it."""
+    sent = Sent()
+
+    def put(outbox: Outbox) -> None:
+        for number in range(20):
+            outbox.put(key(number), RECONCILER_STATUS, sent.word("other"))
+        outbox.put(KEY, RECONCILER_STATUS, sent.word("broken"), News.CONDITION)
+        outbox.put(KEY, RECONCILER_STATUS, sent.word("newer"))
+
+    await outbox_for(5.0, put)
+
+    assert "newer" == sent.texts[0]
+
+
 async def test_statuses_that_are_answered_at_once_go_out_ten_a_second() -> None:
     """No slower than they may."""
     sent = Sent()
@@ -145,7 +182,7 @@ async def test_figures_give_way_to_states_but_not_for_ever() -> None:
 
     def put(outbox: Outbox) -> None:
         for number in range(100):
-            outbox.put(key(number), AUTOSCALER_STATUS, sent.word("figures"), figures=True)
+            outbox.put(key(number), AUTOSCALER_STATUS, sent.word("figures"), News.FIGURES)
         for number in range(100, 500):
             outbox.put(key(number), RECONCILER_STATUS, sent.word("state"))
 

@@ -41,7 +41,7 @@ def test_what_is_not_ours_is_looked_at_again_and_less_often_as_time_goes_by() ->
 
     waits = [plan(api_body(), told, IMAGE, now).retry_after for now in (NOW, LATER, MUCH_LATER)]
 
-    assert [2.0, 2.0, 20.0, 30.0] == [first.retry_after, *waits]
+    assert [2.0, 2.0, 8.0, 8.0] == [first.retry_after, *waits]
     gone = plan(api_body(), Observed(status=first.status), IMAGE, LATER)
     assert "Accepted" == condition(gone, "SpecValid")["reason"]
     assert 3 == len(gone.apply)
@@ -73,13 +73,13 @@ def test_a_foreign_child_in_deletion_says_who_holds_it() -> None:
         pytest.param(
             {"deletionTimestamp": NOW, "finalizers": ["foregroundDeletion", "example.com/keep"]},
             "being deleted, and made anew once it is gone, and held by example.com/keep:",
-            20.0,
+            8.0,
             id="ours",
         ),
         pytest.param(
             {"ownerReferences": owned_by_api("former"), "deletionTimestamp": NOW},
             "being deleted, and made anew once it is gone",
-            20.0,
+            8.0,
             id="of a former API, in deletion",
         ),
         pytest.param(
@@ -110,7 +110,7 @@ def test_a_child_of_a_former_api_is_looked_at_less_often_as_time_goes_by() -> No
 
     waits = [plan(api_body(), told, IMAGE, now).retry_after for now in (NOW, LATER, MUCH_LATER)]
 
-    assert [2.0, 20.0, 30.0] == waits
+    assert [2.0, 8.0, 8.0] == waits
 
 
 def deleted(*finalizers: str, **spec: Any) -> JsonObject:

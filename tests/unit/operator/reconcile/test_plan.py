@@ -218,8 +218,10 @@ def test_a_refusal_of_the_apiserver_becomes_a_condition_and_is_tried_again() -> 
     made = plan(api_body(), existing(), IMAGE, NOW, refusal=refusal)
 
     assert () == made.apply
-    assert ("QuotaExceeded", "exceeded quota: pods") == valid(made)
-    assert made.retry_after == 60.0
+    reason, message = valid(made)
+    assert "QuotaExceeded" == reason
+    assert message.startswith("exceeded quota: pods; raise the quota")
+    assert made.retry_after == 2.0
 
 
 @pytest.mark.parametrize(

@@ -7,18 +7,23 @@ import pytest
 from tests.unit.operator.worlds import (
     IMAGE,
     NOW,
+    api,
     api_body,
     child_body,
     deployment_body,
     pod_body,
 )
 
+from batchedapi_core.manifest import REASONS, ConditionType
 from batchedapi_operator.reconcile import conditions
 from batchedapi_operator.reconcile.plan import plan
 from batchedapi_operator.reconcile.status import same
 from batchedapi_operator.reconcile.views import ChildView, DeploymentView, Observed, PodView
+from batchedapi_operator.resources.configmap import revision_of
+from batchedapi_operator.resources.setting import Running
 
 LATER = "2026-01-02T04:00:00Z"
+REVISION = revision_of(api(), {}, {}, Running("former", None)).digest
 
 
 def status_of(
@@ -162,7 +167,8 @@ def test_what_a_replica_gives_as_its_reason_is_the_conditions(reason: str) -> No
     status = status_of(deployment_body(ready=0), [pod])
 
     (found,) = [one for one in status["conditions"] if one["type"] == "ModelLoaded"]
-    assert (reason, "pod iris-1: because") == (found["reason"], found["message"])
+    remedy = REASONS[ConditionType.MODEL_LOADED][reason].remedy
+    assert (reason, f"pod iris-1: because; {remedy}") == (found["reason"], found["message"])
 
 
 def test_an_evicted_pod_is_no_replica_that_cannot_load() -> None:
@@ -203,7 +209,8 @@ def test_an_unschedulable_pod_is_reported_in_the_schedulers_words() -> None:
     )
 
     (found,) = [one for one in status["conditions"] if one["type"] == "Scheduled"]
-    assert ("False", f"1 of 2 pods: {words}") == (found["status"], found["message"])
+    assert "False" == found["status"]
+    assert found["message"].startswith(f"1 of 2 pods: {words}; add nodes")
     assert status["phase"] == "Degraded"
 
 
@@ -317,11 +324,11 @@ def test_ready_says_what_keeps_everybody_from_answering() -> None:
     loads = status_of(body, [pod_body(ready=False)])
 
     assert ("False", "ImagePullFailed") == reasons(pulled)["Ready"]
-    assert "pod iris-1: no such image x:1" == pulled["message"]
+    assert pulled["message"].startswith("pod iris-1: no such image x:1; correct spec.predictor")
     assert ("False", "Unschedulable") == reasons(waits)["Ready"]
     assert "0/3 nodes have a GPU" in waits["message"]
     assert ("False", "ModelLoading") == reasons(loads)["Ready"]
-    assert "0 of 2 replicas ready" == loads["message"]
+    assert loads["message"].startswith("0 of 2 replicas ready; wait")
 
 
 def test_the_message_is_what_is_broken_before_how_many_answer() -> None:
@@ -335,7 +342,7 @@ def test_the_message_is_what_is_broken_before_how_many_answer() -> None:
     broken = status_of(deployment_body(conditions=told), [pod_body(ready=False, **failed)])
 
     assert "2 of 2 replicas ready" == fine["message"]
-    assert "has timed out progressing" == late["message"]
+    assert late["message"].startswith("has timed out progressing; see Scheduled")
     assert "boom" in broken["message"]
 
 
@@ -347,3 +354,131 @@ def test_a_status_without_a_message_is_written_once() -> None:
     assert not same(before, status)
     assert not same({**before, "message": ""}, status)  # the CRD's default
     assert same({**before, "message": "worded otherwise"}, status)
+
+
+def found_in(status: dict[str, Any], kind: str) -> dict[str, Any]:
+    """One condition; empty where there is none."""
+    return next((one for one in status["conditions"] if one["type"] == kind), {})
+
+
+def test_a_long_message_is_cut_before_its_remedy() -> None:
+    """A traceback took all the room, and what to do about it was cut off."""
+    told = json.dumps({"reason": "ImportFailed", "message": "x" * 2000})
+
+    status = status_of(deployment_body(ready=0), [pod_body(ready=False, last_state=ended(1, told))])
+
+    message = found_in(status, "ModelLoaded")["message"]
+    assert conditions.MESSAGE_LENGTH == len(message)
+    assert message.endswith(REASONS[ConditionType.MODEL_LOADED]["ImportFailed"].remedy)
+
+
+def test_ready_waits_for_the_new_revision_while_the_one_before_answers() -> None:
+    """`kubectl wait --for=condition=Ready` after an apply came back at once: the old pods were."""
+    rolling = {"type": "Progressing", "status": "True", "reason": "ReplicaSetUpdated"}
+    body = deployment_body(revision=REVISION, conditions=[rolling])
+    body["status"]["updatedReplicas"] = 1
+    old, new = pod_body("old", revision="former"), pod_body("new", revision=REVISION, ready=False)
+
+    starting = status_of(body, [old, new])
+    failing = status_of(body, [old, {**new, **failing_pod("ImportFailed")}])
+    arrived = status_of(body, [old, pod_body("new", revision=REVISION)])
+
+    assert ("Unknown", "ModelLoading") == reasons(starting)["Ready"]
+    assert "2 of an earlier one do" in found_in(starting, "Ready")["message"]
+    assert "Updating" == starting["phase"]
+    assert ("False", "ImportFailed") == reasons(failing)["Ready"]
+    assert "Degraded" == failing["phase"]
+    assert ("True", "AllReplicasReady") == reasons(arrived)["Ready"]
+
+
+def failing_pod(reason: str) -> dict[str, Any]:
+    """The status of one whose replica has said why it cannot start."""
+    told = json.dumps({"reason": reason, "message": "because"})
+    body = pod_body("new", revision=REVISION, ready=False, last_state=ended(1, told))
+    return {"status": body["status"]}
+
+
+def test_a_deployment_of_another_revision_is_not_what_the_manifest_says() -> None:
+    """It is before the apply of the new template, or that was refused."""
+    status = status_of(deployment_body(revision="former"), [pod_body(revision="former")])
+
+    assert ("Unknown", "ModelLoading") == reasons(status)["Ready"]
+
+
+def test_what_was_ready_stays_so_when_its_source_is_deleted() -> None:
+    """Its replicas have a copy; but a new manifest that names no source is not ready."""
+    spec = {"predictor": {"path": "model:Iris", "source": {"configMap": "gone"}}}
+    deployment = DeploymentView.of(deployment_body(revision="former"))
+    was = {"type": "Ready", "status": "True", "reason": "r", "lastTransitionTime": NOW}
+
+    def told(generation: int) -> dict[str, Any]:
+        before = {"conditions": [{**was, "observedGeneration": generation}]}
+        pods = (PodView.of(pod_body(revision="former")),)
+        observed = Observed(status=before, deployment=deployment, pods=pods)
+        return plan(api_body(**spec), observed, IMAGE, NOW).status
+
+    assert ("True", "AllReplicasReady") == reasons(told(1))["Ready"]
+    assert ("False", "SourceMissing") == reasons(told(0))["Ready"]
+
+
+def test_the_last_replicas_drain_before_there_are_none() -> None:
+    """Scaled to zero, those that end still answer what they have."""
+    body = deployment_body(replicas=0, ready=0)
+    ending = pod_body(ready=False)
+    ending["metadata"]["deletionTimestamp"] = NOW
+
+    assert ("False", "Draining") == reasons(status_of(body, [ending]))["Ready"]
+    assert ("False", "NoReplicas") == reasons(status_of(body))["Ready"]
+
+
+@pytest.mark.parametrize(
+    ("deployment", "pods", "expected"),
+    [
+        pytest.param({}, [pod_body()], {}, id="live"),
+        pytest.param(
+            {"conditions": []}, [pod_body()], {"Reconciling": "NewRevision"}, id="rolling out"
+        ),
+        pytest.param(
+            {"ready": 0},
+            [pod_body(ready=False, last_state=ended(1, "boom"))],
+            {"Stalled": "CrashLooping"},
+            id="crashing",
+        ),
+        pytest.param(
+            {"ready": 1},
+            [pod_body(), pod_body("b", ready=False, last_state=ended(1, "boom"))],
+            {},
+            id="one of two crashes",
+        ),
+        pytest.param(
+            {"ready": 0, "conditions": []},
+            [pod_body(ready=False, state=waiting("ErrImagePull"))],
+            {"Reconciling": "NewRevision"},
+            id="an image that may appear",
+        ),
+        pytest.param(
+            {"conditions": [{"type": "Progressing", "status": "False",
+                             "reason": "ProgressDeadlineExceeded"}]},
+            [pod_body()],
+            {"Stalled": "ProgressDeadlineExceeded"},
+            id="late",
+        ),
+    ],
+)  # fmt: skip
+def test_tools_that_know_nothing_of_us_are_told_whether_to_wait(
+    deployment: dict[str, Any], pods: list[dict[str, Any]], expected: dict[str, str]
+) -> None:
+    """kstatus: never both, and none where all is well."""
+    status = status_of(deployment_body(**deployment), pods)
+
+    found = {kind: found_in(status, kind).get("reason") for kind in ("Stalled", "Reconciling")}
+    assert expected == {kind: reason for kind, reason in found.items() if reason}
+
+
+def test_conditions_of_tools_that_are_over_are_news() -> None:
+    """They are taken out by the next apply, which has to be sent for it."""
+    rolling = status_of(deployment_body(conditions=[]), [pod_body()])
+    over = {**rolling, "conditions": rolling["conditions"][:-1]}
+
+    assert not same(rolling, over)
+    assert not same(over, rolling)

@@ -1,0 +1,233 @@
+"""Every reason that a condition of a BatchedAPI may have: what it means, and what to do about it.
+
+The operator ends messages with these remedies, and the reference page is made of this table, so a
+reason that is not here can neither be written nor looked up.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from batchedapi_core.manifest.status import ConditionType
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One reason of one type of condition."""
+
+    meaning: str
+    remedy: str = ""
+    """What its user does about it; empty where there is nothing to do, or where the message itself
+    says it with figures and names."""
+    lasting: bool = False
+    """It stays until somebody changes something: `Stalled`, for tools that wait for a rollout."""
+
+
+READY: Final = {
+    "AllReplicasReady": Reason("every replica that is asked for answers"),
+    "MinimumReady": Reason("some replicas answer, others start or have lost their readiness"),
+    "NoReplicas": Reason(
+        "none is asked for",
+        "set spec.replicas, or spec.autoscaling.minReplicas in mode Native, to 1 or more",
+    ),
+    "ModelLoading": Reason(
+        "replicas fetch, load or warm up the model; Unknown while those of an earlier revision"
+        " answer",
+        "wait, at most spec.predictor.startupTimeout; `kubectl logs` of the pod says how far it is",
+    ),
+    "Draining": Reason(
+        "no replica is asked for, and the last ones answer what they have",
+        "wait until they have ended, or ask for replicas again",
+    ),
+}
+PROGRESSING: Final = {
+    "NewRevision": Reason("replicas of what the manifest says are on their way"),
+    "RolloutComplete": Reason("only replicas of what the manifest says are left"),
+    "ProgressDeadlineExceeded": Reason(
+        "the rollout has not moved for longer than a start may take",
+        "see Scheduled, ModelLoaded and `kubectl describe pod` for what holds it, or go back to the"
+        " manifest before",
+        lasting=True,
+    ),
+    "NotPermitted": Reason(
+        "the operator lacks a right; verb and resource are named",
+        "grant it, as its chart does: it is tried again",
+        lasting=True,
+    ),
+    "WaitingForDeletion": Reason("a child of the same name has to go first; who holds it is named"),
+    "Deleting": Reason("the API itself is held in its deletion; by whom is named"),
+}
+SPEC_VALID: Final = {
+    "Accepted": Reason("the manifest can become pods"),
+    "Invalid": Reason(
+        "the manifest got past the API server, and cannot be used",
+        "correct the field that is named",
+        lasting=True,
+    ),
+    "NotOwned": Reason(
+        "a child's name is taken by an object of somebody else's", "", lasting=True
+    ),
+    "PodTemplateRefused": Reason(
+        "the API server, or a webhook or policy of the cluster, refuses a child or a pod",
+        "change what is named in the manifest, or the policy that refuses it",
+        lasting=True,
+    ),
+    "PodSecurityDenied": Reason(
+        "the namespace's Pod Security level does not allow the pods",
+        "change what is named, or the namespace's label pod-security.kubernetes.io/enforce",
+        lasting=True,
+    ),
+    "QuotaExceeded": Reason(
+        "a ResourceQuota of the namespace has no room for a pod or a child",
+        "raise the quota, lower spec.compute or spec.autoscaling.maxReplicas, or free some of it",
+    ),
+    "SourceMissing": Reason("there is no ConfigMap of the name that predictor.source has"),
+}  # fmt: skip
+MODEL_LOADED: Final = {
+    "Loaded": Reason("a replica of the current revision answers"),
+    "ModelLoading": Reason("no replica has loaded it yet, and none has failed to"),
+    "ImagePullFailed": Reason(
+        "the node cannot get the image",
+        "correct spec.predictor.image, or give the namespace's service account imagePullSecrets",
+    ),
+    "DownloadFailed": Reason(
+        "the model cannot be fetched from predictor.model.uri",
+        "correct the address, or what gives access to it (spec.predictor.env, the claim); it is"
+        " tried again",
+    ),
+    "DigestMismatch": Reason(
+        "what was fetched is not what predictor.model.sha256 says",
+        "correct spec.predictor.model.sha256, or find out who changed the model",
+        lasting=True,
+    ),
+    "ImportFailed": Reason(
+        "predictor.path cannot be imported, or is no predictor",
+        "correct spec.predictor.path or the code, or build what is missing into"
+        " spec.predictor.image",
+        lasting=True,
+    ),
+    "InitFailed": Reason(
+        "the predictor's constructor raised, or the replica cannot be set up as asked",
+        "correct the constructor, or spec.predictor.config and env that it reads",
+        lasting=True,
+    ),
+    "ShapeProbeFailed": Reason(
+        "warm-up rows came back with other shapes, types or numbers of rows than declared",
+        "correct what the method returns, or inputs and outputs of @batched",
+        lasting=True,
+    ),
+    "WarmUpFailed": Reason(
+        "a warm-up batch raised",
+        "correct the method, or give it a row that it takes with @batched(example=...)",
+        lasting=True,
+    ),
+    "OutOfMemory": Reason(
+        "loading or warming up took more memory than there is",
+        "raise spec.compute.mem, or lower processesPerReplica or maxBatchSize",
+        lasting=True,
+    ),
+    "StartupTimeout": Reason(
+        "the model was not loaded and warmed up within predictor.startupTimeout",
+        "raise spec.predictor.startupTimeout, or make the start shorter",
+        lasting=True,
+    ),
+    "CrashLooping": Reason(
+        "the replica ends without one of the reasons above, or its container cannot be created",
+        "see `kubectl logs --previous` and `kubectl describe pod` of the pod",
+        lasting=True,
+    ),
+}
+SCHEDULED: Final = {
+    "Scheduled": Reason("every replica has a node"),
+    "NoReplicas": Reason("there are no pods"),
+    "Unschedulable": Reason(
+        "no node takes a replica",
+        "add nodes, or lower spec.compute to what a node has free",
+    ),
+}
+METRICS_AVAILABLE: Final = {
+    "AllPods": Reason("every ready replica told its figures"),
+    "Partial": Reason(
+        "some ready replicas do not answer the operator",
+        "let the operator reach port 8081 of the pods (NetworkPolicy), and see the log of those"
+        " that do not answer",
+    ),
+    "None": Reason(
+        "no ready replica answers the operator, or none is ready",
+        "let the operator reach port 8081 of the pods (NetworkPolicy); without figures replicas"
+        " stay as they are",
+    ),
+}
+AUTOSCALING_ACTIVE: Final = {
+    "Active": Reason("the operator chooses the number of replicas"),
+    "Paused": Reason("`paused` holds everything", "set spec.paused to false to go on"),
+    "External": Reason("an HPA, KEDA or `kubectl scale` chooses, through spec.replicas"),
+    "Off": Reason("spec.replicas is the number of replicas"),
+    "MetricsMissing": Reason(
+        "replicas do not tell their figures, so their number stays", "see MetricsAvailable"
+    ),
+    "ModelUnknown": Reason(
+        "how long batches take is not known yet, so their number stays",
+        "wait for some load; it is learned from the first batches",
+    ),
+}
+SCALING_LIMITED: Final = {
+    "NotLimited": Reason("as many replicas as are needed"),
+    "AtMax": Reason(
+        "more are needed than maxReplicas", "raise spec.autoscaling.maxReplicas, or spec.compute"
+    ),
+    "AtMin": Reason("fewer would do than minReplicas"),
+    "Stabilizing": Reason("a change waits until the need has lasted (`behavior`)"),
+    "RateLimited": Reason("a change takes several steps (`behavior`)"),
+}
+SLO_MET: Final = {
+    "Met": Reason("requests are answered within the target, but for the share it allows"),
+    "QueueWait": Reason(
+        "too many requests are late, and wait in the queue for longer than they are run",
+        "raise spec.autoscaling.maxReplicas or spec.compute, or lower batchInterval",
+    ),
+    "ExecutionTime": Reason(
+        "too many requests are late, and mostly while their batch runs",
+        "lower spec.serverSideBatching.maxBatchSize, give replicas more compute, or raise the"
+        " target",
+    ),
+    "Shedding": Reason(
+        "rows are refused since they could not be answered in time",
+        "raise spec.autoscaling.maxReplicas or spec.compute, or raise the target",
+    ),
+}
+BATCHING_EFFECTIVE: Final = {
+    "Filling": Reason("batches have several rows"),
+    "Starved": Reason(
+        "requests mostly run alone: too few come at once",
+        "lower spec.serverSideBatching.batchInterval if they wait for it; fewer replicas or more"
+        " clients at once fill batches",
+    ),
+    "Saturated": Reason("batches are as large as they may be, and lanes have no time left"),
+    "Disabled": Reason(
+        "maxBatchSize is 1", "raise spec.serverSideBatching.maxBatchSize to have batches"
+    ),
+    "Idle": Reason("too few batches to tell; Unknown"),
+}
+SPEC_ADVICE: Final = {
+    "NothingToSay": Reason("nothing about the manifest looks like a mistake"),
+    "MemoryMayNotHoldCopies": Reason("each process has a copy of the model, and mem is less"),
+    "IntervalExceedsLatency": Reason("a full batch alone takes longer than the target"),
+    "TooManyProcesses": Reason("more than three processes for each CPU"),
+    "BatchedOneByOne": Reason("maxBatchSize is above 1 for a method that takes one request"),
+}
+REASONS: Final[Mapping[ConditionType, Mapping[str, Reason]]] = {
+    ConditionType.READY: READY,
+    ConditionType.PROGRESSING: PROGRESSING,
+    ConditionType.SPEC_VALID: SPEC_VALID,
+    ConditionType.MODEL_LOADED: MODEL_LOADED,
+    ConditionType.SCHEDULED: SCHEDULED,
+    ConditionType.METRICS_AVAILABLE: METRICS_AVAILABLE,
+    ConditionType.AUTOSCALING_ACTIVE: AUTOSCALING_ACTIVE,
+    ConditionType.SCALING_LIMITED: SCALING_LIMITED,
+    ConditionType.SLO_MET: SLO_MET,
+    ConditionType.BATCHING_EFFECTIVE: BATCHING_EFFECTIVE,
+    ConditionType.SPEC_ADVICE: SPEC_ADVICE,
+}
+"""Ready has the reason of what is broken where that is why nobody answers; Stalled and Reconciling
+have those of the condition that they repeat."""
