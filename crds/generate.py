@@ -22,6 +22,7 @@ sys.path[:] = [
 from crds import (  # noqa: E402 - found only with the path above
     chart_values,
     command_line,
+    conditions,
     dashboard,
     metrics,
     reference,
@@ -43,6 +44,7 @@ def generated_files() -> dict[str, str]:
         f"{CHART}/dashboards/batchedapi.json": dashboard.dashboard_json(),
         "docs/reference/batchedapi.md": reference.page(),
         "docs/reference/command-line.md": command_line.page(),
+        "docs/reference/conditions.md": conditions.page(),
         "docs/reference/metrics.md": metrics.page(),
         "docs/reference/prometheus.yaml": metrics.scrape_yaml(),
         "docs/reference/values.md": chart_values.page(),

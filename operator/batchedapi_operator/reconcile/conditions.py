@@ -274,7 +274,9 @@ def for_tools(found: Sequence[Condition]) -> Condition | None:
         excused = kind is ConditionType.MODEL_LOADED and answers
         if one.status == "False" and REASONS[kind][one.reason].lasting and not excused:
             return Condition(ConditionType.STALLED, "True", one.reason, one.message)
-    progress = by_type[ConditionType.PROGRESSING]
-    if progress.status == "True":
-        return Condition(ConditionType.RECONCILING, "True", progress.reason, progress.message)
-    return None
+    valid, progress = by_type[ConditionType.SPEC_VALID], by_type[ConditionType.PROGRESSING]
+    moving = progress.status == "True" or progress.reason in _HINDRANCES
+    pending = valid if valid.status == "False" else progress if moving else None
+    if pending is None:
+        return None
+    return Condition(ConditionType.RECONCILING, "True", pending.reason, pending.message)

@@ -380,7 +380,9 @@ def test_ready_waits_for_the_new_revision_while_the_one_before_answers() -> None
     old, new = pod_body("old", revision="former"), pod_body("new", revision=REVISION, ready=False)
 
     starting = status_of(body, [old, new])
-    failing = status_of(body, [old, {**new, **failing_pod("ImportFailed")}])
+    cannot = ended(1, json.dumps({"reason": "ImportFailed", "message": "because"}))
+    crashed = pod_body("new", revision=REVISION, ready=False, last_state=cannot)
+    failing = status_of(body, [old, crashed])
     arrived = status_of(body, [old, pod_body("new", revision=REVISION)])
 
     assert ("Unknown", "ModelLoading") == reasons(starting)["Ready"]
@@ -389,13 +391,6 @@ def test_ready_waits_for_the_new_revision_while_the_one_before_answers() -> None
     assert ("False", "ImportFailed") == reasons(failing)["Ready"]
     assert "Degraded" == failing["phase"]
     assert ("True", "AllReplicasReady") == reasons(arrived)["Ready"]
-
-
-def failing_pod(reason: str) -> dict[str, Any]:
-    """The status of one whose replica has said why it cannot start."""
-    told = json.dumps({"reason": reason, "message": "because"})
-    body = pod_body("new", revision=REVISION, ready=False, last_state=ended(1, told))
-    return {"status": body["status"]}
 
 
 def test_a_deployment_of_another_revision_is_not_what_the_manifest_says() -> None:
@@ -449,6 +444,13 @@ def test_the_last_replicas_drain_before_there_are_none() -> None:
             [pod_body(), pod_body("b", ready=False, last_state=ended(1, "boom"))],
             {},
             id="one of two crashes",
+        ),
+        pytest.param(
+            {"conditions": [{"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate",
+                             "message": "exceeded quota: compute"}]},
+            [pod_body()],
+            {"Reconciling": "QuotaExceeded"},
+            id="a quota that may be raised",
         ),
         pytest.param(
             {"ready": 0, "conditions": []},
