@@ -99,6 +99,37 @@ async def test_a_deployment_that_was_scaled_is_not_applied_again(cluster: Memory
     assert [] == [what for verb, what in cluster.writes if verb != "status"]
 
 
+async def test_a_new_manifest_is_never_told_as_rolled_out_with_the_replicas_before(
+    cluster: MemoryCluster,
+) -> None:
+    """The status that followed the apply was made of the Deployment as it had been."""
+    reconciler = reconciler_of(cluster)
+    for _ in range(3):
+        await reconciler.reconcile(KEY)
+    body = cluster.objects[DEPLOYMENTS, KEY]
+    done = {"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable"}
+    counts = {"replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "conditions": [done]}
+    body["status"] = {**counts, "observedGeneration": body["metadata"]["generation"]}
+    await reconciler.reconcile(KEY)
+    before = told(cluster)
+    changed = cluster.objects[BATCHED_APIS, KEY]
+    changed["metadata"]["generation"] += 1
+    changed["spec"] |= {"updateStrategy": {"drainDelay": "7s"}}
+    cluster.statuses.clear()
+
+    await reconciler.reconcile(KEY)
+
+    assert {"Ready": "AllReplicasReady", "Progressing": "RolloutComplete"} == before
+    assert 1 == len(cluster.statuses)
+    assert "NewRevision" == told(cluster)["Progressing"]
+
+
+def told(cluster: MemoryCluster) -> dict[str, str]:
+    """Reasons of two conditions."""
+    found = cluster.objects[BATCHED_APIS, KEY]["status"]["conditions"]
+    return {one["type"]: one["reason"] for one in found if one["type"] in {"Ready", "Progressing"}}
+
+
 @pytest.mark.parametrize("part", ["spec", "labels", "ownerReferences"])
 async def test_a_deployment_that_was_edited_is_applied_again(
     cluster: MemoryCluster, part: str
