@@ -158,7 +158,7 @@ SCALING_SERIES: Final = frozenset(
 )
 """What replicas are scaled by and explained with; the operator reads no other series."""
 SCALING_PAGE_BYTES: Final = 16 * 1024
-SCALING_PAGE_BYTES_A_METHOD: Final = 4 * 1024
+SCALING_PAGE_BYTES_A_METHOD: Final = 6 * 1024
 """Together the most that a page of SCALING_SERIES has, if names of methods are not very long."""
 
 RELEASE_REASONS: Final = ("full", "interval", "early", "shape", "deadline", "retry", "drain")

@@ -31,7 +31,7 @@ MAX_LINE: Final = 1000
 MAX_NUMBER: Final = 64
 """Characters: making a number of very many digits takes long."""
 REMEMBERED: Final = 65536
-"""Characters of lines that one layout may add, of those that are read and of others: those of 15
+"""Characters of lines that one layout may add, of those that are read and of others: those of 12
 methods. Further ones are looked at anew every time."""
 _LABEL: Final = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="([^"\\]*(?:\\.[^"\\]*)*)"(?:,|$)')
 _ESCAPES: Final = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}

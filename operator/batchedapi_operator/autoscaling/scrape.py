@@ -34,7 +34,7 @@ AT_ONCE: Final = 512
 AT_ONCE_EACH: Final = 64
 """Pods of one API: if all of them hang, others hardly wait for a turn."""
 BYTES_A_POD: Final = 32768
-"""Of what one API may send at a look, for each of its pods. A page has 4 KiB a method, and from
+"""Of what one API may send at a look, for each of its pods. A page has 5 KiB a method, and from
 replicas that know no narrower one 12 KiB."""
 BYTES_A_LOOK: Final = (4 * 2**20, 8 * 2**20)
 """Of one API, at least and at most."""
