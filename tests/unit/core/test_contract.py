@@ -91,3 +91,12 @@ def test_names_of_the_resource_belong_together() -> None:
 def test_a_figure_has_as_many_digits_as_are_read(expected: str, said: str) -> None:
     """Little is not shown as nothing, and much not to the thousandth."""
     assert expected == said
+
+
+def test_no_source_of_variables_begins_as_another() -> None:
+    """Keys of the eleventh would be taken for keys of the second."""
+    heads = [contract.source_prefix(index) for index in range(33)]
+
+    assert 33 == len(
+        {one for one in heads if not any(one.startswith(h) for h in heads if h != one)}
+    )
