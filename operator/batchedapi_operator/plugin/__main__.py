@@ -4,12 +4,17 @@
 """
 
 import json
-from typing import Any
+import os
+import shutil
+import sys
+from typing import Any, Final
 
 import click
 
 from batchedapi_operator.autoscaling.ring import ENTRIES
-from batchedapi_operator.plugin.cluster import connect, read_decisions, read_status
+from batchedapi_operator.plugin.cluster import connect, read_api, read_decisions
+from batchedapi_operator.plugin.replicas import see
+from batchedapi_operator.plugin.screen import Terminal, as_json, screen
 from batchedapi_operator.plugin.why import (
     NoDecisionError,
     explain_decision,
@@ -54,7 +59,7 @@ def why(
     """Say why the BatchedAPI NAME has as many replicas as it has."""
     current = connect(context)
     place = namespace or current
-    status = read_status(place, name)
+    status = read_api(place, name).get("status") or {}
     try:
         decision = newest(name, status)
     except NoDecisionError as error:
@@ -74,6 +79,32 @@ def why(
         click.echo(_json(decisions))
         return
     click.echo("\n".join((explain_decision(decisions[0]), "", *history_table(decisions))))
+
+
+@main.command()
+@click.argument("name")
+@click.option("-n", "--namespace", default=None, help="Absent: that of the context.")
+@click.option("--context", default=None, help="Of the kubeconfig.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+def status(name: str, *, namespace: str | None, context: str | None, output: str) -> None:
+    """Show the BatchedAPI NAME on one screen.
+
+    Replicas by revision, conditions, batch sizes as bars, queue, rates and latencies of the next
+    two seconds, and why it has as many replicas as it has.
+    """
+    current = connect(context)
+    seen = see(namespace or current, name)
+    if output == "json":
+        click.echo(_json(as_json(seen)))
+        return
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    block = "█" if "utf" in (sys.stdout.encoding or "").lower() else "#"
+    width = max(_NARROWEST, shutil.get_terminal_size().columns)
+    click.echo(screen(seen, Terminal(width, colour, block)))
+
+
+_NARROWEST: Final = 40
+"""Columns: narrower terminals break the lines themselves."""
 
 
 def _json(what: Any) -> str:

@@ -15,9 +15,10 @@ from kubernetes.stream import portforward
 from urllib3.exceptions import HTTPError
 
 from batchedapi_core import contract
+from batchedapi_operator.cluster import JsonObject
 
 NOT_FOUND: Final = 404
-_REFUSED: Final = (401, 403)
+REFUSED: Final = (401, 403)
 SECONDS: Final = 15.0
 _RELEASE: Final = "batchedapi-operator"
 _HANDSHAKE: Final = re.compile(r"Handshake status ([0-9]{3})")
@@ -53,26 +54,37 @@ def connect(context: str | None) -> str:
     return str(meant.get("context", {}).get("namespace") or "default")
 
 
-def read_status(namespace: str, name: str) -> dict[str, Any]:
-    """The status of a BatchedAPI; empty while it has none.
+def read_api(namespace: str, name: str) -> JsonObject:
+    """A BatchedAPI.
 
     Raises:
         ClickException: There is no such API, or the apiserver does not say.
     """
     try:
         found: Any = client.CustomObjectsApi().get_namespaced_custom_object(
-            contract.GROUP, contract.VERSION, namespace, contract.PLURAL, name
+            contract.GROUP,
+            contract.VERSION,
+            namespace,
+            contract.PLURAL,
+            name,
+            _request_timeout=SECONDS,
         )
     except client.ApiException as error:
         if error.status == NOT_FOUND:
             raise click.ClickException(
                 f"there is no BatchedAPI {name!r} in namespace {namespace!r}"
+                f"; kubectl get {contract.SHORT_NAME} -A lists all"
+            ) from error
+        if error.status in REFUSED:
+            raise click.ClickException(
+                f"you may not read BatchedAPI {name!r} in namespace {namespace!r}: that takes `get`"
+                f" on {contract.PLURAL}, which whoever has the ClusterRole view there has"
             ) from error
         raise click.ClickException(f"apiserver: {error.status} {error.reason}") from error
     except HTTPError as error:
         raise click.ClickException(f"apiserver: {error}") from error
-    status: dict[str, Any] = found.get("status") or {}
-    return status
+    api: JsonObject = found
+    return api
 
 
 def read_decisions(
@@ -140,23 +152,68 @@ def operator_pods(namespace: str) -> list[OperatorPod]:
 
 def _ask(pod: OperatorPod, path: str) -> tuple[int, bytes]:
     """Status and body of a GET through a port-forward."""
-    forward = _forwarded(pod)
-    connection = http.client.HTTPConnection("localhost", timeout=SECONDS)
-    connection.sock = forward.socket(contract.OPERATOR_DECISIONS_PORT)
-    connection.sock.settimeout(SECONDS)
     try:
-        connection.request("GET", path, headers={"Accept": contract.JSON})
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    except (OSError, http.client.HTTPException) as error:
-        why = forward.error(contract.OPERATOR_DECISIONS_PORT) or repr(error)
-        text = f"{pod} does not answer: {why.strip()}; is that operator older than this command?"
+        return get_forwarded(
+            pod.namespace, pod.name, contract.OPERATOR_DECISIONS_PORT, path, seconds=SECONDS
+        )
+    except ForwardError as error:
+        if error.status is not None:
+            text = _refusal(pod.namespace, pod.release, error.status, error.why)
+        else:
+            text = f"{pod} does not answer: {error.why}"
+            if error.opened:
+                text += "; is that operator older than this command?"
         raise click.ClickException(text) from error
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardError(Exception):
+    """Nothing was answered through a port-forward."""
+
+    why: str
+    status: int | None = None
+    """The API server's, where it refused the forward."""
+    opened: bool = False
+    """The forward was opened, but the port behind it says nothing."""
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether it is a right that is missing."""
+        return self.status in REFUSED
+
+
+def get_forwarded(
+    namespace: str, pod: str, port: int, path: str, *, seconds: float, most: int = -1
+) -> tuple[int, bytes]:
+    """Status and body of a GET to a port of a pod, by the API server, with the user's rights.
+
+    Args:
+        namespace: Of the pod.
+        pod: Its name.
+        port: Of the pod; loopback is enough.
+        path: With its query.
+        seconds: That opening, asking and each read may take.
+        most: Bytes of the body to read; -1: all.
+
+    Raises:
+        ForwardError: The forward was refused, or nobody answered in time.
+    """
+    forward = _forwarded(namespace, pod, port, seconds)
+    connection = http.client.HTTPConnection("localhost", timeout=seconds)
+    connection.sock = forward.socket(port)
+    connection.sock.settimeout(seconds)
+    try:
+        connection.request("GET", path, headers={"Accept": f"{contract.JSON}, text/plain"})
+        answer = connection.getresponse()
+        return answer.status, answer.read(None if most < 0 else most)
+    except (OSError, http.client.HTTPException) as error:
+        why = forward.error(port) or repr(error)
+        raise ForwardError(why.strip(), opened=True) from error
     finally:
         forward.close()
 
 
-def _forwarded(pod: OperatorPod) -> Any:
+def _forwarded(namespace: str, pod: str, port: int, seconds: float) -> Any:
     """A port-forward to the pod; in a thread, since the client's handshake has no time limit."""
     made: Future[Any] = Future()
 
@@ -164,27 +221,24 @@ def _forwarded(pod: OperatorPod) -> Any:
         # a client of its own: one that hangs must not be shared with the next forward
         api = client.CoreV1Api(client.ApiClient())
         asked = api.connect_get_namespaced_pod_portforward
-        port = str(contract.OPERATOR_DECISIONS_PORT)
         try:
-            made.set_result(portforward(asked, pod.name, pod.namespace, ports=port))
+            made.set_result(portforward(asked, pod, namespace, ports=str(port)))
         except client.ApiException as error:
             made.set_exception(error)
 
-    threading.Thread(target=connect, name=f"forward to {pod.name}", daemon=True).start()
+    threading.Thread(target=connect, name=f"forward to {pod}", daemon=True).start()
     try:
-        return made.result(SECONDS)
+        return made.result(seconds)
     except TimeoutError as error:
-        text = f"{pod} does not answer: no port-forward in {SECONDS:g} s"
-        raise click.ClickException(text) from error
+        raise ForwardError(f"no port-forward in {seconds:g} s") from error
     except client.ApiException as error:
         told = _HANDSHAKE.search(str(error.reason))
         status = int(told[1]) if told is not None else error.status
-        text = _refusal(pod.namespace, pod.release, status, error.reason)
-        raise click.ClickException(text) from error
+        raise ForwardError(str(error.reason), status) from error
 
 
 def _refusal(namespace: str, release: str, status: int, reason: object) -> str:
-    if status in _REFUSED:
+    if status in REFUSED:
         return (
             f"you may not forward to the operator's pod in namespace {namespace!r}: that takes"
             " `list` on pods, and `get` and `create` on pods/portforward there. The chart has a"

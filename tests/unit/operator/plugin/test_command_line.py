@@ -5,7 +5,7 @@ import json
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -107,9 +107,13 @@ class Cluster:
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         await web.SockSite(runner, listener).start()
-        async with decisions_server(self.port, self.known):
+        async with self.behind():
             yield
         await runner.cleanup()
+
+    def behind(self) -> AbstractAsyncContextManager[object]:
+        """What listens behind the forward."""
+        return decisions_server(self.port, self.known)
 
 
 def run(cluster: Cluster, listener: socket.socket, up: Callable[[], None]) -> Callable[[], None]:

@@ -1,0 +1,179 @@
+"""Reads an API, its Deployment, its pods and their pages, with the user's rights."""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from kubernetes import client
+from urllib3.exceptions import HTTPError
+
+from batchedapi_core import contract
+from batchedapi_operator.autoscaling.metrics_page import MAX_BYTES
+from batchedapi_operator.cluster import JsonObject
+from batchedapi_operator.errors import MetricsUnavailableError
+from batchedapi_operator.plugin.cluster import (
+    NOT_FOUND,
+    REFUSED,
+    SECONDS,
+    ForwardError,
+    get_forwarded,
+    read_api,
+)
+from batchedapi_operator.plugin.pages import Page, Reading, figures_of, parse_page
+from batchedapi_operator.plugin.screen import Replica, Seen
+from batchedapi_operator.resources import selector_text
+
+BETWEEN_SECONDS: Final = 2.0
+"""From one page of a replica to the next: some batches even of a quiet API, and soon over."""
+_PAGE_SECONDS: Final = 5.0
+_AT_ONCE: Final = 16
+"""Forwards; the API server holds each open."""
+
+
+class _NotReadError(Exception):
+    """An object that cannot be read; the text says why, and what to do about it."""
+
+
+def see(namespace: str, name: str) -> Seen:
+    """Everything that `status` shows; takes two seconds and a little.
+
+    Raises:
+        ClickException: There is no such API, or it cannot be read. What is missing of the rest is
+            said in the answer.
+    """
+    api = read_api(namespace, name)
+    missing: list[str] = []
+    deployment: JsonObject | None = None
+    replicas: tuple[Replica, ...] = ()
+    try:
+        deployment = read_deployment(namespace, name)
+    except _NotReadError as error:
+        missing.append(f"{error}; the counts above are of the operator's last report")
+    try:
+        replicas = tuple(map(Replica.of, list_pods(namespace, name)))
+    except _NotReadError as error:
+        missing.append(f"pods, and so their batch sizes, queues and rates: {error}")
+    readings, failures = read_pages(namespace, [one.view.name for one in replicas if one.running])
+    missing += failures
+    return Seen(
+        api=api,
+        deployment=deployment,
+        replicas=replicas,
+        window=figures_of(readings),
+        pages=len(readings),
+        missing=tuple(missing),
+    )
+
+
+def read_deployment(namespace: str, name: str) -> JsonObject | None:
+    """The Deployment of an API; None: there is none (yet)."""
+    apps = client.AppsV1Api()
+    return _read(
+        lambda: apps.read_namespaced_deployment(
+            name, namespace, _preload_content=False, _request_timeout=SECONDS
+        ),
+        f"Deployment {name!r} in namespace {namespace!r}: that takes `get` on deployments",
+    )
+
+
+def list_pods(namespace: str, name: str) -> Sequence[JsonObject]:
+    """The pods of an API, by name."""
+    core = client.CoreV1Api()
+    found = _read(
+        lambda: core.list_namespaced_pod(
+            namespace,
+            label_selector=selector_text(name),
+            _preload_content=False,
+            _request_timeout=SECONDS,
+        ),
+        f"pods in namespace {namespace!r}: that takes `list` on pods",
+    )
+    pods: list[JsonObject] = (found or {}).get("items") or []
+    return sorted(pods, key=lambda one: str(one["metadata"]["name"]))
+
+
+def _read(ask: Callable[[], Any], what: str) -> JsonObject | None:
+    """JSON of an answer; None: there is no such object."""
+    try:
+        found: JsonObject = json.loads(ask().data)
+    except client.ApiException as error:
+        if error.status == NOT_FOUND:
+            return None
+        if error.status in REFUSED:
+            text = f"you may not read {what}, which whoever has the ClusterRole view there has"
+            raise _NotReadError(text) from error
+        raise _NotReadError(f"apiserver: {error.status} {error.reason}") from error
+    except (HTTPError, ValueError) as error:
+        raise _NotReadError(f"apiserver: {error}") from error
+    return found
+
+
+def read_pages(namespace: str, pods: Sequence[str]) -> tuple[list[Reading], list[str]]:
+    """Two pages of each pod, and what is missing in a sentence for each reason."""
+    if not pods:
+        return [], []
+    failures: dict[str, str] = {}
+
+    def read(pod: str) -> tuple[Page, float] | None:
+        try:
+            return _page(namespace, pod), time.monotonic()
+        except ForwardError as error:
+            failures[pod] = _forward_refusal(namespace) if error.is_refusal else error.why
+        except MetricsUnavailableError as error:
+            failures[pod] = str(error)
+        return None
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        began = time.monotonic()
+        first = dict(zip(pods, pool.map(read, pods), strict=True))
+        answering = [pod for pod, page in first.items() if page is not None]
+        if answering:
+            time.sleep(max(0.0, began + BETWEEN_SECONDS - time.monotonic()))
+        second = dict(zip(answering, pool.map(read, answering), strict=True))
+    now = time.time()
+    readings = [
+        Reading(before[0], after[0], after[1] - before[1], now)
+        for pod in answering
+        if (before := first[pod]) is not None and (after := second[pod]) is not None
+    ]
+    return readings, _told(failures, len(pods))
+
+
+def _told(failures: Mapping[str, str], pods: int) -> list[str]:
+    """A sentence for each reason, not for each pod."""
+    by_reason: dict[str, list[str]] = {}
+    for pod, why in sorted(failures.items()):
+        by_reason.setdefault(why, []).append(pod)
+    return [
+        f"batch sizes, queue and rates of {len(found)} of {pods} pods ({found[0]}"
+        f"{', ...' if len(found) > 1 else ''}): {why}"
+        for why, found in by_reason.items()
+    ]
+
+
+def _page(namespace: str, pod: str) -> Page:
+    status, body = get_forwarded(
+        namespace,
+        pod,
+        contract.ADMIN_PORT,
+        contract.PATH_METRICS,
+        seconds=_PAGE_SECONDS,
+        most=MAX_BYTES + 1,
+    )
+    if status != _OK:
+        raise MetricsUnavailableError("status", f"expected 200, got {status}")
+    if len(body) > MAX_BYTES:
+        raise MetricsUnavailableError("too_large", f"a page of more than {MAX_BYTES} bytes")
+    return parse_page(body.decode(errors="replace"))
+
+
+_OK: Final = 200
+
+
+def _forward_refusal(namespace: str) -> str:
+    return (
+        f"you may not forward to pods in namespace {namespace!r}: that takes `get` and `create` on"
+        " pods/portforward, which whoever has the ClusterRole edit there has"
+    )
