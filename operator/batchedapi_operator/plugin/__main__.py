@@ -4,6 +4,7 @@
 """
 
 import json
+import math
 import os
 import shutil
 import sys
@@ -11,8 +12,10 @@ from typing import Any, Final
 
 import click
 
+from batchedapi_core.manifest import UnitError, parse_duration
 from batchedapi_operator.autoscaling.ring import ENTRIES
 from batchedapi_operator.plugin.cluster import connect, read_api, read_decisions
+from batchedapi_operator.plugin.logs import Wanted, follow_logs, print_logs
 from batchedapi_operator.plugin.replicas import see
 from batchedapi_operator.plugin.screen import Terminal, as_json, screen
 from batchedapi_operator.plugin.why import (
@@ -23,6 +26,7 @@ from batchedapi_operator.plugin.why import (
     newest,
     standing_aside,
 )
+from batchedapi_operator.resources.deployment import CONTAINER
 
 
 @click.group()
@@ -105,6 +109,64 @@ def status(name: str, *, namespace: str | None, context: str | None, output: str
 
 _NARROWEST: Final = 40
 """Columns: narrower terminals break the lines themselves."""
+_INTERRUPTED: Final = 130
+"""Exit code, as of a shell's command that Ctrl-C ended."""
+
+
+class _Seconds(click.ParamType[int]):
+    name = "duration"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """Whole seconds, at least one, of a text such as 5m."""
+        try:
+            return max(1, math.ceil(parse_duration(str(value))))
+        except UnitError as error:
+            self.fail(str(error), param, ctx)
+
+
+@main.command()
+@click.argument("name")
+@click.option("-n", "--namespace", default=None, help="Absent: that of the context.")
+@click.option("--context", default=None, help="Of the kubeconfig.")
+@click.option(
+    "-f", "--follow", is_flag=True, help="Go on until Ctrl-C, also with pods that appear later."
+)
+@click.option("--revision", default=None, help="Of this one alone, as `status` names it.")
+@click.option("--since", type=_Seconds(), metavar="DURATION", help="Lines of the last e.g. 5m.")
+@click.option("--tail", type=click.IntRange(0), help="The last lines of each pod. [default: all]")
+@click.option("--previous", is_flag=True, help="Of the containers before their last restart.")
+@click.option(
+    "-c", "--container", default=CONTAINER, show_default=True, help="Another one of the pods."
+)
+def logs(
+    name: str,
+    *,
+    namespace: str | None,
+    context: str | None,
+    follow: bool,
+    since: int | None,
+    **which: Any,
+) -> None:
+    """Print the logs of all replicas of the BatchedAPI NAME.
+
+    Each line has its pod before it. Which pod is of which revision, which one ends and which one
+    cannot be read is said on stderr.
+    """
+    if follow and which["previous"]:
+        raise click.UsageError("--previous: that container writes nothing more; leave out --follow")
+    current = connect(context)
+    place = namespace or current
+    read_api(place, name)  # a typing error is no API without pods
+    wanted = Wanted(place, name, since_seconds=since, **which)
+    try:
+        if follow:
+            follow_logs(wanted)
+        else:
+            print_logs(wanted)
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
 
 
 def _json(what: Any) -> str:

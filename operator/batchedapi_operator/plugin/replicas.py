@@ -32,7 +32,7 @@ _AT_ONCE: Final = 16
 """Forwards; the API server holds each open."""
 
 
-class _NotReadError(Exception):
+class NotReadError(Exception):
     """An object that cannot be read; the text says why, and what to do about it."""
 
 
@@ -49,11 +49,11 @@ def see(namespace: str, name: str) -> Seen:
     replicas: tuple[Replica, ...] = ()
     try:
         deployment = read_deployment(namespace, name)
-    except _NotReadError as error:
+    except NotReadError as error:
         missing.append(f"{error}; the counts above are of the operator's last report")
     try:
         replicas = tuple(map(Replica.of, list_pods(namespace, name)))
-    except _NotReadError as error:
+    except NotReadError as error:
         missing.append(f"pods, and so their batch sizes, queues and rates: {error}")
     readings, failures = read_pages(namespace, [one.view.name for one in replicas if one.running])
     missing += failures
@@ -103,10 +103,10 @@ def _read(ask: Callable[[], Any], what: str) -> JsonObject | None:
             return None
         if error.status in REFUSED:
             text = f"you may not read {what}, which whoever has the ClusterRole view there has"
-            raise _NotReadError(text) from error
-        raise _NotReadError(f"apiserver: {error.status} {error.reason}") from error
+            raise NotReadError(text) from error
+        raise NotReadError(f"apiserver: {error.status} {error.reason}") from error
     except (HTTPError, ValueError) as error:
-        raise _NotReadError(f"apiserver: {error}") from error
+        raise NotReadError(f"apiserver: {error}") from error
     return found
 
 
