@@ -1,1 +1,29 @@
 """`kubectl batchedapi`: found by kubectl as `kubectl-batchedapi` on the PATH."""
+
+import importlib
+import sys
+from types import ModuleType
+
+
+def main() -> None:
+    """Run the command line."""
+    _loaded("__main__").main(prog_name="kubectl batchedapi")
+
+
+def complete() -> None:
+    """Print what may come next, for kubectl: it runs `kubectl_complete-batchedapi` on Tab."""
+    _loaded("completion").print_completions(sys.argv[1:])
+
+
+def _loaded(name: str) -> ModuleType:
+    """A module of this package; ends the program where what it imports is not installed."""
+    try:
+        return importlib.import_module(f"{__name__}.{name}")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("batchedapi_"):
+            raise
+        package = error.name.partition(".")[0]
+        sys.exit(
+            f"kubectl batchedapi: the Python package {package!r} is not installed;"
+            " what this command needs comes with: pip install 'batchedapi[operator]'"
+        )

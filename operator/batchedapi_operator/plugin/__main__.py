@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from typing import Any, Final
 
 import click
@@ -15,6 +16,12 @@ import click
 from batchedapi_core.manifest import UnitError, parse_duration
 from batchedapi_operator.autoscaling.ring import ENTRIES
 from batchedapi_operator.plugin.cluster import connect, read_api, read_decisions
+from batchedapi_operator.plugin.completion import (
+    complete_api,
+    complete_context,
+    complete_namespace,
+    complete_revision,
+)
 from batchedapi_operator.plugin.logs import Wanted, follow_logs, print_logs
 from batchedapi_operator.plugin.replicas import see
 from batchedapi_operator.plugin.screen import Terminal, as_json, screen
@@ -34,10 +41,30 @@ def main() -> None:
     """See into BatchedAPIs."""
 
 
+def _of_an_api(command: Callable[..., None]) -> Callable[..., None]:
+    """Which one: every command has these."""
+    for add in (
+        click.option(
+            "--context",
+            default=None,
+            shell_complete=complete_context,
+            help="Of the kubeconfig.",
+        ),
+        click.option(
+            "-n",
+            "--namespace",
+            default=None,
+            shell_complete=complete_namespace,
+            help="Absent: that of the context.",
+        ),
+        click.argument("name", shell_complete=complete_api),
+    ):
+        command = add(command)
+    return command
+
+
 @main.command()
-@click.argument("name")
-@click.option("-n", "--namespace", default=None, help="Absent: that of the context.")
-@click.option("--context", default=None, help="Of the kubeconfig.")
+@_of_an_api
 @click.option(
     "--last",
     type=click.IntRange(1, ENTRIES),
@@ -49,6 +76,7 @@ def main() -> None:
     "--operator-namespace",
     default="batchedapi-system",
     show_default=True,
+    shell_complete=complete_namespace,
     help="Where the operator runs; it is asked for older decisions, by a port-forward.",
 )
 def why(
@@ -86,9 +114,7 @@ def why(
 
 
 @main.command()
-@click.argument("name")
-@click.option("-n", "--namespace", default=None, help="Absent: that of the context.")
-@click.option("--context", default=None, help="Of the kubeconfig.")
+@_of_an_api
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
 def status(name: str, *, namespace: str | None, context: str | None, output: str) -> None:
     """Show the BatchedAPI NAME on one screen.
@@ -127,13 +153,16 @@ class _Seconds(click.ParamType[int]):
 
 
 @main.command()
-@click.argument("name")
-@click.option("-n", "--namespace", default=None, help="Absent: that of the context.")
-@click.option("--context", default=None, help="Of the kubeconfig.")
+@_of_an_api
 @click.option(
     "-f", "--follow", is_flag=True, help="Go on until Ctrl-C, also with pods that appear later."
 )
-@click.option("--revision", default=None, help="Of this one alone, as `status` names it.")
+@click.option(
+    "--revision",
+    default=None,
+    shell_complete=complete_revision,
+    help="Of this one alone, as `status` names it.",
+)
 @click.option("--since", type=_Seconds(), metavar="DURATION", help="Lines of the last e.g. 5m.")
 @click.option("--tail", type=click.IntRange(0), help="The last lines of each pod. [default: all]")
 @click.option("--previous", is_flag=True, help="Of the containers before their last restart.")
