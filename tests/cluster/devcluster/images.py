@@ -69,7 +69,7 @@ def build_and_load(flavour: Flavour, image: Image, *, force: bool) -> None:
         case Flavour.KIND:
             for_kind(image, force=force)
         case Flavour.CURRENT:
-            with step(f"{image.tag}: docker build"):
+            with step(f"{image.tag}: docker build"), kind.remedied():
                 Docker().build(
                     Recipe(image, base="", labels=labels(image, inputs.fingerprint(image, "")))
                 )
@@ -112,11 +112,13 @@ def archive_of(image: Image, fingerprint: str, *, force: bool = False) -> Path:
 
 def for_kind(image: Image, *, force: bool) -> None:
     """Build with docker, which knows by itself what changed, and copy into the kind node."""
+    if not kind.healthy():
+        raise ClusterError("no kind cluster answers; run tests/cluster/up first")
     fingerprint = inputs.fingerprint(image, "")
     if state.loaded(image.key) == fingerprint and not force:
         print(f"{image.tag} is up to date ({fingerprint})")
         return
-    with step(f"{image.tag}: docker build"):
+    with step(f"{image.tag}: docker build"), kind.remedied():
         Docker().build(Recipe(image, base="", labels=labels(image, fingerprint)))
     with step(f"{image.tag}: kind load"):
         kind.load(image.tag)

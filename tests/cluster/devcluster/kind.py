@@ -1,41 +1,117 @@
 """A kind cluster: Kubernetes in a container, where a Docker engine runs."""
 
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
-from . import paths, state, tools
-from .steps import run, step, succeeds
+from . import network, paths, state, tools
+from .steps import ClusterError, run, step, succeeds
 
 NAME: Final = "batchedapi"
+WAIT: Final = "180s"
+"""For the node to be ready; kind ends with status 0 when it is over, too."""
+DOCKER: Final = "Docker 23 or newer with buildx is needed: https://docs.docker.com/engine/install/"
+REMEDIES: Final = (
+    ("Cannot connect to the Docker daemon", "start Docker, or use CLUSTER=local as root"),
+    ("permission denied while trying to connect", "add this user to the group docker"),
+    ("no space left on device", "free some disk: docker system prune"),
+    ("failed to pull image", "the node image is pulled once: let this machine reach docker.io"),
+    ("failed to resolve source metadata", "let this machine reach docker.io for the base image"),
+    ("port is already allocated", "end what has that port, or call again: kind draws another"),
+    ("buildx component is missing", DOCKER),
+    ("unknown flag: --secret", DOCKER),
+    ("requires BuildKit", DOCKER),
+    ("not present locally", "build it anew: tests/cluster/images --force"),
+    ("no nodes found for cluster", "tests/cluster/up makes one"),
+    ("is not running", "it was stopped: tests/cluster/up makes it anew"),
+    ("failed to lock config file", "remove the file .lock beside it, if no other kind runs"),
+)
+"""What docker and kind say, and what to do about it."""
+
+
+def configuration() -> dict[str, object]:
+    """Give kind's own configuration: one node, with the addresses that the local one has."""
+    return {
+        "apiVersion": "kind.x-k8s.io/v1alpha4",
+        "kind": "Cluster",
+        "name": NAME,
+        "nodes": [{"role": "control-plane"}],
+        "networking": {
+            "podSubnet": network.POD_CIDR,
+            "serviceSubnet": network.SERVICE_CIDR,
+        },
+    }
+
+
+@contextmanager
+def remedied() -> Iterator[None]:
+    """Add what to do to an error of docker's or kind's."""
+    try:
+        yield
+    except ClusterError as error:
+        told = str(error)
+        remedy = next((what for words, what in REMEDIES if words in told), None)
+        raise ClusterError(f"{told}\n{remedy}" if remedy else told) from error
 
 
 def healthy() -> bool:
-    """Say whether the cluster answers."""
-    api = ("kubectl", "--kubeconfig", paths.KUBECONFIG, "--request-timeout=5s")
-    return paths.KUBECONFIG.exists() and succeeds(*api, "get", "--raw", "/readyz")
+    """Say whether the cluster answers and its node is Ready."""
+    api = ("kubectl", "--kubeconfig", paths.KUBECONFIG, "--request-timeout=5s", "get")
+    ready = 'jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}'
+    if not paths.KUBECONFIG.exists() or not succeeds(*api, "--raw", "/readyz"):
+        return False
+    try:
+        return set(run(*api, "nodes", "-o", ready).split()) == {"True"}
+    except ClusterError:
+        return False
 
 
 def up() -> None:
-    """Create the cluster, unless it answers; one that exists and does not is made anew."""
+    """Create the cluster, unless it answers; one that exists and does not is made anew.
+
+    Raises:
+        ClusterError: A step failed; nothing is left of what was begun.
+    """
     if healthy():
         print("kind cluster is up")
         return
     down()
     state.note_flavour("kind")
+    try:
+        create()
+    except (ClusterError, KeyboardInterrupt) as error:
+        try:
+            down()
+        except ClusterError as left:
+            told = f"{error}\nwhat was begun could not be removed: {left}"
+            raise ClusterError(told) from error
+        raise
+
+
+def create() -> None:
+    """Create it, and see that it answers; its logs are kept where it does not."""
     kind = tools.go_program("kind")
-    with step(f"kind create cluster --name {NAME}"):
-        create = (kind, "create", "cluster", "--name", NAME, "--wait", "180s")
-        run(*create, "--kubeconfig", paths.KUBECONFIG)
+    with step(f"kind create cluster --name {NAME}"), remedied():
+        words = (kind, "create", "cluster", "--config", "-", "--wait", WAIT)
+        run(*words, "--kubeconfig", paths.KUBECONFIG, stdin=json.dumps(configuration()))
+    if not healthy():
+        logs = paths.LOGS / "kind"
+        succeeds(kind, "export", "logs", logs, "--name", NAME)
+        raise ClusterError(f"kind cluster: not ready within {WAIT}; its logs are in {logs}")
 
 
 def down() -> None:
     """Delete the cluster; nothing happens where there is none."""
     kind = tools.go_program("kind")
-    if NAME in run(kind, "get", "clusters").split():
-        with step(f"kind delete cluster --name {NAME}"):
-            run(kind, "delete", "cluster", "--name", NAME, "--kubeconfig", paths.KUBECONFIG)
+    with remedied():
+        if NAME in run(kind, "get", "clusters").split():
+            with step(f"kind delete cluster --name {NAME}"):
+                run(kind, "delete", "cluster", "--name", NAME, "--kubeconfig", paths.KUBECONFIG)
     state.forget()
 
 
 def load(tag: str) -> None:
     """Copy an image of the Docker engine into the cluster."""
-    run(tools.go_program("kind"), "load", "docker-image", tag, "--name", NAME)
+    with remedied():
+        run(tools.go_program("kind"), "load", "docker-image", tag, "--name", NAME)
