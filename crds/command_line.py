@@ -1,4 +1,4 @@
-"""docs/reference/command-line.md: every command of `batchedapi`, its options, its environment."""
+"""docs/reference/command-line.md: every command of both programs, options and environment."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -6,6 +6,7 @@ from typing import Final
 import click
 
 from batchedapi_core import contract
+from batchedapi_operator.plugin.__main__ import main as plugin
 from batchedapi_serving.cli.main import main
 from batchedapi_serving.logs import LOG_FORMAT
 from crds.markdown import HEADER, code, table
@@ -37,12 +38,20 @@ _ARGUMENTS: Final = {
     "predictor": "The class, where there is no manifest: everything has its default.",
     "folder": "Is made, if it is not there; the last part of its path is the API's name.",
     "shell": "The one that is to complete.",
+    "name": "Of the BatchedAPI.",
 }
 
 
 def page() -> str:
     """The whole page."""
-    commands = [part for name in sorted(main.commands) for part in _command(name)]
+    commands = [
+        part for name in sorted(main.commands) for part in _command("batchedapi", main, name)
+    ]
+    of_plugin = [
+        part
+        for name in sorted(plugin.commands)
+        for part in _command("kubectl batchedapi", plugin, name)
+    ]
     rows = ((code(name), meaning) for name, meaning in _ENVIRONMENT)
     return "\n".join(
         (
@@ -51,13 +60,14 @@ def page() -> str:
             "## Environment of `batchedapi serve`\n",
             _ORDER,
             table(("variable", "meaning"), rows),
+            *of_plugin,
         )
     )
 
 
-def _command(name: str) -> Iterator[str]:
-    command = main.commands[name]
-    yield f"## `batchedapi {name}`\n"
+def _command(program: str, group: click.Group, name: str) -> Iterator[str]:
+    command = group.commands[name]
+    yield f"## `{program} {name}`\n"
     text, _, examples = (command.help or "").partition("\b")
     yield f"{' '.join(text.split())}\n"
     if examples:

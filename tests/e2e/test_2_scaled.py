@@ -68,6 +68,35 @@ def test_why_tells_the_reason_in_a_sentence(deployed_sleepy: Api, scaled_up: int
     assert "replicas (" in text
 
 
+def test_status_reads_the_batches_of_every_replica(deployed_sleepy: Api, scaled_up: int) -> None:
+    """By port-forwards through a real kubelet, in the seconds after it was asked."""
+    namespace, name = deployed_sleepy
+    words = ("batchedapi", "status", name, "-n", namespace)
+
+    told = json.loads(cluster.kubectl(*words, "-o", "json"))
+    print("\n" + cluster.kubectl(*words))
+
+    assert [] == told["missing"]
+    assert scaled_up == told["window"]["pods"] == told["replicas"]["ready"]
+    assert not told["window"]["sinceStart"]
+    (method,) = told["methods"]
+    assert method["rowsPerSecond"] > 0
+    assert method["p50"] > 0
+
+
+def test_logs_come_from_every_replica(deployed_sleepy: Api, scaled_up: int) -> None:
+    """Of real containers, in the order of their times."""
+    namespace, name = deployed_sleepy
+    pods = cluster.get_all("pod", namespace, f"batchedapi.dev/api={name}")
+    (revision,) = {pod["metadata"]["labels"]["batchedapi.dev/revision"] for pod in pods}
+
+    text = cluster.kubectl("batchedapi", "logs", name, "-n", namespace, "--revision", revision)
+
+    lines = text.splitlines()
+    assert scaled_up
+    assert {pod["metadata"]["name"] for pod in pods} == {line.split(" | ")[0] for line in lines}
+
+
 def test_a_rolling_update_under_load_loses_nothing(
     deployed_sleepy: Api, load: cluster.Load, scaled_up: int
 ) -> None:

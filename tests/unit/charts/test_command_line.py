@@ -5,18 +5,26 @@ from pathlib import Path
 import pytest
 
 from batchedapi_core import contract
+from batchedapi_operator.plugin.__main__ import main as plugin
 from batchedapi_serving.cli.main import main
 
+PROGRAMS = {"batchedapi": main, "kubectl batchedapi": plugin}
 PAGE = (Path(__file__).resolve().parents[3] / "docs/reference/command-line.md").read_text("utf-8")
 
 
-@pytest.mark.parametrize("command", main.commands)
-def test_every_option_of_every_command_has_its_line(command: str) -> None:
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [(program, name) for program in PROGRAMS for name in PROGRAMS[program].commands],
+)
+def test_every_option_of_every_command_has_its_line(program: str, name: str) -> None:
     """An option that is nowhere described is one that nobody uses."""
-    options = [name for parameter in main.commands[command].params for name in parameter.opts]
+    command = PROGRAMS[program].commands[name]
+    options = [option for parameter in command.params for option in parameter.opts]
 
-    assert f"## `batchedapi {command}`" in PAGE
-    assert [] == [name for name in options if name.startswith("--") and name not in PAGE]
+    _, found, rest = PAGE.partition(f"## `{program} {name}`\n")
+    section = rest.partition("\n## ")[0]
+    assert found
+    assert [] == [option for option in options if option.startswith("--") and option not in section]
 
 
 def test_every_variable_of_the_contract_has_its_line() -> None:

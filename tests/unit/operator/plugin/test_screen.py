@@ -2,7 +2,9 @@
 
 import json
 import math
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -18,6 +20,7 @@ from batchedapi_operator.plugin.screen import (
     screen,
 )
 
+GUIDE: Final = Path(__file__).resolve().parents[4] / "docs/guides/looking.md"
 PLAIN: Final = Terminal(width=80, colour=False, block="#")
 
 
@@ -165,6 +168,7 @@ def test_the_screen_of_an_api_that_is_rolled_out() -> None:
 
     assert SCREEN == shown
     assert 80 >= max(map(len, shown.splitlines()))
+    assert shown in GUIDE.read_text()
 
 
 def test_without_pages_the_figures_are_the_operator_s() -> None:
@@ -325,6 +329,8 @@ def test_as_json_it_is_what_the_guide_lists() -> None:
         tuple(one.values()) for one in told["revisions"]
     ]
     (method,) = told["methods"]
+    words = set(re.findall("`[^`]+`", GUIDE.read_text().partition("### As JSON")[2]))
+    assert [] == [name for name in (*told, *method) if not {f"`{name}`", f"`{name}[]`"} & words]
     assert (6.5, 0.0214, None) == (method["meanRows"], method["p50"], method["p99"])
     assert {"upTo": None, "batches": 0} == method["batchesByRows"][-1]
     assert API["status"]["autoscaling"]["lastDecision"] == told["decision"]

@@ -1,0 +1,149 @@
+"""`kubectl batchedapi` through a real kubectl and apiserver, with the rights that users have."""
+
+import asyncio
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.contract.operator.world import Body, World
+
+from batchedapi_operator.cluster import PODS, Resource
+from chart import only, render
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("operator")]
+
+ROLE_BINDINGS = Resource("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings")
+ROLES = Resource("rbac.authorization.k8s.io/v1", "Role", "roles")
+SERVICE_ACCOUNTS = Resource("v1", "ServiceAccount", "serviceaccounts")
+NOWHERE = "nowhere"
+"""A node that there is not: whoever is let through to its kubelet is told so."""
+
+
+@dataclass(frozen=True)
+class User:
+    """Somebody with a kubeconfig."""
+
+    kubeconfig: Path
+
+    def run(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        """A kubectl command."""
+        return subprocess.run(
+            ["kubectl", *words],
+            env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+
+async def user_with(world: World, role: str, folder: Path) -> User:
+    """Somebody bound to a ClusterRole of Kubernetes', and to what the chart adds to it."""
+    name = f"user-{role}"
+    await world.create(SERVICE_ACCOUNTS, {"metadata": {"name": name}})
+    added = only(render(), "ClusterRole", "-view")["rules"]
+    await world.create(ROLES, {"metadata": {"name": name}, "rules": added})
+    for kind, bound in (("ClusterRole", role), ("Role", name)):
+        subject = {"kind": "ServiceAccount", "name": name, "namespace": world.namespace}
+        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": bound}
+        metadata = {"name": f"{name}-{kind.lower()}"}
+        binding = {"metadata": metadata, "subjects": [subject], "roleRef": reference}
+        await world.create(ROLE_BINDINGS, binding)
+    own = Path(os.environ["KUBECONFIG"])
+    token = User(own).run("create", "token", name, "-n", world.namespace)
+    assert 0 == token.returncode, token.stderr
+    config = yaml.safe_load(own.read_text())  # noqa: ASYNC240 - a small file
+    config["users"] = [{"name": name, "user": {"token": token.stdout.strip()}}]
+    config["contexts"] = [
+        {
+            "name": "as",
+            "context": {
+                "cluster": config["clusters"][0]["name"],
+                "user": name,
+                "namespace": world.namespace,
+            },
+        }
+    ]
+    config["current-context"] = "as"
+    path = folder / f"{name}.kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    return User(path)
+
+
+async def running_pod(world: World, api: str) -> None:
+    """A pod of an API that says that it runs, where no kubelet can be asked."""
+    metadata = {
+        "name": f"{api}-0",
+        "labels": {"batchedapi.dev/api": api, "batchedapi.dev/revision": "0a1b2c3d"},
+    }
+    container = {"name": "serving", "image": "serving:none"}
+    spec = {
+        "nodeName": NOWHERE,
+        "containers": [container],
+        "automountServiceAccountToken": False,
+        "tolerations": [{"operator": "Exists"}],
+    }
+    await world.create(PODS, {"metadata": metadata, "spec": spec})
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-02T03:04:05Z"}
+    state = {"running": {"startedAt": "2026-01-02T03:04:05Z"}}
+    statuses = [
+        {
+            "name": "serving",
+            "image": "serving:none",
+            "imageID": "",
+            "containerID": "containerd://1",
+            "ready": True,
+            "restartCount": 1,
+            "state": state,
+        }
+    ]
+    status: Body = {"phase": "Running", "conditions": [ready], "containerStatuses": statuses}
+    await world.patch(PODS, f"{api}-0", {"status": status}, "status")
+
+
+async def test_who_may_view_sees_the_screen_and_which_right_the_rest_takes(
+    world: World, tmp_path: Path
+) -> None:
+    """Forwarding is what the ClusterRole view has not, and edit has."""
+    await world.create_api("shown", {"predictor": {"path": "model:Iris"}})
+    await world.until_condition("shown", "SpecValid", "Accepted")
+    await running_pod(world, "shown")
+    viewer = await user_with(world, "view", tmp_path)
+    editor = await user_with(world, "edit", tmp_path)
+
+    seen, edited, logs = await asyncio.gather(
+        asyncio.to_thread(viewer.run, "batchedapi", "status", "shown"),
+        asyncio.to_thread(editor.run, "batchedapi", "status", "shown", "-o", "json"),
+        asyncio.to_thread(viewer.run, "batchedapi", "logs", "shown", "--revision", "0a1b2c3d"),
+    )
+
+    assert 0 == seen.returncode, seen.stderr
+    assert f"{world.namespace}/shown: " in seen.stdout
+    assert "1 restart" in seen.stdout
+    text = " ".join(seen.stdout.split())
+    assert "1 wanted" in text
+    assert "(shown-0): you may not forward to pods in namespace" in text
+    missing = " ".join(json.loads(edited.stdout)["missing"])
+    assert "(shown-0): " in missing
+    assert "you may not" not in missing
+    assert NOWHERE in logs.stderr
+    assert "you may not" not in logs.stderr
+    assert 1 == logs.returncode
+
+
+async def test_kubectl_completes_what_comes_next(world: World) -> None:
+    """By the program that it looks for on the PATH."""
+    await world.create_api("completed", {"predictor": {"path": "model:Iris"}})
+    admin = User(Path(os.environ["KUBECONFIG"]))
+
+    commands = admin.run("__complete", "batchedapi", "")
+    names = admin.run("__complete", "batchedapi", "status", "-n", world.namespace, "compl")
+
+    assert {"logs", "status", "why"} <= {
+        line.split("\t")[0] for line in commands.stdout.split("\n")
+    }
+    assert ["completed", ":4"] == names.stdout.splitlines()
