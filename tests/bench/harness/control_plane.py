@@ -1,4 +1,7 @@
-"""etcd and kube-apiserver of one's own, to be stopped and audited; controllers if asked for."""
+"""etcd and kube-apiserver of one's own, to be stopped and audited; no node.
+
+Controllers are started where a measurement needs them: pods are objects that nobody runs.
+"""
 
 import json
 import os
@@ -112,19 +115,24 @@ def control_plane(folder: Path, *more: str) -> Iterator[ControlPlane]:
 
 
 @contextmanager
-def controllers(plane: ControlPlane) -> Iterator[None]:
-    """kube-controller-manager: Deployments make pods, which stay objects without a node."""
-    keys = plane.folder / "pki"
-    command = [
-        "kube-controller-manager", f"--kubeconfig={plane.kubeconfig(ADMIN)}", "--secure-port=0",
-        "--leader-elect=false", "--kube-api-qps=400", "--kube-api-burst=800",
-        "--concurrent-deployment-syncs=10", "--concurrent-replicaset-syncs=10",
+def controllers(plane: ControlPlane, names: str = ",".join(CONTROLLERS)) -> Iterator[None]:
+    """kube-controller-manager with these controllers, for as long as the block lasts.
+
+    The garbage collector learns of kinds that are there when it starts, of others half a minute
+    later: install the CRD first.
+    """
+    keys, log = plane.folder / "pki", plane.folder / "kube-controller-manager.log"
+    command: list[str | Path] = [
+        tools.kubernetes(), "kube-controller-manager", f"--kubeconfig={plane.kubeconfig(ADMIN)}",
+        "--secure-port=0", "--leader-elect=false", "--kube-api-qps=500", "--kube-api-burst=1000",
         f"--service-account-private-key-file={keys / 'sa.key'}",
-        f"--root-ca-file={keys / 'ca.crt'}",
-        f"--controllers={','.join(CONTROLLERS)}",
+        f"--root-ca-file={keys / 'ca.crt'}", f"--controllers={names}",
+        "--concurrent-deployment-syncs=10", "--concurrent-replicaset-syncs=10",
+        "--concurrent-gc-syncs=40", "--concurrent-namespace-syncs=40",
+        "--horizontal-pod-autoscaler-sync-period=5s",
     ]  # fmt: skip
-    with (plane.folder / "kube-controller-manager.log").open("wb") as log:
-        process = subprocess.Popen([tools.kubernetes(), *command], stdout=log, stderr=log)
+    with log.open("wb") as stream:
+        process = subprocess.Popen(command, stdout=stream, stderr=stream)
     try:
         yield
     finally:
