@@ -24,13 +24,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from harness.apiserver_proxy import FAULTS, KILLS, Proxy, proxy
 from harness.control_plane import ADMIN, ControlPlane, control_plane, controllers
 from harness.operators import Operator, User, installed, quantile, until
-from harness.report import Table, environment, help_of, out_option, report
+from harness.report import ROOT, Table, environment, help_of, out_option, report
 
 from batchedapi_operator.cluster import BATCHED_APIS, CONFIG_MAPS, JsonObject
 from batchedapi_operator.kube import Kube
+
+sys.path.append(str(ROOT / "tests/support"))
+from apiserver_proxy import FAULTS, KILLS, Proxy, proxy
 
 CASE_SECONDS: Final = 30.0
 GOLDEN_SECONDS: Final = 90.0
@@ -210,6 +212,18 @@ async def orphans(user: User) -> int:
     )
 
 
+def differing(wanted: Any, found: Any, where: str = "") -> list[str]:
+    """Places at which two states differ, with what is there."""
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        names = sorted({*wanted, *found})
+        return [
+            text
+            for name in names
+            for text in differing(wanted.get(name), found.get(name), f"{where}.{name}")
+        ]
+    return [] if wanted == found else [f"{where}: {wanted} became {found}"]
+
+
 def cases_of(golden: dict[str, Outcome], share: float, faults: float) -> list[Case]:
     """Kills at each call, and of the faults a share; the same ones each time."""
     chosen = random.Random(1)
@@ -257,9 +271,9 @@ async def _measure(
                 outcomes.append(outcome)
                 click.echo(f"{len(waiting)} to go, {outcome.seconds:.1f} s: {case.how}", err=True)
                 if not outcome.same or outcome.orphans:
-                    wanted = golden[case.workload.name].state
                     text = f"{case.workload.name} {case.at} {case.how} {outcome.call}"
-                    click.echo(f"{text}\n  {wanted}\n  {outcome.state}", err=True)
+                    differs = differing(golden[case.workload.name].state, outcome.state)
+                    click.echo(f"{text}: {differs}", err=True)
 
         await asyncio.gather(*(work(one) for one in all_lanes))
         stop.set()

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 from kubernetes.aio import client, config
@@ -29,6 +29,7 @@ from batchedapi_operator.cluster import (
 )
 from batchedapi_operator.errors import ApplyError
 from batchedapi_operator.kube import Kube
+from batchedapi_operator.reconcile.status import OUR_CONDITIONS
 
 from .control_plane import ADMIN, ControlPlane, free_port
 
@@ -36,6 +37,9 @@ NAMESPACES: Final = Resource("v1", "Namespace", "namespaces")
 CHILDREN: Final = (DEPLOYMENTS, SERVICES, CONFIG_MAPS)
 START_SECONDS: Final = 120.0
 """For an operator to be ready, on a machine that has much else to do."""
+RECONCILED: Final = {kind.value for kind in OUR_CONDITIONS}
+"""Conditions that do not depend on when the autoscaler has looked."""
+_OPERATIONS: Final = "application/json-patch+json"
 _MERGE: Final = "application/merge-patch+json"
 
 
@@ -129,6 +133,11 @@ class User:
         path, query = resource.path(self.namespace, name, sub), {"fieldManager": "somebody"}
         return await self.kube._request("PATCH", path, query, body, content_type=_MERGE)
 
+    async def patch(self, resource: Resource, name: str, operations: Any) -> None:
+        """A JSON patch."""
+        path, query = resource.path(self.namespace, name), {"fieldManager": "somebody"}
+        await self.kube._request("PATCH", path, query, operations, content_type=_OPERATIONS)
+
     async def delete(self, resource: Resource, name: str) -> None:
         """In the background."""
         await self.kube._request("DELETE", resource.path(self.namespace, name), {})
@@ -162,6 +171,7 @@ class User:
                 "conditions": sorted(
                     (one["type"], one["status"], one["reason"])
                     for one in status.get("conditions") or ()
+                    if one["type"] in RECONCILED
                 ),
             },
             "children": {

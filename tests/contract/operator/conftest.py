@@ -121,8 +121,13 @@ def free_port() -> int:
     return number
 
 
-def start_operator(namespaces: str, log: Path, **more: str) -> OperatorProcess:
-    """`python -m batchedapi_operator`, for some namespaces; `more` is of its environment."""
+def start_operator(
+    namespaces: str, log: Path, kubeconfig: Path | None = None, **more: str
+) -> OperatorProcess:
+    """`python -m batchedapi_operator`, for some namespaces.
+
+    Through another kubeconfig than ours, if one is given; `more` is of its environment.
+    """
     port, decisions = free_port(), free_port()
     environment = {
         **os.environ,
@@ -134,6 +139,8 @@ def start_operator(namespaces: str, log: Path, **more: str) -> OperatorProcess:
         "BATCHEDAPI_DECISIONS_PORT": str(decisions),
         **more,
     }
+    if kubeconfig is not None:
+        environment["KUBECONFIG"] = str(kubeconfig)
     with log.open("ab") as stream:
         process = subprocess.Popen(
             [sys.executable, "-m", "batchedapi_operator"], env=environment, stderr=stream

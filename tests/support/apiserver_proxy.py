@@ -62,7 +62,8 @@ class Proxy:
             self.calls.append(f"{request.method} {request.path}")
         if not hit:
             return await self._forwarded(request)
-        self.fired.set()
+        if self.how not in KILLS:
+            self.fired.set()
         if self.how == "hang":
             await self.over.wait()
         if self.how in {"hang", "reset", "before"}:
@@ -81,15 +82,16 @@ class Proxy:
     def _cut(self, request: web.Request) -> web.StreamResponse:
         if self.how in KILLS:
             self.die()
+            self.fired.set()
         if request.transport is not None:
             request.transport.abort()
         raise ConnectionResetError
 
     def _asked(self, request: web.Request, body: bytes) -> Any:
         headers = {k: v for k, v in request.headers.items() if k.lower() not in _HOP}
-        return self.session.request(
-            request.method, f"{self.upstream}{request.raw_path}", headers=headers, data=body
-        )
+        url = f"{self.upstream}{request.raw_path}"
+        # without data there is to be no type of it either, which the apiserver would refuse
+        return self.session.request(request.method, url, headers=headers, data=body or None)
 
     async def _forwarded(self, request: web.Request) -> web.StreamResponse:
         async with self._asked(request, await request.read()) as answer:
