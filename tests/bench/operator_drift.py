@@ -87,8 +87,7 @@ async def measure_kind(user: User, kind: str, api: str) -> dict[str, Any]:
     guarded = 0
 
     async def whole() -> bool:
-        live = await user.get(resource, name)
-        return live is not None and all(drift.value_at(live, p) == v for p, v in owned.items())
+        return drift.whole(await user.get(resource, name), owned)
 
     for edit in drift.edits(before, contract.FIELD_MANAGER):
         if not await edited(user, resource, name, edit):

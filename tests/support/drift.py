@@ -11,6 +11,8 @@ from typing import Any, Final
 
 Path = tuple[str, ...]
 MISSING: Final = object()
+ITEM: Final = object()
+"""That an item of a list is there; what is in it has paths of its own, or is somebody else's."""
 _OTHERS: Final = {
     "ClusterIP": "NodePort",
     "RollingUpdate": "Recreate",
@@ -41,9 +43,17 @@ def owned(body: Mapping[str, Any], manager: str) -> dict[Path, Any]:
     found: dict[Path, Any] = {}
     for entry in body["metadata"]["managedFields"]:
         if entry["manager"] == manager and entry["operation"] == "Apply":
-            for path in _paths(entry["fieldsV1"], ()):
-                found[path] = value_at(body, path)
+            for path, leaf in _paths(entry["fieldsV1"], ()):
+                found[path] = value_at(body, path) if leaf else ITEM
     return found
+
+
+def whole(body: Mapping[str, Any] | None, found: Mapping[Path, Any]) -> bool:
+    """Whether everything that was `owned` is as it was."""
+    return body is not None and all(
+        value_at(body, path) == value if value is not ITEM else value_at(body, path) is not MISSING
+        for path, value in found.items()
+    )
 
 
 def value_at(body: Any, path: Path) -> Any:
@@ -66,13 +76,14 @@ def edits(body: Mapping[str, Any], manager: str) -> Iterator[Edit]:
         yield Edit(path, "remove", (({"op": "remove", "path": pointer},),))
 
 
-def _paths(fields: Mapping[str, Any], above: Path) -> Iterator[Path]:
+def _paths(fields: Mapping[str, Any], above: Path) -> Iterator[tuple[Path, bool]]:
+    """Paths, and whether nothing of theirs is further down."""
     if not fields:
-        yield above
+        yield above, True
     for step, below in fields.items():
         if step == ".":
             if above[-1].startswith("k:"):
-                yield above
+                yield above, False
         else:
             yield from _paths(below, (*above, step))
 

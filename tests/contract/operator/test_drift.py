@@ -49,13 +49,6 @@ async def settled(world: World, name: str) -> dict[str, Body]:
         await asyncio.sleep(0.5)
 
 
-def whole(live: Body | None, owned: dict[drift.Path, Any]) -> bool:
-    """Whether everything that was ours is as it was."""
-    return live is not None and all(
-        drift.value_at(live, path) == value for path, value in owned.items()
-    )
-
-
 def sampled(body: Body) -> list[drift.Edit]:
     """All of what is short, and of a pod's template a share."""
     found = list(drift.edits(body, contract.FIELD_MANAGER))
@@ -90,7 +83,7 @@ async def test_every_field_of_ours_is_put_right(world: World, kind: str) -> None
             break
 
         async def right() -> bool:
-            return whole(await world.get(resource, child), owned)
+            return drift.whole(await world.get(resource, child), owned)
 
         await until(right, f"{kind}: {edit}")
 
@@ -159,7 +152,7 @@ async def test_what_excludes_our_fields_gives_way_to_them(
     await patched(world, resource, name, [patch])
 
     async def right() -> bool:
-        return whole(await world.get(resource, name), owned)
+        return drift.whole(await world.get(resource, name), owned)
 
     await until(right, "our fields")
     live = await world.get(resource, name)
@@ -187,7 +180,7 @@ async def test_an_older_revision_gets_its_label_and_its_owner_back(world: World)
     await patched(world, CONFIG_MAPS, child, bare)
 
     async def right() -> bool:
-        return whole(
+        return drift.whole(
             await world.get(CONFIG_MAPS, child), drift.owned(before, contract.FIELD_MANAGER)
         )
 
