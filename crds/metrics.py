@@ -96,6 +96,7 @@ OPERATOR: Final = (
            "Reads of a replica's metrics by the operator."),
     Metric(c.OPERATOR_RECONCILES, "counter", ("result",), "Reconciliations by outcome."),
     Metric(c.OPERATOR_RECONCILE_SECONDS, "histogram", (), "Time one reconciliation took."),
+    Metric(c.OPERATOR_LEADER, "gauge", (), "1 of the replica that acts, 0 of one that stands by."),
 )  # fmt: skip
 
 _META: Final = "__meta_kubernetes_pod"

@@ -29,6 +29,15 @@ FIELD_MANAGER: Final = "batchedapi-operator"
 AUTOSCALER_FIELD_MANAGER: Final = "batchedapi-autoscaler"
 """Writes /scale of Deployments and the autoscaler's part of the status."""
 
+LABEL_LEASE: Final = f"{GROUP}/operator-lease"
+"""On every Lease of an operator."""
+ANNOTATION_CLAIM: Final = f"{GROUP}/claim"
+"""On such a Lease: whether its holder wants to act, or does."""
+ANNOTATION_NAMESPACES: Final = f"{GROUP}/namespaces"
+"""On such a Lease: those that its holder serves."""
+CLAIM_LEASE: Final = "batchedapi-claim"
+"""In each namespace that an operator serves by its name: one at a time holds it."""
+
 # ---------------------------------------------------------------- ports and paths of a replica
 HTTP_PORT: Final = 8080
 ADMIN_PORT: Final = 8081
@@ -177,6 +186,8 @@ OPERATOR_DECISIONS: Final = "batchedapi_operator_decisions_total"
 OPERATOR_SCRAPES: Final = "batchedapi_operator_scrapes_total"
 OPERATOR_RECONCILES: Final = "batchedapi_operator_reconciles_total"
 OPERATOR_RECONCILE_SECONDS: Final = "batchedapi_operator_reconcile_seconds"
+OPERATOR_LEADER: Final = "batchedapi_operator_leader"
+"""No label. 1 of the replica that may write, else 0."""
 
 LATENCY_BUCKETS: Final = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0,

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import platform
 import re
 from importlib.metadata import version
 
@@ -108,6 +109,25 @@ class _PodDefaults(click.ParamType[Pod]):
     help="Who reaches the admin port of replicas, as a JSON list of NetworkPolicyPeers; with it"
     " each API has a NetworkPolicy.",
 )
+@click.option(
+    "--lease-name",
+    default=contract.MANAGED_BY,
+    show_envvar=True,
+    help="Lease that the replicas of one release share; whoever holds it acts.",
+)
+@click.option(
+    "--lease-namespace",
+    default="default",
+    show_envvar=True,
+    help="Where that Lease lies: the operator's own namespace.",
+)
+@click.option(
+    "--pod-name",
+    default=platform.node,
+    show_default="the host's name",
+    show_envvar=True,
+    help="How the Lease names its holder.",
+)
 @click.option("--log-level", type=click.Choice(_LEVELS), default="info", show_envvar=True)
 @click.option(
     "--log-format",
@@ -137,6 +157,9 @@ def main(
     namespaces: tuple[str, ...],
     disruption_budgets: bool,
     admin_peers: tuple[JsonObject, ...],
+    lease_name: str,
+    lease_namespace: str,
+    pod_name: str,
     log_level: str,
     log_format: str,
     admin_host: str,
@@ -149,6 +172,9 @@ def main(
         pod_defaults=pod_defaults.over(SPREAD),
         namespaces=Namespaces(namespaces),
         policies=Policies(disruption_budgets, admin_peers),
+        lease_name=lease_name,
+        lease_namespace=lease_namespace,
+        pod_name=pod_name,
         log_level=log_level,
         log_format=LogFormat(log_format),
         admin_host=admin_host,

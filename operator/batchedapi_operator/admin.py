@@ -72,7 +72,7 @@ async def admin_server(
     port: int,
     *,
     live: Callable[[], bool],
-    ready: Callable[[], bool],
+    ready: Callable[[], str],
     registry: CollectorRegistry,
 ) -> AsyncIterator[None]:
     """Serve health and metrics until the block ends.
@@ -81,19 +81,19 @@ async def admin_server(
         host: To listen on; empty is every interface.
         port: To listen on.
         live: False: the process is stuck and is to be restarted.
-        ready: False: the apiserver does not answer, or the watches are not open yet.
+        ready: What is missing: the apiserver does not answer, the watches are not open yet, another
+            release is in the way. Empty: nothing.
         registry: What /metrics shows.
     """
 
-    async def health(check: Callable[[], bool]) -> web.Response:
-        good = check()
-        return web.Response(status=200 if good else 503, text="ok\n" if good else "not ok\n")
+    def health(trouble: str) -> web.Response:
+        return web.Response(status=503 if trouble else 200, text=f"{trouble or 'ok'}\n")
 
     async def on_live(_: web.Request) -> web.Response:
-        return await health(live)
+        return health("" if live() else "not ok")
 
     async def on_ready(_: web.Request) -> web.Response:
-        return await health(ready)
+        return health(ready())
 
     async def on_metrics(_: web.Request) -> web.Response:
         return web.Response(
@@ -128,8 +128,8 @@ async def decisions_server(port: int, decisions: Decisions) -> AsyncIterator[Non
         found = decisions(key, number)
         if not found:
             text = (
-                f"no decision about BatchedAPI {key} since this operator started: it decides every"
-                " few seconds in mode Native, once a replica is asked for"
+                f"no decision about BatchedAPI {key} since this operator began to lead: it decides"
+                " every few seconds in mode Native, once a replica is asked for"
             )
             return web.json_response({"error": text}, status=404)
         return web.json_response({"namespace": key.namespace, "name": key.name, "decisions": found})

@@ -87,6 +87,7 @@ REPLICA_SETS: Final = Resource("apps/v1", "ReplicaSet", "replicasets")
 DISRUPTION_BUDGETS: Final = Resource("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
 NETWORK_POLICIES: Final = Resource("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
 EVENTS: Final = Resource("events.k8s.io/v1", "Event", "events")
+LEASES: Final = Resource("coordination.k8s.io/v1", "Lease", "leases")
 
 
 class Cluster(Protocol):

@@ -8,9 +8,9 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from typing import Final, Self
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Final, Self
 
 import aiohttp
 from kubernetes.aio import client, config
@@ -20,11 +20,13 @@ from batchedapi_operator.cluster import (
     BATCHED_APIS,
     DEPLOYMENTS,
     EVENTS,
+    LEASES,
     OUTSIDE_SYSTEM,
     JsonObject,
     ObjectKey,
     Resource,
 )
+from batchedapi_operator.election import Permit
 from batchedapi_operator.errors import (
     ApplyError,
     ConflictError,
@@ -97,16 +99,21 @@ class Answering:
 class Kube:
     """One connection pool to one cluster."""
 
-    def __init__(self, api: client.ApiClient) -> None:
+    def __init__(self, api: client.ApiClient, permit: Permit | None = None) -> None:
         self._api = api
+        self._permit = permit
         self.answering = Answering()
 
     @classmethod
     @asynccontextmanager
-    async def connected(cls, watches: int = 1) -> AsyncIterator[Self]:
+    async def connected(
+        cls, permit: Permit | None = None, connections: int = CONNECTIONS
+    ) -> AsyncIterator[Self]:
         """With the pod's service account, else with the kubeconfig of the environment.
 
-        `watches` are open all the time (`watch_metadata`), each on a connection of its own.
+        Args:
+            permit: Asked before each write; None: every write is allowed.
+            connections: At most.
 
         Raises:
             OperatorError: There is neither.
@@ -122,9 +129,11 @@ class Kube:
                     " set KUBECONFIG"
                 ) from error
         configuration = client.Configuration.get_default_copy()
-        configuration.connection_pool_maxsize = CONNECTIONS + watches
+        configuration.connection_pool_maxsize = connections
+        if permit is not None:
+            configuration.client_session_kwargs = {"request_class": _permitted(permit)}
         async with client.ApiClient(configuration) as api:
-            yield cls(api)
+            yield cls(api, permit)
 
     async def get(self, resource: Resource, key: ObjectKey) -> JsonObject | None:
         """The object as it is now; None if there is none."""
@@ -297,6 +306,39 @@ class Kube:
         namespace = body["metadata"]["namespace"]
         await self._request("POST", EVENTS.path(namespace), {}, body)
 
+    async def read_lease(self, key: ObjectKey, *, seconds: float) -> JsonObject | None:
+        """A Lease; None if there is none. Whoever asks waits for so many seconds."""
+        try:
+            return await self._request("GET", LEASES.path(key.namespace, key.name), seconds=seconds)
+        except ApplyError as error:
+            if error.status == 404:  # noqa: PLR2004 - HTTP: not found
+                return None
+            raise
+
+    async def create_lease(self, body: JsonObject, *, seconds: float) -> JsonObject:
+        """A new one.
+
+        Raises:
+            ConflictError: There is one.
+        """
+        path = LEASES.path(body["metadata"]["namespace"])
+        return await self._request("POST", path, {}, body, seconds=seconds)
+
+    async def replace_lease(self, body: JsonObject, *, seconds: float) -> JsonObject:
+        """The one of the version in `body`.
+
+        Raises:
+            ConflictError: It has another version.
+        """
+        path = LEASES.path(body["metadata"]["namespace"], body["metadata"]["name"])
+        return await self._request("PUT", path, {}, body, seconds=seconds)
+
+    async def leases(self, label: str, *, seconds: float) -> list[JsonObject]:
+        """Those with a label, wherever they lie."""
+        query = {"labelSelector": label}
+        found = await self._request("GET", LEASES.path(None), query, seconds=seconds)
+        return list(found["items"] or ())
+
     async def _find(self, path: str, accept: str) -> JsonObject | None:
         try:
             return await self._request("GET", path, accept=accept)
@@ -314,16 +356,42 @@ class Kube:
         *,
         content_type: str = _JSON,
         accept: str = _JSON,
+        seconds: float = REQUEST_SECONDS,
     ) -> JsonObject:
-        response = await self._send(
-            method, path, query or {}, body=body, content_type=content_type, accept=accept
-        )
-        try:
-            payload = await response.read()
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise ApplyError(f"{method} {path}: {error!r}", 0) from error
+        asked = dict(query or {})
+        with self._counted(method):
+            if method != "GET":
+                seconds = self._allowed(f"{method} {path}", seconds)
+                asked["timeout"] = f"{seconds * 1000:.0f}ms"  # of the apiserver's work on it
+            response = await self._send(
+                method, path, asked,
+                body=body, content_type=content_type, accept=accept, seconds=seconds,
+            )  # fmt: skip
+            try:
+                payload = await response.read()
+            except (aiohttp.ClientError, TimeoutError) as error:
+                raise ApplyError(f"{method} {path}: {error!r}", 0) from error
         _raise_for(response.status, payload, f"{method} {path}")
         return dict(json.loads(payload))
+
+    def _allowed(self, what: str, seconds: float) -> float:
+        """Seconds that a write may take."""
+        if self._permit is None:
+            return seconds
+        if not self._permit.valid:
+            raise ApplyError(f"{what}: not sent, this replica does not lead at present", 0)
+        return min(seconds, self._permit.seconds)
+
+    @contextmanager
+    def _counted(self, method: str) -> Iterator[None]:
+        counts = 0 if method == "GET" or self._permit is None else 1
+        if self._permit is not None:
+            self._permit.under_way += counts
+        try:
+            yield
+        finally:
+            if self._permit is not None:
+                self._permit.under_way -= counts
 
     async def _send(
         self,
@@ -353,6 +421,26 @@ class Kube:
         response: aiohttp.ClientResponse = answer.response
         self.answering.heard(response.status)
         return response
+
+
+def _permitted(permit: Permit) -> type[aiohttp.ClientRequest]:
+    """Requests of which none that writes leaves this process without permission.
+
+    A request may have waited for a connection, or with the whole process. Between this look and the
+    kernel nothing waits any more: headers go out with the first bytes of the body.
+    """
+
+    class Permitted(aiohttp.ClientRequest):
+        async def write_bytes(
+            self, writer: Any, conn: Any, content_length: int | None = None
+        ) -> None:
+            if self.method == "GET" or permit.seconds > 0.0:
+                await super().write_bytes(writer, conn, content_length)
+                return
+            error = aiohttp.ClientConnectionError("not sent, this replica leads no more")
+            conn.protocol.set_exception(error)
+
+    return Permitted
 
 
 def _selected(namespace: str | None, selector: str = "") -> dict[str, str]:

@@ -1,7 +1,7 @@
 """The operator's own metrics; names in contract.py."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 import prometheus_client
@@ -41,7 +41,8 @@ class Metrics(Collector):
     an API.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, leads: Callable[[], bool] = lambda: True) -> None:
+        self._leads = leads
         self.registry = CollectorRegistry()
         self._figures: dict[ObjectKey, _Figures] = {}
         self._decisions: Counter[tuple[ObjectKey, str]] = Counter()
@@ -79,7 +80,9 @@ class Metrics(Collector):
                 del counts[one]
 
     def collect(self) -> Iterator[Metric]:
-        """The series of all APIs."""
+        """The series of all APIs, and whether this replica leads."""
+        leader = "1 of the replica that acts, 0 of one that stands by or is refused."
+        yield GaugeMetricFamily(contract.OPERATOR_LEADER, leader, value=float(self._leads()))
         for place, (name, text) in enumerate(_GAUGES):
             gauge = GaugeMetricFamily(name, text, labels=_OBJECT)
             for key, figures in self._figures.items():

@@ -214,6 +214,11 @@ class Outbox:
             else:
                 self._boxes.pop((key, kind), None)
 
+    def clear(self) -> None:
+        """Somebody else tells the apiserver from now on."""
+        for key in {key for key, _ in self._boxes}:
+            self.forget(key)
+
     def go_on(self) -> None:
         """End the rests of what the apiserver did not answer: it does again. The pace stays.
 

@@ -3,9 +3,11 @@
 import asyncio
 import gc
 import logging
+import platform
 import random
 import signal
 import time
+import uuid
 from asyncio import sslproto
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,9 +30,11 @@ from batchedapi_operator.cluster import (
     ObjectKey,
     Resource,
 )
+from batchedapi_operator.election import Permit
 from batchedapi_operator.errors import ApplyError
 from batchedapi_operator.handlers import Watched, watch_cluster
-from batchedapi_operator.kube import Kube
+from batchedapi_operator.kube import CONNECTIONS, Kube
+from batchedapi_operator.leader import Elector, Identity
 from batchedapi_operator.logs import LogFormat
 from batchedapi_operator.metrics import Metrics
 from batchedapi_operator.outbox import Outbox
@@ -57,6 +61,8 @@ SECONDS_TO_WATCH_AGAIN: Final = 6.0
 """After an apiserver that did not answer does, all watches are open again; what was deleted before
 they were is told by none of them."""
 LISTED: Final = (BATCHED_APIS, DEPLOYMENTS, SERVICES, CONFIG_MAPS)
+WRITES_END_SECONDS: Final = 1.0
+"""For which writes under way are waited for at the end, before another replica may lead."""
 STUCK_SECONDS: Final = 60.0
 """Within which each loop goes round, whether or not the apiserver answers."""
 
@@ -78,6 +84,11 @@ class Settings:
     """Always on loopback."""
     pod_defaults: Pod = SPREAD
     """Under the settings of the pods of every API, from its next revision on."""
+    lease_name: str = contract.MANAGED_BY
+    """Of the Lease that the replicas of a release share: whoever holds it acts."""
+    lease_namespace: str = "default"
+    pod_name: str = field(default_factory=platform.node)
+    """What the Lease says of its holder, before what makes each process another."""
 
 
 async def run(settings: Settings) -> None:
@@ -90,24 +101,52 @@ async def run(settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    watches = len(settings.namespaces.lists)
-    async with Kube.connected(watches) as kube, Scraper.opened() as scraper:
-        work = asyncio.create_task(_work(kube, scraper, settings), name="operator")
+    permit = Permit()
+    process = f"{settings.pod_name}_{uuid.uuid4()}"
+    release = ObjectKey(settings.lease_namespace, settings.lease_name)
+    identity = Identity(process, release, settings.namespaces)
+    async with (
+        Kube.connected(permit, CONNECTIONS + len(settings.namespaces.lists)) as kube,
+        # its own connection: whatever the other ones wait for, the Lease is renewed
+        Kube.connected(connections=1) as kube_of_leases,
+        Scraper.opened() as scraper,
+    ):
+        elector = Elector(kube_of_leases, identity, permit)
+        work = asyncio.create_task(_work(kube, scraper, settings, elector, permit), name="operator")
         stopped = asyncio.create_task(stop.wait(), name="stop signal")
         await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        permit.end()
+        settled = await _settled(permit)
         for task in (work, stopped):
             task.cancel()
         with suppress(asyncio.CancelledError):
             await work
+        if settled:
+            await elector.resign()
     log.info("operator stopped")
 
 
-async def _work(kube: Kube, scraper: Scraper, settings: Settings) -> None:
-    store, metrics, watching, beats = Store(), Metrics(), asyncio.Event(), Heartbeats()
-    namespaces = settings.namespaces
+async def _settled(permit: Permit) -> bool:
+    """Wait for a moment until none of our writes is under way; False: one still is.
+
+    Then the Lease is left to run out: the apiserver may carry out what it was sent.
+    """
+    deadline = time.monotonic() + WRITES_END_SECONDS
+    while permit.under_way and time.monotonic() < deadline:  # noqa: ASYNC110 - once, at the end
+        await asyncio.sleep(0.02)
+    return not permit.under_way
+
+
+async def _work(
+    kube: Kube, scraper: Scraper, settings: Settings, elector: Elector, permit: Permit
+) -> None:
+    store, metrics = Store(), Metrics(lambda: elector.leads and permit.valid)
+    watching, beats, namespaces = asyncio.Event(), Heartbeats(), settings.namespaces
     outbox = Outbox(beat=beats.of("outbox", STUCK_SECONDS))
     looks = beats.of("autoscaler", STUCK_SECONDS)
-    autoscaler = Autoscaler(kube, store, scraper, metrics, outbox, beat=looks)
+    autoscaler = Autoscaler(
+        kube, store, scraper, metrics, outbox, beat=looks, leads=lambda: elector.leads
+    )
     image = settings.serving_image
     policies = settings.policies
     watched = Watched(namespaces, policies.kinds)
@@ -121,20 +160,43 @@ async def _work(kube: Kube, scraper: Scraper, settings: Settings) -> None:
         forget=autoscaler.forget,
     )
     queue = WorkQueue(reconciler.reconcile, metrics.reconciled)
+    await queue.close()  # until this replica leads
     returned = asyncio.Event()
-    kube.answering.tell(outbox.go_on, queue.go_on, returned.set)
+
+    def go_on() -> None:
+        outbox.go_on()
+        queue.go_on()
+        returned.set()
+
+    def begin() -> None:
+        queue.open()
+        for key in store.apis():
+            queue.enqueue(key)
+        returned.set()
+
+    async def end() -> None:
+        await queue.close()
+        outbox.clear()
+        autoscaler.clear()
+
+    kube.answering.tell(go_on)
     sources = [
         SourceWatch(kube, store, queue, one, beats.of(name, WATCH_SECONDS + STUCK_SECONDS))
         for one in namespaces.lists
         for name in (f"watch of ConfigMaps in {one or namespaces}",)
     ]
+
+    def missing() -> str:
+        # a namespace that is not there yet holds nobody up
+        watched = watching.is_set() and any(one.connected for one in sources)
+        return elector.trouble or ("" if watched else "the watches are not open yet")
+
     async with (
         admin_server(
             settings.admin_host,
             settings.admin_port,
             live=beats.all_live,
-            # a namespace that is not there yet holds nobody up
-            ready=lambda: watching.is_set() and any(one.connected for one in sources),
+            ready=missing,
             registry=metrics.registry,
         ),
         decisions_server(settings.decisions_port, autoscaler.decisions.last),
@@ -145,13 +207,17 @@ async def _work(kube: Kube, scraper: Scraper, settings: Settings) -> None:
         )
         try:
             async with asyncio.TaskGroup() as tasks:
+                beat = beats.of("election", STUCK_SECONDS)
+                tasks.create_task(elector.run(begin, go_on, end, beat))
                 tasks.create_task(outbox.run())
                 tasks.create_task(autoscaler.run())
                 beat = beats.of("watches", STUCK_SECONDS)
                 tasks.create_task(_watch(kube, store, queue, watched, watching=watching, beat=beat))
                 for one in sources:
                     tasks.create_task(one.run())
-                tasks.create_task(_resync(kube, store, queue, watched, returned))
+                tasks.create_task(
+                    _resync(kube, store, queue, watched, returned, leads=lambda: elector.leads)
+                )
         finally:
             await queue.close()
 
@@ -229,6 +295,8 @@ async def _resync(
     queue: WorkQueue,
     watched: Watched,
     returned: asyncio.Event,
+    *,
+    leads: Callable[[], bool] = lambda: True,
 ) -> None:
     """Queue the APIs that are not as the watches said, and now and then all of them.
 
@@ -241,6 +309,8 @@ async def _resync(
         await first_of(returned, seconds=longest * random.uniform(0.8, 1.0))  # noqa: S311 - jitter
         longest = SECONDS_TO_WATCH_AGAIN if returned.is_set() else RELIST_SECONDS
         returned.clear()
+        if not leads():
+            continue  # whoever begins to lead queues all of them
         if clock() >= all_due:
             all_due = clock() + RESYNC_SECONDS
             for key in store.apis():

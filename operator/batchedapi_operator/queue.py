@@ -59,6 +59,7 @@ class WorkQueue:
         self._work = work
         self._result = result
         self._entries: dict[ObjectKey, _Entry] = {}
+        self._open = True
         self._slots = asyncio.Semaphore(CONCURRENCY)
         self._returned = float("-inf")
         """When the apiserver answered again."""
@@ -68,13 +69,15 @@ class WorkQueue:
 
     def enqueue(self, key: ObjectKey) -> None:
         """See to `key` soon; during back-off when the back-off is over."""
-        self._entry(key).wanted.set()
+        if self._open:
+            self._entry(key).wanted.set()
 
     def enqueue_fresh(self, key: ObjectKey) -> None:
         """See to `key` now, back-off or not: its user has changed it."""
-        entry = self._entry(key)
-        entry.wanted.set()
-        entry.fresh.set()
+        if self._open:
+            entry = self._entry(key)
+            entry.wanted.set()
+            entry.fresh.set()
 
     def go_on(self) -> None:
         """End the back-off of those that the apiserver did not answer: it does again.
@@ -86,12 +89,18 @@ class WorkQueue:
             if entry.failures and entry.unheard:
                 entry.fresh.set()
 
+    def open(self) -> None:
+        """Take keys again."""
+        self._open = True
+
     async def close(self) -> None:
-        """Cancel what runs; a cancelled run is taken up by the next start of the operator."""
+        """Cancel what runs, and take no key until `open`: whoever works next begins with all."""
+        self._open = False
         tasks = [entry.task for entry in self._entries.values() if entry.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._entries.clear()
 
     def _entry(self, key: ObjectKey) -> _Entry:
         entry = self._entries.get(key)

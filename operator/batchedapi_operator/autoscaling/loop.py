@@ -95,6 +95,7 @@ class Autoscaler:
         outbox: Outbox,
         *,
         beat: Callable[[], None] = lambda: None,
+        leads: Callable[[], bool] = lambda: True,
         wall: Callable[[], datetime] = utc_now,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -104,6 +105,7 @@ class Autoscaler:
         self._metrics = metrics
         self._outbox = outbox
         self._beat = beat
+        self._leads = leads
         self._wall = wall
         self._monotonic = monotonic
         self._manifests = Manifests()
@@ -113,13 +115,14 @@ class Autoscaler:
         self.decisions = DecisionRing()
 
     async def run(self) -> None:
-        """Look again and again until cancelled.
+        """Look again and again until cancelled, while this replica leads.
 
         Looks of a round begin evenly: all at once would take the memory of all pages at once.
         """
         async with asyncio.TaskGroup() as looks:
             while True:
-                started, keys = self._monotonic(), self._store.apis()
+                started = self._monotonic()
+                keys = self._store.apis() if self._leads() else ()
                 self._beat()
                 for number, key in enumerate(keys, 1):
                     if key not in self._looking:
@@ -139,6 +142,11 @@ class Autoscaler:
         self._stop_watching(key)
         self._manifests.forget(key)
         self.decisions.forget(key)
+
+    def clear(self) -> None:
+        """Another replica looks from now on: what was learned is in the statuses."""
+        for key in tuple(self._watched):
+            self.forget(key)
 
     def _stop_watching(self, key: ObjectKey) -> None:
         self._outbox.withdraw(key, REPLICAS)

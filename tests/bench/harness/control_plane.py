@@ -23,6 +23,7 @@ from tests.cluster.devcluster import pki, tools  # noqa: E402 - where they lie i
 
 Identity = pki.Identity
 OPERATOR: Final = Identity("operator", "/O=system:masters/CN=operator")
+STANDBY: Final = Identity("operator-2", "/O=system:masters/CN=operator-2")
 ADMIN: Final = Identity("admin", "/O=system:masters/CN=admin")
 SERVER: Final = Identity("kube-apiserver", "/CN=kube-apiserver", "DNS:localhost,IP:127.0.0.1")
 CONTROLLERS: Final = (
@@ -35,7 +36,7 @@ AUDIT: Final = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
     "omitStages": ["RequestReceived"],
-    "rules": [{"level": "Metadata", "users": ["operator"]}, {"level": "None"}],
+    "rules": [{"level": "Metadata", "users": ["operator", "operator-2"]}, {"level": "None"}],
 }
 
 
@@ -47,11 +48,13 @@ def free_port() -> int:
         return port
 
 
-@dataclass(frozen=True)
+@dataclass
 class ControlPlane:
     """A running one."""
 
     folder: Path
+    command: list[str | Path]
+    """Of the apiserver."""
     apiserver: "subprocess.Popen[bytes]"
 
     def kubeconfig(self, identity: pki.Identity) -> Path:
@@ -66,8 +69,18 @@ class ControlPlane:
         """The apiserver answers again."""
         self.apiserver.send_signal(signal.SIGCONT)
 
+    def kill(self) -> None:
+        """The apiserver is gone, and nobody listens on its port."""
+        self.apiserver.kill()
+        self.apiserver.wait()
+
+    def start_again(self) -> None:
+        """The apiserver after `kill`; it takes some seconds to be ready."""
+        with (self.folder / "kube-apiserver.log").open("ab") as log:
+            self.apiserver = subprocess.Popen(self.command, stdout=log, stderr=log)
+
     def audited(self) -> list[dict[str, Any]]:
-        """Every request of the operator's, in order of their ends."""
+        """Every request of the operators, in order of their ends."""
         lines = (self.folder / "audit.log").read_text().splitlines()
         return [json.loads(line) for line in lines if line.endswith("}")]
 
@@ -78,9 +91,9 @@ def control_plane(folder: Path, *more: str) -> Iterator[ControlPlane]:
     binary = tools.kubernetes()
     keys, port, etcd = folder / "pki", free_port(), f"http://127.0.0.1:{free_port()}"
     pki.make_authority(keys)
-    for identity in (SERVER, ADMIN, OPERATOR):
+    for identity in (SERVER, ADMIN, OPERATOR, STANDBY):
         pki.issue(keys, identity)
-    for identity in (ADMIN, OPERATOR):
+    for identity in (ADMIN, OPERATOR, STANDBY):
         config = pki.kubeconfig(keys, identity, f"https://127.0.0.1:{port}")
         (folder / f"{identity.name}.kubeconfig").write_text(config)
     (folder / "audit.json").write_text(json.dumps(AUDIT))
@@ -100,14 +113,17 @@ def control_plane(folder: Path, *more: str) -> Iterator[ControlPlane]:
          f"--audit-log-path={folder / 'audit.log'}", "--audit-log-maxsize=1000", *more],
     )  # fmt: skip
     running = []
+    plane = None
     try:
         for command in commands:
             with (folder / f"{command[0]}.log").open("wb") as log:
                 running.append(subprocess.Popen([binary, *command], stdout=log, stderr=log))
-        plane = ControlPlane(folder, running[-1])
+        plane = ControlPlane(folder, [binary, *commands[-1]], running[-1])
         until_ready(plane)
         yield plane
     finally:
+        if plane is not None:
+            running.append(plane.apiserver)
         for process in reversed(running):
             process.send_signal(signal.SIGCONT)
             process.kill()

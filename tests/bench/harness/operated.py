@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,6 +111,7 @@ def operate(pods_port: int, admin_port: int, decisions_port: int, namespace: str
         admin_host="127.0.0.1",
         admin_port=admin_port,
         decisions_port=decisions_port,
+        lease_name=f"operator-of-{namespace}",
     )
     logs.set_up(settings.log_level, settings.log_format)
     asyncio.run(process.run(settings))
@@ -136,9 +137,11 @@ class Rig:
     namespace: str = NAMESPACE
     """Empty: the operator sees every one."""
     identity: Identity = OPERATOR
-    """Requests of `OPERATOR` alone are audited."""
+    """Requests of `OPERATOR` and `STANDBY` alone are audited."""
     scheduled: int = MOST_PODS
     """So many pods of an API find a node, and are ready at once."""
+    preload: Mapping[str, str] = field(default_factory=dict)
+    """Environment of the operator beside the usual one."""
     operator: "subprocess.Popen[bytes] | None" = None
     admin_port: int = 0
     _made: dict[str, int] = field(default_factory=dict)
@@ -147,7 +150,8 @@ class Rig:
     def start_operator(self) -> None:
         """As a process of its own; liveness is asked by us."""
         self.admin_port = free_port()
-        environment = {**os.environ, "KUBECONFIG": str(self.plane.kubeconfig(self.identity))}
+        config = {"KUBECONFIG": str(self.plane.kubeconfig(self.identity))}
+        environment = {**os.environ, **config, **self.preload}
         ports = map(str, (self.pods_port, self.admin_port, free_port()))
         words = ["operator", *ports, self.namespace]
         command = [sys.executable, "-m", "harness.operated", *words]
@@ -178,6 +182,16 @@ class Rig:
                 return found.status
         except (aiohttp.ClientError, TimeoutError):
             return 0
+
+    async def leads(self) -> bool:
+        """Whether this operator's gauge says so."""
+        url = f"http://127.0.0.1:{self.admin_port}{contract.PATH_METRICS}"
+        try:
+            timeout = aiohttp.ClientTimeout(total=1)
+            async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as found:
+                return f"\n{contract.OPERATOR_LEADER} 1.0" in await found.text()
+        except (aiohttp.ClientError, TimeoutError):
+            return False
 
     async def change_load(self, times: float) -> None:
         """Of all pods."""

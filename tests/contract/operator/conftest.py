@@ -132,6 +132,7 @@ def start_operator(
     environment = {
         **os.environ,
         "BATCHEDAPI_WATCH_NAMESPACE": namespaces,
+        "BATCHEDAPI_LEASE_NAME": f"operator-of-{namespaces.replace(' ', '-')}",
         "BATCHEDAPI_SERVING_IMAGE": SERVING_IMAGE,
         "BATCHEDAPI_ADMIN_PEERS": '[{"podSelector": {}}]',
         "BATCHEDAPI_ADMIN_PORT": str(port),

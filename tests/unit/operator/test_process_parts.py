@@ -161,7 +161,7 @@ async def answers_of(metrics: Metrics, *paths: str) -> dict[str, tuple[int, str]
             "127.0.0.1",
             port,
             live=lambda: True,
-            ready=lambda: False,
+            ready=lambda: "not yet",
             registry=metrics.registry,
         ),
         decisions_server(decisions, known_decisions),
@@ -202,7 +202,7 @@ async def test_decisions_are_told_on_loopback_alone() -> None:
     """They are about every namespace, and nobody is asked for credentials."""
     address = "127.0.0.2"  # this machine's too, as the address of its pod is
     port, admin = free_port(), free_port()
-    checks = {"live": lambda: True, "ready": lambda: True, "registry": Metrics().registry}
+    checks = {"live": lambda: True, "ready": lambda: "", "registry": Metrics().registry}
     async with (
         admin_server("", admin, **checks),
         decisions_server(port, known_decisions),

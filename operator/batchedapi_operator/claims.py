@@ -1,0 +1,167 @@
+"""Two releases never serve one namespace: whoever comes second waits, and says so.
+
+An operator of named namespaces holds a Lease in each, `contract.CLAIM_LEASE`, as that is all it may
+read. An operator of all namespaces reads the Leases of every release, and alone sees both kinds:
+it takes away claims that are not acted on yet, and stands back from those that are.
+"""
+
+from typing import Final
+
+from batchedapi_core import contract
+from batchedapi_operator import election
+from batchedapi_operator.cluster import SYSTEM_NAMESPACE, JsonObject, Namespaces, ObjectKey
+from batchedapi_operator.election import (
+    ACTING,
+    CLAIM_SECONDS,
+    WANTED,
+    Clock,
+    Held,
+    Other,
+    Seen,
+    clock,
+    refusal_of,
+    seen,
+)
+from batchedapi_operator.errors import ApplyError
+from batchedapi_operator.kube import Kube
+from batchedapi_operator.lease import REQUEST_SECONDS, LeaseLock
+
+FRESH_SECONDS: Final = 12.0
+"""For which a look that found no other release is good enough to act on."""
+QUIET_SECONDS: Final = 15.0
+"""For which a claim to a namespace stands before anybody acts on it: longer than `FRESH_SECONDS`,
+so that an operator of all namespaces has objected by then."""
+_NOT_THERE: Final = (403, 404)
+_CLAIM_OF_SYSTEM: Final = ObjectKey(SYSTEM_NAMESPACE, contract.CLAIM_LEASE)
+
+
+class Claims:
+    """Whether the namespaces are nobody else's. Asked by the replica that leads its release."""
+
+    def __init__(
+        self, kube: Kube, namespaces: Namespaces, lease: LeaseLock, now: Clock = clock
+    ) -> None:
+        self._kube = kube
+        self._release = str(lease.key)
+        self._lease = lease
+        self._now = now
+        self._named = tuple(
+            self._claim(ObjectKey(one, contract.CLAIM_LEASE), one) for one in namespaces.named
+        )
+        self._stands_since: dict[ObjectKey, float] = {}
+        """Of claims that are not acted on yet."""
+        self._others: dict[ObjectKey, Seen] = {}
+        self._looked = float("-inf")
+        self.until = float("-inf")
+        """When what was seen of other releases is too old to act on."""
+        self.began = 0
+        """How often this replica was free to act, having not been so before."""
+        self.refusal = ""
+
+    async def look(self) -> None:
+        """Claim what is to be claimed; sets `until`, or `refusal`.
+
+        Raises:
+            ApplyError: The apiserver does not say.
+        """
+        self.refusal = await (self._look_at_named() if self._named else self._look_at_all())
+        if self.refusal:
+            self.until = float("-inf")
+            if self._lease.state:
+                await self._lease.mark("")
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is free to act, or refused: nothing is about to come of the next look."""
+        return bool(self.refusal) or self.until > float("-inf")
+
+    def forget(self) -> None:
+        """This replica leads no more."""
+        self.until, self.refusal = float("-inf"), ""
+        self._stands_since.clear()
+
+    async def _look_at_named(self) -> str:
+        """Hold a claim to each namespace; the sentence where one is another's."""
+        held: list[LeaseLock] = []
+        for claim in self._named:
+            try:
+                mine = await claim.hold()
+            except ApplyError as error:
+                if error.status not in _NOT_THERE:
+                    raise
+                continue  # the namespace may be made yet, or the right granted: nobody acts there
+            if not mine:
+                for other in held:
+                    await other.release("")
+                self._stands_since.clear()
+                holder = claim.held.holder if claim.held is not None else "unknown"
+                return refusal_of(f"namespace {claim.key.namespace}", holder)
+            held.append(claim)
+        now = self._now()
+        new = [claim for claim in held if claim.state != ACTING]
+        for claim in new:
+            since = self._stands_since.setdefault(claim.key, now)
+            if now - since < QUIET_SECONDS or not await claim.mark(ACTING):
+                self.until = float("-inf")
+                return ""
+        self._stands_since.clear()
+        self.began += bool(new)
+        self.until = min((claim.until for claim in held), default=now + FRESH_SECONDS)
+        return ""
+
+    async def _look_at_all(self) -> str:
+        """Read the Leases of all releases; the sentence where another acts."""
+        acting = self._lease.state == ACTING
+        refusal, began = await self._surveyed(acting=acting)
+        if not refusal and not acting:
+            # First say so, then look again: of two that do so at once, one sees the other at least.
+            if not await self._lease.mark(WANTED):
+                return ""
+            refusal, began = await self._surveyed(acting=False)
+            if not refusal and not await self._lease.mark(ACTING):
+                return ""
+            self.began += not refusal
+        self.until = began + FRESH_SECONDS
+        return refusal
+
+    async def _surveyed(self, *, acting: bool) -> tuple[str, float]:
+        """Ask, and make sure that nobody goes on from an old claim; and when that began."""
+        began = self._now()
+        bodies = await self._kube.leases(contract.LABEL_LEASE, seconds=REQUEST_SECONDS)
+        found = election.survey(self._others_of(bodies), acting=acting)
+        if found.in_the_way is not None:
+            other = found.in_the_way
+            what = f"namespace {other.key.namespace}" if other.is_claim else "all namespaces"
+            return refusal_of(what, other.held.holder if other.is_claim else str(other.key)), began
+        for other in found.disarmed:
+            holder = self._release if other.is_claim else other.held.holder
+            namespaces = other.held.namespaces
+            await self._claim(other.key, namespaces).seize(other.held, holder)
+        return "", began
+
+    def _others_of(self, bodies: list[JsonObject]) -> tuple[Other, ...]:
+        now, found = self._now(), dict[ObjectKey, Seen]()
+        known = self._others if now - self._looked <= CLAIM_SECONDS else {}
+        self._looked = now
+        for body in bodies:
+            key, held = ObjectKey.of(body), Held.of(body)
+            if key == self._lease.key or held.holder == self._release:
+                continue
+            if key == _CLAIM_OF_SYSTEM:
+                continue  # it is in none of `all namespaces`
+            found[key] = seen(known.get(key), held, now)
+        self._others = found
+        return tuple(
+            Other(key, one.held, alive=now < one.since + CLAIM_SECONDS)
+            for key, one in found.items()
+        )
+
+    def _claim(self, key: ObjectKey, namespaces: str) -> LeaseLock:
+        return LeaseLock(
+            self._kube,
+            key,
+            identity=self._release,
+            seconds=CLAIM_SECONDS,
+            namespaces=namespaces,
+            now=self._now,
+        )

@@ -1,0 +1,150 @@
+"""One Lease in the apiserver: taken, renewed, given back."""
+
+from typing import Final
+
+from batchedapi_core import contract
+from batchedapi_operator.cluster import LEASES, JsonObject, ObjectKey, micro_time, utc_now
+from batchedapi_operator.election import WANTED, Clock, Held, Seen, clock, seen
+from batchedapi_operator.errors import ConflictError
+from batchedapi_operator.kube import Kube
+
+REQUEST_SECONDS: Final = 3.0
+"""Of one request about a Lease: three of them fit into the shortest there is."""
+
+
+class LeaseLock:
+    """One Lease, held or not, from one task."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        key: ObjectKey,
+        *,
+        identity: str,
+        seconds: int,
+        namespaces: str,
+        now: Clock = clock,
+    ) -> None:
+        self.key = key
+        self._kube = kube
+        self._identity = identity
+        self._seconds = seconds
+        self._namespaces = namespaces
+        self._now = now
+        self._body: JsonObject | None = None
+        """As the apiserver has it; None where that is not known."""
+        self._seen: Seen | None = None
+        self._read_at = float("-inf")
+        self.until = float("-inf")
+        """When somebody else may have it."""
+
+    @property
+    def held(self) -> Held | None:
+        """As it was read or written last."""
+        return None if self._seen is None else self._seen.held
+
+    @property
+    def state(self) -> str:
+        """Of whoever holds it."""
+        return "" if self.held is None else self.held.state
+
+    @property
+    def ours(self) -> bool:
+        """Whether we held it when it was read or written last."""
+        return self.held is not None and self.held.holder == self._identity
+
+    async def hold(self) -> bool:
+        """Take or renew it; False: it is somebody else's.
+
+        Its state stays: whoever acts after us, and is no replica of ours, will have removed it.
+
+        Raises:
+            ApplyError: What became of it is not known.
+        """
+        for _ in range(2):  # a conflict says that what is known of it is old
+            if self._body is None or not self.ours:
+                await self._read()
+            if self._seen is not None and not self.ours and not self._seen.free(self._now()):
+                return False
+            if await self._write(self._identity, self.state or WANTED):
+                return True
+        raise ConflictError(f"lease {self.key} changes again and again", 409)
+
+    async def mark(self, state: str) -> bool:
+        """Renew it with that state; False: somebody else has changed it.
+
+        Raises:
+            ApplyError: What became of it is not known.
+        """
+        return self.ours and await self._write(self._identity, state)
+
+    async def seize(self, held: Held, holder: str) -> None:
+        """Remove the state of what was read, and name another holder.
+
+        Raises:
+            ApplyError: It is no longer so, or what became of it is not known.
+        """
+        await self._read()
+        if self.held is None or self.held.version != held.version:
+            raise ConflictError(f"lease {self.key} has changed", 409)
+        if not await self._write(holder, ""):
+            raise ConflictError(f"lease {self.key} has changed", 409)
+
+    async def release(self, state: str) -> None:
+        """Give it back; with that state to those who hold it after us.
+
+        Raises:
+            ApplyError: What became of it is not known.
+        """
+        if self._body is None:
+            await self._read()
+        if self.ours:
+            await self._write("", state)
+        self.until = float("-inf")
+
+    async def _read(self) -> None:
+        body = await self._kube.read_lease(self.key, seconds=REQUEST_SECONDS)
+        now = self._now()
+        if now - self._read_at > self._seconds / 2:
+            self._seen = None  # it was not looked at: the apiserver was silent to its holder, too
+        self._body, self._read_at = body, now
+        self._seen = None if body is None else seen(self._seen, Held.of(body), now)
+
+    async def _write(self, holder: str, state: str) -> bool:
+        began, there, wanted = self._now(), self._body is not None, self._wanted(holder, state)
+        self._body = None  # whatever comes of it, unless the answer says so
+        write = self._kube.replace_lease if there else self._kube.create_lease
+        try:
+            body = await write(wanted, seconds=REQUEST_SECONDS)
+        except ConflictError:
+            return False
+        self._body, self._seen = body, seen(self._seen, Held.of(body), self._now())
+        if holder == self._identity:
+            self.until = began + self._seconds
+        return True
+
+    def _wanted(self, holder: str, state: str) -> JsonObject:
+        """What is to be written over what is there."""
+        before: JsonObject = self._body or {}
+        key = {"name": self.key.name, "namespace": self.key.namespace}
+        metadata: JsonObject = before.get("metadata") or key
+        spec: JsonObject = before.get("spec") or {}
+        now, taken = micro_time(utc_now()), holder != (spec.get("holderIdentity") or "")
+        notes = {contract.ANNOTATION_CLAIM: state, contract.ANNOTATION_NAMESPACES: self._namespaces}
+        return {
+            "apiVersion": LEASES.api_version,
+            "kind": LEASES.kind,
+            "metadata": {
+                **metadata,
+                "labels": {**(metadata.get("labels") or {}), contract.LABEL_LEASE: "true"},
+                "annotations": {**(metadata.get("annotations") or {}), **notes},
+            },
+            "spec": {
+                **spec,
+                "holderIdentity": holder,
+                "leaseDurationSeconds": self._seconds,
+                "acquireTime": now if taken else spec.get("acquireTime", now),
+                "renewTime": now,
+                "leaseTransitions": (spec.get("leaseTransitions") or 0) + (taken and bool(holder)),
+            },
+        }
