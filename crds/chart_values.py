@@ -161,6 +161,12 @@ class Values(ManifestModel):
     """Everything that can be set on the chart."""
 
     image: Image = Field(default_factory=Image, description=Image.__doc__)
+    replicas: int = Field(
+        1,
+        ge=1,
+        le=5,
+        description="Of the operator. One acts, the others stand by; `values-ha.yaml` has two.",
+    )
     serving_image: ServingImage = Field(
         default_factory=ServingImage, description=ServingImage.__doc__
     )

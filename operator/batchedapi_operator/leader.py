@@ -57,6 +57,8 @@ class Elector:
         """When other releases are to be looked for."""
         self._term: tuple[int, int] | None = None
         """In which this replica does the work."""
+        self._round = asyncio.Lock()
+        self._resigned = False
         self._unheard = "it is not known yet which replica leads"
 
     @property
@@ -87,24 +89,40 @@ class Elector:
             end: Awaited when somebody else does the work, or may.
             beat: Called once a round.
         """
-        while True:
+        while not self._resigned:
             beat()
-            ours = await self._renewed()
-            if ours and self._now() >= self._look_at:
-                await self._look()
-            if ours is False or self._claims.refusal or self._term not in {None, self._number()}:
-                await self._ended(end)
-            if ours and not self._claims.refusal:
-                self._allow(begin, go_on)
+            async with self._round:
+                await self._go_round(begin, go_on, end)
             rest = RENEW_SECONDS if self._permit.valid else RETRY_SECONDS
             await asyncio.sleep(rest * random.uniform(0.9, 1.0))  # noqa: S311 - jitter
 
+    async def _go_round(
+        self,
+        begin: Callable[[], None],
+        go_on: Callable[[], None],
+        end: Callable[[], Awaitable[None]],
+    ) -> None:
+        if self._resigned:
+            return
+        ours = await self._renewed()
+        if ours and self._now() >= self._look_at:
+            await self._look()
+        if ours is False or self._claims.refusal or self._term not in {None, self._number()}:
+            await self._ended(end)
+        if ours and not self._claims.refusal:
+            self._allow(begin, go_on)
+
     async def resign(self) -> None:
-        """Give the Lease back, so that another replica need not wait for it to run out."""
-        try:
-            await self._lease.release(self._lease.state)
-        except ApplyError as error:
-            log.warning("lease not given back", extra={"error": error.message})
+        """Give the Lease back, so that another replica need not wait for it to run out.
+
+        Nothing of ours may be under way any more.
+        """
+        async with self._round:
+            self._resigned = True
+            try:
+                await self._lease.release(self._lease.state)
+            except ApplyError as error:
+                log.warning("lease not given back", extra={"error": error.message})
 
     def _number(self) -> tuple[int, int]:
         held = self._lease.held

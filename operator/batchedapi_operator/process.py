@@ -116,13 +116,12 @@ async def run(settings: Settings) -> None:
         stopped = asyncio.create_task(stop.wait(), name="stop signal")
         await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
         permit.end()
-        settled = await _settled(permit)
+        if await _settled(permit):
+            await elector.resign()
         for task in (work, stopped):
             task.cancel()
         with suppress(asyncio.CancelledError):
             await work
-        if settled:
-            await elector.resign()
     log.info("operator stopped")
 
 

@@ -91,3 +91,54 @@ podSelector:
   verbs: [get, list, watch, create, patch]
 {{- end }}
 {{- end -}}
+
+{{/* How the operator keeps two releases off one namespace. */}}
+{{- define "batchedapi.claimRules" -}}
+{{- if .Values.watchNamespaces -}}
+# create knows no names
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [create]
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [batchedapi-claim]
+  verbs: [get, update]
+{{- else -}}
+# those of every release, wherever it is installed
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [get, list, update]
+{{- end -}}
+{{- end -}}
+
+{{/* Fails where another release serves a namespace of this one. `helm template` sees no cluster. */}}
+{{- define "batchedapi.refuseSecond" -}}
+{{- $remedy := "uninstall it first, or give the two releases different namespaces (watchNamespaces)" -}}
+{{- $own := printf "%s/%s" .Release.Namespace (include "batchedapi.operatorName" .) -}}
+{{- range $namespace := .Values.watchNamespaces -}}
+  {{- $spec := dig "spec" dict (lookup "coordination.k8s.io/v1" "Lease" $namespace "batchedapi-claim") -}}
+  {{- $holder := dig "holderIdentity" "" $spec -}}
+  {{- if and $holder (ne $holder $own) -}}
+    {{- /* a claim that is not renewed is that of a release which is gone */ -}}
+    {{- $renewed := toDate "2006-01-02T15:04:05Z07:00" $spec.renewTime -}}
+    {{- if lt (sub now.Unix $renewed.Unix) 60 -}}
+      {{- fail (printf "namespace %s is served by another operator, %s: %s" $namespace $holder $remedy) -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- if not .Values.watchNamespaces -}}
+  {{- range $found := dig "items" list (lookup "apps/v1" "Deployment" "" "") -}}
+    {{- $labels := $found.metadata.labels | default dict -}}
+    {{- $other := printf "%s/%s" $found.metadata.namespace $found.metadata.name -}}
+    {{- if and (eq (index $labels "app.kubernetes.io/name" | default "") "batchedapi-operator") (ne $other $own) -}}
+      {{- $what := "all namespaces are" -}}
+      {{- range (first $found.spec.template.spec.containers).env -}}
+        {{- if and (eq .name "BATCHEDAPI_WATCH_NAMESPACE") (dig "value" "" .) -}}
+          {{- $what = printf "namespaces %s are" .value -}}
+        {{- end -}}
+      {{- end -}}
+      {{- fail (printf "%s served by another operator, Deployment %s: %s" $what $other $remedy) -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- end -}}

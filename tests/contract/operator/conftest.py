@@ -108,7 +108,7 @@ class OperatorProcess:
             with urllib.request.urlopen(url, timeout=2) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
-            return error.code, ""
+            return error.code, error.read().decode()
         except OSError:
             return 0, ""
 
@@ -122,17 +122,18 @@ def free_port() -> int:
 
 
 def start_operator(
-    namespaces: str, log: Path, kubeconfig: Path | None = None, **more: str
+    namespaces: str, log: Path, release: str = "", kubeconfig: Path | None = None, **more: str
 ) -> OperatorProcess:
     """`python -m batchedapi_operator`, for some namespaces.
 
-    Through another kubeconfig than ours, if one is given; `more` is of its environment.
+    All of one release share a Lease. Through another kubeconfig than ours, if one is given; `more`
+    is of its environment.
     """
     port, decisions = free_port(), free_port()
     environment = {
         **os.environ,
         "BATCHEDAPI_WATCH_NAMESPACE": namespaces,
-        "BATCHEDAPI_LEASE_NAME": f"operator-of-{namespaces.replace(' ', '-')}",
+        "BATCHEDAPI_LEASE_NAME": release or f"operator-of-{namespaces.replace(' ', '-')}",
         "BATCHEDAPI_SERVING_IMAGE": SERVING_IMAGE,
         "BATCHEDAPI_ADMIN_PEERS": '[{"podSelector": {}}]',
         "BATCHEDAPI_ADMIN_PORT": str(port),

@@ -64,7 +64,7 @@ async def ended(
     running: list[OperatorProcess] = []
 
     def start() -> None:
-        running.append(start_operator(world.namespace, log, config))
+        running.append(start_operator(world.namespace, log, kubeconfig=config))
 
     def kill() -> None:
         running[-1].process.kill()

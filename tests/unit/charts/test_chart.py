@@ -38,7 +38,10 @@ def operator_container(objects: Objects) -> dict[str, Any]:
 
 def environment(objects: Objects) -> dict[str, str]:
     """The operator's environment variables."""
-    return {entry["name"]: entry["value"] for entry in operator_container(objects)["env"]}
+    return {
+        one["name"]: one["value"] if "value" in one else one["valueFrom"]["fieldRef"]["fieldPath"]
+        for one in operator_container(objects)["env"]
+    }
 
 
 @pytest.mark.parametrize("settings", [(), EVERYTHING], ids=["defaults", "everything"])
@@ -282,6 +285,31 @@ def test_the_operators_own_pod_is_placed_and_keeps_its_labels() -> None:
     assert spread["labelSelector"]["matchLabels"].items() <= labels.items()
     assert ("a", "batchedapi-operator") == (labels["team"], labels["app.kubernetes.io/name"])
     assert "b" == made["metadata"]["annotations"]["note"]
+
+
+def test_replicas_of_a_release_share_a_lease_of_its_own_name() -> None:
+    """Two releases in one namespace would take turns, if they shared one."""
+    objects = render()
+    seen, role = environment(objects), only(objects, "Role", "-leader-election")
+
+    assert "batchedapi-operator" == seen["BATCHEDAPI_LEASE_NAME"]
+    assert "metadata.namespace" == seen["BATCHEDAPI_LEASE_NAMESPACE"]
+    assert "metadata.name" == seen["BATCHEDAPI_POD_NAME"]
+    assert ["batchedapi-operator"] == role["rules"][1]["resourceNames"]
+    assert "system" == role["metadata"]["namespace"]
+
+
+def test_one_replica_is_recreated_and_two_roll_over_nodes() -> None:
+    """An operator of before there was a Lease must not act beside the first that has one."""
+    one = only(render(), "Deployment")["spec"]
+    values = yaml.safe_load((CHART / "values-ha.yaml").read_text(encoding="utf-8"))
+    two = only(render(*(f"{name}={value}" for name, value in values.items())), "Deployment")["spec"]
+
+    assert (1, "Recreate") == (one["replicas"], one["strategy"]["type"])
+    assert "topologySpreadConstraints" not in one["template"]["spec"]
+    assert (2, "RollingUpdate") == (two["replicas"], two["strategy"]["type"])
+    (spread,) = two["template"]["spec"]["topologySpreadConstraints"]
+    assert two["selector"] == spread["labelSelector"]
 
 
 def test_the_chart_offers_the_log_formats_that_the_operator_has() -> None:
