@@ -64,11 +64,13 @@ class Claims:
         Raises:
             ApplyError: The apiserver does not say.
         """
-        self.refusal = await (self._look_at_named() if self._named else self._look_at_all())
-        if self.refusal:
-            self.until = float("-inf")
+        found = await (self._look_at_named() if self._named else self._look_at_all())
+        if found:
+            self.refusal, self.until = found, float("-inf")
             if self._lease.state:
                 await self._lease.mark("")
+        elif self.until > float("-inf"):
+            self.refusal = ""  # and not before: a claim that stands may be taken away again
 
     @property
     def settled(self) -> bool:
@@ -99,9 +101,12 @@ class Claims:
             held.append(claim)
         now = self._now()
         new = [claim for claim in held if claim.state != ACTING]
+        stood = [now - self._stands_since.setdefault(claim.key, now) for claim in new]
+        if min(stood, default=QUIET_SECONDS) < QUIET_SECONDS:
+            self.until = float("-inf")
+            return ""
         for claim in new:
-            since = self._stands_since.setdefault(claim.key, now)
-            if now - since < QUIET_SECONDS or not await claim.mark(ACTING):
+            if not await claim.mark(ACTING):
                 self.until = float("-inf")
                 return ""
         self._stands_since.clear()

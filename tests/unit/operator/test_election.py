@@ -1,0 +1,281 @@
+"""Who leads, and which of two releases acts: Leases in memory, a clock that is moved by hand."""
+
+import itertools
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pytest
+
+from batchedapi_core import contract
+from batchedapi_operator.claims import QUIET_SECONDS
+from batchedapi_operator.cluster import JsonObject, Namespaces, ObjectKey
+from batchedapi_operator.election import (
+    ACTING,
+    CLAIM_SECONDS,
+    LEADER_SECONDS,
+    WANTED,
+    Held,
+    Permit,
+    Seen,
+    seen,
+)
+from batchedapi_operator.errors import ApplyError, ConflictError
+from batchedapi_operator.leader import LOOK_SECONDS, Elector, Identity
+
+SYSTEM: Final = "system"
+
+
+@dataclass
+class Apiserver:
+    """Leases, as an apiserver keeps them; `silent` for a while."""
+
+    silent: bool = False
+    kept: dict[ObjectKey, JsonObject] = field(default_factory=dict)
+    events: list[str] = field(default_factory=list)
+    versions: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
+
+    def _asked(self) -> None:
+        if self.silent:
+            raise ApplyError("no answer", 0)
+
+    def _keep(self, body: JsonObject) -> JsonObject:
+        body["metadata"] = {**body["metadata"], "resourceVersion": str(next(self.versions))}
+        self.kept[ObjectKey.of(body)] = body
+        return body
+
+    async def read_lease(self, key: ObjectKey, *, seconds: float) -> JsonObject | None:  # noqa: ARG002
+        """As `Kube` has it."""
+        self._asked()
+        return self.kept.get(key)
+
+    async def create_lease(self, body: JsonObject, *, seconds: float) -> JsonObject:  # noqa: ARG002
+        """As `Kube` has it."""
+        self._asked()
+        if ObjectKey.of(body) in self.kept:
+            raise ConflictError("it exists", 409)
+        return self._keep(body)
+
+    async def replace_lease(self, body: JsonObject, *, seconds: float) -> JsonObject:  # noqa: ARG002
+        """As `Kube` has it."""
+        self._asked()
+        before = self.kept[ObjectKey.of(body)]["metadata"]["resourceVersion"]
+        if before != body["metadata"]["resourceVersion"]:
+            raise ConflictError("it has changed", 409)
+        return self._keep(body)
+
+    async def leases(self, label: str, *, seconds: float) -> list[JsonObject]:  # noqa: ARG002
+        """As `Kube` has it."""
+        self._asked()
+        return [one for one in self.kept.values() if label in one["metadata"]["labels"]]
+
+    async def create_event(self, body: JsonObject) -> None:
+        """Keeps the sentence alone."""
+        self.events.append(body["note"])
+
+
+class World:
+    """One clock, one apiserver, and replicas whose rounds are run by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.apiserver = Apiserver()
+
+    def replica(self, process: str, *named: str, release: str = "first") -> "Replica":
+        """Of a release, for some namespaces or all."""
+        return Replica(self, process, Namespaces(named), release)
+
+    async def run(self, seconds: float, *replicas: "Replica") -> None:
+        """Rounds of each replica, twice a second."""
+        end = self.now + seconds
+        while self.now < end:
+            for one in replicas:
+                await one.round()
+            assert 1 >= sum(one.permit.valid for one in replicas), "two may write"
+            self.now += 0.5
+
+
+class Replica:
+    """An elector, and what it was told to do."""
+
+    def __init__(self, world: World, process: str, namespaces: Namespaces, release: str) -> None:
+        self.told: list[str] = []
+        self.permit = Permit(lambda: world.now)
+        kube: Any = world.apiserver
+        identity = Identity(process, ObjectKey(SYSTEM, release), namespaces)
+        self.elector = Elector(kube, identity, self.permit, lambda: world.now)
+
+    async def round(self) -> None:
+        """One round of its election."""
+
+        async def end() -> None:
+            self.told.append("end")
+
+        await self.elector._go_round(
+            lambda: self.told.append("begin"), lambda: self.told.append("go on"), end
+        )
+
+
+async def test_one_replica_leads_and_the_other_takes_over_when_it_is_gone() -> None:
+    """Within the duration of the Lease and a look, by what the other one saw."""
+    world = World()
+    first, second = world.replica("a"), world.replica("b")
+    await world.run(5.0, first, second)
+    assert (["begin"], []) == (first.told, second.told)
+
+    await world.run(LEADER_SECONDS + 1.5, second)
+
+    assert not first.permit.valid
+    assert second.permit.valid
+    assert ["begin"] == second.told
+
+
+async def test_a_replica_that_was_stopped_and_woken_ends_before_it_writes() -> None:
+    """Its permit is over by its own clock before anybody else's begins."""
+    world = World()
+    first, second = world.replica("a"), world.replica("b")
+    await world.run(5.0, first, second)
+    await world.run(20.0, second)
+
+    assert not first.permit.valid
+    await first.round()
+
+    assert (["begin", "end"], False) == (first.told, first.permit.valid)
+
+
+async def test_a_replica_that_ends_gives_the_lease_back_and_the_other_has_it_at_once() -> None:
+    """An update or a drained node costs no ten seconds."""
+    world = World()
+    first, second = world.replica("a"), world.replica("b")
+    await world.run(5.0, first, second)
+
+    first.permit.end()
+    await first.elector.resign()
+    await second.round()
+
+    assert second.permit.valid
+
+
+@pytest.mark.parametrize("named", [(), ("team",)], ids=["all", "named"])
+async def test_a_silent_apiserver_changes_no_leader(named: tuple[str, ...]) -> None:
+    """Nobody could renew: whoever led goes on with all that it knows."""
+    world = World()
+    first, second = world.replica("a", *named), world.replica("b", *named)
+    await world.run(QUIET_SECONDS + 10.0, first, second)
+    assert ["begin"] == first.told
+
+    world.apiserver.silent = True
+    await world.run(600.0, first, second)
+    assert not first.permit.valid
+    assert first.elector.leads
+    assert "no answer" in first.elector.trouble
+    world.apiserver.silent = False
+    await world.run(5.0, second, first)
+
+    assert (["begin", "go on"], []) == (first.told, second.told)
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "what"),
+    [
+        ((), (), "all namespaces"),
+        (("x", "team"), ("team",), "namespace team"),
+        ((), ("team",), "namespace team"),
+        (("team",), (), "namespace team"),
+    ],
+    ids=["all and all", "named and named", "all, then named", "named, then all"],
+)
+async def test_a_second_release_is_refused_until_the_first_is_gone(
+    mine: tuple[str, ...], theirs: tuple[str, ...], what: str
+) -> None:
+    """Whatever the two were installed for; the sentence names the other one."""
+    world = World()
+    first = world.replica("a", *mine)
+    second = world.replica("b", *theirs, release="second")
+    await world.run(QUIET_SECONDS + 10.0, first)
+    await world.run(120.0, first, second)
+
+    assert ["begin"] == first.told
+    assert [] == second.told
+    assert what in second.elector.trouble
+    assert f"{SYSTEM}/first" in second.elector.trouble
+    assert second.elector.trouble in world.apiserver.events
+    assert "" == first.elector.trouble
+
+    await world.run(CLAIM_SECONDS + 2 * LOOK_SECONDS + QUIET_SECONDS + 5.0, second)
+    assert (["begin"], "") == (second.told, second.elector.trouble)
+
+    await world.run(60.0, second, first)
+    assert not first.permit.valid
+    assert f"{SYSTEM}/second" in first.elector.trouble
+
+
+async def test_of_two_releases_that_begin_together_at_most_one_acts() -> None:
+    """Each says so before it looks, so that one sees the other at least."""
+    world = World()
+    both = world.replica("a"), world.replica("b", release="second")
+
+    await world.run(120.0, *both)
+
+    assert 1 == sum(one.permit.valid for one in both)
+
+
+async def test_releases_for_other_namespaces_do_not_meet() -> None:
+    """Each tenant may have an operator of its own."""
+    world = World()
+    first, second = world.replica("a", "one"), world.replica("b", "two", release="second")
+    for one in (first, second):
+        for _ in range(80):
+            await one.round()
+            world.now += 0.25
+
+    assert (["begin"], ["begin"]) == (first.told, second.told)
+
+
+async def test_a_rollout_of_the_first_release_lets_no_second_in() -> None:
+    """The Lease is given back to its own replicas; to others it is alive for a while."""
+    world = World()
+    first, second = world.replica("a"), world.replica("b", release="second")
+    await world.run(10.0, first, second)
+    first.permit.end()
+    await first.elector.resign()
+    await world.run(15.0, second)
+    successor = world.replica("c")
+
+    await world.run(30.0, second, successor)
+
+    assert (["begin"], []) == (successor.told, second.told)
+
+
+def test_a_lease_runs_from_when_it_was_seen_and_not_from_what_it_says() -> None:
+    """Dates in it are of clocks that may be anywhere."""
+    held = Held("a", 10.0, 1, "7", ACTING, "*")
+    first = seen(None, held, 50.0)
+
+    assert first == seen(first, held, 58.0)
+    assert not first.free(59.9)
+    assert first.free(60.0)
+    assert not seen(first, Held("a", 10.0, 1, "8", ACTING, "*"), 58.0).free(60.0)
+    assert Seen(Held("", 10.0, 1, "9", WANTED, "*"), 60.0).free(60.0)
+
+
+def test_a_lease_that_others_wrote_is_read_all_the_same() -> None:
+    """Anybody may write one."""
+    body = {"metadata": {"name": contract.CLAIM_LEASE, "namespace": "x", "resourceVersion": "3"}}
+
+    assert Held("", LEADER_SECONDS, 0, "3", "", "") == Held.of(body)
+
+
+def test_a_permit_is_over_a_little_before_its_lease() -> None:
+    """And for good once the process ends."""
+    now = [100.0]
+    permit = Permit(lambda: now[0])
+    seen_valid = [permit.valid]
+
+    permit.extend(110.0)
+    seen_valid.append(permit.valid)
+    now[0] = 109.2
+    seen_valid.append(permit.valid)
+    permit.extend(200.0)
+    permit.end()
+
+    assert [False, True, False, False] == [*seen_valid, permit.valid]
