@@ -5,6 +5,7 @@ read. An operator of all namespaces reads the Leases of every release, and alone
 it takes away claims that are not acted on yet, and stands back from those that are.
 """
 
+import asyncio
 from typing import Final
 
 from batchedapi_core import contract
@@ -84,21 +85,15 @@ class Claims:
 
     async def _look_at_named(self) -> str:
         """Hold a claim to each namespace; the sentence where one is another's."""
-        held: list[LeaseLock] = []
-        for claim in self._named:
-            try:
-                mine = await claim.hold()
-            except ApplyError as error:
-                if error.status not in _NOT_THERE:
-                    raise
-                continue  # the namespace may be made yet, or the right granted: nobody acts there
-            if not mine:
-                for other in held:
-                    await other.release("")
-                self._stands_since.clear()
-                holder = claim.held.holder if claim.held is not None else "unknown"
-                return refusal_of(f"namespace {claim.key.namespace}", holder)
-            held.append(claim)
+        ours = await asyncio.gather(*map(self._held, self._named))
+        held = [claim for claim, mine in zip(self._named, ours, strict=True) if mine]
+        if False in ours:
+            for claim in held:
+                await claim.release("")
+            self._stands_since.clear()
+            other = self._named[ours.index(False)]
+            holder = "unknown" if other.held is None else other.held.holder
+            return refusal_of(f"namespace {other.key.namespace}", holder)
         now = self._now()
         new = [claim for claim in held if claim.state != ACTING]
         stood = [now - self._stands_since.setdefault(claim.key, now) for claim in new]
@@ -113,6 +108,15 @@ class Claims:
         self.began += bool(new)
         self.until = min((claim.until for claim in held), default=now + FRESH_SECONDS)
         return ""
+
+    async def _held(self, claim: LeaseLock) -> bool | None:
+        """Whether it is ours; None where there cannot be one, and nobody acts."""
+        try:
+            return await claim.hold()
+        except ApplyError as error:
+            if error.status in _NOT_THERE:  # the namespace may be made yet, or the right granted
+                return None
+            raise
 
     async def _look_at_all(self) -> str:
         """Read the Leases of all releases; the sentence where another acts."""

@@ -61,6 +61,8 @@ SECONDS_TO_WATCH_AGAIN: Final = 6.0
 """After an apiserver that did not answer does, all watches are open again; what was deleted before
 they were is told by none of them."""
 LISTED: Final = (BATCHED_APIS, DEPLOYMENTS, SERVICES, CONFIG_MAPS)
+CONNECTIONS_OF_LEASES: Final = 4
+"""At most: an operator of many named namespaces has many claims to renew."""
 WRITES_END_SECONDS: Final = 1.0
 """For which writes under way are waited for at the end, before another replica may lead."""
 STUCK_SECONDS: Final = 60.0
@@ -107,8 +109,8 @@ async def run(settings: Settings) -> None:
     identity = Identity(process, release, settings.namespaces)
     async with (
         Kube.connected(permit, CONNECTIONS + len(settings.namespaces.lists)) as kube,
-        # its own connection: whatever the other ones wait for, the Lease is renewed
-        Kube.connected(connections=1) as kube_of_leases,
+        # connections of its own: whatever the other ones wait for, the Lease is renewed
+        Kube.connected(connections=CONNECTIONS_OF_LEASES) as kube_of_leases,
         Scraper.opened() as scraper,
     ):
         elector = Elector(kube_of_leases, identity, permit)

@@ -2,9 +2,11 @@
 
 import itertools
 from dataclasses import dataclass, field
-from typing import Any, Final
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
 import pytest
+from prometheus_client.exposition import generate_latest
 
 from batchedapi_core import contract
 from batchedapi_operator.claims import QUIET_SECONDS
@@ -20,7 +22,9 @@ from batchedapi_operator.election import (
     seen,
 )
 from batchedapi_operator.errors import ApplyError, ConflictError
+from batchedapi_operator.kube import Kube, _permitted
 from batchedapi_operator.leader import LOOK_SECONDS, Elector, Identity
+from batchedapi_operator.metrics import Metrics
 
 SYSTEM: Final = "system"
 
@@ -279,3 +283,50 @@ def test_a_permit_is_over_a_little_before_its_lease() -> None:
     permit.end()
 
     assert [False, True, False, False] == [*seen_valid, permit.valid]
+
+
+@dataclass
+class Protocol:
+    """Of a connection: what its reader is told."""
+
+    told: list[BaseException] = field(default_factory=list)
+
+    def set_exception(self, error: BaseException) -> None:
+        """As aiohttp's."""
+        self.told.append(error)
+
+
+async def test_a_write_that_was_about_to_go_out_does_not_once_the_permit_is_over() -> None:
+    """It waited for a connection, or the whole process was stopped since it was begun."""
+    permit = Permit(lambda: 100.0)
+    asked, protocol = SimpleNamespace(method="PATCH"), Protocol()
+    request: Any = _permitted(permit)
+
+    await request.write_bytes(asked, None, SimpleNamespace(protocol=protocol))
+
+    (error,) = protocol.told
+    assert "leads no more" in str(error)
+
+
+async def test_a_write_is_refused_where_this_replica_does_not_lead_and_else_has_what_is_left() -> (
+    None
+):
+    """Of the time of the Lease, for us and for the apiserver."""
+    permit = Permit(lambda: 100.0)
+    kube = Kube(cast("Any", None), permit)
+
+    with pytest.raises(ApplyError, match="does not lead at present") as refused:
+        await kube.apply_status(ObjectKey("demo", "iris"), {}, "manager")
+    permit.extend(104.5)
+
+    assert refused.value.unheard
+    assert 0 == permit.under_way
+    assert 4.0 == kube._allowed("PATCH /x", 15.0)
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_the_gauge_says_who_leads(leads: bool) -> None:  # noqa: FBT001 - a case
+    """The sum over all replicas is one, or an alert."""
+    page = generate_latest(Metrics(lambda: leads).registry).decode()
+
+    assert f"\n{contract.OPERATOR_LEADER} {float(leads)}\n" in page

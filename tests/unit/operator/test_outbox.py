@@ -438,3 +438,19 @@ async def test_what_is_withdrawn_or_of_an_api_that_is_gone_is_not_sent() -> None
     await outbox_for(60.0, put)
 
     assert [] == sent.words
+
+
+async def test_once_another_replica_leads_nothing_more_is_sent() -> None:
+    """It was decided before that one decided, whatever is under way or waits to be tried again."""
+    sent, outbox = Sent(), Outbox(monotonic=asyncio.get_running_loop().time)
+    sent.takes, sent.error = 1.0, ApplyError("no answer", 0)
+    running = asyncio.create_task(outbox.run())
+    for number in range(3):
+        outbox.put(key(number), REPLICAS, sent.word(str(number)))
+        await asyncio.sleep(0.4)
+    outbox.clear()
+    await asyncio.sleep(600.0)
+    running.cancel()
+
+    assert ["0", "1", "2"] == sent.texts
+    assert not outbox._boxes

@@ -175,3 +175,23 @@ async def test_an_unexpected_error_stops_neither_its_key_nor_others() -> None:
 def test_back_off_is_capped_for_any_number_of_failures() -> None:
     """An outage of a day must not overflow."""
     assert backoff(10**9, jitter=lambda: 0.0) == LARGEST_BACKOFF
+
+
+async def test_a_queue_that_is_closed_takes_nothing_until_it_is_opened() -> None:
+    """A replica that stands by is told of every change, and does nothing about it."""
+    work = Recorder(takes=5.0)
+    queue = WorkQueue(work)
+    queue.enqueue(KEY)
+    await asyncio.sleep(1.0)
+    await queue.close()
+    queue.enqueue(KEY)
+    queue.enqueue_fresh(KEY)
+    await asyncio.sleep(60.0)
+    begun, left = len(work.runs), len(queue)
+
+    queue.open()
+    queue.enqueue(KEY)
+    await asyncio.sleep(60.0)
+
+    assert (1, 0) == (begun, left)
+    assert 2 == len(work.runs)
