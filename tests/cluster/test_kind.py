@@ -51,6 +51,13 @@ class Machine:
             timeout=60,
         )
 
+    def brought_up(self) -> None:
+        """As `up` leaves it."""
+        (self.root / ".run/cluster").mkdir(parents=True)
+        (self.root / ".run/cluster/flavour").write_text("kind")
+        (self.root / ".run/cluster/kubeconfig").touch()
+        (self.folder / "cluster").write_text("ready")
+
     def calls(self, of: str) -> list[str]:
         """What a program was asked until now."""
         lines = (self.folder / "calls").read_text().splitlines()
@@ -123,7 +130,6 @@ def test_a_start_that_fails_says_what_to_do_and_leaves_nothing(
     assert "Traceback" not in failed.stderr
     assert words in failed.stderr
     assert set() == machine.left()
-    assert 0 == machine.run("up").returncode
 
 
 def test_what_cannot_be_removed_is_said_too(machine: Machine) -> None:
@@ -138,18 +144,18 @@ def test_what_cannot_be_removed_is_said_too(machine: Machine) -> None:
 
 def test_a_cluster_whose_container_was_stopped_is_made_anew(machine: Machine) -> None:
     """As after a restart of the machine: the images are loaded again with it."""
-    assert 0 == machine.run("up").returncode
-    assert 0 == machine.run("images").returncode
+    machine.brought_up()
+    assert 0 == machine.run("images serving").returncode
     (machine.folder / "stopped").touch()
 
-    images = machine.run("images")
+    images = machine.run("images serving")
     assert (1, True) == (images.returncode, "run tests/cluster/up first" in images.stderr)
 
     (machine.folder / "stopped").unlink()
     (machine.folder / "cluster").write_text("")  # runs, but is not ready
     assert 0 == machine.run("up").returncode
     assert 1 == sum(call.startswith("delete cluster") for call in machine.calls("kind"))
-    assert "is up to date" not in machine.run("images").stdout
+    assert "is up to date" not in machine.run("images serving").stdout
 
 
 @pytest.mark.parametrize(
@@ -167,7 +173,7 @@ def test_images_that_fail_say_what_to_do_and_are_tried_again(
     machine: Machine, fault: str, words: str
 ) -> None:
     """What was not loaded is not taken for loaded."""
-    assert 0 == machine.run("up").returncode
+    machine.brought_up()
 
     failed = machine.run("images serving", fault)
 
@@ -181,7 +187,7 @@ def test_images_that_fail_say_what_to_do_and_are_tried_again(
 
 def test_a_cluster_that_cannot_be_deleted_is_remembered(machine: Machine) -> None:
     """`down` without CLUSTER finds it the next time."""
-    assert 0 == machine.run("up").returncode
+    machine.brought_up()
 
     failed = machine.run("down", "not to be deleted")
 
