@@ -16,10 +16,13 @@ def main() -> None:
     try:
         from batchedapi_serving.cli.main import main as run  # noqa: PLC0415 - after the handlers
     except ModuleNotFoundError as error:
-        if (error.name or "").startswith("batchedapi"):
+        if error.name is None or error.name.startswith("batchedapi_"):
             raise
-        sys.exit(f"batchedapi: {error.name} is missing: pip install 'batchedapi[serving]'")
-
+        package = error.name.partition(".")[0]
+        sys.exit(
+            f"batchedapi: the Python package {package!r} is not installed;"
+            " what this command needs comes with: pip install 'batchedapi[serving]'"
+        )
     signal.signal(signal.SIGINT, signal.default_int_handler)
     run()
 

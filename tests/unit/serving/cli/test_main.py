@@ -1,13 +1,18 @@
 """The command line: what is asked wrongly is said in one line, with exit code 2."""
 
+import builtins
+import importlib
 import json
 import os
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from batchedapi_core.contract import API_VERSION, KIND
+from batchedapi_serving import cli
 from batchedapi_serving.cli.main import main
 
 
@@ -108,3 +113,29 @@ def test_help_is_there(arguments: tuple[str, ...]) -> None:
 def test_the_version_is_the_distributions() -> None:
     """What a bug report needs first."""
     assert "version" in run("--version").output
+
+
+@pytest.mark.parametrize("missing", ["click", "numpy.linalg"])
+def test_what_is_not_installed_is_told_with_what_brings_it(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`pip install batchedapi` alone puts the command on the PATH."""
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    find = builtins.__import__
+
+    def import_(name: str, *further: Any) -> Any:
+        if name == "batchedapi_serving.cli.main":
+            raise ModuleNotFoundError(name=missing)
+        return find(name, *further)
+
+    monkeypatch.setattr(cli, "main", cli.main)  # the module of that name, which is put back
+    program = importlib.reload(cli).main
+
+    monkeypatch.setattr(builtins, "__import__", import_)
+
+    with pytest.raises(SystemExit) as ended:
+        program()
+
+    package = missing.partition(".")[0]
+    assert str(ended.value).startswith(f"batchedapi: the Python package '{package}' is not")
+    assert "pip install 'batchedapi[serving]'" in str(ended.value)
