@@ -1,13 +1,19 @@
 """`kubectl batchedapi`: found by kubectl as `kubectl-batchedapi` on the PATH."""
 
 import importlib
+import signal
 import sys
 from types import ModuleType
 
 
 def main() -> None:
     """Run the command line."""
-    _loaded("__main__").main(prog_name="kubectl batchedapi")
+    command = _loaded("__main__").main
+    try:
+        command(prog_name="kubectl batchedapi")
+    finally:
+        # a second Ctrl-C while Python ends would be a traceback
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def complete() -> None:
