@@ -54,12 +54,15 @@ async def create(user: User) -> None:
 
 
 async def change(user: User) -> None:
-    """Its spec and its source, thus its revision, and by hand its replicas."""
-    batching = {"serverSideBatching": {"batchInterval": "3ms"}, "networking": {"grpc": True}}
+    """Its spec and its source, thus its revision, and by hand its replicas.
+
+    It is paused meanwhile: a revision of the one change without the other may be there, or not.
+    """
+    await user.merge(BATCHED_APIS, NAME, {"spec": {"paused": True}})
     await user.merge(CONFIG_MAPS, "files", {"data": {"model.py": "class Iris: pass"}})
-    await user.merge(BATCHED_APIS, NAME, {"spec": batching})
-    mode = {"autoscaling": {"mode": "External"}, "replicas": 3}
-    await user.merge(BATCHED_APIS, NAME, {"spec": mode})
+    batching = {"serverSideBatching": {"batchInterval": "3ms"}, "networking": {"grpc": True}}
+    mode = {"autoscaling": {"mode": "External"}, "replicas": 3, "paused": False}
+    await user.merge(BATCHED_APIS, NAME, {"spec": {**batching, **mode}})
     await user.merge(BATCHED_APIS, NAME, {"spec": {"replicas": 5}}, "scale")
 
 

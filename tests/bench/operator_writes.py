@@ -2,17 +2,20 @@
 
     python tests/bench/operator_writes.py --apis 100 --minutes 30 --hang 180
     python tests/bench/operator_writes.py --apis 20 --minutes 20 --unschedulable
+    python tests/bench/operator_writes.py --apis 1000 --idle 10
 
 etcd and kube-apiserver run on ports of their own; pods are objects, and their pages come from a
 process that answers on local addresses. Counted is what the apiserver's audit log says. What an API
 takes of memory is the difference to an operator of ten of them, which runs beside for as long. With
 `--unschedulable` three pods of each API have nodes, all ordered beyond wait for one, and the load
-wants more.
+wants more. With `--idle` nobody asks the pods anything, after a while under load: counted is every
+write, and how soon the child of an API that is changed follows.
 """
 
 import asyncio
 import collections
 import datetime as dt
+import os
 import re
 import sys
 import tempfile
@@ -26,9 +29,10 @@ from typing import Any, Final
 import click
 from harness.control_plane import ADMIN, control_plane
 from harness.operated import MOST_PODS, NAMESPACE, Rig, api_name, rig
+from harness.operators import quantile
 from harness.report import Table, environment, help_of, out_option, report
 
-from batchedapi_operator.cluster import BATCHED_APIS, DEPLOYMENTS, PODS
+from batchedapi_operator.cluster import BATCHED_APIS, DEPLOYMENTS, PODS, ObjectKey
 from batchedapi_operator.errors import ApplyError
 
 SPEC: Final[dict[str, Any]] = {
@@ -50,6 +54,12 @@ WANTING: Final = 6.3
 that wanders by 2 % had turned the hedge on and off."""
 SCALES: Final = 3
 """Writes of replicas of one API of which no pod beyond those is ever ready."""
+MIB: Final = 200.0
+FOLLOW_SECONDS: Final = 2.0
+CHANGES: Final = 200
+SETTLE_SECONDS: Final = 420.0
+"""After the load ended: a window of the autoscaler, and its wait before it removes replicas."""
+_WRITES: Final = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 _SELECTED: Final = re.compile(r"batchedapi.dev%2Fapi%3D(api-\d+)")
 _NAME: Final = re.compile(r"api-\d+")
 
@@ -83,7 +93,7 @@ async def prepare(made: Rig, numbers: range, spec: dict[str, Any]) -> None:
 
     await until(ready, "the operator", 60)
     await made.create_apis(numbers, spec)
-    await decided(made, 300)
+    await decided(made, 300 + len(numbers))
 
 
 def of_api(event: dict[str, Any]) -> str | None:
@@ -254,6 +264,89 @@ async def measure_unschedulable(apis: int, minutes: float) -> dict[str, Any]:
     }
 
 
+async def measure_idle(apis: int, minutes: float, settle: float) -> dict[str, Any]:
+    """Writes while nothing happens; then one API after the other is changed."""
+    with tempfile.TemporaryDirectory() as name, control_plane(Path(name)) as plane:
+        async with rig(plane) as made:
+            await prepare(made, range(apis), SPEC)
+            await made.change_load(0.0)
+            await asyncio.sleep(settle)
+            began, seconds = time.time(), 60.0 * minutes
+            assert made.operator is not None
+            cpu = cpu_seconds(made.operator.pid)
+            await asyncio.sleep(seconds)
+            busy = (cpu_seconds(made.operator.pid) - cpu) / seconds
+            writes = [one for one in plane.audited() if is_write(one) and time_of(one) >= began]
+            mib = made.rss() / 2**20
+            follows = [await follow(made, number % apis, number) for number in range(CHANGES)]
+            return {
+                "seconds": seconds,
+                "writes": len(writes),
+                "written": dict(collections.Counter(of_kind(one) for one in writes)),
+                "cpu": busy,
+                "mib": mib,
+                "mib_after_changes": made.rss() / 2**20,
+                "follows": follows,
+            }
+
+
+def is_write(event: dict[str, Any]) -> bool:
+    """Whatever changes an object, but for the operator's own Lease."""
+    return event["verb"] in _WRITES and event.get("objectRef", {}).get("resource") != "leases"
+
+
+def of_kind(event: dict[str, Any]) -> str:
+    """What was written."""
+    place = event.get("objectRef", {})
+    return f"{event['verb']} {place.get('resource')} {place.get('subresource', '')}".strip()
+
+
+def cpu_seconds(pid: int) -> float:
+    """Of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def follow(made: Rig, number: int, turn: int) -> float:
+    """Seconds from the change of an API until its Deployment is another."""
+    name = api_name(number)
+    key = ObjectKey(made.namespace, name)
+
+    async def template() -> Any:
+        body = await made.kube.get(DEPLOYMENTS, key)
+        return None if body is None else body["spec"]["template"]["metadata"]["labels"]
+
+    before = await template()
+    batching = {"serverSideBatching": {"batchInterval": f"{1 + turn % 7}ms"}}
+    env = [{"name": "TURN", "value": str(turn)}]
+    began = time.monotonic()
+    await made.merge(BATCHED_APIS, name, {"spec": {**batching, "predictor": {"env": env}}})
+    while await template() == before:
+        if time.monotonic() - began > CATCH_UP_SECONDS:
+            break
+        await asyncio.sleep(0.02)
+    return time.monotonic() - began
+
+
+def report_idle(apis: int, minutes: float, settle: float, out: Path | None) -> None:
+    """Exits with 1 if anything was written, or the memory or the pace is over its limit."""
+    began = environment()
+    found = asyncio.run(measure_idle(apis, minutes, settle))
+    p99 = quantile(found["follows"], 0.99)
+    table = Table(
+        f"{apis} APIs that nobody asks for {minutes:g} minutes, then {CHANGES} changes in turn",
+        ["writes", "CPU share", "MiB", "MiB after the changes", "median s until the child follows",
+         "p99", "longest"],
+        [[str(found["writes"]), f"{found['cpu']:.2f}", f"{found['mib']:.0f}",
+          f"{found['mib_after_changes']:.0f}", f"{quantile(found['follows'], 0.5):.2f}",
+          f"{p99:.2f}", f"{max(found['follows']):.2f}"]],
+    )  # fmt: skip
+    report("operator-idle", began, [table], notes=[], measured=found, out=out)
+    if found["writes"] or p99 > FOLLOW_SECONDS or found["mib_after_changes"] > MIB:
+        limits = f"0 writes, {MIB:g} MiB, {FOLLOW_SECONDS:g} s"
+        sys.exit(f"over the limits ({limits}); written: {found['written']}")
+
+
 def report_unschedulable(apis: int, minutes: float, out: Path | None) -> None:
     """Exits with 1 if an API was scaled more often than it may be, or none was."""
     began = environment()
@@ -276,9 +369,23 @@ def report_unschedulable(apis: int, minutes: float, out: Path | None) -> None:
 @click.option("--minutes", type=float, default=30.0, show_default=True, help="Under load.")
 @click.option("--hang", type=float, default=180.0, show_default=True, help="Seconds stopped.")
 @click.option("--unschedulable", is_flag=True, help="This alone: pods that wait for nodes.")
+@click.option("--idle", type=float, help="This alone: so many minutes without a request.")
+@click.option("--settle", type=float, default=SETTLE_SECONDS, show_default=True, help="Seconds.")
 @out_option
-def main(*, apis: int, minutes: float, hang: float, unschedulable: bool, out: Path | None) -> None:
+def main(
+    *,
+    apis: int,
+    minutes: float,
+    hang: float,
+    unschedulable: bool,
+    idle: float | None,
+    settle: float,
+    out: Path | None,
+) -> None:
     """See the module's docstring."""
+    if idle is not None:
+        report_idle(apis, idle, settle, out)
+        return
     if unschedulable:
         report_unschedulable(apis, minutes, out)
         return

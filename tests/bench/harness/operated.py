@@ -60,10 +60,11 @@ class Pages:
         text = scaling_page(memory, [("predict", 32)]).decode()
         self._lines = [line.rpartition(" ") for line in text.splitlines()]
         self._began = self._changed = time.monotonic()
-        self._before, self.load = 3600.0, 1.0
+        self._before, self.load, self._stopped = 3600.0, 1.0, math.inf
 
     def at(self, address: str, now: float) -> str:
         """The page of the pod at that address."""
+        now = min(now, self._stopped)
         phase = int.from_bytes(hashlib.sha256(address.encode()).digest()[:2]) / 10_000
         turn = 2 * math.pi / SWING_SECONDS
         swing = 0.2 / turn * (math.cos(phase) - math.cos(turn * (now - self._began) + phase))
@@ -74,9 +75,10 @@ class Pages:
         )
 
     def change(self, load: float, now: float) -> None:
-        """So many times as many rows from now on."""
+        """So many times as many rows from now on; with 0 nothing changes any more, for good."""
         self._before += self.load * (now - self._changed)
         self.load, self._changed = load, now
+        self._stopped = math.inf if load else now
 
 
 async def answer_as_pods(port: int) -> None:
