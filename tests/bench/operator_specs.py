@@ -170,7 +170,7 @@ async def try_cases(rooms: dict[str, tuple[World, Seen]], tried: list[Case], lan
 def random_spec(accepted: list[tuple[Case, Outcome]], rng: random.Random) -> Body:
     """Several fields at once, some of them no good."""
     spec: Body = dict(GOOD)
-    for case, _ in rng.sample(accepted, rng.randint(1, CHANGES)):
+    for case, _ in rng.sample(accepted, rng.randint(1, min(CHANGES, len(accepted)))):
         spec = with_value(case.place, case.value, {**with_company(case.place, case.value), **spec})
     if rng.random() < 0.2:
         spec["predictor"] = {**spec["predictor"], "source": {"configMap": "no-such"}}
@@ -307,10 +307,10 @@ async def walk(
     await asyncio.gather(*(one(index) for index in range(walkers)))
 
 
-def alarms_of(rig: Rig) -> Counter[str]:
-    """What the operator logged as wrong, and Deployments that it never left alone."""
+def alarms_of(plane: ControlPlane, logs: list[Path]) -> Counter[str]:
+    """What the operators logged as wrong, and Deployments that they never left alone."""
     found: Counter[str] = Counter()
-    for line in rig.log.read_text().splitlines():
+    for line in "".join(log.read_text() for log in logs).splitlines():
         try:
             entry = json.loads(line)
         except ValueError:
@@ -322,7 +322,7 @@ def alarms_of(rig: Rig) -> Counter[str]:
         if not expected and (entry["level"] not in {"debug", "info"} or "Traceback" in line):
             found[f"log: {entry['event']} {str(entry.get('error', ''))[-200:]}"[:300]] += 1
     writes: Counter[str] = Counter()
-    for entry in rig.plane.audited():
+    for entry in plane.audited():
         asked = entry.get("objectRef") or {}
         if entry["verb"] == "patch" and asked.get("resource") == "deployments":
             name = asked.get("name", "")
@@ -370,9 +370,13 @@ async def measure(
         kube = Kube(api)
         await make_namespaces(kube)
         await until(partial(served, kube), "the apiserver to serve the new kind")
-        rig = Rig(plane, kube, free_port(), plane.folder / "operator.log", namespace="")
-        rig.start_operator()
+        rigs = [
+            Rig(plane, kube, free_port(), plane.folder / f"operator-{name}.log", namespace=name)
+            for name in (MANY, FEW)
+        ]
         try:
+            for rig in rigs:
+                rig.start_operator()
             many, few = World(kube, MANY), World(kube, FEW)
             async with watching(many) as of_many, watching(few) as of_few:
                 rooms = {MANY: (many, of_many), FEW: (few, of_few)}
@@ -384,8 +388,9 @@ async def measure(
                     )
                     await walk(many, of_many, states, found, walkers=lanes, seed=seed)
         finally:
-            rig.stop_operator()
-        found.alarms = alarms_of(rig)
+            for rig in rigs:
+                rig.stop_operator()
+        found.alarms = alarms_of(plane, [rig.log for rig in rigs])
     return found
 
 

@@ -108,7 +108,7 @@ def operate(pods_port: int, admin_port: int, decisions_port: int, namespace: str
 
     settings = process.Settings(
         "serving:bench",
-        cluster.Namespaces((namespace,) if namespace else ()),
+        cluster.Namespaces((namespace,)),
         log_format=logs.LogFormat.JSON,
         admin_host="127.0.0.1",
         admin_port=admin_port,
@@ -130,14 +130,13 @@ def main(arguments: list[str]) -> None:
 
 @dataclass
 class Rig:
-    """The control plane, the pods' process and the operator's, which sees one namespace, or all."""
+    """The control plane, the pods' process and the operator's, which sees one namespace."""
 
     plane: ControlPlane
     kube: Kube
     pods_port: int
     log: Path
     namespace: str = NAMESPACE
-    """Empty: the operator sees every one."""
     identity: Identity = OPERATOR
     """Requests of `OPERATOR` and `STANDBY` alone are audited."""
     scheduled: int = MOST_PODS
