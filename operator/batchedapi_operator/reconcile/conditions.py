@@ -41,8 +41,10 @@ _RESOURCES: Final = (
     (r"\bmemory\b", "spec.compute.mem"),
     (r"nvidia\.com/gpu", "spec.compute.gpu"),
     (r"\bpods=", "spec.autoscaling.maxReplicas"),
+    (r"\bPriorityClass\b", "spec.pod.priorityClassName"),
+    (r"\bRuntimeClass\b", "spec.pod.runtimeClassName"),
 )
-"""What quotas and limits of a namespace speak of."""
+"""What quotas, limits and admission speak of."""
 _START_REASONS: Final = REASONS[ConditionType.MODEL_LOADED].keys() - {
     "Loaded", "ModelLoading", "ImagePullFailed",
 }  # fmt: skip

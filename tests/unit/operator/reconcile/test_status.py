@@ -253,6 +253,8 @@ def test_pods_that_are_refused_are_reported(message: str, reason: str) -> None:
         ),
         ("spec.template.spec.tolerations[0].operator: x", "spec.pod.tolerations[0].operator: x"),
         ("spec.template.spec.securityContext.runAsUser: x", "spec.pod.runAsUser: x"),
+        ("no PriorityClass with name x was found", "spec.pod.priorityClassName: no Prio"),
+        ('pod rejected: RuntimeClass "x" not found', "spec.pod.runtimeClassName: pod"),
         ("spec.template.labels: x", "spec.pod.labels: x"),
         ("admission webhook denied the request", "admission webhook"),
     ],
