@@ -31,11 +31,14 @@ _IMAGE_REASONS: Final = (
 _CONTAINER: Final = r"\bspec\.(?:template\.spec\.)?containers\[\d+\]\."
 _PATHS: Final = (
     (rf"{_CONTAINER}resources[\w.\[\]/-]*", "spec.compute"),
+    (rf"{_CONTAINER}(env|envFrom)\[\d+\]", r"spec.predictor.\1[]"),
     (rf"{_CONTAINER}(image|env|envFrom)\b", r"spec.predictor.\1"),
+    (rf"{_CONTAINER}volumeMounts\[\d+\]", "spec.pod.volumeMounts[]"),
+    (r"\bspec\.template\.spec\.volumes\[\d+\]", "spec.pod.volumes[]"),
     (rf"{_CONTAINER}|\bspec\.template\.(?:spec|metadata)\.(?:securityContext\.)?", "spec.pod."),
     (r"\bspec\.template\.(labels|annotations)", r"spec.pod.\1"),
 )
-"""Fields of a Deployment or a pod, and what they are in a manifest."""
+"""Fields of a Deployment or a pod, and of a manifest; some lists begin with members of our own."""
 _RESOURCES: Final = (
     (r"\bcpu\b", "spec.compute.cpu"),
     (r"\bmemory\b", "spec.compute.mem"),

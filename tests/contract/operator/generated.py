@@ -86,9 +86,9 @@ GOOD_TEXTS: Final[dict[str, tuple[str, ...]]] = {
 }
 """What fields with a pattern of their own may be."""
 _BESIDE: Final[dict[str, Document]] = {
-    "replicas": {"autoscaling": {"mode": "External"}},
-    "mode": {"replicas": 2},
-    "outputBatchDim": {
+    "spec.replicas": {"autoscaling": {"mode": "External"}},
+    "spec.autoscaling.mode": {"replicas": 2},
+    "spec.predictor.methods[0].outputBatchDim": {
         "predictor": {**GOOD["predictor"], "methods": [{"name": "a", "batchDim": 1}]}
     },
 }
@@ -97,7 +97,7 @@ _BESIDE: Final[dict[str, Document]] = {
 
 def with_company(place: Place, value: Any) -> Document:
     """The smallest spec in which that field may have a value of its own."""
-    return with_value(place, value, {**GOOD, **_BESIDE.get(str(place[-1]), {})})
+    return with_value(place, value, {**GOOD, **_BESIDE.get(words(place), {})})
 
 
 def words(place: Place) -> str:
