@@ -130,7 +130,7 @@ async def until_settled(seen: Seen, name: str, seconds: float = PATIENCE) -> Out
 def well_told(place: Place, message: str) -> bool:
     """Whether a refusal names the field, or what it is a member of, and a remedy."""
     paths = [re.sub(r"\[\d+\]", "", words(place[:end])) for end in range(1, len(place) + 1)]
-    near = paths[-2:] if len(paths) > 1 else paths
+    near = list(dict.fromkeys(paths))[-2:]  # a member of a list has the path of the list
     plain = re.sub(r"\[[\w\"={}:]*\]", "", message)
     return any(path in plain for path in near) and _REMEDY.search(message) is not None
 
