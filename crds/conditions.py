@@ -26,9 +26,9 @@ _ABOUT: Final = {
     ConditionType.SCALING_LIMITED: "What keeps the number of replicas from what is needed.",
     ConditionType.SLO_MET: "Whether the latency target is met over the last minute; an API without"
     " a target has none. Late requests are told within about ten seconds; that they are in time"
-    " again, once the minute and ten seconds more have passed.",
+    " again, within a minute and a half.",
     ConditionType.BATCHING_EFFECTIVE: "Whether batching does anything, over the last minute. A"
-    " change is told once it has held for half a minute.",
+    " change is told once it has lasted, within two minutes.",
     ConditionType.SPEC_ADVICE: "True where the manifest looks like a mistake. Blocks nothing; the"
     " messages have figures and remedies.",
 }

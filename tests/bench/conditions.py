@@ -43,10 +43,11 @@ from batchedapi_operator.errors import ApplyError
 from batchedapi_operator.kube import Kube
 
 SECONDS: Final = 10.0
-WINDOW_SECONDS: Final = 25.0
-"""To be told of what a window of load shows."""
-WINDOW_CLEARED_SECONDS: Final = 85.0
-"""To be taken back: the window of a minute has to pass, and ten seconds of being sure."""
+LATE: Final = (25.0, 100.0)
+"""To be told that requests are late, and that they no longer are: for the latter the window of a
+minute has to pass, and ten seconds of being sure."""
+ALONE: Final = (120.0, 120.0)
+"""The same of batches, which are to be other than said for half a minute."""
 AT_ONCE: Final = 8
 NAMESPACE: Final = "failing"
 HOLDER: Final = "example.com/keep"
@@ -73,7 +74,8 @@ class Failure:
     words: str = ""
     """That the message has to have, besides the remedy."""
     spec: JsonObject = field(default_factory=dict)
-    windowed: bool = False
+    window: tuple[float, float] | None = None
+    """Seconds to be told and taken back, where that needs a window of load."""
 
 
 async def soon(ask: Callable[[], Awaitable[object]], wanted: object, what: str) -> None:
@@ -533,14 +535,14 @@ FAILURES: Final = (
     Failure("batching is off", "BatchingEffective", "Disabled", pages(0, max_batch_size=1),
             pages(0, max_batch_size=32), "Filling", prepare=judged),
     Failure("rows are shed", "SLOMet", "Shedding", pages(0, shed=1.0), pages(0, **CALM), "Met",
-            prepare=judged, spec=TARGET, windowed=True),
+            prepare=judged, spec=TARGET, window=LATE),
     Failure("requests wait too long", "SLOMet", "QueueWait", pages(0, queue_wait=0.4),
-            pages(0, **CALM), "Met", prepare=judged, spec=TARGET, windowed=True),
+            pages(0, **CALM), "Met", prepare=judged, spec=TARGET, window=LATE),
     Failure("batches take too long", "SLOMet", "ExecutionTime",
             pages(0, batch_seconds=0.24, batches=1), pages(0, **CALM), "Met", prepare=looked_at,
-            spec=TARGET, windowed=True),
+            spec=TARGET, window=LATE),
     Failure("requests come alone", "BatchingEffective", "Starved", pages(0, rows=1),
-            pages(0, rows=16), "Filling", prepare=judged, windowed=True),
+            pages(0, rows=16), "Filling", prepare=judged, window=ALONE),
 )  # fmt: skip
 STARTS: Final[dict[str, tuple[str, JsonObject, str]]] = {
     "ImportFailed": ("import nothing_of_that_name", {}, "nothing_of_that_name"),
@@ -626,7 +628,7 @@ async def induced(failure: Failure, api: Api, seconds: float) -> Seen:
     cleared, after, now = await api.until(failure.kind, over)
     if not over(now):
         faults.append(f"mended, and still {now.get('reason')}: {now.get('message')}")
-    limits = (WINDOW_SECONDS, WINDOW_CLEARED_SECONDS) if failure.windowed else (seconds, seconds)
+    limits = failure.window or (seconds, seconds)
     if told > limits[0] or cleared > limits[1]:
         faults.append(f"took {told:.1f} s and {cleared:.1f} s")
     return Seen(failure, told, cleared, message, faults, {"told": body, "cleared": after})
@@ -669,9 +671,9 @@ async def run(*, quick: bool, seconds: float) -> tuple[list[Seen], int, float]:
             rig.start_operator()
             try:
                 await soon(lambda: rig.probe("/readyz"), HTTPStatus.OK, "the operator")
-                chosen = [one for one in (*FAILURES, *starts) if not (quick and one.windowed)]
+                chosen = [one for one in (*FAILURES, *starts) if not (quick and one.window)]
                 # those that need a window of load take longest, and hardly anything meanwhile
-                chosen.sort(key=lambda one: not one.windowed)
+                chosen.sort(key=lambda one: not one.window)
                 places = asyncio.Semaphore(AT_ONCE)
 
                 async def one(number: int, failure: Failure) -> Seen:
@@ -714,9 +716,9 @@ def main(*, quick: bool, seconds: float, objects: Path | None, out: Path | None)
     rows = [
         (one.failure.name, f"{one.failure.kind} {one.failure.status} {one.failure.reason}",
          f"{one.told:.1f}", f"{one.cleared:.1f}", "; ".join(one.faults) or "yes")
-        for one in sorted(seen, key=lambda one: (one.failure.windowed, one.failure.kind))
+        for one in sorted(seen, key=lambda one: (bool(one.failure.window), one.failure.kind))
     ]  # fmt: skip
-    plain = [one for one in seen if not one.failure.windowed]
+    plain = [one for one in seen if not one.failure.window]
     note = (
         f"{len(seen)} failures. Told within {max(one.told for one in plain):.1f} s, taken back"
         f" within {max(one.cleared for one in plain):.1f} s, but for those that need a window of"

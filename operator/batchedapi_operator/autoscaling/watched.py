@@ -22,7 +22,7 @@ from batchedapi_operator.events import Note
 from batchedapi_operator.reconcile.plan import parsed
 from batchedapi_operator.store import ApiView
 
-SECONDS_BEFORE_HOLD: Final = 6.0
+SECONDS_BEFORE_HOLD: Final = 4.0
 """Without knowledge before anybody is told: the first look after a start has nothing to compare
 with, and one missed scrape is no news."""
 SECONDS_PER_HOLD_EVENT: Final = 300.0

@@ -33,7 +33,7 @@ from batchedapi_serving.metrics.recorder import MethodRecorder
 from .operated import Rig, address
 
 TICK_SECONDS: Final = 0.25
-PATIENCE: Final = 90.0
+PATIENCE: Final = 150.0
 _START: Final = """
 import sys
 from batchedapi_core import contract
