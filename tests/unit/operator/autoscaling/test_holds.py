@@ -30,12 +30,12 @@ async def test_users_are_told_that_metrics_are_missing_and_that_they_are_back() 
 
 
 async def test_a_scrape_that_fails_once_is_no_news() -> None:
-    """A pod that is just being replaced does not answer for a look or two."""
+    """A pod that is just being replaced does not answer for a moment: less than three looks take."""
     api = Situation(replicas=2)
     api.rate = 100.0
     await api.run(60)
     api.answering = False
-    await api.run(10)
+    await api.run(5)
     api.answering = True
 
     await api.run(60)
