@@ -30,7 +30,7 @@ async def test_users_are_told_that_metrics_are_missing_and_that_they_are_back() 
 
 
 async def test_a_scrape_that_fails_once_is_no_news() -> None:
-    """A pod that is just being replaced does not answer for a moment: less than three looks take."""
+    """A pod that is being replaced does not answer for a moment: three looks in a row are news."""
     api = Situation(replicas=2)
     api.rate = 100.0
     await api.run(60)
