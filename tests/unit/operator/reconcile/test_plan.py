@@ -266,6 +266,7 @@ def test_what_others_do_to_the_setting_is_put_right_under_the_same_name(edited: 
         template["metadata"]["labels"]["batchedapi.dev/revision"] = "theirs"
     body = deployment_body(revision=template["metadata"]["labels"]["batchedapi.dev/revision"])
     body["spec"]["template"]["spec"] = template["spec"]
+    body["metadata"]["annotations"] = first.apply[-1].body["metadata"]["annotations"]
     observed = replace(existing(), status=first.status, deployment=DeploymentView.of(body))
 
     again = planned(observed, compute={"cpu": "1"})
