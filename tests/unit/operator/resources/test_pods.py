@@ -1,5 +1,6 @@
 """Pods that a platform can place: what is rendered of `spec.pod`, and what is a new revision."""
 
+import copy
 from dataclasses import replace
 from typing import Any, Final
 
