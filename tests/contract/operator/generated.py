@@ -95,6 +95,10 @@ _BESIDE: Final[dict[str, Document]] = {
 """What some fields cannot be without."""
 
 
+_ENOUGH: Final[dict[Any, Document]] = {"projected": {"sources": [{"configMap": {"name": "a"}}]}}
+"""Objects whose rule asks for more than their schema does."""
+
+
 def with_company(place: Place, value: Any) -> Document:
     """The smallest spec in which that field may have a value of its own."""
     return with_value(place, value, {**GOOD, **_BESIDE.get(words(place), {})})
@@ -119,7 +123,8 @@ def with_value(place: Place, value: Any, base: Document = GOOD) -> Document:
         elif isinstance(place[index + 1], int):
             here = here.setdefault(part, [])
         else:
-            here = here.setdefault(part, least(inside))
+            enough = {} if place[index + 1] == "sources" else _ENOUGH.get(part, least(inside))
+            here = here.setdefault(part, copy.deepcopy(enough))
     if not isinstance(place[-1], int):
         here[place[-1]] = value
     elif here:
