@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import click
 from harness.control_plane import ADMIN, ControlPlane, control_plane, controllers
-from harness.operators import Operator, User, installed, quantile, until
+from harness.operators import CHILDREN, Operator, User, installed, quantile, until
 from harness.report import ROOT, Table, environment, help_of, out_option, report
 
 from batchedapi_operator.cluster import BATCHED_APIS, CONFIG_MAPS, JsonObject
@@ -200,7 +200,7 @@ async def settled(user: User) -> bool:
     return (
         state["api"] is not None
         and state["api"]["observed"]
-        and len(state["children"]) >= 3
+        and len(state["children"]) >= len(CHILDREN)
         and all(child["owners"] for child in state["children"].values())
     )
 

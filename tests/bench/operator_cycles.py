@@ -28,8 +28,8 @@ BATCH: Final = 50
 """Cycles side by side: the operator is killed for all of them at once."""
 SPACES: Final = 5
 """Namespaces of a batch, one of which is deleted with what is in it."""
-OBJECTS: Final = 4
-"""An API, its Deployment, its Service and its revision."""
+OBJECTS: Final = 5
+"""An API, its Deployment, Service, budget and revision."""
 PATIENCE: Final = 120.0
 GONE_SECONDS: Final = 30.0
 DOWN: Final = ("", "", "deletion", "both")

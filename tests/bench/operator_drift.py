@@ -25,6 +25,7 @@ from batchedapi_operator.cluster import (
     BATCHED_APIS,
     CONFIG_MAPS,
     DEPLOYMENTS,
+    DISRUPTION_BUDGETS,
     SERVICES,
     JsonObject,
     Resource,
@@ -41,7 +42,7 @@ SPEC: Final[JsonObject] = {
     "networking": {"grpc": True},
     "compute": {"cpu": "1", "mem": "1Gi"},
 }
-KINDS: Final = {one.kind: one for one in (DEPLOYMENTS, SERVICES, CONFIG_MAPS)}
+KINDS: Final = {one.kind: one for one in (DEPLOYMENTS, SERVICES, CONFIG_MAPS, DISRUPTION_BUDGETS)}
 THEIRS: Final = "example.com/theirs"
 HPAS: Final = Resource("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
 COUNTS: Final = (3, 5)

@@ -22,6 +22,7 @@ from batchedapi_operator.cluster import (
     BATCHED_APIS,
     CONFIG_MAPS,
     DEPLOYMENTS,
+    DISRUPTION_BUDGETS,
     SERVICES,
     JsonObject,
     ObjectKey,
@@ -34,7 +35,7 @@ from batchedapi_operator.reconcile.status import OUR_CONDITIONS
 from .control_plane import ADMIN, ControlPlane, free_port
 
 NAMESPACES: Final = Resource("v1", "Namespace", "namespaces")
-CHILDREN: Final = (DEPLOYMENTS, SERVICES, CONFIG_MAPS)
+CHILDREN: Final = (DEPLOYMENTS, SERVICES, CONFIG_MAPS, DISRUPTION_BUDGETS)
 START_SECONDS: Final = 120.0
 """For an operator to be ready, on a machine that has much else to do."""
 RECONCILED: Final = {kind.value for kind in OUR_CONDITIONS}

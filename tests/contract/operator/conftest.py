@@ -1,6 +1,7 @@
 """A real kube-apiserver (KUBECONFIG), the CRD in it, and the operator as a process."""
 
 import asyncio
+import hashlib
 import os
 import socket
 import subprocess
@@ -133,7 +134,8 @@ def start_operator(
     environment = {
         **os.environ,
         "BATCHEDAPI_WATCH_NAMESPACE": namespaces,
-        "BATCHEDAPI_LEASE_NAME": release or f"operator-of-{namespaces.replace(' ', '-')}",
+        "BATCHEDAPI_LEASE_NAME": release
+        or f"operator-of-{hashlib.sha256(namespaces.encode()).hexdigest()[:12]}",
         "BATCHEDAPI_SERVING_IMAGE": SERVING_IMAGE,
         "BATCHEDAPI_ADMIN_PEERS": '[{"podSelector": {}}]',
         "BATCHEDAPI_ADMIN_PORT": str(port),

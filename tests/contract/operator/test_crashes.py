@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 from tests.contract.operator.conftest import OperatorProcess, start_operator
-from tests.contract.operator.world import NAMESPACES, Body, World, until
+from tests.contract.operator.world import CHILDREN, NAMESPACES, Body, World, until
 from tests.support.apiserver_proxy import KILLS, Proxy, proxy
 
 from batchedapi_operator.kube import Kube
@@ -85,7 +85,9 @@ async def ended(
             told.clear()
             told.update(await state(world))
             accepted = (await world.condition(NAME, "SpecValid")).get("reason") == "Accepted"
-            return accepted and (told == wanted if wanted is not None else len(told) == 3)
+            return accepted and (
+                told == wanted if wanted is not None else len(told) == len(CHILDREN)
+            )
 
         await until(right, f"the state of a run without {how} at call {at}")
     finally:

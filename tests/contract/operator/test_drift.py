@@ -4,7 +4,7 @@ import asyncio
 from typing import Any, Final
 
 import pytest
-from tests.contract.operator.world import Body, World, until
+from tests.contract.operator.world import CHILDREN, Body, World, until
 from tests.support import drift
 
 from batchedapi_core import contract
@@ -25,7 +25,7 @@ SPEC: Final[Body] = {
 }
 SHARE: Final = 7
 """Of the fields of a pod's template every seventh: `tests/bench/operator_drift.py` takes all."""
-KINDS: Final = {"Deployment": DEPLOYMENTS, "Service": SERVICES, "ConfigMap": CONFIG_MAPS}
+KINDS: Final = {one.kind: one for one in CHILDREN}
 JSON_PATCH: Final = "application/json-patch+json"
 FOREIGN: Final = "example.com/theirs"
 
@@ -43,7 +43,7 @@ async def settled(world: World, name: str) -> dict[str, Body]:
     while True:
         children = await world.children(name)
         now = {key: body["metadata"]["resourceVersion"] for key, body in children.items()}
-        if len(now) >= 3 and now == before:
+        if len(now) >= len(KINDS) and now == before:
             return children
         before = now
         await asyncio.sleep(0.5)

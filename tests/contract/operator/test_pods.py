@@ -139,7 +139,7 @@ async def test_pods_stay_as_they_are_until_their_next_revision(
         (3, {"affinity": {"nodeAffinity": NOWHERE}}),
     ],
 )  # fmt: skip
-async def test_what_kubernetes_itself_refuses_is_told_in_its_own_words(
+async def test_what_kubernetes_itself_refuses_is_told_with_the_field_of_the_manifest(
     world: World, number: int, settings: Body
 ) -> None:
     """Its rules for its own parts are not written again; whoever breaks one reads it."""
@@ -148,4 +148,4 @@ async def test_what_kubernetes_itself_refuses_is_told_in_its_own_words(
 
     told = await world.until_condition(name, "SpecValid", "PodTemplateRefused")
 
-    assert "spec.template" in told["message"]
+    assert f"spec.pod.{next(iter(settings))}" in told["message"]

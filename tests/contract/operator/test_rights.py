@@ -28,7 +28,7 @@ from batchedapi_operator.cluster import (
     ObjectKey,
 )
 from batchedapi_operator.kube import Kube
-from chart import Objects, granted, of_operator, render
+from chart import Objects, granted, of_operator, only, render
 
 pytestmark = pytest.mark.skipif(
     not list(paths.CACHE.glob("kube-*")), reason="no Kubernetes was built here: CLUSTER=local does"
@@ -149,7 +149,13 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
         plane.kubeconfig(OPERATOR).write_text(pki.kubeconfig(keys, OPERATOR, server))
         asyncio.run(prepare(plane, chart))
         kubeconfig = str(plane.kubeconfig(OPERATOR))
-        running = start_operator(f"{HERE} {LATER}", folder / "operator.log", KUBECONFIG=kubeconfig)
+        running = start_operator(
+            f"{HERE} {LATER}",
+            folder / "operator.log",
+            release=only(chart, "Deployment")["metadata"]["name"],
+            KUBECONFIG=kubeconfig,
+            BATCHEDAPI_LEASE_NAMESPACE="system",
+        )
         try:
             asyncio.run(until_ready(running))
             yield Ground(plane, chart, running)
