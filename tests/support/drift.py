@@ -121,8 +121,9 @@ def _others(value: Any) -> list[Any]:
             return [value + 1, value - 1]
         case str():
             return [*([_OTHERS[value]] if value in _OTHERS else []), f"{value}x", "1", "7Mi", "77"]
-        case list():
-            return [[*value[:-1], _OTHERS.get(value[-1], f"{value[-1]}x")]]
+        case [*_, last]:
+            other = [] if isinstance(last, dict) else [_OTHERS.get(last, f"{last}x")]
+            return [[*value[:-1], *other]]
         case {"uid": _, "controller": True}:
             return [{**value, "controller": False}]
     return []
