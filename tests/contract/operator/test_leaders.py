@@ -112,7 +112,8 @@ async def test_a_second_release_over_the_same_namespace_is_refused(
     own: World, tmp_path: Path
 ) -> None:
     """It says why in log, readiness and an event, and writes nothing."""
-    first = start_operator(own.namespace, tmp_path / "first.log")
+    first_release = f"first-of-{own.namespace}"
+    first = start_operator(own.namespace, tmp_path / "first.log", release=first_release)
     second = None
     try:
         await until_leads(first)
@@ -122,9 +123,13 @@ async def test_a_second_release_over_the_same_namespace_is_refused(
             return f"serves namespace {own.namespace}" in second.admin("/readyz")[1]
 
         await until(refused, "the second one to be refused")
-        events = await own.kube.find(EVENTS, "default")
-        told = [one["note"] for one in events if one["reason"] == "Refused"]
-        assert any(f"operator-of-{own.namespace}" in note for note in told)
+
+        async def told() -> bool:
+            events = await own.kube.find(EVENTS, "default")
+            notes = [one["note"] for one in events if one["reason"] == "Refused"]
+            return any(first_release in note for note in notes)
+
+        await until(told, "an event that names the first one")
         assert not leads(second)
         assert leads(first)
     finally:
