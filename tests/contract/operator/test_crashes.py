@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -20,6 +21,8 @@ SPEC: Final[Body] = {"predictor": {"path": "model:Iris"}, "autoscaling": {"minRe
 NAME: Final = "crashed"
 SAMPLE: Final = ((0.3, "after"), (0.5, "lost"), (0.7, "before"), (0.8, "429"))
 """Which share of its calls the operator has made, and what happens then."""
+QUIET_SECONDS: Final = 5.0
+"""Without a change, after which a run in which nothing fails is over: the looks come every 2 s."""
 
 
 @pytest.fixture
@@ -58,7 +61,7 @@ async def ended(
     how: str = "",
     wanted: dict[str, Body] | None = None,
 ) -> tuple[dict[str, Body], int]:
-    """The state once it is the one that is wanted, else once the API is accepted; and the calls."""
+    """The state once it is the one that is wanted, else once nothing changes; and the calls."""
     await world.create_api(NAME, SPEC)
     log = config.with_suffix(".log")
     running: list[OperatorProcess] = []
@@ -80,13 +83,17 @@ async def ended(
             await asyncio.to_thread(running[-1].process.wait)
             start()
         told: dict[str, Body] = {}
+        since = time.monotonic()
 
         async def right() -> bool:
-            told.clear()
-            told.update(await state(world))
+            nonlocal told, since
+            now = await state(world)
+            if now != told:
+                told, since = now, time.monotonic()
             accepted = (await world.condition(NAME, "SpecValid")).get("reason") == "Accepted"
+            quiet = time.monotonic() - since > QUIET_SECONDS
             return accepted and (
-                told == wanted if wanted is not None else len(told) == len(CHILDREN)
+                told == wanted if wanted is not None else len(told) == len(CHILDREN) and quiet
             )
 
         await until(right, f"the state of a run without {how} at call {at}")
