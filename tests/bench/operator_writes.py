@@ -57,8 +57,9 @@ SCALES: Final = 3
 MIB: Final = 200.0
 FOLLOW_SECONDS: Final = 2.0
 CHANGES: Final = 200
-SETTLE_SECONDS: Final = 420.0
-"""After the load ended: a window of the autoscaler, and its wait before it removes replicas."""
+SETTLE_SECONDS: Final = 720.0
+"""After the load ended: a window of the autoscaler, its wait before it removes replicas, and the
+statuses that tell of it, of a thousand APIs at ten a second."""
 _WRITES: Final = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 _SELECTED: Final = re.compile(r"batchedapi.dev%2Fapi%3D(api-\d+)")
 _NAME: Final = re.compile(r"api-\d+")
@@ -274,7 +275,9 @@ async def measure_idle(apis: int, minutes: float, settle: float) -> dict[str, An
             began, seconds = time.time(), 60.0 * minutes
             assert made.operator is not None
             cpu = cpu_seconds(made.operator.pid)
+            before = await statuses(made)
             await asyncio.sleep(seconds)
+            after = await statuses(made)
             busy = (cpu_seconds(made.operator.pid) - cpu) / seconds
             writes = [one for one in plane.audited() if is_write(one) and time_of(one) >= began]
             mib = made.rss() / 2**20
@@ -283,11 +286,45 @@ async def measure_idle(apis: int, minutes: float, settle: float) -> dict[str, An
                 "seconds": seconds,
                 "writes": len(writes),
                 "written": dict(collections.Counter(of_kind(one) for one in writes)),
+                "changed": dict(
+                    collections.Counter(
+                        place for name in before for place in differing(before[name], after[name])
+                    )
+                ),
                 "cpu": busy,
                 "mib": mib,
                 "mib_after_changes": made.rss() / 2**20,
                 "follows": follows,
             }
+
+
+async def statuses(made: Rig) -> dict[str, Any]:
+    """Of all APIs, by name."""
+    found = await made.list(BATCHED_APIS)
+    return {body["metadata"]["name"]: body.get("status") or {} for body in found}
+
+
+def differing(before: Any, after: Any, place: str = "status") -> list[str]:
+    """Where two statuses differ: what a write was for."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        names = sorted({*before, *after})
+        return [
+            where
+            for name in names
+            for where in differing(before.get(name), after.get(name), f"{place}.{name}")
+        ]
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        pairs = zip(before, after, strict=True)
+        return [
+            where
+            for old, new in pairs
+            for where in differing(old, new, f"{place}[{_type_of(new)}]")
+        ]
+    return [] if before == after else [place]
+
+
+def _type_of(one: Any) -> str:
+    return str(one.get("type", "")) if isinstance(one, dict) else ""
 
 
 def is_write(event: dict[str, Any]) -> bool:
@@ -344,7 +381,9 @@ def report_idle(apis: int, minutes: float, settle: float, out: Path | None) -> N
     report("operator-idle", began, [table], notes=[], measured=found, out=out)
     if found["writes"] or p99 > FOLLOW_SECONDS or found["mib_after_changes"] > MIB:
         limits = f"0 writes, {MIB:g} MiB, {FOLLOW_SECONDS:g} s"
-        sys.exit(f"over the limits ({limits}); written: {found['written']}")
+        sys.exit(
+            f"over the limits ({limits}); written: {found['written']}; changed: {found['changed']}"
+        )
 
 
 def report_unschedulable(apis: int, minutes: float, out: Path | None) -> None:
