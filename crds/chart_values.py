@@ -139,9 +139,11 @@ class ServiceMonitor(ManifestModel):
 
 
 class Dashboards(ManifestModel):
-    """The Grafana dashboard, as a ConfigMap that Grafana's sidecar finds by label."""
+    """Grafana dashboards (API, Autoscaling, Fleet, Operator) that its sidecar finds by label."""
 
-    enabled: bool = Field(False, description='Create it, labelled `grafana_dashboard: "1"`.')
+    enabled: bool = Field(
+        False, description='Create their ConfigMap, labelled `grafana_dashboard: "1"`.'
+    )
 
 
 class Defaults(ManifestModel):

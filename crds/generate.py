@@ -23,7 +23,8 @@ from crds import (  # noqa: E402 - found only with the path above
     chart_values,
     command_line,
     conditions,
-    dashboard,
+    dashboards,
+    grafana,
     metrics,
     reference,
     resource,
@@ -41,7 +42,10 @@ def generated_files() -> dict[str, str]:
         f"{CHART}/templates/crd.yaml": resource.crd_template(),
         f"{CHART}/values.yaml": chart_values.values_yaml(),
         f"{CHART}/values.schema.json": chart_values.values_schema(),
-        f"{CHART}/dashboards/batchedapi.json": dashboard.dashboard_json(),
+        **{
+            f"{CHART}/dashboards/{name}.json": grafana.dashboard_json(page)
+            for name, page in dashboards.DASHBOARDS.items()
+        },
         "docs/reference/batchedapi.md": reference.page(),
         "docs/reference/command-line.md": command_line.page(),
         "docs/reference/conditions.md": conditions.page(),

@@ -112,7 +112,7 @@ _INTRODUCTION: Final = (
 _ABOUT_SCRAPING: Final = (
     "With prometheus-operator: `--set serviceMonitor.enabled=true` on the chart. Without: these"
     " jobs, also in [prometheus.yaml](prometheus.yaml); a Prometheus outside the cluster adds"
-    " `kubeconfig_file`. Both put the same labels on the series, and the dashboard needs them:\n"
+    " `kubeconfig_file`. Both put the same labels on the series, and the dashboards need them:\n"
 )
 _ABOUT_HONOR_LABELS: Final = (
     "The operator's series are scraped with `honor_labels`, so that `namespace` is the one of the"

@@ -1,4 +1,4 @@
-"""Reads a Grafana dashboard: its panels, their queries, and the queries as Prometheus gets them."""
+"""Reads Grafana dashboards: panels, their queries, and the queries as Prometheus gets them."""
 
 import json
 import re
@@ -7,28 +7,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-DASHBOARD: Final = (
-    Path(__file__).resolve().parents[2]
-    / "charts" / "batchedapi" / "dashboards" / "batchedapi.json"
-)  # fmt: skip
+FOLDER: Final = Path(__file__).resolve().parents[2] / "charts" / "batchedapi" / "dashboards"
+NAMES: Final = tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
 _VARIABLE: Final = re.compile(r"\$\{?(\w+)\}?")
 
 
 @dataclass(frozen=True, slots=True)
 class PanelQuery:
-    """One query and the panel it draws."""
+    """One query, the panel it draws, and the dashboard which that is on."""
 
+    dashboard: str
     panel: str
     ref: str
     expr: str
 
     def __str__(self) -> str:
-        return f"{self.panel} {self.ref}"
+        return f"{self.dashboard}: {self.panel} {self.ref}"
 
 
-def load() -> dict[str, Any]:
-    """The dashboard that the chart ships."""
-    document: dict[str, Any] = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+def load(name: str) -> dict[str, Any]:
+    """A dashboard that the chart ships."""
+    document: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     return document
 
 
@@ -37,11 +36,12 @@ def graphs(dashboard: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [panel for panel in dashboard["panels"] if panel["type"] != "row"]
 
 
-def queries(dashboard: Mapping[str, Any]) -> list[PanelQuery]:
-    """Every query in reading order."""
+def queries(*names: str) -> list[PanelQuery]:
+    """Every query of these dashboards, or of all, in reading order."""
     return [
-        PanelQuery(panel["title"], target["refId"], target["expr"])
-        for panel in graphs(dashboard)
+        PanelQuery(name, panel["title"], target["refId"], target["expr"])
+        for name in names or NAMES
+        for panel in graphs(load(name))
         for target in panel["targets"]
     ]
 

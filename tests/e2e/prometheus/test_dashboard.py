@@ -1,4 +1,4 @@
-"""The dashboard over a real deployment under load: no panel may be empty."""
+"""The dashboards over a real deployment under load: no panel may be empty."""
 
 import math
 import time
@@ -52,8 +52,7 @@ def drawn(samples: list[Sample]) -> bool:
 def test_no_panel_is_empty_under_load(prometheus: Prometheus, variables: dict[str, str]) -> None:
     """Names, labels and relabelling fit together: chart, replica, operator and dashboard."""
     waiting = {
-        query: dashboards.substitute(query.expr, variables)
-        for query in dashboards.queries(dashboards.load())
+        query: dashboards.substitute(query.expr, variables) for query in dashboards.queries()
     }
     deadline = time.monotonic() + FILL_SECONDS
 
@@ -84,7 +83,7 @@ def test_fill_is_a_share_of_the_full_batch(
     prometheus: Prometheus, variables: dict[str, str]
 ) -> None:
     """More than 100 % would mean that rows and maxBatchSize do not count the same thing."""
-    (query,) = [one for one in dashboards.queries(dashboards.load()) if one.panel == "Fill"]
+    (query,) = [one for one in dashboards.queries("api") if one.panel == "Fill"]
 
     samples = prometheus.wait_for(dashboards.substitute(query.expr, variables), FILL_SECONDS)
 

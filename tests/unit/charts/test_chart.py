@@ -10,6 +10,7 @@ import pytest
 import yaml
 from crds.metrics import API_RELABELLING, OPERATOR_NAME
 
+import dashboards
 from batchedapi_core import contract
 from batchedapi_operator.logs import LogFormat
 from chart import CHART, ROOT, Objects, helm, only, render, template, tool
@@ -364,13 +365,13 @@ def test_the_documented_scrape_job_finds_the_operators_pod() -> None:
     assert OPERATOR_NAME == labels["app.kubernetes.io/name"]
 
 
-def test_the_dashboard_arrives_unchanged() -> None:
+def test_the_dashboards_arrive_unchanged() -> None:
     """Legends are written `{{label}}`, which helm would interpret in a template."""
-    dashboard = only(render("dashboards.enabled=true"), "ConfigMap")
+    found = only(render("dashboards.enabled=true"), "ConfigMap")
 
-    shipped = (CHART / "dashboards/batchedapi.json").read_text(encoding="utf-8")
-    assert json.loads(shipped) == json.loads(dashboard["data"]["batchedapi.json"])
-    assert "1" == dashboard["metadata"]["labels"]["grafana_dashboard"]
+    shipped = {f"batchedapi-{name}.json": dashboards.load(name) for name in dashboards.NAMES}
+    assert shipped == {name: json.loads(text) for name, text in found["data"].items()}
+    assert "1" == found["metadata"]["labels"]["grafana_dashboard"]
 
 
 def test_two_releases_can_be_installed_side_by_side() -> None:

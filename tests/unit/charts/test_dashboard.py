@@ -1,4 +1,4 @@
-"""The dashboard that the chart ships: complete panels, queries that parse, names that exist."""
+"""The dashboards that the chart ships: complete panels, queries that parse, names that exist."""
 
 import re
 import subprocess
@@ -13,9 +13,15 @@ import dashboards
 import prometheus
 from batchedapi_core import contract
 
-DASHBOARD: Final = dashboards.load()
-GRAPHS: Final = dashboards.graphs(DASHBOARD)
-QUERIES: Final = dashboards.queries(DASHBOARD)
+PAGES: Final = {name: dashboards.load(name) for name in dashboards.NAMES}
+GRAPHS: Final = [panel for page in PAGES.values() for panel in dashboards.graphs(page)]
+QUERIES: Final = dashboards.queries()
+OFFERED: Final = {
+    "api": {"datasource", "namespace", "name", "method"},
+    "autoscaling": {"datasource", "namespace", "name"},
+    "fleet": {"datasource", "namespace"},
+    "operator": {"datasource"},
+}
 VALUES: Final = {"namespace": "n", "name": "a", "method": ".*", "__rate_interval": "1m"}
 NAME: Final = re.compile(r"\b(?:batchedapi|process)_\w+")
 SERIES_SUFFIX: Final = re.compile(r"_(?:bucket|sum|count)$")
@@ -34,7 +40,7 @@ def by_title(panel: dict[str, Any]) -> str:
 
 def test_the_batch_size_heatmap_comes_first() -> None:
     """How well batches fill is what this product is about: it is seen without scrolling."""
-    first = GRAPHS[0]
+    first = dashboards.graphs(PAGES["api"])[0]
 
     assert ("heatmap", "Batch size") == (first["type"], first["title"])
     assert contract.METRIC_BATCH_ROWS in first["targets"][0]["expr"]
@@ -52,7 +58,8 @@ def test_a_panel_has_source_unit_description_and_query(panel: dict[str, Any]) ->
         assert target["legendFormat"]
 
 
-def test_panels_do_not_overlap_and_fit_the_grid() -> None:
+@pytest.mark.parametrize("name", dashboards.NAMES)
+def test_panels_do_not_overlap_and_fit_the_grid(name: str) -> None:
     """Grafana moves overlapping panels about, differently on each save."""
     cells = [
         {
@@ -60,17 +67,18 @@ def test_panels_do_not_overlap_and_fit_the_grid() -> None:
             for x in range(grid["x"], grid["x"] + grid["w"])
             for y in range(grid["y"], grid["y"] + grid["h"])
         }
-        for grid in (panel["gridPos"] for panel in DASHBOARD["panels"])
+        for grid in (panel["gridPos"] for panel in PAGES[name]["panels"])
     ]
 
     assert all(x < 24 for covered in cells for x, _ in covered)
     assert not any(one & other for one, other in combinations(cells, 2))
 
 
-def test_panel_ids_and_titles_are_unique() -> None:
+@pytest.mark.parametrize("name", dashboards.NAMES)
+def test_panel_ids_and_titles_are_unique(name: str) -> None:
     """Links to a panel go by its id, people by its title."""
-    ids = [panel["id"] for panel in DASHBOARD["panels"]]
-    titles = [panel["title"] for panel in GRAPHS]
+    ids = [panel["id"] for panel in PAGES[name]["panels"]]
+    titles = [panel["title"] for panel in dashboards.graphs(PAGES[name])]
 
     assert len(ids) == len(set(ids))
     assert len(titles) == len(set(titles))
@@ -85,14 +93,20 @@ def test_a_query_names_published_metrics_only(query: dashboards.PanelQuery) -> N
     assert set() == names - PUBLISHED
 
 
-def test_queries_use_variables_that_the_dashboard_offers() -> None:
+@pytest.mark.parametrize("name", dashboards.NAMES)
+def test_queries_use_the_variables_that_the_dashboard_offers(name: str) -> None:
     """An unknown variable is sent to Prometheus as text and matches nothing."""
-    offered = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
+    offered = {variable["name"] for variable in PAGES[name]["templating"]["list"]}
 
-    used = {name for query in QUERIES for name in dashboards.variables(query.expr)}
+    used = {one for query in dashboards.queries(name) for one in dashboards.variables(query.expr)}
 
-    assert {"datasource", "namespace", "name", "method"} == offered
-    assert {"namespace", "name", "method", "__rate_interval"} == used
+    assert OFFERED[name] == offered
+    assert offered - {"datasource"} | {"__rate_interval"} == used
+
+
+def test_every_dashboard_has_an_address_of_its_own() -> None:
+    """Grafana would show the last one of two with the same."""
+    assert len(PAGES) == len({page["uid"] for page in PAGES.values()})
 
 
 def test_every_query_parses(tmp_path: Path) -> None:
