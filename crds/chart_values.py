@@ -138,6 +138,20 @@ class ServiceMonitor(ManifestModel):
     )
 
 
+class PrometheusRule(ManifestModel):
+    """Recording rules and alerts, for prometheus-operator; each alert links to its runbook."""
+
+    enabled: bool = Field(False, description="Create it.")
+    labels: dict[str, str] = Field(
+        default={}, description="Labels that your Prometheus selects rules by."
+    )
+    runbooks: str = Field(
+        "docs/reference/alerts.md",
+        min_length=1,
+        description="Address of that page where your people can open it.",
+    )
+
+
 class Dashboards(ManifestModel):
     """Grafana dashboards (API, Autoscaling, Fleet, Operator) that its sidecar finds by label."""
 
@@ -215,6 +229,9 @@ class Values(ManifestModel):
     )
     service_monitor: ServiceMonitor = Field(
         default_factory=ServiceMonitor, description=ServiceMonitor.__doc__
+    )
+    prometheus_rule: PrometheusRule = Field(
+        default_factory=PrometheusRule, description=PrometheusRule.__doc__
     )
     dashboards: Dashboards = Field(default_factory=Dashboards, description=Dashboards.__doc__)
 

@@ -20,6 +20,7 @@ sys.path[:] = [
 
 # The path above makes this file runnable as a program from anywhere.
 from crds import (  # noqa: E402 - found only with the path above
+    alerts,
     chart_values,
     command_line,
     conditions,
@@ -46,6 +47,8 @@ def generated_files() -> dict[str, str]:
             f"{CHART}/dashboards/{name}.json": grafana.dashboard_json(page)
             for name, page in dashboards.DASHBOARDS.items()
         },
+        f"{CHART}/rules/batchedapi.yaml": alerts.rules_yaml(),
+        "docs/reference/alerts.md": alerts.page(),
         "docs/reference/batchedapi.md": reference.page(),
         "docs/reference/command-line.md": command_line.page(),
         "docs/reference/conditions.md": conditions.page(),

@@ -1,4 +1,4 @@
-"""The dashboards over a real deployment under load: no panel may be empty."""
+"""The dashboards and recorded series over a real deployment under load: no panel may be empty."""
 
 import math
 import time
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import pytest
+from crds.alerts import RECORDS
 
 import cluster
 import dashboards
@@ -52,8 +53,8 @@ def drawn(samples: list[Sample]) -> bool:
 def test_no_panel_is_empty_under_load(prometheus: Prometheus, variables: dict[str, str]) -> None:
     """Names, labels and relabelling fit together: chart, replica, operator and dashboard."""
     waiting = {
-        query: dashboards.substitute(query.expr, variables) for query in dashboards.queries()
-    }
+        str(query): dashboards.substitute(query.expr, variables) for query in dashboards.queries()
+    } | {record.name: record.expr for record in RECORDS}
     deadline = time.monotonic() + FILL_SECONDS
 
     while waiting and time.monotonic() < deadline:
@@ -62,7 +63,7 @@ def test_no_panel_is_empty_under_load(prometheus: Prometheus, variables: dict[st
         }
         time.sleep(POLL_SECONDS if waiting else 0)
 
-    assert {} == {str(query): expr for query, expr in waiting.items()}, prometheus.scrape_errors()
+    assert {} == waiting, prometheus.scrape_errors()
 
 
 def test_a_replica_is_found_by_the_name_of_its_api(

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import pytest
 import yaml
+from crds.alerts import RUNBOOKS
 from crds.metrics import API_RELABELLING, OPERATOR_NAME
 
 import dashboards
@@ -21,13 +22,14 @@ TWO_NAMESPACES: Final = "watchNamespaces={team-a,team-b}"
 EVERYTHING: Final = (
     TWO_NAMESPACES, "serviceMonitor.enabled=true", "serviceMonitor.labels.release=kps",
     "networkPolicies.enabled=true", "dashboards.enabled=true", "imagePullSecrets={pull}",
+    "prometheusRule.enabled=true",
     "resources.limits.cpu=1",
     "nodeSelector.pool=system", "tolerations[0].key=system", "priorityClassName=high",
     "topologySpreadConstraints[0].maxSkew=1", "topologySpreadConstraints[0].topologyKey=zone",
     "topologySpreadConstraints[0].whenUnsatisfiable=ScheduleAnyway", "podLabels.team=a",
     "podAnnotations.note=b", "defaults.pod.nodeSelector.pool=gpu",
 )  # fmt: skip
-NOT_KUBERNETES: Final = "ServiceMonitor,PodMonitor,CustomResourceDefinition"
+NOT_KUBERNETES: Final = "ServiceMonitor,PodMonitor,PrometheusRule,CustomResourceDefinition"
 """prometheus-operator's kinds have no schema in Kubernetes; the CRD is checked by the apiserver."""
 
 
@@ -324,7 +326,7 @@ def test_nothing_of_prometheus_or_grafana_is_needed_by_default() -> None:
     """Their kinds do not exist in a plain cluster, and the install would fail on them."""
     kinds = {item["kind"] for item in render()}
 
-    assert not kinds & {"ServiceMonitor", "PodMonitor", "ConfigMap"}
+    assert not kinds & {"ServiceMonitor", "PodMonitor", "PrometheusRule", "ConfigMap"}
 
 
 def test_the_pod_monitor_relabels_as_documented() -> None:
@@ -372,6 +374,17 @@ def test_the_dashboards_arrive_unchanged() -> None:
     shipped = {f"batchedapi-{name}.json": dashboards.load(name) for name in dashboards.NAMES}
     assert shipped == {name: json.loads(text) for name, text in found["data"].items()}
     assert "1" == found["metadata"]["labels"]["grafana_dashboard"]
+
+
+def test_the_rules_arrive_with_links_to_the_runbooks() -> None:
+    """Messages are written `{{ $labels.x }}`, which helm would interpret in a template."""
+    settings = ("prometheusRule.enabled=true", "prometheusRule.runbooks=https://wiki/alerts")
+
+    found = only(render(*settings, "prometheusRule.labels.release=kps"), "PrometheusRule")
+
+    shipped = (CHART / "rules/batchedapi.yaml").read_text(encoding="utf-8")
+    assert yaml.safe_load(shipped.replace(RUNBOOKS, "https://wiki/alerts")) == found["spec"]
+    assert "kps" == found["metadata"]["labels"]["release"]
 
 
 def test_two_releases_can_be_installed_side_by_side() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import pytest
+from crds.alerts import RECORDS, Record
 from crds.metrics import LABEL_API, OPERATOR, SERVING, Metric
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
@@ -103,6 +104,14 @@ def test_a_query_finds_the_published_metrics_by_the_documented_labels(
 ) -> None:
     """A label that no series carries leaves a panel empty although the metric is there."""
     samples = scraped.query(dashboards.substitute(query.expr, VALUES))
+
+    assert [sample for sample in samples if not math.isnan(sample.value)]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.name)
+def test_a_recorded_series_has_values(scraped: prometheus.Prometheus, record: Record) -> None:
+    """An alert on a series without any never fires."""
+    samples = scraped.query(record.expr)
 
     assert [sample for sample in samples if not math.isnan(sample.value)]
 
