@@ -83,7 +83,10 @@ def main() -> None:
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=contract.HTTP_PORT, show_default=True, help="Of predictions.")
 @click.option(
-    "--admin-port", default=contract.ADMIN_PORT, show_default=True, help="Of metrics and health."
+    "--admin-port",
+    default=contract.ADMIN_PORT,
+    show_default=True,
+    help="Of metrics, health and the page.",
 )
 @click.option(
     "--grpc-port", type=click.IntRange(0, 65535),

@@ -99,7 +99,7 @@ def serve(documents: Documents, options: ServeOptions) -> None:
             row = "..." if example is None else json.dumps(example)
             click.echo(
                 f"\n  {settings.name} is ready:  {api}   (try it: {base}/docs)\n"
-                f"  metrics and health:  {admin}{contract.PATH_METRICS}\n\n"
+                f"  what it does:  {admin}/   (metrics: {admin}{contract.PATH_METRICS})\n\n"
                 f"  curl {api} -H 'content-type: application/json' -d '{row}'\n",
                 err=True,
             )

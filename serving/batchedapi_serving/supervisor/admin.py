@@ -1,4 +1,4 @@
-"""The admin port: health and metrics, answered by the supervisor itself.
+"""The admin port: health, metrics and a page to look at, answered by the supervisor itself.
 
 Whoever asks last is served first: connections that do nothing, or do it slowly, are closed to make
 room, and some descriptors are set aside for times when the machine has no other left.
@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import h11
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from batchedapi_core import contract
+from batchedapi_core import contract, ui
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.page import scaling_page, whole_page
 from batchedapi_serving.processes import close
@@ -40,6 +40,7 @@ _LIMITS: Final = Limits(body=0, idle=75.0)
 _RETRY_SECONDS: Final = 0.1
 _READ_BYTES: Final = 65536
 _TEXT: Final = "text/plain; charset=utf-8"
+_NOT_FOUND: Final = (404, _TEXT, b"served here: / /metrics /livez /readyz /startupz\n")
 
 
 class AdminApp:
@@ -74,7 +75,8 @@ class AdminApp:
                 no = b"not able to answer, or draining\n"
                 return _health(good=self._ready(), yes=b"ready\n", no=no)
             case _:
-                return 404, _TEXT, b"served here: /metrics /livez /readyz /startupz\n"
+                page = ui.read(path, ui.Mode.REPLICA)
+                return _NOT_FOUND if page is None else (200, *page)
 
 
 def _health(*, good: bool, yes: bytes, no: bytes) -> Answer:

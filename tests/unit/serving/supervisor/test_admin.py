@@ -23,7 +23,10 @@ def get(path: str, *, method: str = "GET", started: bool = True, ready: bool = T
         ("/readyz", True, False, 503),
         ("/readyz", True, True, 200),
         ("/metrics", False, False, 200),
-        ("/", True, True, 404),
+        ("/", True, True, 200),
+        ("/ui/page.js", True, True, 200),
+        ("/ui/uplot.js", True, True, 200),
+        ("/ui/../admin.py", True, True, 404),
         ("/metrics/", True, True, 404),
     ],
 )

@@ -1,0 +1,186 @@
+"""The page of the admin port, in a real Chromium: idle, under load, overloaded, and left alone."""
+
+import http.client
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import pytest
+from playwright.sync_api import Browser
+
+from browser import BrowserUnavailableError, Watched, browser
+from serving import HOST, Replica, running_replica, write_manifest
+
+MODEL: Final = """
+    import time
+    from batchedapi_serving import Tensor, batched
+
+    class Model:
+        @batched(inputs=Tensor("FP32", [4]), outputs=Tensor("FP32", [1]))
+        def predict(self, x):
+            time.sleep(0.01 + 0.0005 * len(x))
+            return x.sum(1, keepdims=True)
+"""
+SPEC: Final = {"serverSideBatching": {"maxBatchSize": 16, "maxLatency": "100ms"}}
+VIEWS: Final = [(width, scheme) for width in (1280, 400) for scheme in ("light", "dark")]
+LAST: Final = 'figures(kept.at(-1).sums, "predict", kept.at(-1).seconds, 1)'
+SCREENSHOTS: Final = os.environ.get("SCREENSHOTS")
+"""A folder where somebody wants to look at what was seen."""
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """A browser for all of them."""
+    try:
+        with browser() as running:
+            yield running
+    except BrowserUnavailableError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def replica(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replica]:
+    """One that can do about 900 rows a second."""
+    folder = tmp_path_factory.mktemp("page")
+    with running_replica(folder, ["-f", str(write_manifest(folder, MODEL, SPEC))]) as running:
+        yield running
+
+
+@contextmanager
+def clients(port: int, number: int) -> Iterator[None]:
+    """So many, each of which asks again once it was answered."""
+    stop = threading.Event()
+
+    def ask() -> None:
+        connection = http.client.HTTPConnection(HOST, port, timeout=30)
+        while not stop.is_set():
+            with suppress(OSError, http.client.HTTPException):
+                headers = {"content-type": "application/json"}
+                connection.request("POST", "/predict", body="[1, 2, 3, 4]", headers=headers)
+                connection.getresponse().read()
+                continue
+            connection.close()
+        connection.close()
+
+    threads = [threading.Thread(target=ask) for _ in range(number)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+@contextmanager
+def seen(
+    running: Browser, replica: Replica, width: int = 1280, scheme: str = "dark", name: str = ""
+) -> Iterator[Watched]:
+    """The page; nothing may be complained of, asked elsewhere or be too wide."""
+    url = f"http://{HOST}:{replica.admin_port}/"
+    one = Watched(running, url, width=width, scheme=scheme)
+    try:
+        yield one
+        if SCREENSHOTS and name:
+            path = Path(SCREENSHOTS) / f"{name}-{scheme}-{width}.png"
+            one.page.screenshot(path=path, full_page=True)
+        assert [] == one.complaints
+        assert not one.overflows()
+    finally:
+        one.page.close()
+
+
+@pytest.mark.parametrize(("width", "scheme"), VIEWS)
+def test_an_idle_replica_says_so(
+    chromium: Browser, replica: Replica, width: int, scheme: str
+) -> None:
+    """Zeros are figures; what is unknown is a dash, and no axis runs to a second of latency."""
+    with seen(chromium, replica, width, scheme, "idle") as one:
+        one.wait_for("kept.length >= 2")
+        one.wait_for('document.querySelector("#state").textContent.startsWith("idle")')
+
+        assert 7 == one.page.locator("figure canvas").count()
+        assert "maxBatchSize 16" in one.page.locator("#why").inner_text()
+
+
+@pytest.mark.parametrize(("width", "scheme"), VIEWS)
+def test_a_replica_under_load_shows_its_batches(
+    chromium: Browser, replica: Replica, width: int, scheme: str
+) -> None:
+    """Every chart has something to show, and t(n) its line."""
+    with seen(chromium, replica, width, scheme, "load") as one, clients(replica.port, 8):
+        one.wait_for(f"kept.length >= 5 && {LAST}.run > 0")
+        one.wait_for('/ms \\+ .* a row/.test(document.querySelector("#charts").textContent)')
+
+        charts = one.page.locator("figure").evaluate_all(
+            "all => all.map(one => one.getAttribute('aria-label'))"
+        )
+        assert [] == [chart for chart in charts if "nothing yet" in chart]
+        assert "early" in charts[4]
+
+
+def test_an_overloaded_replica_shows_what_it_refuses(chromium: Browser, replica: Replica) -> None:
+    """Full batches, and the requests that were sent away."""
+    with seen(chromium, replica, 1280, "light", "overloaded") as one, clients(replica.port, 60):
+        one.wait_for(f"kept.length >= 3 && ({LAST}.answers['429'] ?? 0) > 0")
+        one.wait_for(f"({LAST}.reasons.full ?? 0) > 0")
+
+        assert "429" in one.page.locator("#charts").inner_text()
+
+
+def test_the_page_says_the_figures_of_the_metrics(chromium: Browser, replica: Replica) -> None:
+    """It counts nothing itself: all that it showed adds up to what the replica counted."""
+    rows = "batchedapi_rows_received_total"
+    before = replica.metrics()[rows]
+    with seen(chromium, replica) as one:
+        one.wait_for("previous !== null")
+        with clients(replica.port, 4):
+            one.wait_for("kept.length >= 3")
+        one.wait_for('document.querySelector("#state").textContent.startsWith("idle")')
+        shown = one.page.evaluate(
+            'kept.reduce((sum, one) => sum + figures(one.sums, "predict", 1, 1).received, 0)'
+        )
+
+    assert replica.metrics()[rows] - before == shown
+
+
+def test_a_chart_is_read_with_the_keyboard(chromium: Browser, replica: Replica) -> None:
+    """Whoever has no mouse sees the figures of a moment too."""
+    with seen(chromium, replica) as one, clients(replica.port, 4):
+        one.wait_for(f"kept.length >= 4 && {LAST}.run > 0")
+        one.page.locator("figure").first.focus()
+        one.page.keyboard.press("ArrowLeft")
+
+        one.wait_for('/rows: .*\\/s/.test(document.querySelector("figcaption").textContent)')
+
+
+def test_a_paused_page_asks_for_nothing(chromium: Browser, replica: Replica) -> None:
+    """Whoever looks at one moment does not want it to go away."""
+    with seen(chromium, replica) as one:
+        one.wait_for("kept.length >= 1")
+        one.page.get_by_role("button", name="pause").press("Enter")
+        asked: list[str] = []
+        one.page.on("request", lambda request: asked.append(request.url))
+        one.page.wait_for_timeout(2500)
+
+        assert [] == asked
+
+
+def test_a_replica_that_is_gone_is_told_with_the_time(chromium: Browser, tmp_path: Path) -> None:
+    """Old figures are not taken for new ones."""
+    manifest = write_manifest(tmp_path, MODEL, SPEC)
+    with running_replica(tmp_path, ["-f", str(manifest)]) as replica:
+        url = f"http://{HOST}:{replica.admin_port}/"
+        one = Watched(chromium, url, width=1280, scheme="dark")
+        one.wait_for("kept.length >= 1")
+    try:
+        one.wait_for('document.body.dataset.state === "dead"')
+
+        assert "no answer from the replica since" in one.page.locator("#state").inner_text()
+        assert [] == one.complaints
+    finally:
+        one.page.close()
