@@ -1,8 +1,8 @@
-"""The operator's two ports: health and metrics for everybody, decisions on loopback alone."""
+"""The operator's two ports: health and metrics for everybody; the rest on loopback alone."""
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -11,7 +11,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from batchedapi_core import contract
+from batchedapi_core import contract, ui
 from batchedapi_operator.cluster import JsonObject, ObjectKey
 
 # Whether the loops of the process go round; what liveness goes by.
@@ -64,6 +64,8 @@ LOOPBACK: Final = "127.0.0.1"
 
 Decisions = Callable[[ObjectKey, int], list[JsonObject]]
 """At most so many decisions about an API, the newest first."""
+Look = Callable[[str], Awaitable[JsonObject]]
+"""All APIs, and the replicas of one: `Fleet.look`."""
 
 
 @asynccontextmanager
@@ -109,8 +111,8 @@ async def admin_server(
 
 
 @asynccontextmanager
-async def decisions_server(port: int, decisions: Decisions) -> AsyncIterator[None]:
-    """Serve /decisions/NAMESPACE/NAME until the block ends.
+async def decisions_server(port: int, decisions: Decisions, look: Look) -> AsyncIterator[None]:
+    """Serve /decisions/NAMESPACE/NAME, and the page about all APIs, until the block ends.
 
     It tells of the load of every namespace and asks for no credentials, so it listens on loopback:
     the API server asks for them before it forwards anything there.
@@ -134,7 +136,19 @@ async def decisions_server(port: int, decisions: Decisions) -> AsyncIterator[Non
             return web.json_response({"error": text}, status=404)
         return web.json_response({"namespace": key.namespace, "name": key.name, "decisions": found})
 
+    async def on_fleet(request: web.Request) -> web.Response:
+        return web.json_response(await look(request.query.get("api", "")))
+
+    async def on_page(request: web.Request) -> web.Response:
+        found = ui.read(request.path, ui.Mode.FLEET)
+        if found is None:
+            raise web.HTTPNotFound
+        return web.Response(body=found[1], headers={"Content-Type": found[0]})
+
     app = web.Application()
+    app.router.add_get(contract.PATH_FLEET, on_fleet)
+    for path in ui.PATHS:
+        app.router.add_get(path, on_page)
     app.router.add_get(f"{contract.PATH_DECISIONS}/{{namespace}}/{{name}}", on_decisions)
     async with _served(app, LOOPBACK, port):
         yield

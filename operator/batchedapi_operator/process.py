@@ -32,6 +32,7 @@ from batchedapi_operator.cluster import (
 )
 from batchedapi_operator.election import Permit
 from batchedapi_operator.errors import ApplyError
+from batchedapi_operator.fleet import Fleet
 from batchedapi_operator.handlers import Watched, watch_cluster
 from batchedapi_operator.kube import CONNECTIONS, Kube
 from batchedapi_operator.leader import Elector, Identity
@@ -148,6 +149,7 @@ async def _work(
     autoscaler = Autoscaler(
         kube, store, scraper, metrics, outbox, beat=looks, leads=lambda: elector.leads
     )
+    fleet = Fleet(store, scraper)
     image = settings.serving_image
     policies = settings.policies
     watched = Watched(namespaces, policies.kinds)
@@ -200,7 +202,7 @@ async def _work(
             ready=missing,
             registry=metrics.registry,
         ),
-        decisions_server(settings.decisions_port, autoscaler.decisions.last),
+        decisions_server(settings.decisions_port, autoscaler.decisions.last, fleet.look),
     ):
         log.info(
             "operator started",

@@ -1,10 +1,13 @@
 """Load on 02-sleepy: up, and new revisions under it. The way down is looked at minutes later."""
 
 import json
+import os
+import subprocess
 import time
 from collections.abc import Iterator
 from typing import Any, Final
 
+import httpx
 import pytest
 
 import cluster
@@ -83,6 +86,32 @@ def test_status_reads_the_batches_of_every_replica(deployed_sleepy: Api, scaled_
     (method,) = told["methods"]
     assert method["rowsPerSecond"] > 0
     assert method["p50"] > 0
+
+
+def test_the_page_about_all_apis_reads_the_replicas(deployed_sleepy: Api, scaled_up: int) -> None:
+    """By a port-forward to the operator, which reads them; the figures are those of kubectl get."""
+    namespace, name = deployed_sleepy
+    process = subprocess.Popen(
+        ["kubectl", "batchedapi", "ui", "--port", "0"],
+        stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[0]
+        found = httpx.get(f"{url}fleet", params={"api": f"{namespace}/{name}"}, timeout=30).json()
+        page = httpx.get(url)
+    finally:
+        process.terminate()
+        process.wait(10)
+
+    (line,) = [one for one in found["apis"] if one["api"] == f"{namespace}/{name}"]
+    assert scaled_up
+    assert 'data-mode="fleet"' in page.text
+    assert 2 <= len(found["pages"])
+    assert all("batchedapi_batch_rows_bucket" in text for text in found["pages"].values())
+    status = cluster.get("bapi", name, namespace)["status"]
+    assert abs(status["readyReplicas"] - line["ready"]) <= 1  # one may come or go in between
+    assert "replicas (" in line["why"]
 
 
 def test_logs_come_from_every_replica(deployed_sleepy: Api, scaled_up: int) -> None:

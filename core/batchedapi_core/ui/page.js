@@ -163,7 +163,7 @@ class Chart {
     this.title = title;
     this.root.addEventListener("keydown", (event) => this.move(event));
     byId("charts").append(this.root);
-    new ResizeObserver(() => this.fit()).observe(this.root);
+    new ResizeObserver(() => requestAnimationFrame(() => this.fit())).observe(this.root);
   }
 
   draw(shown) {
@@ -383,7 +383,8 @@ async function readFleet() {
   if (now && found.pages) took(new Map(Object.entries(found.pages).map(([pod, text]) => [pod, parsePage(text)])), Date.now() / 1e3, now.why);
   else { previous = null; kept = []; }
   const missing = now && found.missing ? `; ${found.missing} replicas could not be read` : "";
-  say("live", found.apis.length ? `${found.apis.length} APIs${missing}` : "no BatchedAPI yet: kubectl apply one");
+  const more = found.more ? `, and ${found.more} more` : "";
+  say("live", found.apis.length ? `${found.apis.length} ${found.apis.length === 1 ? "API" : "APIs"}${more}${missing}` : "no BatchedAPI yet: kubectl apply one");
 }
 
 function row(one) {

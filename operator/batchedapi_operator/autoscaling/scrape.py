@@ -93,6 +93,22 @@ class Scraper:
         share = _Share(len(pods))
         return await asyncio.gather(*(self._one(pod, share) for pod in pods))
 
+    async def whole_pages(self, pods: Sequence[PodView]) -> list[str | None]:
+        """The text of each pod of one API, for people; None: it was not had in time."""
+        share = _Share(len(pods))
+
+        async def text(pod: PodView) -> str | None:
+            try:
+                url = _url(pod.ip, self._port).partition("?")[0]
+                async with asyncio.timeout_at(share.end), share.slots, self._slots:
+                    share.check()
+                    async with asyncio.timeout(self._seconds):
+                        return await self._fetch(url, share)
+            except (MetricsUnavailableError, aiohttp.ClientError, OSError, ValueError):
+                return None  # TimeoutError is an OSError
+
+        return await asyncio.gather(*map(text, pods))
+
     async def _one(self, pod: PodView, share: "_Share") -> Outcome:
         try:
             url = _url(pod.ip, self._port)

@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import click
@@ -25,6 +26,7 @@ from batchedapi_operator.plugin.completion import (
 from batchedapi_operator.plugin.logs import Wanted, follow_logs, print_logs
 from batchedapi_operator.plugin.replicas import see
 from batchedapi_operator.plugin.screen import Terminal, as_json, screen
+from batchedapi_operator.plugin.ui import HOST, operator_in, page_server
 from batchedapi_operator.plugin.why import (
     NoDecisionError,
     explain_decision,
@@ -131,6 +133,32 @@ def status(name: str, *, namespace: str | None, context: str | None, output: str
     block = "█" if "utf" in (sys.stdout.encoding or "").lower() else "#"
     width = max(_NARROWEST, shutil.get_terminal_size().columns)
     click.echo(screen(seen, Terminal(width, colour, block)))
+
+
+@main.command()
+@click.option("--context", default=None, shell_complete=complete_context, help="Of the kubeconfig.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8088, show_default=True, help="On loopback."
+)
+@click.option(
+    "--operator-namespace",
+    default="batchedapi-system",
+    show_default=True,
+    shell_complete=complete_namespace,
+    help="Where the operator runs; it is asked by a port-forward.",
+)
+def ui(*, context: str | None, port: int, operator_namespace: str) -> None:
+    """Serve a page about all BatchedAPIs on this machine, until Ctrl-C."""
+    connect(context)
+    ask = operator_in(operator_namespace)
+    try:
+        server = page_server(port, ask)
+    except OSError as error:
+        raise click.ClickException(f"--port {port}: {error.strerror}; choose another") from error
+    with server:
+        click.echo(f"http://{HOST}:{server.server_port}/   (Ctrl-C ends it)")
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
 
 
 _NARROWEST: Final = 40

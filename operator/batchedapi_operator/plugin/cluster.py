@@ -101,7 +101,7 @@ def read_decisions(
     failure: click.ClickException | None = None
     for pod in operator_pods(operator_namespace):
         try:
-            status, payload = _ask(pod, path)
+            status, payload = ask_operator(pod, path)
         except click.ClickException as error:
             failure = failure or error  # it may be another that decides
             continue
@@ -150,7 +150,7 @@ def operator_pods(namespace: str) -> list[OperatorPod]:
     ]
 
 
-def _ask(pod: OperatorPod, path: str) -> tuple[int, bytes]:
+def ask_operator(pod: OperatorPod, path: str) -> tuple[int, bytes]:
     """Status and body of a GET through a port-forward."""
     try:
         return get_forwarded(
@@ -245,6 +245,6 @@ def _refusal(namespace: str, release: str, status: int, reason: object) -> str:
             " Role for it; an administrator gives it with: kubectl create rolebinding"
             f" decisions-reader -n {namespace} --user=YOU"
             f" --role={release}-decisions-view."
-            " Without --last, the newest decision is read from the API itself"
+            " `why` without --last reads the newest decision from the API itself"
         )
     return f"apiserver, asked to forward to the operator's pod in {namespace!r}: {status} {reason}"

@@ -1,5 +1,6 @@
-"""The page of the admin port, in a real Chromium: idle, under load, overloaded, and left alone."""
+"""The page of a replica, and of all APIs, in a real Chromium: idle, loaded, overloaded, dead."""
 
+import asyncio
 import http.client
 import os
 import threading
@@ -8,11 +9,26 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+import aiohttp
+import click
+import httpx
 import pytest
 from playwright.sync_api import Browser
+from tests.unit.operator.worlds import (
+    KEY,
+    api_body,
+    deployment_body,
+    pod_body,
+    replica_set_body,
+)
 
+from batchedapi_operator.admin import decisions_server
+from batchedapi_operator.autoscaling.scrape import Scraper
+from batchedapi_operator.fleet import Fleet
+from batchedapi_operator.plugin.ui import page_server
+from batchedapi_operator.store import Store
 from browser import BrowserUnavailableError, Watched, browser
-from serving import HOST, Replica, running_replica, write_manifest
+from serving import HOST, Replica, free_ports, running_replica, write_manifest
 
 MODEL: Final = """
     import time
@@ -184,3 +200,105 @@ def test_a_replica_that_is_gone_is_told_with_the_time(chromium: Browser, tmp_pat
         assert [] == one.complaints
     finally:
         one.page.close()
+
+
+class Operator:
+    """What the page about all APIs asks, answered by the operator's own code over one replica."""
+
+    def __init__(self, replica: Replica) -> None:
+        self.replica = replica
+        self.dead = False
+        self.store = Store()
+        api = api_body()
+        decision = {"text": "2 replicas (Demand): 1303 rows/s arrive <b>"}
+        api["status"] = {
+            "phase": "Ready", "readyReplicas": 1, "desiredReplicas": 2,
+            "autoscaling": {"lastDecision": decision},
+        }  # fmt: skip
+        other = {**api, "metadata": {**api["metadata"], "name": "other", "uid": "other-uid"}}
+        other.pop("status")
+        for body in (api, other):
+            self.store.put_api(body)
+        self.store.put_deployment(KEY, deployment_body())
+        self.store.put_replica_set(KEY, replica_set_body())
+        self.store.put_pod(KEY, pod_body("iris-1", ip=HOST))
+        self.store.put_pod(KEY, pod_body("iris-2", ip="127.0.0.9"))
+
+    def ask(self, path: str) -> tuple[int, bytes]:
+        """As the port-forward to the operator's pod does."""
+        if self.dead:
+            raise click.ClickException("no operator runs in namespace 'batchedapi-system'")
+        return asyncio.run(self._ask(path))
+
+    async def _ask(self, path: str) -> tuple[int, bytes]:
+        (port,) = free_ports(1)
+        async with (
+            Scraper.opened(self.replica.admin_port) as scraper,
+            decisions_server(port, lambda _key, _last: [], Fleet(self.store, scraper).look),
+            aiohttp.ClientSession() as session,
+            session.get(f"http://{HOST}:{port}{path}") as answer,
+        ):
+            return answer.status, await answer.read()
+
+
+@pytest.fixture
+def operator(replica: Replica) -> Iterator[tuple[Operator, str]]:
+    """An operator, and where `kubectl batchedapi ui` shows the page."""
+    made = Operator(replica)
+    with page_server(0, made.ask) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield made, f"http://{HOST}:{server.server_port}/"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(("width", "scheme"), VIEWS)
+def test_all_apis_are_listed_and_one_is_looked_at(
+    chromium: Browser, operator: tuple[Operator, str], width: int, scheme: str
+) -> None:
+    """Whoever wonders about one chooses it, and sees its replicas and why they are as many."""
+    made, url = operator
+    with clients(made.replica.port, 8):
+        one = Watched(chromium, url, width=width, scheme=scheme)
+        one.page.get_by_role("link", name=str(KEY)).press("Enter")
+        one.wait_for(f"kept.length >= 2 && {LAST}.run > 0")
+    state, why = (one.page.locator(place).inner_text() for place in ("#state", "#why"))
+    if SCREENSHOTS:
+        one.page.screenshot(path=f"{SCREENSHOTS}/fleet-{scheme}-{width}.png", full_page=True)
+
+    assert "2 APIs; 1 replicas could not be read" == state
+    assert "2 replicas (Demand): 1303 rows/s arrive <b>" in why
+    assert [] == one.complaints
+    assert not one.overflows()
+    one.page.close()
+
+
+def test_a_dead_operator_is_told_and_one_that_is_back_is_seen(
+    chromium: Browser, operator: tuple[Operator, str]
+) -> None:
+    """The page stays open over an operator's restart, without an error of the browser's own."""
+    made, url = operator
+    one = Watched(chromium, url, width=1280, scheme="dark")
+    one.wait_for('document.body.dataset.state === "live"')
+    made.dead = True
+    one.wait_for('document.body.dataset.state === "dead"')
+    said = one.page.locator("#state").inner_text()
+    if SCREENSHOTS:
+        one.page.screenshot(path=f"{SCREENSHOTS}/fleet-dead.png", full_page=True)
+    made.dead = False
+    one.wait_for('document.body.dataset.state === "live"')
+
+    assert "no operator runs in namespace" in said
+    assert [] == one.complaints
+    one.page.close()
+
+
+def test_a_page_of_somebody_else_reads_nothing(operator: tuple[Operator, str]) -> None:
+    """A name that leads to loopback makes a browser ask here with that name."""
+    _, url = operator
+
+    assert 403 == httpx.get(f"{url}fleet", headers={"Host": "evil.example"}).status_code
+    assert 404 == httpx.get(f"{url}metrics").status_code

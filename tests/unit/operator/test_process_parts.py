@@ -7,7 +7,7 @@ import socket
 import aiohttp
 import pytest
 from click.testing import CliRunner
-from tests.unit.operator.worlds import KEY, MemoryCluster, api_body, deployment_body
+from tests.unit.operator.worlds import KEY, MemoryCluster, api_body, deployment_body, no_fleet
 
 from batchedapi_core.manifest import pod_defaults
 from batchedapi_operator import __main__ as program
@@ -164,7 +164,7 @@ async def answers_of(metrics: Metrics, *paths: str) -> dict[str, tuple[int, str]
             ready=lambda: "not yet",
             registry=metrics.registry,
         ),
-        decisions_server(decisions, known_decisions),
+        decisions_server(decisions, known_decisions, no_fleet),
         aiohttp.ClientSession() as session,
     ):
         for path in paths:
@@ -205,7 +205,7 @@ async def test_decisions_are_told_on_loopback_alone() -> None:
     checks = {"live": lambda: True, "ready": lambda: "", "registry": Metrics().registry}
     async with (
         admin_server("", admin, **checks),
-        decisions_server(port, known_decisions),
+        decisions_server(port, known_decisions, no_fleet),
         aiohttp.ClientSession() as session,
     ):
         async with session.get(f"http://{address}:{admin}/livez") as health:

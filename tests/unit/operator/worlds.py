@@ -26,6 +26,11 @@ Path = tuple[str, ...]
 """Names of a field and of those around it."""
 
 
+async def no_fleet(_: str) -> JsonObject:
+    """What the operator says of all APIs, where there is none."""
+    return {"apis": [], "more": 0}
+
+
 def api_body(**spec: Any) -> JsonObject:
     """A BatchedAPI as the apiserver keeps it; `spec` is added to the smallest good one."""
     return {

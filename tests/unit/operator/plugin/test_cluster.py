@@ -52,7 +52,7 @@ def test_every_operator_is_asked_before_one_is_given_up(
         return answer  # type: ignore[no-any-return] # of the test's own table
 
     pods_are(monkeypatch, a=None, b=None)
-    monkeypatch.setattr(cluster, "_ask", ask)
+    monkeypatch.setattr(cluster, "ask_operator", ask)
 
     if expected is None:
         with pytest.raises(click.ClickException, match="does not answer"):
@@ -76,6 +76,6 @@ def test_a_forward_that_is_never_accepted_ends(monkeypatch: pytest.MonkeyPatch) 
 
     try:
         with pytest.raises(click.ClickException, match=r"pod 'a'.* does not answer: .*in 0\.01 s"):
-            cluster._ask(OperatorPod("ns", "a", "operator"), "/")
+            cluster.ask_operator(OperatorPod("ns", "a", "operator"), "/")
     finally:
         over.set()

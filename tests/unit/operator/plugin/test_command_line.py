@@ -15,6 +15,7 @@ import yaml
 from aiohttp import web
 from click.testing import CliRunner, Result
 from tests.unit.operator.plugin.test_history import decision
+from tests.unit.operator.worlds import no_fleet
 
 from batchedapi_operator.admin import decisions_server
 from batchedapi_operator.cluster import JsonObject, ObjectKey
@@ -113,7 +114,7 @@ class Cluster:
 
     def behind(self) -> AbstractAsyncContextManager[object]:
         """What listens behind the forward."""
-        return decisions_server(self.port, self.known)
+        return decisions_server(self.port, self.known, no_fleet)
 
 
 def run(cluster: Cluster, listener: socket.socket, up: Callable[[], None]) -> Callable[[], None]:

@@ -83,7 +83,7 @@ def test_nothing_written_offers_the_commands(capsys: pytest.CaptureFixture[str])
     print_completions([])
 
     told = [line.partition("\t")[0] for line in capsys.readouterr().out.splitlines()]
-    assert ["logs", "status", "why", ":4"] == told
+    assert ["logs", "status", "ui", "why", ":4"] == told
 
 
 @pytest.mark.parametrize("run", [plugin.main, plugin.complete], ids=["command", "completion"])
