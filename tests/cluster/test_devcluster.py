@@ -1,8 +1,10 @@
 """What the cluster commands decide before they act; no cluster needed."""
 
+import socket
 from pathlib import Path
 
 import pytest
+from tests.cluster.devcluster import local
 from tests.cluster.devcluster.choice import Flavour, choose
 from tests.cluster.devcluster.inputs import Image, pip_settings
 from tests.cluster.devcluster.steps import ClusterError
@@ -74,3 +76,28 @@ def test_images_of_a_commit_take_the_place_of_none_of_here() -> None:
     assert "batchedapi-operator:a3715b8" == before.tag
     assert here.sources == before.sources
     assert {here.tag, here.key, here.root}.isdisjoint({before.tag, before.key, before.root})
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_the_network_of_another_checkouts_cluster_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, *, runs: bool
+) -> None:
+    """Both use one name for it; what is left of a dead one is removed."""
+    torn: list[str] = []
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        if runs:
+            other.listen()
+        port = other.getsockname()[1]
+        if not runs:
+            other.close()
+        monkeypatch.setattr(local.node, "PORTS", (port,))
+        monkeypatch.setattr(local.processes, "shims", lambda _: set())
+        monkeypatch.setattr(local.processes, "recorded", dict)
+        monkeypatch.setattr(local.state, "exists", lambda: False)
+        monkeypatch.setattr(local, "succeeds", lambda *_: True)
+        monkeypatch.setattr(local.network, "tear_down", lambda: torn.append("torn"))
+
+        local.down()
+
+    assert torn == ([] if runs else ["torn"])

@@ -127,13 +127,21 @@ def check_ports() -> None:
     Raises:
         ClusterError: One does.
     """
+    port = taken_port()
+    if port is not None:
+        raise ClusterError(f"port {port} is taken: another Kubernetes or etcd?")
+
+
+def taken_port() -> int | None:
+    """One of ours that somebody listens on."""
     for port in node.PORTS:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))
-            except OSError as error:
-                raise ClusterError(f"port {port} is taken: another Kubernetes or etcd?") from error
+            except OSError:
+                return port
+    return None
 
 
 def down() -> None:
@@ -151,7 +159,10 @@ def down() -> None:
     if ours:
         with step(f"unmount {len(ours)} file systems"):
             run("umount", *reversed(ours))
-    if succeeds("ip", "link", "show", network.BRIDGE) or network.SAVED.exists():
+    left = network.SAVED.exists() or succeeds("ip", "link", "show", network.BRIDGE)
+    # The bridge and the chains have the same names for each checkout's cluster. Where somebody
+    # listens now that our daemons are gone, they are those of another one, which runs.
+    if left and taken_port() is None:
         with step("network: bridge, iptables rules, kernel settings"):
             network.tear_down()
     if state.exists():
