@@ -24,6 +24,7 @@ from batchedapi_serving.dispatch.engine import RequestHandle, ServedMethod
 from batchedapi_serving.errors import NoRoomError, ServingError
 from batchedapi_serving.web.asgi import start_cycle
 from batchedapi_serving.web.frontend import Frontend
+from batchedapi_serving.web.inflating import Inflater
 from batchedapi_serving.web.large_bodies import is_large
 from batchedapi_serving.web.limits import (
     LINGER_BYTES,
@@ -32,7 +33,7 @@ from batchedapi_serving.web.limits import (
     UNCOUNTED_BYTES,
     HeldBodies,
 )
-from batchedapi_serving.web.parser import BODY, Request, RequestParser
+from batchedapi_serving.web.parser import BODY, ENCODING, Request, RequestParser
 from batchedapi_serving.web.responses import (
     CLOSES,
     CONTINUE,
@@ -281,7 +282,10 @@ class Connection(asyncio.Protocol):
             frontend = self._frontend
             route = frontend.routes.get(request.path) or frontend.route_of(request.path)
         if route is not None:
-            self._predict(request, route)
+            if request.options.gzip and request.options.refusal is None:
+                self._inflate(request, Inflater(request.body, self._frontend.limits.body))
+            else:
+                self._predict(request, route)
         else:
             self._cycle = start_cycle(
                 request,
@@ -292,6 +296,27 @@ class Connection(asyncio.Protocol):
                 keep_alive=self._stays_open() and not request.old,
                 on_response=self._app_answered,
             )
+
+    def _inflate(self, request: Request, inflater: Inflater) -> None:
+        """Piece by piece, with others between; then begin once more, with the body as it is."""
+        if self._transport.is_closing():
+            return
+        try:
+            whole = inflater.step()
+            if not self._held.answering(len(request.body) + inflater.size):
+                raise self._frontend.bodies.error()
+        except ServingError as error:
+            self._frontend.answered(error.status)
+            wire = wire_of_path(self._path.decode("latin-1"))
+            self.deliver(problem_on(wire, error, self.request_id()))
+            return
+        if not whole:
+            self._loop.call_soon(self._inflate, request, inflater)
+            return
+        headers = [header for header in request.headers if header[0] != ENCODING]
+        options = request.options._replace(gzip=False)
+        body = inflater.body()
+        self._begin_later(request._replace(body=body, headers=headers, options=options))
 
     def _app_answered(self) -> None:
         """To a request that is no prediction."""

@@ -29,6 +29,8 @@ _HOST_BYTES: Final = b"!$%&'()*+,-.:;=[]_~" + bytes(
     byte for byte in range(128) if chr(byte).isalnum()
 )
 """Of a Host header: a name or an address, and a port."""
+_GZIP: Final = (b"gzip", b"x-gzip")
+"""Two names of one coding: RFC 9110, 8.4.1.3."""
 _OLD: Final = "1.0"
 _SELDOM: Final = OPTIONS | {b"transfer-encoding", b"expect", b"connection"}
 """Headers that mean something here and that few requests have."""
@@ -45,6 +47,8 @@ class Options(NamedTuple):
     """Seconds that the client waits at most."""
     refusal: ClientError | None = None
     """What is wrong with these headers; told as the answer of a prediction."""
+    gzip: bool = False
+    """The body has to be inflated."""
 
 
 def options_of(headers: Iterable[tuple[bytes, bytes]]) -> Options:
@@ -52,6 +56,7 @@ def options_of(headers: Iterable[tuple[bytes, bytes]]) -> Options:
     request_id: str | None = None
     timeout: float | None = None
     refusal: ClientError | None = None
+    gzip = False
     for name, value in headers:
         if name == REQUEST_ID:
             text = value.translate(None, _UNPRINTABLE)[:_LONGEST_ID].strip()
@@ -65,11 +70,13 @@ def options_of(headers: Iterable[tuple[bytes, bytes]]) -> Options:
                     f" most {_LONGEST_TIMEOUT} digits, got {value[:20].decode('latin-1')!r}"
                 )
         elif name == ENCODING and value.lower() not in (b"", b"identity"):
-            refusal = UnsupportedTypeError(
-                "header Content-Encoding: nothing is decompressed here, got"
-                f" {value[:20].decode('latin-1')!r}; send the body as it is"
-            )
-    return Options(request_id, timeout, refusal)
+            if gzip or value.lower() not in _GZIP:
+                refusal = UnsupportedTypeError(
+                    "header Content-Encoding: expected gzip, once, got"
+                    f" {value[:20].decode('latin-1')!r}; send the body so, or as it is"
+                )
+            gzip = True
+    return Options(request_id, timeout, refusal, gzip)
 
 
 NO_OPTIONS: Final = Options()
