@@ -73,6 +73,8 @@ MANIFEST_DIRECTORY: Final = "/etc/batchedapi"
 """Where the revision ConfigMap is mounted in a pod: the serving slice and the user's files."""
 MANIFEST_FILE: Final = "batchedapi.yaml"
 """The serving slice inside it: what `batchedapi serve -f` is given."""
+KEYS_DIRECTORY: Final = "/etc/batchedapi-keys"
+"""Where the operator mounts the Secret of `networking.apiKeys`."""
 MODEL_DIRECTORY: Final = "/mnt/model"
 """Where the operator mounts the claim of a `pvc://` model, read-only."""
 TERMINATION_LOG: Final = "/dev/termination-log"
@@ -175,7 +177,9 @@ SCALING_PAGE_BYTES_A_METHOD: Final = 6 * 1024
 RELEASE_REASONS: Final = ("full", "interval", "early", "shape", "deadline", "retry", "drain")
 """Why a batch was dispatched, exactly one a batch: `batchedapi_batches_total{reason}`."""
 REJECTION_REASONS: Final = ("latency", "queue_full", "draining", "expired", "disconnected")
-STATUS_CODES: Final = (200, 400, 404, 405, 408, 413, 415, 422, 429, 431, 499, 500, 501, 503, 504)
+STATUS_CODES: Final = (
+    200, 400, 401, 404, 405, 408, 413, 415, 422, 429, 431, 499, 500, 501, 503, 504,
+)  # fmt: skip
 """Codes a request can end with; 499 is a client that left before its answer and is never sent."""
 
 # ---------------------------------------------------------------- metrics of the operator

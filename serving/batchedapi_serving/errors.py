@@ -3,6 +3,7 @@
 ServingError
 ├── ClientError            the request is wrong
 │   ├── MalformedError            400
+│   ├── UnauthenticatedError      401
 │   ├── NoSuchRouteError          404
 │   ├── MethodNotAllowedError     405
 │   ├── TooSlowError              408
@@ -46,6 +47,13 @@ class MalformedError(ClientError):
     """The body or the HTTP message cannot be parsed."""
 
     code = "malformed"
+
+
+class UnauthenticatedError(ClientError):
+    """The request brings no key of `networking.apiKeys`."""
+
+    status = 401
+    code = "unauthenticated"
 
 
 class NoSuchRouteError(ClientError):

@@ -126,6 +126,11 @@ class ReplicaSettings:
     """Until a model is fetched, imported, constructed and warmed up."""
     recording: RecordingSettings | None = None
     """None: nothing is recorded."""
+    api_keys: str | None = None
+    """Folder with a file for each key; None: none is asked for."""
+    cors_origins: tuple[str, ...] = ()
+    """From which browsers may ask; (): they may not."""
+    access_log: bool = False
 
     def of_method(self, name: str) -> MethodSettings:
         """What the manifest says of the method `name`."""
@@ -159,6 +164,7 @@ class ReplicaSettings:
         value["lane_choice"] = LaneChoice(value["lane_choice"])
         value["item_errors"] = ItemErrorPolicy(value["item_errors"])
         value["receipts"] = Receipts(value["receipts"])
+        value["cors_origins"] = tuple(value["cors_origins"])
         recording = value["recording"]
         value["recording"] = None if recording is None else RecordingSettings(**recording)
         return cls(**value)

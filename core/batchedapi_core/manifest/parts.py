@@ -140,6 +140,29 @@ class UpdateStrategy(ManifestModel):
     )
 
 
+class ApiKeys(ManifestModel):
+    """Keys of a Secret, of which every request over HTTP and gRPC must bring one; else 401."""
+
+    secret_name: Annotated[str, StringConstraints(min_length=1, max_length=253)] = Field(
+        description="A Secret of the API's namespace, each value of which is a key. It is mounted:"
+        " a changed key holds without a restart, as soon as the kubelet has it."
+    )
+
+
+class Cors(ManifestModel):
+    """Lets pages of other origins ask from a browser; cookies are never sent."""
+
+    allow_origins: list[
+        Annotated[
+            str, StringConstraints(pattern=r"^([*]|https?://[A-Za-z0-9.:_\[\]-]+)$", max_length=253)
+        ]
+    ] = Field(
+        min_length=1,
+        max_length=32,
+        description="Origins such as https://app.example.com; or `*` alone, for any.",
+    )
+
+
 class Networking(ManifestModel):
     """Where predictions are asked for."""
 
@@ -172,6 +195,21 @@ class Networking(ManifestModel):
         at_most="24h",
         description="A connection without a request for so long is closed. Longer than what stands"
         " in front keeps its own: whoever closes first does not send into a closed connection.",
+    )
+
+    api_keys: ApiKeys | None = Field(
+        None,
+        description=f"{ApiKeys.__doc__} The header is `Authorization: Bearer KEY` or"
+        " `X-API-Key: KEY`; health, /docs and /openapi.json are open. Absent: whoever reaches a"
+        " replica is answered.",
+    )
+    cors: Cors | None = Field(
+        None, description=f"{Cors.__doc__} Absent: browsers let no other page read an answer."
+    )
+    access_log: Flag = Field(
+        False,
+        description="One line in the log for each request, over HTTP and gRPC: method, path,"
+        " status, seconds, client and request id; nothing of what is in it.",
     )
 
     rules: ClassVar[tuple[Rule, ...]] = (

@@ -38,7 +38,8 @@ _CONFINEMENT: Final = (
 )
 """Annotations that loosen what a container may do on its node."""
 _TAKEN_BELOW: Final = (
-    contract.MANIFEST_DIRECTORY, contract.MODEL_DIRECTORY, "/dev", "/proc", "/sys", "/opt/venv",
+    contract.MANIFEST_DIRECTORY, contract.KEYS_DIRECTORY, contract.MODEL_DIRECTORY, "/dev", "/proc",
+    "/sys", "/opt/venv",
     "/run/secrets/kubernetes.io", "/var/run/secrets/kubernetes.io",
 )  # fmt: skip
 """Folders in which nothing can be mounted."""

@@ -57,6 +57,7 @@ _MANIFEST_VOLUME: Final = "revision"
 _SCRATCH_VOLUME: Final = "tmp"
 _MODEL_VOLUME: Final = "model"
 _SHARED_MEMORY_VOLUME: Final = "shared-memory"
+_KEYS_VOLUME: Final = "batchedapi-keys"
 _AS_WRITTEN: Final = (
     "nodeSelector", "tolerations", "affinity", "priorityClassName", "runtimeClassName",
     "imagePullSecrets", "serviceAccountName",
@@ -129,6 +130,7 @@ def _pod(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
             {"name": _SCRATCH_VOLUME, "emptyDir": {}},
             *_claim_volumes(api),
             *_shared_memory(api.spec.pod),
+            *_keys(api),
             *settings.get("volumes", ()),
         ],
         **further,
@@ -149,10 +151,19 @@ def _shared_memory(pod: Pod) -> list[JsonObject]:
     return [{"name": _SHARED_MEMORY_VOLUME, "emptyDir": memory}]
 
 
+def _keys(api: BatchedAPI) -> list[JsonObject]:
+    """By reference: what is in the Secret, the kubelet alone reads and renews."""
+    keys = api.spec.networking.api_keys
+    if keys is None:
+        return []
+    return [{"name": _KEYS_VOLUME, "secret": {"secretName": keys.secret_name}}]
+
+
 def _container(api: BatchedAPI, image: str) -> JsonObject:
     setting = setting_of(api)
     grpc = {"name": contract.GRPC_PORT_NAME, "containerPort": contract.GRPC_PORT}
     model = {"name": _MODEL_VOLUME, "mountPath": contract.MODEL_DIRECTORY, "readOnly": True}
+    keys = {"name": _KEYS_VOLUME, "mountPath": contract.KEYS_DIRECTORY, "readOnly": True}
     shared = {"name": _SHARED_MEMORY_VOLUME, "mountPath": SHARED_MEMORY_DIRECTORY}
     return {
         "name": CONTAINER,
@@ -164,6 +175,8 @@ def _container(api: BatchedAPI, image: str) -> JsonObject:
             *("--host", "0.0.0.0"),  # noqa: S104 - a pod is reached by its address
             *("--drain-delay", format_duration(api.spec.update_strategy.drain_delay)),
             "--tolerate-unknown-fields",
+            # A flag, as an image that does not know it must fail and not serve whoever comes.
+            *(["--api-keys", contract.KEYS_DIRECTORY] if _keys(api) else []),
         ],
         **{name: setting[name] for name in ("env", "envFrom") if name in setting},
         "ports": [
@@ -186,6 +199,7 @@ def _container(api: BatchedAPI, image: str) -> JsonObject:
             {"name": _MANIFEST_VOLUME, "mountPath": contract.MANIFEST_DIRECTORY, "readOnly": True},
             {"name": _SCRATCH_VOLUME, "mountPath": "/tmp"},  # noqa: S108 - inside the pod
             *([model] if _claim_volumes(api) else []),
+            *([keys] if _keys(api) else []),
             *([shared] if _shared_memory(api.spec.pod) else []),
             *map(as_written, api.spec.pod.volume_mounts),
         ],

@@ -120,6 +120,11 @@ def main() -> None:
     " `batchedapi simulate`; nothing that is in a request. The file is new or empty.",
 )  # fmt: skip
 @click.option(
+    "--api-keys", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path),
+    help="Answer only requests that bring a key: one file each in FOLDER, as a mounted Secret has"
+    " them, read again every 10 s. [default: no key is asked for]",
+)  # fmt: skip
+@click.option(
     "--reload", is_flag=True,
     help="Start anew whenever a .py or YAML file beside the manifest, or in the working directory"
     " if there is none, changes; for development.",

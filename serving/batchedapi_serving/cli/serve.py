@@ -24,6 +24,7 @@ from batchedapi_core.manifest import (
     AUTO,
     CPU_COUNT,
     Method,
+    Networking,
     ServerSideBatching,
     UnitError,
     parse_quantity,
@@ -42,6 +43,7 @@ from batchedapi_serving.settings import (
 )
 from batchedapi_serving.supervisor.lifecycle import CrashLoopError
 from batchedapi_serving.supervisor.supervisor import Supervisor
+from batchedapi_serving.web.access import read_keys
 
 _BACKLOG = 4096
 _ARE_YOU_THERE: Final = (
@@ -77,6 +79,8 @@ class ServeOptions:
     flags: Flags = field(default_factory=Flags)
     record: Path | None = None
     """File for arrivals; None: they are not recorded."""
+    api_keys: Path | None = None
+    """Folder of keys; None: none is asked for."""
 
 
 def serve(documents: Documents, options: ServeOptions) -> None:
@@ -179,7 +183,7 @@ def replica_settings(documents: Documents, options: ServeOptions, runtime: Path)
     model, processes = predictor.model, predictor.processes_per_replica
     startup, warm_up = predictor.startup_timeout, predictor.warmup
     grpc_port = contract.GRPC_PORT if spec.networking.grpc else None
-    recording = None
+    recording, cors = None, spec.networking.cors
     if options.record is not None:
         recording = RecordingSettings(str(options.record.absolute()), time.monotonic())
     return ReplicaSettings(
@@ -216,6 +220,9 @@ def replica_settings(documents: Documents, options: ServeOptions, runtime: Path)
         host=options.host,
         runtime=str(runtime),
         recording=recording,
+        api_keys=_keys(spec.networking, options.api_keys),
+        cors_origins=() if cors is None else tuple(cors.allow_origins),
+        access_log=spec.networking.access_log,
     )
 
 
@@ -243,6 +250,21 @@ def _method(method: Method, common: ServerSideBatching) -> MethodSettings:
         batch_dim=None if dim is None or output_dim is None else (dim, output_dim),
         batching=_batching(common if own is None else own.over(common)),
     )
+
+
+def _keys(networking: Networking, folder: Path | None) -> str | None:
+    """The folder, once it was seen to have keys: a replica without them must not answer anybody."""
+    if folder is not None:
+        read_keys(folder)
+        return str(folder.absolute())
+    if networking.api_keys is not None:
+        raise LoadError(
+            "InitFailed",
+            "spec.networking.apiKeys: a cluster mounts the Secret"
+            f" {networking.api_keys.secret_name}, and there is none here; put each key into a"
+            " file and give their folder with --api-keys",
+        )
+    return None
 
 
 def _model_uri(uri: str) -> str:

@@ -8,6 +8,7 @@ from typing import Final
 import grpc.aio
 
 from batchedapi_core import contract
+from batchedapi_serving.grpc.interceptors import interceptors_of
 from batchedapi_serving.grpc.introspection import add_introspection
 from batchedapi_serving.grpc.service import SERVICE, Service
 from batchedapi_serving.settings import ReplicaSettings
@@ -47,6 +48,7 @@ class GrpcServer:
         self._settings = settings
         self._connections = frontend.connection_limit.most
         self._service = Service(settings.name, frontend, connected)
+        self._interceptors = interceptors_of(frontend)
         self._server: grpc.aio.Server | None = None
         self._stopping = asyncio.Event()
         self.port = 0
@@ -61,7 +63,7 @@ class GrpcServer:
         port = self._settings.grpc_port
         if port is None:
             raise ValueError("grpc_port: expected a port, got None; nothing is to be served there")
-        server = grpc.aio.server(options=self._options())
+        server = grpc.aio.server(interceptors=self._interceptors, options=self._options())
         server.add_generic_rpc_handlers((self._service.handler(),))
         add_introspection(server, SERVICE, self._service.ready, self._stopping)
         host = self._settings.host

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 import urllib.parse
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
@@ -9,6 +10,7 @@ from typing import Any, Final
 import orjson
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -148,7 +150,8 @@ def create_app(frontend: Frontend) -> Any:
     serve_docs(app)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _http_error)
-    return _Outermost(app, frontend)
+    inner = app if frontend.cors is None else frontend.cors.around(app)
+    return _Outermost(inner, frontend)
 
 
 def _prediction_templates(settings: ReplicaSettings) -> tuple[str, ...]:
@@ -219,21 +222,32 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 class _Outermost:
-    """Counts every response by its code; sends the request's id back.
+    """Counts every response by its code, and logs it if asked to; sends the request's id back.
 
     A HEAD is a GET whose answer goes out without its body, for which uvicorn sees.
     """
 
-    def __init__(self, app: FastAPI, frontend: Frontend) -> None:
+    def __init__(self, app: ASGIApp, frontend: Frontend) -> None:
         self._app = app
         self._answered = frontend.answered
+        self._access_log = frontend.access_log
 
     async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
         named = scope["state"]["request_id"] is not None
+        started = time.monotonic()
 
         async def sending(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 self._answered(message["status"])
+                if self._access_log is not None:
+                    self._access_log.write(
+                        method=scope["method"],
+                        path=scope["raw_path"].decode("latin-1"),
+                        status=message["status"],
+                        seconds=time.monotonic() - started,
+                        client=scope["client"][0] if scope["client"] else "",
+                        request_id=scope["state"]["request_id"],
+                    )
                 if named or message["status"] >= ERROR:
                     header = (REQUEST_ID, _request_id(scope).encode("ascii"))
                     message["headers"] = [*message.get("headers", ()), header]

@@ -21,7 +21,8 @@ from uvicorn.server import ServerState
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import Answer, Reply, RequestHead
 from batchedapi_serving.dispatch.engine import RequestHandle, ServedMethod
-from batchedapi_serving.errors import NoRoomError, ServingError
+from batchedapi_serving.errors import NoRoomError, ServingError, UnauthenticatedError
+from batchedapi_serving.web.access import address_of, asks_for_key
 from batchedapi_serving.web.asgi import start_cycle
 from batchedapi_serving.web.frontend import Frontend
 from batchedapi_serving.web.inflating import Inflater
@@ -48,6 +49,8 @@ from batchedapi_serving.web.routes import Route, wire_of_path
 from batchedapi_serving.web.sockets import is_gone, unread_bytes, unsent_bytes
 from batchedapi_serving.web.timeouts import Timeouts, Verdict
 
+_LEFT: Final = 499
+"""What a request is logged with whose client left before its answer."""
 _FIRST_LOOK_SECONDS: Final = 0.002
 """Between asking whether a client is there and the first look at what came of it."""
 
@@ -79,6 +82,8 @@ class Connection(asyncio.Protocol):
         self._timeouts = Timeouts(frontend.limits, now, random.random())  # noqa: S311 - no secret
         self._client = Client()
         self._held = HeldBodies(frontend.bodies)
+        self._asked: tuple[str, float] | None = None  # method and start, for the access log
+        self._cors: tuple[tuple[bytes, bytes], ...] = ()  # headers that a browser's page needs
         self._transport: Any = None
         self._flow: Any = None
         self._pending: deque[Request] = deque()
@@ -134,6 +139,7 @@ class Connection(asyncio.Protocol):
         if self._handle is not None:
             self._frontend.cancel(self._handle)
             self._handle = None
+            self._log_access(_LEFT)
         else:
             self._frontend.engine.disconnected(self._client)
         if self._cycle is not None:
@@ -271,15 +277,23 @@ class Connection(asyncio.Protocol):
         self._kept = STAYS if request.old else b""
         self._path = request.path
         self._named = self._request_id = request.options.request_id
+        frontend = self._frontend
+        if frontend.access_log is not None and self._asked is None:
+            self._asked = request.method.decode("latin-1"), self._loop.time()
+        if frontend.cors is not None:
+            self._cors = frontend.cors.headers(request.headers)
+        preflight = frontend.cors is not None and request.method == b"OPTIONS"
+        if frontend.keys is not None and not preflight:  # which brings no key, by its definition
+            try:
+                frontend.keys.check_request(request.method, request.path, request.headers)
+            except UnauthenticatedError as error:
+                self._answer_error(error)
+                return
         if len(request.body) > UNCOUNTED_BYTES and not self._held.answering(len(request.body)):
-            error = self._frontend.bodies.error()
-            self._frontend.answered(error.status)
-            wire = wire_of_path(self._path.decode("latin-1"))
-            self.deliver(problem_on(wire, error, self.request_id()))
+            self._answer_error(frontend.bodies.error())
             return
         route: Route | None = None
         if request.method == b"POST":
-            frontend = self._frontend
             route = frontend.routes.get(request.path) or frontend.route_of(request.path)
         if route is not None:
             if request.options.gzip and request.options.refusal is None:
@@ -287,6 +301,7 @@ class Connection(asyncio.Protocol):
             else:
                 self._predict(request, route)
         else:
+            self._asked = None
             self._cycle = start_cycle(
                 request,
                 config=self._config,
@@ -306,9 +321,7 @@ class Connection(asyncio.Protocol):
             if not self._held.answering(len(request.body) + inflater.size):
                 raise self._frontend.bodies.error()
         except ServingError as error:
-            self._frontend.answered(error.status)
-            wire = wire_of_path(self._path.decode("latin-1"))
-            self.deliver(problem_on(wire, error, self.request_id()))
+            self._answer_error(error)
             return
         if not whole:
             self._loop.call_soon(self._inflate, request, inflater)
@@ -317,6 +330,27 @@ class Connection(asyncio.Protocol):
         options = request.options._replace(gzip=False)
         body = inflater.body()
         self._begin_later(request._replace(body=body, headers=headers, options=options))
+
+    def _answer_error(self, error: ServingError) -> None:
+        """What is wrong before anybody knows the request's language but from its path."""
+        self._frontend.answered(error.status)
+        wire = wire_of_path(self._path.decode("latin-1"))
+        answer = problem_on(wire, error, self.request_id())
+        self.deliver(asks_for_key(answer) if isinstance(error, UnauthenticatedError) else answer)
+
+    def _log_access(self, status: int) -> None:
+        """Of a request that is answered here; FastAPI's are logged around it."""
+        log, asked = self._frontend.access_log, self._asked
+        if log is not None and asked is not None:
+            self._asked = None
+            log.write(
+                method=asked[0],
+                path=self._path.decode("latin-1"),
+                status=status,
+                seconds=self._loop.time() - asked[1],
+                client=address_of(self._transport),
+                request_id=self._request_id,
+            )
 
     def _app_answered(self) -> None:
         """To a request that is no prediction."""
@@ -369,7 +403,11 @@ class Connection(asyncio.Protocol):
         if frontend.date_source is not self._state.default_headers:
             frontend.renew_date(self._state)
         connection = self._kept if stays_open else CLOSES
+        if self._cors:
+            answer = answer._replace(headers=(*answer.headers, *self._cors))
         self._transport.write(render(answer, frontend.date, connection, request_id))
+        if self._asked is not None:
+            self._log_access(answer.status)
         self._answered(stays_open=stays_open)
 
     def _stays_open(self) -> bool:
@@ -445,6 +483,14 @@ class Connection(asyncio.Protocol):
         request_id = self._parser.request_id() or new_request_id()
         wire = wire_of_path(self._parser.target.decode("latin-1").partition("?")[0])
         answer = problem_on(wire, error, request_id)
+        if self._frontend.cors is not None:
+            added = self._frontend.cors.headers(self._parser.headers())
+            answer = answer._replace(headers=(*answer.headers, *added))
+        if self._frontend.access_log is not None:
+            self._asked = "-", self._loop.time()
+            self._path, _, _ = self._parser.target.partition(b"?")
+            self._request_id = request_id
+            self._log_access(error.status)
         self._frontend.renew_date(self._state)
         self._transport.write(render(answer, self._frontend.date, CLOSES, request_id))
         # Closing with unread bytes would reset the connection, and with it maybe the answer.

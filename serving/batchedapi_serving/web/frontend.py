@@ -4,11 +4,13 @@ import asyncio
 import math
 import urllib.parse
 from collections.abc import Callable
+from pathlib import Path
 
 from uvicorn.server import ServerState
 
 from batchedapi_serving.dispatch.engine import Engine, RequestHandle
 from batchedapi_serving.settings import ReplicaSettings
+from batchedapi_serving.web.access import AccessLog, ApiKeys, Cors
 from batchedapi_serving.web.large_bodies import LargeBodies
 from batchedapi_serving.web.large_request import LargeRequest
 from batchedapi_serving.web.limits import (
@@ -43,6 +45,9 @@ class Frontend:
         )
         self.large = LargeBodies(settings, engine, answered)
         self.bodies = BodyBudget(settings.max_body_bytes)
+        self.keys = None if settings.api_keys is None else ApiKeys(Path(settings.api_keys))
+        self.cors = Cors(settings.cors_origins) if settings.cors_origins else None
+        self.access_log = AccessLog() if settings.access_log else None
         self.draining = False
         self.accepted_at = -math.inf
         """When the last client connected, over HTTP or gRPC, on the loop's clock."""
@@ -91,4 +96,6 @@ class Frontend:
             for connection in list(state.connections):
                 connection.check_time(now)  # type: ignore[union-attr]  # all are ours
             self.bodies.sweep()
+            if self.keys is not None:
+                self.keys.renew(now)
             on_sweep()

@@ -86,6 +86,12 @@ _REQUEST_HEADERS: Final = [
         "schema": {"type": "integer", "minimum": 1, "maximum": 10**12 - 1},
     },
 ]
+_KEYS: Final = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+}
+_EITHER: Final[list[dict[str, list[str]]]] = [{name: []} for name in _KEYS]
+_NO_KEY: Final = {401: "The request brings no key."}
 _ANY_ITEM_STATUS: Final = "A status of the predictor's own (`ItemError`)."
 _TAGS: Final = {
     Wire.PLAIN: "predictions",
@@ -277,6 +283,8 @@ def document_routes(app: FastAPI, frontend: Frontend) -> None:
         if known not in cache:
             app.openapi_schema = None
             cache[known] = {**plain(), "paths": _paths(frontend)}
+            if frontend.keys is not None:
+                cache[known] |= {"components": {"securitySchemes": _KEYS}, "security": _EITHER}
         return cache[known]
 
     app.openapi = openapi  # type: ignore[method-assign]  # the way FastAPI documents
@@ -285,13 +293,14 @@ def document_routes(app: FastAPI, frontend: Frontend) -> None:
 def _paths(frontend: Frontend) -> dict[str, Any]:
     engine = frontend.engine
     paths: dict[str, Any] = {}
+    guarded = {} if frontend.keys is None else _NO_KEY
     for path, route in prediction_routes(frontend.settings, engine.methods).items():
         name = engine.default if route.method is None else route.method
         if name is None and engine.methods:
             continue  # no default: the path answers 404
         method = None if name is None else engine.methods.get(name)
         request, answer = _bodies(method, route.wire)
-        errors = _errors(_PREDICTING, route.wire)
+        errors = _errors(_PREDICTING | guarded, route.wire)
         if method is None or not method.inputs:
             errors["default"] = _error(_ANY_ITEM_STATUS, route.wire)
         asked = "the default method" if route.method is None else f"`{route.method}`"
@@ -316,7 +325,7 @@ def _paths(frontend: Frontend) -> dict[str, Any]:
                         "description": "The answer.",
                         "content": {contract.JSON: {"schema": {"type": "object"}}},
                     },
-                    **_errors(_READING, wire_of_path(path)),
+                    **_errors(_READING | guarded, wire_of_path(path)),
                 },
                 "tags": ["metadata"],
             }

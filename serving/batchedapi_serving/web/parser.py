@@ -244,6 +244,10 @@ class RequestParser:
         """What the client calls the request that has begun, as far as it has come."""
         return None if self.awaiting is None else options_of(self._headers).request_id
 
+    def headers(self) -> Sequence[tuple[bytes, bytes]]:
+        """Of the request that has begun, as far as they have come."""
+        return () if self.awaiting is None else self._headers
+
     def _count_head(self) -> None:
         """The head goes on in the next piece."""
         self._head_bytes = (

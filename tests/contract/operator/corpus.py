@@ -128,6 +128,13 @@ ACCEPTED: Final[dict[str, Document]] = {
         }
     ),
     "grpc": spec(networking={"grpc": True}),
+    "keys of a Secret": spec(networking={"apiKeys": {"secretName": "keys"}}),
+    "origins of pages": spec(
+        networking={"cors": {"allowOrigins": ["https://app.example.com", "http://localhost:3000"]}}
+    ),
+    "any origin, and an access log": spec(
+        networking={"cors": {"allowOrigins": ["*"]}, "accessLog": True}
+    ),
     "connections that stay": spec(networking={"maxConnectionAge": "0s", "keepAlive": "24h"}),
     "methods": predictor(
         methods=[
@@ -325,6 +332,18 @@ REFUSED: Final[dict[str, tuple[Document, str]]] = {
     "reserved endpoint": (
         spec(networking={"endpoint": "/docs"}),
         "spec.networking.endpoint",
+    ),
+    "keys without a Secret": (
+        spec(networking={"apiKeys": {}}),
+        "spec.networking.apiKeys.secretName",
+    ),
+    "no origin": (
+        spec(networking={"cors": {"allowOrigins": []}}),
+        "spec.networking.cors.allowOrigins",
+    ),
+    "an origin with a path": (
+        spec(networking={"cors": {"allowOrigins": ["https://a.example.com/app"]}}),
+        "spec.networking.cors.allowOrigins[0]",
     ),
     "relative endpoint": (spec(networking={"endpoint": "iris"}), "spec.networking.endpoint"),
     "unknown field": (spec(autoscalling={}), "spec.autoscalling"),

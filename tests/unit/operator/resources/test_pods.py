@@ -308,3 +308,17 @@ def test_a_record_that_cannot_be_read_says_nothing(text: str) -> None:
     annotated["metadata"]["annotations"] = {"batchedapi.dev/pod": text}
 
     assert revision(first) == revision(planned({}, replace(first), SPREAD))
+
+
+def test_keys_are_mounted_by_reference_and_asked_for_with_a_flag() -> None:
+    """The operator never reads them; an image that does not know the flag must not serve."""
+    made = template({"networking": {"apiKeys": {"secretName": "mine"}}})
+    plain = template({})
+
+    spec, (container,) = made["spec"], made["spec"]["containers"]
+    assert {"name": "batchedapi-keys", "secret": {"secretName": "mine"}} in spec["volumes"]
+    mount = {"name": "batchedapi-keys", "mountPath": "/etc/batchedapi-keys", "readOnly": True}
+    assert mount in container["volumeMounts"]
+    assert ["--api-keys", "/etc/batchedapi-keys"] == container["args"][-2:]
+    assert plain["metadata"]["labels"][LABEL] != made["metadata"]["labels"][LABEL]
+    assert "batchedapi-keys" not in str(plain)
