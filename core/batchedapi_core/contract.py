@@ -81,6 +81,9 @@ TERMINATION_LOG: Final = "/dev/termination-log"
 """Where a failed start says why, as one JSON object {"reason", "message"}."""
 
 # ---------------------------------------------------------------- environment of a replica
+METHOD_BATCH: Final = ".batch"
+"""Behind the name of a method that decodes or encodes: what its rows are batched under, in metrics
+and logs. No client can name it."""
 ENV_BATCH_SIZE: Final = "DYNAMIC_BATCHER__BATCH_SIZE"
 """maxBatchSize where the manifest does not say it."""
 ENV_BATCH_TIME: Final = "DYNAMIC_BATCHER__BATCH_TIME"

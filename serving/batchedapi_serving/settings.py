@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
+from batchedapi_core import contract
 from batchedapi_core.batching import (
     ItemErrorPolicy,
     LaneChoice,
@@ -133,7 +134,8 @@ class ReplicaSettings:
     access_log: bool = False
 
     def of_method(self, name: str) -> MethodSettings:
-        """What the manifest says of the method `name`."""
+        """What the manifest says of the method `name`, or of the one whose batches have it."""
+        name = name.removesuffix(contract.METHOD_BATCH)
         for method in self.methods:
             if method.name == name:
                 return method

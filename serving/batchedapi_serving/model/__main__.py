@@ -17,7 +17,13 @@ from batchedapi_serving.errors import LoadError
 from batchedapi_serving.hardware import visible_gpus
 from batchedapi_serving.logs import configure_logging
 from batchedapi_serving.model.batch import BatchRunner
-from batchedapi_serving.model.loading import load_class, served_methods, start_predictor
+from batchedapi_serving.model.beside import Beside, with_calls
+from batchedapi_serving.model.loading import (
+    MAX_METHODS,
+    load_class,
+    served_methods,
+    start_predictor,
+)
 from batchedapi_serving.model.submit import ChannelSubmitter, LocalAnswers
 from batchedapi_serving.model.warmup import Timing, warm_up, warm_up_async
 from batchedapi_serving.model.worker import ChannelLoop, run_lanes
@@ -91,7 +97,13 @@ def load(
         LoadError: any of it failed; the message says why, and what to do.
     """
     predictor_class = load_class(settings.predictor_path, [Path(p) for p in settings.search])
-    methods = served_methods(predictor_class, settings)
+    methods = with_calls(predictor_class, served_methods(predictor_class, settings))
+    if len(methods) > MAX_METHODS:
+        raise LoadError(
+            "ImportFailed",
+            f"{predictor_class.__name__}: expected at most {MAX_METHODS} methods, of which one with"
+            f" decode or encode counts twice, got {len(methods)}",
+        )
     submitter = ChannelSubmitter(channel, methods)
     devices = tuple(f"cuda:{i}" for i in range(len(visible_gpus())))
     context = Context(
@@ -105,7 +117,7 @@ def load(
         submitter=submitter,
     )
     predictor = start_predictor(predictor_class, settings.config, context)
-    runner = BatchRunner(predictor, methods)
+    runner = BatchRunner(Beside(predictor, methods, context.submit), methods)
     if any(method.is_async for method in methods):
         channel.start()
     submitter.local = LocalAnswers(runner, methods, settings)

@@ -187,6 +187,7 @@ def served_methods(predictor_class: type, settings: ReplicaSettings) -> list[Met
                 if yields(predictor_class, name)
                 else call_problem(predictor_class, name, batched=effective.batched)
             )
+            problem = problem or _problem_beside(predictor_class, name)
             if problem is not None:
                 raise _failed(predictor_class, name, problem)
             specs.append(effective)
@@ -272,7 +273,7 @@ def method_spec(predictor_class: type, name: str) -> MethodSpec | None:
     function = _attribute(predictor_class, name)
     if function is None or not callable(getattr(predictor_class, name, None)):
         return None
-    declared = _mark_of(function) or Declared(batched=False)
+    declared = declared_of(predictor_class, name)
     return MethodSpec(
         name,
         batched=declared.batched,
@@ -291,6 +292,11 @@ def method_spec(predictor_class: type, name: str) -> MethodSpec | None:
 def declared_methods(predictor_class: type) -> list[str]:
     """Names of the methods marked with `@batched` or `@endpoint`, sorted."""
     return sorted(name for name in dir(predictor_class) if is_declared(predictor_class, name))
+
+
+def declared_of(predictor_class: type, name: str) -> Declared:
+    """What the decorator of that method says; nothing but that it takes one request without it."""
+    return _mark_of(_attribute(predictor_class, name)) or Declared(batched=False)
 
 
 def is_declared(predictor_class: type, name: str) -> bool:
@@ -336,6 +342,38 @@ def call_problem(predictor_class: type, name: str, *, batched: bool) -> str | No
             f" {name}{signature}; write def {name}({', '.join((*own, *takes))})"
             f"{'' if batched else fewer}"
         )
+    return None
+
+
+def _problem_beside(predictor_class: type, name: str) -> str | None:
+    """Why its decode or encode cannot be called; None: they can, or there are none."""
+    declared = declared_of(predictor_class, name)
+    for place, beside, takes in (
+        ("decode", declared.decode, "payload"),
+        ("encode", declared.encode, "answer"),
+    ):
+        if beside is None:
+            continue
+        write = f"write def {beside}(self, {takes})"
+        function = _attribute(predictor_class, beside)
+        if function is None or not callable(getattr(predictor_class, beside, None)):
+            return f"{place}={beside!r}: there is no such method; {write}"
+        if yields(predictor_class, beside):
+            return f"{place}={beside!r}: it yields its answer; return it whole"
+        if place == "decode":
+            problem = call_problem(predictor_class, beside, batched=False)
+            if problem is not None:
+                return f"{place}={beside!r}: {problem}"
+        elif inspect.isfunction(_plain(function)):
+            signature = inspect.signature(_plain(function), follow_wrapped=False)
+            own = () if isinstance(function, staticmethod) else ("self",)
+            try:
+                signature.bind(*own, takes)
+            except TypeError:
+                return (
+                    f"{place}={beside!r}: is called with one answer, but is written as"
+                    f" {beside}{signature}; {write}"
+                )
     return None
 
 

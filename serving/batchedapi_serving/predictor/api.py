@@ -31,6 +31,10 @@ class Declared:
     size_of: SizeOf | None = None
     batchable: bool = True
     """False: many rows at once are possible, and not wanted."""
+    decode: str | None = None
+    """Method that makes a row of a request; None: a row is what was sent."""
+    encode: str | None = None
+    """Method that makes the answer of an answered row; None: the row is it."""
 
 
 @overload
@@ -47,6 +51,8 @@ def batched(
     batch_dim: BatchDim = 0,
     size_of: SizeOf | None = None,
     batchable: bool = True,
+    decode: str | None = None,
+    encode: str | None = None,
 ) -> Callable[[F], F]: ...
 
 
@@ -60,6 +66,8 @@ def batched(
     batch_dim: BatchDim = 0,
     size_of: SizeOf | None = None,
     batchable: bool = True,
+    decode: str | None = None,
+    encode: str | None = None,
 ) -> F | Callable[[F], F]:
     """Mark a method that takes many rows at once; `async def` or `def`.
 
@@ -80,12 +88,17 @@ def batched(
             as a pair. Clients send and get rows first whatever it is.
         size_of: Cost of a row, if not one.
         batchable: False turns batching off: the method gets one row at a time, in the same form.
+        decode: Name of a method that makes one row of a request, before the batch and side by side
+            with others; it gets those of (payload, query_params, headers) that it declares.
+        encode: Name of a method that makes the answer of one row, after the batch, likewise.
 
     Raises:
         ValueError: arguments that do not go together, in words.
     """
     dims = (batch_dim, batch_dim) if isinstance(batch_dim, int) else tuple(batch_dim)
-    declared = Declared(True, inputs, outputs, max_batch_size, example, dims, size_of, batchable)
+    declared = Declared(
+        True, inputs, outputs, max_batch_size, example, dims, size_of, batchable, decode, encode
+    )
     check(declared)
 
     def mark(function: F) -> F:
@@ -122,6 +135,9 @@ def check(declared: Declared) -> None:
         )
     if type(declared.batchable) is not bool:
         raise ValueError(f"batched: expected batchable True or False, got {declared.batchable!r}")
+    for place, name in (("decode", declared.decode), ("encode", declared.encode)):
+        if name is not None and not (isinstance(name, str) and name.isidentifier()):
+            raise ValueError(f"batched: expected {place} to be the name of a method, got {name!r}")
     try:
         json.dumps(declared.example, allow_nan=False)
     except (TypeError, ValueError) as error:

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from batchedapi_core import contract
+
 # Open Inference Protocol name -> numpy type string, little endian.
 DTYPES: Final = {
     "BOOL": "|b1",
@@ -294,7 +296,7 @@ def _tensors_from_json(value: list[Any]) -> dict[str, Tensor]:
 
 def default_method(specs: Sequence[MethodSpec]) -> str | None:
     """The method behind a path that names none: `predict`, `__call__`, else the only one."""
-    names = [spec.name for spec in specs]
+    names = [spec.name for spec in specs if not spec.name.endswith(contract.METHOD_BATCH)]
     for name in (PREDICT, CALL):
         if name in names:
             return name

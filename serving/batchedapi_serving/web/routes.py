@@ -38,7 +38,8 @@ class Model(NamedTuple):
 
 def models(name: str, methods: Iterable[str]) -> tuple[Model, ...]:
     """The replica's own name is its default method; further ones have theirs behind a dot."""
-    return (Model(name, None), *(Model(f"{name}.{method}", method) for method in methods))
+    public = (method for method in methods if not method.endswith(contract.METHOD_BATCH))
+    return (Model(name, None), *(Model(f"{name}.{method}", method) for method in public))
 
 
 def prediction_routes(settings: ReplicaSettings, methods: Iterable[str]) -> dict[str, Route]:
@@ -47,7 +48,8 @@ def prediction_routes(settings: ReplicaSettings, methods: Iterable[str]) -> dict
     Where two routes have one path (an endpoint may be anything) the first of this order is served:
     `/predict`, `/<name>`, the endpoint, the protocols.
     """
-    endpoint, methods = settings.endpoint.rstrip("/"), tuple(methods)
+    endpoint = settings.endpoint.rstrip("/")
+    methods = [method for method in methods if not method.endswith(contract.METHOD_BATCH)]
     table = {path: Route(None, Wire.PLAIN) for path in default_paths(settings)}
     for method in methods:
         table.setdefault(f"{endpoint}/{method}", Route(method, Wire.PLAIN))
