@@ -6,8 +6,18 @@ from batchedapi_serving.predictor import (
     SizeOf,
     SubmitError,
     Tensor,
+    Upload,
     batched,
     endpoint,
 )
 
-__all__ = ["Context", "ItemError", "SizeOf", "SubmitError", "Tensor", "batched", "endpoint"]
+__all__ = [
+    "Context",
+    "ItemError",
+    "SizeOf",
+    "SubmitError",
+    "Tensor",
+    "Upload",
+    "batched",
+    "endpoint",
+]

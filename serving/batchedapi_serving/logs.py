@@ -55,6 +55,8 @@ def configure_logging(level: str, role: str) -> None:
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    # It warns of each form that is wrong, which is told to the client.
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
 
 class _RoleFilter(logging.Filter):

@@ -5,7 +5,8 @@ bad one never reaches a batch; the answer's text comes back ready to be sent. In
 payload is one JSON list of the items.
 
 Of a method that takes requests it is one call: a uint32 (little endian) with the length of a JSON
-object {"json", "text", "query", "headers"}, that object, and the body. Several calls are one behind
+object {"json", "text", "query", "headers"}, that object, and the body. "form" is the content type
+of one. Several calls are one behind
 the other, and meta "calls" has their lengths.
 
 model/marshalling.py reads both.
@@ -20,6 +21,7 @@ from batchedapi_core import contract
 from batchedapi_core.batching import Receipts
 from batchedapi_serving.codecs import wires
 from batchedapi_serving.codecs.arrays import Array
+from batchedapi_serving.codecs.forms import is_form, parse_form
 from batchedapi_serving.codecs.interface import (
     Collated,
     DecodedRequest,
@@ -129,7 +131,10 @@ class CallCodec:
         json_body = is_json(head.content_type)
         if json_body:
             parse_json(body)
-        return DecodedRequest(1, [(_about(head, json_body=json_body), body)], ITEM)
+        form = is_form(head.content_type)
+        if form:
+            parse_form(head.content_type, body)
+        return DecodedRequest(1, [(_about(head, json_body=json_body, form=form), body)], ITEM)
 
     def from_row(self, row: Any, place: str, head: Head | None = None) -> Encoded:
         """See Codec.from_row; the row is the payload of one call."""
@@ -161,13 +166,15 @@ class CallCodec:
     """See Codec.results."""
 
 
-def _about(head: Head, *, json_body: bool) -> bytes:
-    about = {
+def _about(head: Head, *, json_body: bool, form: bool = False) -> bytes:
+    about: dict[str, Any] = {
         "json": json_body,
         "text": head.content_type.lower().startswith(b"text/"),
         "query": head.query.decode("latin-1"),
         "headers": [[k.decode("latin-1"), v.decode("latin-1")] for k, v in head.headers],
     }
+    if form:
+        about["form"] = head.content_type.decode("latin-1")
     text = orjson.dumps(about)
     return len(text).to_bytes(4, "little") + text
 

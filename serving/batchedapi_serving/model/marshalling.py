@@ -22,6 +22,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import orjson
 
+from batchedapi_serving.codecs.forms import parse_form
 from batchedapi_serving.codecs.results import (
     OK,
     Item,
@@ -99,6 +100,8 @@ def _call(payload: Payload) -> tuple[Any, ...]:
         value = orjson.loads(body)
     elif about["text"]:
         value = body.decode("utf-8", "replace")
+    elif "form" in about:
+        value = parse_form(about["form"].encode("latin-1"), body)
     query = dict(urllib.parse.parse_qsl(about["query"], keep_blank_values=True))
     return value, query, dict(about["headers"])
 

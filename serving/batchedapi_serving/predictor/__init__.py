@@ -11,6 +11,7 @@ from batchedapi_serving.predictor.api import (
     ItemError,
     SubmitError,
     Submitter,
+    Upload,
     batched,
     endpoint,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "SubmitError",
     "Submitter",
     "Tensor",
+    "Upload",
     "batched",
     "default_method",
     "endpoint",

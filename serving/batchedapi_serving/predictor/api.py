@@ -192,6 +192,21 @@ def named_tensors(tensors: Tensors | None, name: str, place: str) -> dict[str, T
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A file of a form, as a method that takes one request gets it in its payload.
+
+    Attributes:
+        filename: As the client calls it; never a path to open.
+        content_type: As the client says; empty: it does not.
+        content: All of it.
+    """
+
+    filename: str
+    content_type: str
+    content: bytes
+
+
 class ItemError(Exception):
     """Returned (or raised) by a predictor for one item: fails that item, not its batch.
 

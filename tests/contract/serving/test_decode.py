@@ -4,6 +4,7 @@ import concurrent.futures
 import http.client
 import json
 import statistics
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,6 +51,18 @@ CODE: Final = """
                  encode="write", max_batch_size=8)
         def predict(self, x):
             return x.sum(axis=1, keepdims=True)
+
+        def picture(self, payload):
+            if not hasattr(payload["picture"], "content"):
+                raise ItemError(422, "picture: expected a file")
+            return len(payload["picture"].content)
+
+        def named(self, answer):
+            return {"bytes": answer}
+
+        @batched(example=1, decode="picture", encode="named")
+        def upload(self, items):
+            return items
 
         async def wait(self, payload):
             await asyncio.sleep(payload)
@@ -151,6 +164,26 @@ def test_what_decode_or_a_row_refuses_fails_alone(replica: Replica) -> None:
     assert "no picture" in wrong.text
     assert "secret" not in bug.text
     assert (404, "nothing") == (item.status_code, item.json()["error"]["message"])
+
+
+def test_files_of_curl_and_httpx_are_decoded(replica: Replica, tmp_path: Path) -> None:
+    """Beside a wrong form, which costs neither the connection nor the log anything."""
+    picture = tmp_path / "picture.bin"
+    picture.write_bytes(bytes(range(256)) * 1000)
+    url = f"http://{HOST}:{replica.port}/api/upload"
+    command = ["curl", "-s", "-F", f"picture=@{picture}", "-F", "title=x", url]
+    by_curl = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    with httpx.Client(timeout=30) as client:
+        by_httpx = client.post(url, files={"picture": picture.read_bytes()}, data={"title": "x"})
+        field = client.post(url, data={"x": "1"}, files={"y": b"1"})
+        text = client.post(url, files={"picture": (None, "no file")})
+        wrong = client.post(url, content=b"--a", headers={
+            "content-type": "multipart/form-data; boundary=b"})  # fmt: skip
+
+    assert [{"bytes": 256_000}] * 2 == [json.loads(by_curl), by_httpx.json()]
+    assert [500, 422, 400] == [answer.status_code for answer in (field, text, wrong)]
+    assert "before the first part" in wrong.text
+    assert "Expected boundary" not in replica.text()
 
 
 @pytest.mark.parametrize("path", ["/api/predict.batch", "/v2/models/api.predict.batch/infer"])
