@@ -3,6 +3,7 @@
 from batchedapi_serving.predictor import (
     Context,
     ItemError,
+    Response,
     SizeOf,
     SubmitError,
     Tensor,
@@ -14,6 +15,7 @@ from batchedapi_serving.predictor import (
 __all__ = [
     "Context",
     "ItemError",
+    "Response",
     "SizeOf",
     "SubmitError",
     "Tensor",

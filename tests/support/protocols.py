@@ -10,9 +10,13 @@ import orjson
 
 from batchedapi_core.batching import Receipts
 from batchedapi_serving.codecs import Codec, DecodedRequest, Receipt, RequestHead, Wire, codec_for
+from batchedapi_serving.codecs.interface import Item
 from batchedapi_serving.codecs.open_inference_pb2 import ModelInferRequest
 from batchedapi_serving.codecs.open_inference_tensors import raw_of
-from batchedapi_serving.codecs.results import Item, ItemResults, TensorResults
+from batchedapi_serving.codecs.results import (
+    ItemResults,
+    TensorResults,
+)
 from batchedapi_serving.predictor import MethodSpec, Tensor
 from batchedapi_serving.settings import BatchingSettings, MethodSettings
 

@@ -24,8 +24,11 @@ from batchedapi_core.simulation.virtual_replica import (
     VirtualReplica,
 )
 from batchedapi_serving.codecs import Answer, DecodedRequest
+from batchedapi_serving.codecs.interface import Item
 from batchedapi_serving.codecs.replies import INSTANCES
-from batchedapi_serving.codecs.results import Item, ItemResults
+from batchedapi_serving.codecs.results import (
+    ItemResults,
+)
 from batchedapi_serving.dispatch.dispatcher import Dispatcher
 from batchedapi_serving.dispatch.lane_connection import Done
 from batchedapi_serving.dispatch.requests import InFlightRequest

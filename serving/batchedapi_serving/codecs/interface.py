@@ -86,6 +86,19 @@ class Answer(NamedTuple):
     """Further ones, names in lower case."""
 
 
+class Item(NamedTuple):
+    """Answer of one row."""
+
+    status: int
+    kind: str
+    """json, text or bytes."""
+    body: bytes
+    """Of a failed row the error object as JSON."""
+    said: tuple[int, Mapping[str, str]] | None = None
+    """Status and headers of the predictor's own, of a row that did not fail; names in lower
+    case."""
+
+
 class Results(Protocol):
     """What one batch answered, in no language yet; a request's rows are a slice of it."""
 
@@ -98,7 +111,7 @@ class Results(Protocol):
             PredictorError: the slices do not fit together.
         """
 
-    def items(self, start: int, stop: int) -> Sequence[tuple[int, str, bytes]]:
+    def items(self, start: int, stop: int) -> Sequence[Item]:
         """Status, kind and body of each of rows [start, stop); see codecs/results."""
 
     def to_frame(self, start: int, stop: int) -> tuple[Meta, Sequence[bytes]]:

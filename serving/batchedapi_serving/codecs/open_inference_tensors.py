@@ -19,14 +19,18 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import orjson
 
-from batchedapi_serving.codecs.interface import Array, Codec, Encoded, Head, Results
+from batchedapi_serving.codecs.interface import Array, Codec, Encoded, Head, Item, Results
 from batchedapi_serving.codecs.json_values import (
     check_row_count,
     check_value_count,
     parse_json,
     read_non_finite,
 )
-from batchedapi_serving.codecs.results import OK, Item, ItemResults, TensorResults
+from batchedapi_serving.codecs.results import (
+    OK,
+    ItemResults,
+    TensorResults,
+)
 from batchedapi_serving.errors import (
     InvalidInputError,
     MalformedError,

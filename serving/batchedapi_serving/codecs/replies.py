@@ -61,9 +61,18 @@ class ItemReply(_PlainReply):
             if not results.all_finite and results.not_finite_row(start, stop) is not None:
                 return problem_answer(PredictorError(NOT_FINITE))._replace(headers=headers)
             return Answer(OK, JSON_TYPE, results.json_rows()[start], 0, headers)
-        status, kind, body = _items(results).items(start, stop)[0]
+        status, kind, body, said = _items(results).items(start, stop)[0]
         if status == OK:
-            return Answer(status, CONTENT_TYPES[kind], body, 0, headers)
+            content_type = CONTENT_TYPES[kind]
+            if said is not None:
+                status, own = said
+                content_type = own.get("content-type", content_type.decode()).encode("latin-1")
+                headers += tuple(
+                    (name.encode(), value.encode("latin-1"))
+                    for name, value in own.items()
+                    if name != "content-type"
+                )
+            return Answer(status, content_type, body, 0, headers)
         return Answer(status, JSON_TYPE, b'{"error":%b}' % body, 0, headers)
 
 
@@ -93,7 +102,7 @@ class RowsReply(_PlainReply):
         items = _items(results).items(start, stop)
         rows = [
             item_text(kind, body) if status == OK else b'{"error":%b}' % body
-            for status, kind, body in items
+            for status, kind, body, _ in items
         ]
         failed = next((i for i, item in enumerate(items) if item.status != OK), None)
         if failed is None:

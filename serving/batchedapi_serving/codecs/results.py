@@ -7,17 +7,17 @@ or the list of every row's own shape where they differ. With "lengths": {name: [
 are padded, and are cut back here along the outputs' dimensions of that name.
 
 The frame of items: meta {"kind": "items", "items": [[status, kind, length], ...]} and the bodies
-one after another. A method with tensors answers this only for a row that failed with a status of
-its own.
+one after another; a fourth member is what the predictor said of it, [status, headers]. A method
+with tensors answers this only for a row that failed with a status of its own.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import orjson
 
-from batchedapi_serving.codecs.interface import Results
+from batchedapi_serving.codecs.interface import Item, Results
 from batchedapi_serving.errors import PredictorError
 from batchedapi_serving.ipc.frames import Meta
 from batchedapi_serving.predictor import SINGLE_OUTPUT, MethodSpec
@@ -30,16 +30,6 @@ NOT_FINITE: Final = "the predictor answered NaN or Infinity"
 _NUMPY: Final = orjson.OPT_SERIALIZE_NUMPY
 _NULL: Final = b"null"
 _N: Final = _NULL[0]
-
-
-class Item(NamedTuple):
-    """Answer of one row."""
-
-    status: int
-    kind: str
-    """json, text or bytes."""
-    body: bytes
-    """Of a failed row the error object as JSON."""
 
 
 class ItemResults:
@@ -78,17 +68,20 @@ def joined_items(parts: Sequence[tuple[Results, int, int]]) -> ItemResults:
 
 def item_frame(items: Sequence[Item]) -> tuple[Meta, Sequence[bytes]]:
     """See the module's docstring."""
-    meta = {"kind": "items", "items": [[status, kind, len(body)] for status, kind, body in items]}
-    return meta, [body for _, _, body in items]
+    told = [
+        [item.status, item.kind, len(item.body), *([item.said] if item.said else [])]
+        for item in items
+    ]
+    return {"kind": "items", "items": told}, [item.body for item in items]
 
 
 def item_results(meta: Meta, payload: bytes) -> ItemResults:
     """Read a frame."""
     items = []
     offset = 0
-    for status, kind, length in meta["items"]:
+    for status, kind, length, *said in meta["items"]:
         end = offset + length
-        items.append(Item(status, kind, payload[offset:end]))
+        items.append(Item(status, kind, payload[offset:end], *map(tuple, said)))
         offset = end
     return ItemResults(items)
 

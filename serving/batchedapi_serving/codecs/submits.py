@@ -89,7 +89,7 @@ def answered_rows(spec: MethodSpec, meta: Meta, payload: bytes) -> Any:
         failed = next((item for item in items if item.status != OK), None)
         if spec.inputs and failed is not None:  # an array has no place for the error of one row
             raise SubmitError(failed.status, str(orjson.loads(failed.body)["message"]))
-        return [_item(*item) for item in items]
+        return [_item(item.status, item.kind, item.body) for item in items]
     (_, _, shape), *_ = meta["outputs"]
     rows = len(shape) if isinstance(shape[0], list) else int(shape[0])
     try:

@@ -35,7 +35,11 @@ from batchedapi_core.batching import (
     retry_after,
 )
 from batchedapi_serving.codecs import Answer, Codec, Receipt, Results, codec_for
-from batchedapi_serving.codecs.results import Item, ItemResults, error_object
+from batchedapi_serving.codecs.interface import Item
+from batchedapi_serving.codecs.results import (
+    ItemResults,
+    error_object,
+)
 from batchedapi_serving.dispatch.lane_connection import Runner
 from batchedapi_serving.dispatch.requests import Clock, InFlightRequest, InFlightRequests
 from batchedapi_serving.errors import LateError, PredictorError, QueueFullError, ServingError

@@ -13,7 +13,10 @@ from typing import Any, Final, Never
 
 import numpy as np
 
-from batchedapi_serving.codecs.results import Item, item_frame
+from batchedapi_serving.codecs.interface import Item
+from batchedapi_serving.codecs.results import (
+    item_frame,
+)
 from batchedapi_serving.errors import PredictorError
 from batchedapi_serving.ipc.frames import Meta, Payload
 from batchedapi_serving.model.loading import REQUEST, taking
@@ -193,7 +196,7 @@ class BatchRunner:
                 continue
             result, buffers = self._failure({**meta, "rows": 1}, outcome)
             if result["kind"] == "items":
-                (status, kind, _), (body,) = result["items"][0], buffers
+                (status, kind, *_), (body,) = result["items"][0], buffers
                 items.append(Item(status, kind, bytes(body)))
             elif result["oom"] or "unfit" in result:
                 return result, buffers

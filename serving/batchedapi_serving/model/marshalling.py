@@ -23,9 +23,9 @@ import numpy as np
 import orjson
 
 from batchedapi_serving.codecs.forms import parse_form
+from batchedapi_serving.codecs.interface import Item
 from batchedapi_serving.codecs.results import (
     OK,
-    Item,
     cut_back,
     error_object,
     item_frame,
@@ -33,7 +33,7 @@ from batchedapi_serving.codecs.results import (
 )
 from batchedapi_serving.errors import PredictorError
 from batchedapi_serving.ipc.frames import Meta, Payload
-from batchedapi_serving.predictor import ItemError, MethodSpec, Tensor
+from batchedapi_serving.predictor import ItemError, MethodSpec, Response, Tensor
 
 Array = np.ndarray[Any, Any]
 Lengths = Mapping[str, Sequence[int]]
@@ -302,6 +302,9 @@ def split_call(value: Any, _: Meta) -> tuple[Meta, Sequence[bytes]]:
 
 def call_item(value: Any) -> Item:
     """One answer of a method that takes one request at a time."""
+    if isinstance(value, Response):
+        item = call_item(value.content)
+        return item._replace(said=(value.status, value.headers)) if item.status == OK else item
     if isinstance(value, bytes | bytearray):
         return Item(OK, "bytes", bytes(value))
     if isinstance(value, str):

@@ -9,6 +9,7 @@ the supervisor imports this too.
 from batchedapi_serving.predictor.api import (
     Context,
     ItemError,
+    Response,
     SubmitError,
     Submitter,
     Upload,
@@ -34,6 +35,7 @@ __all__ = [
     "ItemError",
     "Measure",
     "MethodSpec",
+    "Response",
     "SizeOf",
     "SubmitError",
     "Submitter",

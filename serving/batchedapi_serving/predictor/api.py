@@ -4,6 +4,7 @@ Imported by the supervisor too, which is why numpy is not.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar, overload
@@ -227,6 +228,55 @@ class ItemError(Exception):
         super().__init__(message)
         self.status = int(status)  # numpy's integers, too
         self.message = str(message)
+
+
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""The name of a header: RFC 9110, 5.6.2."""
+_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+_OURS: Final = frozenset((
+    "connection", "content-length", "date", "keep-alive", "transfer-encoding", "upgrade",
+    "x-request-id",
+))  # fmt: skip
+"""Headers that the server writes."""
+_WITHOUT_BODY: Final = (204, 205, 304)
+
+
+class Response:
+    """An answer with a status and headers of its own, to one request over plain HTTP.
+
+    Returned by a method that takes one request at a time, or by `encode`. Of many rows, and over
+    the protocols of KServe, which have no place for it, the content alone is answered.
+
+    Args:
+        content: What would be returned without it: a JSON value, `str` or `bytes`.
+        status: 200 to 399, of those that have a body; failures are an ItemError.
+        headers: By name; `content-type` replaces the one that follows from the content.
+
+    Raises:
+        ValueError: a status or a header that cannot be sent.
+    """
+
+    __slots__ = ("content", "headers", "status")
+
+    def __init__(
+        self, content: Any, status: int = 200, headers: Mapping[str, str] | None = None
+    ) -> None:
+        if not 200 <= status <= 399 or status in _WITHOUT_BODY:  # noqa: PLR2004 - HTTP's classes
+            raise ValueError(
+                f"Response: expected a status of 200 to 399 that has a body, got {status}; a"
+                " failure is an ItemError"
+            )
+        self.content = content
+        self.status = int(status)
+        self.headers = {}
+        for name, value in (headers or {}).items():
+            if not _TOKEN.fullmatch(name) or name.lower() in _OURS:
+                raise ValueError(f"Response: {name!r} is no header that a predictor may set")
+            if not isinstance(value, str) or not _VALUE.fullmatch(value):
+                raise ValueError(
+                    f"Response: header {name}: expected printable text of latin-1, got {value!r}"
+                )
+            self.headers[name.lower()] = value
 
 
 class SubmitError(ItemError):

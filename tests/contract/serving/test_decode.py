@@ -29,7 +29,7 @@ CODE: Final = """
     import asyncio
     import time
 
-    from batchedapi_serving import ItemError, Tensor, batched
+    from batchedapi_serving import ItemError, Response, Tensor, batched
 
     class Model:
         def __init__(self, context):
@@ -59,6 +59,13 @@ CODE: Final = """
 
         def named(self, answer):
             return {"bytes": answer}
+
+        def made(self, answer):
+            return Response("<p>", 201, {"Content-Type": "text/html", "Cache-Control": "no-store"})
+
+        @batched(example=1, encode="made")
+        def page(self, items):
+            return items
 
         @batched(example=1, decode="picture", encode="named")
         def upload(self, items):
@@ -164,6 +171,18 @@ def test_what_decode_or_a_row_refuses_fails_alone(replica: Replica) -> None:
     assert "no picture" in wrong.text
     assert "secret" not in bug.text
     assert (404, "nothing") == (item.status_code, item.json()["error"]["message"])
+
+
+def test_status_and_headers_of_the_predictor_are_sent(replica: Replica) -> None:
+    """Over plain HTTP; of several instances, and over v1, the content alone is answered."""
+    one, v1 = (
+        ask(replica, "/api/page", 1),
+        ask(replica, "/v1/models/api.page:predict", {"instances": [1, 2]}),
+    )
+
+    assert (201, "<p>") == (one.status_code, one.text)
+    assert ("text/html", "no-store") == (one.headers["content-type"], one.headers["cache-control"])
+    assert (200, {"predictions": ["<p>", "<p>"]}) == (v1.status_code, v1.json())
 
 
 def test_files_of_curl_and_httpx_are_decoded(replica: Replica, tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from batchedapi_core import contract
 from batchedapi_serving.codecs import DecodedRequest, RequestHead, Wire
+from batchedapi_serving.codecs.interface import Item
 from batchedapi_serving.codecs.msgpack_rows import read_msgpack
-from batchedapi_serving.codecs.results import Item
 from batchedapi_serving.errors import (
     ClientError,
     InvalidInputError,

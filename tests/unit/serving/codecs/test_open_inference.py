@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 
 from batchedapi_core.batching import Receipts
 from batchedapi_serving.codecs import Answer, DecodedRequest, RequestHead, Results, Wire
-from batchedapi_serving.codecs.results import Item, TensorResults
+from batchedapi_serving.codecs.interface import Item
+from batchedapi_serving.codecs.results import (
+    TensorResults,
+)
 from batchedapi_serving.errors import (
     ClientError,
     InvalidInputError,

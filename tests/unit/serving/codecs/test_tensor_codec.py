@@ -12,8 +12,11 @@ import pytest
 from batchedapi_core import contract
 from batchedapi_core.batching import Receipts, ShapePolicy
 from batchedapi_serving.codecs import Answer, Codec, Reply, RequestHead, Wire, codec_for
+from batchedapi_serving.codecs.interface import Item
 from batchedapi_serving.codecs.replies import INSTANCES, ITEM, NPY, ROWS
-from batchedapi_serving.codecs.results import Item, ItemResults
+from batchedapi_serving.codecs.results import (
+    ItemResults,
+)
 from batchedapi_serving.codecs.tensor_codec import TensorCodec
 from batchedapi_serving.errors import (
     InvalidInputError,

@@ -14,7 +14,10 @@ import pytest
 
 from batchedapi_core.batching import Batch, Client, Request
 from batchedapi_serving.codecs import DecodedRequest, codec_for
-from batchedapi_serving.codecs.results import Item, ItemResults
+from batchedapi_serving.codecs.interface import Item
+from batchedapi_serving.codecs.results import (
+    ItemResults,
+)
 from batchedapi_serving.dispatch.channel import ModelChannel
 from batchedapi_serving.dispatch.engine import Caller, RequestHandle, ServedMethod
 from batchedapi_serving.dispatch.lane_connection import Runner

@@ -19,7 +19,10 @@ from batchedapi_serving.codecs import (
     Wire,
     codec_for,
 )
-from batchedapi_serving.codecs.results import Item, ItemResults
+from batchedapi_serving.codecs.interface import Item
+from batchedapi_serving.codecs.results import (
+    ItemResults,
+)
 from batchedapi_serving.dispatch import remote
 from batchedapi_serving.dispatch.engine import Caller, RequestHandle, ServedMethod
 from batchedapi_serving.dispatch.engine_server import EngineServer

@@ -7,8 +7,11 @@ import pytest
 
 from batchedapi_core.batching import Client, Request
 from batchedapi_serving.codecs import Answer, DecodedRequest
+from batchedapi_serving.codecs.interface import Item
 from batchedapi_serving.codecs.replies import INSTANCES
-from batchedapi_serving.codecs.results import Item, ItemResults
+from batchedapi_serving.codecs.results import (
+    ItemResults,
+)
 from batchedapi_serving.dispatch.executor import MethodQueue
 from batchedapi_serving.dispatch.requests import InFlightRequest
 from batchedapi_serving.errors import PredictorError

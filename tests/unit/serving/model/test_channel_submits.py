@@ -7,7 +7,11 @@ import orjson
 import pytest
 
 from batchedapi_serving.codecs import codec_for
-from batchedapi_serving.codecs.results import Item, TensorResults, item_frame
+from batchedapi_serving.codecs.interface import Item
+from batchedapi_serving.codecs.results import (
+    TensorResults,
+    item_frame,
+)
 from batchedapi_serving.codecs.submits import answered_rows, rows_frame, submitted_rows
 from batchedapi_serving.predictor import ItemError, MethodSpec, SubmitError, Tensor
 from batchedapi_serving.settings import BatchingSettings, MethodSettings

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchedapi_serving import ItemError, SizeOf, Tensor, batched, endpoint
+from batchedapi_serving import ItemError, Response, SizeOf, Tensor, batched, endpoint
 from batchedapi_serving.model.loading import declared_methods, method_spec
 from batchedapi_serving.predictor import DTYPES, MethodSpec
 
@@ -349,3 +349,27 @@ def test_batchable_is_true_or_false() -> None:
     """B12: as other servers' signatures have it; anything else is a slip."""
     with pytest.raises(ValueError, match="batched: expected batchable True or False, got 'no'"):
         batched(batchable="no")  # type: ignore[call-overload]  # what the test is about
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [
+        (199, {}), (204, {}), (304, {}), (400, {}), (200, {"a b": "c"}), (200, {"": "c"}),
+        (200, {"a": "b\r\nc: d"}), (200, {"a": "b\n"}), (200, {"a": "\u20ac"}), (200, {"a": 1}),
+        (200, {"Content-Length": "1"}), (200, {"connection": "close"}),
+    ],
+)  # fmt: skip
+def test_a_response_that_cannot_be_sent_is_refused_where_it_is_made(
+    status: int, headers: dict[str, Any]
+) -> None:
+    """A line end in a header would be another answer to somebody else."""
+    with pytest.raises(ValueError, match="Response: "):
+        Response("x", status, headers)
+
+
+def test_a_response_keeps_what_it_was_given() -> None:
+    """Names in lower case, as they are sent."""
+    response = Response({"a": 1}, 201, {"Cache-Control": "no-store"})
+
+    found = (response.content, response.status, response.headers)
+    assert ({"a": 1}, 201, {"cache-control": "no-store"}) == found
