@@ -238,7 +238,7 @@ async def _serve(
     line = ControlLine(control)
     queue = queue_here(settings, memory, line) if index == 0 else _queue_elsewhere(settings)
     async with queue as backend:
-        frontend = Frontend(settings, backend.engine, backend.answered, connections)
+        frontend = Frontend(settings, backend.engine, backend.answered, connections, memory=memory)
         server = _Server(frontend, memory)
         end_with_parent(control, loop)
         stop_grpc = await _start_grpc(settings, frontend) if index == 0 else None

@@ -209,7 +209,7 @@ PROTOCOL_CASES = [
     binary_v2("v2 header length beyond the body", 400, 1, b"\0" * 8, length=100_000),
     post("v2 no json", 400, b"{", V2),
     post("v2 too deep", 400, V2_DEEP, V2),
-    post("v2 other name", 200, tensor_v2([[1, 2]], name="x"), V2),
+    post("v2 other name", 422, tensor_v2([[1, 2]], name="x"), V2),
     post("v2 other type", 422, tensor_v2([[1, 2]], datatype="BYTES"), V2),
     post("v2 shape and data differ", 422, tensor_v2([[1, 2]], shape=[2, 2]), V2),
     post("v2 negative shape", 422, tensor_v2([[1, 2]], shape=[-1, 2]), V2),

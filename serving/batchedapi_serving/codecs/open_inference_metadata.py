@@ -4,7 +4,7 @@ A method is a model to them: `iris` is the default method of the API iris, `iris
 embed. There is one version of each.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from batchedapi_serving.predictor import SINGLE_INPUT, SINGLE_OUTPUT, MethodSpec
 
 MODEL_VERSION: Final = "1"
 """A replica serves one revision; which one is the business of whoever routes to it."""
-EXTENSIONS: Final = ("binary_tensor_data",)
+EXTENSIONS: Final = ("binary_tensor_data", "model_configuration", "statistics")
 _NAME: Final = "batchedapi"
 _PLATFORM: Final = "python"
 _DEFAULT: Final = "predict"
@@ -84,6 +84,16 @@ def _tensors(declared: Mapping[str, Tensor], items: Mapping[str, str]) -> list[d
     return tensors or [
         {"name": name, "datatype": datatype, "shape": [_ANY]} for name, datatype in items.items()
     ]
+
+
+def v1_live() -> dict[str, Any]:
+    """The document of v1's `GET /`."""
+    return {"status": "alive"}
+
+
+def v1_models(models: Iterable[str]) -> dict[str, Any]:
+    """The document of v1's `GET /v1/models`."""
+    return {"models": list(models)}
 
 
 def server_live(*, live: bool) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from batchedapi_serving.errors import (
     PredictorError,
     brief,
 )
-from batchedapi_serving.predictor import DTYPES, SINGLE_INPUT, SINGLE_OUTPUT, MethodSpec
+from batchedapi_serving.predictor import DTYPES, SINGLE_OUTPUT, MethodSpec
 
 BYTES: Final = "BYTES"
 _LENGTH: Final = struct.Struct("<I")
@@ -182,9 +182,8 @@ def encode_inputs(codec: Codec, inputs: Sequence[Input], head: Head) -> Encoded:
                     f"{tensor.place}.datatype: expected {declared} as declared, got {BYTES}"
                 )
             arrays[tensor.name] = tensor.elements.reshape(tensor.shape)
-        if codec.method.single_input and len(inputs) == 1:
-            # The predictor has given no name, so none is wrong.
-            arrays = {SINGLE_INPUT: arrays[inputs[0].name]}
+            if tensor.name not in codec.method.inputs:
+                raise _unknown_input(codec.method, tensor)
         return codec.from_arrays(arrays, "inputs")
     # JSON items: of one tensor its rows, of several an object of each row's.
     columns = {tensor.name: _rows(tensor) for tensor in inputs}
@@ -192,6 +191,14 @@ def encode_inputs(codec: Codec, inputs: Sequence[Input], head: Head) -> Encoded:
         return codec.from_rows(columns[inputs[0].name], "inputs", head)
     items = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     return codec.from_rows(items, "inputs", head)
+
+
+def _unknown_input(method: MethodSpec, tensor: Input) -> InvalidInputError:
+    named = " or ".join(map(repr, method.inputs))
+    hint = " (a single Tensor is called so)" if method.single_input else ""
+    return InvalidInputError(
+        f"{tensor.place}.name: expected {named}{hint}, got {brief(tensor.name)}"
+    )
 
 
 def _rows(tensor: Input) -> Sequence[Any]:

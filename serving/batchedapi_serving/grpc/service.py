@@ -23,9 +23,10 @@ from batchedapi_serving.codecs.open_inference_grpc import (
 from batchedapi_serving.codecs.open_inference_metadata import (
     method_of_model,
     model_metadata,
+    model_name,
     server_metadata,
 )
-from batchedapi_serving.dispatch.engine import RequestHandle
+from batchedapi_serving.dispatch.engine import RequestHandle, ServedMethod
 from batchedapi_serving.errors import NotReadyError, ServingError
 from batchedapi_serving.web.frontend import Frontend
 from batchedapi_serving.web.large_bodies import INLINE_BYTES, is_large_beside
@@ -131,13 +132,35 @@ class Service:
         self, request: messages.ModelMetadataRequest, context: ServicerContext
     ) -> messages.ModelMetadataResponse:
         """The document of `GET /v2/models/MODEL`."""
+        served = await self._served(request.name, request.version, context)
+        return messages.ModelMetadataResponse(**model_metadata(request.name, served.spec))
+
+    async def model_config(
+        self, request: messages.ModelConfigRequest, context: ServicerContext
+    ) -> messages.ModelConfigResponse:
+        """The document of `GET /v2/models/MODEL/config`."""
+        served = await self._served(request.name, request.version, context)
+        config = self._frontend.model_config(request.name, served.spec)
+        return messages.ModelConfigResponse(config=config)
+
+    async def model_statistics(
+        self, request: messages.ModelStatisticsRequest, context: ServicerContext
+    ) -> messages.ModelStatisticsResponse:
+        """The document of `GET /v2/models/MODEL/stats`; without a name, of all."""
+        if request.name:
+            served = await self._served(request.name, request.version, context)
+            asked = {request.name: served.spec}
+        else:
+            methods = self._engine.methods
+            asked = {model_name(self._api_name, name): spec for name, spec in methods.items()}
+        return messages.ModelStatisticsResponse(**self._frontend.model_statistics(asked))
+
+    async def _served(self, model: str, version: str, context: ServicerContext) -> ServedMethod:
+        """What serves a model; a name or version that there is not ends the call."""
         try:
-            served = self._engine.served(
-                method_of_model(self._api_name, request.name, request.version)
-            )
+            return self._engine.served(method_of_model(self._api_name, model, version))
         except ServingError as error:
             await _fail(context, grpc_problem(error), options_of(_metadata(context)).request_id)
-        return messages.ModelMetadataResponse(**model_metadata(request.name, served.spec))
 
     async def model_infer(self, body: bytes, context: ServicerContext) -> bytes:
         """One request of one or more rows; a serialized message in and out."""
@@ -228,6 +251,16 @@ class Service:
                     self.model_metadata,
                     messages.ModelMetadataRequest.FromString,
                     messages.ModelMetadataResponse.SerializeToString,
+                ),
+                "ModelConfig": grpc.unary_unary_rpc_method_handler(
+                    self.model_config,
+                    messages.ModelConfigRequest.FromString,
+                    messages.ModelConfigResponse.SerializeToString,
+                ),
+                "ModelStatistics": grpc.unary_unary_rpc_method_handler(
+                    self.model_statistics,
+                    messages.ModelStatisticsRequest.FromString,
+                    messages.ModelStatisticsResponse.SerializeToString,
                 ),
                 # As bytes: gRPC would answer a message that is none with INTERNAL, as if the fault
                 # were ours, and the codec writes the response as bytes.

@@ -5,9 +5,8 @@ import logging
 import time
 import urllib.parse
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Final
+from typing import Any
 
-import orjson
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
@@ -19,38 +18,25 @@ from uvicorn.server import ServerState
 
 from batchedapi_core import contract
 from batchedapi_serving.codecs import Answer, Reply
-from batchedapi_serving.codecs.open_inference_metadata import (
-    MODEL_VERSION,
-    model_metadata,
-    model_ready,
-    server_live,
-    server_metadata,
-    server_ready,
-)
-from batchedapi_serving.codecs.replies import JSON_TYPE
 from batchedapi_serving.errors import (
-    DrainingError,
     MethodNotAllowedError,
     NoSuchRouteError,
-    NotReadyError,
     ServingError,
 )
-from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.web.frontend import Frontend
+from batchedapi_serving.web.metadata import metadata_answer
 from batchedapi_serving.web.openapi import document_routes, serve_docs
 from batchedapi_serving.web.parser import REQUEST_ID
 from batchedapi_serving.web.parser import Request as ParsedRequest
 from batchedapi_serving.web.responses import ERROR, finished_error, new_request_id, problem_on
-from batchedapi_serving.web.routes import METADATA_PATHS, default_paths, models, wire_of_path
+from batchedapi_serving.web.routes import METADATA_PATHS, default_paths, wire_of_path
 
 log = logging.getLogger("uvicorn.error")
 
 _AS_GET = {"method": "GET"}
 _HEADERS = ("allow", "retry-after")
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-_OK: Final = 200
-_SERVER: Final = server_metadata()  # it reads a file, which no request is to do
 
 
 def start_cycle(
@@ -134,7 +120,9 @@ def create_app(frontend: Frontend) -> Any:
 
     async def metadata(request: Request) -> Response:
         path = request.scope["path"]
-        if frontend.route_of(path.encode()) is not None:  # /v1/models/N:predict looks like a model
+        # /v1/models/NAME:predict looks like a model; a GET of / asks whether the server lives,
+        # also where predictions are POSTed to it.
+        if path != "/" and frontend.route_of(path.encode()) is not None:
             raise HTTPException(MethodNotAllowedError.status, headers={"allow": "POST"})
         try:
             answer = metadata_answer(frontend, path)
@@ -162,6 +150,7 @@ def _prediction_templates(settings: ReplicaSettings) -> tuple[str, ...]:
     """
     return (
         *default_paths(settings),
+        "/",
         f"{settings.endpoint.rstrip('/')}/{{method}}",
         "/v1/models/{model}:predict",
         "/v2/models/{model}/infer",
@@ -254,66 +243,3 @@ class _Outermost:
             await send(message)
 
         await self._app(scope | _AS_GET if scope["method"] == "HEAD" else scope, receive, sending)
-
-
-def metadata_answer(frontend: Frontend, path: str) -> Answer:
-    """The answer to a GET of a path that is one of METADATA_PATHS.
-
-    Raises:
-        NoSuchRouteError: there is no such model or version.
-        NotReadyError: it is asked whether something is ready that is not, or the methods are not
-            known yet.
-        DrainingError: the same while the replica is stopping.
-    """
-    match path.strip("/").split("/"):
-        case ["v1", "models", model]:
-            _known(frontend, model)
-            return _json(model_ready(model, ready=_why_not_ready(frontend) is None))
-        case ["v2"]:
-            return _json(_SERVER)
-        case ["v2", "health", "live"]:
-            return _json(server_live(live=True))
-        case ["v2", "health", "ready"]:
-            return _ready(frontend, server_ready(ready=True))
-        case ["v2", "models", model] | ["v2", "models", model, "versions", _]:
-            return _json(model_metadata(model, _known(frontend, model, path)))
-        case ["v2", "models", model, "ready"] | ["v2", "models", model, "versions", _, "ready"]:
-            _known(frontend, model, path)
-            return _ready(frontend, model_ready(model, ready=True))
-        case _:
-            raise NoSuchRouteError(f"no route {path}; see /docs")
-
-
-def _known(frontend: Frontend, model: str, path: str = "") -> MethodSpec:
-    """The method behind a model's name; of a path with a version, if that version is served."""
-    settings, engine = frontend.settings, frontend.engine
-    if not engine.methods:
-        engine.served(None)  # says that it is not ready yet
-    served = {found.name: found.method for found in models(settings.name, engine.methods)}
-    if model not in served:
-        raise NoSuchRouteError(f"no model {model!r}; served are {', '.join(served)}")
-    _, _, asked = path.partition("/versions/")
-    if asked and asked.split("/")[0] != MODEL_VERSION:
-        raise NoSuchRouteError(
-            f"no version {asked.split('/')[0]!r} of {model}; served is {MODEL_VERSION}"
-        )
-    return engine.served(served[model]).spec
-
-
-def _ready(frontend: Frontend, document: Any) -> Answer:
-    error = _why_not_ready(frontend)
-    if error is not None:
-        raise error
-    return _json(document)
-
-
-def _why_not_ready(frontend: Frontend) -> ServingError | None:
-    if frontend.draining:
-        return DrainingError("the replica is stopping")
-    if not frontend.engine.methods:
-        return NotReadyError("the model is still being loaded; try again in a moment")
-    return None
-
-
-def _json(document: Any) -> Answer:
-    return Answer(_OK, JSON_TYPE, orjson.dumps(document))

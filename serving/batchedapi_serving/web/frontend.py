@@ -3,12 +3,16 @@
 import asyncio
 import math
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, Final
 
 from uvicorn.server import ServerState
 
+from batchedapi_serving.codecs.open_inference_extensions import model_config, model_statistics
 from batchedapi_serving.dispatch.engine import Engine, RequestHandle
+from batchedapi_serving.metrics.slots import BYTES, Memory, method_block
+from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.web.access import AccessLog, ApiKeys, Cors
 from batchedapi_serving.web.large_bodies import LargeBodies
@@ -22,6 +26,8 @@ from batchedapi_serving.web.limits import (
 )
 from batchedapi_serving.web.routes import Route, prediction_routes
 
+_UNCOUNTED: Final = memoryview(bytes(BYTES)).cast("d")
+
 
 class Frontend:
     """Routes, limits and state of one web process; one owner for all its connections."""
@@ -32,8 +38,14 @@ class Frontend:
         engine: Engine,
         answered: Callable[[int], None],
         connections: int = MOST_CONNECTIONS,
+        *,
+        memory: Memory = _UNCOUNTED,
     ) -> None:
-        """`answered` counts a response by its code that the engine has not counted."""
+        """`answered` counts a response by its code that the engine has not counted.
+
+        `memory` has the figures of every method; without it, nothing was ever counted.
+        """
+        self._memory = memory
         self.connection_limit = ConnectionLimit(connections)
         self.settings = settings
         self.engine = engine
@@ -70,6 +82,22 @@ class Frontend:
         """The route of a path that may have escapes, or a method that was not known before."""
         self._learn_methods()
         return self.routes.get(urllib.parse.unquote_to_bytes(path))
+
+    def model_config(self, model: str, method: MethodSpec) -> dict[str, Any]:
+        """Triton's document of a model's configuration."""
+        settings = self.settings
+        lanes = settings.processes * settings.threads
+        return model_config(model, method, settings.of_method(method.name), lanes)
+
+    def model_statistics(self, served: Mapping[str, MethodSpec]) -> dict[str, Any]:
+        """Triton's document of the statistics of these models."""
+        places = {name: place for place, name in enumerate(self.engine.methods)}
+        return {
+            "model_stats": [
+                model_statistics(model, method_block(self._memory, places[method.name]).tolist())
+                for model, method in served.items()
+            ]
+        }
 
     def _learn_methods(self) -> None:
         """Build the table of routes anew if the methods are not those it was built from."""

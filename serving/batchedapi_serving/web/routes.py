@@ -9,14 +9,21 @@ from batchedapi_serving.codecs.open_inference_metadata import MODEL_VERSION
 from batchedapi_serving.settings import ReplicaSettings
 
 METADATA_PATHS: Final = (
+    "/",
+    "/v1/models",
     "/v1/models/{model}",
     "/v2",
     "/v2/health/live",
     "/v2/health/ready",
+    "/v2/models/stats",
     "/v2/models/{model}",
     "/v2/models/{model}/ready",
+    "/v2/models/{model}/config",
+    "/v2/models/{model}/stats",
     "/v2/models/{model}/versions/{version}",
     "/v2/models/{model}/versions/{version}/ready",
+    "/v2/models/{model}/versions/{version}/config",
+    "/v2/models/{model}/versions/{version}/stats",
 )
 """Templates of the paths of metadata, of which GET is served."""
 

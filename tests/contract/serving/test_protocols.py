@@ -365,6 +365,31 @@ def test_methods_never_share_a_batch(served: Served) -> None:
     assert {"predictions": [{"got": "a"}]} == json.loads(b)
 
 
+def test_a_client_of_triton_learns_sizes_and_times(served: Served) -> None:
+    """Over HTTP and over gRPC the same: what perf tools of Triton read before and after a load."""
+    with (
+        triton_http.InferenceServerClient(served.http) as http,
+        triton_grpc.InferenceServerClient(served.grpc) as call,
+    ):
+        tensor = triton_http.InferInput("input", [1, 4], "FP32").set_data_from_numpy(ROW)
+        before = http.get_inference_statistics("api")["model_stats"][0]
+        http.infer("api", [tensor])
+        after = http.get_inference_statistics("api", "1")["model_stats"][0]
+        configs = http.get_model_config("api"), call.get_model_config("api", as_json=True)["config"]
+        statistics = call.get_inference_statistics("api").model_stats[0]
+        models = http.get_inference_statistics()["model_stats"]
+
+    assert before["inference_count"] + 1 == after["inference_count"] == statistics.inference_count
+    assert after["inference_stats"]["compute_infer"]["ns"] == (
+        statistics.inference_stats.compute_infer.ns
+    )
+    assert 0 < after["inference_stats"]["success"]["ns"]
+    assert [configs[0][key] for key in ("name", "platform", "max_batch_size")] == [
+        configs[1][key] for key in ("name", "platform", "max_batch_size")
+    ]
+    assert "api.describe" in {model["name"] for model in models}
+
+
 @pytest.mark.parametrize("timeout", [0.1, None], ids=["deadline", "cancelled"])
 def test_a_client_that_leaves_over_grpc_is_not_run(served: Served, timeout: float | None) -> None:
     """B22: its row leaves the queue and never reaches the model; the call is counted once."""

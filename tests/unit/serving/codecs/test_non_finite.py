@@ -52,12 +52,12 @@ LANGUAGES: dict[str, Callable[[Codec], DecodedRequest]] = {
     "v1": lambda codec: v1(codec, SPELLED),
     "msgpack": lambda codec: packed(codec, VALUES),
     "npy": lambda codec: npy(codec, ARRAY),
-    "v2": lambda codec: v2(codec, tensor_json("x", "FP32", [2, 4], FLAT)),
-    "v2 raw": lambda codec: v2_binary(codec, ("x", "FP32", (2, 4), ARRAY)),
-    "gRPC": lambda codec: grpc(codec, with_raw(message(), ("x", "FP32", (2, 4), ARRAY))),
+    "v2": lambda codec: v2(codec, tensor_json("input", "FP32", [2, 4], FLAT)),
+    "v2 raw": lambda codec: v2_binary(codec, ("input", "FP32", (2, 4), ARRAY)),
+    "gRPC": lambda codec: grpc(codec, with_raw(message(), ("input", "FP32", (2, 4), ARRAY))),
     "gRPC typed": lambda codec: grpc(
         codec,
-        with_contents(message(), ("x", "FP32", (2, 4), "fp32_contents", ARRAY.reshape(-1))),
+        with_contents(message(), ("input", "FP32", (2, 4), "fp32_contents", ARRAY.reshape(-1))),
     ),
 }
 

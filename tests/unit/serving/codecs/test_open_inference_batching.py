@@ -10,7 +10,8 @@ import numpy as np
 import orjson
 import pytest
 
-from batchedapi_serving.predictor import DTYPES, Tensor
+from batchedapi_serving.errors import InvalidInputError
+from batchedapi_serving.predictor import DTYPES, MethodSpec, Tensor
 from protocols import (
     IRIS,
     ITEMS,
@@ -197,10 +198,18 @@ def test_several_tensors_are_objects_to_a_method_that_takes_items() -> None:
     assert expected == orjson.loads(collated(codec, decoded.payload))
 
 
-def test_an_unnamed_input_may_be_called_anything() -> None:
-    """The predictor has given it no name, and clients of other servers have theirs."""
-    codec = codec_of(IRIS)
+@pytest.mark.parametrize(
+    ("method", "name", "problem"),
+    [
+        (IRIS, "input-0", "expected 'input' (a single Tensor is called so), got 'input-0'"),
+        (PAIRS, "id", "expected 'ids' or 'weights', got 'id'"),
+    ],
+)
+def test_an_unknown_input_is_refused_by_its_name(
+    method: MethodSpec, name: str, problem: str
+) -> None:
+    """It would be taken for one that it is not, or be left out, and nobody would say so."""
+    with pytest.raises(InvalidInputError) as caught:
+        v2(codec_of(method), tensor_json(name, "FP32", [2, 4], FLAT))
 
-    decoded = v2(codec, tensor_json("input-0", "FP32", [2, 4], FLAT))
-
-    assert plain(codec, ROWS).payload == decoded.payload
+    assert f"inputs[0].name: {problem}" == str(caught.value)

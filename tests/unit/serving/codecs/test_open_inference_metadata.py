@@ -23,7 +23,7 @@ def test_the_server_says_that_it_takes_raw_tensors() -> None:
     expected = {
         "name": "batchedapi",
         "version": version("batchedapi"),
-        "extensions": ["binary_tensor_data"],
+        "extensions": ["binary_tensor_data", "model_configuration", "statistics"],
     }
 
     assert expected == server_metadata()

@@ -1,9 +1,11 @@
 """The committed protobuf classes: the protocol's own, and what protoc makes of our file."""
 
+import operator
 import shutil
 from pathlib import Path
 
 import pytest
+import tritonclient.grpc.model_config_pb2 as configs
 import tritonclient.grpc.service_pb2 as theirs
 
 from batchedapi_serving.codecs import open_inference_pb2 as ours
@@ -27,7 +29,8 @@ def fields(descriptor: object, prefix: str = "") -> set[tuple[str, int, int, boo
 def test_every_field_is_the_protocols(name: str) -> None:
     """A number or type that differs would be read as something else, and nobody would say so."""
     mine = fields(ours.DESCRIPTOR.message_types_by_name[name])
-    triton = fields(theirs.DESCRIPTOR.message_types_by_name[name])
+    files = [file.DESCRIPTOR.message_types_by_name for file in (theirs, configs)]
+    (triton,) = (fields(types[name]) for types in files if name in types)
 
     assert set() == mine - triton
 
@@ -39,7 +42,19 @@ def test_the_service_has_the_protocols_calls() -> None:
     assert "inference.GRPCInferenceService" == mine.full_name
     assert {
         "ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelInfer",
+        "ModelConfig", "ModelStatistics",
     } == set(mine.methods_by_name)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["DataType", "ModelInstanceGroup.Kind"])
+def test_every_value_of_an_enum_is_the_protocols(name: str) -> None:
+    """As with the fields."""
+    mine, triton = (
+        operator.attrgetter(name)(module).items()  # enums have no types
+        for module in (ours, configs)
+    )
+
+    assert triton == mine
 
 
 def test_a_client_library_can_be_imported_beside_the_classes() -> None:

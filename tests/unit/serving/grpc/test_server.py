@@ -184,6 +184,12 @@ async def test_a_client_that_others_wrote_gets_its_prediction(world: World) -> N
         assert "binary_tensor_data" in (await client.get_server_metadata()).extensions
         metadata = await client.get_model_metadata("iris")
         assert [-1, 4] == list(metadata.inputs[0].shape)
+        config = (await client.get_model_config("iris.embed")).config
+        assert ("iris.embed", [4]) == (config.name, list(config.input[0].dims))
+        (statistics,) = (await client.get_inference_statistics("iris")).model_stats
+        assert ("iris", 0) == (statistics.name, statistics.inference_count)
+        everything = await client.get_inference_statistics()
+        assert ["iris", "iris.embed"] == [model.name for model in everything.model_stats]
         assert [[10, 10, 10]] == result.as_numpy("output").tolist()
         assert ("42", "iris") == (result.get_response().id, result.get_response().model_name)
         assert 12 == result.get_response().parameters["batch_rows"].int64_param

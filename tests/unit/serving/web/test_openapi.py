@@ -22,6 +22,8 @@ ROUTES = {
     "/v2/models/api/infer": "post",
     "/v2/models/api/versions/1/infer": "post",
     "/v1/models/api": "get",
+    "/": "get",
+    "/v1/models": "get",
     "/v2": "get",
     "/v2/health/live": "get",
     "/v2/health/ready": "get",
@@ -29,6 +31,11 @@ ROUTES = {
     "/v2/models/api/ready": "get",
     "/v2/models/api/versions/1": "get",
     "/v2/models/api/versions/1/ready": "get",
+    "/v2/models/stats": "get",
+    "/v2/models/api/config": "get",
+    "/v2/models/api/stats": "get",
+    "/v2/models/api/versions/1/config": "get",
+    "/v2/models/api/versions/1/stats": "get",
 }
 
 
