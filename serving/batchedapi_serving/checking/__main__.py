@@ -1,7 +1,7 @@
 """Program that checks a predictor; started by `batchedapi check`, not by hand.
 
-Arguments: the runtime folder, and a file of JSON items, or nothing. The report is left in the
-folder.
+Argument: the runtime folder, in which lies what is asked (`Wanted`). The report is left there. On a
+terminal a line says what is being done; it is gone when there is a report to read.
 """
 
 import json
@@ -13,13 +13,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from batchedapi_core import contract
 from batchedapi_core.service_model import BatchSums, ServiceTime, fit
+from batchedapi_serving.checking.advising import unit_of
 from batchedapi_serving.checking.asking import FailedError, Method, Sample, choose_samples
 from batchedapi_serving.checking.equality import Asked, by_shape, findings
-from batchedapi_serving.checking.report import REPORT_FILE, MethodReport, Report, Timing
+from batchedapi_serving.checking.report import REPORT_FILE, MethodReport, Report, Timing, Wanted
 from batchedapi_serving.codecs import codec_for
 from batchedapi_serving.errors import ClientError, LoadError
 from batchedapi_serving.ipc.frames import Meta, Payload
@@ -36,6 +37,16 @@ FEWEST_RUNS: Final = 3
 MOST_RUNS: Final = 50
 SECONDS_A_SIZE: Final = 0.5
 """After which a size that was run FEWEST_RUNS times is done with."""
+
+
+def _nothing(_: str) -> None:
+    """Where nobody watches."""
+
+
+def _line_on_a_terminal(text: str) -> None:
+    """In the place of the one before; an empty one takes it away."""
+    sys.stderr.write(f"\r\x1b[K{text}")
+    sys.stderr.flush()
 
 
 class LocalChannel(ChannelLoop):
@@ -61,12 +72,14 @@ class LocalChannel(ChannelLoop):
         return await self._answers.answer(meta, b"".join(payload))
 
 
-def main(runtime: str, items: str | None = None) -> int:
+def main(runtime: str) -> int:
     """Check every method; the exit code is 1 when there is a failure file to read."""
     kill_with_parent()
     settings = ReplicaSettings.read(runtime)
     configure_logging("warning", "check")
-    given = None if items is None else json.loads(Path(items).read_text())
+    wanted = Wanted.read(runtime)
+    tell = _line_on_a_terminal if sys.stderr.isatty() else _nothing
+    tell("loading the predictor")
     channel = LocalChannel()
     try:
         runner, methods, _ = load(settings, 0, channel)
@@ -75,7 +88,10 @@ def main(runtime: str, items: str | None = None) -> int:
         settings.failure_path(0).write_text(json.dumps(failure))
         return 1
     channel.answer_with(runner, methods, settings)
-    found = tuple(_check(settings, runner, channel, spec, given) for spec in methods)
+    found = tuple(
+        _check(settings, runner, channel, spec, wanted=wanted, tell=tell) for spec in methods
+    )
+    tell("")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     report = Report(settings.name, found, peak)
     (Path(runtime) / REPORT_FILE).write_text(json.dumps(report.to_json()))
@@ -87,7 +103,9 @@ def _check(
     runner: BatchRunner,
     channel: LocalChannel,
     spec: MethodSpec,
-    given: Sequence[Any] | None,
+    *,
+    wanted: Wanted,
+    tell: Callable[[str], None],
 ) -> MethodReport:
     def run(meta: Meta, payload: bytes) -> tuple[Meta, Sequence[Payload]]:
         if spec.is_async:
@@ -100,12 +118,17 @@ def _check(
     codec = codec_for(spec, settings.of_method(spec.name), settings.name)
     method = Method(codec, run)
     try:
-        chosen = choose_samples(codec, given)
+        chosen = choose_samples(codec, wanted.items)
         if not chosen.rows:
             return replace(none, source="give @batched an example=, or use --items FILE")
         asked = replace(none, source=chosen.source, samples=len(chosen.rows))
-        wrong = tuple(findings(method, chosen.rows, spec.max_batch_size))
-        timings, line = time_batches(method, chosen.rows, spec.max_batch_size)
+        if spec.size_of is not None:
+            asked = replace(asked, unit=unit_of(spec.size_of))
+        tell(f"{spec.name}: comparing {len(chosen.rows)} rows alone and in batches")
+        wrong = tuple(findings(method, chosen.rows, spec.max_batch_size, set(wanted.ignored)))
+        timings, line = time_batches(
+            method, chosen.rows, spec.max_batch_size, tell=lambda what: tell(f"{spec.name}: {what}")
+        )
     except (ClientError, FailedError) as error:
         return replace(none, source="what it was sent", samples=1, findings=(str(error),))
     return replace(asked, findings=wrong, timings=timings, line=line)
@@ -116,6 +139,7 @@ def time_batches(
     samples: Sequence[Sample],
     max_batch_size: int,
     clock: Callable[[], float] = time.perf_counter,
+    tell: Callable[[str], None] = _nothing,
 ) -> tuple[tuple[Timing, ...], ServiceTime | None]:
     """Run batches of 1, 2, 4, ... the maximum, of the samples over and over.
 
@@ -129,6 +153,7 @@ def time_batches(
     largest = max(1, max_batch_size // max(sample.cost for sample in group))
     timings, sums = [], BatchSums()
     for rows in contract.batch_size_buckets(largest):
+        tell(f"timing batches of {rows} of at most {largest} rows")
         batch = [group[i % len(group)] for i in range(rows)]
         method.ask(batch)  # the first of a size may compile or allocate
         seconds: list[float] = []
@@ -139,7 +164,7 @@ def time_batches(
             method.ask(batch)
             seconds.append(clock() - began)
         median = statistics.median(seconds)
-        timings.append(Timing(rows, median, len(seconds)))
+        timings.append(Timing(rows, median, len(seconds), sum(sample.cost for sample in batch)))
         # Each size counts alike, however often it was run: its median, three times.
         of_size = BatchSums(1.0, rows, rows**2, median, rows * median)
         sums = sums.plus(of_size.scaled(float(FEWEST_RUNS)))

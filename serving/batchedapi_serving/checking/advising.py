@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from batchedapi_serving.checking.report import MethodReport, Timing
+from batchedapi_serving.checking.report import ROWS, MethodReport, Timing
+from batchedapi_serving.predictor import Measure, SizeOf
 
 LITTLE: Final = 1.2
 """Times the rate of single rows below which batching is hardly worth its wait."""
@@ -45,15 +46,16 @@ def advise_method(
         return []
     full = timings[-1]
     advice = [_size(timings, report.max_batch_size)] if len(timings) > 1 else []
-    gathered = full.rows_per_second * interval  # in one interval, at the best rate
+    of_row = full.size / full.rows
+    gathered = full.rows_per_second * interval * of_row  # in one interval, at the best rate
     if report.max_batch_size != 1 and interval != 0.0 and gathered < report.max_batch_size:
         advice.append(
             Advice(
                 Weight.NOTE,
                 f"at {full.rows_per_second:,.0f} rows/s, the rate of full batches, a batchInterval"
-                f" of {_ms(interval)} gathers {gathered:,.1f} of {report.max_batch_size} rows: what"
-                " does not gather while a batch runs needs"
-                f" {_ms(report.max_batch_size / full.rows_per_second)}",
+                f" of {_ms(interval)} gathers {gathered:,.1f} of {report.max_batch_size}"
+                f" {_noun(report)}: what does not gather while a batch runs needs"
+                f" {_ms(report.max_batch_size / of_row / full.rows_per_second)}",
             )
         )
     if max_latency is not None:
@@ -67,6 +69,21 @@ def advise_method(
             )
         )
     return advice
+
+
+def unit_of(size_of: SizeOf) -> str:
+    """What one unit of a method's cost is, in words."""
+    what = "byte"
+    if size_of.measure is Measure.LENGTH:
+        what = "of the length" if size_of.of is None else f"of the length of {size_of.of}"
+    elif size_of.per != 1:
+        what = "bytes"
+    return f"{size_of.per:g} {what}"
+
+
+def _noun(report: MethodReport) -> str:
+    """What `maxBatchSize` counts, after a number."""
+    return ROWS if report.unit == ROWS else "units"
 
 
 def _size(timings: tuple[Timing, ...], configured: int) -> Advice:
@@ -85,7 +102,7 @@ def _size(timings: tuple[Timing, ...], configured: int) -> Advice:
         share = enough.rows_per_second / best.rows_per_second
         return Advice(
             Weight.NOTE,
-            f"maxBatchSize: {enough.rows} would do: {share:.0%} of the best rate, and a batch takes"
+            f"maxBatchSize: {enough.size} would do: {share:.0%} of the best rate, and a batch takes"
             f" {_ms(enough.seconds)} instead of {_ms(full.seconds)}",
         )
     if full.rows_per_second > STILL_RISING * half.rows_per_second:
@@ -114,7 +131,7 @@ def _latency(timings: tuple[Timing, ...], interval: float, max_latency: float) -
         return []
     fitting = [t for t in timings if max(interval, t.seconds) + t.seconds <= max_latency]
     remedy = (
-        f"set maxBatchSize: {fitting[-1].rows}"
+        f"set maxBatchSize: {fitting[-1].size}"
         if fitting
         else "no size meets it: raise maxLatency, lower batchInterval, or use a faster model"
     )
@@ -142,6 +159,7 @@ def _ms(seconds: float) -> str:
 
 # ------------------------------------------------------------ a report as text for a terminal
 
+_UNITS: Final = f" {'units':>8}"
 BAR: Final = 30
 """Characters of the longest bar."""
 
@@ -158,7 +176,9 @@ def render_method(report: MethodReport, advice: Sequence[Advice]) -> str:
             f"  ok     {report.samples} rows ({report.source}) are answered the same alone, in"
             " batches, and in another order"
         )
-    lines += [f"  {line}" for line in render_table(report.timings)]
+    lines += [f"  {line}" for line in render_table(report.timings, units=report.unit != ROWS)]
+    if report.unit != ROWS and report.timings:
+        lines.append(f"  maxBatchSize counts units: {report.unit}, at least one a row")
     if report.line is not None:
         fixed, per_row = report.line.fixed, report.line.per_row
         lines.append(f"  t(n) = {1e3 * fixed:.3g} ms + {1e3 * per_row:.3g} ms * n")
@@ -166,15 +186,19 @@ def render_method(report: MethodReport, advice: Sequence[Advice]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def render_table(timings: Sequence[Timing]) -> list[str]:
-    """One line a size, with a bar as long as its rate; empty without sizes."""
+def render_table(timings: Sequence[Timing], *, units: bool = False) -> list[str]:
+    """One line a size, with a bar as long as its rate; empty without sizes.
+
+    `units` adds the size as `maxBatchSize` counts it, where that is not rows.
+    """
     if not timings:
         return []
     best = max(timing.rows_per_second for timing in timings) or 1.0
     return [
-        f"{'rows':>6} {'ms a batch':>11} {'ms a row':>9} {'rows/s':>9}",
+        f"{'rows':>6}{_UNITS if units else ''} {'ms a batch':>11} {'ms a row':>9} {'rows/s':>9}",
         *(
-            f"{t.rows:>6} {_milliseconds(t.seconds):>11} {_milliseconds(t.seconds / t.rows):>9}"
+            f"{t.rows:>6}{f' {t.size:>8}' if units else ''} {_milliseconds(t.seconds):>11}"
+            f" {_milliseconds(t.seconds / t.rows):>9}"
             f" {t.rows_per_second:>9.0f}  {'#' * max(1, round(BAR * t.rows_per_second / best))}"
             for t in timings
         ),

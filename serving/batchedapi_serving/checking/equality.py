@@ -7,6 +7,7 @@ numbers near zero beside large ones. Everything else must be equal; NaN is equal
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -28,8 +29,15 @@ class Asked(Protocol):
         """The answers to one batch."""
 
 
-def findings(method: Asked, samples: Sequence[Sample], max_batch_size: int) -> list[str]:
+def findings(
+    method: Asked,
+    samples: Sequence[Sample],
+    max_batch_size: int,
+    ignored: AbstractSet[str] = frozenset(),
+) -> list[str]:
     """Sentences about answers that differ; empty: batching does not change any.
+
+    `ignored` are outputs, and members of JSON answers at any depth, that are not compared.
 
     Every row is asked alone, twice, then among others: together in batches as full as they may
     be, in reverse, and in batches half as full.
@@ -37,15 +45,16 @@ def findings(method: Asked, samples: Sequence[Sample], max_batch_size: int) -> l
     try:
         alone = [method.ask([sample]) for sample in samples]
         for i, sample in enumerate(samples[:1]):
-            text = difference(alone[i], method.ask([sample]), 0)
+            text = difference(alone[i], method.ask([sample]), 0, ignored)
             if text is not None:
                 return [(f"the same row asked twice is answered differently: {text}; is the model"
-                        " in evaluation mode, and every seed fixed?")]  # fmt: skip
+                        " in evaluation mode, and every seed fixed? What is new in each answer on"
+                        " purpose is left out with --ignore NAME")]  # fmt: skip
         found: list[str] = []
         for what, batch in _batches(samples, max_batch_size):
             answers = method.ask([samples[i] for i in batch])
             for row, i in enumerate(batch):
-                text = difference(alone[i], answers, row)
+                text = difference(alone[i], answers, row, ignored)
                 if text is not None:
                     found.append(f"row {i} {what} is answered differently than alone: {text}")
             if len(found) >= FINDINGS:
@@ -97,14 +106,17 @@ JSON_RTOL: Final = RTOL["<f4"]
 Array = np.ndarray[Any, Any]
 
 
-def difference(expected: Results, got: Results, row: int) -> str | None:
+def difference(
+    expected: Results, got: Results, row: int, ignored: AbstractSet[str] = frozenset()
+) -> str | None:
     """What differs between the only row of `expected` and row `row` of `got`."""
     if isinstance(expected, TensorResults) and isinstance(got, TensorResults):
         try:
             ours, theirs = expected.arrays(0, 1), got.arrays(row, row + 1)
         except PredictorError as error:
             return str(error)
-        found = (array_difference(name, ours[name][0], theirs[name][0]) for name in ours)
+        compared = (name for name in ours if name not in ignored)
+        found = (array_difference(name, ours[name][0], theirs[name][0]) for name in compared)
         return next((text for text in found if text), None)
     if isinstance(expected, ItemResults) and isinstance(got, ItemResults):
         (one,), (other,) = expected.items(0, 1), got.items(row, row + 1)
@@ -112,7 +124,10 @@ def difference(expected: Results, got: Results, row: int) -> str | None:
             return f"expected status {one.status}, got {other.status}"
         if one.kind != "json":
             return None if one.body == other.body else "expected other bytes"
-        return json_difference("answer", orjson.loads(one.body), orjson.loads(other.body))
+        ours_left, theirs_left = (
+            without(orjson.loads(item.body), ignored) for item in (one, other)
+        )
+        return json_difference("answer", ours_left, theirs_left)
     return "expected one kind of answer, got two"
 
 
@@ -135,6 +150,13 @@ def array_difference(name: str, expected: Array, got: Array) -> str | None:
     place = tuple(int(i) for i in np.argwhere(wrong)[0])
     where = f"{name}[{', '.join(map(str, place))}]" if place else name
     return f"{where}: expected {expected[place]:g}, got {got[place]:g}"
+
+
+def without(value: Any, ignored: AbstractSet[str]) -> Any:
+    """A JSON value without the members of those names, at any depth."""
+    if isinstance(value, dict):
+        return {k: without(member, ignored) for k, member in value.items() if k not in ignored}
+    return [without(member, ignored) for member in value] if isinstance(value, list) else value
 
 
 def json_difference(path: str, expected: Any, got: Any) -> str | None:

@@ -2,12 +2,35 @@
 
 import dataclasses
 import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from batchedapi_core.service_model import ServiceTime
 
+ROWS: Final = "rows"
 REPORT_FILE: Final = "check.json"
 """In the runtime folder."""
+_WANTED_FILE: Final = "wanted.json"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is asked of a check; `read` takes what `write` left in the runtime folder."""
+
+    items: Sequence[Any] | None
+    """Rows as JSON; None: those that the method suggests."""
+    ignored: Sequence[str] = ()
+    """Outputs, and members of JSON answers, that are not compared."""
+
+    def write(self, runtime: Path) -> None:
+        """Leave it for the process that checks."""
+        (runtime / _WANTED_FILE).write_text(json.dumps(dataclasses.asdict(self)))
+
+    @classmethod
+    def read(cls, runtime: str) -> "Wanted":
+        """What was left."""
+        return cls(**json.loads((Path(runtime) / _WANTED_FILE).read_text()))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -18,6 +41,8 @@ class Timing:
     seconds: float
     """Median of a batch."""
     runs: int
+    size: int
+    """Of such a batch, as `maxBatchSize` counts: its rows, or what they cost."""
 
     @property
     def rows_per_second(self) -> float:
@@ -42,6 +67,8 @@ class MethodReport:
     """Ascending in rows."""
     line: ServiceTime | None
     """t(n) fitted through every batch; None: too few."""
+    unit: str = ROWS
+    """What `maxBatchSize` counts: ROWS, or what one unit of `size_of` is, in words."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import NoReturn
 import click
 
 from batchedapi_core.manifest import ManifestError, UnknownFields
+from batchedapi_serving.checking.report import Wanted
 from batchedapi_serving.cli.check_run import ItemsError, judge, load_items, run_check
 from batchedapi_serving.cli.documents import (
     MANIFEST_PATH,
@@ -38,13 +39,20 @@ or nobody knows what it takes."""
     help="Rows to ask with: a JSON array, or one JSON value a line. [default: the method's"
     " example, or random arrays]",
 )  # fmt: skip
+@click.option(
+    "--ignore", "ignored", metavar="NAME", multiple=True,
+    help="Do not compare outputs, and members of JSON answers at any depth, of that name: ids and"
+    " times that are new in each answer. May be given several times.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 def check_command(
+    *,
     predictor: str | None,
     file: Path | None,
     name: str | None,
     items: Path | None,
-    as_json: bool,  # noqa: FBT001 - click passes options by name
+    ignored: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Compare batched answers with one-by-one answers, and time batches of each size.
 
@@ -54,7 +62,7 @@ def check_command(
     \b
     Examples:
       batchedapi check -f batchedapi.yaml
-      batchedapi check model:Model --items rows.jsonl --json
+      batchedapi check model:Model --items rows.jsonl --ignore uuid --json
     """
     if (predictor is None) == (file is None):
         raise click.UsageError("give either -f FILE or MODULE:CLASS")
@@ -64,7 +72,8 @@ def check_command(
         else:
             documents = Documents(manifest_of(predictor or ""), {}, Path.cwd())
         judged = judge(
-            documents, run_check(documents, None if items is None else load_items(items))
+            documents,
+            run_check(documents, Wanted(None if items is None else load_items(items), ignored)),
         )
     except (DocumentError, ManifestError, ItemsError) as error:
         problems = error.problems if isinstance(error, ManifestError) else (str(error),)

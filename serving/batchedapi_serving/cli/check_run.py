@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from batchedapi_core.manifest import parse_quantity
 from batchedapi_serving.checking.advising import Advice, advise_memory, advise_method, render_method
-from batchedapi_serving.checking.report import REPORT_FILE, MethodReport, Report
+from batchedapi_serving.checking.report import REPORT_FILE, MethodReport, Report, Wanted
 from batchedapi_serving.cli.documents import Documents
 from batchedapi_serving.cli.serve import ServeOptions, replica_settings
 from batchedapi_serving.errors import LoadError
@@ -22,7 +22,6 @@ from batchedapi_serving.model_source import FETCH
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.supervisor.environment import model_environments
 
-_ITEMS_FILE: Final = "items.json"
 _OPTIONS: Final = ServeOptions("127.0.0.1", 0, 0, drain_delay=0.0)
 """Nothing is listened on."""
 
@@ -91,7 +90,7 @@ def _line(path: Path, number: int, text: str) -> Any:
         raise ItemsError(f"--items {path}, line {number}: expected JSON, got {error}") from error
 
 
-def run_check(documents: Documents, items: Sequence[Any] | None) -> tuple[ReplicaSettings, Report]:
+def run_check(documents: Documents, wanted: Wanted) -> tuple[ReplicaSettings, Report]:
     """Start the predictor as the first model process of a replica is started, and check it.
 
     Raises:
@@ -104,13 +103,9 @@ def run_check(documents: Documents, items: Sequence[Any] | None) -> tuple[Replic
         user = documents.api.spec.predictor.variables
         if settings.model_uri is not None:
             _run("model_source", [runtime], user, settings.failure_path(FETCH))
-        arguments = [runtime]
-        if items is not None:
-            file = Path(runtime) / _ITEMS_FILE
-            file.write_text(json.dumps(items))
-            arguments.append(str(file))
+        wanted.write(Path(runtime))
         environment = model_environments(settings, os.environ, user, usable_cpus())[0]
-        _run("checking", arguments, environment, settings.failure_path(0))
+        _run("checking", [runtime], environment, settings.failure_path(0))
         return settings, Report.from_json((Path(runtime) / REPORT_FILE).read_text())
 
 

@@ -1,6 +1,8 @@
 """`batchedapi check`: the exit code for a pipeline, the table for people."""
 
 import json
+import os
+import pty
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 
 from serving import PROGRAM, write_manifest
 
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 GOOD = """
     import numpy as np
     from batchedapi_serving import Tensor, batched
@@ -97,6 +100,37 @@ def test_items_are_asked_with(tmp_path: Path) -> None:
     assert (2, 0) == (without.returncode, given.returncode), given.stderr
     assert "--items FILE" in without.stdout
     assert "2 rows (the items given)" in given.stdout
+
+
+def test_what_is_new_in_each_answer_is_ignored_by_its_name(tmp_path: Path) -> None:
+    """An example of ours gives each item a name of its own."""
+    file = str(EXAMPLES / "05-json-items/batchedapi.yaml")
+
+    told = check(tmp_path, "-f", file)
+    ignoring = check(tmp_path, "-f", file, "--ignore", "name")
+
+    assert (1, 0) == (told.returncode, ignoring.returncode), ignoring.stdout
+    assert "answer.name: expected" in told.stdout
+    assert "left out with --ignore NAME" in told.stdout
+
+
+def test_on_a_terminal_it_says_what_it_does(tmp_path: Path) -> None:
+    """A large model takes a while; into a file goes nothing of it."""
+    manifest = write_manifest(tmp_path, GOOD, {})
+    ours, theirs = pty.openpty()
+    done = subprocess.run(
+        [str(PROGRAM), "check", "-f", str(manifest)],
+        stdout=subprocess.PIPE, stderr=theirs, timeout=120, check=True,
+    )  # fmt: skip
+    os.close(theirs)
+    said = os.read(ours, 1 << 20).decode()
+    os.close(ours)
+
+    assert "predict: comparing 32 rows alone and in batches" in said
+    assert "predict: timing batches of 8 of at most 8 rows" in said
+    assert said.endswith("\r\x1b[K")
+    assert b"timing" not in done.stdout
+    assert "timing" not in check_code(tmp_path, GOOD, {}).stderr
 
 
 def test_methods_that_submit_to_one_another_are_checked(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What the table suggests for the manifest."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -11,12 +12,14 @@ from batchedapi_serving.checking.advising import (
     advise_method,
     render_method,
     render_table,
+    unit_of,
 )
-from batchedapi_serving.checking.report import MethodReport, Report, Timing
+from batchedapi_serving.checking.report import MethodReport, Report, Timing, Wanted
+from batchedapi_serving.predictor import SizeOf
 
 
 def report_of(
-    fixed: float, per_row: float, *, largest: int = 32, knee: int | None = None
+    fixed: float, per_row: float, *, largest: int = 32, knee: int | None = None, cost: int = 1
 ) -> MethodReport:
     """A method whose batches take fixed + per_row * n seconds; above `knee`, n times the knee's."""
     sizes = [1 << i for i in range(largest.bit_length())]
@@ -27,12 +30,14 @@ def report_of(
             if knee is None or n <= knee
             else (fixed + per_row * knee) * n / knee,
             3,
+            n * cost,
         )
         for n in sizes
     )
     return MethodReport(
-        "predict", True, largest, 32, "random numbers", (), timings, ServiceTime(fixed, per_row)
-    )
+        "predict", True, largest * cost, 32, "random numbers", (), timings,
+        ServiceTime(fixed, per_row), "rows" if cost == 1 else "4 of the length of text",
+    )  # fmt: skip
 
 
 def texts(report: MethodReport, interval: float = 0.01, latency: float | None = None) -> str:
@@ -62,7 +67,7 @@ def test_a_smaller_size_with_nearly_the_rate_is_named() -> None:
 
 def test_a_size_that_fits_is_confirmed() -> None:
     """Somebody asked: silence would be no answer."""
-    timings = tuple(Timing(n, t, 3) for n, t in ((1, 0.010), (2, 0.0115), (4, 0.0195)))
+    timings = tuple(Timing(n, t, 3, n) for n, t in ((1, 0.010), (2, 0.0115), (4, 0.0195)))
     report = MethodReport("predict", True, 4, 32, "random", (), timings, None)
 
     assert "maxBatchSize: 4 fits: 2.1 times" in texts(report)
@@ -97,6 +102,34 @@ def test_an_interval_that_cannot_fill_a_batch_is_noted(interval: float, *, said:
 
     assert said == (text in texts(report_of(0.010, 0.0001), interval=interval))
     assert said == ("needs 13.2ms" in texts(report_of(0.010, 0.0001), interval=interval))
+
+
+def test_sizes_are_told_as_the_manifest_counts_them() -> None:
+    """8 rows of 100 units are 800 of maxBatchSize."""
+    report = report_of(0.010, 0.0001, largest=64, knee=8, cost=100)
+
+    assert "maxBatchSize: 800 would do" in texts(report)
+    assert "gathers 60.6 of 3200 units" in texts(
+        report_of(0.01, 0.0001, cost=100), interval=0.00025
+    )
+    assert "set maxBatchSize: 1600" in texts(report_of(0.010, 0.0001, cost=100), latency=0.025)
+    rendered = render_method(report, [])
+    assert "maxBatchSize counts units: 4 of the length of text" in rendered
+    assert ["8", "800"] == rendered.splitlines()[6].split()[:2]
+
+
+@pytest.mark.parametrize(
+    ("size_of", "unit"),
+    [
+        (SizeOf.bytes(), "1 byte"),
+        (SizeOf.bytes(per=1024), "1024 bytes"),
+        (SizeOf.length(), "1 of the length"),
+        (SizeOf.length("text", per=4), "4 of the length of text"),
+    ],
+)
+def test_a_unit_has_its_words(size_of: SizeOf, unit: str) -> None:
+    """As in `size_of`."""
+    assert unit == unit_of(size_of)
 
 
 def test_without_a_table_there_is_no_advice() -> None:
@@ -141,6 +174,15 @@ def test_a_method_is_told_in_full() -> None:
     assert "t(n) = 10 ms + 0.1 ms * n" in render_method(good, [])
     assert "  WRONG  row 0 differs" in render_method(bad, [])
     assert "not checked: give it items" in render_method(none, [])
+
+
+def test_what_is_wanted_crosses_to_the_process_that_checks(tmp_path: Path) -> None:
+    """Through a file."""
+    wanted = Wanted([{"id": 1}], ["uuid"])
+
+    wanted.write(tmp_path)
+
+    assert wanted == Wanted.read(str(tmp_path))
 
 
 def test_a_report_survives_json() -> None:

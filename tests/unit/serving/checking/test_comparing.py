@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchedapi_serving.checking.equality import array_difference, json_difference
+from batchedapi_serving.checking.equality import array_difference, json_difference, without
 
 
 @pytest.mark.parametrize(
@@ -83,3 +83,11 @@ def test_json_values_may_differ_by_rounding_alone(expected: Any, got: Any) -> No
 def test_other_json_values_differ(expected: Any, got: Any, text: str) -> None:
     """An integer, a text, a member, a length."""
     assert text == json_difference("answer", expected, got)
+
+
+def test_what_is_ignored_is_left_out_at_any_depth() -> None:
+    """An id that is new in each answer."""
+    value = {"id": 1, "rows": [{"id": 2, "x": 3}, 4], "y": None}
+
+    assert {"rows": [{"x": 3}, 4], "y": None} == without(value, {"id"})
+    assert value == without(value, set())

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import numpy as np
@@ -56,9 +57,30 @@ def asked(
     return Method(codec, runner.run), choose_samples(codec, items).rows
 
 
-def found(spec: MethodSpec, function: Callable[[Any], Any], **how: Any) -> list[str]:
+def found(
+    spec: MethodSpec,
+    function: Callable[[Any], Any],
+    ignored: AbstractSet[str] = frozenset(),
+    **how: Any,
+) -> list[str]:
     """What is wrong."""
-    return findings(*asked(spec, function, **how), spec.max_batch_size)
+    return findings(*asked(spec, function, **how), spec.max_batch_size, ignored)
+
+
+def test_an_id_that_is_new_in_each_answer_is_left_out_by_its_name() -> None:
+    """`--ignore`: an output, or a member."""
+    random = np.random.default_rng()
+
+    def tokens(inputs: Any) -> Any:
+        return {"sum": random.integers(0, 1 << 40, len(inputs["ids"]))}
+
+    def items(rows: list[Any]) -> list[Any]:
+        return [{"uuid": random.random(), "row": row} for row in rows]
+
+    assert "--ignore NAME" in found(ITEMS, items)[0]
+    assert found(ITEMS, items, {"uuid"}) == []
+    assert found(TOKENS, tokens) != []
+    assert found(TOKENS, tokens, {"sum"}) == []
 
 
 def test_a_model_that_treats_rows_alike_is_good() -> None:
