@@ -14,6 +14,7 @@ from batchedapi_core.manifest.rules import (
     count_or_percent,
     not_negative_rule,
     quantity_rule,
+    worded,
 )
 from batchedapi_core.manifest.units import Duration, Quantity, duration_field, parse_quantity
 
@@ -60,12 +61,18 @@ class Compute(ManifestModel):
         description="Request and limit of the node's disk, for logs and /tmp. Absent: no limit.",
     )
     gpu: Whole = Field(0, ge=0, le=16, description="GPUs, as limits[gpuResource].")
-    gpu_resource: Annotated[str, StringConstraints(pattern=EXTENDED_RESOURCE, max_length=253)] = (
-        Field(
-            "nvidia.com/gpu",
-            description="What the cluster calls a GPU, such as amd.com/gpu, or the profile of a MIG"
-            " slice, nvidia.com/mig-1g.10gb.",
-        )
+    gpu_resource: Annotated[
+        str,
+        StringConstraints(
+            pattern=worded(
+                EXTENDED_RESOURCE, "expected a resource of a device plugin, such as nvidia.com/gpu"
+            ),
+            max_length=253,
+        ),
+    ] = Field(
+        "nvidia.com/gpu",
+        description="What the cluster calls a GPU, such as amd.com/gpu, or the profile of a MIG"
+        " slice, nvidia.com/mig-1g.10gb.",
     )
 
     rules: ClassVar[tuple[Rule, ...]] = (
@@ -169,7 +176,13 @@ class Networking(ManifestModel):
     endpoint: (
         Annotated[
             str,
-            StringConstraints(pattern=r"^(/[A-Za-z0-9_.~-]+)+$", max_length=253),
+            StringConstraints(
+                pattern=worded(
+                    r"^(/[A-Za-z0-9_.~-]+)+$",
+                    "expected a path such as /iris, of letters, digits and '_.~-'",
+                ),
+                max_length=253,
+            ),
         ]
         | None
     ) = Field(

@@ -9,6 +9,8 @@ from batchedapi_core import contract
 from batchedapi_core.manifest import kubernetes
 from batchedapi_core.manifest.problems import problem
 from batchedapi_core.manifest.rules import (
+    DNS_WORDS,
+    LABEL_WORDS,
     Flag,
     ManifestModel,
     Rule,
@@ -18,6 +20,7 @@ from batchedapi_core.manifest.rules import (
     map_list,
     one_of_rule,
     quantity_rule,
+    worded,
 )
 from batchedapi_core.manifest.units import Quantity
 
@@ -57,12 +60,20 @@ _PLAIN_PARTS: Final = (".", "..")
 
 LabelValue = Annotated[
     str,
-    StringConstraints(pattern=r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$", max_length=63),
+    StringConstraints(
+        pattern=worded(
+            r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$",
+            "expected letters, digits and '-_.', with a letter or digit at both ends",
+        ),
+        max_length=63,
+    ),
 ]
 DnsName = Annotated[
     str,
     StringConstraints(
-        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
+        pattern=worded(
+            r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$", DNS_WORDS
+        ),
         max_length=253,
     ),
 ]
@@ -92,7 +103,10 @@ class Volume(kubernetes.Volume):
 
     projected: ProjectedVolumeSource | None = None
     name: Annotated[
-        str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)
+        str,
+        StringConstraints(
+            pattern=worded(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", LABEL_WORDS), max_length=63
+        ),
     ]
 
     rules: ClassVar[tuple[Rule, ...]] = (
@@ -110,7 +124,12 @@ class Volume(kubernetes.Volume):
 class VolumeMount(kubernetes.VolumeMount):
     """Where a volume is seen in the serving container."""
 
-    mount_path: Annotated[str, StringConstraints(pattern=r"^(/[^/:]+)+$", max_length=253)]
+    mount_path: Annotated[
+        str,
+        StringConstraints(
+            pattern=worded(r"^(/[^/:]+)+$", "expected an absolute path without ':'"), max_length=253
+        ),
+    ]
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

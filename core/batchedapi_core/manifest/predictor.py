@@ -10,6 +10,7 @@ from batchedapi_core import contract
 from batchedapi_core.manifest import kubernetes
 from batchedapi_core.manifest.batching import MethodBatching, Sizes
 from batchedapi_core.manifest.rules import (
+    DNS_WORDS,
     Flag,
     ManifestModel,
     Rule,
@@ -18,6 +19,7 @@ from batchedapi_core.manifest.rules import (
     count_or_word_schema,
     no_two_alike,
     one_of_rule,
+    worded,
 )
 from batchedapi_core.manifest.units import Duration, duration_field
 from batchedapi_core.placement import THREAD_VARIABLES, GpuAssignment
@@ -37,7 +39,10 @@ _IMAGE: Final = "^[A-Za-z0-9][-A-Za-z0-9._:/@]*$"
 
 _LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 Name = Annotated[
-    str, StringConstraints(pattern=rf"^{_LABEL}(\.{_LABEL})*$", min_length=1, max_length=253)
+    str,
+    StringConstraints(
+        pattern=worded(rf"^{_LABEL}(\.{_LABEL})*$", DNS_WORDS), min_length=1, max_length=253
+    ),
 ]
 """What an object in a cluster may be called: it becomes part of the path of a request."""
 
@@ -105,7 +110,16 @@ class EnvFromSource(kubernetes.EnvFromSource):
 class EnvVar(ManifestModel):
     """One environment variable of the model processes."""
 
-    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*$", max_length=253)]
+    name: Annotated[
+        str,
+        StringConstraints(
+            pattern=worded(
+                r"^[A-Za-z_][A-Za-z0-9_.-]*$",
+                "expected letters, digits and '_.-', not beginning with a digit",
+            ),
+            max_length=253,
+        ),
+    ]
     value: Annotated[str, StringConstraints(max_length=32768)] = ""
     value_from: EnvVarSource | None = Field(
         None, description="Where the value comes from instead, in a cluster."
@@ -161,13 +175,32 @@ def _unique_names(members: list[Named]) -> list[Named]:
 class Model(ManifestModel):
     """Weights that are there before the predictor is made, at `context.model_path`."""
 
-    uri: Annotated[str, StringConstraints(pattern=MODEL_URI, max_length=2048)] = Field(
+    uri: Annotated[
+        str,
+        StringConstraints(
+            pattern=worded(
+                MODEL_URI,
+                "expected file:///path, https://host/path, s3://bucket/key or pvc://claim/path",
+            ),
+            max_length=2048,
+        ),
+    ] = Field(
         description="File or folder: file:///path, https://host/path, s3://bucket/key, or"
         " pvc://CLAIM/path, which is mounted read-only and works in a cluster alone."
     )
-    sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$", max_length=64)] | None = (
-        Field(None, description="Of the file, in hex; a model with another digest is not loaded.")
-    )
+    sha256: (
+        Annotated[
+            str,
+            StringConstraints(
+                pattern=worded(
+                    r"^[0-9a-f]{64}$",
+                    "expected 64 digits and letters a to f, as sha256sum prints them",
+                ),
+                max_length=64,
+            ),
+        ]
+        | None
+    ) = Field(None, description="Of the file, in hex; a model with another digest is not loaded.")
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -205,7 +238,14 @@ class Method(ManifestModel):
     """One method of the class. What is absent is what its decorator says."""
 
     name: Annotated[
-        str, StringConstraints(pattern=r"^([A-Za-z][A-Za-z0-9_]*|__call__)$", max_length=63)
+        str,
+        StringConstraints(
+            pattern=worded(
+                r"^([A-Za-z][A-Za-z0-9_]*|__call__)$",
+                "expected the name of a method in Python, not beginning with '_', or __call__",
+            ),
+            max_length=63,
+        ),
     ] = Field(description="The method's name in the class.")
     batchable: Flag | None = Field(
         None, description="Whether requests are put together. Absent: whether it has @batched."
@@ -259,7 +299,10 @@ class Predictor(ManifestModel):
     path: Annotated[
         str,
         StringConstraints(
-            pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$",
+            pattern=worded(
+                r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$",
+                "expected module:Class or file.py:Class, such as model:Iris",
+            ),
             max_length=253,
         ),
     ] = Field(

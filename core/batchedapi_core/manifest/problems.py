@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
 from batchedapi_core import contract
-from batchedapi_core.manifest.rules import REPEATED
+from batchedapi_core.manifest.rules import REPEATED, WORDS
 
 SPELLINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "batch_time": ("batchInterval",),
@@ -53,6 +53,8 @@ def problem(root: type[BaseModel], detail: Any) -> str:
         return f"{place}: required, but missing"
     if kind == REPEATED:
         return f"{place}[{detail['ctx']['index']}]: {message}"
+    if kind == "string_pattern_mismatch":
+        message = WORDS[detail["ctx"]["pattern"]]
     message = _EXPECTED.get(kind, message).removeprefix("Value error, ")
     value = detail["input"]
     got = "" if ", got " in message else f", got {value!r:.100}"

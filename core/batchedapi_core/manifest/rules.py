@@ -28,6 +28,20 @@ from batchedapi_core.manifest.units import INT64, parse_quantity
 
 T = TypeVar("T")
 PERCENT: Final = r"^(0|[1-9][0-9]{0,2})%$"
+WORDS: Final[dict[str, str]] = {}
+"""What is said of a text that a pattern does not match, by the pattern; `worded` fills it."""
+
+
+def worded(pattern: str, words: str) -> str:
+    """The pattern, for a field whose errors say `words` ("expected ...") and not the pattern."""
+    WORDS[pattern] = words
+    return pattern
+
+
+LABEL_WORDS: Final = (
+    "expected lower-case letters, digits and '-', with a letter or digit at both ends"
+)
+DNS_WORDS: Final = f"{LABEL_WORDS}, in parts with dots between them"
 REPEATED: Final = "repeated"
 """Type of the error of a member that is there twice; the context has its index."""
 STORED: Final = "stored"

@@ -10,7 +10,7 @@ from batchedapi_core.manifest.batching import ServerSideBatching
 from batchedapi_core.manifest.parts import Compute, Networking, Overload, UpdateStrategy
 from batchedapi_core.manifest.pod import Pod
 from batchedapi_core.manifest.predictor import Predictor
-from batchedapi_core.manifest.rules import Flag, ManifestModel, Rule, Whole
+from batchedapi_core.manifest.rules import Flag, ManifestModel, Rule, Whole, worded
 from batchedapi_core.manifest.spec_rules import ACROSS_METHODS, ACROSS_SECTIONS
 
 _EMPTY: Final[dict[str, JsonValue]] = {"default": {}}
@@ -89,7 +89,15 @@ class Metadata(ManifestModel):
     """What of an object's metadata we read; the rest belongs to Kubernetes."""
 
     name: Annotated[
-        str, StringConstraints(pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$", max_length=253)
+        str,
+        StringConstraints(
+            pattern=worded(
+                r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$",
+                "expected lower-case letters, digits, '-' and '.', with a letter or digit at both"
+                " ends",
+            ),
+            max_length=253,
+        ),
     ]
     namespace: str = "default"
     uid: str = ""

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from batchedapi_core import contract
-from batchedapi_core.manifest import ManifestError, UnknownFields, parse_api
+from batchedapi_core.manifest import BatchedAPI, ManifestError, UnknownFields, parse_api
+from batchedapi_core.manifest.rules import PERCENT, WORDS
+from batchedapi_core.manifest.units import DURATION_PATTERN, QUANTITY_PATTERN
 
 
 def document(spec: Any = None, **parts: Any) -> dict[str, Any]:
@@ -225,3 +227,42 @@ def test_what_a_newer_operator_writes_is_not_judged_beside_the_spec() -> None:
     body = document(metadata={"name": "a", "later": 1}, later={})
 
     assert "a" == parse_api(body, UnknownFields.IGNORE).metadata.name
+
+
+OWN_WORDS = {"^Auto$", "^Platform$", "^cpu_count$", PERCENT, DURATION_PATTERN, QUANTITY_PATTERN}
+"""Patterns of fields that are read by code of ours, which has its own words."""
+
+
+def patterns(value: Any) -> set[str]:
+    """Every pattern of a schema."""
+    if isinstance(value, dict):
+        own = {value["pattern"]} if isinstance(value.get("pattern"), str) else set()
+        return own.union(*map(patterns, value.values()))
+    return set().union(*map(patterns, value)) if isinstance(value, list) else set()
+
+
+def test_every_pattern_has_words() -> None:
+    """A regular expression is no answer to somebody who made a mistake."""
+    found = patterns(BatchedAPI.model_json_schema())
+
+    assert found == WORDS.keys() | OWN_WORDS
+    assert all(words.startswith("expected ") for words in WORDS.values())
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"predictor": {"path": "model"}}, "path: expected module:Class or file.py:Class"),
+        ({"networking": {"endpoint": "x"}}, "endpoint: expected a path such as /iris"),
+        ({"pod": {"nodeSelector": {"a": "!"}}}, "expected letters, digits and '-_.'"),
+        ({"pod": {"runAsUser": "x"}}, "expected 1 to 2147483647 or Platform"),
+        ({"autoscaling": {"window": "5"}}, "expected a duration such as 5ms"),
+        ({"updateStrategy": {"maxSurge": "x"}}, "a whole number or a percentage such as 25%"),
+    ],
+)
+def test_no_message_has_a_regular_expression(spec: dict[str, Any], message: str) -> None:
+    """Of those fields, the ones that are got wrong most often."""
+    (line,) = problems(document(spec))
+
+    assert message in line
+    assert not {"^", "$", "[", "\\"} & set(line.partition(": ")[2])
