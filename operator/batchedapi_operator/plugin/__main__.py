@@ -39,8 +39,14 @@ from batchedapi_operator.resources.deployment import CONTAINER
 
 
 @click.group()
+@click.version_option(package_name="batchedapi")
 def main() -> None:
-    """See into BatchedAPIs."""
+    """See into BatchedAPIs.
+
+    \b
+    Example:
+      kubectl batchedapi status sleepy -n demo
+    """
 
 
 def _of_an_api(command: Callable[..., None]) -> Callable[..., None]:
@@ -90,7 +96,13 @@ def why(
     output: str,
     operator_namespace: str,
 ) -> None:
-    """Say why the BatchedAPI NAME has as many replicas as it has."""
+    """Say why the BatchedAPI NAME has as many replicas as it has.
+
+    \b
+    Examples:
+      kubectl batchedapi why sleepy
+      kubectl batchedapi why sleepy -n demo --last 20
+    """
     current = connect(context)
     place = namespace or current
     status = read_api(place, name).get("status") or {}
@@ -123,6 +135,11 @@ def status(name: str, *, namespace: str | None, context: str | None, output: str
 
     Replicas by revision, conditions, batch sizes as bars, queue, rates and latencies of the next
     two seconds, and why it has as many replicas as it has.
+
+    \b
+    Examples:
+      kubectl batchedapi status sleepy -n demo
+      kubectl batchedapi status sleepy -o json
     """
     current = connect(context)
     seen = see(namespace or current, name)
@@ -210,6 +227,11 @@ def logs(
 
     Each line has its pod before it. Which pod is of which revision, which one ends and which one
     cannot be read is said on stderr.
+
+    \b
+    Examples:
+      kubectl batchedapi logs sleepy -f --since 5m
+      kubectl batchedapi logs sleepy --previous --tail 50
     """
     if follow and which["previous"]:
         raise click.UsageError("--previous: that container writes nothing more; leave out --follow")

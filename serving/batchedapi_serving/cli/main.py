@@ -69,7 +69,13 @@ class _ProcessesType(click.ParamType[int | str]):
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="batchedapi")
 def main() -> None:
-    """Serve a model over HTTP in batches."""
+    """Serve a model over HTTP in batches.
+
+    \b
+    Examples:
+      batchedapi init prices
+      batchedapi serve -f prices/batchedapi.yaml
+    """
 
 
 @main.command("serve")
