@@ -12,8 +12,8 @@ import yaml
 
 from batchedapi_core import contract
 from batchedapi_core.manifest import BatchedAPI, UnknownFields, parse_api
-from batchedapi_serving.cli.cortex import translated
 from batchedapi_serving.cli.kubernetes_yaml import read_documents
+from batchedapi_serving.migrating.cortex import translated
 
 log = logging.getLogger(__name__)
 

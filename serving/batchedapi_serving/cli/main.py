@@ -25,6 +25,7 @@ from batchedapi_serving.cli.documents import (
     manifest_of,
 )
 from batchedapi_serving.cli.init import init_command
+from batchedapi_serving.cli.migrate import migrate_command
 from batchedapi_serving.cli.serve import ServeOptions, reason_left, serve, serve_on_changes
 from batchedapi_serving.cli.simulate import simulate_command
 from batchedapi_serving.errors import LoadError
@@ -203,4 +204,5 @@ def completion_command(shell: str) -> None:
 
 main.add_command(check_command)
 main.add_command(init_command)
+main.add_command(migrate_command)
 main.add_command(simulate_command)

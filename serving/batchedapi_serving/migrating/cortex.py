@@ -1,5 +1,6 @@
 """A Cortex document in our words: whoever comes from there is shown what to apply instead."""
 
+import ast
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -7,6 +8,15 @@ import yaml
 
 from batchedapi_core import contract
 from batchedapi_core.manifest import format_duration
+from batchedapi_serving.migrating.migration import (
+    MODULE,
+    PREDICTOR,
+    MigrateError,
+    Migration,
+    Note,
+    Project,
+    example_line,
+)
 
 KINDS: Final = frozenset(("RealtimeAPI", "SyncAPI"))
 """What Cortex called an API that answers at once; the second is the older word."""
@@ -160,3 +170,110 @@ def _leaves(value: Mapping[str, Any], head: str) -> list[tuple[str, Any]]:
         is_leaf = not isinstance(member, Mapping) or path in _FIELDS
         found += [(path, member)] if is_leaf else _leaves(member, f"{path}.")
     return found
+
+
+# ------------------------------------------------------------ a whole project
+
+_WRAPPED: Final = """\
+from batchedapi_serving import batched
+from {module} import {class_name}
+
+{example}
+
+class Model({class_name}):
+    def __init__(self, config):
+        super().__init__({config})
+
+    @batched(example=EXAMPLE)
+    def predict(self, items):  # bodies of n clients -> a list of n answers
+        return {answer}
+"""
+_REMEDIES: Final = {
+    "compute.inf": "Inferentia: compute.gpuResource names the resource of the device plugin",
+    "networking.api_gateway": "put a gateway or an Ingress of the cluster's before the Service",
+    "monitoring": "the replicas' metrics page has rows, sizes and latencies by themselves",
+    "predictor.python_path": "put the code beside the manifest, or into the image",
+    "predictor.models": "load each of them in the class, and mark a method for each with @batched",
+}
+
+
+def migrate(project: Project) -> Migration:
+    """The first API of cortex.yaml, with a class around its predictor.
+
+    Raises:
+        MigrateError: the file has no API that answers at once.
+    """
+    document = yaml.safe_load(project.text)
+    entries = document if isinstance(document, list) else [document]
+    apis = [one for one in entries if isinstance(one, Mapping) and one.get("kind") in KINDS]
+    if not apis:
+        found = [str(one.get("kind")) for one in entries if isinstance(one, Mapping)]
+        raise MigrateError(
+            f"expected kind {' or '.join(sorted(KINDS))}, got {', '.join(found) or 'no object'}:"
+            " only an API that answers at once has requests to batch; run a batch or a task as a"
+            " Job of Kubernetes"
+        )
+    entry = apis[0]
+    manifest, left = translate(entry)
+    notes = [
+        Note(path, "has no field here", _REMEDIES.get(path, "leave it out, or ask your platform"))
+        for path in left
+    ]
+    notes += [
+        Note(str(one.get("name")), "one API a file is written", "migrate it from a file of its own")
+        for one in entries
+        if one is not entry and isinstance(one, Mapping)
+    ]
+    predictor: dict[str, Any] = manifest["spec"]["predictor"]
+    batching = manifest["spec"].get("serverSideBatching")
+    module, class_name = predictor["path"].split(":")
+    path = f"{module.replace('.', '/')}.py"
+    tree = project.modules().get(path)
+    if tree is None:
+        raise MigrateError(f"predictor.path: expected the file {path} beside it, found none")
+    methods = {
+        f"{one.name}.{f.name}": [argument.arg for argument in f.args.args[1:]]
+        for one in tree.body
+        if isinstance(one, ast.ClassDef) and one.name == class_name
+        for f in one.body
+        if isinstance(f, ast.FunctionDef)
+    }
+    takes = methods.get(f"{class_name}.predict")
+    if takes is None:
+        raise MigrateError(f"{path}: expected class {class_name} with predict, found none")
+    if class_name != "PythonPredictor":
+        notes.append(
+            Note(
+                "predictor.type",
+                "nobody hands a client of the model to the class",
+                f"load the model in __init__ of {class_name} and drop the client argument",
+            )
+        )
+    if batching is None:
+        manifest["spec"]["serverSideBatching"] = {"maxBatchSize": 1}
+    if f"{class_name}.post_predict" in methods:
+        notes.append(
+            Note(f"{path}: post_predict", "is not called", "call it at the end of predict")
+        )
+    if takes != ["payload"]:
+        notes.append(
+            Note(
+                f"{path}: predict({', '.join(takes)})",
+                "a batch has no one query or header, so it goes on with one request at a time",
+                "write a method that takes a list of payloads, marked with @batched",
+            )
+        )
+        return Migration(manifest, {}, tuple(notes))
+    config = methods.get(f"{class_name}.__init__", [])
+    one = "super().predict(items)" if batching else "[self.one(item) for item in items]"
+    text = _WRAPPED.format(
+        module=module,
+        class_name=class_name,
+        example=example_line(project),
+        config="config" if "config" in config else "",
+        answer=one,
+    )
+    if not batching:
+        text += "\n    def one(self, payload):\n        return super().predict(payload)\n"
+    predictor["path"] = f"{MODULE}:Model"
+    return Migration(manifest, {PREDICTOR: text}, tuple(notes))

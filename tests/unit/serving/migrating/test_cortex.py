@@ -8,7 +8,7 @@ import yaml
 from batchedapi_core.batching import Strategy
 from batchedapi_core.manifest import parse_api
 from batchedapi_core.scaling.policy import PolicyKind
-from batchedapi_serving.cli.cortex import translate, translated
+from batchedapi_serving.migrating.cortex import translate, translated
 
 EVERYTHING: dict[str, Any] = {
     "name": "iris",
