@@ -165,7 +165,12 @@ def status(name: str, *, namespace: str | None, context: str | None, output: str
     help="Where the operator runs; it is asked by a port-forward.",
 )
 def ui(*, context: str | None, port: int, operator_namespace: str) -> None:
-    """Serve a page about all BatchedAPIs on this machine, until Ctrl-C."""
+    """Serve a page about all BatchedAPIs on this machine, until Ctrl-C.
+
+    \b
+    Example:
+      kubectl batchedapi ui --port 8090
+    """
     connect(context)
     ask = operator_in(operator_namespace)
     try:
