@@ -161,7 +161,14 @@ class Cors(ManifestModel):
 
     allow_origins: list[
         Annotated[
-            str, StringConstraints(pattern=r"^([*]|https?://[A-Za-z0-9.:_\[\]-]+)$", max_length=253)
+            str,
+            StringConstraints(
+                pattern=worded(
+                    r"^([*]|https?://[A-Za-z0-9.:_\[\]-]+)$",
+                    "expected '*', or http:// or https:// and a host without a path",
+                ),
+                max_length=253,
+            ),
         ]
     ] = Field(
         min_length=1,

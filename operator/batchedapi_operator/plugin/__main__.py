@@ -39,7 +39,7 @@ from batchedapi_operator.resources.deployment import CONTAINER
 
 
 @click.group()
-@click.version_option(package_name="batchedapi")
+@click.version_option(package_name="batchedapi", prog_name="kubectl batchedapi")
 def main() -> None:
     """See into BatchedAPIs.
 

@@ -68,7 +68,7 @@ class _ProcessesType(click.ParamType[int | str]):
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="batchedapi")
+@click.version_option(package_name="batchedapi", prog_name="batchedapi")
 def main() -> None:
     """Serve a model over HTTP in batches.
 
