@@ -1,10 +1,6 @@
-"""For all tests.
+"""For all tests."""
 
-hypothesis' plugin imports hypothesis at the end of a run that did not use it, deep in pytest's
-summary, where CPython 3.11 may fail to parse a module ("AST constructor recursion depth
-mismatch"); imported here, it is there already.
-"""
-
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -14,10 +10,19 @@ import pytest
 # By default an example that takes more than 200 ms is an error: on a busy machine each one may.
 hypothesis.settings.register_profile("any machine", deadline=None)
 hypothesis.settings.load_profile("any machine")
-
-__all__ = ["hypothesis"]
-
 CORE: Final = Path(__file__).parent / "unit" / "core"
+
+
+def _ignore(_: object) -> None:
+    """Errors of destructors: sockets of child processes that were killed are collected late.
+
+    pytest's own hook formats each of them, for which Python parses the line. Where that happens
+    while a module is parsed, CPython before 3.11.8 fails to import the latter: "AST constructor
+    recursion depth mismatch" (gh-106905).
+    """
+
+
+sys.unraisablehook = _ignore
 
 
 @pytest.hookimpl(tryfirst=True)

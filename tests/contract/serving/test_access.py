@@ -35,7 +35,7 @@ SPEC: Final = {
     "overload": {"maxBodySize": "64Ki"},
 }
 ROW: Final = "[1.0, 2.0]"
-V2: Final = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
+V2: Final = {"inputs": [{"name": "input", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
 BEARER: Final = {"authorization": f"Bearer {KEY}"}
 MODEL_INFER: Final = "/inference.GRPCInferenceService/ModelInfer"
 
@@ -136,7 +136,7 @@ def test_health_and_the_documentation_are_open(replica: Replica, path: str) -> N
 def infer(port: int, metadata: list[tuple[str, str]], path: str = MODEL_INFER) -> str:
     """The name of the code that the call ends with."""
     request = messages.ModelInferRequest(model_name="api")
-    tensor = request.inputs.add(name="x", datatype="FP32", shape=[1, 2])
+    tensor = request.inputs.add(name="input", datatype="FP32", shape=[1, 2])
     tensor.contents.fp32_contents.extend([1, 2])
     with grpc.insecure_channel(f"{HOST}:{port}") as channel:
         call = channel.unary_unary(path)

@@ -35,7 +35,7 @@ def v2(*, raw: bool, numbers: list[float] = NUMBERS) -> tuple[bytes, dict[str, s
     packed = np.array(numbers, dtype="<f4").tobytes()
     said = f'"parameters":{{"binary_data_size":{len(packed)}}}' if raw else f'"data":{numbers}'
     text = (
-        f'{{"inputs":[{{"name":"x","datatype":"FP32","shape":[1,{len(numbers)}],{said}}}]}}'
+        f'{{"inputs":[{{"name":"input","datatype":"FP32","shape":[1,{len(numbers)}],{said}}}]}}'
     ).encode()
     if not raw:
         return text, {}
