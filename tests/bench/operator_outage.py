@@ -26,6 +26,8 @@ from batchedapi_operator.cluster import BATCHED_APIS, DEPLOYMENTS
 
 KINDS: Final = ("stopped", "killed")
 CATCH_UP_SECONDS: Final = 10.0
+CALM_SECONDS: Final = 600.0
+"""For which the autoscaler may keep what an earlier outage ordered."""
 _LOADS: Final = 14.0
 """Times as many rows while the apiserver is away: more than one replica holds, a fifth less too."""
 
@@ -68,13 +70,30 @@ async def bring_back(plane: ControlPlane, kind: str) -> None:
         await asyncio.to_thread(until_ready, plane)
 
 
+async def calm(made: Rig) -> dict[str, int]:
+    """Replicas of all APIs, by name, once the least is ordered of each: all can go up again.
+
+    Raises:
+        TimeoutError: An API still has more.
+    """
+    await made.change_load(1.0)
+    await asyncio.sleep(60.0)
+    end, least = time.monotonic() + CALM_SECONDS, SPEC["autoscaling"]["minReplicas"]
+    while True:
+        found = await made.list(DEPLOYMENTS)
+        replicas = {body["metadata"]["name"]: body["spec"]["replicas"] for body in found}
+        if max(replicas.values()) <= least:
+            return replicas
+        if time.monotonic() > end:
+            raise TimeoutError(f"waited {CALM_SECONDS} s for {least} of each API: {replicas}")
+        await asyncio.sleep(2.0)
+
+
 async def one_outage(
     made: Rig, replicas: list[Replica], kind: str, apis: int, seconds: float
 ) -> dict[str, Any]:
     """What it did to the operators, and how long all took after it."""
-    await made.change_load(1.0)
-    await asyncio.sleep(60.0)  # so that all scale down, and can go up again
-    before = {b["metadata"]["name"]: b["spec"]["replicas"] for b in await made.list(DEPLOYMENTS)}
+    before = await calm(made)
     leads = [await one.made.leads() for one in replicas]
     take_away(made.plane, kind)
     await made.change_load(_LOADS)
