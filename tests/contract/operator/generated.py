@@ -55,7 +55,7 @@ LEAVES: Final = tuple(
 )
 """Fields without fields of their own."""
 
-_TEXTS: Final = ("a", "m:C", "A", "/a", "1s", "1", "file:///x", "0" * 64)
+_TEXTS: Final = ("a", "m:C", "A", "/a", "1s", "1", "file:///x", "0" * 64, "https://a")
 """One of them is what a text with a pattern may be."""
 
 
