@@ -4,7 +4,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from tests.cluster.devcluster import local, network, node, processes, state
+from tests.cluster.devcluster import local, network, node
 from tests.cluster.devcluster.choice import Flavour, choose
 from tests.cluster.devcluster.inputs import Image, pip_settings
 from tests.cluster.devcluster.steps import ClusterError
@@ -92,12 +92,9 @@ def test_the_network_of_another_checkouts_cluster_is_left_alone(
         if not runs:
             other.close()
         monkeypatch.setattr(node, "PORTS", (port,))
-        monkeypatch.setattr(processes, "shims", lambda _: set())
-        monkeypatch.setattr(processes, "recorded", dict)
-        monkeypatch.setattr(state, "exists", lambda: False)
         monkeypatch.setattr(local, "succeeds", lambda *_: True)
         monkeypatch.setattr(network, "tear_down", lambda: torn.append("torn"))
 
-        local.down()
+        local.remove_network()
 
     assert torn == ([] if runs else ["torn"])

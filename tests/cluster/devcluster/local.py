@@ -159,16 +159,23 @@ def down() -> None:
     if ours:
         with step(f"unmount {len(ours)} file systems"):
             run("umount", *reversed(ours))
-    left = network.SAVED.exists() or succeeds("ip", "link", "show", network.BRIDGE)
-    # The bridge and the chains have the same names for each checkout's cluster. Where somebody
-    # listens now that our daemons are gone, they are those of another one, which runs.
-    if left and taken_port() is None:
-        with step("network: bridge, iptables rules, kernel settings"):
-            network.tear_down()
+    remove_network()
     if state.exists():
         with step("remove state"):
             remove_sockets_and_groups()
             state.forget()
+
+
+def remove_network() -> None:
+    """Remove ours, now that our daemons are gone, or what is left of a dead one.
+
+    Bridge and chains have the same names for each checkout's cluster: where somebody listens all
+    the same, they are those of another one, which runs.
+    """
+    left = network.SAVED.exists() or succeeds("ip", "link", "show", network.BRIDGE)
+    if left and taken_port() is None:
+        with step("network: bridge, iptables rules, kernel settings"):
+            network.tear_down()
 
 
 def remove_sockets_and_groups() -> None:
