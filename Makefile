@@ -93,7 +93,7 @@ unit: $(INSTALLED) .cache/bin/kubeconform ## Fast tests, on every core; the pure
 
 # Three at once on two cores: half of the time nothing is computed, but waited for.
 contract: $(INSTALLED) ## The serving half: real processes and sockets
-	$(BIN)/python -m pytest -n 3 --dist loadfile -m "not alone" tests/contract/serving --durations 15
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m "not alone" tests/contract/serving tests/contract/test_bench_programs.py --durations 15
 	$(BIN)/python -m pytest -m alone tests/contract/serving
 
 # Torch is large: only the examples that need it wait for it.

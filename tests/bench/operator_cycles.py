@@ -54,7 +54,8 @@ async def owned(kube: Kube, spaces: set[str]) -> list[str]:
 
 async def named(kube: Kube) -> set[str]:
     """Namespaces that are there."""
-    return {body["metadata"]["name"] for body in await kube.find(NAMESPACES, None)}
+    found = await kube._request("GET", NAMESPACES.path(None), {})
+    return {body["metadata"]["name"] for body in found["items"]}
 
 
 async def create(users: list[User], cycles: int) -> None:
