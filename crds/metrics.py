@@ -80,6 +80,9 @@ SERVING: Final = (
            " `webProcesses`."),
     Metric(c.METRIC_MODEL_PROCESS_MEMORY_BYTES, "gauge", (),
            "Memory of the largest model process; each has its own copy of the model."),
+    Metric(c.METRIC_PREDICTOR_UPDATES_DROPPED, "counter", (),
+           "Updates of the predictor's own metrics (`context.metrics`, behind these on the page)"
+           " that were dropped, as there were too many series."),
     Metric(c.METRIC_PROCESS_START_TIME, "gauge", (),
            "Unix time at which the replica started; its counters count from here."),
 )  # fmt: skip

@@ -136,6 +136,8 @@ METRIC_WEB_CPU_SECONDS: Final = "batchedapi_web_cpu_seconds_total"
 """Label `process`: its number from 0. The Python of a process runs on one core at a time."""
 METRIC_MODEL_PROCESS_MEMORY_BYTES: Final = "batchedapi_model_process_memory_bytes"
 """No label. Resident memory of the largest model process."""
+METRIC_PREDICTOR_UPDATES_DROPPED: Final = "batchedapi_predictor_updates_dropped_total"
+"""No label. Of the predictor's own metrics, beyond the limit on series."""
 METRIC_PROCESS_START_TIME: Final = "process_start_time_seconds"
 """No label. Unix time at which the replica's supervisor started: its counters count from here."""
 

@@ -186,6 +186,11 @@ class ReplicaSettings:
         return self._file(METRICS_FILE)
 
     @property
+    def predictor_metrics_path(self) -> Path:
+        """Folder of what the predictor measures itself; there once it does."""
+        return self._file("predictor-metrics")
+
+    @property
     def lanes_path(self) -> Path:
         """Unix socket on which model processes connect their lanes and channels."""
         return self._file(LANES_SOCKET)

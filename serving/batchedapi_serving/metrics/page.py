@@ -50,14 +50,21 @@ _LABELED: Final = (
 )  # fmt: skip
 
 
-def whole_page(memory: slots.Memory, methods: Sequence[tuple[str, int]]) -> bytes:
-    """The exposition text of everything in `memory`.
+def whole_page(
+    memory: slots.Memory,
+    methods: Sequence[tuple[str, int]],
+    predictors: Sequence[Metric] = (),
+    dropped: float = 0.0,
+) -> bytes:
+    """The exposition text of everything in `memory`, and behind it of the predictor's own metrics.
 
     `methods` are names and configured batch sizes, from which the edges of the histograms follow,
-    in the order of their blocks. Before they are known there are none, and little to say.
+    in the order of their blocks. Before they are known there are none, and little to say. `dropped`
+    are updates of the predictor's metrics for which there was no room.
     """
     registry = CollectorRegistry()
     registry.register(_MemoryCollector.of(memory, methods))
+    registry.register(_PredictorCollector(predictors, dropped))
     return generate_latest(registry)
 
 
@@ -167,6 +174,21 @@ class _MemoryCollector(Collector):
                 edges = contract.LATENCY_BUCKETS
                 _observe(family, method, values[first:], edges, slots.LATENCY_SUM)
             yield family
+
+
+class _PredictorCollector(Collector):
+    def __init__(self, families: Sequence[Metric], dropped: float) -> None:
+        self._families = families
+        self._dropped = dropped
+
+    def collect(self) -> Iterable[Metric]:
+        dropped = CounterMetricFamily(
+            contract.METRIC_PREDICTOR_UPDATES_DROPPED,
+            "Updates of the predictor's own metrics beyond the limit on series.",
+        )
+        dropped.add_metric((), self._dropped)
+        yield dropped
+        yield from self._families
 
 
 def _observe(

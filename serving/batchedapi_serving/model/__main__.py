@@ -28,6 +28,7 @@ from batchedapi_serving.model.submit import ChannelSubmitter, LocalAnswers
 from batchedapi_serving.model.warmup import Timing, warm_up, warm_up_async
 from batchedapi_serving.model.worker import ChannelLoop, run_lanes
 from batchedapi_serving.predictor import Context, MethodSpec
+from batchedapi_serving.predictor.metrics import Metrics, Values
 from batchedapi_serving.processes import (
     LOADED_DESCRIPTOR,
     freeze_heap,
@@ -106,6 +107,12 @@ def load(
         )
     submitter = ChannelSubmitter(channel, methods)
     devices = tuple(f"cuda:{i}" for i in range(len(visible_gpus())))
+
+    def files() -> Values:
+        from batchedapi_serving.predictor.files import PredictorFiles  # noqa: PLC0415 - few measure
+
+        return PredictorFiles(settings.predictor_metrics_path, worker_index)
+
     context = Context(
         name=settings.name,
         worker_index=worker_index,
@@ -115,6 +122,7 @@ def load(
         devices=devices,
         model_path=settings.model_path,
         submitter=submitter,
+        metrics=Metrics(files),
     )
     predictor = start_predictor(predictor_class, settings.config, context)
     runner = BatchRunner(Beside(predictor, methods, context.submit), methods)

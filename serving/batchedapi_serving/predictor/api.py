@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar, overload
 
 from batchedapi_core import contract
+from batchedapi_serving.predictor.metrics import Metrics
 from batchedapi_serving.predictor.spec import SINGLE_INPUT, SINGLE_OUTPUT, Measure, SizeOf, Tensor
 
 MARK: Final = "__batchedapi_method__"
@@ -303,6 +304,7 @@ class Context:
         devices: All devices that this process sees, `cuda:0` first; empty on a CPU.
         model_path: File or folder of the model that `predictor.model.uri` names, once it is here.
         submitter: Set by the server; in a unit test, anything with such a method.
+        metrics: Counters, gauges and histograms of the predictor's own.
     """
 
     name: str
@@ -313,6 +315,7 @@ class Context:
     devices: tuple[str, ...] = ()
     model_path: str | None = None
     submitter: Submitter | None = field(default=None, repr=False, compare=False)
+    metrics: Metrics = field(default_factory=Metrics, repr=False, compare=False)
 
     async def submit(self, method: str, rows: Any) -> Any:
         """Let another batched method of this predictor answer rows, batched with everybody's.

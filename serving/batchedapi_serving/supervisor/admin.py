@@ -21,6 +21,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from batchedapi_core import contract, ui
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.page import scaling_page, whole_page
+from batchedapi_serving.predictor.files import Measured
 from batchedapi_serving.processes import close
 from batchedapi_serving.web.limits import Limits
 
@@ -53,8 +54,11 @@ class AdminApp:
         started: Callable[[], bool],
         ready: Callable[[], bool],
         methods: Callable[[], Methods],
+        measured: Callable[[], Measured] = Measured,
     ) -> None:
+        """`measured` is what the predictor counts itself."""
         self._memory = memory
+        self._measured = measured
         self._methods = methods
         self._started = started
         self._ready = ready
@@ -65,8 +69,7 @@ class AdminApp:
             return 405, _TEXT, b"only GET is served here\n"
         match path:
             case contract.PATH_METRICS:
-                write = scaling_page if query == contract.QUERY_SCALING else whole_page
-                return 200, CONTENT_TYPE_LATEST, write(self._memory, self._methods())
+                return 200, CONTENT_TYPE_LATEST, self._page(query)
             case contract.PATH_LIVE:
                 return 200, _TEXT, b"alive\n"
             case contract.PATH_STARTUP:
@@ -77,6 +80,12 @@ class AdminApp:
             case _:
                 page = ui.read(path, ui.Mode.REPLICA)
                 return _NOT_FOUND if page is None else (200, *page)
+
+    def _page(self, query: str) -> bytes:
+        memory, methods = self._memory, self._methods()
+        if query == contract.QUERY_SCALING:
+            return scaling_page(memory, methods)
+        return whole_page(memory, methods, *self._measured())
 
 
 def _health(*, good: bool, yes: bytes, no: bytes) -> Answer:

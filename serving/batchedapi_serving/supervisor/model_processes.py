@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.oom import read_oom_kills
+from batchedapi_serving.predictor.files import forget_gauges
 from batchedapi_serving.processes import (
     EXIT_UNFIT,
     LOADED_DESCRIPTOR,
@@ -165,6 +166,7 @@ class ModelProcesses:
             self._first_loaded.set()
         code = await child.ended()
         self._loaded.discard(index)
+        forget_gauges(self._settings.predictor_metrics_path, index)
         failure = child.failure(self._settings.failure_path(index), code)
         if late:
             return _End.LATE, LoadError(

@@ -15,6 +15,7 @@ from batchedapi_serving.errors import LoadError
 from batchedapi_serving.hardware import memory_limit, process_memory, usable_cpus
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.model_source import FETCH
+from batchedapi_serving.predictor.files import MeasuredFiles
 from batchedapi_serving.processes import Backoff, Child, came, first_of
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.supervisor.admin import AdminApp, AdminServer
@@ -124,7 +125,11 @@ class Supervisor:
             able = self._readiness.able and self._web.alive
             return started() and able and not self._life.draining.is_set()
 
-        app = AdminApp(self._memory, started=started, ready=ready, methods=lambda: self._methods)
+        measured = MeasuredFiles(self._settings.predictor_metrics_path).read
+        app = AdminApp(
+            self._memory,
+            started=started, ready=ready, methods=lambda: self._methods, measured=measured,
+        )  # fmt: skip
         return AdminServer(app, self._admin_listener)
 
     async def _watch_readiness(self) -> None:
