@@ -30,7 +30,7 @@ from batchedapi_operator.cluster import (
     ObjectKey,
     Resource,
 )
-from batchedapi_operator.election import Permit
+from batchedapi_operator.election import LEADER_SECONDS, Permit
 from batchedapi_operator.errors import ApplyError
 from batchedapi_operator.fleet import Fleet
 from batchedapi_operator.handlers import Watched, watch_cluster
@@ -64,8 +64,9 @@ they were is told by none of them."""
 LISTED: Final = (BATCHED_APIS, DEPLOYMENTS, SERVICES, CONFIG_MAPS)
 CONNECTIONS_OF_LEASES: Final = 4
 """At most: an operator of many named namespaces has many claims to renew."""
-WRITES_END_SECONDS: Final = 1.0
-"""For which writes under way are waited for at the end, before another replica may lead."""
+WRITES_END_SECONDS: Final = float(LEADER_SECONDS)
+"""For which writes under way are waited for at the end, before another replica may lead: none has
+more time than the Lease, which would run out by then."""
 STUCK_SECONDS: Final = 60.0
 """Within which each loop goes round, whether or not the apiserver answers."""
 
@@ -129,7 +130,7 @@ async def run(settings: Settings) -> None:
 
 
 async def _settled(permit: Permit) -> bool:
-    """Wait for a moment until none of our writes is under way; False: one still is.
+    """Wait until none of our writes is under way; False: one still is.
 
     Then the Lease is left to run out: the apiserver may carry out what it was sent.
     """

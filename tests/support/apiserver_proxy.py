@@ -23,6 +23,8 @@ FAULTS: Final = ("401", "409", "429", "500", "503", "hang", "reset", "lost")
 forwarded, or after it."""
 KILLS: Final = ("before", "after")
 """The client dies before the call was forwarded, or before it is answered."""
+SLOW_SECONDS: Final = 4.0
+"""Less than any write of the operator has."""
 logging.getLogger("aiohttp.server").disabled = True  # it tells of every connection that is cut
 _HOP: Final = {"host", "connection", "transfer-encoding", "content-length", "accept-encoding"}
 
@@ -43,6 +45,8 @@ class Proxy:
     fired: asyncio.Event = field(default_factory=asyncio.Event)
     over: asyncio.Event = field(default_factory=asyncio.Event)
     """The case has ended: what hangs is cut."""
+    slow: str = ""
+    """Calls with this in method and path are forwarded `SLOW_SECONDS` later; `fired` tells."""
 
     def arm(self, at: int, how: str) -> None:
         """Count from now on; that call is to fail, none with -1."""
@@ -57,6 +61,9 @@ class Proxy:
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """One call."""
         hit = False
+        if self.slow and self.slow in f"{request.method} {request.path}":
+            self.fired.set()
+            await asyncio.sleep(SLOW_SECONDS)
         if self.counting:
             hit = len(self.calls) == self.at
             self.calls.append(f"{request.method} {request.path}")

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from harness.servers import ending_on_sigterm
+
 ROOT: Final = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
@@ -120,7 +122,8 @@ def control_plane(folder: Path, *more: str) -> Iterator[ControlPlane]:
                 running.append(subprocess.Popen([binary, *command], stdout=log, stderr=log))
         plane = ControlPlane(folder, [binary, *commands[-1]], running[-1])
         until_ready(plane)
-        yield plane
+        with ending_on_sigterm():
+            yield plane
     finally:
         if plane is not None:
             running.append(plane.apiserver)

@@ -137,7 +137,7 @@ def running(
     command: Sequence[str], environment: Mapping[str, str]
 ) -> Iterator[tuple["subprocess.Popen[bytes]", Path]]:
     """A process in a session of its own and the file it logs to; stopped by SIGTERM at the end."""
-    with tempfile.TemporaryDirectory(prefix="bench-log-") as folder, _ending_on_sigterm():
+    with tempfile.TemporaryDirectory(prefix="bench-log-") as folder, ending_on_sigterm():
         log = Path(folder) / "log"
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -156,7 +156,7 @@ def running(
 
 
 @contextlib.contextmanager
-def _ending_on_sigterm() -> Iterator[None]:
+def ending_on_sigterm() -> Iterator[None]:
     """SIGTERM unwinds the program, so that it stops what it started."""
     previous = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:

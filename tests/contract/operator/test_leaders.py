@@ -1,6 +1,7 @@
 """Two replicas of one release, and two releases over the same namespaces."""
 
 import asyncio
+import os
 import signal
 import time
 import uuid
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.contract.operator.conftest import OperatorProcess, start_operator
 from tests.contract.operator.world import NAMESPACES, World, until
+from tests.support.apiserver_proxy import proxy
 
 from batchedapi_core import contract
 from batchedapi_operator.cluster import EVENTS, LEASES
@@ -106,6 +108,33 @@ async def test_another_replica_takes_over_and_the_one_that_is_woken_stands_by(
 
     assert stopped <= FAILOVER_SECONDS + BUSY_SECONDS
     assert ended <= TERM_SECONDS + BUSY_SECONDS
+
+
+async def test_one_that_ends_beside_a_slow_write_waits_for_it_and_gives_the_lease_back(
+    own: World, tmp_path: Path
+) -> None:
+    """Nobody has to wait until the Lease runs out."""
+    release = f"ending-{own.namespace}"
+    told = await asyncio.to_thread(Path(os.environ["KUBECONFIG"]).read_text)
+    async with proxy(told, tmp_path, "ending") as (made, config):
+        log = tmp_path / "ending.log"
+        running = start_operator(own.namespace, log, release=release, kubeconfig=config)
+        try:
+            await until_leads(running)
+            made.slow = f"PATCH /apis/apps/v1/namespaces/{own.namespace}/deployments"
+            await own.create_api("slow", SPEC)
+            async with asyncio.timeout(60.0):
+                await made.fired.wait()
+            running.process.send_signal(signal.SIGTERM)
+            assert 0 == await asyncio.to_thread(running.process.wait, 30)
+        finally:
+            stop(running)
+    lease = LEASES.path("default", release)
+    left = await own.kube._request("GET", lease, {})
+    await own.kube._request("DELETE", lease, {})
+
+    assert "" == left["spec"].get("holderIdentity", "")
+    assert await own.deployment("slow")
 
 
 async def test_a_second_release_over_the_same_namespace_is_refused(
