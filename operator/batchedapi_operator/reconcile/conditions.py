@@ -106,15 +106,18 @@ def states(
     }
 
 
-def spec_valid(problem: InvalidSpecError | None, deployment: DeploymentView | None) -> Condition:
+def spec_valid(
+    problem: InvalidSpecError | None,
+    deployment: DeploymentView | None,
+    pods: Sequence[PodView] = (),
+) -> Condition:
     """Whether what the user wrote can become pods."""
     kind = ConditionType.SPEC_VALID
     if problem is not None:
         return told(kind, "False", problem.reason, problem.message)
-    failure = deployment.conditions.get("ReplicaFailure") if deployment is not None else None
-    if failure is not None and failure.status == "True":
-        message = in_our_words(failure.message)
-        return told(kind, "False", refusal_reason(failure.message), message)
+    refusal = deployment.refusal(pods) if deployment is not None else None
+    if refusal is not None:
+        return told(kind, "False", refusal_reason(refusal), in_our_words(refusal))
     return told(kind, "True", "Accepted")
 
 

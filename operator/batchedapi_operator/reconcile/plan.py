@@ -3,6 +3,7 @@
 Pure: the same world gives the same plan, and a plan that was carried out gives an empty one.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -35,7 +36,7 @@ from batchedapi_operator.reconcile.ownership import (
     without_others,
 )
 from batchedapi_operator.reconcile.status import Subject, build_status
-from batchedapi_operator.reconcile.views import ChildView, DeploymentView, Observed
+from batchedapi_operator.reconcile.views import ChildView, DeploymentView, Observed, PodView
 from batchedapi_operator.resources.configmap import (
     Revision,
     build_config_map,
@@ -189,7 +190,7 @@ def _since(status: JsonObject, kind: ConditionType) -> str:
 def _revision(api: BatchedAPI, observed: Observed, defaults: Pod) -> Revision:
     source = api.spec.predictor.source
     made_with = running(api, observed)
-    if made_with is not None and _stuck(observed.deployment):
+    if made_with is not None and _stuck(observed.deployment, observed.pods):
         # nothing that answers is lost, and what it lacks may be a default that came later
         made_with = replace(made_with, defaults=defaults)
     if source is None or source.config_map is None:
@@ -204,13 +205,13 @@ def _revision(api: BatchedAPI, observed: Observed, defaults: Pod) -> Revision:
     return revision_of(api, files.data, files.binary_data, made_with, defaults)
 
 
-def _stuck(deployment: DeploymentView | None) -> bool:
+def _stuck(deployment: DeploymentView | None, pods: Sequence[PodView]) -> bool:
     """No replica answers, and none will: pods are refused, or did not get ready in time."""
     if deployment is None or deployment.ready > 0:
         return False
-    failure, progress = (deployment.conditions.get(k) for k in ("ReplicaFailure", "Progressing"))
-    refused = failure is not None and failure.status == "True"
-    return refused or (progress is not None and progress.reason == STUCK)
+    progress = deployment.conditions.get("Progressing")
+    timed_out = progress is not None and progress.reason == STUCK
+    return timed_out or deployment.refusal(pods) is not None
 
 
 def running(api: BatchedAPI, observed: Observed) -> Running | None:

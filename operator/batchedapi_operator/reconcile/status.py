@@ -57,7 +57,7 @@ def build_status(subject: Subject, observed: Observed, now: str) -> JsonObject:
     before = observed.status
     digest = deployment.revision if deployment is not None else ""
     causes = (
-        conditions.spec_valid(subject.problem, deployment),
+        conditions.spec_valid(subject.problem, deployment, observed.pods),
         conditions.scheduled(observed.pods),
         conditions.model_loaded(observed.pods, digest),
     )

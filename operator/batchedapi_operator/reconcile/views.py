@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, Self
@@ -19,6 +20,8 @@ _LOADING_SECONDS: Final = 600.0
 _COUNTER: Final = "deployment.kubernetes.io/"
 _ENDED: Final = ("Failed", "Succeeded")
 """Phases; pods of a Deployment get there by eviction or with their node alone."""
+_REFUSED_POD: Final = re.compile(r'pods "([a-z0-9.-]+-)[a-z0-9]*" is forbidden')
+"""Up to the end of its ReplicaSet's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +167,28 @@ class DeploymentView:
             conditions=_conditions(status),
             version=metadata.get("resourceVersion", ""),
         )
+
+    def refusal(self, pods: Sequence["PodView"]) -> str | None:
+        """Why pods of the newest template cannot be created; None: nothing says so.
+
+        The condition is of any ReplicaSet. It outlives the mend, since one of an earlier template
+        that lacks pods stays until a new pod is ready, which is as long as a model loads. Once
+        there are pods of the newest template, it is of that one if it names a ReplicaSet that has
+        pods. If it names none, it is if it began when they were there.
+        """
+        failure = self.conditions.get("ReplicaFailure")
+        if failure is None or failure.status != "True":
+            return None
+        if not self.updated:
+            return failure.message
+        named = _REFUSED_POD.search(failure.message)
+        if named is not None:
+            newest = any(pod.name.startswith(named[1]) for pod in pods)
+        else:
+            began = _moment(failure.since)
+            created = [one.created for one in pods if one.revision == self.revision and one.created]
+            newest = began is None or not created or began >= min(created)
+        return failure.message if newest else None
 
 
 @dataclass(frozen=True, slots=True)

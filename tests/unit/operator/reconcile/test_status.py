@@ -237,6 +237,32 @@ def test_pods_that_are_refused_are_reported(message: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("updated", "message", "reason"),
+    [
+        (1, 'pods "iris-old-" is forbidden: no PriorityClass with name x', "Accepted"),
+        (0, 'pods "iris-old-" is forbidden: no PriorityClass with name x', "PodTemplateRefused"),
+        (1, 'pods "iris-new-b2c" is forbidden: exceeded quota: compute', "QuotaExceeded"),
+        (1, "admission webhook denied the request", "Accepted"),
+        (0, "admission webhook denied the request", "PodTemplateRefused"),
+    ],
+)
+def test_a_refusal_of_an_earlier_template_is_over_once_a_pod_of_the_newest_is_there(
+    updated: int, message: str, reason: str
+) -> None:
+    """The earlier ReplicaSet goes on failing until the new pod has loaded its model."""
+    failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate",
+               "message": message, "lastTransitionTime": "2026-01-01T00:00:00Z"}  # fmt: skip
+    body = deployment_body(ready=0, replicas=1, conditions=[failure])
+    body["status"]["updatedReplicas"] = updated
+    pod = pod_body("iris-new-a1b", ready=False)
+    pod["metadata"]["creationTimestamp"] = "2026-01-01T00:01:00Z"
+
+    status = status_of(body, [pod] if updated else [])
+
+    assert reason == reasons(status)["SpecValid"][1]
+
+
+@pytest.mark.parametrize(
     ("message", "told"),
     [
         (
