@@ -282,6 +282,14 @@ def test_a_refusal_of_an_earlier_template_is_over_once_a_pod_of_the_newest_is_th
         ("no PriorityClass with name x was found", "spec.pod.priorityClassName: no Prio"),
         ('pod rejected: RuntimeClass "x" not found', "spec.pod.runtimeClassName: pod"),
         ("spec.template.spec.volumes[2].csi.driver: x", "spec.pod.volumes[].csi.driver: x"),
+        (
+            'Pod "x-y" is invalid: spec.volumes[2].projected.sources[0].serviceAccountToken: x',
+            'Pod "x-y" is invalid: spec.pod.volumes[].projected.sources[0].serviceAccountToken: x',
+        ),
+        (
+            "spec.template.spec.volumes[2].csi.name: x",
+            "spec.pod.volumes[].csi.nodePublishSecretRef.name: x",
+        ),
         ("spec.template.labels: x", "spec.pod.labels: x"),
         ("admission webhook denied the request", "admission webhook"),
     ],
