@@ -49,8 +49,8 @@ class Claims:
         self._named = tuple(
             self._claim(ObjectKey(one, contract.CLAIM_LEASE), one) for one in namespaces.named
         )
-        self._stands_since: dict[ObjectKey, float] = {}
-        """Of claims that are not acted on yet."""
+        self._stands: dict[ObjectKey, tuple[int, float]] = {}
+        """Of claims that are not acted on yet: which term of ours, and since when it was seen."""
         self._others: dict[ObjectKey, Seen] = {}
         self._looked = float("-inf")
         self.until = float("-inf")
@@ -81,7 +81,28 @@ class Claims:
     def forget(self) -> None:
         """This replica leads no more."""
         self.until, self.refusal = float("-inf"), ""
-        self._stands_since.clear()
+
+    async def stand_by(self) -> None:
+        """See since when the claims of the replica that leads stand, should it die before it acts.
+
+        Raises:
+            ApplyError: The apiserver does not say.
+        """
+        for claim in self._named:
+            if claim.state != ACTING:
+                await claim.read()
+                self._stood(claim, self._now())
+
+    def _stood(self, claim: LeaseLock, now: float) -> float:
+        """Seconds for which a claim has been ours in one go, as far as this process saw."""
+        if claim.held is None or not claim.ours:
+            self._stands.pop(claim.key, None)
+            return 0.0
+        term, since = self._stands.get(claim.key, (-1, now))
+        if term != claim.held.transitions:
+            since = now
+        self._stands[claim.key] = claim.held.transitions, since
+        return now - since
 
     async def _look_at_named(self) -> str:
         """Hold a claim to each namespace; the sentence where one is another's."""
@@ -90,13 +111,13 @@ class Claims:
         if False in ours:
             for claim in held:
                 await claim.release("")
-            self._stands_since.clear()
+            self._stands.clear()
             other = self._named[ours.index(False)]
             holder = "unknown" if other.held is None else other.held.holder
             return refusal_of(f"namespace {other.key.namespace}", holder)
         now = self._now()
         new = [claim for claim in held if claim.state != ACTING]
-        stood = [now - self._stands_since.setdefault(claim.key, now) for claim in new]
+        stood = [self._stood(claim, now) for claim in new]
         if min(stood, default=QUIET_SECONDS) < QUIET_SECONDS:
             self.until = float("-inf")
             return ""
@@ -104,7 +125,7 @@ class Claims:
             if not await claim.mark(ACTING):
                 self.until = float("-inf")
                 return ""
-        self._stands_since.clear()
+        self._stands.clear()
         self.began += bool(new)
         self.until = min((claim.until for claim in held), default=now + FRESH_SECONDS)
         return ""

@@ -55,6 +55,8 @@ class Elector:
         self._claims = Claims(kube, identity.namespaces, self._lease, now)
         self._look_at = float("-inf")
         """When other releases are to be looked for."""
+        self._stand_by_at = float("-inf")
+        """When a replica that does not lead is to look at the claims of the one that does."""
         self._term: tuple[int, int] | None = None
         """In which this replica does the work."""
         self._round = asyncio.Lock()
@@ -107,6 +109,8 @@ class Elector:
         ours = await self._renewed()
         if ours and self._now() >= self._look_at:
             await self._look()
+        elif ours is False and self._now() >= self._stand_by_at:
+            await self._stand_by()
         if ours is False or self._claims.refusal or self._term not in {None, self._number()}:
             await self._ended(end)
         if ours and not self._claims.refusal:
@@ -153,6 +157,13 @@ class Elector:
         # two that refuse each other must not look again at the same time
         some = random.uniform(1.0, 2.0) if refusal else 1.0  # noqa: S311 - jitter
         self._look_at = now + (some * LOOK_SECONDS if self._claims.settled else RETRY_SECONDS)
+
+    async def _stand_by(self) -> None:
+        self._stand_by_at = self._now() + LOOK_SECONDS
+        try:
+            await self._claims.stand_by()
+        except ApplyError as error:
+            log.warning("claims not looked at", extra={"error": error.message})
 
     async def _tell(self, text: str) -> None:
         """An event about the release's Lease, if it can be written."""

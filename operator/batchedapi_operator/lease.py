@@ -63,7 +63,7 @@ class LeaseLock:
         """
         for _ in range(2):  # a conflict says that what is known of it is old
             if self._body is None or not self.ours:
-                await self._read()
+                await self.read()
             if self._seen is not None and not self.ours and not self._seen.free(self._now()):
                 return False
             if await self._write(self._identity, self.state or WANTED):
@@ -84,7 +84,7 @@ class LeaseLock:
         Raises:
             ApplyError: It is no longer so, or what became of it is not known.
         """
-        await self._read()
+        await self.read()
         if self.held is None or self.held.version != held.version:
             raise ConflictError(f"lease {self.key} has changed", 409)
         if not await self._write(holder, ""):
@@ -97,12 +97,17 @@ class LeaseLock:
             ApplyError: What became of it is not known.
         """
         if self._body is None:
-            await self._read()
+            await self.read()
         if self.ours:
             await self._write("", state)
         self.until = float("-inf")
 
-    async def _read(self) -> None:
+    async def read(self) -> None:
+        """Look who has it.
+
+        Raises:
+            ApplyError: The apiserver does not say.
+        """
         body = await self._kube.read_lease(self.key, seconds=REQUEST_SECONDS)
         now = self._now()
         if now - self._read_at > self._seconds / 2:

@@ -80,6 +80,8 @@ class Operator:
             "BATCHEDAPI_ADMIN_HOST": "127.0.0.1",
             "BATCHEDAPI_ADMIN_PORT": str(self.port),
             "BATCHEDAPI_DECISIONS_PORT": str(free_port()),
+            # those of different namespaces side by side are no replicas of one release
+            "BATCHEDAPI_LEASE_NAME": f"operator-of-{self.namespace or 'all'}",
         }
         with self.log.open("ab") as stream:
             command = [sys.executable, "-m", "batchedapi_operator"]

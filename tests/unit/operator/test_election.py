@@ -159,6 +159,34 @@ async def test_a_replica_that_ends_gives_the_lease_back_and_the_other_has_it_at_
     assert second.permit.valid
 
 
+async def test_a_claim_stands_while_the_replica_that_made_it_is_dead() -> None:
+    """A process that died at its first start costs the time of its Lease, and not the claim's."""
+    world = World()
+    first = world.replica("a", "team")
+    await world.run(2.0, first)
+    assert WANTED == Held.of(world.apiserver.kept[ObjectKey("team", contract.CLAIM_LEASE)]).state
+
+    again = world.replica("b", "team")
+    await world.run(QUIET_SECONDS + 2.0, again)
+
+    assert (["begin"], True) == (again.told, again.permit.valid)
+
+
+async def test_a_claim_that_was_anothers_meanwhile_stands_from_then_on() -> None:
+    """Whoever took it away has to be able to do so again."""
+    world = World()
+    first = world.replica("a", "team")
+    await world.run(2.0, first)
+    again = world.replica("b", "team")
+    await world.run(8.0, again)
+    claim = world.apiserver.kept[ObjectKey("team", contract.CLAIM_LEASE)]
+    claim["spec"]["leaseTransitions"] += 2
+
+    await world.run(QUIET_SECONDS - 2.0, again)
+
+    assert not again.permit.valid
+
+
 @pytest.mark.parametrize("named", [(), ("team",)], ids=["all", "named"])
 async def test_a_silent_apiserver_changes_no_leader(named: tuple[str, ...]) -> None:
     """Nobody could renew: whoever led goes on with all that it knows."""
