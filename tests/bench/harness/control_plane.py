@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from harness.servers import ending_on_sigterm
-
 ROOT: Final = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests/bench")]
 
-from tests.cluster.devcluster import pki, tools  # noqa: E402 - where they lie is said above
+from tests.cluster.devcluster import pki, tools  # noqa: E402 - the same
+
+from harness.servers import ending_on_sigterm  # noqa: E402 - where they lie is said above
 
 Identity = pki.Identity
 OPERATOR: Final = Identity("operator", "/O=system:masters/CN=operator")
