@@ -89,7 +89,8 @@ class Supervisor:
         loop, life, settings = asyncio.get_running_loop(), self._life, self._settings
         loop.set_exception_handler(life.callback_failed)
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._asked_to_stop)
+            # not the loop's: those end with it, and who asks once more would change the exit code
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(self._asked_to_stop))
         advise_on(self._settings.processes, self._cpus, None)
         tasks = [
             life.kept("keeper of web processes", self._web.keep()),
@@ -111,6 +112,8 @@ class Supervisor:
             self._fetcher.signal(signal.SIGKILL)
             await asyncio.wait((models,))
         finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_IGN)
             for task in tasks:
                 task.cancel()
         await asyncio.wait(tasks)

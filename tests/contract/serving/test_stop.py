@@ -120,6 +120,16 @@ async def test_while_clients_still_connect_the_listener_stays_open_for_at_most_a
         assert await asyncio.to_thread(replica.stop) == 0
 
 
+def test_whoever_asks_again_and_again_changes_no_exit_code(tmp_path: Path) -> None:
+    """The last moments of the process hear SIGTERM too, when its loop is closed already."""
+    with running_replica(tmp_path, ["-f", str(write_manifest(tmp_path, CODE, {}))]) as replica:
+        while replica.process.poll() is None:
+            replica.process.send_signal(signal.SIGTERM)
+            time.sleep(0.001)
+
+        assert replica.process.returncode == 0
+
+
 async def infer(client: triton.InferenceServerClient, value: int) -> int:
     """One request of one row over gRPC."""
     item = triton.InferInput("input", [1], "INT64")
