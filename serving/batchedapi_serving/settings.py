@@ -74,6 +74,38 @@ class RecordingSettings:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class TracingSettings:
+    """Which requests have spans, and where these go; times in seconds."""
+
+    endpoint: str
+    """The whole URL."""
+    headers: tuple[tuple[str, str], ...]
+    timeout: float
+    gzip: bool
+    certificate: str | None
+    """File of those that are trusted; None: the system's."""
+    client_certificate: str | None
+    client_key: str | None
+    ratio: float
+    """Share of requests that begin a trace here, 0 to 1."""
+    follows_parent: bool
+    """A request whose caller has decided has a span or none as that says."""
+    resource: tuple[tuple[str, str], ...]
+    """Attributes of whoever sends them: `service.name` and what else is known."""
+    delay: float
+    """That a span waits for others at most."""
+    most_queued: int
+    most_sent: int
+    """Spans in one request to the collector."""
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> "TracingSettings":
+        """From the object that dataclasses.asdict made."""
+        pairs = {name: tuple(map(tuple, value[name])) for name in ("headers", "resource")}
+        return cls(**{**value, **pairs})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class ReplicaSettings:
     """Effective values; durations in seconds, sizes in bytes."""
 
@@ -132,6 +164,8 @@ class ReplicaSettings:
     cors_origins: tuple[str, ...] = ()
     """From which browsers may ask; (): they may not."""
     access_log: bool = False
+    tracing: TracingSettings | None = None
+    """None: no request has a span."""
 
     def of_method(self, name: str) -> MethodSettings:
         """What the manifest says of the method `name`, or of the one whose batches have it."""
@@ -169,6 +203,8 @@ class ReplicaSettings:
         value["cors_origins"] = tuple(value["cors_origins"])
         recording = value["recording"]
         value["recording"] = None if recording is None else RecordingSettings(**recording)
+        tracing = value["tracing"]
+        value["tracing"] = None if tracing is None else TracingSettings.from_json(tracing)
         return cls(**value)
 
     def write(self) -> None:

@@ -33,6 +33,7 @@ from batchedapi_serving.metrics.slots import Memory, map_memory
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.processes import end_with_parent, essential, freeze_heap
 from batchedapi_serving.settings import ReplicaSettings
+from batchedapi_serving.tracing.spans import Tracer
 from batchedapi_serving.web.asgi import create_app
 from batchedapi_serving.web.connection import protocol_of
 from batchedapi_serving.web.frontend import Frontend
@@ -136,12 +137,12 @@ async def _queue_elsewhere(settings: ReplicaSettings) -> AsyncIterator[Backend]:
 
 @contextlib.asynccontextmanager
 async def queue_here(
-    settings: ReplicaSettings, memory: Memory, line: ControlLine
+    settings: ReplicaSettings, memory: Memory, line: ControlLine, tracer: Tracer | None = None
 ) -> AsyncIterator[Backend]:
     """The queue, with the sockets on which model processes and further web processes connect."""
     loop = asyncio.get_running_loop()
     recorder = Recorder(memory)
-    dispatcher = Dispatcher(settings, recorder, loop, line)
+    dispatcher = Dispatcher(settings, recorder, loop, line, tracer=tracer)
     engine: Engine = dispatcher
     close_engine = _nothing
     if settings.recording is not None:
@@ -236,9 +237,12 @@ async def _serve(
     loop = asyncio.get_running_loop()
     memory = map_memory(settings.metrics_path)
     line = ControlLine(control)
-    queue = queue_here(settings, memory, line) if index == 0 else _queue_elsewhere(settings)
+    tracer, end_tracing = _tracer(settings, memory, index)
+    queue = queue_here(settings, memory, line, tracer) if index == 0 else _queue_elsewhere(settings)
     async with queue as backend:
-        frontend = Frontend(settings, backend.engine, backend.answered, connections, memory=memory)
+        frontend = Frontend(
+            settings, backend.engine, backend.answered, connections, memory=memory, tracer=tracer
+        )
         server = _Server(frontend, memory)
         end_with_parent(control, loop)
         stop_grpc = await _start_grpc(settings, frontend) if index == 0 else None
@@ -262,6 +266,22 @@ async def _serve(
         await backend.emptied()
         await frontend.large.close()
         watch.cancel()
+    end_tracing()
+
+
+def _tracer(
+    settings: ReplicaSettings, memory: Memory, index: int
+) -> tuple[Tracer | None, Callable[[], None]]:
+    """What begins spans in this process, and what sends the last of them; None: nobody asked."""
+    if settings.tracing is None:
+        return None, _nothing
+
+    def dropped(spans: int) -> None:
+        memory[slots.SPANS_DROPPED + index] += spans
+
+    from batchedapi_serving.tracing.otlp import exporting_tracer  # noqa: PLC0415 - an extra, seldom asked for
+
+    return exporting_tracer(settings.tracing, dropped)
 
 
 async def _methods_known(backend: Backend, server: uvicorn.Server, *, others_accept: bool) -> None:

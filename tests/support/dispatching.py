@@ -28,6 +28,7 @@ from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.oom import OomKills
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.settings import BatchingSettings, MethodSettings, ReplicaSettings
+from batchedapi_serving.tracing.spans import Span, Tracer
 
 FIXED: Final = 0.010
 PER_ROW: Final = 0.0002
@@ -54,6 +55,9 @@ def echo(items: list[Any]) -> list[Any]:
 
 class Asked:
     """One request, as its client sees it."""
+
+    span: Span | None = None
+    """See Caller; a test of traces sets it."""
 
     def __init__(self, world: "World", value: Any) -> None:
         self._world = world
@@ -264,6 +268,7 @@ class World:
         restart: float = 0.5,
         methods: Sequence[tuple[MethodSpec, Callable[..., Any]]] = (),
         warm_up: Mapping[str, Sequence[Sequence[float]]] | None = None,
+        tracer: Tracer | None = None,
         **settings: Any,
     ) -> None:
         self.warm_up = warm_up or {}
@@ -294,6 +299,7 @@ class World:
             self,
             self.loop.time,
             OomKills(lambda: self.oom_kills),
+            tracer,
         )
         for index in range(lanes):
             self.start_process(index)

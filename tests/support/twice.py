@@ -38,6 +38,7 @@ from batchedapi_serving.metrics.recorder import Recorder
 from batchedapi_serving.oom import OomKills
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.settings import ReplicaSettings
+from batchedapi_serving.tracing.spans import Span
 
 SEED: Final = 7
 """Of the choice among lanes."""
@@ -250,6 +251,8 @@ class ExactClock:
 
 
 class _Asker:
+    span: Span | None = None
+
     def __init__(self, product: "_Product") -> None:
         self._product = product
         self.pending: InFlightRequest | None = None

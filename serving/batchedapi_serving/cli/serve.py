@@ -40,9 +40,11 @@ from batchedapi_serving.settings import (
     MethodSettings,
     RecordingSettings,
     ReplicaSettings,
+    TracingSettings,
 )
 from batchedapi_serving.supervisor.lifecycle import CrashLoopError
 from batchedapi_serving.supervisor.supervisor import Supervisor
+from batchedapi_serving.tracing.environment import check_installed, tracing_settings
 from batchedapi_serving.web.access import read_keys
 
 _BACKLOG = 4096
@@ -223,7 +225,17 @@ def replica_settings(documents: Documents, options: ServeOptions, runtime: Path)
         api_keys=_keys(spec.networking, options.api_keys),
         cors_origins=() if cors is None else tuple(cors.allow_origins),
         access_log=spec.networking.access_log,
+        tracing=_tracing(documents),
     )
+
+
+def _tracing(documents: Documents) -> TracingSettings | None:
+    """What the environment asks for; a cluster has the manifest's in the container's already."""
+    api = documents.api
+    tracing = tracing_settings({**os.environ, **api.spec.predictor.variables}, api.metadata.name)
+    if tracing is not None:
+        check_installed()
+    return tracing
 
 
 def _batching(written: ServerSideBatching) -> BatchingSettings:

@@ -15,6 +15,7 @@ is known from the calls, so that a circle is refused before it can wait for itse
 """
 
 import asyncio
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,7 @@ from batchedapi_serving.dispatch.engine import Caller, Engine, RequestHandle
 from batchedapi_serving.dispatch.lane_connection import Done
 from batchedapi_serving.errors import InvalidInputError, ServingError
 from batchedapi_serving.ipc.frames import BrokenFrameError, Meta, encode_frame
+from batchedapi_serving.tracing.spans import Form, Span, Tracer, context_in
 
 _OK: Final = 200
 _SWEEP_SECONDS: Final = 0.25
@@ -37,6 +39,10 @@ to look at it whenever one leaves would cost more than what runs on for so long.
 class CallOwner(Engine, Protocol):
     """The dispatcher, as a channel sees it."""
 
+    @property
+    def tracer(self) -> Tracer | None:
+        """Begins spans of submitted rows; None: nothing is traced."""
+
     def caller_of(self, request: Request) -> Caller | None:
         """Who waits for it; None: nobody any more."""
 
@@ -44,10 +50,18 @@ class CallOwner(Engine, Protocol):
 class _Call:
     """A call that runs in the model process."""
 
-    __slots__ = ("batch", "cancelled", "chain", "deadline", "done")
+    __slots__ = ("batch", "cancelled", "chain", "deadline", "done", "trace")
 
-    def __init__(self, batch: Batch, done: Done, awaited_by: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        batch: Batch,
+        done: Done,
+        awaited_by: tuple[str, ...],
+        trace: Mapping[str, str] | None,
+    ) -> None:
         self.batch = batch
+        self.trace = trace
+        """Headers of its batch's span; None: it is not traced."""
         self.done = done
         self.chain = (*awaited_by, batch.method)
         """Methods that wait for it, the outermost first, and its own."""
@@ -95,7 +109,7 @@ class ModelChannel:
             caller = self._owner.caller_of(request)
             if isinstance(caller, Submitted):
                 chain |= dict.fromkeys(caller.chain)
-        self._calls[self._next] = _Call(batch, done, tuple(chain))
+        self._calls[self._next] = _Call(batch, done, tuple(chain), meta.get("trace"))
         self._say({**meta, "call": self._next}, payload)
         if self._sweeper is None:
             self._sweep()
@@ -148,7 +162,7 @@ class ModelChannel:
     ) -> None:
         """Queue submitted rows; without a caller, a task of the predictor's own asked."""
         chain = () if caller is None else caller.chain
-        submitted = Submitted(self, number, chain)
+        submitted = Submitted(self, number, chain, self._span(caller, method))
         try:
             if method in chain:
                 circle = " -> ".join((*chain, method))
@@ -166,11 +180,21 @@ class ModelChannel:
             if not handle.done:
                 self._handles[number] = handle
 
-    def deliver(self, number: int, frame: bytes) -> None:
+    def _span(self, caller: _Call | None, method: str) -> Span | None:
+        """Of rows that a traced call submits."""
+        if caller is None or caller.trace is None or self._owner.tracer is None:
+            return None
+        parent = context_in(caller.trace)
+        return None if parent is None else self._owner.tracer.child(_form(method), parent)
+
+    def deliver(self, number: int, answer: Answer, span: Span | None) -> None:
         """Send the answer to submit `number`."""
         self._handles.pop(number, None)
+        if span is not None and self._owner.tracer is not None:
+            failed = answer.status != _OK
+            self._owner.tracer.ends(span, str(answer.status) if failed else None)
         if not self._transport.is_closing():
-            self._transport.write(frame)
+            self._transport.write(answer.body)
 
     def _say(self, meta: Meta, payload: Sequence[bytes] = ()) -> None:
         if not self._transport.is_closing():
@@ -183,9 +207,13 @@ class Submitted:
     The bodies of its answers are frames.
     """
 
-    __slots__ = ("_channel", "_number", "chain")
+    __slots__ = ("_channel", "_number", "chain", "span")
 
-    def __init__(self, channel: ModelChannel, number: int, chain: tuple[str, ...]) -> None:
+    def __init__(
+        self, channel: ModelChannel, number: int, chain: tuple[str, ...], span: Span | None
+    ) -> None:
+        self.span = span
+        """See Caller."""
         self._channel = channel
         self._number = number
         self.chain = chain
@@ -197,7 +225,7 @@ class Submitted:
 
     def deliver(self, answer: Answer) -> None:
         """See Caller."""
-        self._channel.deliver(self._number, answer.body)
+        self._channel.deliver(self._number, answer, self.span)
 
     def answer(self, results: Results, start: int, stop: int, receipt: Receipt | None) -> Answer:  # noqa: ARG002 - as Reply has it
         """See Reply."""
@@ -209,3 +237,8 @@ class Submitted:
         meta = {"submitted": self._number, "kind": "error"}
         frame = encode_frame({**meta, "status": error.status, "error": str(error)})
         return Answer(error.status, b"", frame)
+
+
+@functools.lru_cache(64)
+def _form(method: str) -> Form:
+    return Form(f"submit {method}", server=False, constant=(("batchedapi.method", method),))

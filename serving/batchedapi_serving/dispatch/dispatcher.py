@@ -33,6 +33,7 @@ from batchedapi_serving.metrics.recorder import Recorder
 from batchedapi_serving.oom import OomKills
 from batchedapi_serving.predictor import MethodSpec, default_method
 from batchedapi_serving.settings import ReplicaSettings
+from batchedapi_serving.tracing.spans import Tracer
 
 log = logging.getLogger(__name__)
 _CANCEL_SECONDS: Final = 1.0
@@ -60,8 +61,12 @@ class Dispatcher(MethodTable[MethodQueue]):
         supervision: Supervision,
         now: Callable[[], float] = time.monotonic,
         oom_kills: OomKills | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
+        """`tracer`: for batches of traced requests; None: no request is traced."""
         super().__init__()
+        self.tracer: Final = tracer
+        """See CallOwner."""
         self._settings = settings
         self._recorder = recorder
         self._supervision = supervision
@@ -283,4 +288,5 @@ class Dispatcher(MethodTable[MethodQueue]):
             self._trial,
             trial_over=self._decide,
             sends_ahead=sends_ahead,
+            tracer=self.tracer,
         )

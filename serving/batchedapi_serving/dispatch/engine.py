@@ -10,6 +10,7 @@ from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import Answer, Codec, DecodedRequest
 from batchedapi_serving.errors import NoSuchRouteError, NotReadyError
 from batchedapi_serving.predictor import MethodSpec
+from batchedapi_serving.tracing.spans import Span
 
 CLIENT_LEFT: Final = 499
 """What is counted for a request whose client did not wait for its answer."""
@@ -30,6 +31,10 @@ class Caller(Protocol):
 
     def request_id(self) -> str | None:
         """What the client calls the current request, if it says."""
+
+    @property
+    def span(self) -> Span | None:
+        """Of the current request; None: it is not traced."""
 
 
 class ServedMethod(Protocol):

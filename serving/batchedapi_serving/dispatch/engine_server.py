@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import Answer, DecodedRequest, Receipt, Results
@@ -17,8 +17,11 @@ from batchedapi_serving.dispatch.remote_frames import (
 )
 from batchedapi_serving.errors import ServingError
 from batchedapi_serving.ipc.frames import BrokenFrameError, FrameReader, Meta, encode_frame
+from batchedapi_serving.tracing.spans import Form, Span, context_in
 
 log = logging.getLogger(__name__)
+_ELSEWHERE: Final = Form("", server=False, constant=())
+"""Of spans that begin and end in another web process."""
 
 
 class EngineServer:
@@ -63,11 +66,13 @@ class _RemoteCaller:
     Its answers' bodies are frames, encoded when the results are there.
     """
 
-    __slots__ = ("_web", "number")
+    __slots__ = ("_web", "number", "span")
 
-    def __init__(self, web: "RemoteWeb", number: int) -> None:
+    def __init__(self, web: "RemoteWeb", number: int, span: Span | None) -> None:
         self._web = web
         self.number = number
+        self.span = span
+        """See Caller; a stand-in for the one over there, which is told what this one learns."""
 
     def request_id(self) -> str | None:
         """See Caller; the other side has it."""
@@ -80,13 +85,16 @@ class _RemoteCaller:
     def answer(self, results: Results, start: int, stop: int, receipt: Receipt | None) -> Answer:
         """See Reply."""
         meta, buffers = results.to_frame(start, stop)
-        frame = {**meta, "answer": self.number, "receipt": receipt_meta(receipt)}
+        frame = {**meta, "answer": self.number, "receipt": receipt_meta(receipt), **self._told()}
         return Answer(status_of(meta), b"", encode_frame(frame, buffers))
 
     def problem(self, error: ServingError, request_id: str | None) -> Answer:  # noqa: ARG002 - the other side has it
         """See Reply."""
-        frame = encode_frame({"answer": self.number, "error": error_meta(error)})
-        return Answer(error.status, b"", frame)
+        meta = {"answer": self.number, "error": error_meta(error), **self._told()}
+        return Answer(error.status, b"", encode_frame(meta))
+
+    def _told(self) -> Meta:
+        return {} if self.span is None else {"trace": self.span.told()}
 
 
 class RemoteWeb(asyncio.Protocol):
@@ -142,7 +150,7 @@ class RemoteWeb(asyncio.Protocol):
                 raise BrokenFrameError(f"frame with {', '.join(meta)}")
 
     def _submit(self, number: int, meta: Meta, payload: bytes) -> None:
-        forwarded = _RemoteCaller(self, number)
+        forwarded = _RemoteCaller(self, number, _span(meta))
         shapes, client = meta["shapes"], self._clients.get(meta["client"])
         if client is None:
             client = self._clients[meta["client"]] = Client()
@@ -179,3 +187,9 @@ class RemoteWeb(asyncio.Protocol):
             self._engine.disconnected(client)
         self._clients.clear()
         self._server.closed(self)
+
+
+def _span(meta: Meta) -> Span | None:
+    """Of a forwarded request; None: it is not traced."""
+    context = context_in(meta["trace"]) if "trace" in meta else None
+    return None if context is None else Span(_ELSEWHERE, context)

@@ -42,11 +42,13 @@ from batchedapi_serving.codecs.results import (
 )
 from batchedapi_serving.dispatch.lane_connection import Runner
 from batchedapi_serving.dispatch.requests import Clock, InFlightRequest, InFlightRequests
+from batchedapi_serving.dispatch.traced_batches import TracedBatches
 from batchedapi_serving.errors import LateError, PredictorError, QueueFullError, ServingError
 from batchedapi_serving.ipc.frames import Meta
 from batchedapi_serving.metrics.recorder import MethodRecorder
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.settings import ReplicaSettings
+from batchedapi_serving.tracing.spans import Tracer
 
 log = logging.getLogger(__name__)
 OUT_OF_MEMORY: Final = (
@@ -189,10 +191,11 @@ class Executor:
         *,
         trial_over: Callable[[], None],
         sends_ahead: bool = True,
+        tracer: Tracer | None = None,
     ) -> None:
         """`trial_over` is called when a batch on trial has run: another executor's may be next.
 
-        `sends_ahead`: see Scheduler.
+        `sends_ahead`: see Scheduler. `tracer` begins spans of batches; None: nothing is traced.
         """
         self._isolates = settings.item_errors is ItemErrorPolicy.ISOLATE
         pool = LanePool(settings.lane_choice, random.Random())  # noqa: S311 - no cryptography
@@ -208,6 +211,7 @@ class Executor:
         self._most = settings.max_concurrency
         self._receipts = receipts
         self._logs_batches = log.isEnabledFor(logging.DEBUG)
+        self._traced = None if tracer is None else TracedBatches(tracer, in_flight)
 
     @property
     def at_once(self) -> int:
@@ -258,6 +262,8 @@ class Executor:
             payloads.append(payload)
         meta, buffers = codec.collate(payloads)
         frame = {"method": batch.method, "rows": batch.rows, **meta}
+        if self._traced is not None:
+            frame = self._traced.sent(batch, frame)
         self._runners[batch.lane].run(batch, frame, buffers, self._finished)
 
     def _begun(self, batch: Batch, now: float) -> None:
@@ -301,6 +307,8 @@ class Executor:
         worker = runner.worker_index
         failed = meta["kind"] == "error"
         result = Result.ITEM_ERROR if failed or "raised" in meta else Result.SUCCEEDED
+        if self._traced is not None:
+            self._traced.over(batch, now, meta["error"] if failed else None, worker)
         queue.recorder.executed(
             batch.rows, len(batch.requests), batch.size, now - batch.started,
             worker if result is Result.SUCCEEDED else None,
@@ -341,6 +349,8 @@ class Executor:
     def lost(self, batch: Batch, verdict: Verdict, now: float, *, out_of_memory: bool) -> None:
         """The process that ran it died."""
         log.warning("lane lost", extra={"pid": batch.lane.process, "rows": batch.rows})
+        if self._traced is not None:
+            self._traced.over(batch, now, DIED)
         self._log_limit(batch, verdict)
         if verdict.answered:
             alone = out_of_memory and batch.rows == 1
@@ -386,6 +396,8 @@ class Executor:
         """The lanes of a process that was lost."""
         for lane in [lane for lane in self._runners if lane.process == pid]:
             del self._runners[lane]
+        if self._traced is not None:
+            self._traced.lost_ahead(pid)
 
     # ------------------------------------------------------------ the log
 

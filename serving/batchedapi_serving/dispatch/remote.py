@@ -142,6 +142,8 @@ class RemoteEngine(MethodTable[RemoteMethod]):
             "timeout": timeout,
             "payload": form,
         }
+        if self._settings.tracing is not None and request.caller.span is not None:
+            meta["trace"] = request.caller.span.context.headers()
         self._transport.write(encode_frame(meta, buffers))
 
     def cancel(self, handle: RequestHandle, status: int = CLIENT_LEFT) -> None:
@@ -219,6 +221,8 @@ class RemoteEngine(MethodTable[RemoteMethod]):
         request = self._forwarded.pop(meta["answer"], None)
         if request is None:
             return
+        if "trace" in meta and request.caller.span is not None:
+            request.caller.span.learn(meta["trace"])
         if "error" in meta:
             self._fail(request, error_of(meta["error"]))
             return

@@ -1,4 +1,4 @@
-"""Keys and the access log over gRPC. Neither is there where it is not asked for."""
+"""Traces, keys and the access log over gRPC. None is there where it is not asked for."""
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -10,9 +10,11 @@ from grpc.aio import ServicerContext
 
 from batchedapi_serving.codecs.open_inference_grpc import grpc_problem
 from batchedapi_serving.errors import UnauthenticatedError
-from batchedapi_serving.grpc.service import SERVICE, message, status_code
+from batchedapi_serving.grpc.service import SERVICE, SPAN, message, status_code
+from batchedapi_serving.tracing.spans import CLIENT_LEFT, Form, Tracer
 from batchedapi_serving.web.access import AccessLog, ApiKeys
 from batchedapi_serving.web.frontend import Frontend
+from batchedapi_serving.web.parser import options_of
 
 Continuation = Callable[[HandlerCallDetails], Awaitable[RpcMethodHandler | None]]
 
@@ -21,15 +23,32 @@ _GUARDED: Final = tuple(
 )
 """Health and reflection are open, as health and the documentation are over HTTP."""
 _REQUEST_ID: Final = "x-request-id"
+_INFER: Final = f"/{SERVICE}/ModelInfer"
+_FORM: Final = Form(
+    f"{SERVICE}/ModelInfer",
+    server=True,
+    constant=(("rpc.system.name", "grpc"), ("rpc.method", f"{SERVICE}/ModelInfer")),
+)
+"""Names as OpenTelemetry's conventions for RPC have them."""
+_OUR_FAULTS: Final = frozenset(
+    code.name
+    for code in (
+        StatusCode.UNKNOWN, StatusCode.DEADLINE_EXCEEDED, StatusCode.UNIMPLEMENTED,
+        StatusCode.INTERNAL, StatusCode.UNAVAILABLE, StatusCode.DATA_LOSS,
+    )
+)  # fmt: skip
+"""After which a server's span failed, by the same conventions; others are the client's."""
 
 
 def interceptors_of(frontend: Frontend) -> Sequence[grpc.aio.ServerInterceptor]:
-    """What the server is started with; the log is around the keys."""
+    """What the server is started with; the log is around the keys, and both around the traces."""
     found: list[grpc.aio.ServerInterceptor] = []
     if frontend.access_log is not None:
         found.append(_Logged(frontend.access_log))
     if frontend.keys is not None:
         found.append(_Guarded(frontend.keys, frontend.answered))
+    if frontend.tracer is not None:
+        found.append(_Traced(frontend.tracer))
     return found
 
 
@@ -107,6 +126,53 @@ class _Logged(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
         return grpc.unary_unary_rpc_method_handler(
             logged, handler.request_deserializer, handler.response_serializer
+        )
+
+
+class _Traced(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """A span for each prediction that is drawn; its answer says which trace that is in."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+
+    async def intercept_service(
+        self, continuation: Continuation, handler_call_details: HandlerCallDetails
+    ) -> RpcMethodHandler | None:
+        """See grpc.aio.ServerInterceptor."""
+        handler = await continuation(handler_call_details)
+        if handler is None or handler_call_details.method != _INFER:
+            return handler
+        pairs = handler_call_details.invocation_metadata or ()
+        options = options_of((name.encode(), _bytes(value)) for name, value in pairs)
+        tracer = self._tracer
+        if not options.traceparent and not tracer.random() < tracer.ratio:
+            return handler
+        span = tracer.begins(_FORM, options.traceparent, options.tracestate)
+        if span is None:
+            return handler
+        answer = handler.unary_unary
+
+        async def traced(request: Any, context: ServicerContext) -> Any:
+            SPAN.set(span)  # of the call's own task
+            error: str | None = CLIENT_LEFT
+            code = StatusCode.CANCELLED.name
+            try:
+                await context.send_initial_metadata((("traceparent", span.context.traceparent),))
+                response = await answer(request, context)
+                error, code = None, StatusCode.OK.name
+            except grpc.aio.AbortError:
+                code = _name(context.code())
+                error = code if code in _OUR_FAULTS else None
+                raise
+            finally:
+                span.facts["rpc.response.status_code"] = code
+                if options.request_id is not None:
+                    span.facts["batchedapi.request_id"] = options.request_id
+                tracer.ends(span, error)
+            return response
+
+        return grpc.unary_unary_rpc_method_handler(
+            traced, handler.request_deserializer, handler.response_serializer
         )
 
 

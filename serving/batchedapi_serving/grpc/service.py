@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import contextvars
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final, NoReturn
@@ -28,6 +29,7 @@ from batchedapi_serving.codecs.open_inference_metadata import (
 )
 from batchedapi_serving.dispatch.engine import RequestHandle, ServedMethod
 from batchedapi_serving.errors import NotReadyError, ServingError
+from batchedapi_serving.tracing.spans import Span
 from batchedapi_serving.web.frontend import Frontend
 from batchedapi_serving.web.large_bodies import INLINE_BYTES, is_large_beside
 from batchedapi_serving.web.limits import HeldBodies
@@ -65,6 +67,8 @@ _CODES: Final = {
 }
 
 Metadata = Sequence[tuple[bytes, bytes]]
+SPAN: Final = contextvars.ContextVar[Span | None]("span", default=None)
+"""Of the call that is being answered; None: it is not traced."""
 
 
 class Service:
@@ -274,6 +278,8 @@ class _Asker:
 
     def __init__(self, request_id: str | None) -> None:
         self._request_id = request_id
+        self.span = SPAN.get()
+        """See Caller."""
         self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
     def request_id(self) -> str | None:

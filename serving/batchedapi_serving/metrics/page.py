@@ -139,6 +139,12 @@ class _MemoryCollector(Collector):
         )
         largest.add_metric((), values[slots.MODEL_MEMORY])
         yield largest
+        spans = CounterMetricFamily(
+            contract.METRIC_SPANS_DROPPED, "Spans that were not sent to the collector of traces."
+        )
+        first = slots.SPANS_DROPPED
+        spans.add_metric((), sum(values[first : first + contract.MAX_WEB_PROCESSES]))
+        yield spans
         if self._methods:  # before that, the sizes of the histograms are not known
             yield from self._gauges_and_counters()
             yield from self._histograms()

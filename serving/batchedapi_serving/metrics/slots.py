@@ -2,8 +2,8 @@
 
 First the figures of the replica, then a block for every method. Each slot has one writer at a time,
 so counters need no lock and go on where a replaced process left them: the supervisor writes those
-named under "the supervisor's", each web process its own beat and CPU time, and the first of them,
-which has the queue, everything else.
+named under "the supervisor's", each web process its own beat, CPU time and dropped spans, and the
+first of them, which has the queue, everything else.
 """
 
 import mmap
@@ -44,6 +44,8 @@ BEAT: Final = _replica.take(contract.MAX_WEB_PROCESSES)
 """Of each web process: its loop ran then, in seconds on its monotonic clock."""
 WEB_CPU: Final = _replica.take(contract.MAX_WEB_PROCESSES)
 """Of each web process: CPU seconds, those of the processes that it replaces too."""
+SPANS_DROPPED: Final = _replica.take(contract.MAX_WEB_PROCESSES)
+"""Of each web process: spans of its requests that were not sent."""
 
 # The first web process's
 READY: Final = _replica.take()

@@ -6,6 +6,7 @@ side beside the lanes, as those of async methods do, so that no batch waits for 
 """
 
 import asyncio
+import contextvars
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -96,7 +97,8 @@ async def _in_thread(
     A thread cannot be cancelled. The call ends with it, so that one that hangs is seen to hang, and
     its process replaced like one whose batch does.
     """
-    running = asyncio.get_running_loop().run_in_executor(pool, function, *arguments)
+    context = contextvars.copy_context()  # so that a traced request's is known there
+    running = asyncio.get_running_loop().run_in_executor(pool, context.run, function, *arguments)
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:

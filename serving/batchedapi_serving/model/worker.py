@@ -15,7 +15,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -23,11 +23,13 @@ from batchedapi_serving.ipc.frames import (
     BrokenFrameError,
     FrameReader,
     Meta,
+    Payload,
     encode_frame,
     read_frames,
 )
 from batchedapi_serving.ipc.shared_memory import MEMORIES, SharedMemory
 from batchedapi_serving.model.batch import BatchRunner
+from batchedapi_serving.predictor.api import TRACE_HEADERS
 from batchedapi_serving.processes import EXIT_UNFIT
 
 log = logging.getLogger(__name__)
@@ -87,13 +89,27 @@ def serve_lane(path: Path, runner: BatchRunner, hello: Mapping[str, Any]) -> Non
                 connection.sendall(encode_frame({"hello": {**hello, "memories": announced}}))
                 for meta, payload in read_frames(connection):
                     memory = memories[meta.get("memory", 0)]
-                    result, buffers = runner.run(meta, memory.view(meta, payload))
+                    run = runner.run if "trace" not in meta else traced(meta["trace"], runner.run)
+                    result, buffers = run(meta, memory.view(meta, payload))
                     if "unfit" in result:
                         raise UnfitError(result["error"])
                     connection.sendall(memory.encode(result, buffers))
         except ConnectionError as error:
             log.debug("lane reconnects", extra={"error": repr(error)})
             time.sleep(RECONNECT_SECONDS)
+
+
+def traced(headers: Mapping[str, str], run: Callable[..., T]) -> Callable[..., T]:
+    """`run`, with `headers` as those that continue the trace of its batch."""
+
+    def within(meta: Meta, payload: Payload) -> T:
+        token = TRACE_HEADERS.set(headers)
+        try:
+            return run(meta, payload)
+        finally:
+            TRACE_HEADERS.reset(token)
+
+    return within
 
 
 def end_without(supervisor: int) -> None:
@@ -224,6 +240,8 @@ class _Connection(asyncio.Protocol):
             case {"call": int(call)}:
                 context = contextvars.copy_context()
                 context.run(CURRENT_CALL.set, call)
+                if "trace" in meta:
+                    context.run(TRACE_HEADERS.set, meta["trace"])
                 coroutine = self._runner.run_async(meta, payload)
                 task = asyncio.get_running_loop().create_task(coroutine, context=context)
                 self._calls[call] = task

@@ -3,6 +3,7 @@
 Imported by the supervisor too, which is why numpy is not.
 """
 
+import contextvars
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -280,6 +281,12 @@ class Response:
             self.headers[name.lower()] = value
 
 
+TRACE_HEADERS: Final = contextvars.ContextVar[Mapping[str, str] | None](
+    "trace_headers", default=None
+)
+"""See Context.trace_headers; set around each traced batch, and None around the others."""
+
+
 class SubmitError(ItemError):
     """`Context.submit` got no answer; not caught, it is the answer of the item that needed it."""
 
@@ -316,6 +323,15 @@ class Context:
     model_path: str | None = None
     submitter: Submitter | None = field(default=None, repr=False, compare=False)
     metrics: Metrics = field(default_factory=Metrics, repr=False, compare=False)
+
+    @property
+    def trace_headers(self) -> Mapping[str, str]:
+        """What to call other services with, so that they continue the trace of this batch.
+
+        `traceparent`, and `tracestate` if the caller sent one; empty where the batch is not traced.
+        Known in the thread or task that the method was called in, and in tasks that it begins.
+        """
+        return TRACE_HEADERS.get() or {}
 
     async def submit(self, method: str, rows: Any) -> Any:
         """Let another batched method of this predictor answer rows, batched with everybody's.

@@ -9,6 +9,7 @@ pipelines beyond that waits here, and nothing more is read meanwhile.
 import asyncio
 import functools
 import random
+import urllib.parse
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
@@ -22,6 +23,7 @@ from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import Answer, Reply, RequestHead
 from batchedapi_serving.dispatch.engine import RequestHandle, ServedMethod
 from batchedapi_serving.errors import NoRoomError, ServingError, UnauthenticatedError
+from batchedapi_serving.tracing.spans import CLIENT_LEFT, Form, Span, Tracer
 from batchedapi_serving.web.access import address_of, asks_for_key
 from batchedapi_serving.web.asgi import start_cycle
 from batchedapi_serving.web.frontend import Frontend
@@ -49,6 +51,7 @@ from batchedapi_serving.web.routes import Route, wire_of_path
 from batchedapi_serving.web.sockets import is_gone, unread_bytes, unsent_bytes
 from batchedapi_serving.web.timeouts import Timeouts, Verdict
 
+_SERVER_ERROR: Final = 500
 _LEFT: Final = 499
 """What a request is logged with whose client left before its answer."""
 _FIRST_LOOK_SECONDS: Final = 0.002
@@ -77,7 +80,8 @@ class Connection(asyncio.Protocol):
         self._config = config
         self._state = state
         self._loop = asyncio.get_running_loop()
-        self._parser = RequestParser(frontend.limits, frontend.routes)
+        traced = frontend.tracer is not None
+        self._parser = RequestParser(frontend.limits, frontend.routes, traced=traced)
         frontend.accepted_at = now = self._loop.time()
         self._timeouts = Timeouts(frontend.limits, now, random.random())  # noqa: S311 - no secret
         self._client = Client()
@@ -95,6 +99,8 @@ class Connection(asyncio.Protocol):
         self._named: str | None = None  # what its client calls it
         self._request_id: str | None = None  # the same, or an id of ours once one is needed
         self._handle: RequestHandle | None = None
+        self.span: Span | None = None
+        """See Caller."""
         self._cycle: RequestResponseCycle | None = None
         self._refusal: ServingError | None = None  # to be told after the answers before it
         self._deaf = False  # nothing more is read
@@ -140,6 +146,8 @@ class Connection(asyncio.Protocol):
             self._frontend.cancel(self._handle)
             self._handle = None
             self._log_access(_LEFT)
+            if self.span is not None:
+                self._end_span(_LEFT)
         else:
             self._frontend.engine.disconnected(self._client)
         if self._cycle is not None:
@@ -296,6 +304,11 @@ class Connection(asyncio.Protocol):
         if request.method == b"POST":
             route = frontend.routes.get(request.path) or frontend.route_of(request.path)
         if route is not None:
+            tracer = frontend.tracer
+            if tracer is not None and (
+                request.options.traceparent or tracer.random() < tracer.ratio
+            ):
+                self._begin_span(tracer, request)
             if request.options.gzip and request.options.refusal is None:
                 self._inflate(request, Inflater(request.body, self._frontend.limits.body))
             else:
@@ -311,6 +324,25 @@ class Connection(asyncio.Protocol):
                 keep_alive=self._stays_open() and not request.old,
                 on_response=self._app_answered,
             )
+
+    def _begin_span(self, tracer: Tracer, request: Request) -> None:
+        if self.span is None:  # else it is begun once more, inflated
+            options, path = request.options, request.path.decode("latin-1")
+            self.span = tracer.begins(_form(path), options.traceparent, options.tracestate)
+
+    def _end_span(self, status: int) -> None:
+        """Of a request that is answered with `status`, or was left by its client."""
+        span, tracer = self.span, self._frontend.tracer
+        self.span = None
+        if span is None or tracer is None:
+            return
+        if status == _LEFT:
+            tracer.ends(span, CLIENT_LEFT)
+            return
+        span.facts["http.response.status_code"] = status
+        if self._named is not None:
+            span.facts["batchedapi.request_id"] = self._named
+        tracer.ends(span, str(status) if status >= _SERVER_ERROR else None)
 
     def _inflate(self, request: Request, inflater: Inflater) -> None:
         """Piece by piece, with others between; then begin once more, with the body as it is."""
@@ -399,6 +431,10 @@ class Connection(asyncio.Protocol):
         if answer.status >= ERROR:
             request_id = self.request_id()
             answer = finished_error(answer, self._path.decode("latin-1"), request_id)
+        if self.span is not None:
+            traceparent = self.span.context.traceparent.encode()
+            answer = answer._replace(headers=(*answer.headers, (b"traceparent", traceparent)))
+            self._end_span(answer.status)
         stays_open, frontend = self._stays_open(), self._frontend
         if frontend.date_source is not self._state.default_headers:
             frontend.renew_date(self._state)
@@ -495,3 +531,16 @@ class Connection(asyncio.Protocol):
         self._transport.write(render(answer, self._frontend.date, CLOSES, request_id))
         # Closing with unread bytes would reset the connection, and with it maybe the answer.
         self._transport.write_eof()
+
+
+@functools.lru_cache(1024)
+def _form(path: str) -> Form:
+    """What spans of predictions at `path` have in common; names as OpenTelemetry's conventions."""
+    route = urllib.parse.unquote(path)
+    constant = (
+        ("http.request.method", "POST"),
+        ("http.route", route),
+        ("url.path", path),
+        ("url.scheme", "http"),
+    )
+    return Form(f"POST {route}", server=True, constant=constant)

@@ -14,6 +14,7 @@ from batchedapi_serving.dispatch.engine import Engine, RequestHandle
 from batchedapi_serving.metrics.slots import BYTES, Memory, method_block
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.settings import ReplicaSettings
+from batchedapi_serving.tracing.spans import Tracer
 from batchedapi_serving.web.access import AccessLog, ApiKeys, Cors
 from batchedapi_serving.web.large_bodies import LargeBodies
 from batchedapi_serving.web.large_request import LargeRequest
@@ -40,11 +41,14 @@ class Frontend:
         connections: int = MOST_CONNECTIONS,
         *,
         memory: Memory = _UNCOUNTED,
+        tracer: Tracer | None = None,
     ) -> None:
         """`answered` counts a response by its code that the engine has not counted.
 
-        `memory` has the figures of every method; without it, nothing was ever counted.
+        `memory` has the figures of every method; without it, nothing was ever counted. `tracer`
+        begins spans of requests; None: none has any.
         """
+        self.tracer = tracer
         self._memory = memory
         self.connection_limit = ConnectionLimit(connections)
         self.settings = settings

@@ -11,6 +11,7 @@ from batchedapi_serving.dispatch.engine import Caller, RequestHandle, ServedMeth
 from batchedapi_serving.dispatch.remote_frames import error_meta, receipt_meta, status_of
 from batchedapi_serving.errors import DeadlineExceededError, ServingError
 from batchedapi_serving.ipc.frames import Meta, encode_frame
+from batchedapi_serving.tracing.spans import Span
 
 _PASSED_OVER_SECONDS: Final = 1.0
 
@@ -78,6 +79,11 @@ class LargeRequest:
     def request_id(self) -> str | None:
         """See Caller."""
         return self.caller.request_id()
+
+    @property
+    def span(self) -> Span | None:
+        """See Caller."""
+        return self.caller.span
 
     def deliver(self, answer: Answer) -> None:
         """See Caller: have the response written."""

@@ -20,6 +20,8 @@ from batchedapi_serving.web.limits import Limits
 REQUEST_ID: Final = b"x-request-id"
 TIMEOUT: Final = b"x-request-timeout-ms"
 ENCODING: Final = b"content-encoding"
+TRACEPARENT: Final = b"traceparent"
+TRACESTATE: Final = b"tracestate"
 OPTIONS: Final = frozenset((REQUEST_ID, TIMEOUT, ENCODING))
 
 _LONGEST_ID: Final = 200  # characters
@@ -34,6 +36,8 @@ _GZIP: Final = (b"gzip", b"x-gzip")
 _OLD: Final = "1.0"
 _SELDOM: Final = OPTIONS | {b"transfer-encoding", b"expect", b"connection"}
 """Headers that mean something here and that few requests have."""
+_SELDOM_TRACED: Final = _SELDOM | {TRACEPARENT}
+"""The same where requests are traced; elsewhere one that has a trace is read no slower."""
 HEADERS: Final = "headers"
 BODY: Final = "body"
 
@@ -49,10 +53,14 @@ class Options(NamedTuple):
     """What is wrong with these headers; told as the answer of a prediction."""
     gzip: bool = False
     """The body has to be inflated."""
+    traceparent: bytes = b""
+    """As sent; two of them are none that can be read."""
+    tracestate: bytes = b""
 
 
 def options_of(headers: Iterable[tuple[bytes, bytes]]) -> Options:
-    """What the headers OPTIONS among these say; of each the last one counts."""
+    """What the headers OPTIONS among these say, of each the last one; and those of a trace."""
+    traceparent = tracestate = b""
     request_id: str | None = None
     timeout: float | None = None
     refusal: ClientError | None = None
@@ -76,7 +84,11 @@ def options_of(headers: Iterable[tuple[bytes, bytes]]) -> Options:
                     f" {value[:20].decode('latin-1')!r}; send the body so, or as it is"
                 )
             gzip = True
-    return Options(request_id, timeout, refusal, gzip)
+        elif name == TRACEPARENT:
+            traceparent = b"%b,%b" % (traceparent, value) if traceparent else value.strip()
+        elif name == TRACESTATE:
+            tracestate = b"%b,%b" % (tracestate, value) if tracestate else value.strip()
+    return Options(request_id, timeout, refusal, gzip, traceparent, tracestate)
 
 
 NO_OPTIONS: Final = Options()
@@ -130,8 +142,12 @@ class RequestParser:
         body_bytes: How much of its body has come.
     """
 
-    def __init__(self, limits: Limits, repeated: Container[bytes]) -> None:
-        """`repeated`: paths whose requests are worth a shortcut when they come again."""
+    def __init__(self, limits: Limits, repeated: Container[bytes], *, traced: bool = False) -> None:
+        """`repeated`: paths whose requests are worth a shortcut when they come again.
+
+        `traced`: the options have `traceparent` and `tracestate` too.
+        """
+        self._seldom = _SELDOM_TRACED if traced else _SELDOM
         self.awaiting: str | None = None
         self.error: ServingError | None = None
         self.wants_continue = False
@@ -333,7 +349,7 @@ class RequestParser:
                 hosts += 1
                 if value.translate(None, _HOST_BYTES):
                     raise MalformedError("header Host: expected a name or an address, and a port")
-            elif name in _SELDOM:
+            elif name in self._seldom:
                 more = True
         if hosts != 1 or more:
             self._read_version()

@@ -1,0 +1,178 @@
+"""A span, and which requests have one; nothing here imports OpenTelemetry.
+
+    web, grpc: Tracer.begins ─▶ Span of a request ─▶ Tracer.ends
+    dispatch:  Tracer.child  ─▶ Span of a batch, or of submitted rows ─▶ Tracer.ends
+
+A request is drawn before anything else is done for its trace, so that one that is not drawn costs
+one random number. Ids are drawn as TraceIdRatioBased has it: the last eight bytes of the id of a
+sampled trace are below its bound, and whoever continues the trace by the same rule samples it too.
+"""
+
+import random
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, Protocol
+
+_TRACEPARENT: Final = re.compile(
+    rb"(?P<version>[0-9a-f]{2})-(?P<trace>[0-9a-f]{32})-(?P<span>[0-9a-f]{16})"
+    rb"-(?P<flags>[0-9a-f]{2})(?P<more>-.*)?"
+)
+_STATE: Final = re.compile(rb"[\x20-\x7e]{1,512}")
+_NO_TRACE: Final = bytes(16)
+_NO_SPAN: Final = bytes(8)
+_RANGE: Final = 1 << 64
+CLIENT_LEFT: Final = "client_left"
+"""`error.type` of a request whose client did not wait for its answer."""
+
+Value = str | int | float
+Constant = tuple[tuple[str, Value], ...]
+
+
+class SpanContext(NamedTuple):
+    """What crosses to others, so that they continue a trace: https://www.w3.org/TR/trace-context/."""
+
+    trace_id: bytes
+    """16 bytes, not all zero."""
+    span_id: bytes
+    """8 bytes, not all zero."""
+    sampled: bool = True
+    state: str = ""
+    """`tracestate`, passed on as it came."""
+
+    @property
+    def traceparent(self) -> str:
+        """The header's value."""
+        flags = "01" if self.sampled else "00"
+        return f"00-{self.trace_id.hex()}-{self.span_id.hex()}-{flags}"
+
+    def headers(self) -> dict[str, str]:
+        """What to call others with."""
+        headers = {"traceparent": self.traceparent}
+        if self.state:
+            headers["tracestate"] = self.state
+        return headers
+
+
+def context_of(traceparent: bytes, tracestate: bytes = b"") -> SpanContext | None:
+    """What a caller sent; None: it is not as the recommendation has it, and counts as nothing."""
+    found = _TRACEPARENT.fullmatch(traceparent)
+    if found is None or found["version"] == b"ff":
+        return None
+    if found["version"] == b"00" and found["more"]:
+        return None
+    trace_id, span_id = (bytes.fromhex(found[part].decode()) for part in ("trace", "span"))
+    if trace_id == _NO_TRACE or span_id == _NO_SPAN:
+        return None
+    state = tracestate.decode() if _STATE.fullmatch(tracestate) else ""
+    return SpanContext(trace_id, span_id, bool(int(found["flags"], 16) & 1), state)
+
+
+def context_in(headers: Mapping[str, str]) -> SpanContext | None:
+    """The reverse of `SpanContext.headers`."""
+    state = headers.get("tracestate", "")
+    return context_of(headers.get("traceparent", "").encode(), state.encode())
+
+
+class Form(NamedTuple):
+    """What spans of one kind have in common; hashable, so that it is encoded once."""
+
+    name: str
+    server: bool
+    """Of a request that came from outside; else the span is internal."""
+    constant: Constant
+    """Attributes."""
+
+
+class Span:
+    """One that is not over."""
+
+    __slots__ = ("context", "facts", "form", "links", "parent_id", "started")
+
+    def __init__(
+        self, form: Form, context: SpanContext, parent_id: bytes = b"", started: int = 0
+    ) -> None:
+        self.form = form
+        self.context = context
+        self.parent_id = parent_id
+        """Empty: the trace begins here."""
+        self.started = started
+        """Unix time in nanoseconds."""
+        self.facts: dict[str, Value] = {}
+        """Attributes that are known later."""
+        self.links: list[SpanContext] = []
+
+    def told(self) -> dict[str, Any]:
+        """What was learned of it elsewhere, for `learn`, as JSON."""
+        return {"facts": self.facts, "links": [link.headers() for link in self.links]}
+
+    def learn(self, told: Mapping[str, Any]) -> None:
+        """Take over what another process said of it."""
+        self.facts |= told["facts"]
+        links = (context_in(headers) for headers in told["links"])
+        self.links += [link for link in links if link is not None]
+
+
+class Finished(Protocol):
+    """Who is given spans that are over."""
+
+    def __call__(self, span: Span, ended: int, error: str | None) -> None:
+        """`ended` is Unix time in nanoseconds; `error` is why it failed, in a few words."""
+
+
+class Tracer:
+    """Draws requests and begins spans. Callers ask `begins` for those alone that they have drawn.
+
+        if options.traceparent or tracer.random() < tracer.ratio:
+            span = tracer.begins(...)
+
+    That is inlined where requests arrive: nearly all are not drawn, and a call for each of them
+    would cost more than everything that is done for the others.
+    """
+
+    def __init__(
+        self,
+        ratio: float,
+        finished: Finished,
+        *,
+        follows_parent: bool = True,
+        source: random.Random | None = None,
+        now: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """`ratio` of the requests are drawn; `follows_parent`: a caller's decision counts."""
+        source = random.Random() if source is None else source  # noqa: S311 - ids, not secrets
+        self.ratio: Final = ratio
+        self.random: Final = source.random
+        self._source = source
+        self._bound = max(1, round(ratio * _RANGE))
+        self._follows_parent = follows_parent
+        self._finished = finished
+        self.now: Final = now
+
+    def begins(self, form: Form, traceparent: bytes = b"", tracestate: bytes = b"") -> Span | None:
+        """The span of a request that was drawn or whose caller has a trace; None: it has none."""
+        parent = context_of(traceparent, tracestate) if traceparent else None
+        if parent is not None:
+            return self.child(form, parent) if self._continues(parent) else None
+        if traceparent and not self.random() < self.ratio:  # nobody has drawn it yet
+            return None
+        first, last = self._source.getrandbits(64), self._source.randrange(self._bound)
+        trace_id = ((first << 64 | last) or 1).to_bytes(16, "big")
+        return Span(form, SpanContext(trace_id, self._span_id()), started=self.now())
+
+    def child(self, form: Form, parent: SpanContext) -> Span:
+        """A span under another's, in its trace."""
+        context = SpanContext(parent.trace_id, self._span_id(), state=parent.state)
+        return Span(form, context, parent.span_id, self.now())
+
+    def ends(self, span: Span, error: str | None = None) -> None:
+        """It is over; `error` is why it failed."""
+        self._finished(span, self.now(), error)
+
+    def _continues(self, parent: SpanContext) -> bool:
+        if self._follows_parent:
+            return parent.sampled
+        return int.from_bytes(parent.trace_id[8:], "big") < self._bound
+
+    def _span_id(self) -> bytes:
+        return (self._source.getrandbits(64) or 1).to_bytes(8, "big")

@@ -1,0 +1,180 @@
+"""What tracing costs: off, on at 1 %, and the commit before there was any; rounds A B C A B C ...
+
+    python tests/bench/tracing.py --parent COMMIT --rounds 15 --seconds 2
+
+One wrk asks each server in turn with the body of W1. CPU seconds a request are from /proc, over the
+timed rounds: of all processes of a replica, and of the web process alone, which is what limits it.
+The spans go to a collector in this program, which takes them apart afterwards.
+"""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import click
+import workloads
+from harness import servers, wrk
+from harness.report import Table, environment, help_of, out_option, report
+from harness.rounds import Spread, ratio
+from harness.servers import PORT, Server
+from harness.wrk import WrkResult
+
+sys.path.insert(0, str(servers.BENCH.parent / "support"))
+from otlp import Collector, collector
+
+WORKLOAD: Final = "W1"
+SHARE: Final = 0.01
+_WARM_UP_SECONDS: Final = 1
+_STEP: Final = 10
+"""Between the ports of two servers."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One server and its rounds."""
+
+    server: Server
+    rounds: list[WrkResult] = field(default_factory=list)
+    web: list[float] = field(default_factory=list)
+    """CPU seconds of the web process, of each round."""
+    replica: list[float] = field(default_factory=list)
+    """CPU seconds of all processes of the replica, of each round."""
+
+    @property
+    def rates(self) -> list[float]:
+        """Requests/s of each round."""
+        return [one.rate for one in self.rounds]
+
+    def each(self, seconds: Sequence[float]) -> list[float]:
+        """CPU microseconds a request, of each round."""
+        return [1e6 * used / one.requests for used, one in zip(seconds, self.rounds, strict=True)]
+
+
+def cpu_seconds(pids: Sequence[int]) -> float:
+    """That these processes have used so far."""
+    ticks = 0
+    for pid in pids:
+        _, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+        user, system = rest.split()[11:13]
+        ticks += int(user) + int(system)
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def processes_of(server: Server) -> tuple[list[int], list[int]]:
+    """The web process of a replica, and all its processes."""
+    children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+    pids = [int(pid) for pid in children]
+    web = [
+        pid
+        for pid in pids
+        if b"batchedapi_serving.web_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    return web, [server.pid, *pids]
+
+
+def measure(found: Sequence[Measured], connections: int, rounds: int, seconds: float) -> None:
+    """Rounds of all of them, interleaved."""
+    chosen = workloads.WORKLOADS[WORKLOAD]
+    rows = workloads.rows_of(chosen.width, 1)
+    (body,) = workloads.bodies_of(rows)
+    for one in found:
+        wrk.timed(one.server, body, connections, _WARM_UP_SECONDS)
+    for number in range(rounds):
+        for one in found:
+            web, replica = processes_of(one.server)
+            before = cpu_seconds(web), cpu_seconds(replica)
+            one.rounds.append(wrk.timed(one.server, body, connections, seconds))
+            one.web.append(cpu_seconds(web) - before[0])
+            one.replica.append(cpu_seconds(replica) - before[1])
+            click.echo(f"round {number + 1} {one.server.name}: {one.rounds[-1].rate:,.0f}/s")
+
+
+@contextlib.contextmanager
+def serving_all(parent: str | None, port: int) -> Iterator[tuple[list[Measured], Collector]]:
+    """Off, on, and the commit before; each a replica of its own."""
+    variables = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{servers.HOST}:{port + 3 * _STEP}",
+        "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
+        "OTEL_TRACES_SAMPLER_ARG": str(SHARE),
+    }
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(servers.manifest_file(servers.manifest(WORKLOAD)))
+        found = stack.enter_context(collector(port + 3 * _STEP))
+        off = stack.enter_context(servers.serving(file, port))
+        traced = stack.enter_context(servers.serving(file, port + _STEP, variables))
+        named = [_named(off, "off"), _named(traced, f"on, {SHARE:.0%}")]
+        if parent is not None:
+            before = servers.serving_commit(WORKLOAD, parent, port + 2 * _STEP)
+            named.append(stack.enter_context(before))
+        yield [Measured(server) for server in named], found
+
+
+def _named(server: Server, name: str) -> Server:
+    return Server(name, server.pid, server.port, server.path, server.admin_port, server.process)
+
+
+def table_of(found: Sequence[Measured], spans: int) -> Table:
+    """Each beside the first, which is off."""
+    off = found[0]
+    rows = [
+        [
+            one.server.name,
+            Spread.of(one.rates).text(),
+            ratio(one.rates, off.rates).text(3),
+            Spread.of(one.each(one.web)).text(2),
+            ratio(one.each(one.web), off.each(off.web)).text(3),
+            Spread.of(one.each(one.replica)).text(2),
+            ratio(one.each(one.replica), off.each(off.replica)).text(3),
+            str(sum(result.errors for result in one.rounds)),
+            str(spans if one is found[1] else 0),
+        ]
+        for one in found
+    ]
+    columns = [
+        "tracing", "requests/s", "/ off", "web process, CPU us a request", "/ off",
+        "replica, CPU us a request", "/ off", "errors", "spans received",
+    ]  # fmt: skip
+    return Table("W1: median (range) of the rounds", columns, rows)
+
+
+@click.command(help=help_of(__doc__))
+@click.option("--connections", type=click.IntRange(1, 1024), default=64, show_default=True)
+@click.option("--rounds", type=click.IntRange(1, 50), default=15, show_default=True)
+@click.option("--seconds", type=click.IntRange(1, 60), default=2, show_default=True)
+@click.option("--parent", metavar="COMMIT", help="Measure the server as it was there, too.")
+@click.option("--port", type=int, default=PORT, show_default=True, help="First of some ports.")
+@out_option
+def main(  # noqa: PLR0917 - click passes its options
+    connections: int, rounds: int, seconds: int, parent: str | None, port: int, out: Path | None
+) -> None:
+    """See the module's docstring."""
+    began = environment()
+    wrk.require_wrk()
+    with serving_all(parent, port) as (found, spans):
+        measure(found, connections, rounds, seconds)
+        received = len(spans.spans)
+    note = (
+        f"{rounds} interleaved rounds of {seconds} s at {connections} connections; wrk, three"
+        " replicas and the collector share the machine. The ratio is that of the medians, its range"
+        " that of neighbouring rounds. Absolute figures do not travel."
+    )
+    measured = {
+        one.server.name: {
+            "requests_per_second": one.rates,
+            "web_us": one.each(one.web),
+            "replica_us": one.each(one.replica),
+        }
+        for one in found
+    }
+    tables = [table_of(found, received)]
+    report("tracing", began, tables, notes=[note], measured=measured, out=out)
+    if not received or any(result.errors for one in found for result in one.rounds):
+        sys.exit("no span was received, or requests failed: see the table")
+
+
+if __name__ == "__main__":
+    main()
