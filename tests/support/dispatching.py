@@ -56,10 +56,9 @@ def echo(items: list[Any]) -> list[Any]:
 class Asked:
     """One request, as its client sees it."""
 
-    span: Span | None = None
-    """See Caller; a test of traces sets it."""
-
     def __init__(self, world: "World", value: Any) -> None:
+        self.span: Span | None = None
+        """See Caller."""
         self._world = world
         self.value = value
         self.answers: list[Answer] = []
@@ -344,10 +343,11 @@ class World:
         method: str | None = None,
         timeout: float | None = None,
         shape: Hashable = None,
+        span: Span | None = None,
     ) -> Asked:
         """Send one item; what is refused raises."""
         shapes = None if shape is None else [shape]
-        return self._submit(value, value, client, method, timeout, None, shapes)
+        return self._submit(value, value, client, method, timeout, None, shapes, span)
 
     def ask_rows(
         self,
@@ -358,9 +358,11 @@ class World:
         timeout: float | None = None,
         sizes: Sequence[int] | None = None,
         shapes: Sequence[Hashable] | None = None,
+        span: Span | None = None,
     ) -> Asked:
         """Send many items in one request."""
-        return self._submit(rows, {"instances": rows}, client, method, timeout, sizes, shapes)
+        body = {"instances": rows}
+        return self._submit(rows, body, client, method, timeout, sizes, shapes, span)
 
     def _submit(  # noqa: PLR0917 - from the two above
         self,
@@ -371,11 +373,13 @@ class World:
         timeout: float | None,
         sizes: Sequence[int] | None,
         shapes: Sequence[Hashable] | None,
+        span: Span | None,
     ) -> Asked:
         served = self.dispatcher.served(method)
         decoded = served.codec.decode(Wire.PLAIN, _HEAD, orjson.dumps(body))
         decoded = decoded._replace(sizes=sizes, shapes=shapes)
         asked = Asked(self, value)
+        asked.span = span
         asked.handle = self.dispatcher.submit(served, decoded, client or Client(), asked, timeout)
         return asked
 

@@ -72,8 +72,9 @@ def tracing_settings(
         resource["service.name"] = asked["OTEL_SERVICE_NAME"]
     headers = _pairs(asked, f"{_TRACES}HEADERS") or _pairs(asked, f"{_OTLP}HEADERS")
     most_queued = int(_number(asked, "OTEL_BSP_MAX_QUEUE_SIZE", 2048))
+    url = _url(endpoint or base or "")
     return TracingSettings(
-        endpoint=_url(endpoint or f"{(base or '').rstrip('/')}/{_TRACES_PATH}"),
+        endpoint=url if endpoint else f"{url.rstrip('/')}/{_TRACES_PATH}",
         headers=tuple(headers.items()),
         timeout=_number(asked, _which(asked, "TIMEOUT"), 10),
         gzip=compression == "gzip",

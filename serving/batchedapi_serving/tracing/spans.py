@@ -156,7 +156,7 @@ class Tracer:
             return self.child(form, parent) if self._continues(parent) else None
         if traceparent and not self.random() < self.ratio:  # nobody has drawn it yet
             return None
-        first, last = self._source.getrandbits(64), self._source.randrange(self._bound)
+        first, last = self._source.getrandbits(64), self._source.getrandbits(64) * self._bound >> 64
         trace_id = ((first << 64 | last) or 1).to_bytes(16, "big")
         return Span(form, SpanContext(trace_id, self._span_id()), started=self.now())
 

@@ -1,0 +1,211 @@
+"""Spans of batches, and what requests learn of those they rode in; time is virtual."""
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from batchedapi_serving.predictor import MethodSpec
+from batchedapi_serving.predictor.api import TRACE_HEADERS
+from batchedapi_serving.tracing.spans import Form, Span, Tracer
+from dispatching import DiedError, World, echo
+
+pytestmark = pytest.mark.looptime
+
+FORM = Form("POST /api", server=True, constant=())
+WAIT = "batchedapi.queue_wait_seconds"
+CALL = MethodSpec("predict", batched=False, is_async=True)
+SYNC = MethodSpec("embed", batched=True, max_batch_size=4)
+
+
+class Traced:
+    """A tracer in virtual time, and the spans that are over."""
+
+    def __init__(self) -> None:
+        self.over: list[tuple[Span, str | None]] = []
+        loop = asyncio.get_running_loop()
+        self.tracer = Tracer(
+            1.0, self, source=random.Random(1), now=lambda: round(1e9 * loop.time())
+        )
+
+    def __call__(self, span: Span, ended: int, error: str | None) -> None:
+        """See Finished."""
+        self.over.append((span, error))
+        assert ended == self.tracer.now()
+
+    def request(self) -> Span:
+        """One that came just now."""
+        span = self.tracer.begins(FORM)
+        assert span is not None
+        return span
+
+    @property
+    def batches(self) -> list[Span]:
+        """Of those that are over."""
+        return [span for span, _ in self.over]
+
+
+async def test_a_batch_is_a_child_of_the_first_traced_request_and_linked_with_all() -> None:
+    """One tree to look at, and each request leads to what ran it."""
+    traced = Traced()
+    world = World(tracer=traced.tracer, max_batch_size=4, seconds=lambda _: 0.5)
+    first, second = traced.request(), traced.request()
+
+    world.ask(0)  # it runs alone, and the others wait for it
+    await asyncio.sleep(0.1)
+    for value, span in ((1, None), (2, first), (3, second), (4, None)):
+        world.ask(value, span=span)
+    await asyncio.sleep(2)
+
+    ((batch, error),) = traced.over
+    assert ("batch predict", None) == (batch.form.name, error)
+    assert (first.context.trace_id, first.context.span_id) == (
+        batch.context.trace_id, batch.parent_id,
+    )  # fmt: skip
+    assert [first.context, second.context] == batch.links
+    assert [[batch.context], [batch.context]] == [first.links, second.links]
+    facts = {
+        "batchedapi.batch.rows": 4, "batchedapi.batch.requests": 4,
+        "batchedapi.batch.reason": "full",
+    }  # fmt: skip
+    assert facts | {"batchedapi.model_process": 0} == batch.facts
+    for span in (first, second):
+        assert facts == {name: value for name, value in span.facts.items() if name != WAIT}
+        assert pytest.approx(0.4, abs=0.1) == span.facts[WAIT]
+    assert pytest.approx(0.5e9, abs=1e8) == batch.started
+
+
+async def test_batches_without_a_traced_request_have_no_span() -> None:
+    """Nor does their frame carry a trace."""
+    traced = Traced()
+    world = World(tracer=traced.tracer)
+    world.ask(1)
+    await asyncio.sleep(1)
+
+    assert [] == traced.over
+
+
+async def test_the_predictor_is_told_the_trace_of_its_batch() -> None:
+    """So that what it asks of other services goes on in the same trace."""
+    traced = Traced()
+    seen: list[Any] = []
+
+    async def call(payload: Any, _query: object, _headers: object) -> Any:
+        return payload
+
+    world = World(methods=[(CALL, call)], tracer=traced.tracer)
+    world.began = lambda meta, _payload: seen.append(meta.get("trace"))  # type: ignore[method-assign]
+    world.ask(1, span=traced.request())
+    world.ask(2)
+    await asyncio.sleep(1)
+
+    (batch,) = traced.batches
+    assert [batch.context.headers(), None] == seen
+    assert None is TRACE_HEADERS.get()
+
+
+async def test_an_oversize_request_is_linked_to_every_batch_it_rode_in() -> None:
+    """Its parts run apart; it waited until the first of them ran."""
+    traced = Traced()
+    world = World(tracer=traced.tracer, max_batch_size=2)
+    span = traced.request()
+
+    world.ask_rows([1, 2, 3, 4, 5], span=span)
+    await asyncio.sleep(1)
+
+    assert 3 == len(traced.batches)
+    assert {batch.context for batch in traced.batches} == set(span.links)
+    assert pytest.approx(0.0, abs=1e-3) == span.facts[WAIT]
+
+
+async def test_a_failed_batch_says_why_and_what_ran_again_has_spans_of_its_own() -> None:
+    """Halves of a batch are batches; the culprit's request is linked to each that it was in."""
+    traced = Traced()
+
+    def fails_on_two(items: list[Any]) -> list[Any]:
+        if 2 in items:
+            raise ValueError("two")
+        return items
+
+    world = World(fails_on_two, tracer=traced.tracer, max_batch_size=4)
+    world.ask(0)
+    culprit = traced.request()
+    for value in (1, 2, 3, 4):
+        world.ask(value, span=culprit if value == 2 else None)
+    await asyncio.sleep(1)
+
+    errors = [error for _, error in traced.over]
+    assert len(errors) == len(culprit.links) > 1
+    assert {"raised ValueError"} == set(errors)
+    assert "retry" == traced.batches[-1].facts["batchedapi.batch.reason"]
+
+
+async def test_a_batch_whose_process_died_has_a_span_and_runs_again_in_another() -> None:
+    """The death is seen in the trace, and so is that nobody had to know of it."""
+    traced = Traced()
+    times = iter((True, False))
+
+    def dies_once(items: list[Any]) -> list[Any]:
+        if next(times):
+            raise DiedError
+        return items
+
+    world = World(dies_once, tracer=traced.tracer)
+    span = traced.request()
+    asked = world.ask(1, span=span)
+    await asyncio.sleep(3)
+
+    assert 200 == asked.status
+    assert ["died on this input", None] == [error for _, error in traced.over]
+    assert [batch.context for batch in traced.batches] == span.links
+
+
+async def test_a_batch_that_never_began_has_no_span() -> None:
+    """It was ahead on a lane whose process died; its requests ride in another."""
+    traced = Traced()
+    times = iter((True, False, False, False))
+
+    def dies_once(items: list[Any]) -> list[Any]:
+        if next(times):
+            raise DiedError
+        return items
+
+    world = World(dies_once, tracer=traced.tracer, max_batch_size=2, seconds=lambda _: 0.5)
+    first = world.ask(1)
+    await asyncio.sleep(0.1)
+    span = traced.request()
+    ahead = [world.ask(value, span=span if value == 2 else None) for value in (2, 3)]
+    await asyncio.sleep(5)
+
+    assert {200} == {one.status for one in (first, *ahead)}
+    (batch,) = traced.batches
+    assert [batch.context] == span.links
+    assert {} == world.dispatcher.served(None).executor._traced._sent
+
+
+async def test_submitted_rows_have_a_span_under_the_call_that_waits_for_them() -> None:
+    """Request, call, rows, batch: the whole of a composition in one trace."""
+    traced = Traced()
+
+    async def composed(payload: Any, _query: object, _headers: object) -> Any:
+        (channel,) = (process.channel for process in world.processes)
+        (number,) = channel.calls
+        channel._say({"submit": 1, "call": number, "method": "embed"}, [b"[1]"])
+        return payload
+
+    world = World(methods=[(CALL, composed), (SYNC, echo)], tracer=traced.tracer)
+    channel = world.processes[0].channel
+    taken = channel.write
+    channel.write = lambda data: None if b"submitted" in data else taken(data)
+    request = traced.request()
+    world.ask(1, span=request)
+    await asyncio.sleep(1)
+
+    by_name = {span.form.name: span for span in traced.batches}
+    assert {"batch predict", "submit embed", "batch embed"} == set(by_name)
+    call, rows, batch = (by_name[name] for name in ("batch predict", "submit embed", "batch embed"))
+    assert request.context.span_id == call.parent_id
+    assert call.context.span_id == rows.parent_id
+    assert rows.context.span_id == batch.parent_id
+    assert [batch.context] == rows.links

@@ -1,0 +1,169 @@
+"""What is sent to a collector, and what becomes of spans that it does not take."""
+
+import logging
+import threading
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage
+
+from batchedapi_serving.settings import TracingSettings
+from batchedapi_serving.tracing.otlp import Exporter, UnsentError, encoded
+from batchedapi_serving.tracing.spans import Form, Span, SpanContext
+from otlp import Received, spans_of
+
+CONTEXT = SpanContext(b"t" * 16, b"s" * 8, True, "a=1")
+OTHER = SpanContext(b"u" * 16, b"v" * 8)
+SECONDS = 30.0
+
+
+def settings(**changes: Any) -> TracingSettings:
+    """Send each span at once."""
+    values: dict[str, Any] = {
+        "endpoint": "http://c:4318/v1/traces", "headers": (), "timeout": 1.0, "gzip": False,
+        "certificate": None, "client_certificate": None, "client_key": None, "ratio": 1.0,
+        "follows_parent": True, "resource": (("service.name", "iris"),), "delay": 60.0,
+        "most_queued": 100, "most_sent": 1,
+    }  # fmt: skip
+    return TracingSettings(**{**values, **changes})
+
+
+def a_span(name: str = "POST /iris") -> Span:
+    """Of a request."""
+    form = Form(name, server=True, constant=(("http.route", "/iris"), ("n", 1)))
+    return Span(form, CONTEXT, b"p" * 8, started=10)
+
+
+class Collector:
+    """Takes requests when it is let, and refuses as often as it is told to."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.open.set()
+        self.asked = threading.Semaphore(0)
+        self.refuses = 0
+        self.spans: list[Received] = []
+        self.dropped: list[int] = []
+
+    def __call__(self, body: bytes) -> None:
+        """See Sender."""
+        self.asked.release()
+        assert self.open.wait(SECONDS)
+        if self.refuses:
+            self.refuses -= 1
+            raise UnsentError("nobody is there")
+        self.spans += spans_of(ExportTraceServiceRequest.FromString(body))
+
+
+def exporter(collector: Collector, **changes: Any) -> Exporter:
+    """One that sends there."""
+    made = Exporter(settings(**changes), collector, collector.dropped.append)
+    made.start()
+    return made
+
+
+def test_a_span_has_everything_that_is_known_of_it() -> None:
+    """Ids, times, attributes of each type, links, and whose it is."""
+    collector = Collector()
+    ours, span = exporter(collector), a_span()
+    span.facts |= {"rows": 3, "wait": 0.25, "reason": "full"}
+    span.links.append(OTHER)
+
+    ours.finished(span, 20, "500")
+    ours.close()
+
+    (found,) = collector.spans
+    assert ("POST /iris", True, True) == (found.name, found.server, found.failed)
+    assert (b"t" * 16, b"s" * 8, b"p" * 8) == tuple(
+        bytes.fromhex(one) for one in (found.trace_id, found.span_id, found.parent_id)
+    )
+    assert (10, 20, "a=1") == (found.start, found.end, found.state)
+    assert {
+        "http.route": "/iris", "n": 1, "rows": 3, "wait": 0.25, "reason": "full",
+        "error.type": "500",
+    } == found.attributes  # fmt: skip
+    assert [((b"u" * 16).hex(), (b"v" * 8).hex())] == found.links
+    assert {"service.name": "iris"} == found.resource
+
+
+def test_a_root_has_no_parent_and_success_has_no_status() -> None:
+    """As the protocol says it: empty, and unset."""
+    message = SpanMessage.FromString(
+        encoded(Span(Form("batch", server=False, constant=()), OTHER), 20, None)
+    )
+
+    assert b"" == message.parent_span_id
+    assert not message.HasField("status")
+
+
+@pytest.mark.parametrize("value", ["x" * 300, "", 0, 1 << 40, -3, 0.0, -1e300])
+def test_attributes_of_any_size_are_read_as_they_were(value: str | float) -> None:
+    """Lengths of several bytes, and values that protobuf leaves out elsewhere."""
+    span = a_span()
+    span.facts["found"] = value
+    span.facts["again"] = 1.5
+    message = SpanMessage.FromString(encoded(span, 20, None))
+
+    found = {pair.key: pair.value for pair in message.attributes}
+    kind = str(found["found"].WhichOneof("value"))
+    assert (type(value), value) == (
+        type(getattr(found["found"], kind)),
+        getattr(found["found"], kind),
+    )
+    assert 1.5 == found["again"].double_value
+
+
+def test_what_does_not_fit_is_dropped_and_counted() -> None:
+    """The collector hangs: the queue is bounded, and nobody waits for it."""
+    collector = Collector()
+    collector.open.clear()
+    ours = exporter(collector, most_queued=3)
+    ours.finished(a_span("first"), 20, None)
+    assert collector.asked.acquire(timeout=SECONDS)  # it hangs with one span
+
+    for _ in range(5):
+        ours.finished(a_span(), 20, None)
+    collector.open.set()
+    ours.close(SECONDS)
+
+    assert [1, 1] == collector.dropped
+    assert 4 == len(collector.spans)
+
+
+def test_a_collector_that_is_away_is_said_once_until_it_is_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One line, not one for each request; and one when it is back."""
+    collector = Collector()
+    collector.refuses = 3
+    ours = exporter(collector)
+    with caplog.at_level(logging.INFO):
+        for _ in range(4):
+            ours.finished(a_span(), 20, None)
+        ours.close(SECONDS)
+
+    assert [1, 1, 1] == collector.dropped
+    assert 1 == len(collector.spans)
+    assert [
+        "spans are dropped: the collector does not take them", "the collector takes spans again",
+    ] == [record.getMessage() for record in caplog.records]  # fmt: skip
+    assert "nobody is there" == caplog.records[0].error  # type: ignore[attr-defined]
+
+
+def test_the_end_waits_no_longer_than_it_may_and_says_what_is_lost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A collector that hangs does not hold up a stop."""
+    collector = Collector()
+    collector.open.clear()
+    ours = exporter(collector)
+    ours.finished(a_span(), 20, None)
+    assert collector.asked.acquire(timeout=SECONDS)
+    ours.finished(a_span(), 20, None)
+
+    ours.close(0.01)
+
+    assert [1] == collector.dropped
+    assert ["spans are lost at the end"] == [one.getMessage() for one in caplog.records]
+    collector.open.set()
