@@ -11,18 +11,19 @@
 #   USER 65532
 #   COPY model.py /app/
 ARG BASE_IMAGE=docker.io/library/python:3.12-slim
-# The folder, the extra of pyproject.toml and the last stage have the same name: serving, operator.
+# The folder, an extra of pyproject.toml and the last stage have the same name: serving, operator.
 ARG PART=serving
 
 # What to install, told apart from the rest of pyproject.toml: the slow layers below are made again
-# only when this changes.
+# only when this changes. The extra `otel` is 1 MB, so that a manifest can ask for traces.
 FROM ${BASE_IMAGE} AS requirements
 ARG PART
 WORKDIR /src
 COPY pyproject.toml ./
 RUN python3 -c 'import sys, tomllib; \
         p = tomllib.load(open("pyproject.toml", "rb")); project = p["project"]; \
-        print(*project["dependencies"], *project["optional-dependencies"][sys.argv[1]], sep="\n", file=open("run.txt", "w")); \
+        extras = {"serving": ("serving", "otel"), "operator": ("operator",)}[sys.argv[1]]; \
+        print(*project["dependencies"], *(r for e in extras for r in project["optional-dependencies"][e]), sep="\n", file=open("run.txt", "w")); \
         print(*p["build-system"]["requires"], sep="\n", file=open("build.txt", "w"))' "$PART"
 
 FROM ${BASE_IMAGE} AS dependencies

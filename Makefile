@@ -120,6 +120,10 @@ cluster-down: ## Stop it, and everything it started
 images: ## Build both images and load them into the cluster
 	tests/cluster/images
 
+.PHONY: picture
+picture: $(INSTALLED) ## The README's picture of the page, as it is now
+	PICTURE=1 $(BIN)/python -m pytest tests/contract/serving/test_page.py -k readme
+
 ##@ Measuring
 .PHONY: bench fuzz
 bench: $(INSTALLED) ## Interleaved ratios against mosec; wants a quiet machine

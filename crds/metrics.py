@@ -80,6 +80,8 @@ SERVING: Final = (
            " `webProcesses`."),
     Metric(c.METRIC_MODEL_PROCESS_MEMORY_BYTES, "gauge", (),
            "Memory of the largest model process; each has its own copy of the model."),
+    Metric(c.METRIC_SPANS_DROPPED, "counter", (),
+           "Spans that were not sent, as the collector of traces was away or too slow."),
     Metric(c.METRIC_PREDICTOR_UPDATES_DROPPED, "counter", (),
            "Updates of the predictor's own metrics (`context.metrics`, behind these on the page)"
            " that were dropped, as there were too many series."),

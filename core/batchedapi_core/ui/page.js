@@ -31,8 +31,8 @@ function parsePage(text) {
 
 const startOf = (page) => page.get("process_start_time_seconds{}")?.value;
 
-// What each counter grew by, and what each gauge is, over all replicas. One that began anew, or
-// was not there before, has said nothing of this interval.
+// What each counter grew by, and what each gauge is, over all replicas, with the most of any one.
+// One that began anew, or was not there before, has said nothing of this interval.
 function growth(before, after) {
   const sums = new Map();
   for (const [pod, page] of after) {
@@ -42,8 +42,10 @@ function growth(before, after) {
       const counter = /_(total|bucket|sum|count)$/.test(name);
       const added = counter ? (known ? Math.max(0, value - (old.get(key)?.value ?? 0)) : 0) : value;
       const sum = sums.get(key);
-      if (sum) sum.value += added;
-      else sums.set(key, { name, labels, value: added });
+      if (sum) {
+        sum.value += added;
+        sum.most = Math.max(sum.most, added);
+      } else sums.set(key, { name, labels, value: added, most: added });
     }
   }
   return sums;
@@ -80,6 +82,7 @@ function quantile(share, counted) {
 function figures(sums, method, seconds, replicas) {
   const get = (name, label) => pick(sums, `batchedapi_${name}`, method, label);
   const sum = (name) => total(get(name));
+  const most = (name) => Math.max(0, ...[...sums.values()].filter((one) => one.name === `batchedapi_${name}` && (one.labels.method ?? method) === method).map((one) => one.most));
   const per = (pairs) => Object.fromEntries(pairs.map(([label, value]) => [label, value / seconds]));
   const batches = sum("batch_rows_count");
   const latencies = buckets(get("request_seconds_bucket", "le"));
@@ -97,8 +100,9 @@ function figures(sums, method, seconds, replicas) {
     inFlight: sum("in_flight_requests"),
     lanes: sum("lanes"),
     busy: sum("lanes") ? sum("lane_busy_seconds_total") / seconds / sum("lanes") : 0,
-    largest: replicas ? sum("max_batch_size") / replicas : 0,
-    interval: replicas ? sum("batch_interval_seconds") / replicas : 0,
+    // as dashboards and status have it: one that is limited for now says nothing of the setting
+    largest: most("max_batch_size"),
+    interval: most("batch_interval_seconds"),
     p50: quantile(0.5, latencies),
     p99: quantile(0.99, latencies),
     wait: sum("queue_wait_seconds_count") ? sum("queue_wait_seconds_sum") / sum("queue_wait_seconds_count") : null,

@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import os
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -45,6 +46,13 @@ VIEWS: Final = [(width, scheme) for width in (1280, 400) for scheme in ("light",
 LAST: Final = 'figures(kept.at(-1).sums, "predict", kept.at(-1).seconds, 1)'
 SCREENSHOTS: Final = os.environ.get("SCREENSHOTS")
 """A folder where somebody wants to look at what was seen."""
+ROOT: Final = Path(__file__).resolve().parents[3]
+PICTURE: Final = ROOT / "docs" / "pictures" / "page.png"
+RENEWED: Final = bool(os.environ.get("PICTURE"))
+"""Whether the picture is to be made anew."""
+PICTURE_SECONDS: Final = 60
+MOST_BYTES: Final = 200_000
+"""Of the picture: everybody who looks at the README loads it."""
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +155,29 @@ def test_an_overloaded_replica_shows_what_it_refuses(chromium: Browser, replica:
         one.wait_for(f"{of_each}.some((one) => one.reasons.full > 0)")
 
         assert "429" in one.page.locator("#charts").inner_text()
+
+
+def test_the_readme_shows_the_page_as_it_is(chromium: Browser, replica: Replica) -> None:
+    """`make picture` makes it anew: a minute of few clients, then many, then few again."""
+    with seen(chromium, replica, 1280, "light") as one:
+        for number in (6, 20, 9) if RENEWED else (8,):
+            with clients(replica.port, number):
+                one.wait_for(f"kept.length >= 3 && {LAST}.run > 0")
+                one.page.wait_for_timeout(1e3 * PICTURE_SECONDS / 3 if RENEWED else 0)
+                taken = one.page.screenshot(full_page=True)
+        if RENEWED:
+            PICTURE.write_bytes(taken)
+
+    shown = PICTURE.read_bytes()
+    assert MOST_BYTES > len(shown)
+    assert size_of(taken)[0] == size_of(shown)[0] == 1280
+    assert PICTURE.relative_to(ROOT).as_posix() in (ROOT / "README.md").read_text("utf-8")
+
+
+def size_of(png: bytes) -> tuple[int, int]:
+    """Width and height of a picture, which its first chunk says."""
+    width, height = struct.unpack(">II", png[16:24])
+    return width, height
 
 
 def test_the_page_says_the_figures_of_the_metrics(chromium: Browser, replica: Replica) -> None:

@@ -75,3 +75,4 @@ async def test_a_row_of_json_is_answered_in_few_calls_and_few_files() -> None:
     assert [200] * 2 * ROUNDS == client.statuses
     assert sum(path.values()) <= MOST_CALLS, listed
     assert len({file for file, _ in path}) <= MOST_FILES, listed
+    assert [] == [file for file, _ in walk.calls if "trac" in file], "tracing is off"

@@ -98,6 +98,7 @@ def test_before_the_method_is_known_there_is_little_to_say() -> None:
         contract.METRIC_PROCESS_START_TIME,
         contract.METRIC_PROCESS_RESTARTS,
         contract.METRIC_PREDICTOR_UPDATES_DROPPED,
+        contract.METRIC_SPANS_DROPPED,
         contract.METRIC_WEB_CPU_SECONDS,
         contract.METRIC_MODEL_PROCESS_MEMORY_BYTES,
     }

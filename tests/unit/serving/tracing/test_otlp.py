@@ -106,11 +106,8 @@ def test_attributes_of_any_size_are_read_as_they_were(value: str | float) -> Non
     message = SpanMessage.FromString(encoded(span, 20, None))
 
     found = {pair.key: pair.value for pair in message.attributes}
-    kind = str(found["found"].WhichOneof("value"))
-    assert (type(value), value) == (
-        type(getattr(found["found"], kind)),
-        getattr(found["found"], kind),
-    )
+    read = getattr(found["found"], str(found["found"].WhichOneof("value")))
+    assert (type(value), value) == (type(read), read)
     assert 1.5 == found["again"].double_value
 
 
