@@ -10,6 +10,7 @@ from batchedapi_serving.settings import (
     MethodSettings,
     RecordingSettings,
     ReplicaSettings,
+    TracingSettings,
 )
 
 DURATION = st.floats(0, 1e5)
@@ -21,6 +22,7 @@ JSON = st.recursive(
 TEXT = st.text(max_size=9)
 COUNT = st.integers(1, 64)
 TEXTS = st.lists(TEXT, max_size=3).map(tuple)
+PAIRS = st.lists(st.tuples(TEXT, TEXT), max_size=2).map(tuple)
 SIZES = st.lists(st.integers(1, 65536), max_size=3).map(tuple)
 BATCHING = st.builds(
     BatchingSettings,
@@ -67,6 +69,15 @@ SETTINGS = st.builds(
     host=TEXT,
     runtime=st.just(""),
     recording=st.none() | st.builds(RecordingSettings, path=TEXT, started=DURATION),
+    tracing=st.none()
+    | st.builds(
+        TracingSettings,
+        headers=PAIRS,
+        resource=PAIRS,
+        timeout=DURATION,
+        ratio=st.floats(0, 1),
+        delay=DURATION,
+    ),
 )
 
 

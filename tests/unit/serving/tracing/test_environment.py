@@ -141,16 +141,3 @@ def test_a_missing_extra_is_a_sentence_with_the_remedy(monkeypatch: pytest.Monke
 
     with pytest.raises(LoadError, match=r"pip install 'batchedapi\[serving,otel\]'"):
         check_installed()
-
-
-def test_settings_cross_processes_as_they_are() -> None:
-    """As JSON, which knows no tuples."""
-    found = asked(OTEL_EXPORTER_OTLP_HEADERS="a=1")
-
-    value = {
-        name: [list(pair) for pair in getattr(found, name)]
-        if name in {"headers", "resource"}
-        else getattr(found, name)
-        for name in TracingSettings.__slots__
-    }
-    assert found == TracingSettings.from_json(value)
