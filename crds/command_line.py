@@ -32,6 +32,11 @@ _ENVIRONMENT: Final = (
         "CUDA_VISIBLE_DEVICES",
         "GPUs of the replica, which are then shared out among its model processes.",
     ),
+    (
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "Collector of [traces](../guides/monitoring.md#traces), which the other variables of"
+        " OpenTelemetry describe; also in `predictor.env`.",
+    ),
 )
 
 _ARGUMENTS: Final = {

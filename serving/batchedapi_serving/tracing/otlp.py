@@ -150,6 +150,8 @@ def exporting_tracer(
 
 def sender(settings: TracingSettings) -> Sender:
     """What posts to the endpoint, over one connection that is kept."""
+    # It warns of each attempt; what came of them all is said once, by the exporter.
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
     again = urllib3.Retry(
         _RETRIES,
         status_forcelist=_AGAIN,
@@ -157,6 +159,7 @@ def sender(settings: TracingSettings) -> Sender:
         backoff_factor=0.5,
         redirect=False,
         raise_on_status=False,
+        respect_retry_after_header=False,  # it may say a day
     )
     pool = urllib3.PoolManager(
         1,

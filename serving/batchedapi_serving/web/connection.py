@@ -146,10 +146,10 @@ class Connection(asyncio.Protocol):
             self._frontend.cancel(self._handle)
             self._handle = None
             self._log_access(_LEFT)
-            if self.span is not None:
-                self._end_span(_LEFT)
         else:
             self._frontend.engine.disconnected(self._client)
+        if self.span is not None:
+            self._end_span(_LEFT)
         if self._cycle is not None:
             self._cycle.disconnected = True
             self._cycle.message_event.set()

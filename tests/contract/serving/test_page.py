@@ -164,7 +164,7 @@ def test_the_readme_shows_the_page_as_it_is(chromium: Browser, replica: Replica)
             with clients(replica.port, number):
                 one.wait_for(f"kept.length >= 3 && {LAST}.run > 0")
                 one.page.wait_for_timeout(1e3 * PICTURE_SECONDS / 3 if RENEWED else 0)
-                taken = one.page.screenshot(full_page=True)
+                taken = _above(one, "Release reasons")
         if RENEWED:
             PICTURE.write_bytes(taken)
 
@@ -172,6 +172,16 @@ def test_the_readme_shows_the_page_as_it_is(chromium: Browser, replica: Replica)
     assert MOST_BYTES > len(shown)
     assert size_of(taken)[0] == size_of(shown)[0] == 1280
     assert PICTURE.relative_to(ROOT).as_posix() in (ROOT / "README.md").read_text("utf-8")
+
+
+def _above(one: Watched, title: str) -> bytes:
+    """A picture of the page down to the chart of that title."""
+    box = one.page.locator("figure", has_text=title).bounding_box()
+    assert box is not None
+    height = round(box["y"] + box["height"] + box["x"] / 100)
+    return one.page.screenshot(
+        full_page=True, clip={"x": 0, "y": 0, "width": 1280, "height": height}
+    )
 
 
 def size_of(png: bytes) -> tuple[int, int]:
