@@ -18,6 +18,7 @@ from harness.servers import BENCH
 FULL: Final = (
     "throughput.py --workload W1",
     "throughput.py --workload W3 --baseline bare",
+    "tracing.py",
     "batches.py",
     "identity.py",
     "start.py",
@@ -48,6 +49,7 @@ FULL: Final = (
 QUICK: Final = (
     "throughput.py --workload W1 --connections 1,64 --rounds 1 --seconds 1",
     "throughput.py --workload W3 --connections 1,64 --rounds 1 --seconds 1 --baseline bare",
+    "tracing.py --rounds 1 --seconds 1",
     "batches.py --seconds 1 --rounds 1",
     "identity.py --ids 20000",
     "start.py --runs 2",
