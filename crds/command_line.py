@@ -34,8 +34,7 @@ _ENVIRONMENT: Final = (
     ),
     (
         "OTEL_EXPORTER_OTLP_ENDPOINT",
-        "Collector of [traces](../guides/monitoring.md#traces), which the other variables of"
-        " OpenTelemetry describe; also in `predictor.env`.",
+        "Collector of [traces](../guides/monitoring.md#traces); also in `predictor.env`.",
     ),
 )
 
