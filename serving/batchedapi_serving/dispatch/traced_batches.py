@@ -58,6 +58,8 @@ class TracedBatches:
         if worker is not None:
             span.facts["batchedapi.model_process"] = worker
         for request, of_request in riders:
+            if request.id not in self._in_flight.by_id:  # its span is over, and not ours any more
+                continue
             if _WAIT not in of_request.facts:  # else it is a rerun, and waited before
                 of_request.facts[_WAIT] = batch.started - request.arrived
             of_request.facts |= facts
