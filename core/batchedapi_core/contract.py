@@ -185,7 +185,7 @@ RELEASE_REASONS: Final = ("full", "interval", "early", "shape", "deadline", "ret
 """Why a batch was dispatched, exactly one a batch: `batchedapi_batches_total{reason}`."""
 REJECTION_REASONS: Final = ("latency", "queue_full", "draining", "expired", "disconnected")
 STATUS_CODES: Final = (
-    200, 400, 401, 404, 405, 408, 413, 415, 422, 429, 431, 499, 500, 501, 503, 504,
+    200, 400, 401, 404, 405, 406, 408, 413, 415, 422, 429, 431, 499, 500, 501, 503, 504,
 )  # fmt: skip
 """Codes a request can end with; 499 is a client that left before its answer and is never sent."""
 

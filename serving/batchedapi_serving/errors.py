@@ -6,6 +6,7 @@ ServingError
 │   ├── UnauthenticatedError      401
 │   ├── NoSuchRouteError          404
 │   ├── MethodNotAllowedError     405
+│   ├── StreamsOnlyError          406
 │   ├── TooSlowError              408
 │   ├── TooLargeError             413
 │   ├── UnsupportedTypeError      415
@@ -70,8 +71,15 @@ class MethodNotAllowedError(ClientError):
     code = "method_not_allowed"
 
 
+class StreamsOnlyError(ClientError):
+    """The method answers with a stream, and the language of the request has none."""
+
+    status = 406
+    code = "streams_only"
+
+
 class TooSlowError(ClientError):
-    """The request was not sent in time."""
+    """The request was not sent in time, or the stream that answers it is not read."""
 
     status = 408
     code = "request_timeout"

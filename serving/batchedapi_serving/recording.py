@@ -208,6 +208,7 @@ class RecordingEngine:
         self._now = now
         self.served = engine.served
         self.cancel = engine.cancel
+        self.taken = engine.taken
         self.disconnected = engine.disconnected
 
     @property

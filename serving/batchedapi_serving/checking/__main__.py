@@ -114,7 +114,8 @@ def _check(
 
     none = MethodReport(spec.name, spec.batched, spec.max_batch_size, 0, "nothing", (), (), None)
     if not spec.batched:
-        return replace(none, source="it takes one request at a time")
+        how = "it streams the answer to one request" if spec.streams else "it takes one request"
+        return replace(none, source=f"{how} at a time")
     codec = codec_for(spec, settings.of_method(spec.name), settings.name)
     method = Method(codec, run)
     try:

@@ -43,7 +43,7 @@ from batchedapi_serving.codecs.json_values import (
 from batchedapi_serving.codecs.replies import INSTANCES, ITEM
 from batchedapi_serving.codecs.results import item_results
 from batchedapi_serving.codecs.wires import is_msgpack
-from batchedapi_serving.errors import InvalidInputError, brief
+from batchedapi_serving.errors import InvalidInputError, StreamsOnlyError, brief
 from batchedapi_serving.predictor import Measure, MethodSpec, SizeOf
 
 Call = tuple[bytes, bytes]
@@ -127,6 +127,11 @@ class CallCodec:
     def decode(self, wire: Wire, head: Head, body: bytes) -> DecodedRequest:
         """See Codec.decode; a plain body is the method's own, whatever its type."""
         if wire is not Wire.PLAIN:
+            if self.method.streams:
+                raise StreamsOnlyError(
+                    f"{self.method.name} streams its answer, which this protocol cannot say; POST"
+                    " to its plain path, see /docs"
+                )
             return wires.decode(self, wire, head, body)
         json_body = is_json(head.content_type)
         if json_body:

@@ -62,6 +62,11 @@ def submitted_rows(codec: Codec, meta: Meta, payload: bytes) -> Encoded:
     Raises:
         ClientError: they are not what the method takes.
     """
+    if codec.method.streams:
+        raise InvalidInputError(
+            f"{codec.method.name} streams its answer, and no rows can be submitted to it; iterate"
+            f" over self.{codec.method.name}(...) instead"
+        )
     if "arrays" in meta:
         arrays, start = {}, 0
         for name, dtype, shape in meta["arrays"]:

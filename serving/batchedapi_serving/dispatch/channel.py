@@ -3,10 +3,12 @@
 To the model process:
     {"call": id, "method", "rows", ...}     a batch for an async method; many run side by side
     {"cancel": id}                          nobody waits for that call; its result comes anyway
+    {"taken": id, "items": n}               the client of a stream took n more items
     {"submitted": id, "kind": ...}          results, see Results.to_frame
     {"submitted": id, "kind": "error", "status", "error"}
 From it:
-    {"result": id, "kind": ...}             of a call
+    {"result": id, "kind": ...}             of a call; of a stream: how it ended
+    {"item": id, "kind": ...}               one item of a stream, before its result
     {"submit": id, "call": id of the call that awaits it, "method", ...}    see `submitted_rows`
     {"forget": id}                          the call that awaited it was cancelled
 
@@ -24,7 +26,7 @@ from typing import Any, Final, Protocol
 from batchedapi_core.batching import Batch, Client, Request
 from batchedapi_serving.codecs import Answer, Receipt, Results
 from batchedapi_serving.codecs.submits import submitted_rows
-from batchedapi_serving.dispatch.engine import Caller, Engine, RequestHandle
+from batchedapi_serving.dispatch.engine import Caller, Engine, Reader, RequestHandle
 from batchedapi_serving.dispatch.lane_connection import Done
 from batchedapi_serving.errors import InvalidInputError, ServingError
 from batchedapi_serving.ipc.frames import BrokenFrameError, Meta, encode_frame
@@ -50,7 +52,7 @@ class CallOwner(Engine, Protocol):
 class _Call:
     """A call that runs in the model process."""
 
-    __slots__ = ("batch", "cancelled", "chain", "deadline", "done", "trace")
+    __slots__ = ("batch", "cancelled", "chain", "deadline", "done", "reader", "trace")
 
     def __init__(
         self,
@@ -68,6 +70,8 @@ class _Call:
         self.deadline = max(request.deadline for request in batch.requests)
         """When nobody waits for it any more."""
         self.cancelled = False
+        self.reader: Reader | None = None
+        """Who has begun to get a stream."""
 
     @property
     def wanted(self) -> bool:
@@ -92,6 +96,8 @@ class ModelChannel:
         self.pid: int = hello["pid"]
         self._next = 0
         self._calls: dict[int, _Call] = {}
+        self._streams: dict[int, int] = {}
+        """Calls of streams that have begun, by their requests' ids."""
         self._sweeper: asyncio.TimerHandle | None = None
         self._handles: dict[int, RequestHandle] = {}
         self._clients: dict[str, Client] = {}
@@ -118,17 +124,24 @@ class ModelChannel:
         """Cancel calls that nobody waits for, now and again as long as there are calls."""
         for number, call in self._calls.items():
             if not call.cancelled and not call.wanted:
-                call.cancelled = True
-                self._say({"cancel": number})
+                self._cancel(number, call)
         loop = asyncio.get_running_loop()
         self._sweeper = loop.call_later(_SWEEP_SECONDS, self._sweep) if self._calls else None
+
+    def _cancel(self, number: int, call: _Call) -> None:
+        call.cancelled = True
+        self._say({"cancel": number})
 
     def received(self, meta: Meta, payload: bytes) -> None:
         """See Channel."""
         match meta:
             case {"result": int(number)} if number in self._calls:
                 call = self._calls.pop(number)
+                if call.reader is not None:
+                    del self._streams[call.batch.requests[0].id]
                 call.done(self, call.batch, meta, payload)
+            case {"item": int(number), "kind": str(kind)} if number in self._calls:
+                self._item(number, self._calls[number], kind, payload)
             case {"submit": int(number), "method": str(method), "call": caller}:
                 self._submit(number, method, self._calls.get(caller), meta, payload)
             case {"forget": int(number)}:
@@ -137,6 +150,33 @@ class ModelChannel:
                     self._owner.cancel(handle)
             case _:
                 raise BrokenFrameError(f"frame with {', '.join(meta)} on a channel")
+
+    # ------------------------------------------------------------ streams
+
+    def _item(self, number: int, call: _Call, kind: str, body: bytes) -> None:
+        if not call.wanted:  # no need to wait until it is noticed
+            if not call.cancelled:
+                self._cancel(number, call)
+            return
+        if call.reader is None:
+            (request,) = call.batch.requests
+            caller = self._owner.caller_of(request)
+            if not isinstance(caller, Reader):
+                raise TypeError(f"expected a Reader of {call.batch.method}, got {caller!r}")
+            call.reader = caller
+            self._streams[request.id] = number
+        call.reader.item(kind, body)
+
+    def taken(self, request: Request, items: int) -> None:
+        """See Channel."""
+        number = self._streams.get(request.id)
+        if number is not None:
+            self._say({"taken": number, "items": items})
+
+    def begun(self) -> Sequence[Request]:
+        """See Channel."""
+        calls = (self._calls[number] for number in self._streams.values())
+        return [request for call in calls for request in call.batch.requests]
 
     def close(self) -> None:
         """See Runner."""
@@ -148,6 +188,7 @@ class ModelChannel:
             self._sweeper.cancel()
             self._sweeper = None
         self._calls.clear()
+        self._streams.clear()
         for handle in list(self._handles.values()):
             self._owner.cancel(handle)
         self._handles.clear()

@@ -27,7 +27,7 @@ from batchedapi_serving.dispatch.engine import (
 from batchedapi_serving.dispatch.executor import Executor, MethodQueue, receipt_book
 from batchedapi_serving.dispatch.lane_connection import Channel, LaneConnection
 from batchedapi_serving.dispatch.requests import Clock, Deadlines, InFlightRequest, InFlightRequests
-from batchedapi_serving.errors import DrainingError
+from batchedapi_serving.errors import DrainingError, PredictorError
 from batchedapi_serving.ipc.frames import Meta
 from batchedapi_serving.metrics.recorder import Recorder
 from batchedapi_serving.oom import OomKills
@@ -38,6 +38,10 @@ from batchedapi_serving.tracing.spans import Tracer
 log = logging.getLogger(__name__)
 _CANCEL_SECONDS: Final = 1.0
 """That a call gets to end after its clients have had their 504; see dispatch.channel."""
+_CLOSE_SECONDS: Final = 10.0
+"""The same of a stream: a generator that is no coroutine is closed at its next item. Others stream
+from its process, so one that is slow should not be taken for one that hangs."""
+_BROKEN: Final = "died while it streamed"
 
 
 class Supervision(Protocol):
@@ -87,8 +91,8 @@ class Dispatcher(MethodTable[MethodQueue]):
         self._lanes: dict[int, list[LaneConnection]] = {}
         """By the process that opened them."""
         self._channels: dict[int, Channel] = {}
-        self._calls: list[tuple[Executor, int]] = []
-        """Of each async method: calls that one process runs at once."""
+        self._calls: list[tuple[Executor, int, float]] = []
+        """Of each async method: calls that one process runs at once, and a lane's grace."""
         self._draining = False
 
     # ------------------------------------------------------------ the engine
@@ -131,6 +135,12 @@ class Dispatcher(MethodTable[MethodQueue]):
             if status == CLIENT_LEFT:
                 self.disconnected(handle.request.client)
 
+    def taken(self, handle: RequestHandle, items: int) -> None:
+        """See Engine."""
+        if isinstance(handle, InFlightRequest) and not handle.done:
+            for channel in self._channels.values():
+                channel.taken(handle.request, items)
+
     def disconnected(self, client: Client) -> None:
         """See Engine."""
         for executor in self._executors:
@@ -161,7 +171,7 @@ class Dispatcher(MethodTable[MethodQueue]):
 
     @property
     def _executors(self) -> list[Executor]:
-        return [self._sync, *(executor for executor, _ in self._calls)]
+        return [self._sync, *(executor for executor, _, _ in self._calls)]
 
     def lane_ready(self, lane: LaneConnection, hello: Meta) -> None:
         """See RunnerOwner."""
@@ -182,8 +192,8 @@ class Dispatcher(MethodTable[MethodQueue]):
         self._process_ready(hello)
         channel = ModelChannel(self, transport, hello, self._now)
         self._channels[channel.pid] = channel
-        for executor, at_once in self._calls:
-            executor.lane_added(Lane(channel.pid, at_once, _CANCEL_SECONDS), channel, now)
+        for executor, at_once, grace in self._calls:
+            executor.lane_added(Lane(channel.pid, at_once, grace), channel, now)
             executor.decide(now)
         self.update_gauges()
         return channel
@@ -212,6 +222,11 @@ class Dispatcher(MethodTable[MethodQueue]):
         if not lanes and channel is None:
             return
         now, killed = self._now(), self._oom.ended(pid)
+        for request in () if channel is None else channel.begun():
+            # What a client has of a stream is not sent to it again, as the whole would be.
+            pending = self._in_flight.by_id.get(request.id)
+            if pending is not None:
+                self._in_flight.fail(pending, PredictorError.logged(_BROKEN), now)
         executors = self._executors
         schedulers = [executor.scheduler for executor in executors]
         lost = process_lost(schedulers, pid, now, out_of_memory=killed)
@@ -247,7 +262,8 @@ class Dispatcher(MethodTable[MethodQueue]):
         if spec.is_async:
             executor = self._new_executor(sends_ahead=False)
             at_once = settings.threads if spec.batched else settings.max_concurrency
-            self._calls.append((executor, at_once))
+            grace = _CLOSE_SECONDS if spec.streams else _CANCEL_SECONDS
+            self._calls.append((executor, at_once, grace))
         queue = MethodQueue(spec, settings, self._recorder.method(index), executor)
         queue.batcher.draining = self._draining
         queue.recorder.sized(queue.batcher.policy.max_batch_size)

@@ -4,7 +4,7 @@ The dispatcher itself is that of the first web process; further ones have one th
 """
 
 from collections.abc import Mapping
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar, runtime_checkable
 
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import Answer, Codec, DecodedRequest
@@ -35,6 +35,20 @@ class Caller(Protocol):
     @property
     def span(self) -> Span | None:
         """Of the current request; None: it is not traced."""
+
+
+@runtime_checkable
+class Reader(Caller, Protocol):
+    """A Caller that takes the answer item by item, if the method streams.
+
+    `deliver` then says how the stream ended: with 200, or with an error.
+    """
+
+    def item(self, kind: str, body: bytes) -> None:
+        """Take one item; `kind` is json (a value's text) or text.
+
+        `Engine.taken` is to be told in time: what is not taken is bounded, and then nothing comes.
+        """
 
 
 class ServedMethod(Protocol):
@@ -102,6 +116,9 @@ class Engine(Protocol):
 
         The client left, or was answered elsewhere: `status` is what is counted.
         """
+
+    def taken(self, handle: RequestHandle, items: int) -> None:
+        """The client of a stream took so many more items of it."""
 
     def disconnected(self, client: Client) -> None:
         """A connection without a request in flight closed: its next request is not awaited."""

@@ -61,7 +61,7 @@ class EngineServer:
 
 
 class _RemoteCaller:
-    """One request: who asked, and how it is answered (both Caller and Reply).
+    """One request: who asked, and how it is answered (both Reader and Reply).
 
     Its answers' bodies are frames, encoded when the results are there.
     """
@@ -77,6 +77,10 @@ class _RemoteCaller:
     def request_id(self) -> str | None:
         """See Caller; the other side has it."""
         return None
+
+    def item(self, kind: str, body: bytes) -> None:
+        """See Reader."""
+        self._web.item(self.number, kind, body)
 
     def deliver(self, answer: Answer) -> None:
         """See Caller."""
@@ -139,6 +143,10 @@ class RemoteWeb(asyncio.Protocol):
                 handle = self._handles.pop(number, None)
                 if handle is not None:
                     self._engine.cancel(handle, status)
+            case {"taken": int(number), "items": int(items)}:
+                handle = self._handles.get(number)
+                if handle is not None:
+                    self._engine.taken(handle, items)
             case {"disconnected": int(number)}:
                 client = self._clients.pop(number, None)
                 if client is not None:
@@ -170,6 +178,11 @@ class RemoteWeb(asyncio.Protocol):
         else:
             if not handle.done:
                 self._handles[number] = handle
+
+    def item(self, number: int, kind: str, body: bytes) -> None:
+        """Send one item of the stream that answers request `number`."""
+        if self._transport is not None:
+            self._transport.write(encode_frame({"item": number, "kind": kind}, (body,)))
 
     def deliver(self, number: int, frame: bytes) -> None:
         """Send the answer to request `number`."""

@@ -136,8 +136,8 @@ class MethodQueue:
         rows = batching.size_unit is SizeUnit.ROWS
         self.method = self.scheduler.add_method(spec.name, policy, counts_rows=rows)
         self.batcher = self.method.batcher
-        self.admission = Admission(target) if target else None
-        """Who is refused for `maxLatency`; None: nobody."""
+        self.admission = Admission(target) if target and not spec.streams else None
+        """Who is refused for `maxLatency`; None: nobody. A stream takes as long as its reader."""
 
     def full(self, limit: int, rows: int) -> QueueFullError:
         """The error for a request of so many rows, as `limit` requests are in the replica."""
@@ -306,6 +306,9 @@ class Executor:
         now, queue, scheduler = self._clock.now(), self.queues[batch.method], self.scheduler
         worker = runner.worker_index
         failed = meta["kind"] == "error"
+        if queue.spec.streams:
+            self._stream_ended(batch, meta, payload, worker, now)
+            return
         result = Result.ITEM_ERROR if failed or "raised" in meta else Result.SUCCEEDED
         if self._traced is not None:
             self._traced.over(batch, now, meta["error"] if failed else None, worker)
@@ -327,6 +330,23 @@ class Executor:
                 scheduler.finished(batch, result, now)
             if self._in_flight.by_id and scheduler.has_work():
                 self.decide(now)
+        if batch.on_trial:
+            self._trial_over()
+
+    def _stream_ended(
+        self, batch: Batch, meta: Meta, payload: bytes, worker: int, now: float
+    ) -> None:
+        """It is never run again, and nothing is learned from its time, which is its reader's."""
+        queue, failed = self.queues[batch.method], meta["kind"] == "error"
+        queue.recorder.executed(
+            batch.rows, 1, batch.size, now - batch.started, None if failed else worker
+        )
+        self.scheduler.finished(batch, Result.ITEM_ERROR, now)
+        if failed:
+            self._fail(batch, OUT_OF_MEMORY if meta.get("oom") else meta["error"], now)
+        else:
+            self._hand_out(batch, queue.codec.results(meta, payload), worker, now)
+        self.decide(now)
         if batch.on_trial:
             self._trial_over()
 

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from batchedapi_core.batching import Batch
+from batchedapi_core.batching import Batch, Request
 from batchedapi_serving.ipc.frames import BrokenFrameError, FrameReader, Meta
 from batchedapi_serving.ipc.shared_memory import MEMORIES, SharedMemory
 
@@ -41,6 +41,12 @@ class Channel(Runner, Protocol):
 
     def received(self, meta: Meta, payload: bytes) -> None:
         """A frame came, not the hello."""
+
+    def taken(self, request: Request, items: int) -> None:
+        """The client of a stream took so many more items, if it runs here and has begun."""
+
+    def begun(self) -> Sequence[Request]:
+        """Those to whom part of a stream was given, and no end of it."""
 
     def closed(self) -> None:
         """The connection is gone. The dispatcher knows: the calls are its own to run again."""

@@ -7,7 +7,7 @@ rows of all.
 When the first web process ends, requests wait for the one that replaces it: new ones, and those
 that were there, which it is handed once more. As after the death of a model process, a prediction
 may so be run twice. Only who was in two deaths, has less time than a replacement may take, or still
-waits when that time is over, is answered 503.
+waits when that time is over, is answered 503; so ends a stream that has begun.
 """
 
 import asyncio
@@ -26,6 +26,7 @@ from batchedapi_serving.dispatch.engine import (
     CLIENT_LEFT,
     Caller,
     MethodTable,
+    Reader,
     RequestHandle,
     ServedMethod,
 )
@@ -62,6 +63,7 @@ class ForwardedRequest:
         "decoded",
         "done",
         "number",
+        "reader",
         "served",
         "times_sent",
     )
@@ -78,6 +80,8 @@ class ForwardedRequest:
         self.deadline = deadline
         """Seconds on the monotonic clock; inf: none."""
         self.times_sent = 0
+        self.reader: Reader | None = None
+        """Who has begun to get a stream."""
         self.done = False
 
 
@@ -155,6 +159,11 @@ class RemoteEngine(MethodTable[RemoteMethod]):
             if status == CLIENT_LEFT:
                 self.disconnected(handle.client)
 
+    def taken(self, handle: RequestHandle, items: int) -> None:
+        """See Engine."""
+        if isinstance(handle, ForwardedRequest) and not handle.done:
+            self._say({"taken": handle.number, "items": items})
+
     def disconnected(self, client: Client) -> None:
         """See Engine."""
         number = self._clients.pop(client, None)
@@ -216,6 +225,17 @@ class RemoteEngine(MethodTable[RemoteMethod]):
             self._send(request, None if request.deadline == math.inf else request.deadline - now)
         self._ready()
 
+    def take_item(self, meta: Meta, payload: bytes) -> None:
+        """Of a stream that one of the requests is answered with."""
+        request = self._forwarded.get(meta["item"])
+        if request is None:
+            return
+        if request.reader is None:
+            if not isinstance(request.caller, Reader):
+                raise TypeError(f"expected a Reader, got {request.caller!r}")
+            request.reader = request.caller
+        request.reader.item(meta["kind"], payload)
+
     def take_answer(self, meta: Meta, payload: bytes) -> None:
         """Of one of the requests; one whose client left meanwhile is not looked for."""
         request = self._forwarded.pop(meta["answer"], None)
@@ -246,7 +266,11 @@ class RemoteEngine(MethodTable[RemoteMethod]):
         self._hold_timer = asyncio.get_running_loop().call_later(_HELD_SECONDS, self._give_up)
         forwarded = self._forwarded.values()
         self._refuse(
-            [request for request in forwarded if request.times_sent > 1 or request.deadline < until]
+            [
+                request
+                for request in forwarded
+                if request.reader or request.times_sent > 1 or request.deadline < until
+            ]
         )
 
     def _give_up(self) -> None:
@@ -280,6 +304,8 @@ class _Connection(asyncio.Protocol):
             for meta, payload in self._reader.feed(data):
                 if "hello" in meta:
                     self._engine.connected(self._transport, meta["hello"])
+                elif "item" in meta:
+                    self._engine.take_item(meta, payload)
                 else:
                     self._engine.take_answer(meta, payload)
         except BrokenFrameError as error:

@@ -4,10 +4,12 @@ From a further web process (`remote`):
     {"request", "client", "method", "rows", "sizes", "shapes", "timeout", "payload"}
                     and "trace": headers of its span, of a request that has one
     {"cancel": request, "status": code}   the client left, or was answered so elsewhere
+    {"taken": request, "items": n}   the client of a stream took n more items
     {"disconnected": client}   its connection closed; the number is never used again
     {"answered": code, "times": n}   n requests were answered that it did not forward
 To it (`engine_server`):
     {"hello": {"methods": [...], "default": name}}   once the first model process is ready
+    {"item": request, "kind": ...}   one item of a stream, before its answer
     {"answer": request, "receipt": [...] | null, "kind": ...}   with results as Results.to_frame
     {"answer": request, "error": {"code", "message", "retry_after"}}
                     and "trace": what the span is to learn, of a request that has one

@@ -50,6 +50,7 @@ _CODES: Final = {
     401: StatusCode.UNAUTHENTICATED,
     403: StatusCode.PERMISSION_DENIED,
     404: StatusCode.NOT_FOUND,
+    406: StatusCode.UNIMPLEMENTED,  # a method that streams has no unary call
     408: StatusCode.DEADLINE_EXCEEDED,
     409: StatusCode.ABORTED,
     410: StatusCode.NOT_FOUND,

@@ -31,6 +31,7 @@ from batchedapi_serving.model.marshalling import (
     split_call,
     split_items,
 )
+from batchedapi_serving.model.streams import Outlet, Streams
 from batchedapi_serving.predictor import ItemError, MethodSpec
 
 _NO_MEMORY: Final = (
@@ -108,13 +109,14 @@ class _Served:
 class BatchRunner:
     """Runs batches of the methods of one predictor.
 
-    Several threads may call `run` at once; `run_async` belongs to one event loop.
+    Several threads may call `run` at once; `run_async` and `run_stream` belong to one event loop.
     """
 
     def __init__(self, predictor: Any, methods: Sequence[MethodSpec]) -> None:
         self._methods = {method.name: _Served(predictor, method) for method in methods}
         self.probes: dict[str, tuple[Meta, bytes]] = {}
         """Of methods that were warmed up: a batch that is known to succeed. Set by the owner."""
+        self._streams = Streams()
         self._failed: dict[str, int] = {}
         """Batches that failed in a row, of methods whose last one did. All lanes change it, without
         a lock: an entry may be gone at any moment, and two that fail at once may count as one."""
@@ -141,6 +143,25 @@ class BatchRunner:
             if probe is not None and _failed((await self._run_async(*probe))[0]):
                 return _unfit(meta["method"], _PROBED)[0], ()
         return result, buffers
+
+    def streams(self, method: str) -> bool:
+        """Whether that method is answered item by item: by `run_stream`."""
+        served = self._methods.get(method)
+        return served is not None and served.method.streams
+
+    async def run_stream(self, meta: Meta, payload: Payload, outlet: Outlet) -> Result:
+        """Answer one call with a stream; the result says how it ended.
+
+        Cancelled only if the task that awaits it is; its generator is closed before it ends.
+        """
+        try:
+            served = self._methods.get(meta["method"]) or self._unknown(meta)
+            generator = served.call(*served.arguments(meta, payload))
+            return item_frame([await self._streams.run(generator, outlet)])
+        except asyncio.CancelledError as error:
+            return self._of_cancelled(meta, error)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - user code: anything may be raised
+            return self._failure(meta, error)
 
     def _probe_after(self, method: str, result: Meta) -> tuple[Meta, bytes] | None:
         """What to run to see whether rows are at fault, or the process; mostly nothing."""
@@ -214,12 +235,16 @@ class BatchRunner:
                 answer = await answer
             return served.split(answer, meta)
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            return self._failure(meta, error)  # of something the method awaited
+            return self._of_cancelled(meta, error)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - user code: anything may be raised
             return self._failure(meta, error)
+
+    def _of_cancelled(self, meta: Meta, error: asyncio.CancelledError) -> Result:
+        """The task was, and goes on to be; or something the method awaited, which failed so."""
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise error
+        return self._failure(meta, error)
 
     def _unknown(self, meta: Meta) -> Never:
         raise PredictorError(f"there is no method {meta['method']!r}")
@@ -283,7 +308,8 @@ def _check_whole(method: MethodSpec, answer: Any) -> None:
             f" write async def {method.name}"
         )
     if inspect.isgenerator(answer) or inspect.isasyncgen(answer):
-        raise PredictorError(f"{method.name} yields its answer; return it whole")
+        stream = "" if method.batched else ", or write yield in it, not in what it calls, to stream"
+        raise PredictorError(f"{method.name} yields its answer; return it whole{stream}")
 
 
 def out_of_memory(error: BaseException) -> bool:

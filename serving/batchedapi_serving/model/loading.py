@@ -183,8 +183,9 @@ def served_methods(predictor_class: type, settings: ReplicaSettings) -> list[Met
         if spec is not None:
             effective = _effective(predictor_class, spec, settings.of_method(name))
             problem = (
-                "yields its answer; collect it and return it whole"
-                if yields(predictor_class, name)
+                "yields its answer, which a batch cannot do; return it whole, or leave out @batched"
+                " (batched: true in the manifest) to stream it to one request at a time"
+                if effective.batched and effective.streams
                 else call_problem(predictor_class, name, batched=effective.batched)
             )
             problem = problem or _problem_beside(predictor_class, name)
@@ -259,7 +260,8 @@ def _one_by_one(specs: Sequence[MethodSpec], settings: ReplicaSettings) -> list[
     for spec in specs:
         size = settings.of_method(spec.name).batching.max_batch_size or 1
         refused = spec.name in named and named[spec.name].batched is False
-        meant = (spec.name in named or alone) and not (spec.batched or refused)
+        whole = not (spec.batched or spec.streams)
+        meant = (spec.name in named or alone) and whole and not refused
         found.append(dataclasses.replace(spec, max_batch_size=size) if meant else spec)
     return found
 
@@ -274,10 +276,12 @@ def method_spec(predictor_class: type, name: str) -> MethodSpec | None:
     if function is None or not callable(getattr(predictor_class, name, None)):
         return None
     declared = declared_of(predictor_class, name)
+    streams = yields(predictor_class, name)
     return MethodSpec(
         name,
         batched=declared.batched,
-        is_async=inspect.iscoroutinefunction(inspect.unwrap(_plain(function))),
+        is_async=streams or inspect.iscoroutinefunction(inspect.unwrap(_plain(function))),
+        streams=streams,
         inputs=named_tensors(declared.inputs, SINGLE_INPUT, "inputs"),
         single_input=isinstance(declared.inputs, Tensor),
         outputs=named_tensors(declared.outputs, SINGLE_OUTPUT, "outputs"),

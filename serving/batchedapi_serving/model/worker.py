@@ -19,6 +19,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from batchedapi_serving.codecs.interface import Item
 from batchedapi_serving.ipc.frames import (
     BrokenFrameError,
     FrameReader,
@@ -30,6 +31,7 @@ from batchedapi_serving.ipc.frames import (
 from batchedapi_serving.ipc.shared_memory import MEMORIES, SharedMemory
 from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.predictor.api import TRACE_HEADERS
+from batchedapi_serving.model.streams import Outlet
 from batchedapi_serving.processes import EXIT_UNFIT
 
 log = logging.getLogger(__name__)
@@ -209,7 +211,9 @@ class _Connection(asyncio.Protocol):
         self._hello = hello
         self._reader = FrameReader()
         self._transport: Any = None
-        self._calls: dict[int, asyncio.Task[tuple[Meta, Sequence[bytes]]]] = {}
+        self._calls: dict[int, asyncio.Task[tuple[Meta, Sequence[Payload]]]] = {}
+        self._outlets: dict[int, Outlet] = {}
+        """By call: of those that are streams."""
         self._submits: dict[int, asyncio.Future[tuple[Meta, bytes]]] = {}
         self._next = 0
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -242,13 +246,16 @@ class _Connection(asyncio.Protocol):
                 context.run(CURRENT_CALL.set, call)
                 if "trace" in meta:
                     context.run(TRACE_HEADERS.set, meta["trace"])
-                coroutine = self._runner.run_async(meta, payload)
+                coroutine = self._coroutine(call, meta, payload)
                 task = asyncio.get_running_loop().create_task(coroutine, context=context)
                 self._calls[call] = task
                 task.add_done_callback(functools.partial(self._finished, call))
             case {"cancel": int(call)}:
                 if call in self._calls:
                     self._calls[call].cancel()
+            case {"taken": int(call), "items": int(items)}:
+                if call in self._outlets:
+                    self._outlets[call].taken(items)
             case {"submitted": int(number)}:
                 future = self._submits.pop(number, None)
                 if future is not None and not future.done():
@@ -256,12 +263,26 @@ class _Connection(asyncio.Protocol):
             case _:
                 raise BrokenFrameError(f"frame with {', '.join(meta)}")
 
-    def _finished(self, call: int, task: asyncio.Task[tuple[Meta, Sequence[bytes]]]) -> None:
+    def _coroutine(
+        self, call: int, meta: Meta, payload: bytes
+    ) -> Coroutine[Any, Any, tuple[Meta, Sequence[Payload]]]:
+        if not self._runner.streams(meta["method"]):
+            return self._runner.run_async(meta, payload)
+
+        def send(item: Item) -> None:
+            if call in self._calls:  # else it ended, and a thread was a moment late
+                self._say({"item": call, "kind": item.kind}, (item.body,))
+
+        outlet = self._outlets[call] = Outlet(send)
+        return self._runner.run_stream(meta, payload, outlet)
+
+    def _finished(self, call: int, task: asyncio.Task[tuple[Meta, Sequence[Payload]]]) -> None:
         """Send the result; cancelled or not, the dispatcher waits for one."""
         del self._calls[call]
+        self._outlets.pop(call, None)
         if task.cancelled():
             result: Meta = {"kind": "error", "error": "was cancelled"}
-            buffers: Sequence[bytes] = ()
+            buffers: Sequence[Payload] = ()
         elif (error := task.exception()) is not None:
             log.error(
                 "call ended by what is no Exception; the process ends with it", exc_info=error
@@ -291,6 +312,6 @@ class _Connection(asyncio.Protocol):
         finally:
             self._submits.pop(number, None)
 
-    def _say(self, meta: Meta, payload: Sequence[bytes] = ()) -> None:
+    def _say(self, meta: Meta, payload: Sequence[Payload] = ()) -> None:
         if not self._transport.is_closing():
             self._transport.write(encode_frame(meta, payload))

@@ -114,7 +114,8 @@ def batched(
 def endpoint(method: F) -> F:
     """Mark a further method that takes one request at a time.
 
-    It gets those of (payload, query_params, headers) that it declares.
+    It gets those of (payload, query_params, headers) that it declares. One that yields, `async` or
+    not, is answered as a stream of what it yields.
     """
     setattr(method, MARK, Declared(batched=False))
     return method

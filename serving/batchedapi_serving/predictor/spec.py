@@ -205,6 +205,9 @@ class MethodSpec:
     batched: bool
     """False: it takes one request at a time."""
     is_async: bool = False
+    """It runs on the channel, side by side with others; see decisions 11 and 54."""
+    streams: bool = False
+    """It is a generator, async or not: each request is answered item by item."""
     inputs: Mapping[str, Tensor] = field(default_factory=dict)
     """Empty: JSON items."""
     single_input: bool = False
@@ -251,6 +254,7 @@ class MethodSpec:
             "name": self.name,
             "batched": self.batched,
             "is_async": self.is_async,
+            "streams": self.streams,
             "inputs": _tensors_to_json(self.inputs),
             "single_input": self.single_input,
             "outputs": _tensors_to_json(self.outputs),
@@ -269,6 +273,7 @@ class MethodSpec:
             name=value["name"],
             batched=value["batched"],
             is_async=value["is_async"],
+            streams=value["streams"],
             inputs=_tensors_from_json(value["inputs"]),
             single_input=value["single_input"],
             outputs=_tensors_from_json(value["outputs"]),

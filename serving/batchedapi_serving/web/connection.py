@@ -20,9 +20,14 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
 from batchedapi_core.batching import Client
-from batchedapi_serving.codecs import Answer, Reply, RequestHead
+from batchedapi_serving.codecs import Answer, Reply, RequestHead, Wire
 from batchedapi_serving.dispatch.engine import RequestHandle, ServedMethod
-from batchedapi_serving.errors import NoRoomError, ServingError, UnauthenticatedError
+from batchedapi_serving.errors import (
+    NoRoomError,
+    ServingError,
+    TooSlowError,
+    UnauthenticatedError,
+)
 from batchedapi_serving.tracing.spans import CLIENT_LEFT, Form, Span, Tracer
 from batchedapi_serving.web.access import address_of, asks_for_key
 from batchedapi_serving.web.asgi import start_cycle
@@ -49,11 +54,14 @@ from batchedapi_serving.web.responses import (
 )
 from batchedapi_serving.web.routes import Route, wire_of_path
 from batchedapi_serving.web.sockets import is_gone, unread_bytes, unsent_bytes
+from batchedapi_serving.web.streams import StreamedAnswer
 from batchedapi_serving.web.timeouts import Timeouts, Verdict
 
 _SERVER_ERROR: Final = 500
 _LEFT: Final = 499
 """What a request is logged with whose client left before its answer."""
+_NO_PAYLOAD: Final = b"null"
+"""Body of a GET that asks for a stream."""
 _FIRST_LOOK_SECONDS: Final = 0.002
 """Between asking whether a client is there and the first look at what came of it."""
 
@@ -101,6 +109,7 @@ class Connection(asyncio.Protocol):
         self._handle: RequestHandle | None = None
         self.span: Span | None = None
         """See Caller."""
+        self._stream: StreamedAnswer | None = None
         self._cycle: RequestResponseCycle | None = None
         self._refusal: ServingError | None = None  # to be told after the answers before it
         self._deaf = False  # nothing more is read
@@ -144,7 +153,7 @@ class Connection(asyncio.Protocol):
         self._flow.resume_writing()
         if self._handle is not None:
             self._frontend.cancel(self._handle)
-            self._handle = None
+            self._handle = self._stream = None
             self._log_access(_LEFT)
         else:
             self._frontend.engine.disconnected(self._client)
@@ -202,7 +211,10 @@ class Connection(asyncio.Protocol):
         """It reads again."""
         self._flow.resume_writing()
         self._timeouts.unstuck(self._loop.time())
-        if not self._busy:
+        if self._stream is not None:
+            self._timeouts.answering(more=self._parser.awaiting is not None)
+            self._took(self._stream.go_on())
+        elif not self._busy:
             self._go_on()
 
     def eof_received(self) -> bool:
@@ -215,7 +227,10 @@ class Connection(asyncio.Protocol):
             return False
         self._deaf = self._leaving = self._half_closed = True
         self._timeouts.part_over()
-        if not self._kept and (self._cycle is None or not self._cycle.response_started):
+        if self._stream is not None and self._stream.begun:
+            self._transport.write(self._stream.probe())
+            self._abort_if_gone(_FIRST_LOOK_SECONDS)
+        elif not self._kept and (self._cycle is None or not self._cycle.response_started):
             self._transport.write(CONTINUE)
             self._abort_if_gone(_FIRST_LOOK_SECONDS)
         return True
@@ -241,6 +256,8 @@ class Connection(asyncio.Protocol):
                 self._refuse(self._timeouts.refusal())
             case Verdict.CLOSE:
                 self._close()
+            case Verdict.ABORT if self._stream is not None and self._stream.begun:
+                self._give_up(self._stream)
             case Verdict.ABORT:
                 self._transport.abort()
 
@@ -314,16 +331,25 @@ class Connection(asyncio.Protocol):
             else:
                 self._predict(request, route)
         else:
-            self._asked = None
-            self._cycle = start_cycle(
-                request,
-                config=self._config,
-                state=self._state,
-                transport=self._transport,
-                flow=self._flow,
-                keep_alive=self._stays_open() and not request.old,
-                on_response=self._app_answered,
-            )
+            self._run_app(request)
+
+    def _run_app(self, request: Request) -> None:
+        """What is no POST of a prediction; a GET may ask for a stream."""
+        route = self._frontend.stream_of(request.path) if request.method == b"GET" else None
+        if route is not None:
+            body = request.body or _NO_PAYLOAD
+            self._predict(request._replace(body=body, content_type=b""), route)
+            return
+        self._asked = None
+        self._cycle = start_cycle(
+            request,
+            config=self._config,
+            state=self._state,
+            transport=self._transport,
+            flow=self._flow,
+            keep_alive=self._stays_open() and not request.old,
+            on_response=self._app_answered,
+        )
 
     def _begin_span(self, tracer: Tracer, request: Request) -> None:
         if self.span is None:  # else it is begun once more, inflated
@@ -396,6 +422,8 @@ class Connection(asyncio.Protocol):
             if options.refusal is not None:
                 raise options.refusal
             served = engine.served(route.method)
+            if served.spec.streams:
+                self._stream = StreamedAnswer(request, self._transport, self._flow)
             if self._held.bytes and is_large(served.spec, request, request.body):
                 self._predict_large(request, route, served)
                 return
@@ -426,6 +454,11 @@ class Connection(asyncio.Protocol):
 
     def deliver(self, answer: Answer) -> None:
         """See Caller: write the answer, then go on with what was pipelined."""
+        if self._stream is not None:
+            stream, self._stream = self._stream, None
+            if stream.begun or answer.status < ERROR:
+                self._end_stream(stream, answer)
+                return
         self._handle = None
         request_id = self._named
         if answer.status >= ERROR:
@@ -445,6 +478,62 @@ class Connection(asyncio.Protocol):
         if self._asked is not None:
             self._log_access(answer.status)
         self._answered(stays_open=stays_open)
+
+    # ------------------------------------------------------------ streams
+
+    def item(self, kind: str, body: bytes) -> None:
+        """See Reader."""
+        stream = self._stream
+        if stream is None:
+            return
+        if not stream.begun:
+            self._begin_stream(stream)
+        self._took(stream.item(kind, body))
+
+    def _took(self, items: int) -> None:
+        if items and self._handle is not None:
+            self._frontend.taken(self._handle, items)
+
+    def _begin_stream(self, stream: StreamedAnswer) -> None:
+        frontend = self._frontend
+        if frontend.date_source is not self._state.default_headers:
+            frontend.renew_date(self._state)
+        stream.stays_open = self._stays_open()
+        connection = self._kept if stream.stays_open else CLOSES
+        headers = self._cors
+        if self.span is not None:
+            headers = (*headers, (b"traceparent", self.span.context.traceparent.encode()))
+        stream.begin(frontend.date, connection, self._named, headers)
+
+    def _end_stream(self, stream: StreamedAnswer, answer: Answer) -> None:
+        """Write the rest and how it ended."""
+        self._handle, error = None, None
+        if answer.status >= ERROR:
+            path = self._path.decode("latin-1")
+            error = finished_error(answer, path, self.request_id()).body
+        if not stream.begun:
+            self._begin_stream(stream)
+        stream.end(error)
+        if self.span is not None:
+            self._end_span(answer.status)
+        if self._asked is not None:
+            self._log_access(answer.status)
+        stays_open = stream.stays_open and self._stays_open()
+        # Told that it stays, the client may have its next request on the way.
+        self._leaving = self._leaving or (stream.stays_open and not stays_open)
+        self._answered(stays_open=stays_open)
+
+    def _give_up(self, stream: StreamedAnswer) -> None:
+        """It does not read: what it has not taken is dropped, but for the reason."""
+        error = TooSlowError(
+            f"stream: expected its reader to take {self._frontend.limits.least_rate} bytes a second"
+            " when more is there than fits on the way; read faster, or ask for less"
+        )
+        if self._handle is not None:
+            self._frontend.cancel(self._handle, error.status)
+        stream.drop()
+        self._stream, stream.stays_open = None, False
+        self._end_stream(stream, problem_on(Wire.PLAIN, error, self.request_id()))
 
     def _stays_open(self) -> bool:
         """What ends a connection does so not before everything that was read of it is answered."""

@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from uvicorn.server import ServerState
 
+from batchedapi_serving.codecs import Wire
 from batchedapi_serving.codecs.open_inference_extensions import model_config, model_statistics
-from batchedapi_serving.dispatch.engine import Engine, RequestHandle
+from batchedapi_serving.dispatch.engine import CLIENT_LEFT, Engine, RequestHandle
 from batchedapi_serving.metrics.slots import BYTES, Memory, method_block
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.settings import ReplicaSettings
@@ -75,12 +76,30 @@ class Frontend:
         self.date_source: list[tuple[bytes, bytes]] | None = None
         self._learn_methods()
 
-    def cancel(self, handle: RequestHandle) -> None:
+    def cancel(self, handle: RequestHandle, status: int = CLIENT_LEFT) -> None:
         """The client of a request left: what is not done is not begun, and nobody is told."""
         if isinstance(handle, LargeRequest):
-            self.large.cancel(handle)
+            self.large.cancel(handle, status)
         else:
-            self.engine.cancel(handle)
+            self.engine.cancel(handle, status)
+
+    def taken(self, handle: RequestHandle, items: int) -> None:
+        """The client of a stream took so many more items."""
+        inner = handle.handle if isinstance(handle, LargeRequest) else handle
+        if inner is not None:
+            self.engine.taken(inner, items)
+
+    def stream_of(self, path: bytes) -> Route | None:
+        """The route of a path that is asked with GET: a browser's EventSource knows nothing else.
+
+        Only of methods that stream; a GET of / asks whether the server lives.
+        """
+        route = None if path == b"/" else self.route_of(path)
+        if route is None or route.wire is not Wire.PLAIN:
+            return None
+        name = self.engine.default if route.method is None else route.method
+        spec = self.engine.methods.get(name or "")
+        return route if spec is not None and spec.streams else None
 
     def route_of(self, path: bytes) -> Route | None:
         """The route of a path that may have escapes, or a method that was not known before."""

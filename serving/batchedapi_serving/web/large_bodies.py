@@ -216,13 +216,13 @@ class LargeBodies:
         self._go_on()
         return request
 
-    def cancel(self, request: LargeRequest) -> None:
-        """The client left: what is not begun is not done, and nobody is told."""
+    def cancel(self, request: LargeRequest, status: int = CLIENT_LEFT) -> None:
+        """The client left: what is not begun is not done, and nobody is told; see Engine."""
         if request.done:
             return
         if request.handle is None:
             self._engine.disconnected(request.client)
-        self._end(request, CLIENT_LEFT)
+        self._end(request, status)
         if request is not self._active:
             self._forget(request)
 

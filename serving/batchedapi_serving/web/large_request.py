@@ -7,7 +7,7 @@ from typing import Final
 
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import Answer, Head, Receipt, Results, Wire
-from batchedapi_serving.dispatch.engine import Caller, RequestHandle, ServedMethod
+from batchedapi_serving.dispatch.engine import Caller, Reader, RequestHandle, ServedMethod
 from batchedapi_serving.dispatch.remote_frames import error_meta, receipt_meta, status_of
 from batchedapi_serving.errors import DeadlineExceededError, ServingError
 from batchedapi_serving.ipc.frames import Meta, encode_frame
@@ -17,7 +17,7 @@ _PASSED_OVER_SECONDS: Final = 1.0
 
 
 class LargeRequest:
-    """One request: a RequestHandle to who asked, and to the engine both Caller and Reply.
+    """One request: a RequestHandle to who asked, and to the engine both Reader and Reply.
 
     Its answers' bodies, as the engine sees them, are frames for the codec process.
     """
@@ -84,6 +84,11 @@ class LargeRequest:
     def span(self) -> Span | None:
         """See Caller."""
         return self.caller.span
+
+    def item(self, kind: str, body: bytes) -> None:
+        """See Reader; an item is in no language yet, and needs no other process to be written."""
+        if not self.done and isinstance(self.caller, Reader):
+            self.caller.item(kind, body)
 
     def deliver(self, answer: Answer) -> None:
         """See Caller: have the response written."""

@@ -10,7 +10,7 @@ from batchedapi_core.batching import ShapePolicy
 from batchedapi_serving import Tensor, batched, endpoint
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.model.loading import served_methods
-from batchedapi_serving.predictor import default_method
+from batchedapi_serving.predictor import MethodSpec, default_method
 from batchedapi_serving.settings import BatchingSettings, MethodSettings, ReplicaSettings
 
 X = Tensor("FP32", [4])
@@ -202,11 +202,20 @@ def injecting(function: Any) -> Any:
 
 
 class Yields:
-    """Streams."""
+    """Streams, and tries to in a batch."""
 
+    @batched(example=1)
     async def predict(self, *arguments: Any) -> Any:
         """In parts."""
         yield arguments
+
+
+class Streams:
+    """One method, which yields."""
+
+    def predict(self, payload: Any) -> Any:
+        """In parts."""
+        yield payload
 
 
 class TakesSomethingElse:
@@ -277,7 +286,12 @@ for index in range(33):
             settings(policy=ShapePolicy.REJECT),
             "Many.read: tokens differs from row to row, which shapePolicy Reject refuses; write a",
         ),
-        (Yields, settings(), "Yields.predict: yields its answer; collect it"),
+        (Yields, settings(), "Yields.predict: yields its answer, which a batch cannot do; return"),
+        (
+            Streams,
+            settings(of("predict", batched=True)),
+            "Streams.predict: yields its answer, which a batch cannot do; return",
+        ),
         (
             TakesSomethingElse,
             settings(),
@@ -322,3 +336,13 @@ def test_the_default_is_predict_or_the_only_one() -> None:
     assert "embed" == default_method([spec for spec in many if spec.name == "embed"])
     assert default_method([spec for spec in many if spec.name != "predict"]) is None
     assert default_method([]) is None
+
+
+def test_a_method_that_yields_is_a_stream_whatever_size_is_said_of_all() -> None:
+    """It runs on the channel, and one request at a time: there is no batch that a size is of."""
+    (spec,) = served_methods(Streams, settings(size=8))
+
+    assert (True, True, 1, False) == (
+        spec.streams, spec.is_async, spec.max_batch_size, spec.one_by_one,
+    )  # fmt: skip
+    assert spec == MethodSpec.from_json(spec.to_json())
