@@ -9,7 +9,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -190,6 +190,21 @@ class Pair:
         """int64 (n,) -> int64 (n,)."""
         time.sleep(FIXED_SECONDS + ROW_SECONDS * len(ids))
         return ids
+
+
+class Streamed:
+    """Yields `n` items of `size` characters, one each `wait` seconds, in a thread a stream."""
+
+    def __init__(self, *_: object) -> None:
+        """Takes no config."""
+
+    def predict(self, payload: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Items with their numbers and their text."""
+        text = "x" * payload["size"]
+        for i in range(payload["n"]):
+            if payload["wait"]:
+                time.sleep(payload["wait"])
+            yield {"i": i, "text": text}
 
 
 @dataclass(frozen=True, slots=True)
