@@ -138,7 +138,11 @@ class FakeEngine:
         self.asked: list[tuple[str, float | None]] = []
         """Method and the client's own timeout of every request."""
         self.left: list[Client] = []
+        self.handles: list[FakeHandle] = []
+        """Of every request."""
+        self.items_taken: list[int] = []
         self.cancelled: list[FakeHandle] = []
+        self.cancelled_with: list[int] = []
         self.refusal: ServingError | None = None
         self.codes: list[int] = []
         """Of responses that the engine has not counted."""
@@ -177,6 +181,7 @@ class FakeEngine:
             raise self.refusal
         self.asked.append((served.spec.name, timeout))
         handle = FakeHandle(decoded, caller, client)
+        self.handles.append(handle)
         limits = [limit for limit in (timeout, self.timeout) if limit is not None]
         later = self._loop.call_later
         handle.timers.append(later(self.interval, self._run, handle))
@@ -186,10 +191,15 @@ class FakeEngine:
 
     def cancel(self, handle: RequestHandle, status: int = 499) -> None:
         """See Engine."""
-        assert status == 499
         assert isinstance(handle, FakeHandle)
+        self.cancelled_with.append(status)
         self.cancelled.append(handle)
         self._end(handle)
+
+    def taken(self, handle: RequestHandle, items: int) -> None:
+        """See Engine."""
+        assert isinstance(handle, FakeHandle)
+        self.items_taken.append(items)
 
     def disconnected(self, client: Client) -> None:
         """See Engine."""

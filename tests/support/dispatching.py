@@ -25,6 +25,7 @@ from batchedapi_serving.ipc.frames import Frame, FrameReader, Payload, encode_fr
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.recorder import Recorder
 from batchedapi_serving.model.batch import BatchRunner
+from batchedapi_serving.model.streams import Outlet
 from batchedapi_serving.oom import OomKills
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.settings import BatchingSettings, MethodSettings, ReplicaSettings
@@ -66,10 +67,19 @@ class Asked:
         """Virtual seconds of the last answer."""
         self.answered = asyncio.Event()
         self.handle: RequestHandle | None = None
+        self.items: list[tuple[str, bytes]] = []
+        """Of a stream."""
+        self.lazy = False
 
     def request_id(self) -> str | None:
         """See Caller."""
         return "id"
+
+    def item(self, kind: str, body: bytes) -> None:
+        """See Reader; it reads as fast as it can, unless it is `lazy`."""
+        self.items.append((kind, body))
+        if not self.lazy and self.handle is not None:
+            self._world.dispatcher.taken(self.handle, 1)
 
     def deliver(self, answer: Answer) -> None:
         """See Caller."""
@@ -174,6 +184,7 @@ class ModelEndOfChannel:
         self._lane = LaneConnection(world.dispatcher)
         self._lane.connection_made(self)
         self.calls: dict[int, asyncio.Task[None]] = {}
+        self.outlets: dict[int, Outlet] = {}
         self.most_at_once = 0
         self.deaf = False
         """Set by a test: its event loop no longer runs."""
@@ -186,6 +197,8 @@ class ModelEndOfChannel:
                 self._world.began(meta, payload)
                 self.calls[meta["call"]] = asyncio.create_task(self._call(meta, payload))
                 self.most_at_once = max(self.most_at_once, len(self.calls))
+            elif "taken" in meta:
+                self.outlets[meta["taken"]].taken(meta["items"])
             elif "cancel" in meta:
                 self.calls[meta["cancel"]].cancel()
 
@@ -204,9 +217,18 @@ class ModelEndOfChannel:
             call.cancel()
         self._lane.connection_lost(None)
 
+    async def _run(self, meta: dict[str, Any], payload: bytes) -> tuple[Any, Sequence[Payload]]:
+        runner = self._process.runner
+        if not runner.streams(meta["method"]):
+            return await runner.run_async(meta, payload)
+        outlet = self.outlets[meta["call"]] = Outlet(
+            lambda item: self._say({"item": meta["call"], "kind": item.kind}, (item.body,))
+        )
+        return await runner.run_stream(meta, payload, outlet)
+
     async def _call(self, meta: dict[str, Any], payload: bytes) -> None:
         try:
-            result, parts = await self._process.runner.run_async(meta, payload)
+            result, parts = await self._run(meta, payload)
         except DiedError:
             self._process.die()
             return

@@ -20,6 +20,7 @@ from batchedapi_serving.web.routes import (
     prediction_routes,
     wire_of_path,
 )
+from batchedapi_serving.web.streams import EVENTS, LINES
 
 Schema = dict[str, Any]
 
@@ -299,6 +300,9 @@ def _paths(frontend: Frontend) -> dict[str, Any]:
         if name is None and engine.methods:
             continue  # no default: the path answers 404
         method = None if name is None else engine.methods.get(name)
+        streams = method is not None and method.streams
+        if streams and route.wire is not Wire.PLAIN:
+            continue  # it has no word for a stream: 406
         request, answer = _bodies(method, route.wire)
         errors = _errors(_PREDICTING | guarded, route.wire)
         if method is None or not method.inputs:
@@ -313,6 +317,8 @@ def _paths(frontend: Frontend) -> dict[str, Any]:
                 "tags": [_TAGS[route.wire]],
             }
         }
+        if streams and path != "/":
+            paths[path]["get"] = _without_body(paths[path]["post"])
     served = [model.name for model in models(frontend.settings.name, engine.methods)]
     for template in METADATA_PATHS:
         for model in served if "{model}" in template else [""]:
@@ -330,6 +336,12 @@ def _paths(frontend: Frontend) -> dict[str, Any]:
                 "tags": ["metadata"],
             }
     return paths
+
+
+def _without_body(post: Schema) -> Schema:
+    """What a browser's EventSource asks."""
+    get = {name: value for name, value in post.items() if name != "requestBody"}
+    return {**get, "summary": f"{post['summary']}: without a body, for EventSource"}
 
 
 def _errors(descriptions: dict[int, str], wire: Wire) -> dict[str, Any]:
@@ -355,6 +367,10 @@ def _bodies(method: MethodSpec | None, wire: Wire) -> tuple[Schema, Schema]:
         instances = None if example is None else {"instances": [example]}
         request: Schema = {contract.JSON: {"schema": many, "example": instances}}
         return request, {contract.JSON: {"schema": predictions}}
+    if method.streams:
+        text = {"schema": {"type": "string", "description": "Item by item, until its end."}}
+        kinds = [kind.decode() for kind in (EVENTS, *LINES)]
+        return {contract.JSON: {"schema": {}, "example": example}}, dict.fromkeys(kinds, text)
     if not method.batched:  # it takes and answers whatever its author likes
         return {contract.JSON: {"schema": {}, "example": example}}, {"*/*": {"schema": {}}}
     one = row | {"description": "One row, answered by one JSON value."}

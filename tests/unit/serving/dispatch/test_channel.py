@@ -110,6 +110,10 @@ class Owner:
         handle.done = True
         self.cancelled.append(handle)
 
+    def taken(self, handle: RequestHandle, items: int) -> None:
+        """See Engine."""
+        raise AssertionError((handle, items))
+
     def disconnected(self, client: Client) -> None:
         """See Engine."""
         self.gone.append(client)

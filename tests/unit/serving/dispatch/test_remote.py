@@ -124,6 +124,10 @@ class FirstDesk:
         self.told.append(status)
         self.cancelled.append(handle)
 
+    def taken(self, handle: RequestHandle, items: int) -> None:
+        """See Engine."""
+        raise AssertionError((handle, items))
+
     def disconnected(self, client: Client) -> None:
         """See Engine."""
         self.gone.append(client)

@@ -107,6 +107,10 @@ class FakeEngine:
         """See Engine."""
         self.cancelled.set()
 
+    def taken(self, handle: object, items: int) -> None:
+        """See Engine."""
+        raise AssertionError((handle, items))
+
     def disconnected(self, client: Client) -> None:
         """See Engine."""
 

@@ -201,6 +201,10 @@ class Engine:
         handle.done = True
         self.cancelled.append((handle, status))
 
+    def taken(self, handle: RequestHandle, items: int) -> None:
+        """See Engine."""
+        raise AssertionError((handle, items))
+
     def disconnected(self, client: Client) -> None:
         """See Engine."""
         self.gone.append(client)
