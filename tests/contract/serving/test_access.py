@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +37,7 @@ SPEC: Final = {
 }
 ROW: Final = "[1.0, 2.0]"
 V2: Final = {"inputs": [{"name": "input", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
+JSON: Final = {"content-type": "application/json"}
 BEARER: Final = {"authorization": f"Bearer {KEY}"}
 MODEL_INFER: Final = "/inference.GRPCInferenceService/ModelInfer"
 
@@ -220,6 +222,70 @@ def test_curl_sends_gzip_and_a_bomb_is_stopped(replica: Replica, tmp_path: Path)
         codes.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
     assert ["200", "413"] == codes
+
+
+LIMIT: Final = 64 * 1024
+BOMB: Final = gzip.compress(b"0" * (LIMIT + 1))
+PART: Final = b'--abc\r\nContent-Disposition: form-data; name="a"\r\n\r\nhi\r\n'
+FORM: Final = "Content-Type: multipart/form-data; boundary=abc"
+UPLOADS: Final[dict[str, tuple[list[str], bytes, int, str]]] = {
+    "too long, and nothing of it sent": ([f"Content-Length: {LIMIT + 1}"], b"", 413, "limit"),
+    "a terabyte": (["Content-Length: 1099511627776"], b"", 413, "at most 65536 bytes"),
+    "too long, and a 100 awaited": (
+        [f"Content-Length: {LIMIT + 1}", "Expect: 100-continue"], b"", 413, "at most 65536 bytes",
+    ),
+    "chunks beyond the limit, and more to come": (
+        ["Transfer-Encoding: chunked"], b"10001\r\n" + b"0" * (LIMIT + 1), 413, "at most 65536",
+    ),
+    "a form beyond the limit": ([FORM, f"Content-Length: {LIMIT + 1}"], PART, 413, "at most 65536"),
+    "a bomb": (
+        ["Content-Encoding: gzip", f"Content-Length: {len(BOMB)}"], BOMB, 413, "at most 65536",
+    ),
+    "no length": (["Content-Length: many"], b"", 400, "HTTP/1.1 request"),
+    "a negative length": (["Content-Length: -1"], b"", 400, "HTTP/1.1 request"),
+    "two lengths": (["Content-Length: 1", "Content-Length: 2"], b"1", 400, "HTTP/1.1 request"),
+    "length and chunks": (
+        ["Content-Length: 1", "Transfer-Encoding: chunked"], b"0\r\n\r\n", 400, "HTTP/1.1",
+    ),
+    "a chunk of no length": (["Transfer-Encoding: chunked"], b"zz\r\n", 400, "HTTP/1.1 request"),
+    "another coding": (["Content-Encoding: br", "Content-Length: 1"], b"1", 415, "expected gzip"),
+    "no gzip": (["Content-Encoding: gzip", "Content-Length: 3"], b"abc", 400, "gzip"),
+    "half of a gzip": (["Content-Encoding: gzip", "Content-Length: 9"], BOMB[:9], 400, "gzip"),
+    "half of JSON": (["Content-Length: 1"], b"[", 400, "body"),
+    "no JSON": (["Content-Length: 2"], b"\xff\xfe", 400, "body"),
+    "another type": (["Content-Type: image/png", "Content-Length: 1"], b"1", 415, "image/png"),
+    "a form for a method of rows": (
+        [FORM, f"Content-Length: {len(PART)}"], PART, 415, "multipart/form-data",
+    ),
+    "an empty body": (["Content-Length: 0"], b"", 400, "body"),
+    "another shape": (["Content-Length: 3"], b"[1]", 422, "expected"),
+    "a long head": (["X-A: " + "a" * 70_000], b"", 431, "at most 65536 bytes"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UPLOADS)
+def test_a_wrong_upload_is_refused_with_the_reason_before_more_of_it_comes(
+    replica: Replica, name: str
+) -> None:
+    """Nothing is awaited beyond what is wrong: the rest is never sent, and the answer is there.
+
+    The next client is served as if nothing had been.
+    """
+    headers, body, status, said = UPLOADS[name]
+    own = any(line.lower().startswith("content-type") for line in headers)
+    lines = ["POST /predict HTTP/1.1", "Host: t", f"X-API-Key: {KEY}", *headers]
+    lines += [] if own else ["Content-Type: application/json"]
+    with socket.create_connection((HOST, replica.port), timeout=30) as client:
+        client.sendall("\r\n".join([*lines, "", ""]).encode() + body)
+        answer = client.recv(65536)
+    head, _, text = answer.partition(b"\r\n\r\n")
+    error = json.loads(text)["error"]
+
+    assert status == int(head.split()[1]), answer
+    assert ("maxBodySize" if said == "limit" else said) in error["message"]
+    assert {"code", "message", "request_id"} == set(error)
+    assert b"Traceback" not in text
+    assert ask(replica, "POST", "/predict", content=ROW, headers=BEARER | JSON).status_code == 200
 
 
 def test_each_request_has_one_line_whatever_the_level_of_the_log(
