@@ -24,7 +24,7 @@ from batchedapi_serving.codecs.results import (
     ItemResults,
 )
 from batchedapi_serving.dispatch import remote
-from batchedapi_serving.dispatch.engine import Caller, RequestHandle, ServedMethod
+from batchedapi_serving.dispatch.engine import Caller, Reader, RequestHandle, ServedMethod
 from batchedapi_serving.dispatch.engine_server import EngineServer
 from batchedapi_serving.dispatch.remote import RemoteEngine, RemoteMethod
 from batchedapi_serving.errors import (
@@ -90,6 +90,7 @@ class FirstDesk:
         self.cancelled: list[Slip] = []
         self.told: list[int] = []
         """Of the cancelled ones, what is counted."""
+        self.taken_items: list[int] = []
         self.gone: list[Client] = []
         self.refuse: ServingError | None = None
         self.on_submit: Callable[[Slip], None] = lambda _: None
@@ -126,7 +127,8 @@ class FirstDesk:
 
     def taken(self, handle: RequestHandle, items: int) -> None:
         """See Engine."""
-        raise AssertionError((handle, items))
+        assert isinstance(handle, Slip)
+        self.taken_items.append(items)
 
     def disconnected(self, client: Client) -> None:
         """See Engine."""
@@ -137,8 +139,13 @@ class Waiting:
     """A client's connection, and how often it was answered."""
 
     def __init__(self) -> None:
+        self.items: list[tuple[str, bytes]] = []
         self.answers: list[Answer] = []
         self.answered = asyncio.Event()
+
+    def item(self, kind: str, body: bytes) -> None:
+        """See Reader."""
+        self.items.append((kind, body))
 
     def deliver(self, answer: Answer) -> None:
         """See Caller."""
@@ -534,3 +541,44 @@ def test_results_join() -> None:
     results: Results = ItemResults([Item(200, "json", b"1")])
 
     assert ({"kind": "items", "items": [[200, "json", 1]]}, [b"1"]) == results.to_frame(0, 1)
+
+
+async def test_a_stream_crosses_item_by_item_and_so_does_what_was_taken() -> None:
+    """Its client's pace holds up the generator, wherever the connection is."""
+    async with replica() as both:
+        caller, handle = both.ask(b"1")
+        await until(lambda: bool(both.engine.slips))
+        slip = both.engine.slips[0]
+        assert isinstance(slip.caller, Reader)
+        slip.caller.item("json", b"1")
+        slip.caller.item("text", b" a")
+        await until(lambda: len(caller.items) == 2)
+        both.remote.taken(handle, 2)
+        await until(lambda: bool(both.engine.taken_items))
+        slip.answer()
+
+        assert 200 == (await caller.answer()).status
+        assert [("json", b"1"), ("text", b" a")] == caller.items
+        assert [2] == both.engine.taken_items
+
+
+async def test_a_stream_that_began_ends_with_the_first_web_process() -> None:
+    """Others are handed to the next one; its client would get the beginning twice."""
+    async with replica() as both:
+        begun, _ = both.ask(b"1")
+        waiting, handle = both.ask(b"2")
+        await until(lambda: len(both.engine.slips) == 2)
+        streaming = both.engine.slips[0].caller
+        assert isinstance(streaming, Reader)
+        streaming.item("json", b"1")
+        await until(lambda: bool(begun.items))
+
+        await both.end()
+        answer = await begun.answer()
+        both.engine.slips.clear()
+        await both.open()
+        await until(lambda: both.all_answered([handle]))
+
+        assert 503 == answer.status
+        assert b"the process with the queue was restarted" in answer.body
+        assert 200 == (await waiting.answer()).status

@@ -135,6 +135,20 @@ async def test_every_status_is_documented_with_its_error() -> None:
 
 
 @pytest.mark.looptime
+async def test_a_stream_is_described_with_its_types_on_the_paths_that_have_it() -> None:
+    """GET too, for EventSource; KServe's calls of it are refused."""
+    stream = MethodSpec("predict", batched=False, is_async=True, streams=True)
+    paths = schema_of(Server(methods=(stream,)))["paths"]
+
+    for path in ("/predict", "/api", "/api/predict"):
+        for verb in ("post", "get"):
+            types = set(paths[path][verb]["responses"]["200"]["content"])
+            assert {"text/event-stream", "application/x-ndjson", "application/jsonl"} < types
+        assert "requestBody" not in paths[path]["get"]
+    assert not [path for path in paths if path.endswith((":predict", "/infer"))]
+
+
+@pytest.mark.looptime
 async def test_a_route_that_answers_404_is_not_described() -> None:
     """Without a default method, /predict means nothing."""
     methods = tuple(MethodSpec(name, batched=True) for name in ("embed", "rank"))
