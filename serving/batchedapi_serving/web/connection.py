@@ -498,7 +498,7 @@ class Connection(asyncio.Protocol):
         frontend = self._frontend
         if frontend.date_source is not self._state.default_headers:
             frontend.renew_date(self._state)
-        stream.stays_open = self._stays_open()
+        stream.stays_open = stream.chunked and self._stays_open()
         connection = self._kept if stream.stays_open else CLOSES
         headers = self._cors
         if self.span is not None:

@@ -73,14 +73,15 @@ class StreamedAnswer:
     """Of one request: writes what there is as fast as its client reads, and holds the rest."""
 
     __slots__ = (
-        "_chunked", "_flow", "_form", "_held", "_taken_bytes", "_taken_items", "_transport",
-        "begun", "stays_open",
+        "_flow", "_form", "_held", "_taken_bytes", "_taken_items", "_transport",
+        "begun", "chunked", "stays_open",
     )  # fmt: skip
 
     def __init__(self, request: Request, transport: Any, flow: FlowControl) -> None:
         """`flow` says whether the transport has room."""
         self._form = form_of(request.headers)
-        self._chunked = not request.old  # HTTP/1.0 knows no chunks: closing is the end
+        self.chunked: Final = not request.old
+        """HTTP/1.0 knows no chunks: there, that the connection closes is the end."""
         self._transport = transport
         self._flow = flow
         self.begun = False
@@ -105,7 +106,7 @@ class StreamedAnswer:
             lines.append(b"x-request-id: %b\r\n" % request_id.encode("ascii"))
         content_type = self._form + (b"; charset=utf-8" if self._form == EVENTS else b"")
         head = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\n%b%b%b%b%b\r\n" % (
-            content_type, _CHUNKED if self._chunked else b"", _HEADERS, date, connection,
+            content_type, _CHUNKED if self.chunked else b"", _HEADERS, date, connection,
             b"".join(lines),
         )  # fmt: skip
         self._transport.write(head)
@@ -143,7 +144,7 @@ class StreamedAnswer:
             last = b"event: error\ndata: %b\n\n" % error if events else error + b"\n"
         else:
             last = END if events else b""
-        end = b"0\r\n\r\n" if self._chunked else b""
+        end = b"0\r\n\r\n" if self.chunked else b""
         self._transport.write(b"".join(self._held) + self._piece(last) + end)
         self._held.clear()
         self._bound(0)  # as it was, for answers that come whole
@@ -172,6 +173,6 @@ class StreamedAnswer:
         return b"".join([b"data: %b\n" % line for line in lines]) + b"\n"
 
     def _piece(self, data: bytes) -> bytes:
-        if not data or not self._chunked:
+        if not data or not self.chunked:
             return data
         return b"%x\r\n%b\r\n" % (len(data), data)

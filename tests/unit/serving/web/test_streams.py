@@ -218,9 +218,10 @@ async def test_a_stop_closes_the_connection_with_the_end_of_the_stream() -> None
     assert b"data: 2" in streaming.body()
 
 
-async def test_http_1_0_ends_with_its_connection() -> None:
-    """It knows no chunks; and a GET has no body."""
-    streaming = Streaming(b"GET /predict HTTP/1.0\r\n\r\n")
+@pytest.mark.parametrize("more", [b"", b"connection: keep-alive\r\n"])
+async def test_http_1_0_ends_with_its_connection(more: bytes) -> None:
+    """It knows no chunks, so nobody can keep the connection; and a GET has no body."""
+    streaming = Streaming(b"GET /predict HTTP/1.0\r\n" + more + b"\r\n")
     streaming.item(b"1")
     streaming.reader.deliver(DONE)
 
