@@ -30,8 +30,8 @@ from batchedapi_serving.ipc.frames import (
 )
 from batchedapi_serving.ipc.shared_memory import MEMORIES, SharedMemory
 from batchedapi_serving.model.batch import BatchRunner
-from batchedapi_serving.predictor.api import TRACE_HEADERS
 from batchedapi_serving.model.streams import Outlet
+from batchedapi_serving.predictor.api import TRACE_HEADERS
 from batchedapi_serving.processes import EXIT_UNFIT
 
 log = logging.getLogger(__name__)
