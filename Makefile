@@ -37,7 +37,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 PORT ?= 8080
 serve: .venv/.serving ## Serve examples/01-iris on this machine (needs nothing but Python); PORT=8080
 	@echo 'batchedapi is in .venv/bin: source .venv/bin/activate puts it on the PATH'
-	$(BIN)/batchedapi serve -f examples/01-iris/batchedapi.yaml --port $(PORT)
+	$(BIN)/batchedapi serve -f examples/01-iris/batchedapi.yaml --port $(PORT) --admin-port $$(($(PORT) + 1))
 
 wheel: $(INSTALLED) ## The wheel that one installs, in dist
 	$(BIN)/pip wheel -q --disable-pip-version-check --no-deps -w dist .

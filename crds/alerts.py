@@ -233,10 +233,14 @@ def page() -> str:
     )
 
 
+_TEST_OF_ALERTS = "tests/unit/charts/test_alerts.py::test_an_alert_fires_alone_and_clears"
+
+
 def _runbooks() -> Iterator[str]:
     for alert in ALERTS:
         lasts = "at once" if alert.lasts == "0m" else f"after {alert.lasts}"
         yield f"## {alert.name}\n"
         yield f"{alert.severity}, {lasts}. {alert.meaning}\n"
         yield "\n".join(f"- {remedy}" for remedy in alert.remedies) + "\n"
-        yield f"```\n{alert.expr}\n```\n"
+        yield f"<!-- run by {_TEST_OF_ALERTS} -->"
+        yield f"```promql\n{alert.expr}\n```\n"

@@ -70,6 +70,9 @@ def page() -> str:
     )
 
 
+_TEST_OF_EXAMPLES = "tests/unit/test_help.py::test_every_help_has_an_example_that_is_understood"
+
+
 def _command(program: str, group: click.Group, name: str) -> Iterator[str]:
     command = group.commands[name]
     yield f"## `{program} {name}`\n"
@@ -77,7 +80,7 @@ def _command(program: str, group: click.Group, name: str) -> Iterator[str]:
     yield f"{' '.join(text.split())}\n"
     if examples:
         lines = [line.strip() for line in examples.strip().splitlines()[1:]]
-        yield "<!-- not run: they stand in --help, and a test parses each -->"
+        yield f"<!-- run by {_TEST_OF_EXAMPLES} -->"
         yield "```sh\n" + "\n".join(lines) + "\n```\n"
     yield table(("option", "meaning"), _options(command))
 

@@ -114,6 +114,10 @@ _INTRODUCTION: Final = (
     f" {c.SCALING_PAGE_BYTES // 1024} KiB and {c.SCALING_PAGE_BYTES_A_METHOD // 1024} KiB for each"
     " method. A replica that does not know the query answers with the whole page.\n"
 )
+_SCRAPING_IS_TESTED = (
+    "<!-- run by tests/unit/charts/test_chart.py"
+    "::test_the_documented_scrape_job_finds_the_operators_pod -->"
+)
 _ABOUT_SCRAPING: Final = (
     "With prometheus-operator: `--set serviceMonitor.enabled=true` on the chart. Without: these"
     " jobs, also in [prometheus.yaml](prometheus.yaml); a Prometheus outside the cluster adds"
@@ -195,7 +199,7 @@ def page() -> str:
             _ABOUT_SCRAPING,
             table(("label", "on", "from"), _label_rows()),
             _ABOUT_HONOR_LABELS,
-            f"```yaml\n{_dump({'scrape_configs': scrape_jobs()})}```\n",
+            f"{_SCRAPING_IS_TESTED}\n```yaml\n{_dump({'scrape_configs': scrape_jobs()})}```\n",
         )
     )
 

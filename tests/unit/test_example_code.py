@@ -47,22 +47,6 @@ def test_the_ladder_climbs_from_one_user_to_a_thousand(
     assert loads == [(int(row[0]), int(row[1])) for row in rows]
 
 
-def test_the_readmes_first_predictor_runs() -> None:
-    """As it stands there, by the name that the manifest below it gives."""
-    readme = (EXAMPLES.parent / "README.md").read_text()
-    code, manifest = (
-        readme.partition(f"```{language}\n")[2].partition("```")[0]
-        for language in ("python", "yaml")
-    )
-    path = yaml.safe_load(manifest)["spec"]["predictor"]["path"]
-    names: dict[str, Any] = {}
-    exec(code, names)  # noqa: S102 - our own example
-
-    answers = names[path.partition(":")[2]]().predict(np.ones((2, 4), np.float32))
-
-    assert [[1, 1, 1]] * 2 == answers.tolist()
-
-
 async def test_the_example_of_two_models_asks_both_before_either_has_answered() -> None:
     """N28: at once, not one after the other."""
     source, _ = yaml.safe_load_all((EXAMPLES / "06-two-models" / "batchedapi.yaml").read_text())
