@@ -39,7 +39,8 @@ serve: .venv/.serving ## Serve examples/01-iris on this machine (needs nothing b
 	@echo 'batchedapi is in .venv/bin: source .venv/bin/activate puts it on the PATH'
 	$(BIN)/batchedapi serve -f examples/01-iris/batchedapi.yaml --port $(PORT) --admin-port $$(($(PORT) + 1))
 
-wheel: $(INSTALLED) ## The wheel that one installs, in dist
+wheel: ## The wheel that one installs, in dist
+	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	$(BIN)/pip wheel -q --disable-pip-version-check --no-deps -w dist .
 
 demo: $(INSTALLED) ## The whole product on a cluster: install, apply, predict, load, scale up and why
