@@ -181,7 +181,7 @@ def main(port: int, out: Path | None) -> None:
     size = stranger.downloaded / 1e6
     notes = [
         f"The edited line, between the two questions: `{_OWN}`.",
-        f"{size:.0f} MB were downloaded, from an index that is near; our wheel was built on the way.",
+        f"{size:.0f} MB were downloaded, from an index that is near; our wheel was built.",
     ]
     found = {"steps": stranger.steps, "lines": lines, "bytes": stranger.downloaded}
     table = Table("seconds by what is written", ["seconds", "written"], rows)

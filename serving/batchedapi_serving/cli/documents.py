@@ -86,7 +86,22 @@ def load_documents(file: Path, name: str | None, unknown: UnknownFields) -> Docu
             f" (kubectl create configmap {source.config_map} --from-file=... --dry-run=client -o"
             " yaml), or leave out source to serve the code beside the file"
         )
-    return Documents(api, _files_of(config_map), folder)
+    files = _files_of(config_map)
+    _tell_of_code_elsewhere(api.spec.predictor.path, source.config_map, files)
+    return Documents(api, files, folder)
+
+
+def _tell_of_code_elsewhere(path: str, config_map: str, files: Mapping[str, bytes]) -> None:
+    """A ConfigMap may have weights alone, and the image the code: nobody should have to guess."""
+    module = path.partition(":")[0]
+    file = module if module.endswith(".py") else f"{module.partition('.')[0]}.py"
+    if file not in files:
+        log.warning(
+            "spec.predictor.path: ConfigMap %s has no %s; what is here stands for what the image"
+            " has, and where the image has none add the file to the ConfigMap",
+            config_map,
+            file,
+        )
 
 
 def load_api(file: Path, name: str | None, unknown: UnknownFields) -> BatchedAPI:

@@ -27,9 +27,11 @@ def run(*command: object) -> str:
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with ours, and all that serving needs."""
+    """A folder with ours, and all that serving and the operator need."""
     folder = tmp_path_factory.mktemp("wheels")
-    out = run(sys.executable, *PIP, "wheel", *CONSTRAINTS, "-w", folder, f"{ROOT}[serving]")
+    out = run(
+        sys.executable, *PIP, "wheel", *CONSTRAINTS, "-w", folder, f"{ROOT}[serving,operator]"
+    )
     assert list(folder.glob("batchedapi-*.whl")), out
     return folder
 
@@ -58,11 +60,25 @@ def test_the_wheel_serves_a_first_project(tmp_path: Path, wheels: Path) -> None:
     assert "batchedapi, version" in run(programs / "batchedapi", "--version")
 
 
+def test_the_extra_of_the_operator_stands_alone(tmp_path: Path, wheels: Path) -> None:
+    """Its plugin and the operator itself start without anything of serving's, which says so."""
+    programs = installed(tmp_path / "venv", wheels, "batchedapi[operator]")
+
+    assert "kubectl batchedapi, version" in run(programs / "kubectl-batchedapi", "--version")
+    assert "why" in run(programs / "kubectl_complete-batchedapi", "")
+    assert "Usage:" in run(programs / "python", "-m", "batchedapi_operator", "--help")
+    assert "pip install 'batchedapi[serving]'" in run(programs / "batchedapi", "--version")
+
+
 def test_a_missing_extra_is_a_sentence(tmp_path: Path, wheels: Path) -> None:
     """Not a traceback: who leaves the extra out is told which one it is."""
     programs = installed(tmp_path / "venv", wheels, "batchedapi")
 
-    out = run(programs / "batchedapi", "serve", "model:Model")
+    serving = run(programs / "batchedapi", "serve", "model:Model")
+    plugin = run(programs / "kubectl-batchedapi", "why", "iris")
+    completion = run(programs / "kubectl_complete-batchedapi", "")
 
-    assert "Traceback" not in out
-    assert "pip install 'batchedapi[serving]'" in out
+    assert "Traceback" not in serving + plugin + completion
+    assert "pip install 'batchedapi[serving]'" in serving
+    assert "pip install 'batchedapi[operator]'" in plugin
+    assert "pip install 'batchedapi[operator]'" in completion

@@ -125,6 +125,31 @@ def test_a_config_map_that_is_not_in_the_file_is_not_replaced_by_what_lies_there
         load(tmp_path, config_map("other"), api(source={"configMap": "source"}))
 
 
+@pytest.mark.parametrize("path", ["model:Model", "model.py:Model", "package.model:Model"])
+@pytest.mark.parametrize("data", [{}, {"weights.json": "[]"}])
+def test_code_that_a_config_map_lacks_is_not_taken_from_elsewhere_in_silence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, path: str, data: dict[str, str]
+) -> None:
+    """A local file of that name is served here, and the image's in a cluster, if it has one."""
+    load(tmp_path, config_map("source", data=data), api(path=path, source={"configMap": "source"}))
+
+    (said,) = caplog.messages
+    assert said.startswith("spec.predictor.path: ConfigMap source has no ")
+    assert "what is here stands for what the image has" in said
+
+
+@pytest.mark.parametrize("path", ["model:Model", "model.py:Model"])
+def test_code_that_a_config_map_has_is_nothing_to_tell_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
+    """As most have."""
+    source = config_map("source", data={"model.py": "x = 1"})
+
+    load(tmp_path, source, api(path=path, source={"configMap": "source"}))
+
+    assert [] == caplog.messages
+
+
 def test_a_manifest_alone_needs_no_code(tmp_path: Path) -> None:
     """`simulate` runs none."""
     (tmp_path / "api.yaml").write_text(yaml.safe_dump(api(source={"configMap": "source"})))
