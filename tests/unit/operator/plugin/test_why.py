@@ -1,5 +1,7 @@
 """`kubectl batchedapi why`."""
 
+from pathlib import Path
+
 import pytest
 
 from batchedapi_core.scaling.decide import step
@@ -40,6 +42,16 @@ def test_every_term_it_names_is_one_of_core() -> None:
 
     named = {label for label, _ in (*TERMS, *CONCURRENCY_TERMS)}
     assert named <= set(record(policy, decision)["terms"])
+
+
+def test_the_guide_shows_every_term_as_it_is_printed() -> None:
+    """Whoever checks a decision by hand reads the guide beside it; figures are of their day."""
+    page = (Path(__file__).resolve().parents[4] / "docs/guides/autoscaling.md").read_text("utf-8")
+    _, _, rest = page.partition("TERM            VALUE\n")
+    shown = rest.partition("\n\n")[0].splitlines()
+
+    assert [label for label, _ in TERMS] == [line.split()[0] for line in shown]
+    assert all(line.endswith(unit) for line, (_, unit) in zip(shown, TERMS, strict=True))
 
 
 def test_by_requests_in_flight_no_capacity_is_shown() -> None:
