@@ -129,6 +129,12 @@ class Stranger:
         return sum(float(size) * _BYTES[unit] for size, unit in _DOWNLOADED.findall(self.output))
 
 
+def _bare(line: str) -> str:
+    """Without what the README says beside it."""
+    command, _, answer = line.partition(" (")
+    return f"{command.partition(' #')[0].rstrip()}{f' ({answer}' if answer else ''}"
+
+
 def _keeps(state: Path) -> str:
     """Commands that write the shell's folder and environment for the next one."""
     return f'echo "cd $PWD; PATH=$PATH" > {state}'
@@ -176,7 +182,7 @@ def main(port: int, out: Path | None) -> None:
             stranger.asks(ask, [10.0, 20.0])
     lines = len(stranger.steps) + 1  # the edited one
     seconds = sum(stranger.steps.values())
-    rows = [[f"{took:.1f}", f"`{' '.join(line.split())}`"] for line, took in stranger.steps.items()]
+    rows = [[f"{took:.1f}", f"`{_bare(line)}`"] for line, took in stranger.steps.items()]
     rows.append([f"{seconds:.1f}", f"all; {lines} lines written, limit {LIMIT_LINES}"])
     size = stranger.downloaded / 1e6
     notes = [

@@ -150,8 +150,9 @@ class _Session:
     def close(self) -> None:
         """End the shell and the server."""
         self._end_server()
-        self.shell.kill()
-        self.shell.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.shell.pid, signal.SIGKILL)  # and a command that has not ended
+        self.shell.communicate()
 
     def _write(self, file: File) -> None:
         place, _ = self._in_shell("pwd")
