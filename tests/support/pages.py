@@ -275,10 +275,10 @@ def _pattern(line: str, expected: list[float], figures_vary: bool) -> str:  # no
 
 
 def _any_figure(text: str) -> str:
-    pieces = re.split(r"([\d.]*\d|#+| +)", text)
+    pieces = re.split(r"(-?[\d.]*\d|#+| +)", text)
     patterns = {"#": "#*", " ": " +"}
     return "".join(
-        patterns.get(piece[:1], r"[\d.]*\d") if index % 2 else re.escape(piece)
+        patterns.get(piece[:1], r"-?[\d.]*\d") if index % 2 else re.escape(piece)
         for index, piece in enumerate(pieces)
     )
 

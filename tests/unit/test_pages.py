@@ -232,6 +232,7 @@ def test_what_is_not_printed_as_shown(shown: str, printed: str) -> None:
         ("  1   10.38   96  ####\n", "  1    9.1  104  #####\n", True),
         ("t(n) = 10.2 ms + 0.205 ms * n\n", "t(n) = 9 ms + 1.25 ms * n\n", True),
         ("p99 80ms\n", "p90 80ms\n", True),
+        ("got 0.318\n", "got -0.022\n", True),
         ("ok 4 rows\n", "WRONG 4 rows\n", False),
         ("a 1\n", "a\n", False),
     ],
