@@ -1,6 +1,8 @@
-"""Requests/s beside mosec with orjson: the same predictor, body and answer, rounds A B A B ...
+"""Requests/s beside another server: the same predictor, row and answer, rounds A B A B ...
 
     python tests/bench/throughput.py --workload W1 --connections 1,64 --rounds 3 --seconds 3
+
+    python tests/bench/throughput.py --workload W1 --peer litserve     # or bentoml; else mosec
 
     python tests/bench/throughput.py --workload W1 --parent HEAD~1     # beside an earlier commit
 
@@ -60,11 +62,15 @@ def measure(
     chosen = workloads.WORKLOADS[workload]
     rows = workloads.rows_of(chosen.width, min(connections, wrk.MAX_THREADS))
     bodies, answers = workloads.bodies_of(rows), workloads.answers_to(chosen, rows)
-    checks = [wrk.checked(server, bodies, answers, connections, 1) for server in pair]
+    checks = [
+        wrk.checked(server, server.bodies(bodies), server.answers(answers), connections, 1)
+        for server in pair
+    ]
     timed: list[list[WrkResult]] = [[] for _ in pair]
     for number in range(rounds):
         for results, server in zip(timed, pair, strict=True):
-            results.append(wrk.timed(server, bodies[0], connections, seconds))
+            body = server.bodies(bodies)[0]
+            results.append(wrk.timed(server, body, connections, seconds))
             rate = results[-1].rate
             click.echo(
                 f"{workload} c={connections} round {number + 1} {server.name}: {rate:,.0f}/s"
@@ -131,12 +137,18 @@ def measured(cells: Sequence[Sequence[Cell]]) -> list[dict[str, Any]]:
     ]
 
 
-def _peer(
-    workload: str, parent: str | None, port: int
+def _other(
+    workload: str, peer: str, parent: str | None, port: int
 ) -> contextlib.AbstractContextManager[Server]:
     if parent is None:
-        return servers.serving_mosec(workload, port)
+        return servers.serving_peer(peer, workload, port)
     return servers.serving_commit(workload, parent, port)
+
+
+def _file(workload: str, peer: str, parent: str | None) -> str:
+    """Name of the results: mosec is the peer that nothing is said of."""
+    other = "-parent" if parent else "" if peer == servers.PEERS[0] else f"-{peer}"
+    return f"throughput-{workload.lower()}{other}"
 
 
 def _numbers(_: click.Context, __: click.Parameter, value: str) -> list[int]:
@@ -157,7 +169,10 @@ def _numbers(_: click.Context, __: click.Parameter, value: str) -> list[int]:
 @click.option(
     "--baseline", type=click.Choice(["bare"]), help="W3: compare with the predictor alone."
 )
-@click.option("--parent", help="A commit of ours to compare with, instead of mosec.")
+@click.option(
+    "--peer", type=click.Choice(servers.PEERS), default=servers.PEERS[0], show_default=True
+)
+@click.option("--parent", help="A commit of ours to compare with, instead of a peer.")
 @click.option("--port", default=servers.PORT, show_default=True, help="First of eleven.")
 @out_option
 def main(
@@ -167,6 +182,7 @@ def main(
     rounds: int,
     seconds: int,
     baseline: str | None,
+    peer: str,
     parent: str | None,
     port: int,
     out: Path | None,
@@ -179,23 +195,23 @@ def main(
     bare = {c: workloads.bare_called(c, _BARE_SECONDS) for c in connections if baseline}
     with (
         servers.serving_workload(workload, port) as ours,
-        _peer(workload, parent, port + servers.PEER_OFFSET) as peer,
+        _other(workload, peer, parent, port + servers.PEER_OFFSET) as other,
     ):
         body = workloads.bodies_of(workloads.rows_of(workloads.WORKLOADS[workload].width, 1))[0]
-        for server in (ours, peer):
-            wrk.timed(server, body, wrk.MAX_THREADS, _WARM_UP_SECONDS)
-        cells = [measure((ours, peer), workload, c, rounds, seconds) for c in connections]
+        for server in (ours, other):
+            wrk.timed(server, server.bodies([body])[0], wrk.MAX_THREADS, _WARM_UP_SECONDS)
+        cells = [measure((ours, other), workload, c, rounds, seconds) for c in connections]
     tables = [
         rates_table(workload, cells, bare),
         checks_table(workload, cells),
     ]
     note = (
-        f"{rounds} interleaved rounds of {seconds} s a cell; peer: {peer.name}."
+        f"{rounds} interleaved rounds of {seconds} s a cell; peer: {other.name}."
         " The ratio is that of the medians, its range that of neighbouring rounds."
         " Absolute figures do not travel."
     )
     report(
-        f"throughput-{workload.lower()}{'-parent' if parent else ''}",
+        _file(workload, peer, parent),
         began,
         tables,
         notes=[note],

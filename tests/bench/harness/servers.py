@@ -23,6 +23,9 @@ BENCH: Final = Path(__file__).resolve().parents[1]
 PORT: Final = 25000
 """First of the ports that are used when `--port` says nothing else."""
 PEER_OFFSET: Final = 10
+PEERS: Final = ("mosec", "litserve", "bentoml")
+BENTOML: Final = BENCH.parents[1] / ".venv/bentoml/bin/bentoml"
+"""In an environment of its own: its pins do not go with ours."""
 PROGRAM: Final = str(Path(sys.executable).with_name("batchedapi"))
 _START_SECONDS: Final = 60
 _STOP_SECONDS: Final = 45
@@ -41,6 +44,16 @@ class Server:
     admin_port: int
     """Metrics and health of ours; 0 for others."""
     process: "subprocess.Popen[bytes]"
+    lists: bool = False
+    """Whether a request has a list of rows, here of one, and its answer a list of one value."""
+
+    def bodies(self, rows: Sequence[bytes]) -> list[bytes]:
+        """Requests as this server takes them, one for each row of JSON."""
+        return [b'{"rows":[' + row + b"]}" for row in rows] if self.lists else list(rows)
+
+    def answers(self, values: Sequence[bytes]) -> list[bytes]:
+        """What it answers, for each value of JSON."""
+        return [b"[" + value + b"]" for value in values] if self.lists else list(values)
 
 
 def manifest(
@@ -120,16 +133,49 @@ def serving_commit(workload: str, commit: str, port: int) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def serving_mosec(workload: str, port: int) -> Iterator[Server]:
-    """The peer, mosec with orjson, and the same predictor."""
-    command = [
-        sys.executable, str(BENCH / "mosec_app.py"),
-        "--address", HOST, "--port", str(port), "--log-level", "warning",
-    ]  # fmt: skip
-    body = workloads.bodies_of(workloads.rows_of(workloads.WORKLOADS[workload].width, 1))[0]
-    with running(command, {"BENCH_WORKLOAD": workload}) as (process, log):
-        wait_until(lambda: status_of(port, "/inference", body) == http.HTTPStatus.OK, process, log)
-        yield Server("mosec + orjson", process.pid, port, "/inference", 0, process)
+def serving_peer(peer: str, workload: str, port: int) -> Iterator[Server]:
+    """One of `PEERS`, with the same predictor.
+
+    Raises:
+        FileNotFoundError: It is not installed; the message has the command.
+    """
+    name, path, lists, command = _peer_command(peer, port)
+    if not Path(command[0]).is_file():
+        raise FileNotFoundError(f"{command[0]}: not there; `make bench-peers` installs {peer}")
+    body = workloads.bodies_of(workloads.rows_of(workloads.WORKLOADS[workload].width, 1))
+    variables = {"BENCH_WORKLOAD": workload, "BENTOML_DO_NOT_TRACK": "True"}
+    with running(command, variables) as (process, log):
+        server = Server(name, process.pid, port, path, 0, process, lists)
+        asked = server.bodies(body)[0]
+        wait_until(lambda: status_of(port, path, asked) == http.HTTPStatus.OK, process, log)
+        try:
+            yield server
+        finally:
+            stop(process)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # LitServe's children outlive it
+
+
+def _peer_command(peer: str, port: int) -> tuple[str, str, bool, list[str]]:
+    """Name in tables, path of predictions, whether rows come in lists, and command line."""
+    match peer:
+        case "mosec":
+            app = [sys.executable, str(BENCH / "mosec_app.py"), "--address", HOST]
+            return (
+                "mosec + orjson", "/inference", False,
+                [*app, "--port", str(port), "--log-level", "warning"],
+            )  # fmt: skip
+        case "litserve":
+            app = [sys.executable, str(BENCH / "litserve_app.py"), str(port)]
+            return "LitServe", "/predict", False, app
+        case "bentoml":
+            app = [str(BENTOML), "serve", "bentoml_app:Model", "--working-dir", str(BENCH)]
+            return (
+                "BentoML", "/predict", True,
+                [*app, "--host", HOST, "--port", str(port), "--quiet"],
+            )  # fmt: skip
+        case _:
+            raise ValueError(f"{peer!r}: expected one of {', '.join(PEERS)}")
 
 
 @contextlib.contextmanager
