@@ -47,7 +47,7 @@ demo: $(INSTALLED) ## The whole product on a cluster: install, apply, predict, l
 	$(BIN)/python examples/demo.py
 
 ##@ Checks
-.PHONY: test lint type arch verify unit contract examples e2e fmt
+.PHONY: test lint type arch verify unit contract examples e2e fmt site site-test
 test: ## Every check below, in this order; what e2e needs is built beside them
 	@tests/support/beside tests/cluster/prepare $(MAKE) --no-print-directory checks
 
@@ -60,6 +60,7 @@ checks:
 	$(STEP) verify $(MAKE) --no-print-directory verify
 	$(STEP) unit $(MAKE) --no-print-directory unit
 	$(STEP) contract $(MAKE) --no-print-directory contract
+	$(STEP) site $(MAKE) --no-print-directory site-test
 	$(STEP) examples $(MAKE) --no-print-directory examples
 	$(STEP) e2e $(MAKE) --no-print-directory e2e
 
@@ -70,7 +71,7 @@ lint: $(INSTALLED) ## ruff: every rule but those ignored with a reason
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
 type: $(INSTALLED) ## mypy --strict
-	$(BIN)/mypy core serving operator crds tests/support tests/cluster tests/bench tests/e2e tests/fuzz
+	$(BIN)/mypy core serving operator crds docs/site tests/support tests/cluster tests/bench tests/e2e tests/fuzz
 
 arch: $(INSTALLED) ## import-linter: who may know whom
 	$(BIN)/lint-imports
@@ -110,6 +111,12 @@ e2e: $(INSTALLED) ## The operator and the whole on a real cluster with real pods
 	  $(BIN)/python -m pytest tests/unit/charts/test_chart.py tests/contract/operator; \
 	  $(BIN)/python -m pytest -s tests/cluster tests/e2e'
 
+site: $(INSTALLED) ## The documentation as a site, in .run/site; a link that leads nowhere fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -f docs/site/mkdocs.yml
+
+site-test: site ## The site and its links, its versions, and each page in a real Chromium
+	$(BIN)/python -m pytest tests/contract/test_site.py
+
 ##@ Cluster
 .PHONY: cluster-up cluster-down images
 cluster-up: ## Start a cluster (CLUSTER=kind | local | current)
@@ -126,10 +133,15 @@ picture: $(INSTALLED) ## The README's picture of the page, as it is now
 	PICTURE=1 $(BIN)/python -m pytest tests/contract/serving/test_page.py -k readme
 
 ##@ Measuring
-.PHONY: bench fuzz
-bench: $(INSTALLED) ## Interleaved ratios against mosec; wants a quiet machine
-	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'
+.PHONY: bench bench-peers fuzz
+bench: bench-peers ## Interleaved ratios against mosec, LitServe and BentoML; wants a quiet machine
 	$(BIN)/python tests/bench/run_all.py
+
+# BentoML in an environment of its own: it pins other versions of OpenTelemetry than constraints.txt.
+bench-peers: $(INSTALLED)
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	@test -x .venv/bentoml/bin/pip || $(PYTHON) -m venv .venv/bentoml
+	.venv/bentoml/bin/pip install -q --disable-pip-version-check -e '.[serving,bench-bentoml]'
 
 fuzz: $(INSTALLED) ## A million inputs for the decoders, guided by coverage
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
