@@ -15,7 +15,7 @@ from batchedapi_operator.errors import ApplyError
 log = logging.getLogger(__name__)
 
 NOTE_LENGTH: Final = 1024
-"""The apiserver refuses longer notes."""
+"""In bytes; the apiserver refuses longer notes, and calls it characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def build_event(note: Note, key: ObjectKey, uid: str, now: str, suffix: str) -> 
         "action": note.action,
         "reason": note.reason,
         "type": note.type,
-        "note": note.text[:NOTE_LENGTH],
+        "note": note.text.encode()[:NOTE_LENGTH].decode(errors="ignore"),
         "regarding": {
             "apiVersion": contract.API_VERSION,
             "kind": contract.KIND,

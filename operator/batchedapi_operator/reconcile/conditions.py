@@ -35,7 +35,8 @@ _PATHS: Final = (
     (rf"{_CONTAINER}(image|env|envFrom)\b", r"spec.predictor.\1"),
     (rf"{_CONTAINER}volumeMounts\[\d+\]", "spec.pod.volumeMounts[]"),
     (r"\bspec\.(?:template\.spec\.)?volumes\[\d+\]", "spec.pod.volumes[]"),
-    (r"\bcsi\.name\b", "csi.nodePublishSecretRef.name"),  # as the apiserver calls it
+    (r"\bcsi\.name\b", "csi.nodePublishSecretRef.name"),  # both as the apiserver calls them
+    (r"\bprojected\.path\b", "projected.sources[].serviceAccountToken.path"),
     (rf"{_CONTAINER}|\bspec\.template\.(?:spec|metadata)\.(?:securityContext\.)?", "spec.pod."),
     (r"\bspec\.template\.(labels|annotations)", r"spec.pod.\1"),
 )

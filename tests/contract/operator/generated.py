@@ -95,8 +95,16 @@ _BESIDE: Final[dict[str, Document]] = {
 """What some fields cannot be without."""
 
 
-_ENOUGH: Final[dict[Any, Document]] = {"projected": {"sources": [{"configMap": {"name": "a"}}]}}
-"""Objects whose rule asks for more than their schema does."""
+_CLAIM: Final[Document] = {
+    "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+}
+_ENOUGH: Final[dict[tuple[str | int, str | int], Document]] = {
+    ("projected", "defaultMode"): {"sources": [{"configMap": {"name": "a"}}]},
+    ("projected", "sources"): {},
+    ("volumeClaimTemplate", "metadata"): _CLAIM,
+}
+"""What an object must have beside a field of it, by its rules or its apiserver's, if that is not
+what its schema says."""
 
 
 def with_company(place: Place, value: Any) -> Document:
@@ -123,7 +131,7 @@ def with_value(place: Place, value: Any, base: Document = GOOD) -> Document:
         elif isinstance(place[index + 1], int):
             here = here.setdefault(part, [])
         else:
-            enough = {} if place[index + 1] == "sources" else _ENOUGH.get(part, least(inside))
+            enough = _ENOUGH.get((part, place[index + 1]), least(inside))
             here = here.setdefault(part, copy.deepcopy(enough))
     if not isinstance(place[-1], int):
         here[place[-1]] = value

@@ -290,6 +290,10 @@ def test_a_refusal_of_an_earlier_template_is_over_once_a_pod_of_the_newest_is_th
             "spec.template.spec.volumes[2].csi.name: x",
             "spec.pod.volumes[].csi.nodePublishSecretRef.name: x",
         ),
+        (
+            "spec.template.spec.volumes[2].projected.path: x",
+            "spec.pod.volumes[].projected.sources[].serviceAccountToken.path: x",
+        ),
         ("spec.template.labels: x", "spec.pod.labels: x"),
         ("admission webhook denied the request", "admission webhook"),
     ],
