@@ -6,6 +6,8 @@
 
     python tests/bench/throughput.py --workload W1 --parent HEAD~1     # beside an earlier commit
 
+    python tests/bench/throughput.py --workload W1 --peer sketch     # beside the least that answers
+
 Timed rounds send one body and count answers; before them each cell is checked once with a body for
 each client, every answer compared with the right one.
 """
@@ -99,12 +101,13 @@ def rates_table(workload: str, cells: Sequence[Sequence[Cell]], bare: Mapping[in
             Spread.of(peer.rates).text(),
         ]
         if bare:
-            bound = workloads.bare_bound(ours.connections)
-            share = Spread.of([rate / bound * 100 for rate in ours.rates])
-            row += [f"{bound:,.0f}", f"{bare[ours.connections]:,.0f}", share.text(0, " %")]
+            called = bare[ours.connections]
+            row += [f"{workloads.bare_bound(ours.connections):,.0f}", f"{called:,.0f}"]
+            for cell in (ours, peer):
+                row.append(Spread.of([rate / called * 100 for rate in cell.rates]).text(0, " %"))
         rows.append(row)
     if bare:
-        columns += ["bare predictor", "bare, called", "ours of bare"]
+        columns += ["bare predictor", "bare, called", "ours of called", "peer of called"]
     return Table(f"{workload}: median (range) of the rounds", columns, rows)
 
 
