@@ -20,16 +20,16 @@ _NO_FILES: Final = ":4"
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
-def print_completions(words: Sequence[str]) -> None:
+def print_completions(command: click.Command, words: Sequence[str]) -> None:
     """As kubectl reads them: one a line, what it is after a tab, and what to do with them.
 
     Args:
+        command: What is being written.
         words: After `kubectl batchedapi`; the last is what is being written, maybe empty.
     """
-    from batchedapi_operator.plugin.__main__ import main  # noqa: PLC0415 - it completes with this
-
     *args, incomplete = words or [""]
-    for item in ShellComplete(main, {}, "kubectl batchedapi", "").get_completions(args, incomplete):
+    shell = ShellComplete(command, {}, "kubectl batchedapi", "")
+    for item in shell.get_completions(args, incomplete):
         click.echo(f"{item.value}\t{item.help}" if item.help else item.value)
     click.echo(_NO_FILES)
 

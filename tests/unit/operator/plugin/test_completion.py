@@ -9,6 +9,7 @@ from tests.unit.operator.plugin.test_command_line import Cluster, apiserver
 from tests.unit.operator.plugin.test_logs import running
 
 from batchedapi_operator import plugin
+from batchedapi_operator.plugin.__main__ import main
 from batchedapi_operator.plugin.completion import print_completions
 
 __all__ = ["apiserver"]
@@ -73,14 +74,14 @@ def test_tab_offers_what_may_come_next(
     words: list[str], expected: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Names are those that the user may list, of the namespace and context that were written."""
-    print_completions(words)
+    print_completions(main, words)
 
     assert ("".join(f"{line}\n" for line in [*expected, ":4"]), "") == tuple(capsys.readouterr())
 
 
 def test_nothing_written_offers_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     """Kubectl gives an empty word; who runs it by hand gives none."""
-    print_completions([])
+    print_completions(main, [])
 
     told = [line.partition("\t")[0] for line in capsys.readouterr().out.splitlines()]
     assert ["logs", "status", "ui", "why", ":4"] == told
