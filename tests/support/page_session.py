@@ -160,7 +160,8 @@ class _Session:
 
     def _compare(self, block: Block, command: str, shown: str) -> None:
         printed, code = self._run(command)
-        shown = self._on_own_ports(shown)
+        # a program may print the published address too, as the advice of `batchedapi init`
+        shown, printed = self._on_own_ports(shown), self._on_own_ports(printed)
         if shown and not prints_as_shown(shown, printed, figures_vary=block.figures_vary):
             raise StepError(
                 f"{block.place}: $ {command}\nexpected, as is shown:\n{shown}\ngot:\n{printed}"

@@ -188,7 +188,15 @@ def yields(*values: Any) -> Any:
         (object(), 500, b"something that is not JSON"),
         (Response(1), 500, b"yield its content"),
     ],
-    ids=str,
+    ids=[
+        "raised",
+        "no memory",
+        "an item error",
+        "no UTF-8",
+        "no JSON number",
+        "no JSON",
+        "a response",
+    ],
 )
 async def test_what_goes_wrong_is_how_it_ends(last: Any, status: int, message: bytes) -> None:
     """Async or not, raised or yielded; nothing is run a second time."""
