@@ -15,6 +15,7 @@ from batchedapi_operator.autoscaling.metrics_page import MAX_BYTES, MetricsPage
 from batchedapi_operator.autoscaling.scrape import (
     AT_ONCE_EACH,
     BYTES_A_LOOK,
+    LOOK_SECONDS,
     SCRAPE_SECONDS,
     Outcome,
     Scraper,
@@ -222,7 +223,8 @@ async def test_a_page_that_is_announced_as_too_large_costs_its_api_nothing() -> 
         writer.close()
 
     server = await asyncio.start_server(serve, "0.0.0.0", 0)
-    async with server, Scraper.opened(server.sockets[0].getsockname()[1]) as scraper:
+    port = server.sockets[0].getsockname()[1]
+    async with server, Scraper.opened(port, seconds=LOOK_SECONDS) as scraper:
         outcomes = await scraper.scrape(pods)
 
     assert 40 * MAX_BYTES // 2 > BYTES_A_LOOK[0]

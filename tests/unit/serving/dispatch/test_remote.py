@@ -142,6 +142,7 @@ class Waiting:
         self.items: list[tuple[str, bytes]] = []
         self.answers: list[Answer] = []
         self.answered = asyncio.Event()
+        self.span = None
 
     def item(self, kind: str, body: bytes) -> None:
         """See Reader."""
