@@ -28,6 +28,7 @@ from batchedapi_serving.cli.init import init_command
 from batchedapi_serving.cli.migrate import migrate_command
 from batchedapi_serving.cli.serve import ServeOptions, reason_left, serve, serve_on_changes
 from batchedapi_serving.cli.simulate import simulate_command
+from batchedapi_serving.cli.tune import tune_command
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.logs import LOG_FORMAT
 from batchedapi_serving.overrides import Flags, take_sources
@@ -206,3 +207,4 @@ main.add_command(check_command)
 main.add_command(init_command)
 main.add_command(migrate_command)
 main.add_command(simulate_command)
+main.add_command(tune_command)

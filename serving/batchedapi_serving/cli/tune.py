@@ -1,0 +1,213 @@
+"""`batchedapi tune`: its options and exit codes; what it does is in tuning/."""
+
+import importlib.util
+import os
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from batchedapi_core.manifest import CPU_COUNT, BatchedAPI, ManifestError, UnitError, UnknownFields
+from batchedapi_core.manifest import parse_duration as seconds_of
+from batchedapi_serving.cli.check_run import ItemsError, load_items
+from batchedapi_serving.cli.documents import MANIFEST_PATH, DocumentError, load_documents
+from batchedapi_serving.cli.serve import usable_cpu_count
+from batchedapi_serving.errors import LoadError
+from batchedapi_serving.overrides import Flags, in_effect
+
+BETTER = 1
+"""Exit code: another setting serves more, or none meets the target."""
+NOT_TUNED = 2
+"""Exit code: the command line, the manifest or the items are wrong, or a replica does not start."""
+INTERRUPTED = 130
+"""Exit code: Ctrl-C; what was known is printed."""
+_SHORTEST_STEP = 1.0  # second
+_EVERY = 10.0  # seconds between two lines of progress where no terminal is
+
+
+class Progress:
+    """On a terminal one line in the place of the one before; else a line now and then."""
+
+    def __init__(self, *, terminal: bool) -> None:
+        self._terminal = terminal
+        self._told = -_EVERY
+
+    def tell(self, text: str, left: float) -> None:
+        """What is being done, and seconds that the rest is expected to take."""
+        now = time.monotonic()
+        line = f"{text}, about {_rounded(left)} left"
+        if self._terminal:
+            click.echo(f"\r\x1b[K{line}", err=True, nl=False)
+        elif now - self._told >= _EVERY:
+            self._told = now
+            click.echo(line, err=True)
+
+    def over(self) -> None:
+        """There is something to read now."""
+        if self._terminal:
+            click.echo("\r\x1b[K", err=True, nl=False)
+
+
+def _rounded(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"  # noqa: PLR2004 - as one says
+
+
+@click.command("tune")
+@click.option(
+    "-f", "--file", "file", metavar="FILE", required=True,
+    type=MANIFEST_PATH,
+    help="A manifest: the file you would kubectl apply, ConfigMaps in it included.",
+)  # fmt: skip
+@click.option("--name", help="Which BatchedAPI of the file, if it holds several.")
+@click.option(
+    "--slo", metavar="DURATION",
+    help="An answer within it is in time. [default: autoscaling.slo.latency, else"
+    " serverSideBatching.maxLatency]",
+)  # fmt: skip
+@click.option(
+    "--items", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Rows to ask with: a JSON array, or one JSON value a line. [default: random numbers, or"
+    " the method's example]",
+)  # fmt: skip
+@click.option(
+    "--processes", type=click.IntRange(1, 64), metavar="N",
+    help="Model processes to try at most. [default: as many as CPUs, and the manifest's]",
+)  # fmt: skip
+@click.option(
+    "--threads", type=click.IntRange(1, 64), default=1, show_default=True, metavar="N",
+    help="Threads of a process to try at most; more than one says that the predictor may be called"
+    " by several at once.",
+)  # fmt: skip
+@click.option(
+    "--largest", type=click.IntRange(1, 4096), default=256, show_default=True, metavar="ROWS",
+    help="Of a batch to try.",
+)  # fmt: skip
+@click.option(
+    "--step", default="4s", show_default=True, metavar="DURATION", help="How long each load lasts."
+)
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the patch of the manifest there; empty if there is nothing to change.",
+)  # fmt: skip
+@click.option(
+    "--picture", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.png",
+    help="Draw t(n) and the ladders of loads.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
+def tune_command(
+    *,
+    file: Path,
+    name: str | None,
+    slo: str | None,
+    items: Path | None,
+    processes: int | None,
+    threads: int,
+    largest: int,
+    step: str,
+    out: Path | None,
+    picture: Path | None,
+    as_json: bool,
+) -> None:
+    """Find size, interval and processes that serve most within a latency target.
+
+    Runs one replica of FILE: times its batches, sends it a ladder of loads, searches settings in
+    simulation, and runs the best three for real. Ctrl-C keeps what is known. Exit code 0: the
+    manifest is within 5 % of the best; 1: another setting serves more, or none meets the target;
+    2: nothing could be tuned; 130: interrupted.
+
+    \b
+    Examples:
+      batchedapi tune -f batchedapi.yaml --slo 100ms
+      batchedapi tune -f batchedapi.yaml --slo 100ms --out patch.yaml --picture tuning.png
+    """
+    # Here: numpy comes with it, and a replica's supervisor, which runs this program too, has no
+    # memory to give away.
+    from batchedapi_serving.tuning import picture as drawing  # noqa: PLC0415
+    from batchedapi_serving.tuning import report  # noqa: PLC0415
+    from batchedapi_serving.tuning.measuring import MeasuringError  # noqa: PLC0415
+    from batchedapi_serving.tuning.replica import Subject  # noqa: PLC0415
+    from batchedapi_serving.tuning.run import Tuner, Wanted  # noqa: PLC0415
+    from batchedapi_serving.tuning.sampling import NoRowsError  # noqa: PLC0415
+
+    if picture is not None and importlib.util.find_spec("matplotlib") is None:
+        _give_up([drawing.REMEDY])
+    progress = Progress(terminal=sys.stderr.isatty())
+    try:
+        documents = load_documents(file, name, UnknownFields.REFUSE)
+        cpus = usable_cpu_count(os.environ)
+        api = in_effect(documents.api, Flags(), os.environ, cpus)
+        predictor = api.spec.predictor
+        written = predictor.processes_per_replica
+        own = cpus if written == CPU_COUNT else int(written), predictor.threads_per_process
+        wanted = Wanted(
+            target=_target(api, slo),
+            items=None if items is None else load_items(items),
+            processes=cpus if processes is None else processes,
+            threads=threads,
+            largest=largest,
+            step=max(_SHORTEST_STEP, _duration("--step", step)),
+        )
+        tuner = Tuner(Subject(api, documents.source, documents.folder), own, wanted, progress.tell)
+        tuner.run()
+        progress.over()
+        known = tuner.known
+        if out is not None:
+            out.write_text(report.patch(known))
+        if picture is not None:
+            drawing.draw(known, picture)
+    except (DocumentError, ManifestError, ItemsError) as error:
+        progress.over()
+        problems = error.problems if isinstance(error, ManifestError) else (str(error),)
+        _give_up([f"{file}: {problem}" for problem in problems])
+    except LoadError as error:
+        progress.over()
+        _give_up([f"{error.reason}: {error}"])
+    except (MeasuringError, NoRowsError, OSError) as error:
+        progress.over()
+        _give_up([str(error)])
+    if as_json:
+        click.echo(report.as_json(known), nl=False)
+    else:
+        click.echo(report.render(known), nl=False)
+        if text := report.patch(known):
+            click.echo(f"\n{text}", nl=False)
+    if known.interrupted:
+        sys.exit(INTERRUPTED)
+    sys.exit(BETTER if report.better(known) or known.best_run is None else 0)
+
+
+def _target(api: BatchedAPI, slo: str | None) -> float:
+    own = [
+        f"methods[].name: {method.name}"
+        for method in api.spec.predictor.methods
+        if method.server_side_batching is not None
+    ]
+    if own:
+        raise DocumentError(
+            f"spec.predictor.{own[0]} has batching of its own, and tune changes"
+            " spec.serverSideBatching alone; tune a copy of the manifest that has it there"
+        )
+    target = api.spec.autoscaling.slo.latency or api.spec.server_side_batching.max_latency
+    if slo is not None:
+        target = _duration("--slo", slo)
+    if not target:
+        raise DocumentError(
+            "--slo: expected a duration > 0 such as 100ms, as the manifest has neither"
+            " autoscaling.slo.latency nor serverSideBatching.maxLatency"
+        )
+    return target
+
+
+def _duration(option: str, text: str) -> float:
+    try:
+        return seconds_of(text)
+    except UnitError as error:
+        raise DocumentError(f"{option}: {error}") from error
+
+
+def _give_up(problems: list[str]) -> NoReturn:
+    for problem in problems:
+        click.echo(f"batchedapi: {problem}", err=True)
+    sys.exit(NOT_TUNED)

@@ -1,0 +1,265 @@
+"""Requests at given times, whether or not earlier ones were answered, and closed-loop clients.
+
+Runs beside the replica, so it is as little work as can be: one Protocol a connection, answers read
+by httptools, bodies not looked at. Its own lateness is part of what it reports: a request counts
+from the time it was due, and a load whose generator fell behind is marked.
+"""
+
+import asyncio
+import contextlib
+import random
+import statistics
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, TypeVar, cast
+
+import httptools
+
+HOST: Final = "127.0.0.1"
+_OK: Final = 200
+_MOST_CONNECTIONS: Final = 800
+"""Requests at once, below the files that a process may open; what is beyond is not sent."""
+_LOOK: Final = 0.02  # seconds between two looks whether all are answered
+_PATIENCE: Final = 4.0
+"""Targets for which an answer is waited for when a load is over; and at least a second."""
+LATE: Final = 0.05
+"""Of the target: a generator later than that, at the 99th percentile, disturbs its figures."""
+LEAST_LATE: Final = 0.005
+"""Seconds that are no lateness, whatever the target: timers of an event loop."""
+
+
+@dataclass(slots=True)
+class Answers:
+    """What became of a load; seconds count from when a request was due."""
+
+    rate: float  # requests/s that were to be sent
+    seconds: float  # of sending
+    target: float  # seconds
+    sent: int = 0
+    skipped: int = 0
+    """Not sent, as too many waited for an answer already."""
+    refused: int = 0  # other answers than 200
+    broken: int = 0  # no answer at all
+    latencies: list[float] = field(default_factory=list)  # of answers with 200
+    lags: list[float] = field(default_factory=list)  # from due to sent
+
+    @property
+    def due(self) -> int:
+        """Requests that were to be sent."""
+        return self.sent + self.skipped
+
+    @property
+    def in_time(self) -> int:
+        """Answered with 200 within the target."""
+        return sum(took <= self.target for took in self.latencies)
+
+    @property
+    def share_in_time(self) -> float:
+        """Of all that were due; 0 of none."""
+        return self.in_time / self.due if self.due else 0.0
+
+    @property
+    def goodput(self) -> float:
+        """Requests/s answered in time."""
+        return self.in_time / self.seconds
+
+    @property
+    def late(self) -> bool:
+        """Whether the generator itself was, so that the figures are its own."""
+        return quantile(self.lags, 0.99) > max(LEAST_LATE, LATE * self.target)
+
+    def p(self, share: float) -> float:
+        """Latency that this share of the answers does not exceed; nan of none."""
+        return quantile(self.latencies, share)
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Smallest of `values` that this share of them does not exceed; nan of none."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
+
+
+class _Connection(asyncio.Protocol):
+    """One keep-alive connection, one request at a time."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.WriteTransport | None = None
+        self._answered: Callable[[int | None], None] | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self.usable = True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.WriteTransport", transport)  # what TCP gives
+
+    def ask(self, request: bytes, answered: Callable[[int | None], None]) -> None:
+        """Send it; `answered` is told its status, or None if the connection broke."""
+        if self._transport is None or self._transport.is_closing():
+            self.usable = False
+            answered(None)
+            return
+        self._answered = answered
+        self._transport.write(request)
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def on_message_complete(self) -> None:
+        """See httptools: an answer is whole."""
+        self.usable = self._parser.should_keep_alive()
+        status = self._parser.get_status_code()
+        self._parser = httptools.HttpResponseParser(self)
+        self._tell(status)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - any end is one
+        self.usable = False
+        self._tell(None)
+
+    def close(self) -> None:
+        """Whether or not an answer is on its way."""
+        self.usable = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _tell(self, status: int | None) -> None:
+        answered, self._answered = self._answered, None
+        if answered is not None:
+            answered(status)
+
+
+Value = TypeVar("Value")
+
+
+def run_loop(work: Coroutine[Any, Any, Value]) -> Value:
+    """Run it on uvloop where there is one, which sends half as much again."""
+    with contextlib.suppress(ModuleNotFoundError):
+        import uvloop  # noqa: PLC0415 - here alone
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(work)
+    return asyncio.run(work)
+
+
+def _settle(answer: "asyncio.Future[int | None]", status: int | None) -> None:
+    if not answer.done():  # Ctrl-C
+        answer.set_result(status)
+
+
+async def _connected(port: int) -> _Connection:
+    _, connection = await asyncio.get_running_loop().create_connection(_Connection, HOST, port)
+    return connection
+
+
+class OpenLoop:
+    """Poisson arrivals, each on a connection that is free; no task for each, which takes long."""
+
+    def __init__(self, port: int, requests: Sequence[bytes], target: float, *, seed: int) -> None:
+        """`requests` are sent in random order; `target` in seconds."""
+        self._port = port
+        self._requests = requests
+        self._target = target
+        self._random = random.Random(seed)  # noqa: S311 - no cryptography
+        self._free: list[_Connection] = []
+        self._asked: set[_Connection] = set()
+        self._connecting: set[asyncio.Task[None]] = set()
+
+    async def run(self, rate: float, seconds: float) -> Answers:
+        """Send `rate` requests/s for so long, then wait a little for the last answers."""
+        loop = asyncio.get_running_loop()
+        answers = Answers(rate, seconds, self._target)
+        begin = due = loop.time()
+        while (due := due + self._random.expovariate(rate)) < begin + seconds:
+            if (wait := due - loop.time()) > 0:
+                await asyncio.sleep(wait)
+            if len(self._asked) + len(self._connecting) >= _MOST_CONNECTIONS:
+                answers.skipped += 1
+                await asyncio.sleep(0)
+                continue
+            answers.sent += 1
+            if (free := self._idle()) is not None:
+                self._send(answers, free, due)
+            else:
+                task = loop.create_task(self._connect(answers, due))
+                self._connecting.add(task)
+                task.add_done_callback(self._connecting.discard)
+        end = loop.time() + max(1.0, _PATIENCE * self._target)
+        while (self._asked or self._connecting) and loop.time() < end:  # noqa: ASYNC110 - a look now and then
+            await asyncio.sleep(_LOOK)
+        for task in self._connecting:
+            task.cancel()
+        answers.broken = answers.sent - len(answers.latencies) - answers.refused
+        for connection in (*self._free, *self._asked):  # who is given up on is not served any more
+            connection.close()
+        return answers
+
+    def _idle(self) -> _Connection | None:
+        while self._free:
+            if (free := self._free.pop()).usable:
+                return free
+        return None
+
+    async def _connect(self, answers: Answers, due: float) -> None:
+        with contextlib.suppress(OSError):
+            self._send(answers, await _connected(self._port), due)
+
+    def _send(self, answers: Answers, connection: _Connection, due: float) -> None:
+        self._asked.add(connection)
+        now = asyncio.get_running_loop().time
+        answers.lags.append(now() - due)
+
+        def answered(status: int | None) -> None:
+            self._asked.discard(connection)
+            if status == _OK:
+                answers.latencies.append(now() - due)
+            elif status is not None:
+                answers.refused += 1
+            if connection.usable:
+                self._free.append(connection)
+
+        connection.ask(self._random.choice(self._requests), answered)
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """What clients that ask one after the other have seen."""
+
+    statuses: tuple[int, ...]  # other than 200; each once
+    latency: float  # seconds, the median
+
+
+async def closed_loop(
+    port: int, request: bytes, clients: int, *, runs: int, seconds: float
+) -> Closed:
+    """So many clients, each `runs` times at least and until `seconds` are over.
+
+    Raises:
+        OSError: a connection broke.
+    """
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    latencies: list[float] = []
+    statuses: set[int] = set()
+
+    async def client() -> None:
+        connection = await _connected(port)
+        done = 0
+        try:
+            while not statuses and (done < runs or loop.time() < end):
+                began = loop.time()
+                answer: asyncio.Future[int | None] = loop.create_future()
+                connection.ask(request, partial(_settle, answer))
+                status = await answer
+                if status is None:
+                    raise ConnectionResetError("closed before the answer")
+                latencies.append(loop.time() - began)
+                if status != _OK:
+                    statuses.add(status)
+                done += 1
+                if not connection.usable:
+                    connection.close()
+                    connection = await _connected(port)
+        finally:
+            connection.close()
+
+    await asyncio.gather(*(client() for _ in range(clients)))
+    return Closed(tuple(sorted(statuses)), statistics.median(latencies))

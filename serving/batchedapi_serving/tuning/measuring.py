@@ -1,0 +1,227 @@
+"""What a replica does: t(n) by size, and a ladder of loads up to its knee."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from batchedapi_core.simulation import tuning
+from batchedapi_serving.tuning.load import Answers, OpenLoop, closed_loop, run_loop
+from batchedapi_serving.tuning.replica import Counters, Replica
+from batchedapi_serving.tuning.sampling import Rows
+
+FEWEST_RUNS: Final = 4
+SECONDS_A_SIZE: Final = 0.4
+FLAT: Final = 1.03
+"""Times the rate at half the size: two doublings that bring less end the measuring."""
+CLIMB: Final = (0.4, tuning.COMFORTABLE, 0.95, 1.05, 1.2, 1.4, 1.7, 2.1, 2.6, 3.2, 4.0)
+"""Shares of the load that is expected to be held, one after the other until one is not."""
+DESCEND: Final = (0.6, 0.4, 0.25, 0.12)
+"""Where already a comfortable load is not held."""
+NEAR: Final = 1.06
+"""Times the load that is held: one that is not held so near is the knee."""
+_SETTLE: Final = 0.3  # seconds between two loads
+Tell = Callable[[str], None]
+
+
+class MeasuringError(Exception):
+    """The replica does not answer what it is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Of one replica, with so many lanes busy."""
+
+    processes: int
+    threads: int
+    curve: tuning.Curve
+    size_of_row: float
+    """What a row counts of `maxBatchSize`: one, or its cost."""
+    outside: float
+    """Seconds of a request of one row that are not its batch's: HTTP, decoding, encoding."""
+
+    @property
+    def lanes(self) -> tuning.Lanes:
+        """As the search takes them."""
+        return tuning.Lanes(self.processes, self.threads, self.curve)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One load of a ladder."""
+
+    answers: Answers
+    counted: Counters
+    """What came to the replica's counters."""
+    seconds: float
+    """Between their two readings."""
+
+    @property
+    def mean_rows(self) -> float:
+        """Of a batch; 0 without batches."""
+        return self.counted.rows / self.counted.batches if self.counted.batches else 0.0
+
+    def held(self, quantile: float) -> bool:
+        """Whether enough was answered in time."""
+        return self.answers.share_in_time >= quantile
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """Loads that one setting was run at."""
+
+    steps: tuple[Step, ...]
+    quantile: float
+
+    @property
+    def knee(self) -> Step | None:
+        """The highest load that was held; None: none was."""
+        held = [step for step in self.steps if step.held(self.quantile)]
+        return max(held, key=lambda step: step.answers.goodput, default=None)
+
+    @property
+    def goodput(self) -> float:
+        """Requests/s in time, at the knee."""
+        return self.knee.answers.goodput if self.knee else 0.0
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the replica was what ended it, not a generator that fell behind."""
+        return any(not s.held(self.quantile) and not s.answers.late for s in self.steps)
+
+    @property
+    def comfortable(self) -> Step | None:
+        """The load that is nearest to a comfortable share of the goodput; None: none is held."""
+        loads = [step for step in self.steps if step.held(self.quantile)]
+        rate = tuning.COMFORTABLE * self.goodput
+        return min(loads, key=lambda step: abs(step.answers.rate - rate), default=None)
+
+
+def measure_curve(
+    replica: Replica,
+    rows: Rows,
+    lanes: tuple[int, int],
+    *,
+    largest: int,
+    target: float,
+    tell: Tell,
+) -> Measured:
+    """Time batches of 1, 2, 4, ... rows while every lane has one.
+
+    It ends with the first size that misses the target by itself, with one that is not answered,
+    and where two doublings brought next to nothing.
+
+    Raises:
+        MeasuringError: not even one row is answered, or no batch was run for it.
+    """
+    processes, threads = lanes
+    sizes: list[int] = []
+    seconds: list[float] = []
+    size_of_row = outside = 0.0
+    for size in tuning.powers_of_two(largest if rows.batched else 1):
+        tell(f"batches of {size} rows, {processes * threads} at once")
+        request, clients = rows.request(size), processes * threads
+        first = run_loop(closed_loop(replica.port, request, clients, runs=1, seconds=0.0))
+        before = replica.counters()
+        asked = run_loop(
+            closed_loop(replica.port, request, clients, runs=FEWEST_RUNS, seconds=SECONDS_A_SIZE)
+        )
+        counted = replica.counters().since(before)
+        if first.statuses or asked.statuses or not counted.batches:
+            if sizes:
+                break
+            raise MeasuringError(_why(first.statuses or asked.statuses))
+        took = counted.batch_seconds / counted.batches
+        sizes.append(size)
+        seconds.append(took)
+        if size == 1:
+            outside = max(0.0, asked.latency - took)
+            size_of_row = counted.size / counted.rows
+        if took > target or counted.one_by_one or _flat(sizes, seconds):
+            break
+    curve = tuning.Curve(tuple(sizes), tuple(seconds))
+    return Measured(processes, threads, curve, size_of_row, outside)
+
+
+def _why(statuses: Sequence[int]) -> str:
+    if statuses:
+        return (
+            f"a request of one row was answered {', '.join(map(str, statuses))}; `batchedapi serve`"
+            " and a request by hand show why, and --items FILE gives others"
+        )
+    return (
+        "no batch was run: calls of an async method take no lane. Tune a manifest whose `predict`"
+        " is the method that it submits to"
+    )
+
+
+def _flat(sizes: Sequence[int], seconds: Sequence[float]) -> bool:
+    """Whether the last two doublings brought next to nothing."""
+    if len(sizes) < 3:  # noqa: PLR2004 - two doublings
+        return False
+    rates = [n / t for n, t in zip(sizes[-3:], seconds[-3:], strict=True)]
+    return max(rates[1:]) < FLAT * rates[0]
+
+
+class Climb:
+    """One ladder; it is there with what is known at any time."""
+
+    def __init__(
+        self, replica: Replica, rows: Rows, *, target: float, quantile: float, seconds: float
+    ) -> None:
+        """`target` and `seconds`, of one step, in seconds."""
+        self._replica = replica
+        self._target = target
+        self._requests = rows.singles()
+        self._seconds = seconds
+        self._quantile = quantile
+        self._steps: list[Step] = []
+
+    @property
+    def ladder(self) -> Ladder:
+        """As far as it got."""
+        steps = sorted(self._steps, key=lambda step: step.answers.rate)
+        return Ladder(tuple(steps), self._quantile)
+
+    def climb(self, expected: float, tell: Tell) -> None:
+        """Load by load until one is not held, and then between the two.
+
+        Args:
+            expected: Requests/s, > 0, that are expected to be held.
+            tell: Is told of each load.
+        """
+        low = high = 0.0
+        for share in CLIMB:
+            if self._held(share * expected, tell):
+                low = share * expected
+            else:
+                high = share * expected
+                break
+        if low < tuning.COMFORTABLE * expected:
+            for share in DESCEND:
+                if low or self._held(share * expected, tell):
+                    low = low or share * expected
+                    break
+                high = share * expected
+        while low and high > NEAR * low:
+            middle = (low + high) / 2
+            if self._held(middle, tell):
+                low = middle
+            else:
+                high = middle
+
+    def _held(self, rate: float, tell: Tell) -> bool:
+        tell(f"{rate:,.0f} requests/s")
+        step = self._step(rate)
+        if step.answers.late and not step.held(self._quantile):
+            step = self._step(rate)  # once more: it may have been another program's turn
+        self._steps.append(step)
+        return step.held(self._quantile)
+
+    def _step(self, rate: float) -> Step:
+        load = OpenLoop(self._replica.port, self._requests, self._target, seed=len(self._steps))
+        time.sleep(_SETTLE)
+        before, began = self._replica.counters(), time.monotonic()
+        answers = run_loop(load.run(rate, self._seconds))
+        counted, seconds = self._replica.counters().since(before), time.monotonic() - began
+        return Step(answers, counted, seconds)

@@ -1,0 +1,276 @@
+"""What a tuning found: a table for a terminal, a patch, one JSON object; pure."""
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+import yaml
+
+from batchedapi_core import contract
+from batchedapi_core.manifest import format_duration
+from batchedapi_core.simulation import tuning
+from batchedapi_serving.tuning.measuring import Ladder, Measured, Step
+from batchedapi_serving.tuning.run import TOLERANCE, Known, Run
+
+BAR: Final = 24
+"""Characters of the longest bar."""
+
+
+def render(known: Known) -> str:
+    """Everything that is known, ending with a line feed."""
+    target = format_duration(known.wanted.target)
+    share = f"{100 * known.quantile:g} %"
+    lines = [
+        f"{known.name}: in time is an answer within {target}; a load is held where {share} are",
+        f"requests of one row: {known.source}",
+    ]
+    if known.interrupted:
+        lines.append("interrupted: this is what was known by then")
+    for measured in known.measured:
+        lines += ["", *_curve(measured)]
+    lines += ["", *_settings(known)] if known.runs else []
+    if known.own_run is not None:
+        lines += ["", *_ladder(known.own_run)]
+    best = known.best_run
+    if best is not None and best is not known.own_run:
+        lines += ["", *_ladder(best)]
+    lines += ["", *verdict(known)]
+    return "\n".join(lines) + "\n"
+
+
+def _curve(measured: Measured) -> list[str]:
+    lanes = measured.processes * measured.threads
+    rates = [
+        lanes * n / t for n, t in zip(measured.curve.sizes, measured.curve.seconds, strict=True)
+    ]
+    best = max(rates)
+    return [
+        f"t(n), {_lanes(measured.processes, measured.threads)}",
+        f"{'rows':>6} {'ms a batch':>11} {'rows/s':>9}",
+        *(
+            f"{n:>6} {_ms(t):>11} {rate:>9,.0f}  {'#' * max(1, round(BAR * rate / best))}"
+            for n, t, rate in zip(measured.curve.sizes, measured.curve.seconds, rates, strict=True)
+        ),
+    ]
+
+
+def _lanes(processes: int, threads: int) -> str:
+    def several(count: int, what: str) -> str:
+        return f"{count} {what}{'' if count == 1 else 'es' if what.endswith('s') else 's'}"
+
+    return f"{several(processes, 'process')} of {several(threads, 'thread')}"
+
+
+_HEAD: Final = (
+    f"{'':<22} {'maxBatch':>8} {'batch':>9} {'proc-':>6} {'threads':>7}"
+    f" {'requests/s in time':>21} {'p99 ms at 80 % of it':>21}\n"
+    f"{'':<22} {'Size':>8} {'Interval':>9} {'esses':>6} {'':>7}"
+    f" {'expected':>10} {'measured':>10} {'expected':>10} {'measured':>10}"
+)
+
+
+def _settings(known: Known) -> list[str]:
+    best = known.best_run
+    return [
+        _HEAD,
+        *(_setting(known, run, chosen=run is best) for run in known.runs),
+        *_marks(known.runs),
+    ]
+
+
+def _setting(known: Known, run: Run, *, chosen: bool) -> str:
+    setting, ladder = run.setting, run.ladder
+    step = ladder.comfortable
+    late = "" if ladder.bounded else " >"  # more may be possible
+    return (
+        f"{run.label:<22} {known.manifest_size(setting):>8}"
+        f" {format_duration(setting.batch_interval):>9} {setting.processes:>6}"
+        f" {setting.threads:>7} {run.forecast.goodput:>10,.0f} {ladder.goodput:>10,.0f}"
+        f" {_ms(run.p99):>10} {_ms(step.answers.p(0.99)) if step else '-':>10}"
+        f"{late}{' <- best' if chosen else ''}"
+    ).rstrip()
+
+
+def _marks(runs: Sequence[Run]) -> list[str]:
+    if all(run.ladder.bounded for run in runs):
+        return []
+    return ["> the generator fell behind before the replica did: it may hold more than that"]
+
+
+_LOADS: Final = (
+    f"{'requests/s':>10} {'in time/s':>10} {'share':>7} {'p50 ms':>8} {'p99 ms':>8}"
+    f" {'mean rows':>9} {'CPUs':>5}"
+)
+
+
+def _ladder(run: Run) -> list[str]:
+    return [
+        f"loads, {run.label}",
+        _LOADS,
+        *(_load(step, run.ladder) for step in run.ladder.steps),
+    ]
+
+
+def _load(step: Step, ladder: Ladder) -> str:
+    answers = step.answers
+    mark = "  generator late" if answers.late else "  knee" if step is ladder.knee else ""
+    return (
+        f"{answers.rate:>10,.0f} {answers.goodput:>10,.0f} {answers.share_in_time:>7.1%}"
+        f" {_ms(answers.p(0.5)):>8} {_ms(answers.p(0.99)):>8} {step.mean_rows:>9.3g}"
+        f" {step.counted.cpu / step.seconds:>5.2f}{mark}"
+    )
+
+
+def _ms(seconds: float) -> str:
+    return "-" if math.isnan(seconds) else f"{1e3 * seconds:.3g}"
+
+
+def verdict(known: Known) -> list[str]:
+    """What to do, in sentences."""
+    best, own = known.best_run, known.own_run
+    target = format_duration(known.wanted.target)
+    lines = []
+    if known.rule is not None:
+        rows, interval = known.rule
+        size = max(1, round(rows * known.size_of_row))
+        lines.append(
+            "By the rule of thumb, the rate of single rows times the longest wait that leaves time"
+            f" for the batch: maxBatchSize {size}, batchInterval {format_duration(interval)}."
+        )
+    if best is None:
+        if known.runs:
+            lines.append(
+                f"No load was held within {target}: raise --slo, or use a faster model or device."
+            )
+        elif (expected := known.expected_best) is not None:
+            lines.append(
+                f"Expected best, not run: {_values(known, expected.setting)},"
+                f" {expected.goodput:,.0f} requests/s within {target}."
+            )
+    elif own is None or best is own:
+        lines.append(
+            f"The manifest is within {TOLERANCE:.0%} of the best that was found:"
+            f" {best.ladder.goodput:,.0f} requests/s within {target}."
+        )
+    else:
+        instead = own.ladder.goodput
+        lines.append(
+            f"Better: {_values(known, best.setting)}, {best.ladder.goodput:,.0f} requests/s within"
+            f" {target} instead of {instead:,.0f}."
+        )
+    if best is not None and best.ladder.knee is not None:
+        lines += _notes(best.ladder.knee)
+    return lines
+
+
+def _notes(knee: Step) -> list[str]:
+    cpus = knee.counted.cpu / knee.seconds
+    web = knee.counted.web_cpu / knee.seconds
+    lines = [f"At that load the replica used {cpus:.2f} CPUs; compute.cpu has to ask for as much."]
+    if web > 0.8:  # noqa: PLR2004 - of a core: it is what limits
+        lines.append(
+            f"Its web process used {web:.0%} of a core: webProcesses may be what limits it."
+        )
+    return lines
+
+
+def _values(known: Known, setting: tuning.Setting) -> str:
+    changes = known.changes(setting)
+    said = [f"{name} {value}" for fields in changes.values() for name, value in fields.items()]
+    return ", ".join(said) or "as the manifest says"
+
+
+def better(known: Known) -> dict[str, dict[str, Any]]:
+    """What to change in `spec`; {} if nothing was found that is better."""
+    best = known.best_run
+    if best is not None:
+        return known.changes(best.setting)
+    expected = None if known.runs else known.expected_best
+    return {} if expected is None else known.changes(expected.setting)
+
+
+def patch(known: Known) -> str:
+    """The same as a patch in YAML, for kubectl and kustomize; "" if nothing is to be changed."""
+    changes = better(known)
+    if not changes:
+        return ""
+    document = {
+        "apiVersion": contract.API_VERSION,
+        "kind": contract.KIND,
+        "metadata": {"name": known.name},
+        "spec": changes,
+    }
+    said = "".join(f"# {line}\n" for line in verdict(known))
+    return said + yaml.safe_dump(document, sort_keys=False)
+
+
+def as_object(known: Known) -> dict[str, Any]:
+    """For `--json`; durations in seconds, null where nothing was answered."""
+    best = known.best_run
+    return {
+        "name": known.name,
+        "slo": known.wanted.target,
+        "quantile": known.quantile,
+        "interrupted": known.interrupted,
+        "curves": [
+            {"processes": m.processes, "threads": m.threads, "rows": m.curve.sizes,
+             "seconds": m.curve.seconds}
+            for m in known.measured
+        ],
+        "batches_under_load_take_times_longer": known.slower,
+        "rule_of_thumb": None if known.rule is None else {
+            "rows": known.rule[0], "batch_interval": known.rule[1]
+        },
+        "simulated": [_forecast(known, one) for one in known.forecasts],
+        "runs": [_run(known, run) for run in known.runs],
+        "best": None if best is None else _run(known, best),
+        "change": better(known),
+    }  # fmt: skip
+
+
+def _forecast(known: Known, one: tuning.Forecast) -> dict[str, Any]:
+    setting = one.setting
+    return {
+        "max_batch_size": known.manifest_size(setting),
+        "batch_interval": setting.batch_interval,
+        "processes": setting.processes,
+        "threads": setting.threads,
+        "expected_goodput": one.goodput,
+        "expected_p99": _number(one.p99),
+    }
+
+
+def _run(known: Known, run: Run) -> dict[str, Any]:
+    step = run.ladder.comfortable
+    return {
+        **_forecast(known, run.forecast),
+        "label": run.label,
+        "expected_p99": _number(run.p99),
+        "goodput": run.ladder.goodput,
+        "p99": None if step is None else _number(step.answers.p(0.99)),
+        "p99_at": None if step is None else step.answers.rate,
+        "bounded": run.ladder.bounded,
+        "loads": [
+            {
+                "rate": one.answers.rate,
+                "goodput": one.answers.goodput,
+                "in_time": one.answers.share_in_time,
+                "p50": _number(one.answers.p(0.5)),
+                "p99": _number(one.answers.p(0.99)),
+                "mean_rows": one.mean_rows,
+                "cpus": one.counted.cpu / one.seconds,
+                "generator_late": one.answers.late,
+            }
+            for one in run.ladder.steps
+        ],
+    }
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def as_json(known: Known) -> str:
+    """Of `as_object`, ending with a line feed."""
+    return json.dumps(as_object(known), indent=2) + "\n"
