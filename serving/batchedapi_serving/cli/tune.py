@@ -20,7 +20,8 @@ from batchedapi_serving.overrides import Flags, in_effect
 BETTER = 1
 """Exit code: another setting serves more, or none meets the target."""
 NOT_TUNED = 2
-"""Exit code: the command line, the manifest or the items are wrong, or a replica does not start."""
+"""Exit code: the command line, the manifest or the items are wrong, a replica does not start, or the
+machine was too busy for the load."""
 INTERRUPTED = 130
 """Exit code: Ctrl-C; what was known is printed."""
 _SHORTEST_STEP = 1.0  # second
@@ -115,7 +116,7 @@ def tune_command(
     Runs one replica of FILE: times its batches, sends it a ladder of loads, searches settings in
     simulation, and runs the best three for real. Ctrl-C keeps what is known. Exit code 0: the
     manifest is within 5 % of the best; 1: another setting serves more, or none meets the target;
-    2: nothing could be tuned; 130: interrupted.
+    2: nothing could be tuned, or the machine was too busy to say; 130: interrupted.
 
     \b
     Examples:
@@ -175,6 +176,8 @@ def tune_command(
             click.echo(f"\n{text}", nl=False)
     if known.interrupted:
         sys.exit(INTERRUPTED)
+    if known.undecided:
+        sys.exit(NOT_TUNED)
     sys.exit(BETTER if report.better(known) or known.best_run is None else 0)
 
 

@@ -138,7 +138,12 @@ def verdict(known: Known) -> list[str]:
             "By the rule of thumb, the rate of single rows times the longest wait that leaves time"
             f" for the batch: maxBatchSize {size}, batchInterval {format_duration(interval)}."
         )
-    if best is None:
+    if known.undecided:
+        lines.append(
+            "Not decided: the generator fell behind, so that a setting may serve more than was"
+            " seen. Run it on a machine with a free core, or with a longer --step."
+        )
+    elif best is None:
         if known.runs:
             lines.append(
                 f"No load was held within {target}: raise --slo, or use a faster model or device."
@@ -184,7 +189,7 @@ def _values(known: Known, setting: tuning.Setting) -> str:
 def better(known: Known) -> dict[str, dict[str, Any]]:
     """What to change in `spec`; {} if nothing was found that is better."""
     best = known.best_run
-    if best is not None:
+    if best is not None and not known.undecided:
         return known.changes(best.setting)
     expected = None if known.runs else known.expected_best
     return {} if expected is None else known.changes(expected.setting)
@@ -213,6 +218,7 @@ def as_object(known: Known) -> dict[str, Any]:
         "slo": known.wanted.target,
         "quantile": known.quantile,
         "interrupted": known.interrupted,
+        "undecided": known.undecided,
         "curves": [
             {"processes": m.processes, "threads": m.threads, "rows": m.curve.sizes,
              "seconds": m.curve.seconds}

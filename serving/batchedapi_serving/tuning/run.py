@@ -117,6 +117,17 @@ class Known:
         )
 
     @property
+    def undecided(self) -> bool:
+        """Whether a setting may serve more than was seen, as the generator fell behind in its run.
+
+        What was seen to be better is better all the same.
+        """
+        best = self.best_run
+        if best is not None and best is not self.own_run:
+            return False
+        return any(not run.ladder.bounded for run in self.runs if run.label != WITHOUT)
+
+    @property
     def expected_best(self) -> tuning.Forecast | None:
         """What the simulation alone says; for a tuning that ran none of it."""
         return None if self.own is None else tuning.choose(self.forecasts, self.own)
