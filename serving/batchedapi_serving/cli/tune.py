@@ -4,8 +4,9 @@ import importlib.util
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -17,11 +18,14 @@ from batchedapi_serving.cli.serve import usable_cpu_count
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.overrides import Flags, in_effect
 
+if TYPE_CHECKING:  # numpy comes with it
+    from batchedapi_serving.tuning.run import Known
+
 BETTER = 1
 """Exit code: another setting serves more, or none meets the target."""
 NOT_TUNED = 2
-"""Exit code: the command line, the manifest or the items are wrong, a replica does not start, or the
-machine was too busy for the load."""
+"""Exit code: the command line, the manifest or the items are wrong, a replica does not start, or
+the machine was too busy for the load."""
 INTERRUPTED = 130
 """Exit code: Ctrl-C; what was known is printed."""
 _SHORTEST_STEP = 1.0  # second
@@ -174,11 +178,15 @@ def tune_command(
         click.echo(report.render(known), nl=False)
         if text := report.patch(known):
             click.echo(f"\n{text}", nl=False)
+    sys.exit(_exit_code(known, report.better(known)))
+
+
+def _exit_code(known: "Known", change: Mapping[str, object]) -> int:
     if known.interrupted:
-        sys.exit(INTERRUPTED)
+        return INTERRUPTED
     if known.undecided:
-        sys.exit(NOT_TUNED)
-    sys.exit(BETTER if report.better(known) or known.best_run is None else 0)
+        return NOT_TUNED
+    return BETTER if change or known.best_run is None else 0
 
 
 def _target(api: BatchedAPI, slo: str | None) -> float:
