@@ -6,7 +6,6 @@ Each setting is judged by the simulated replica: the highest Poisson load at whi
 requests that `Task.quantile` says is answered in time. Where every batch is full bounds what a
 setting can serve, so those that cannot come near the best are not simulated. Of settings that
 serve alike the one with fewer lanes is chosen, then the one that changes least.
-tests/bench/tuning.py compares the choice with every setting of a grid, for twelve services.
 """
 
 import math

@@ -29,6 +29,8 @@ the machine was too busy for the load."""
 INTERRUPTED = 130
 """Exit code: Ctrl-C; what was known is printed."""
 _SHORTEST_STEP = 1.0  # second
+_TARGETS_A_STEP = 20.0
+"""Of a load at least: 5 % more than a replica holds must make it late before the load is over."""
 _EVERY = 10.0  # seconds between two lines of progress where no terminal is
 
 
@@ -90,7 +92,11 @@ def _rounded(seconds: float) -> str:
     help="Of a batch to try.",
 )  # fmt: skip
 @click.option(
-    "--step", default="4s", show_default=True, metavar="DURATION", help="How long each load lasts."
+    "--step",
+    default="4s",
+    show_default=True,
+    metavar="DURATION",
+    help="How long each load lasts; at least 20 times the target.",
 )
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path),
@@ -146,13 +152,14 @@ def tune_command(
         predictor = api.spec.predictor
         written = predictor.processes_per_replica
         own = cpus if written == CPU_COUNT else int(written), predictor.threads_per_process
+        target = _target(api, slo)
         wanted = Wanted(
-            target=_target(api, slo),
+            target=target,
             items=None if items is None else load_items(items),
             processes=cpus if processes is None else processes,
             threads=threads,
             largest=largest,
-            step=max(_SHORTEST_STEP, _duration("--step", step)),
+            step=max(_TARGETS_A_STEP * target, _SHORTEST_STEP, _duration("--step", step)),
         )
         tuner = Tuner(Subject(api, documents.source, documents.folder), own, wanted, progress.tell)
         tuner.run()

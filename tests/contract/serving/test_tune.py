@@ -1,13 +1,10 @@
-"""`batchedapi tune`: a real replica, its exit codes, and what Ctrl-C leaves."""
+"""`batchedapi tune`: what Ctrl-C leaves of a real replica, and what is refused."""
 
 import contextlib
-import json
 import signal
 import subprocess
 import time
 from pathlib import Path
-
-import pytest
 
 from serving import PROGRAM, write_manifest
 
@@ -21,27 +18,7 @@ SLEEPY = """
             time.sleep(0.02 + 0.001 * len(items))
             return items
 """
-SHORT = ("--slo", "2s", "--processes", "1", "--largest", "4", "--step", "1s")
-
-
-@pytest.mark.alone
-def test_a_size_that_is_too_small_is_found_and_the_patch_says_so(tmp_path: Path) -> None:
-    """C21, C22, C23: 21 ms for one row and 24 ms for four: batches of one are a bad choice."""
-    manifest = write_manifest(tmp_path, SLEEPY, {"serverSideBatching": {"maxBatchSize": 1}})
-    patch = tmp_path / "patch.yaml"
-
-    done = subprocess.run(
-        [str(PROGRAM), "tune", "-f", str(manifest), *SHORT, "--out", str(patch), "--json"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
-
-    assert 1 == done.returncode, done.stderr
-    value = json.loads(done.stdout)
-    assert value["change"]["serverSideBatching"]["maxBatchSize"] > 1
-    assert "maxBatchSize: " in patch.read_text()
-    assert {"as the manifest says", "found"} <= {run["label"] for run in value["runs"]}
-    assert value["rule_of_thumb"] is not None
-    assert "left" in done.stderr
+SHORT = ("--slo", "200ms", "--processes", "1", "--largest", "4", "--step", "1s")
 
 
 def test_ctrl_c_keeps_what_is_known_and_leaves_no_process(tmp_path: Path) -> None:
