@@ -306,12 +306,12 @@ class Executor:
         now, queue, scheduler = self._clock.now(), self.queues[batch.method], self.scheduler
         worker = runner.worker_index
         failed = meta["kind"] == "error"
+        if self._traced is not None:
+            self._traced.over(batch, now, meta["error"] if failed else None, worker)
         if queue.spec.streams:
             self._stream_ended(batch, meta, payload, worker, now)
             return
         result = Result.ITEM_ERROR if failed or "raised" in meta else Result.SUCCEEDED
-        if self._traced is not None:
-            self._traced.over(batch, now, meta["error"] if failed else None, worker)
         queue.recorder.executed(
             batch.rows, len(batch.requests), batch.size, now - batch.started,
             worker if result is Result.SUCCEEDED else None,

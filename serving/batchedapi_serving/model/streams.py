@@ -7,6 +7,7 @@ it enters there (`torch.inference_mode`, a CUDA stream) holds as it would in any
 """
 
 import asyncio
+import contextvars
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -104,8 +105,9 @@ class Streams:
         """
         if isinstance(generator, AsyncGenerator):
             return await _passed_on(generator, outlet)
+        context = contextvars.copy_context()  # what the call knows, such as its trace
         running = asyncio.get_running_loop().run_in_executor(
-            self._pool, _passed_on_in_thread, generator, outlet
+            self._pool, context.run, _passed_on_in_thread, generator, outlet
         )
         try:
             return await asyncio.shield(running)

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ pytestmark = pytest.mark.looptime
 FORM = Form("POST /api", server=True, constant=())
 WAIT = "batchedapi.queue_wait_seconds"
 CALL = MethodSpec("predict", batched=False, is_async=True)
+STREAM = MethodSpec("predict", batched=False, is_async=True, streams=True)
 SYNC = MethodSpec("embed", batched=True, max_batch_size=4)
 
 
@@ -103,6 +105,28 @@ async def test_the_predictor_is_told_the_trace_of_its_batch() -> None:
     (batch,) = traced.batches
     assert [batch.context.headers(), None] == seen
     assert None is TRACE_HEADERS.get()
+
+
+async def test_a_stream_is_a_batch_whose_span_ends_with_it() -> None:
+    """With what went wrong, and not before its last item."""
+    traced = Traced()
+
+    async def stream(payload: Any, *_: Any) -> AsyncIterator[int]:
+        yield 1
+        await asyncio.sleep(1)
+        if payload == "wrong":
+            raise ValueError
+
+    world = World(methods=[(STREAM, stream)], tracer=traced.tracer)
+    for payload in ("right", "wrong"):
+        world.ask(payload, span=traced.request())
+    await asyncio.sleep(0.5)
+    early = list(traced.over)
+    await asyncio.sleep(1)
+
+    assert [] == early
+    assert {None, "raised ValueError"} == {error for _, error in traced.over}
+    assert len(traced.over) == 2
 
 
 async def test_an_oversize_request_is_linked_to_every_batch_it_rode_in() -> None:

@@ -1,6 +1,7 @@
 """Generators in the model process: their threads, and how much they may be ahead of a reader."""
 
 import asyncio
+import contextvars
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -71,6 +72,23 @@ async def test_a_cancelled_stream_that_waits_for_room_is_closed_in_its_thread() 
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(running, SECONDS)
     assert (1, True) == (len(closed), closed != [threading.get_ident()])
+
+
+async def test_a_generator_in_a_thread_knows_what_its_call_knows() -> None:
+    """`context.trace_headers` among it; another call's is not its own."""
+    called = contextvars.ContextVar[int]("called")
+    streams, items = Streams(), list[bytes]()
+
+    def tells() -> Iterator[int]:
+        yield called.get()
+
+    async def call(number: int) -> None:
+        called.set(number)
+        await streams.run(tells(), outlet_to(items))
+
+    await asyncio.wait_for(asyncio.gather(*map(call, range(10))), SECONDS)
+
+    assert [b"%d" % i for i in range(10)] == sorted(items)
 
 
 async def test_one_item_is_always_let_through() -> None:
