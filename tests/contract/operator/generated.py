@@ -98,13 +98,11 @@ _BESIDE: Final[dict[str, Document]] = {
 _CLAIM: Final[Document] = {
     "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
 }
-_ENOUGH: Final[dict[tuple[str | int, str | int], Document]] = {
-    ("projected", "defaultMode"): {"sources": [{"configMap": {"name": "a"}}]},
-    ("projected", "sources"): {},
-    ("volumeClaimTemplate", "metadata"): _CLAIM,
+_ENOUGH: Final[dict[str | int, Document]] = {
+    "projected": {"sources": [{"configMap": {"name": "a"}}]},
+    "volumeClaimTemplate": _CLAIM,
 }
-"""What an object must have beside a field of it, by its rules or its apiserver's, if that is not
-what its schema says."""
+"""Objects that must have more than their schema says, by a rule of ours or of the apiserver's."""
 
 
 def with_company(place: Place, value: Any) -> Document:
@@ -131,7 +129,7 @@ def with_value(place: Place, value: Any, base: Document = GOOD) -> Document:
         elif isinstance(place[index + 1], int):
             here = here.setdefault(part, [])
         else:
-            enough = _ENOUGH.get((part, place[index + 1]), least(inside))
+            enough = {} if place[index + 1] == "sources" else _ENOUGH.get(part, least(inside))
             here = here.setdefault(part, copy.deepcopy(enough))
     if not isinstance(place[-1], int):
         here[place[-1]] = value
