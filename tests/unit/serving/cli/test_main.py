@@ -100,7 +100,9 @@ def test_the_log_format_is_that_of_every_process(
 
 def test_all_commands_are_there() -> None:
     """One program is for all of it, from the first file on."""
-    assert {"check", "completion", "init", "migrate", "serve", "simulate"} == set(main.commands)
+    assert {
+        "check", "completion", "init", "migrate", "serve", "simulate", "web", "worker",
+    } == set(main.commands)  # fmt: skip
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("serve", "-h")])
