@@ -100,7 +100,8 @@ def test_the_log_format_is_that_of_every_process(
 
 def test_all_commands_are_there() -> None:
     """One program is for all of it, from the first file on."""
-    assert {"check", "completion", "init", "migrate", "serve", "simulate"} == set(main.commands)
+    expected = {"check", "completion", "init", "migrate", "serve", "simulate", "tune"}
+    assert expected == set(main.commands)
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("serve", "-h")])
