@@ -21,7 +21,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 import pytest
 from playwright.sync_api import Browser
 
-from browser import BrowserUnavailableError, Watched, browser
+from browser import Watched
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CONFIG: Final = ROOT / "docs/site/mkdocs.yml"
@@ -76,16 +76,6 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> Path:
         program("mike", *deploy, cwd=repository, BATCHEDAPI_SITE=built)
     git(["git", "checkout", "-q", "gh-pages"])
     return repository
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    """A browser for all of them."""
-    try:
-        with browser() as running:
-            yield running
-    except BrowserUnavailableError as error:
-        pytest.skip(str(error))
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):

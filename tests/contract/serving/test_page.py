@@ -28,7 +28,7 @@ from batchedapi_operator.autoscaling.scrape import Scraper
 from batchedapi_operator.fleet import Fleet
 from batchedapi_operator.plugin.ui import page_server
 from batchedapi_operator.store import Store
-from browser import BrowserUnavailableError, Watched, browser
+from browser import Watched
 from serving import HOST, Replica, free_ports, running_replica, write_manifest
 
 MODEL: Final = """
@@ -53,16 +53,6 @@ RENEWED: Final = bool(os.environ.get("PICTURE"))
 PICTURE_SECONDS: Final = 60
 MOST_BYTES: Final = 200_000
 """Of the picture: everybody who looks at the README loads it."""
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    """A browser for all of them."""
-    try:
-        with browser() as running:
-            yield running
-    except BrowserUnavailableError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from batchedapi_operator.autoscaling import report
 from batchedapi_operator.autoscaling.in_effect import policy_of, samples_of
 from batchedapi_operator.autoscaling.metrics_page import parse_page
 from batchedapi_operator.plugin import pages as plugin
-from browser import BrowserUnavailableError, Watched, browser
+from browser import Watched
 from serving import HOST, Replica, free_ports, running_replica, write_manifest
 
 MODEL: Final = """
@@ -76,16 +76,6 @@ class Pages:
     def seconds(self) -> float:
         """Between them."""
         return self.ended - self.began
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    """A browser."""
-    try:
-        with browser() as running:
-            yield running
-    except BrowserUnavailableError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")
