@@ -100,7 +100,7 @@ _CLAIM: Final[Document] = {
 }
 _ENOUGH: Final[dict[str | int, Document]] = {
     "projected": {"sources": [{"configMap": {"name": "a"}}]},
-    "volumeClaimTemplate": _CLAIM,
+    "ephemeral": {"volumeClaimTemplate": _CLAIM},
 }
 """Objects that must have more than their schema says, by a rule of ours or of the apiserver's."""
 
