@@ -20,6 +20,14 @@ _ENVIRONMENT: Final = (
     (contract.ENV_BATCH_SIZE, "maxBatchSize: rows, or requests, of one batch at most."),
     (contract.ENV_BATCH_TIME, "batchInterval, in seconds: `0.01`."),
     (
+        contract.ENV_REDIS_HOST,
+        "queue.redis.host. The environment alone turns no queue on: the manifest does, or a role.",
+    ),
+    (contract.ENV_REDIS_PORT, "queue.redis.port."),
+    (contract.ENV_REDIS_DB, "queue.redis.db."),
+    (contract.ENV_REDIS_USERNAME, "User's name; in a cluster from queue.redis.usernameSecret."),
+    (contract.ENV_REDIS_PASSWORD, "Password; in a cluster from queue.redis.passwordSecret."),
+    (
         contract.ENV_CPU_REQUEST,
         "CPUs for `processesPerReplica: cpu_count` without a CPU limit; set by the operator.",
     ),

@@ -61,6 +61,12 @@ SERVING: Final = (
            "Sum over batches of rows times seconds."),
     Metric(c.METRIC_LANE_BUSY_SECONDS, "counter", METHOD, "Time lanes spent running batches."),
     Metric(c.METRIC_QUEUE_ROWS, "gauge", METHOD, "Rows waiting now."),
+    Metric(c.METRIC_QUEUE_OLDEST_SECONDS, "gauge", METHOD,
+           "With one queue for all replicas, on web pods: how long the oldest row of all has"
+           " waited. Each of them says the same of the one queue."),
+    Metric(c.METRIC_ROWS_RETAKEN, "counter", METHOD,
+           "With one queue for all replicas, on workers: rows taken up again after the worker"
+           " that had them was gone."),
     Metric(c.METRIC_IN_FLIGHT_REQUESTS, "gauge", METHOD, "Requests not answered yet."),
     Metric(c.METRIC_LANES, "gauge", METHOD,
            "Batches that can run at once: processesPerReplica x threadsPerProcess, for all methods"
@@ -85,6 +91,10 @@ SERVING: Final = (
     Metric(c.METRIC_PREDICTOR_UPDATES_DROPPED, "counter", (),
            "Updates of the predictor's own metrics (`context.metrics`, behind these on the page)"
            " that were dropped, as there were too many series."),
+    Metric(c.METRIC_ROLE, "gauge", ("role",),
+           "1, with what the pod is: `web` or `worker` of an API with one queue, else `replica`."),
+    Metric(c.METRIC_PROCESS_CPU_SECONDS, "counter", (),
+           "CPU time of all processes of the pod."),
     Metric(c.METRIC_PROCESS_START_TIME, "gauge", (),
            "Unix time at which the replica started; its counters count from here."),
 )  # fmt: skip

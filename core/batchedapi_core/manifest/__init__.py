@@ -33,6 +33,7 @@ from batchedapi_core.manifest.predictor import (
     Source,
     WarmUp,
 )
+from batchedapi_core.manifest.queue import Queue, Redis, SecretKey, Web
 from batchedapi_core.manifest.reasons import REASONS
 from batchedapi_core.manifest.rules import Rule
 from batchedapi_core.manifest.scaling_policy import (
@@ -76,11 +77,14 @@ __all__ = [
     "Phase",
     "Pod",
     "Predictor",
+    "Queue",
+    "Redis",
     "Rule",
     "ScalingBehavior",
     "ScalingMode",
     "ScalingRules",
     "ScalingStep",
+    "SecretKey",
     "ServerSideBatching",
     "Slo",
     "Source",
@@ -88,6 +92,7 @@ __all__ = [
     "UnknownFields",
     "UpdateStrategy",
     "WarmUp",
+    "Web",
     "as_written",
     "behaviors_of",
     "format_duration",

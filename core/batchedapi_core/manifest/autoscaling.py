@@ -98,13 +98,26 @@ class Autoscaling(ManifestModel):
         " serves within the latency target, learned from its batches. Concurrency: requests in"
         " flight over targetReplicaConcurrency, as Cortex does.",
     )
-    min_replicas: Whole = Field(1, ge=1, le=10000, description="Fewest replicas in mode Native.")
+    min_replicas: Whole = Field(
+        1,
+        ge=0,
+        le=10000,
+        description="Fewest replicas in mode Native; 0, which a queue alone allows: none while"
+        " there are no rows for idleTimeout.",
+    )
     max_replicas: Whole = Field(100, ge=1, le=10000, description="Most replicas in mode Native.")
     init_replicas: Whole | None = Field(
         None,
         ge=1,
         le=10000,
         description="Replicas to begin with in mode Native. Absent: minReplicas.",
+    )
+    idle_timeout: Duration = duration_field(
+        "5m",
+        at_least="1s",
+        at_most="24h",
+        description="With minReplicas 0: how long there have been no rows when the last replica"
+        " goes.",
     )
     target_replica_concurrency: Quantity | None = Field(
         None,

@@ -16,6 +16,7 @@ from batchedapi_core.batching import (
     SizeUnit,
     Strategy,
 )
+from batchedapi_core.manifest.queue import Queue
 from batchedapi_core.manifest.rules import Flag, ManifestModel, Rule, Whole, no_two_alike
 from batchedapi_core.manifest.units import Duration, duration_field
 
@@ -84,6 +85,17 @@ LAWS: Final = (
 )  # fmt: skip
 
 
+BY_DEADLINE: Final = (
+    f"Deadline cannot be beside {PATH}.queue: one queue for all replicas is in order of arrival;"
+    " leave one of them out"
+)
+
+
+def by_deadline_in_one_queue(batching: "ServerSideBatching") -> bool:
+    """Whether rows that wait in Redis would have to be sorted."""
+    return batching.queue is not None and batching.queue_order is QueueOrder.DEADLINE
+
+
 class ServerSideBatching(ManifestModel):
     """How requests of different clients are put into one call of the model."""
 
@@ -150,8 +162,20 @@ class ServerSideBatching(ManifestModel):
         description="Whether answers say which batch they rode in: in headers, or also in the"
         " parameters of the Open Inference Protocol.",
     )
+    queue: Queue | None = Field(
+        None,
+        description=f"{Queue.__doc__} Absent: each replica has a queue of its own.",
+    )
 
-    rules: ClassVar[tuple[Rule, ...]] = tuple(law.rule() for law in LAWS)
+    rules: ClassVar[tuple[Rule, ...]] = (
+        *(law.rule() for law in LAWS),
+        Rule(
+            cel="!has(self.queue) || self.queueOrder != 'Deadline'",
+            check=lambda b: not by_deadline_in_one_queue(b),
+            message=f"{PATH}.queueOrder {BY_DEADLINE}",
+            field_path=".queueOrder",
+        ),
+    )
 
 
 class MethodBatching(ManifestModel):

@@ -174,11 +174,27 @@ def serving_slice(api: BatchedAPI) -> JsonObject:
         "metadata": {"name": api.metadata.name},
         "spec": {
             "predictor": predictor,
-            "serverSideBatching": _told(spec.server_side_batching),
+            "serverSideBatching": _batching(api),
             "overload": _told(spec.overload),
             "networking": {**_told(spec.networking), "endpoint": api.endpoint},
         },
     }
+
+
+def _batching(api: BatchedAPI) -> JsonObject:
+    """`serverSideBatching` of the slice; of a queue only what processes connect by.
+
+    Secrets come by the environment, and the web pods' number and resources change no process.
+    """
+    batching = api.spec.server_side_batching
+    told = _told(batching)
+    if batching.queue is not None:
+        redis = told["queue"]["redis"]
+        told["queue"] = {
+            "redis": {"prefix": f"{api.metadata.namespace}:"}
+            | {name: value for name, value in redis.items() if not name.endswith("Secret")}
+        }
+    return told
 
 
 _NOT_FOR_REPLICAS: Final = ("source", "image", "imagePullPolicy", "env", "envFrom")

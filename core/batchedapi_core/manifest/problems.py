@@ -93,8 +93,8 @@ def _remedy(root: type[BaseModel], parts: Sequence[str | int]) -> str:
     if close:
         return f"did you mean {folded[close[0]]}?"
     for name in meant:
-        places = _places(root).get(name, ())
-        if len(places) == 1:
+        places = sorted(_places(root).get(name, ()), key=_depth)
+        if places and (len(places) == 1 or _depth(places[0]) < _depth(places[1])):
             return f"did you mean {places[0]}?"
     return f"see the reference of {contract.KIND} for the known ones"
 
@@ -122,6 +122,11 @@ def _places(root: type[BaseModel]) -> dict[str, list[str]]:
     for path in _paths(root, ""):
         found.setdefault(path.rpartition(".")[2], []).append(path)
     return found
+
+
+def _depth(path: str) -> int:
+    """How far inside it is: of several places for a name, the outermost is the likely one."""
+    return path.count(".")
 
 
 def _paths(model: type[BaseModel], head: str) -> Iterator[str]:

@@ -3,7 +3,14 @@
 from typing import Any, Final
 
 from batchedapi_core.batching import SizeUnit
-from batchedapi_core.manifest.batching import LAWS, PATH, Members, ServerSideBatching
+from batchedapi_core.manifest.batching import (
+    BY_DEADLINE,
+    LAWS,
+    PATH,
+    Members,
+    ServerSideBatching,
+    by_deadline_in_one_queue,
+)
 from batchedapi_core.manifest.rules import Rule
 from batchedapi_core.placement import GpuAssignment
 
@@ -69,6 +76,13 @@ ACROSS_SECTIONS: Final = (
         " spec.predictor.processesPerReplica; RoundRobin shares GPUs",
         field_path=".predictor.gpuAssignment",
     ),
+    Rule(
+        cel="self.autoscaling.minReplicas >= 1 || has(self.serverSideBatching.queue)",
+        check=lambda s: s.autoscaling.min_replicas >= 1 or s.server_side_batching.queue is not None,
+        message="spec.autoscaling.minReplicas 0 needs spec.serverSideBatching.queue: without it"
+        " nothing holds a request while there is no replica; set 1, or a queue",
+        field_path=".autoscaling.minReplicas",
+    ),
 )
 
 
@@ -112,6 +126,11 @@ ACROSS_METHODS: Final = (
         _outlasts,
         f"{_METHODS}.batchInterval must be below spec.overload.timeout: requests would expire"
         " while a batch forms",
+    ),
+    _for_methods(
+        f"!has(self.serverSideBatching.queue) || {_IN_EFFECT.of('queueOrder')} != 'Deadline'",
+        lambda _, batching: not by_deadline_in_one_queue(batching),
+        f"{_METHODS}.queueOrder {BY_DEADLINE}",
     ),
 )
 """Where a method has no batching of its own, the rules of the sections say it."""

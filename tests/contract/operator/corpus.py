@@ -156,6 +156,36 @@ ACCEPTED: Final[dict[str, Document]] = {
             "queueOrder": "Deadline",
         },
     ),
+    "a queue": spec(**{BATCHING: {"queue": {"redis": {}}}}),
+    "a queue and nobody to begin with": spec(
+        **{BATCHING: {"queue": {"redis": {}}}},
+        autoscaling={"minReplicas": 0, "idleTimeout": "1m30s"},
+    ),
+    "a queue with everything": spec(
+        **{
+            BATCHING: {
+                "queue": {
+                    "redis": {
+                        "host": "redis.shared.svc",
+                        "port": 6380,
+                        "db": 3,
+                        "tls": True,
+                        "usernameSecret": {"name": "redis", "key": "user"},
+                        "passwordSecret": {"name": "redis", "key": "password"},
+                        "prefix": "team-a/",
+                        "maxLength": 1000,
+                    },
+                    "web": {
+                        "minReplicas": 3,
+                        "maxReplicas": 3,
+                        "cpu": 1,
+                        "cpuLimit": "1500m",
+                        "mem": "512Mi",
+                    },
+                }
+            }
+        }
+    ),
     "a method with the common latency": method(
         {"maxLatency": "90ms"}, serverSideBatching={"strategy": "Adaptive"}
     ),
@@ -263,6 +293,43 @@ REFUSED: Final[dict[str, tuple[Document, str]]] = {
     "no replicas at least": (
         spec(autoscaling={"minReplicas": 0}),
         "spec.autoscaling.minReplicas",
+    ),
+    "fewer than none": (
+        spec(**{BATCHING: {"queue": {"redis": {}}}}, autoscaling={"minReplicas": -1}),
+        "spec.autoscaling.minReplicas",
+    ),
+    "idle for no time": (
+        spec(autoscaling={"idleTimeout": "0s"}),
+        "spec.autoscaling.idleTimeout",
+    ),
+    "a queue nowhere": (spec(**{BATCHING: {"queue": {}}}), f"spec.{BATCHING}.queue.redis"),
+    "a queue at an address": (
+        spec(**{BATCHING: {"queue": {"redis": {"host": "redis://redis:6379"}}}}),
+        f"spec.{BATCHING}.queue.redis.host",
+    ),
+    "a secret without a key": (
+        spec(**{BATCHING: {"queue": {"redis": {"passwordSecret": {"name": "redis"}}}}}),
+        f"spec.{BATCHING}.queue.redis.passwordSecret.key",
+    ),
+    "one web pod": (
+        spec(**{BATCHING: {"queue": {"redis": {}, "web": {"minReplicas": 1}}}}),
+        f"spec.{BATCHING}.queue.web.minReplicas",
+    ),
+    "bounds of web pods crossed": (
+        spec(**{BATCHING: {"queue": {"redis": {}, "web": {"minReplicas": 11}}}}),
+        f"spec.{BATCHING}.queue.web.minReplicas",
+    ),
+    "web pods limited below their request": (
+        spec(**{BATCHING: {"queue": {"redis": {}, "web": {"cpuLimit": "100m"}}}}),
+        f"spec.{BATCHING}.queue.web.cpuLimit",
+    ),
+    "one queue by deadline": (
+        spec(**{BATCHING: {"queue": {"redis": {}}, "queueOrder": "Deadline"}}),
+        f"spec.{BATCHING}.queueOrder",
+    ),
+    "a method by deadline in one queue": (
+        method({"queue": {"redis": {}}}, serverSideBatching={"queueOrder": "Deadline"}),
+        "spec.predictor.methods",
     ),
     "over-used": (
         spec(autoscaling={"targetUtilizationPercent": 101}),

@@ -50,8 +50,11 @@ def test_every_metric_name_is_used_once_and_valid() -> None:
 
 
 def test_metric_names_carry_our_prefix_and_base_units() -> None:
-    """Only the start time has the name that every Prometheus client gives it."""
-    others = set(METRICS.values()) - {contract.METRIC_PROCESS_START_TIME}
+    """Only start and CPU time of the process have the names that every Prometheus client gives."""
+    others = set(METRICS.values()) - {
+        contract.METRIC_PROCESS_START_TIME,
+        contract.METRIC_PROCESS_CPU_SECONDS,
+    }
 
     assert all(name.startswith("batchedapi_") for name in others)
     assert all(name.startswith("batchedapi_operator_") for name in OPERATOR.values())

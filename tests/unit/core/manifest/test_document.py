@@ -247,6 +247,7 @@ def test_the_serving_slice_serves_the_same(**values: Any) -> None:
     "change",
     [
         {"autoscaling": {"minReplicas": 2, "maxReplicas": 50}},
+        {"autoscaling": {"idleTimeout": "1h"}},
         {"autoscaling": {"mode": "Off"}, "replicas": 3},
         {"compute": {"cpu": "2", "mem": "1Gi", "gpu": 1}},
         {"updateStrategy": {"maxSurge": 1, "drainDelay": "9s"}},
@@ -288,12 +289,39 @@ def test_what_does_not_change_a_replica_is_not_in_its_slice(change: dict[str, An
         {"serverSideBatching": {"queueOrder": "Deadline"}},
         {"serverSideBatching": {"onItemError": "FailBatch"}},
         {"serverSideBatching": {"receipt": "All"}},
+        {"serverSideBatching": {"queue": {"redis": {}}}},
     ],
     ids=str,
 )
 def test_what_changes_a_replica_is_in_its_slice(change: dict[str, Any]) -> None:
     """Else the change would never reach a pod."""
     assert serving_slice(parse_api(document())) != serving_slice(parse_api(document(change)))
+
+
+def queue_in_slice(namespace: str = "shop", **queue: Any) -> dict[str, Any]:
+    """Of the slice of an API with that queue, in that namespace."""
+    written = document({"serverSideBatching": {"queue": {"redis": {}} | queue}})
+    written["metadata"]["namespace"] = namespace
+    told: dict[str, Any] = serving_slice(parse_api(written))["spec"]["serverSideBatching"]["queue"]
+    return told
+
+
+def test_of_a_queue_a_pod_is_told_what_it_connects_by() -> None:
+    """More web pods must not roll anything, and passwords travel in variables from Secrets."""
+    secret = {"name": "redis", "key": "password"}
+    redis = {"host": "redis", "passwordSecret": secret, "usernameSecret": secret}
+
+    told = queue_in_slice(redis=redis, web={"maxReplicas": 20, "cpu": "1"})
+
+    assert {"redis": {"host": "redis", "prefix": "shop:"}} == told
+
+
+def test_apis_of_one_name_in_two_namespaces_keep_apart_on_one_redis() -> None:
+    """Unless somebody says what stands before the keys, as one's own web app needs to know."""
+    assert "a:" == queue_in_slice("a")["redis"]["prefix"]
+    assert "b:" == queue_in_slice("b")["redis"]["prefix"]
+    assert "both" == queue_in_slice("b", redis={"prefix": "both"})["redis"]["prefix"]
+    assert "" == queue_in_slice("b", redis={"prefix": ""})["redis"]["prefix"]
 
 
 EVERYTHING: dict[str, Any] = {

@@ -36,6 +36,7 @@ def method(common: dict[str, Any], **batching: Any) -> dict[str, Any]:
     return {**predictor(methods=[{"name": "other"}, own]), "serverSideBatching": common}
 
 
+QUEUE: dict[str, Any] = {"queue": {"redis": {}}}
 STEP = {"type": "Percent", "value": 50, "periodSeconds": 10}
 
 
@@ -248,6 +249,31 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         "methods[].serverSideBatching.batchInterval must be below spec.overload.timeout",
         method({}, batchInterval="29s"),
         method({}, batchInterval="30s"),
+    ),
+    (
+        "methods[].serverSideBatching.queueOrder Deadline cannot be beside",
+        method({**QUEUE, "queueOrder": "FIFO"}, queueOrder="FIFO"),
+        method(QUEUE, queueOrder="Deadline"),
+    ),
+    (
+        "serverSideBatching.queueOrder Deadline cannot be beside",
+        {"serverSideBatching": {"queueOrder": "Deadline"}},
+        {"serverSideBatching": {**QUEUE, "queueOrder": "Deadline"}},
+    ),
+    (
+        "minReplicas 0 needs spec.serverSideBatching.queue",
+        {"serverSideBatching": QUEUE, "autoscaling": {"minReplicas": 0}},
+        {"autoscaling": {"minReplicas": 0}},
+    ),
+    (
+        "web.minReplicas must be <=",
+        {"serverSideBatching": {"queue": {"redis": {}, "web": {"maxReplicas": 2}}}},
+        {"serverSideBatching": {"queue": {"redis": {}, "web": {"minReplicas": 11}}}},
+    ),
+    (
+        "web.cpuLimit must be at least",
+        {"serverSideBatching": {"queue": {"redis": {}, "web": {"cpuLimit": "200m"}}}},
+        {"serverSideBatching": {"queue": {"redis": {}, "web": {"cpuLimit": "199m"}}}},
     ),
 ]
 
