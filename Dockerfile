@@ -22,8 +22,8 @@ WORKDIR /src
 COPY pyproject.toml ./
 RUN python3 -c 'import sys, tomllib; \
         p = tomllib.load(open("pyproject.toml", "rb")); project = p["project"]; \
-        extras = {"serving": ("serving", "otel"), "operator": ("operator",)}[sys.argv[1]]; \
-        print(*project["dependencies"], *(r for e in extras for r in project["optional-dependencies"][e]), sep="\n", file=open("run.txt", "w")); \
+        extras = {"serving": ("serving", "otel", "redis"), "operator": ("operator",)}[sys.argv[1]]; \
+        print(*project["dependencies"], *(r for e in extras for r in project["optional-dependencies"][e] if not r.startswith("batchedapi")), sep="\n", file=open("run.txt", "w")); \
         print(*p["build-system"]["requires"], sep="\n", file=open("build.txt", "w"))' "$PART"
 
 FROM ${BASE_IMAGE} AS dependencies

@@ -45,6 +45,20 @@ def process_memory(pid: int, proc: Path = Path("/proc")) -> int | None:
     return int(resident[1]) * os.sysconf("SC_PAGE_SIZE") if resident else None
 
 
+def cpu_seconds(pids: Iterable[int], proc: Path = Path("/proc")) -> float:
+    """CPU seconds of this process and of those children, with all of theirs that have ended.
+
+    What a child used is this process's own once it has been waited for, so that nothing is lost.
+    """
+    own = os.times()
+    seconds = own.user + own.system + own.children_user + own.children_system
+    ticks = os.sysconf("SC_CLK_TCK")
+    for pid in pids:
+        fields = _text(proc / str(pid) / "stat").rpartition(")")[2].split()
+        seconds += sum(map(int, fields[11:15])) / ticks  # its own, and of its children that ended
+    return seconds
+
+
 def visible_gpus(
     environment: Mapping[str, str] = os.environ, nodes: Iterable[str] | None = None
 ) -> tuple[str, ...]:

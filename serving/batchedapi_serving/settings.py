@@ -1,6 +1,7 @@
 """What the processes of one replica are told, as one frozen value that crosses them as JSON."""
 
 import dataclasses
+import enum
 import json
 from pathlib import Path
 from typing import Any, Final
@@ -71,6 +72,33 @@ class RecordingSettings:
     """Absolute; the file is there."""
     started: float
     """When the recording began, in seconds on the machine's monotonic clock."""
+
+
+class Role(enum.StrEnum):
+    """Which part of a replica runs here."""
+
+    REPLICA = contract.ROLE_REPLICA
+    """All of it; with a queue, both of the others beside each other."""
+    WEB = contract.ROLE_WEB
+    """Web processes: they hand requests in, and no model is loaded."""
+    WORKER = contract.ROLE_WORKER
+    """Model processes, which take from the queue; nothing is listened to."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """The Redis, or Valkey, in which requests of all replicas wait."""
+
+    host: str = contract.DEFAULT_REDIS_HOST
+    port: int = contract.DEFAULT_REDIS_PORT
+    db: int = 0
+    tls: bool = False
+    username: str | None = None
+    password: str | None = None
+    prefix: str = ""
+    """Before the names of all keys."""
+    max_length: int = 65536
+    """Rows of one method that may be in the queue."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -166,6 +194,9 @@ class ReplicaSettings:
     access_log: bool = False
     tracing: TracingSettings | None = None
     """None: no request has a span."""
+    role: Role = Role.REPLICA
+    queue: QueueSettings | None = None
+    """None: requests wait in the replica itself."""
 
     def of_method(self, name: str) -> MethodSettings:
         """What the manifest says of the method `name`, or of the one whose batches have it."""
@@ -201,6 +232,9 @@ class ReplicaSettings:
         value["item_errors"] = ItemErrorPolicy(value["item_errors"])
         value["receipts"] = Receipts(value["receipts"])
         value["cors_origins"] = tuple(value["cors_origins"])
+        value["role"] = Role(value["role"])
+        queue = value["queue"]
+        value["queue"] = None if queue is None else QueueSettings(**queue)
         recording = value["recording"]
         value["recording"] = None if recording is None else RecordingSettings(**recording)
         tracing = value["tracing"]

@@ -125,7 +125,10 @@ async def connected(port: int) -> AsyncIterator[Connection]:
         connection.close()
 
 
-async def ask(port: int, value: Any, path: str = "/predict") -> Response:
+async def ask(
+    port: int, value: Any, path: str = "/predict", *, patience: float = PATIENCE
+) -> Response:
     """POST one JSON value over a connection of its own."""
     async with connected(port) as connection:
-        return await connection.post_json(path, value)
+        await connection.send(request_bytes(path, json.dumps(value).encode()))
+        return await connection.receive(patience=patience)

@@ -185,6 +185,7 @@ def start_replica(
     environment: Mapping[str, str] | None = None,
     *,
     ports: Mapping[str, int] | None = None,
+    command: str = "serve",
 ) -> Replica:
     """Start `batchedapi serve ARGUMENTS` in `folder`; the caller ends it with `end_replica`.
 
@@ -193,17 +194,19 @@ def start_replica(
         arguments: Without host and ports.
         environment: Added to ours.
         ports: `--port` and `--admin-port`, where they are not to be free ones.
+        command: `serve`, `web` or `worker`, which has no port of predictions.
     """
     port, admin_port = free_ports(2)
     port = (ports or {}).get("--port", port)
     admin_port = (ports or {}).get("--admin-port", admin_port)
-    log = folder / f"serve-{port}.log"
+    log = folder / f"{command}-{port}.log"
+    listens = () if command == "worker" else ("--port", str(port))
     scratch = Path(tempfile.mkdtemp(prefix="replica-"))
     with log.open("wb") as output:
         process = subprocess.Popen(
             [
-                str(PROGRAM), "serve", *arguments,
-                "--host", HOST, "--port", str(port), "--admin-port", str(admin_port),
+                str(PROGRAM), command, *arguments,
+                "--host", HOST, *listens, "--admin-port", str(admin_port),
             ],
             cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             env={
@@ -216,10 +219,14 @@ def start_replica(
 
 @contextlib.contextmanager
 def running_replica(
-    folder: Path, arguments: Sequence[str], environment: Mapping[str, str] | None = None
+    folder: Path,
+    arguments: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    *,
+    command: str = "serve",
 ) -> Iterator[Replica]:
     """A ready replica; at the end it and every process of it is gone."""
-    replica = start_replica(folder, arguments, environment)
+    replica = start_replica(folder, arguments, environment, command=command)
     try:
         replica.wait_ready()
         yield replica

@@ -128,6 +128,41 @@ class Dispatcher(MethodTable[MethodQueue]):
             served.executor.decide(now)
         return pending
 
+    def take(  # noqa: PLR0917 - as submit
+        self,
+        served: MethodQueue,
+        decoded: DecodedRequest,
+        client: Client,
+        caller: Caller,
+        waited: float,
+        timeout: float | None,
+    ) -> InFlightRequest:
+        """Queue what another process admitted `waited` seconds ago; nothing begins before `decide`.
+
+        `timeout`: seconds that are left of its own; None: it has none.
+        """
+        now, rows, method = self._now(), decoded.rows, served.method
+        deadline = math.inf if timeout is None else now + timeout
+        size = method.size_of(rows, decoded.sizes)
+        arrived = now - waited
+        request = Request(next(self._ids), served.name, rows, size, client, arrived, deadline)
+        # Its deadline is not the latest of all, as that of a request which just came.
+        pending = InFlightRequest(served, request, decoded, caller, hurried=True)
+        self._in_flight.add(pending)
+        if deadline < self._deadlines.at:
+            self._deadlines.look_at(deadline, now)
+        served.scheduler.arrive(request, now, decoded.sizes, decoded.shapes)
+        return pending
+
+    def decide(self) -> None:
+        """Begin what may begin of everything that was taken."""
+        self._decide()
+
+    @property
+    def executors(self) -> "Sequence[Executor]":
+        """Of the sync methods, and of each async one."""
+        return self._executors
+
     def cancel(self, handle: RequestHandle, status: int = CLIENT_LEFT) -> None:
         """See Engine."""
         if isinstance(handle, InFlightRequest) and not handle.done:

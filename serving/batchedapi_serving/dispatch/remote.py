@@ -213,6 +213,9 @@ class RemoteEngine(MethodTable[RemoteMethod]):
             for spec in specs
         }
         self._default = hello["default"]
+        if self._transport is transport:  # other methods are served now, by the same queue
+            self._ready()
+            return
         self._transport = transport
         for code, times in self._uncounted.items():
             self._say({"answered": code, "times": times})

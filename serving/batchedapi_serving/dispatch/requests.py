@@ -26,10 +26,20 @@ _FEW_ANSWERED: Final = 64
 """Answered requests that may stay among the hurried before those are swept."""
 
 
+class Cancels(Protocol):
+    """Who knows where a request waits."""
+
+    def cancel(self, request: Request) -> int:
+        """Nobody waits for it any more; the rows of it that were still queued."""
+
+
 class Queue(Protocol):
     """What a request needs of the queue it stands in."""
 
-    scheduler: Scheduler
+    @property
+    def scheduler(self) -> Cancels:
+        """Takes it out."""
+
     codec: Codec
     recorder: MethodRecorder
 

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from batchedapi_core import contract
 from batchedapi_serving.metrics import slots
+from batchedapi_serving.settings import Role
 
 _GAUGES: Final = (
     (contract.METRIC_QUEUE_ROWS, slots.QUEUE_ROWS, "Rows waiting in the queue."),
@@ -23,6 +24,17 @@ _GAUGES: Final = (
     (contract.METRIC_MAX_BATCH_SIZE, slots.MAX_BATCH_SIZE, "Size of a full batch, in effect."),
     (contract.METRIC_BATCH_INTERVAL_SECONDS, slots.BATCH_INTERVAL, "batchInterval in effect."),
     (contract.METRIC_ONE_BY_ONE, slots.ONE_BY_ONE, "Whether batches are run request by request."),
+)
+_QUEUE_GAUGES: Final = (
+    (
+        contract.METRIC_QUEUE_OLDEST_SECONDS,
+        slots.QUEUE_OLDEST,
+        "Seconds that the oldest row waits.",
+    ),
+)
+"""Of a web process whose queue is that of all replicas."""
+_WORKER_COUNTERS: Final = (
+    (contract.METRIC_ROWS_RETAKEN, slots.ROWS_RETAKEN, "Rows that a worker had which died."),
 )
 _COUNTERS: Final = (
     (contract.METRIC_ROWS_RECEIVED, slots.ROWS_RECEIVED, "Rows received, rejected ones too."),
@@ -50,11 +62,23 @@ _LABELED: Final = (
 )  # fmt: skip
 
 
+class Part(NamedTuple):
+    """Which part of a replica a page is of."""
+
+    role: str = Role.REPLICA.value
+    shared_queue: bool = False
+    """Whether requests wait in one queue for all replicas."""
+
+
+_WHOLE: Final = Part()
+
+
 def whole_page(
     memory: slots.Memory,
     methods: Sequence[tuple[str, int]],
     predictors: Sequence[Metric] = (),
     dropped: float = 0.0,
+    part: Part = _WHOLE,
 ) -> bytes:
     """The exposition text of everything in `memory`, and behind it of the predictor's own metrics.
 
@@ -63,18 +87,20 @@ def whole_page(
     are updates of the predictor's metrics for which there was no room.
     """
     registry = CollectorRegistry()
-    registry.register(_MemoryCollector.of(memory, methods))
+    registry.register(_MemoryCollector.of(memory, methods, part))
     registry.register(_PredictorCollector(predictors, dropped))
     return generate_latest(registry)
 
 
-def scaling_page(memory: slots.Memory, methods: Sequence[tuple[str, int]]) -> bytes:
+def scaling_page(
+    memory: slots.Memory, methods: Sequence[tuple[str, int]], part: Part = _WHOLE
+) -> bytes:
     """Only `contract.SCALING_SERIES`, without comments, and requests without their status.
 
     At most `contract.SCALING_PAGE_BYTES` and so many a method.
     """
     values: dict[tuple[str, str], float] = {}
-    for family in _MemoryCollector.of(memory, methods).collect():
+    for family in _MemoryCollector.of(memory, methods, part).collect():
         for sample in family.samples:
             if sample.name not in contract.SCALING_SERIES:
                 continue
@@ -98,18 +124,21 @@ class _MethodFigures(NamedTuple):
 
 
 class _MemoryCollector(Collector):
-    def __init__(self, replica: Sequence[float], methods: Sequence[_MethodFigures]) -> None:
+    def __init__(
+        self, replica: Sequence[float], methods: Sequence[_MethodFigures], part: Part
+    ) -> None:
         self._replica = replica
         self._methods = methods
+        self._part = part
 
     @classmethod
-    def of(cls, memory: slots.Memory, methods: Sequence[tuple[str, int]]) -> Self:
+    def of(cls, memory: slots.Memory, methods: Sequence[tuple[str, int]], part: Part) -> Self:
         """A copy of what `memory` says now."""
         figures = [
             _MethodFigures(name, size, slots.method_block(memory, index).tolist())
             for index, (name, size) in enumerate(methods)
         ]
-        return cls(memory[: slots.REPLICA_SLOTS].tolist(), figures)
+        return cls(memory[: slots.REPLICA_SLOTS].tolist(), figures, part)
 
     def collect(self) -> Iterable[Metric]:
         """One family after the other, in a fixed order."""
@@ -119,6 +148,11 @@ class _MemoryCollector(Collector):
         )
         start.add_metric((), values[slots.START_TIME])
         yield start
+        role = GaugeMetricFamily(
+            contract.METRIC_ROLE, "Which part of a replica this is.", labels=("role",)
+        )
+        role.add_metric((self._part.role,), 1.0)
+        yield role
         restarts = CounterMetricFamily(
             contract.METRIC_PROCESS_RESTARTS, "Processes replaced.", labels=("role",)
         )
@@ -145,17 +179,24 @@ class _MemoryCollector(Collector):
         first = slots.SPANS_DROPPED
         spans.add_metric((), sum(values[first : first + contract.MAX_WEB_PROCESSES]))
         yield spans
+        spent = CounterMetricFamily(
+            contract.METRIC_PROCESS_CPU_SECONDS.removesuffix("_total"),
+            "CPU seconds of all processes of the pod.",
+        )
+        spent.add_metric((), values[slots.PROCESS_CPU])
+        yield spent
         if self._methods:  # before that, the sizes of the histograms are not known
             yield from self._gauges_and_counters()
             yield from self._histograms()
 
     def _gauges_and_counters(self) -> Iterator[Metric]:
-        for name, slot, text in _GAUGES:
+        shared = self._part.shared_queue
+        for name, slot, text in (*_GAUGES, *(_QUEUE_GAUGES if shared else ())):
             gauge = GaugeMetricFamily(name, text, labels=("method",))
             for method, _, values in self._methods:
                 gauge.add_metric((method,), values[slot])
             yield gauge
-        for name, slot, text in _COUNTERS:
+        for name, slot, text in (*_COUNTERS, *(_WORKER_COUNTERS if shared else ())):
             counter = CounterMetricFamily(name, text, labels=("method",))
             for method, _, values in self._methods:
                 counter.add_metric((method,), values[slot])

@@ -49,6 +49,18 @@ class MethodRecorder:
         memory[slots.MAX_BATCH_SIZE] = max_batch_size
         memory[slots.BATCH_INTERVAL] = batch_interval
 
+    def queued(self, requests: int, rows: int, oldest: float, in_flight: int) -> None:
+        """What waits in a queue elsewhere, for how many seconds, and who is not answered here."""
+        memory = self._slots
+        memory[slots.QUEUE_REQUESTS] = requests
+        memory[slots.QUEUE_ROWS] = rows
+        memory[slots.QUEUE_OLDEST] = oldest
+        memory[slots.IN_FLIGHT] = in_flight
+
+    def retaken(self, rows: int) -> None:
+        """Rows were taken from the queue that a worker had which died."""
+        self._slots[slots.ROWS_RETAKEN] += rows
+
     def forget_state(self) -> None:
         """What was queued and running in a web process that this one replaces is no more."""
         for gauge in (slots.LANES, slots.QUEUE_ROWS, slots.IN_FLIGHT):
@@ -115,15 +127,61 @@ class MethodRecorder:
             self._replica[slots.ANSWERED + succeeded] += 1.0
 
 
+class WebRecorder(MethodRecorder):
+    """Of a web process whose queue is elsewhere: requests alone, no lanes and no batches."""
+
+    __slots__ = ()
+
+    def forget_state(self) -> None:
+        """See MethodRecorder."""
+        self.queued(0, 0, 0.0, 0)
+
+
+class WorkerRecorder(MethodRecorder):
+    """Of a worker: lanes and batches alone; web processes count the requests."""
+
+    __slots__ = ()
+
+    def gauges(
+        self,
+        *,
+        lanes: int,
+        queue_rows: int,  # noqa: ARG002 - the queue is elsewhere
+        in_flight: int,  # noqa: ARG002 - so are those who wait
+        max_batch_size: int,
+        batch_interval: float,
+    ) -> None:
+        """See MethodRecorder."""
+        memory = self._slots
+        memory[slots.LANES] = lanes
+        memory[slots.MAX_BATCH_SIZE] = max_batch_size
+        memory[slots.BATCH_INTERVAL] = batch_interval
+
+    def forget_state(self) -> None:
+        """See MethodRecorder."""
+        self._slots[slots.LANES] = 0.0
+
+    def received(self, rows: int) -> None:
+        """Counted where it came."""
+
+    def rejected(self, reason: str, rows: int) -> None:
+        """Counted where it came."""
+
+    def answered(self, code: int, seconds: Sequence[float] | None = None) -> None:
+        """Counted where it came."""
+
+
 class Recorder:
     """Of the whole replica; requests that came to no method count under the first."""
 
     __slots__ = ("_memory", "_methods")
 
-    def __init__(self, memory: slots.Memory) -> None:
+    def __init__(
+        self, memory: slots.Memory, of_method: type[MethodRecorder] = MethodRecorder
+    ) -> None:
         self._memory = memory
         self._methods = [
-            MethodRecorder(memory, slots.method_block(memory, method))
+            of_method(memory, slots.method_block(memory, method))
             for method in range(contract.MAX_METHODS)
         ]
         for method in self._methods:

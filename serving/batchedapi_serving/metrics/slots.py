@@ -3,7 +3,8 @@
 First the figures of the replica, then a block for every method. Each slot has one writer at a time,
 so counters need no lock and go on where a replaced process left them: the supervisor writes those
 named under "the supervisor's", each web process its own beat, CPU time and dropped spans, and the
-first of them, which has the queue, everything else.
+first of them, which has the queue, everything else. With a queue elsewhere, the worker's own process
+writes what is of lanes and batches, and that web process the rest.
 """
 
 import mmap
@@ -40,12 +41,20 @@ MODEL_MEMORY: Final = _replica.take()
 STOPPING: Final = _replica.take()
 """1 once the whole replica stops; a process that is asked alone leaves the listener to others."""
 
+PROCESS_CPU: Final = _replica.take()
+"""CPU seconds of all processes, as of the last page."""
+
 BEAT: Final = _replica.take(contract.MAX_WEB_PROCESSES)
 """Of each web process: its loop ran then, in seconds on its monotonic clock."""
 WEB_CPU: Final = _replica.take(contract.MAX_WEB_PROCESSES)
 """Of each web process: CPU seconds, those of the processes that it replaces too."""
 SPANS_DROPPED: Final = _replica.take(contract.MAX_WEB_PROCESSES)
 """Of each web process: spans of its requests that were not sent."""
+
+# Of a worker, which has lanes and takes from a queue elsewhere
+WORKER_BEAT: Final = _replica.take()
+CONNECTED: Final = _replica.take()
+"""1 while the worker reaches the queue."""
 
 # The first web process's
 READY: Final = _replica.take()
@@ -65,6 +74,10 @@ IN_FLIGHT: Final = _block.take()
 MAX_BATCH_SIZE: Final = _block.take()
 BATCH_INTERVAL: Final = _block.take()
 ONE_BY_ONE: Final = _block.take()
+QUEUE_OLDEST: Final = _block.take()
+"""Seconds since the first of those came who wait in a queue elsewhere."""
+QUEUE_REQUESTS: Final = _block.take()
+"""That wait in a queue elsewhere."""
 
 # Counters
 ROWS_RECEIVED: Final = _block.take()
@@ -72,6 +85,7 @@ BATCH_SIZE: Final = _block.take()
 ROWS_SQUARED: Final = _block.take()
 ROW_SECONDS: Final = _block.take()
 LANE_BUSY: Final = _block.take()
+ROWS_RETAKEN: Final = _block.take()
 BATCHES: Final = _block.take(len(contract.RELEASE_REASONS))
 REQUESTS: Final = _block.take(len(contract.STATUS_CODES))
 REJECTED: Final = _block.take(len(contract.REJECTION_REASONS))

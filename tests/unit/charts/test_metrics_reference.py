@@ -12,7 +12,7 @@ from batchedapi_core import contract
 from batchedapi_operator.cluster import ObjectKey
 from batchedapi_operator.metrics import Metrics
 from batchedapi_serving.metrics import slots
-from batchedapi_serving.metrics.page import whole_page
+from batchedapi_serving.metrics.page import Part, whole_page
 
 Described = set[tuple[str, str, frozenset[str]]]
 
@@ -41,7 +41,7 @@ def test_the_page_of_a_replica_is_documented_metric_by_metric(tmp_path: Path) ->
     slots.create_memory(tmp_path / "metrics")
     memory = slots.map_memory(tmp_path / "metrics")
 
-    text = whole_page(memory, [("predict", 8)]).decode()
+    text = whole_page(memory, [("predict", 8)], part=Part("web", shared_queue=True)).decode()
 
     assert documented(SERVING) == exposed(text)
 

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from batchedapi_core import contract
 from batchedapi_serving.metrics import slots
-from batchedapi_serving.metrics.page import whole_page
+from batchedapi_serving.metrics.page import Part, whole_page
 from batchedapi_serving.metrics.recorder import MethodRecorder, Recorder
 
 SETTINGS = settings(derandomize=True, database=None, deadline=None, max_examples=100)
@@ -72,7 +72,8 @@ def test_every_family_is_published_and_every_published_name_is_there() -> None:
     """The names are public: dashboards and the operator read them."""
     memory, _ = ready()
     names = set()
-    for family in text_string_to_metric_families(whole_page(memory, [("predict", 32)]).decode()):
+    whole = whole_page(memory, [("predict", 32)], part=Part("web", shared_queue=True))
+    for family in text_string_to_metric_families(whole.decode()):
         names.add(f"{family.name}_total" if family.type == "counter" else family.name)
 
     assert names == PUBLISHED
@@ -95,8 +96,10 @@ def test_before_the_method_is_known_there_is_little_to_say() -> None:
     names = {sample.name for family in families for sample in family.samples}
 
     assert names == {
+        contract.METRIC_PROCESS_CPU_SECONDS,
         contract.METRIC_PROCESS_START_TIME,
         contract.METRIC_PROCESS_RESTARTS,
+        contract.METRIC_ROLE,
         contract.METRIC_PREDICTOR_UPDATES_DROPPED,
         contract.METRIC_SPANS_DROPPED,
         contract.METRIC_WEB_CPU_SECONDS,
@@ -322,7 +325,8 @@ def test_the_memory_of_the_largest_process_is_published() -> None:
 def test_slots_do_not_overlap() -> None:
     """Two figures in one slot would both be wrong."""
     replica = [
-        (slots.START_TIME, 5),
+        (slots.START_TIME, 6),
+        (slots.WORKER_BEAT, 2),
         (slots.READY, 1),
         (slots.BEAT, contract.MAX_WEB_PROCESSES),
         (slots.WEB_CPU, contract.MAX_WEB_PROCESSES),
@@ -330,7 +334,7 @@ def test_slots_do_not_overlap() -> None:
         (slots.ANSWERED, contract.MAX_PROCESSES),
     ]
     block = [
-        (slots.LANES, 11),
+        (slots.LANES, 14),
         (slots.BATCHES, len(contract.RELEASE_REASONS)),
         (slots.REQUESTS, len(contract.STATUS_CODES)),
         (slots.REJECTED, len(contract.REJECTION_REASONS)),
@@ -342,13 +346,13 @@ def test_slots_do_not_overlap() -> None:
     ]
     named = {
         slots.START_TIME, slots.WEB_RESTARTS, slots.MODEL_RESTARTS, slots.MODEL_MEMORY,
-        slots.STOPPING,
+        slots.STOPPING, slots.PROCESS_CPU,
     }  # fmt: skip
 
     def taken(spans: list[tuple[int, int]]) -> list[int]:
         return sorted(slot for first, count in spans for slot in range(first, first + count))
 
-    assert 5 == len(named)
+    assert 6 == len(named)
     assert list(range(slots.REPLICA_SLOTS)) == taken(replica)
     assert list(range(slots.METHOD_SLOTS)) == taken(block)
     assert len(contract.batch_size_buckets(contract.MAX_BATCH_SIZE_LIMIT)) <= slots.SIZE_EDGES

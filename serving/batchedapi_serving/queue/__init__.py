@@ -1,0 +1,7 @@
+"""One queue for all replicas: requests wait in Redis, web processes and workers are elsewhere.
+
+    web process: `engine` ── `broker` ── Redis ── `broker` ── `puller`: a worker's dispatcher
+
+`entries` is what lies in Redis, `broker` the commands, and core's `shared_queue` decides. Loaded
+where a manifest has `serverSideBatching.queue`, and nowhere else.
+"""

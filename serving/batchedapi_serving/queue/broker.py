@@ -1,0 +1,583 @@
+"""What is asked of Redis, or Valkey, and nothing about why.
+
+Keys, all with the prefix and the name of the API:
+
+    rows:SIGNATURE:METHOD   stream, one entry a request; its group `workers` has one consumer each
+    answers:WEB             list, one element for all answers that a batch has for a web process
+    workers                 set of workers that were ever seen and not yet forgotten
+    alive:PROCESS           what a worker or a web process says of itself; expires by itself
+    methods                 hash: what each revision serves, for web processes while no worker runs
+
+Three connections: one waits, one carries rows or answers, one looks who lives; a command behind a
+large batch must not make somebody look dead.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, NamedTuple, Protocol
+
+import redis.asyncio as redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    NoPermissionError,
+    OutOfMemoryError,
+    RedisError,
+    ResponseError,
+)
+
+from batchedapi_core.shared_queue import ALIVE_SECONDS
+from batchedapi_serving.settings import QueueSettings
+
+log = logging.getLogger(__name__)
+
+OLDEST_SERVER: Final = (7, 0)
+"""BLMPOP came with it; every Valkey has it."""
+_GROUP: Final = "workers"
+_FIELD: Final = b"r"
+_COMMAND_SECONDS: Final = 5.0
+"""That Redis may take to answer; after it the connection is made anew."""
+_ANSWERS_KEPT: Final = 120
+"""Seconds that answers stay which nobody fetches: their web process is dead."""
+_ROWS_KEPT: Final = 7 * 24 * 3600
+"""Seconds that the stream of a signature stays after its last worker, empty or not."""
+_ANSWERS_AT_ONCE: Final = 64
+_CLAIMED_AT_ONCE: Final = 1024
+_FORGET_IDLE: Final = 60_000
+"""Milliseconds after which a dead worker's name is forgotten, if it has nothing any more."""
+_CLAIM_IDLE: Final = 500
+"""Milliseconds that a row lies with a dead worker before it is claimed. Claiming starts it anew:
+of two workers that claim the same row one gets it."""
+
+
+class BrokerDownError(Exception):
+    """Redis does not answer, or not to us; try again in a moment."""
+
+
+class QueueGoneError(BrokerDownError):
+    """It answers, and the streams are not there: Redis was emptied, or started anew."""
+
+
+class BrokerUnfitError(Exception):
+    """This Redis must not be used as it is; the message says why, and the remedy."""
+
+
+class HandedIn(NamedTuple):
+    """What became of rows."""
+
+    places: Sequence[str | None]
+    """Of each; None: Redis has no memory for it."""
+    lengths: Mapping[str, int]
+    """Requests in each of the streams, those that run too."""
+
+
+class Taken(NamedTuple):
+    """A request out of the queue; nobody else has it as long as its worker lives."""
+
+    stream: str
+    place: str
+    entry: bytes
+    deaths: int = 0
+    """Of workers that had it before."""
+
+
+class Left(NamedTuple):
+    """A request that a dead worker had."""
+
+    stream: str
+    place: str
+    deaths: int
+    """Of workers that had it, this one's too."""
+
+
+class Depth(NamedTuple):
+    """Of one stream."""
+
+    requests: int
+    """Not yet taken by any worker."""
+    oldest: float | None
+    """When the first of them came, in seconds of Redis' clock."""
+    length: int
+    """Requests in it, those that run too."""
+    exists: bool
+
+
+class Look(NamedTuple):
+    """Everybody at one moment."""
+
+    time: float
+    """Seconds since 1970 on Redis' clock."""
+    workers: Mapping[str, bytes | None]
+    """What each says; None: no sign of life."""
+    alive: frozenset[str]
+    """Of the web processes that were asked for."""
+    depths: Mapping[str, Depth]
+
+
+class Broker(Protocol):
+    """The queue, as both sides use it; tests have one without Redis.
+
+    Every method raises BrokerDownError when it cannot be reached, and connect is to be called then.
+    """
+
+    async def connect(self) -> str:
+        """Connect anew; what identifies this run of Redis: its data may be lost with another.
+
+        Raises:
+            BrokerUnfitError: it must not be used.
+        """
+
+    async def close(self) -> None:
+        """Give the connections up."""
+
+    async def sign(self, process: str, says: bytes) -> bool:
+        """A sign of life; whether the one before still counted."""
+
+    async def gone(self, process: str) -> None:
+        """It ends in order: it is not waited for, and nothing is kept for it."""
+
+    async def look(self, streams: Iterable[str], web: Iterable[str] = ()) -> Look:
+        """Who lives, and what waits."""
+
+    async def published(self) -> Mapping[str, bytes]:
+        """By revision, what it serves."""
+
+    async def publish(self, revision: str, says: bytes, forget: Sequence[str] = ()) -> None:
+        """Tell what a revision serves, and forget others."""
+
+    async def hand_in(self, rows: Sequence[tuple[str, bytes]]) -> HandedIn:
+        """Put requests into their streams, in order."""
+
+    async def withdraw(self, rows: Iterable[tuple[str, str]]) -> None:
+        """Nobody waits for them: (stream, place) each."""
+
+    async def there(self, rows: Sequence[tuple[str, str]]) -> frozenset[str]:
+        """The places among (stream, place) that are taken still."""
+
+    async def answers(self, web: str, seconds: float) -> Sequence[bytes]:
+        """What has come for a web process; waits so long for the first."""
+
+    async def open(self, streams: Iterable[str]) -> None:
+        """Make streams that workers are to take from."""
+
+    async def register(self, worker: str) -> None:
+        """A worker more, whose signs of life are to be looked for; again is harmless."""
+
+    async def forget(self, workers: Iterable[str]) -> None:
+        """The dead, whose signs of life are not looked for any more."""
+
+    async def take(self, worker: str, wanted: Mapping[str, int], seconds: float) -> Sequence[Taken]:
+        """At most so many requests of each stream; waits so long for the first."""
+
+    async def mine(self, worker: str, streams: Iterable[str]) -> Sequence[Taken]:
+        """What a worker took and has not answered."""
+
+    async def answer(
+        self, packs: Sequence[tuple[str, bytes]], done: Mapping[str, Sequence[str]]
+    ) -> bool:
+        """Answers for web processes, and requests that are over; False: no memory for answers."""
+
+    async def left(self, dead: str, streams: Iterable[str]) -> Sequence[Left]:
+        """What a dead worker has; the name of one that has had nothing for long is forgotten."""
+
+    async def claim(self, worker: str, rows: Sequence[Left]) -> Sequence[Taken]:
+        """Requests of dead workers are this one's, but for those that another has claimed."""
+
+    async def owners(self, streams: Iterable[str]) -> frozenset[str]:
+        """Workers that ever took something, by name."""
+
+
+class Keys:
+    """Names in Redis; the braces keep all of an API on one node of a cluster."""
+
+    def __init__(self, prefix: str, api: str) -> None:
+        self._base = f"{prefix}batchedapi:{{{api}}}:"
+        self.workers = f"{self._base}workers"
+        self.methods = f"{self._base}methods"
+
+    def alive(self, process: str) -> str:
+        """Of a process's sign of life."""
+        return f"{self._base}alive:{process}"
+
+    def answers(self, web: str) -> str:
+        """Of a web process's answers."""
+        return f"{self._base}answers:{web}"
+
+    def rows(self, stream: str) -> str:
+        """Of requests of one signature and method."""
+        return f"{self._base}rows:{stream}"
+
+
+class RedisBroker:
+    """See Broker."""
+
+    def __init__(self, settings: QueueSettings, api: str) -> None:
+        self._settings = settings
+        self._keys = Keys(settings.prefix, api)
+        self._carries, self._waits, self._looks = (self._client() for _ in range(3))
+
+    def _client(self) -> "redis.Redis":
+        settings = self._settings
+        # Without tries of its own: a request that was sent twice would be run twice.
+        return redis.Redis(
+            host=settings.host,
+            port=settings.port,
+            db=settings.db,
+            username=settings.username,
+            password=settings.password,
+            ssl=settings.tls,
+            protocol=2,
+            single_connection_client=True,
+            socket_timeout=None,
+            socket_connect_timeout=_COMMAND_SECONDS,
+            retry=Retry(NoBackoff(), 0),
+            driver_info=None,
+        )
+
+    # ------------------------------------------------------------ connecting
+
+    async def connect(self) -> str:
+        """See Broker."""
+        await self.close()
+        self._carries, self._waits, self._looks = (self._client() for _ in range(3))
+        async with _answering():
+            info: dict[str, Any] = await self._looks.info()
+            await asyncio.gather(self._carries.ping(), self._waits.ping())
+        problem = unfit(info)
+        if problem is not None:
+            raise BrokerUnfitError(f"{self._settings.host}:{self._settings.port}: {problem}")
+        return str(info["run_id"])
+
+    async def close(self) -> None:
+        """See Broker."""
+        for client in (self._carries, self._waits, self._looks):
+            try:
+                await client.aclose()
+            except (RedisError, OSError) as error:
+                log.debug("connection to the queue ended", extra={"error": str(error)})
+
+    # ------------------------------------------------------------ who lives
+
+    async def sign(self, process: str, says: bytes) -> bool:
+        """See Broker."""
+        key, milliseconds = self._keys.alive(process), int(1000 * ALIVE_SECONDS)
+        async with _answering():
+            before: Any = await self._looks.set(key, says, px=milliseconds, get=True)
+        return before is not None
+
+    async def gone(self, process: str) -> None:
+        """See Broker."""
+        async with _answering():
+            pipe = self._looks.pipeline(transaction=False)
+            pipe.delete(self._keys.alive(process), self._keys.answers(process))
+            pipe.srem(self._keys.workers, process)
+            await pipe.execute()
+
+    async def look(self, streams: Iterable[str], web: Iterable[str] = ()) -> Look:
+        """See Broker."""
+        streams, keys, web = list(streams), self._keys, list(web)
+        async with _answering():
+            pipe = self._looks.pipeline(transaction=False)
+            pipe.time()
+            pipe.smembers(keys.workers)
+            for stream in streams:
+                pipe.xinfo_groups(keys.rows(stream))
+                pipe.xlen(keys.rows(stream))
+            (seconds, micros), members, *found = await pipe.execute(raise_on_error=False)
+            workers = sorted(member.decode() for member in members)
+            waiting = [
+                _waiting(groups, length)
+                for groups, length in zip(found[::2], found[1::2], strict=True)
+            ]
+            lengths = {
+                stream: length if isinstance(length, int) else 0
+                for stream, length in zip(streams, found[1::2], strict=True)
+            }
+            pipe = self._looks.pipeline(transaction=False)
+            asked = [keys.alive(one) for one in (*workers, *web)]
+            if asked:
+                pipe.mget(asked)
+            for stream, (requests, after) in zip(streams, waiting, strict=True):
+                if requests > 0:
+                    pipe.xrange(keys.rows(stream), min=f"({after}", max="+", count=1)
+            said = list(await pipe.execute()) if len(pipe) else []
+        lives = said.pop(0) if asked else []
+        depths = {}
+        for stream, (requests, after) in zip(streams, waiting, strict=True):
+            first = said.pop(0) if requests > 0 else []
+            oldest = int(first[0][0].split(b"-")[0]) / 1000 if first else None
+            length = lengths[stream]
+            depths[stream] = Depth(requests if first else 0, oldest, length, after is not None)
+        return Look(
+            seconds + micros / 1e6,
+            dict(zip(workers, lives, strict=False)),
+            frozenset(
+                one
+                for one, says in zip(web, lives[len(workers) :], strict=True)
+                if says is not None
+            ),
+            depths,
+        )
+
+    async def published(self) -> Mapping[str, bytes]:
+        """See Broker."""
+        async with _answering():
+            found: Any = await self._looks.hgetall(self._keys.methods)
+        return {revision.decode(): says for revision, says in found.items()}
+
+    async def publish(self, revision: str, says: bytes, forget: Sequence[str] = ()) -> None:
+        """See Broker."""
+        async with _answering():
+            await self._looks.hset(self._keys.methods, revision, says)
+            if forget:
+                await self._looks.hdel(self._keys.methods, *forget)
+
+    # ------------------------------------------------------------ web processes
+
+    async def hand_in(self, rows: Sequence[tuple[str, bytes]]) -> HandedIn:
+        """See Broker."""
+        streams = list(dict.fromkeys(stream for stream, _ in rows))
+        async with _answering():
+            pipe = self._carries.pipeline(transaction=False)
+            for stream, entry in rows:
+                pipe.execute_command("XADD", self._keys.rows(stream), "*", _FIELD, entry)
+            for stream in streams:
+                pipe.xlen(self._keys.rows(stream))
+            said = await pipe.execute(raise_on_error=False)
+        places: list[str | None] = []
+        for place in said[: len(rows)]:
+            if isinstance(place, OutOfMemoryError):
+                places.append(None)
+            elif isinstance(place, Exception):
+                raise BrokerDownError(f"{place}") from place
+            else:
+                places.append(place.decode())
+        lengths = [length if isinstance(length, int) else 0 for length in said[len(rows) :]]
+        return HandedIn(places, dict(zip(streams, lengths, strict=True)))
+
+    async def withdraw(self, rows: Iterable[tuple[str, str]]) -> None:
+        """See Broker."""
+        async with _answering():
+            pipe = self._carries.pipeline(transaction=False)
+            for stream, places in _grouped(rows).items():
+                pipe.xdel(self._keys.rows(stream), *places)
+            await pipe.execute()
+
+    async def there(self, rows: Sequence[tuple[str, str]]) -> frozenset[str]:
+        """See Broker."""
+        if not rows:
+            return frozenset()
+        async with _answering():
+            pipe = self._carries.pipeline(transaction=False)
+            for stream, place in rows:
+                pipe.xrange(self._keys.rows(stream), min=place, max=place, count=1)
+            found = await pipe.execute()
+        return frozenset(place for (_, place), entry in zip(rows, found, strict=True) if entry)
+
+    async def answers(self, web: str, seconds: float) -> Sequence[bytes]:
+        """See Broker."""
+        key = self._keys.answers(web)
+        async with _answering(seconds):
+            if seconds > 0:
+                found: Any = await self._waits.blmpop(
+                    seconds, 1, key, direction="LEFT", count=_ANSWERS_AT_ONCE
+                )
+            else:
+                found = await self._waits.lmpop(1, key, direction="LEFT", count=_ANSWERS_AT_ONCE)
+        return [] if found is None else list(found[1])
+
+    # ------------------------------------------------------------ workers
+
+    async def open(self, streams: Iterable[str]) -> None:
+        """See Broker."""
+        async with _answering():
+            for stream in streams:
+                try:
+                    await self._looks.xgroup_create(
+                        self._keys.rows(stream), _GROUP, id="0", mkstream=True
+                    )
+                except ResponseError as error:
+                    if "BUSYGROUP" not in str(error):
+                        raise
+                await self._looks.expire(self._keys.rows(stream), _ROWS_KEPT)
+
+    async def register(self, worker: str) -> None:
+        """See Broker."""
+        async with _answering():
+            await self._looks.sadd(self._keys.workers, worker)
+
+    async def forget(self, workers: Iterable[str]) -> None:
+        """See Broker."""
+        async with _answering():
+            await self._looks.srem(self._keys.workers, *workers)
+
+    async def take(self, worker: str, wanted: Mapping[str, int], seconds: float) -> Sequence[Taken]:
+        """See Broker."""
+        names = {self._keys.rows(stream).encode(): stream for stream in wanted}
+        count = max(1, min(wanted.values()))
+        async with _answering(seconds):
+            found: Any = await self._waits.xreadgroup(
+                _GROUP, worker, dict.fromkeys(names, ">"), count=count, block=int(1000 * seconds)
+            )
+        return [
+            Taken(names[name], place.decode(), fields[_FIELD])
+            for name, entries in found or ()
+            for place, fields in entries
+        ]
+
+    async def mine(self, worker: str, streams: Iterable[str]) -> Sequence[Taken]:
+        """See Broker. Reading them by XREADGROUP again would count as a delivery more: a death."""
+        left = await self._pending(worker, streams)
+        async with _answering():
+            pipe = self._looks.pipeline(transaction=False)
+            for one in left:
+                pipe.xrange(self._keys.rows(one.stream), min=one.place, max=one.place, count=1)
+            found: Any = await pipe.execute() if left else ()
+        return [
+            Taken(one.stream, one.place, entries[0][1][_FIELD])
+            for one, entries in zip(left, found, strict=True)
+            if entries  # else its client left
+        ]
+
+    async def answer(
+        self, packs: Sequence[tuple[str, bytes]], done: Mapping[str, Sequence[str]]
+    ) -> bool:
+        """See Broker."""
+        async with _answering():
+            pipe = self._carries.pipeline(transaction=True)
+            for web, pack in packs:
+                key = self._keys.answers(web)
+                pipe.rpush(key, pack)
+                pipe.expire(key, _ANSWERS_KEPT)
+            self._over(pipe, done)
+            try:
+                await pipe.execute()
+            except (OutOfMemoryError, ResponseError) as error:
+                if "OOM" not in str(error) and "EXECABORT" not in str(error):
+                    raise
+                # What is over frees memory, and is allowed without any.
+                pipe = self._carries.pipeline(transaction=False)
+                self._over(pipe, done)
+                if len(pipe):
+                    await pipe.execute()
+                return False
+        return True
+
+    def _over(self, pipe: Any, done: Mapping[str, Sequence[str]]) -> None:
+        for stream, places in done.items():
+            pipe.xack(self._keys.rows(stream), _GROUP, *places)
+            pipe.xdel(self._keys.rows(stream), *places)
+
+    async def owners(self, streams: Iterable[str]) -> frozenset[str]:
+        """See Broker."""
+        async with _answering():
+            pipe = self._looks.pipeline(transaction=False)
+            for stream in streams:
+                pipe.xinfo_consumers(self._keys.rows(stream), _GROUP)
+            found = await pipe.execute()
+        return frozenset(one["name"].decode() for consumers in found for one in consumers)
+
+    async def left(self, dead: str, streams: Iterable[str]) -> Sequence[Left]:
+        """See Broker."""
+        streams = list(streams)
+        left = await self._pending(dead, streams)
+        if left:
+            return left
+        async with _answering():
+            for stream in streams:
+                key = self._keys.rows(stream)
+                for one in await self._looks.xinfo_consumers(key, _GROUP):
+                    if one["name"].decode() == dead and one["idle"] > _FORGET_IDLE:
+                        await self._looks.xgroup_delconsumer(key, _GROUP, dead)
+        return ()
+
+    async def _pending(self, worker: str, streams: Iterable[str]) -> Sequence[Left]:
+        left: list[Left] = []
+        async with _answering():
+            for stream in streams:
+                pending: Any = await self._looks.xpending_range(
+                    self._keys.rows(stream),
+                    _GROUP,
+                    min="-",
+                    max="+",
+                    count=_CLAIMED_AT_ONCE,
+                    consumername=worker,
+                )
+                left += [
+                    Left(stream, one["message_id"].decode(), one["times_delivered"])
+                    for one in pending
+                ]
+        return left
+
+    async def claim(self, worker: str, rows: Sequence[Left]) -> Sequence[Taken]:
+        """See Broker."""
+        claimed = []
+        deaths = {(row.stream, row.place): row.deaths for row in rows}
+        async with _answering():
+            for stream, places in _grouped(deaths).items():
+                key = self._keys.rows(stream)
+                found: Any = await self._looks.xclaim(
+                    key, _GROUP, worker, _CLAIM_IDLE, list(places)
+                )
+                claimed += [
+                    Taken(stream, place.decode(), fields[_FIELD], deaths[stream, place.decode()])
+                    for place, fields in found
+                    if fields  # else its client left, and it is there no more
+                ]
+        return claimed
+
+
+def unfit(info: Mapping[str, Any]) -> str | None:
+    """Why this Redis must not be used, and the remedy; `info` is what INFO says."""
+    version = str(info.get("valkey_version") or info["redis_version"])
+    if tuple(map(int, version.split(".")[:2])) < OLDEST_SERVER:
+        return f"Redis {version} is too old; expected at least 7.0, or any Valkey"
+    policy = info.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        return (
+            f"maxmemory-policy is {policy}, and rows could be thrown away that were accepted; set"
+            " it to noeviction (CONFIG SET maxmemory-policy noeviction, and in redis.conf)"
+        )
+    return None
+
+
+def _waiting(groups: Any, length: Any) -> tuple[int, str | None]:
+    """Requests that nobody has taken, and the place of the last that was; None: no stream."""
+    if isinstance(groups, Exception):
+        return 0, None
+    for group in groups:
+        if group["name"] == _GROUP.encode():
+            after = group["last-delivered-id"].decode()
+            return max(0, length - group["pending"]), after
+    return length, "0-0"
+
+
+def _grouped(rows: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    grouped: dict[str, list[str]] = {}
+    for stream, place in rows:
+        grouped.setdefault(stream, []).append(place)
+    return grouped
+
+
+@asynccontextmanager
+async def _answering(waits: float = 0.0) -> AsyncIterator[None]:
+    """Translate whatever goes wrong; `waits`: seconds that Redis was asked to wait."""
+    try:
+        async with asyncio.timeout(waits + _COMMAND_SECONDS):
+            yield
+    except TimeoutError as error:
+        raise BrokerDownError(f"no answer within {_COMMAND_SECONDS:g} s") from error
+    except (AuthenticationError, NoPermissionError) as error:
+        raise BrokerDownError(f"{error}; see REDIS__USERNAME and REDIS__PASSWORD") from error
+    except BusyLoadingError as error:
+        raise BrokerDownError("Redis is loading its data") from error
+    except ResponseError as error:
+        if "NOGROUP" in str(error) or "no such key" in str(error):
+            raise QueueGoneError(str(error)) from error
+        raise BrokerDownError(str(error)) from error
+    except (RedisError, OSError) as error:
+        raise BrokerDownError(f"{type(error).__name__}: {error}") from error

@@ -1,0 +1,543 @@
+"""The engine of a web process whose queue is shared: requests are handed in, answers come back.
+
+Each request is answered exactly once: by a worker, at its deadline, or with 503 when the queue
+cannot be reached for too long. Until then its entry is held here, so that it can be handed in again
+if the queue was lost. An answer to a request that is held no more is dropped: it was run twice.
+"""
+
+import asyncio
+import itertools
+import logging
+import math
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from batchedapi_core.batching import Client, ItemErrorPolicy, Request
+from batchedapi_core.contract import MAX_METHODS
+from batchedapi_core.shared_queue import (
+    LOOK_SECONDS,
+    Again,
+    Kept,
+    RowsARequest,
+    Worker,
+    admits,
+    again,
+    expected_seconds,
+    signature_in_use,
+)
+from batchedapi_serving.codecs import Answer, Codec, DecodedRequest, codec_for
+from batchedapi_serving.dispatch.engine import (
+    CLIENT_LEFT,
+    STOPPED,
+    Caller,
+    MethodTable,
+    RequestHandle,
+    ServedMethod,
+)
+from batchedapi_serving.dispatch.remote_frames import error_of, receipt_of
+from batchedapi_serving.dispatch.requests import Clock, Deadlines, InFlightRequest, InFlightRequests
+from batchedapi_serving.errors import (
+    DeadlineExceededError,
+    DrainingError,
+    LateError,
+    NotReadyError,
+    QueueFullError,
+    ServingError,
+)
+from batchedapi_serving.ipc.frames import BrokenFrameError, Meta
+from batchedapi_serving.metrics.recorder import MethodRecorder, Recorder
+from batchedapi_serving.predictor import MethodSpec
+from batchedapi_serving.processes import Backoff, first_of
+from batchedapi_serving.queue.broker import (
+    Broker,
+    BrokerDownError,
+    BrokerUnfitError,
+    Depth,
+)
+from batchedapi_serving.queue.entries import (
+    Methods,
+    read_answers,
+    read_methods,
+    read_worker,
+    write_entry,
+)
+from batchedapi_serving.settings import ReplicaSettings, Role
+
+log = logging.getLogger(__name__)
+
+_HELD_SECONDS: Final = 5.0
+"""That requests wait for a queue that cannot be reached, as for a web process that is replaced."""
+_WAIT_SECONDS: Final = 2.0
+"""That one question for answers waits."""
+_AT_ONCE: Final = 256
+"""Requests handed in with one command line to Redis, which does nothing else meanwhile."""
+_REPLACED_LOOKS: Final = 6
+"""Looks in a row at rows that no worker can run, while others run: 1.8 s."""
+_SAYS: Final = b"web"
+_UNREACHABLE: Final = (
+    "the queue (serverSideBatching.queue) cannot be reached; try again in a moment"
+)
+_LOST: Final = "the queue was lost, and nothing is run twice (onItemError: FailBatch); try again"
+_REPLACED: Final = "the model was replaced by another before this was run; try again"
+_NO_MEMORY: Final = "Redis has no memory left (its maxmemory); give it more, or lower maxLength"
+
+
+class QueueMethod:
+    """A method whose requests wait in one stream; see ServedMethod and requests.Queue."""
+
+    def __init__(  # noqa: PLR0917 - made in one place
+        self,
+        spec: MethodSpec,
+        codec: Codec,
+        recorder: MethodRecorder,
+        stream: str,
+        target: float | None,
+        recalls: "Recalls",
+    ) -> None:
+        self.spec = spec
+        self.codec: Codec = codec
+        self.recorder = recorder
+        self.stream: Final = stream
+        self.target: Final = target
+        """Seconds; None: nobody is refused for being late."""
+        self.scheduler = recalls
+
+
+class HeldRequest(InFlightRequest):
+    """A request with its entry, until it is answered."""
+
+    __slots__ = ("entry", "place", "sent")
+
+    entry: bytes
+    place: str | None
+    """In the queue, once Redis has said it."""
+    sent: bool
+    """It was handed in, or perhaps was."""
+
+
+class Recalls:
+    """Requests that are held, and those of them that nobody waits for any more."""
+
+    def __init__(self, kick: Callable[[], None]) -> None:
+        self.held: dict[int, HeldRequest] = {}
+        self.over: list[tuple[str, str]] = []
+        """(stream, place) of requests to be taken out of the queue."""
+        self._kick = kick
+
+    def cancel(self, request: Request) -> int:
+        """See requests.Cancels. What a worker has taken is run all the same."""
+        held = self.held.pop(request.id)
+        if held.place is not None:
+            self.withdraw(held, held.place)
+        return request.rows
+
+    def withdraw(self, held: HeldRequest, place: str) -> None:
+        """Take it out of the queue."""
+        queue = held.queue
+        if isinstance(queue, QueueMethod):
+            self.over.append((queue.stream, place))
+            self._kick()
+
+
+class QueueEngine(MethodTable[QueueMethod]):
+    """See Engine. Runs on one event loop."""
+
+    def __init__(  # noqa: PLR0917 - the parts of a web process, put together in one place
+        self,
+        settings: ReplicaSettings,
+        broker: Broker,
+        recorder: Recorder,
+        loop: asyncio.AbstractEventLoop,
+        ready: Callable[[Sequence[MethodSpec], str | None], None],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`ready` is told when other methods are served: all that ever were, and the default."""
+        super().__init__()
+        self.web: Final = uuid.uuid4().hex
+        self._settings = settings
+        self._broker = broker
+        self._recorder = recorder
+        self._loop = loop
+        self._ready = ready
+        self._now = now
+        self._runs_again = settings.item_errors is ItemErrorPolicy.ISOLATE
+        self._kick = asyncio.Event()
+        self._recalls = Recalls(self._kick.set)
+        self._in_flight = InFlightRequests(settings.timeout or math.inf)
+        clock = Clock(loop, now)
+        self._deadlines = Deadlines(clock, self._in_flight, list, _Nobody())
+        self._ids = itertools.count(1)
+        self._clients: dict[Client, int] = {}
+        self._outbox: list[HeldRequest] = []
+        self._run: str | None = None
+        """Of Redis: what was handed in lies in it."""
+        self._doubted = False
+        """Workers may have taken this process for dead, or the queue was emptied."""
+        self._given_up = False
+        self._hold: asyncio.TimerHandle | None = None
+        self._known: dict[str, Methods] = {}
+        self._signature: str | None = None
+        self._counted: dict[str, MethodSpec] = {}
+        """Every method that was ever served, in the order of their blocks in the metrics."""
+        self._workers: Sequence[Worker] = ()
+        self._lengths: dict[str, int] = {}
+        """Requests in each stream, as far as is known."""
+        self._rows = RowsARequest()
+        self._homeless = 0
+
+    # ------------------------------------------------------------ the engine
+
+    def submit(
+        self,
+        served: ServedMethod,
+        decoded: DecodedRequest,
+        client: Client,
+        caller: Caller,
+        timeout: float | None = None,
+    ) -> RequestHandle:
+        """See Engine.
+
+        Raises:
+            TooLargeError: its rows are too many bytes for the queue.
+            NotReadyError: the queue was not reached for too long.
+        """
+        if not isinstance(served, QueueMethod):
+            raise TypeError(f"expected a method of this engine, got {type(served).__name__}")
+        now, in_flight, rows = self._now(), self._in_flight, decoded.rows
+        served.recorder.received(rows)
+        self._refuse_some(served, rows)
+        hurried = timeout is not None and timeout < in_flight.timeout
+        seconds = timeout if timeout is not None and hurried else in_flight.timeout
+        number = next(self._ids)
+        known = self._clients.setdefault(client, number)
+        left = None if seconds == math.inf else seconds
+        entry = write_entry(self.web, number, known, left, decoded)
+        request = Request(number, served.spec.name, rows, rows, client, now, now + seconds)
+        held = HeldRequest(served, request, decoded._replace(payload=None), caller, hurried=hurried)
+        held.entry, held.place, held.sent = entry, None, False
+        in_flight.add(held)
+        if request.deadline < self._deadlines.at:
+            self._deadlines.look_at(request.deadline, now)
+        self._recalls.held[number] = held
+        self._rows.learn(rows)
+        self._lengths[served.stream] = self._lengths.get(served.stream, 0) + 1
+        self._outbox.append(held)
+        self._kick.set()
+        return held
+
+    def _refuse_some(self, served: QueueMethod, rows: int) -> None:
+        """Let a request pass.
+
+        Raises:
+            ServingError: of those that `submit` names.
+        """
+        settings, queue = self._settings, self._settings.queue
+        if len(self._in_flight.by_id) >= settings.max_concurrency:
+            served.recorder.rejected("queue_full", rows)
+            raise QueueFullError(
+                f"{settings.max_concurrency} requests are in this replica"
+                " (overload.maxReplicaConcurrency)"
+            )
+        if self._given_up:
+            served.recorder.rejected("queue_full", rows)
+            raise NotReadyError(_UNREACHABLE)
+        length = self._lengths.get(served.stream, 0)
+        waiting = round(length * self._rows.mean)
+        if queue is not None and length >= queue.max_length:
+            served.recorder.rejected("queue_full", rows)
+            raise QueueFullError(
+                f"{length} requests are in the queue (serverSideBatching.queue.redis.maxLength)",
+                self._expected(served, waiting),
+            )
+        if served.target is not None:
+            expected = self._expected(served, waiting + rows)
+            if not admits(served.target, expected, waiting):
+                served.recorder.rejected("latency", rows)
+                raise LateError(
+                    "the answer is expected to take longer than serverSideBatching.maxLatency;"
+                    " relax it, or add replicas",
+                    expected,
+                )
+
+    def _expected(self, served: QueueMethod, rows: int) -> float:
+        signature = served.stream.split(":", 1)[0]
+        return expected_seconds(self._workers, served.spec.name, signature, rows)
+
+    def cancel(self, handle: RequestHandle, status: int = CLIENT_LEFT) -> None:
+        """See Engine."""
+        if isinstance(handle, HeldRequest) and not handle.done:
+            self._in_flight.left(handle, status)
+            if status == CLIENT_LEFT:
+                self.disconnected(handle.request.client)
+
+    def disconnected(self, client: Client) -> None:
+        """See Engine."""
+        self._clients.pop(client, None)
+
+    def abandon(self) -> None:
+        """The time to stop is over: answer 503 to whoever is still waiting."""
+        self._fail_all(DrainingError(STOPPED), "draining")
+
+    def _fail_all(self, error: ServingError, rejected: str) -> None:
+        for held in list(self._recalls.held.values()):
+            self._in_flight.fail(held, error, self._now(), rejected)
+
+    # ------------------------------------------------------------ the connection
+
+    async def run(self) -> None:
+        """Hand in, and take answers, until cancelled."""
+        backoff = Backoff()
+        while True:
+            try:
+                await self._connect()
+                backoff.reset()
+                await first_of(self._push(), self._receive(), self._look())
+            except (BrokerDownError, BrokerUnfitError) as error:
+                self._lost(str(error))
+            await asyncio.sleep(min(1.0, backoff.take()))
+
+    async def close(self) -> None:
+        """Whoever waits has been answered: nothing is kept for this process."""
+        try:
+            await self._broker.gone(self.web)
+        except BrokerDownError as error:
+            log.debug("left without a word", extra={"error": str(error)})
+        await self._broker.close()
+
+    def _lost(self, why: str) -> None:
+        if self._hold is None:
+            log.warning("the queue cannot be reached", extra={"error": why})
+            self._hold = self._loop.call_later(_HELD_SECONDS, self._give_up)
+
+    def _give_up(self) -> None:
+        self._given_up = True
+        log.error("requests are refused: the queue cannot be reached")
+        self._fail_all(NotReadyError(_UNREACHABLE), "queue_full")
+
+    async def _connect(self) -> None:
+        """Connect, and put right what happened meanwhile."""
+        run = await self._broker.connect()
+        lived = await self._broker.sign(self.web, _SAYS)
+        lost = self._run not in {None, run} or self._doubted or not lived
+        first, self._run = self._run is None, run
+        while packs := await self._broker.answers(self.web, 0.0):
+            self._take_packs(packs)
+        held = self._recalls.held
+        placed = [
+            (one.queue.stream, one.place)
+            for one in held.values()
+            if one.place is not None and isinstance(one.queue, QueueMethod)
+        ]
+        there = await self._broker.there(placed) if lost and not first else None
+        kept = [Kept(number, one.sent, one.place) for number, one in held.items()]
+        verdict = again(kept, there, runs_again=self._runs_again)
+        self._doubted = False
+        self._follow(verdict)
+        if self._hold is not None:
+            self._hold.cancel()
+            self._hold = None
+            facts = {"handed_in_again": len(verdict.hand_in), "refused": len(verdict.refuse)}
+            log.warning("the queue is reached again", extra=facts)
+        self._given_up = False
+
+    def _follow(self, verdict: Again) -> None:
+        held = self._recalls.held
+        for number in verdict.refuse:
+            self._in_flight.fail(held[number], NotReadyError(_LOST), self._now(), "queue_full")
+        self._outbox = [held[number] for number in verdict.hand_in]
+        for one in self._outbox:
+            one.place, one.sent = None, False
+        self._kick.set()
+
+    async def _push(self) -> None:
+        """Hand in what came while the last was under way."""
+        while True:
+            await self._kick.wait()
+            self._kick.clear()
+            while self._outbox:
+                held = [one for one in self._outbox[:_AT_ONCE] if not one.done]
+                del self._outbox[:_AT_ONCE]
+                await self._hand_in(held)
+            if self._recalls.over:
+                over, self._recalls.over = self._recalls.over, []
+                await self._broker.withdraw(over)
+
+    async def _hand_in(self, held: Sequence[HeldRequest]) -> None:
+        rows = []
+        for one in held:
+            one.sent = True
+            if isinstance(one.queue, QueueMethod):
+                rows.append((one.queue.stream, one.entry))
+        if not rows:
+            return
+        told = await self._broker.hand_in(rows)
+        self._lengths.update(told.lengths)
+        for one, place in zip(held, told.places, strict=True):
+            one.place = place
+            if place is None:
+                self._in_flight.fail(one, QueueFullError(_NO_MEMORY), self._now(), "queue_full")
+            elif one.done:
+                self._recalls.withdraw(one, place)
+        if not self._workers:
+            self._update_gauges(
+                {stream: Depth(length, None, length, exists=True)
+                 for stream, length in self._lengths.items()},
+                0.0,
+            )  # fmt: skip
+
+    async def _receive(self) -> None:
+        while True:
+            self._take_packs(await self._broker.answers(self.web, _WAIT_SECONDS))
+
+    def _take_packs(self, packs: Iterable[bytes]) -> None:
+        for pack in packs:
+            try:
+                for meta, payload in read_answers(pack):
+                    self._take_answer(meta, payload)
+            except BrokenFrameError as error:
+                log.error("broken answers from a worker", extra={"error": str(error)})  # noqa: TRY400 - the frame is the fact, not the stack
+
+    def _take_answer(self, meta: Meta, payload: bytes) -> None:
+        held = self._recalls.held.get(meta["answer"])
+        if held is None:  # its client left, it was answered, or somebody ran it twice
+            return
+        queue, now, answer = held.queue, self._now(), None
+        if isinstance(queue, QueueMethod):
+            self._lengths[queue.stream] = max(0, self._lengths.get(queue.stream, 0) - 1)
+        try:
+            answer = _answer_of(held, meta, payload)
+        except DeadlineExceededError:
+            self._recalls_nothing(held)
+            self._in_flight.expire(held, now)
+        except ServingError as error:
+            self._recalls_nothing(held)
+            self._in_flight.fail(held, error, now)
+        else:
+            del self._recalls.held[held.request.id]
+            self._in_flight.answer([(held, answer)], now)
+
+    @staticmethod
+    def _recalls_nothing(held: HeldRequest) -> None:
+        """Its worker has taken it out of the queue."""
+        held.place = None
+
+    # ------------------------------------------------------------ who lives, and what waits
+
+    async def _look(self) -> None:
+        while True:
+            if not await self._broker.sign(self.web, _SAYS):
+                self._doubted = True
+                raise BrokerDownError("this process was taken for dead")
+            streams = {served.stream for served in self._served.values()}
+            streams |= {
+                one.queue.stream
+                for one in self._recalls.held.values()
+                if isinstance(one.queue, QueueMethod)
+            }
+            look = await self._broker.look(streams)
+            self._workers = [read_worker(says) for says in look.workers.values() if says]
+            await self._choose()
+            self._lengths = {stream: depth.length for stream, depth in look.depths.items()}
+            self._update_gauges(look.depths, look.time)
+            if self._emptied(look.depths):
+                self._doubted = True
+                raise BrokerDownError("the queue was emptied")
+            self._refuse_homeless()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _emptied(self, depths: Mapping[str, Depth]) -> bool:
+        """Whether a stream is not there of which something was handed in."""
+        gone = {stream for stream, depth in depths.items() if not depth.exists and not depth.length}
+        return bool(gone) and any(
+            one.place is not None
+            and isinstance(one.queue, QueueMethod)
+            and one.queue.stream in gone
+            for one in self._recalls.held.values()
+        )
+
+    async def _choose(self) -> None:
+        """Serve the methods that are to be served now."""
+        published: dict[str, tuple[str, float]] = {}
+        alive = {worker.signature for worker in self._workers}
+        if not alive or alive - self._known.keys():
+            for revision, text in (await self._broker.published()).items():
+                methods, at = read_methods(text)
+                self._known[methods.signature] = methods
+                published[revision] = (methods.signature, at)
+        if self._settings.role is Role.REPLICA:  # its own worker starts beside it, and will say
+            published = {}
+        revision = self._settings.revision
+        chosen = signature_in_use(self._workers, revision, published, self._signature)
+        if chosen is not None and chosen != self._signature and chosen in self._known:
+            self._signature = chosen
+            self._serve(self._known[chosen])
+
+    def _serve(self, methods: Methods) -> None:
+        settings = self._settings
+        for spec in methods.specs:
+            if spec.name in self._counted or len(self._counted) < MAX_METHODS:
+                self._counted[spec.name] = spec
+        places = {name: place for place, name in enumerate(self._counted)}
+        self._served = {}
+        for spec in methods.specs:
+            own = settings.of_method(spec.name)
+            recorder = self._recorder.method(places.get(spec.name, 0))
+            self._served[spec.name] = QueueMethod(
+                spec,
+                codec_for(spec, own, settings.name, settings.receipts),
+                recorder,
+                methods.stream(spec.name),
+                own.batching.max_latency,
+                self._recalls,
+            )
+        self._default = methods.default
+        log.info("methods", extra={"signature": methods.signature, "methods": list(self._served)})
+        self._recorder.ready()
+        self._ready(list(self._counted.values()), methods.default)
+
+    def _refuse_homeless(self) -> None:
+        """Rows of methods that no worker has any more, while there are workers, will never run."""
+        alive = {worker.signature for worker in self._workers}
+        homeless = [
+            one
+            for one in self._recalls.held.values()
+            if isinstance(one.queue, QueueMethod) and one.queue.stream.split(":", 1)[0] not in alive
+        ]
+        self._homeless = self._homeless + 1 if alive and homeless else 0
+        if self._homeless >= _REPLACED_LOOKS:
+            for one in homeless:
+                self._in_flight.fail(one, NotReadyError(_REPLACED), self._now(), "queue_full")
+
+    def _update_gauges(self, depths: Mapping[str, Depth], time_there: float) -> None:
+        in_flight = self._in_flight.by_queue()
+        for served in self._served.values():
+            depth = depths.get(served.stream)
+            requests = 0 if depth is None else depth.requests
+            oldest = None if depth is None else depth.oldest
+            served.recorder.queued(
+                requests,
+                round(requests * self._rows.mean),
+                0.0 if oldest is None else max(0.0, time_there - oldest),
+                in_flight[served],
+            )
+
+
+class _Nobody:
+    """See requests.HangWatch: whoever hangs is a worker's to replace."""
+
+    def replace(self, pid: int) -> None:
+        """Nothing runs here."""
+
+
+def _answer_of(held: HeldRequest, meta: Meta, payload: bytes) -> Answer:
+    """In the language of the request.
+
+    Raises:
+        ServingError: it failed there, or cannot be said here.
+    """
+    if "error" in meta:
+        raise error_of(meta["error"])
+    results = held.queue.codec.results(meta, payload)
+    return held.reply.answer(results, 0, held.request.rows, receipt_of(meta["receipt"]))

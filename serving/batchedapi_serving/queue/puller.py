@@ -1,0 +1,489 @@
+"""A worker's end of the shared queue: takes requests when its lanes have room, and answers them.
+
+What is taken waits in the worker's own dispatcher, whose scheduler forms batches of it as of any
+other requests; so little is taken that it is what the lanes run next (core's `rows_to_take`).
+"""
+
+import asyncio
+import logging
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from batchedapi_core import contract
+from batchedapi_core.batching import Client, ItemErrorPolicy
+from batchedapi_core.shared_queue import (
+    LOOK_SECONDS,
+    Fate,
+    Lanes,
+    Living,
+    RowsARequest,
+    Worker,
+    fate,
+    rows_to_take,
+)
+from batchedapi_serving.codecs import Answer, Receipt, Results
+from batchedapi_serving.dispatch.dispatcher import Dispatcher
+from batchedapi_serving.dispatch.engine import RequestHandle
+from batchedapi_serving.dispatch.executor import DIED, Executor, MethodQueue
+from batchedapi_serving.errors import NotReadyError, PredictorError, ServingError
+from batchedapi_serving.ipc.frames import BrokenFrameError
+from batchedapi_serving.processes import Backoff, came, first_of
+from batchedapi_serving.queue.broker import (
+    Broker,
+    BrokerDownError,
+    BrokerUnfitError,
+    Left,
+    Look,
+    QueueGoneError,
+    Taken,
+)
+from batchedapi_serving.queue.entries import (
+    Entry,
+    Methods,
+    read_entry,
+    read_methods,
+    read_worker,
+    write_answer,
+    write_methods,
+    write_problem,
+    write_worker,
+)
+from batchedapi_serving.settings import ReplicaSettings
+
+log = logging.getLogger(__name__)
+
+_WAIT_SECONDS: Final = 1.0
+"""That one question for requests waits; what there is room for is thought over after it."""
+_ROOM_SECONDS: Final = 0.25
+"""Between looks for room that nobody told of: a lane more, or one less."""
+_NO_MEMORY_SECONDS: Final = 0.1
+"""Until answers are written again for which Redis had no memory."""
+_CLIENTS: Final = 8192
+"""Connections of web processes that are remembered, the newest."""
+_REVISIONS: Final = 8
+"""Whose methods stay published, the newest."""
+_QUIET_LOOKS: Final = 2
+"""Without anything in the queue, after which the last worker of its methods may go."""
+_REFUSED: Final = (
+    "the worker that ran this died, and nothing is run twice (onItemError: FailBatch); try again"
+)
+
+
+class TakenRequest:
+    """A request of a web process while it is here: both Caller and Reply."""
+
+    __slots__ = ("entry", "handle", "places", "puller")
+
+    def __init__(self, puller: "Puller", entry: Entry, place: tuple[str, str]) -> None:
+        self.puller = puller
+        self.entry = entry
+        self.places = [place]
+        """(stream, place) in the queue; several if it was handed in again meanwhile."""
+        self.handle: RequestHandle | None = None
+
+    def request_id(self) -> str | None:
+        """See Caller; the web process has it."""
+        return None
+
+    def deliver(self, answer: Answer) -> None:
+        """See Caller."""
+        self.puller.over(self, answer.body)
+
+    def answer(self, results: Results, start: int, stop: int, receipt: Receipt | None) -> Answer:
+        """See Reply."""
+        return Answer(200, b"", write_answer(self.entry.number, results, start, stop, receipt))
+
+    def problem(self, error: ServingError, request_id: str | None) -> Answer:  # noqa: ARG002 - the web process has it
+        """See Reply."""
+        return Answer(error.status, b"", write_problem(self.entry.number, error))
+
+
+class Puller:
+    """Owner of what this worker has taken and not answered."""
+
+    def __init__(  # noqa: PLR0917 - the parts of a worker, put together in one place
+        self,
+        settings: ReplicaSettings,
+        broker: Broker,
+        dispatcher: Dispatcher,
+        connected: Callable[[bool], None],
+        now: Callable[[], float] = time.monotonic,
+        unix_time: Callable[[], float] = time.time,
+    ) -> None:
+        """`connected` is told whether the queue is reached."""
+        self.worker: Final = uuid.uuid4().hex
+        self._settings = settings
+        self._broker = broker
+        self._dispatcher = dispatcher
+        self._connected = connected
+        self._now = now
+        self._started = unix_time()
+        self._runs_again = settings.item_errors is ItemErrorPolicy.ISOLATE
+        self._methods: Methods | None = None
+        self._streams: dict[str, str] = {}
+        """Of each method, those that clients can name."""
+        self._hand: dict[tuple[str, int], TakenRequest] = {}
+        """By web process and number."""
+        self._alone = False
+        """Something is to be run alone, or is: nothing else is taken."""
+        self._alone_over = asyncio.Event()
+        self._packs: dict[str, list[bytes]] = {}
+        self._done: dict[str, list[str]] = {}
+        self._kick = asyncio.Event()
+        self._room = asyncio.Event()
+        self._rows: dict[str, RowsARequest] = {}
+        self._clients: OrderedDict[tuple[str, int], Client] = OrderedDict()
+        self._offset = 0.0
+        """Redis' clock less ours, in seconds."""
+        self._living, self._web_living = Living(), Living()
+        self._web: dict[str, float] = {}
+        """Web processes that live, and when something of them was last taken."""
+        self._dead_web: frozenset[str] = frozenset()
+        self._others = 0
+        """Workers beside this one that have the same methods and are to stay."""
+        self._waiting = 0
+        """Requests in the queue, at the last look."""
+        self._asks = False
+        """A question for requests is under way, which may bring some."""
+        self._draining = False
+        self._quiet = 0
+        self._stopped = asyncio.Event()
+
+    # ------------------------------------------------------------ the life of a worker
+
+    async def run(self) -> None:
+        """Take, and answer, until cancelled; once the dispatcher's methods are known."""
+        methods = self._methods = Methods.of(
+            list(self._dispatcher.methods.values()), self._dispatcher.default
+        )
+        self._streams = {
+            spec.name: methods.stream(spec.name)
+            for spec in methods.specs
+            if not spec.name.endswith(contract.METHOD_BATCH)
+        }
+        self._rows = {name: RowsARequest() for name in self._streams}
+        backoff, told = Backoff(), False
+        while True:
+            try:
+                await self._connect(methods)
+                backoff.reset()
+                told = False
+                self._connected(True)
+                await first_of(self._take(), self._answer(), self._watch(methods))
+            except (BrokerDownError, BrokerUnfitError) as error:
+                self._connected(False)
+                if not told:
+                    log.warning("the queue cannot be reached", extra={"error": str(error)})
+                told = True
+            await asyncio.sleep(min(1.0, backoff.take()))
+
+    def drain(self) -> None:
+        """Take no more, unless nobody else could; run what is here."""
+        self._draining = True
+        self._dispatcher.drain()
+
+    async def drained(self) -> None:
+        """Wait until nothing is in hand and all answers are written, then leave in order."""
+        await self._stopped.wait()
+        try:
+            await self._broker.gone(self.worker)
+        except BrokerDownError as error:
+            log.debug("left without a word", extra={"error": str(error)})
+        await self._broker.close()
+
+    async def _connect(self, methods: Methods) -> None:
+        await self._broker.connect()
+        await self._broker.open(self._streams.values())
+        found = {
+            revision: read_methods(text)[1]
+            for revision, text in (await self._broker.published()).items()
+            if revision != self._settings.revision
+        }
+        oldest_first = sorted(found, key=found.__getitem__)
+        forget = oldest_first[: max(0, len(found) + 1 - _REVISIONS)]
+        says = write_methods(methods, self._started)
+        await self._broker.publish(self._settings.revision, says, forget)
+        await self._broker.register(self.worker)
+        await self._sign(methods)
+        self._asks = False
+        # What was given to this worker while the connection broke; nobody else will ever take it.
+        await self._accept(await self._broker.mine(self.worker, self._streams.values()))
+
+    async def _sign(self, methods: Methods) -> None:
+        capacity = {name: self._capacity(self._queue(name)) for name in self._streams}
+        worker = Worker(
+            methods.signature, self._settings.revision, self._started, self._draining, capacity
+        )
+        await self._broker.sign(self.worker, write_worker(worker))
+
+    def _queue(self, method: str) -> MethodQueue:
+        return self._dispatcher.served(method)
+
+    @staticmethod
+    def _capacity(queue: MethodQueue) -> tuple[int, int, float]:
+        size = queue.batcher.effective.max_batch_size
+        return queue.executor.at_once, size, _full_seconds(queue)
+
+    # ------------------------------------------------------------ taking
+
+    async def _take(self) -> None:
+        while True:
+            wanted = self._wanted()
+            if not wanted:
+                self._room.clear()
+                await came(self._room, within=_ROOM_SECONDS)
+                continue
+            self._asks = True
+            taken = await self._broker.take(self.worker, wanted, _WAIT_SECONDS)
+            self._asks = False
+            if taken:
+                await self._accept(taken)
+
+    def _wanted(self) -> dict[str, int]:
+        """Requests that there is room for, by stream."""
+        if self._alone or self._goes():
+            return {}
+        wanted = {}
+        for executor in self._dispatcher.executors:
+            named = [name for name in executor.queues if name in self._streams]
+            rows = rows_to_take(_lanes(executor)) if named else 0
+            for name in named:
+                requests = self._rows[name].requests(min(rows, self._room_behind(name)))
+                if requests > 0:
+                    wanted[self._streams[name]] = requests
+        return wanted
+
+    def _room_behind(self, method: str) -> int:
+        """Rows for which a method that decodes has room in its batches; of others, any number."""
+        batched = method + contract.METHOD_BATCH
+        if batched not in self._dispatcher.methods:
+            return contract.MAX_BATCH_SIZE_LIMIT
+        lanes = _lanes(self._queue(batched).executor)
+        in_hand = sum(
+            request.entry.rows
+            for request in self._hand.values()
+            if request.places[0][0] == self._streams[method]
+        )
+        return (lanes.total + 1) * lanes.max_batch_size - in_hand
+
+    def _goes(self) -> bool:
+        """Whether others run what is queued, or nothing is."""
+        return self._draining and (self._others > 0 or self._quiet >= _QUIET_LOOKS)
+
+    async def _accept(self, taken: Sequence[Taken]) -> None:
+        entries = [(one, entry) for one in taken if (entry := self._read(one)) is not None]
+        strangers = {entry.web for _, entry in entries} - self._web.keys()
+        if strangers:
+            look = await self._broker.look((), strangers)
+            self._dead_web = (self._dead_web - look.alive) | (strangers - look.alive)
+            self._web |= dict.fromkeys(look.alive, self._now())
+        for one, entry in entries:
+            self._accept_one(one, entry)
+        self._dispatcher.decide()
+
+    def _read(self, taken: Taken) -> Entry | None:
+        try:
+            return read_entry(taken.entry)
+        except BrokenFrameError as error:
+            log.error("broken request in the queue", extra={"error": str(error)})  # noqa: TRY400 - the frame is the fact, not the stack
+            self._forget([(taken.stream, taken.place)])
+            return None
+
+    def _accept_one(self, taken: Taken, entry: Entry) -> None:
+        place = (taken.stream, taken.place)
+        same = self._hand.get((entry.web, entry.number))
+        if same is not None:  # the queue was lost, and it was handed in again
+            if place not in same.places:
+                same.places.append(place)
+            return
+        if taken.place in self._done.get(taken.stream, ()):  # its answer is to be written
+            return
+        if entry.web in self._dead_web:
+            self._forget([place])
+            return
+        self._web[entry.web] = self._now()
+        method = taken.stream.split(":", 1)[1]
+        self._rows[method].learn(entry.rows)
+        if not taken.deaths:
+            self._run(entry, place)
+            return
+        queue = self._queue(method)
+        queue.recorder.retaken(entry.rows)
+        match fate(taken.deaths, runs_again=self._runs_again):
+            case Fate.IN_COMPANY | Fate.ALONE:  # then nothing else is here
+                self._run(entry, place)
+            case Fate.FAILED:
+                error = PredictorError.logged(DIED)
+                self.over(TakenRequest(self, entry, place), write_problem(entry.number, error))
+            case Fate.REFUSED:
+                lost = NotReadyError(_REFUSED)
+                self.over(TakenRequest(self, entry, place), write_problem(entry.number, lost))
+
+    def _run(self, entry: Entry, place: tuple[str, str]) -> None:
+        """Queue it here; `decide` is to follow."""
+        stream, name = place
+        waited = max(0.0, self._now() + self._offset - int(name.split("-")[0]) / 1000)
+        left = None if entry.timeout is None else entry.timeout - waited
+        request = TakenRequest(self, entry, place)
+        if left is not None and left <= 0.0:  # its client was told so
+            self._forget([place])
+            return
+        self._hand[entry.web, entry.number] = request
+        try:
+            request.handle = self._dispatcher.take(
+                self._queue(stream.split(":", 1)[1]),
+                entry.decoded(request),
+                self._client(entry),
+                request,
+                waited,
+                left,
+            )
+        except BrokenFrameError as error:
+            failed = PredictorError(f"the request was not understood by its worker: {error}")
+            self.over(request, write_problem(entry.number, failed))
+
+    def _client(self, entry: Entry) -> Client:
+        """Who asks; a stranger where others may answer it the next time, so that nobody waits."""
+        if self._others:
+            return Client()
+        key = (entry.web, entry.client)
+        client = self._clients.pop(key, None) or Client()
+        self._clients[key] = client
+        if len(self._clients) > _CLIENTS:
+            self._clients.popitem(last=False)
+        return client
+
+    # ------------------------------------------------------------ answering
+
+    def over(self, request: TakenRequest, answer: bytes) -> None:
+        """It is answered, and leaves the queue."""
+        entry = request.entry
+        self._hand.pop((entry.web, entry.number), None)
+        self._packs.setdefault(entry.web, []).append(answer)
+        self._forget(request.places)
+        self._room.set()
+        if self._alone and not self._hand:
+            self._alone_over.set()
+
+    def _forget(self, places: Iterable[tuple[str, str]]) -> None:
+        for stream, place in places:
+            self._done.setdefault(stream, []).append(place)
+        self._kick.set()
+
+    async def _answer(self) -> None:
+        """Write the answers that came while the last were under way."""
+        while True:
+            await self._kick.wait()
+            self._kick.clear()
+            packs, self._packs = self._packs, {}
+            done, self._done = self._done, {}
+            joined = [(web, b"".join(frames)) for web, frames in packs.items()]
+            joined = [(web, pack) for web, pack in joined if web not in self._dead_web]
+            try:
+                written = await self._broker.answer(joined, done)
+            except BaseException:
+                self._put_back(packs, done)
+                raise
+            if not written:
+                log.warning("no memory in Redis for answers")
+                self._put_back(packs, {})
+                await asyncio.sleep(_NO_MEMORY_SECONDS)
+
+    def _put_back(
+        self, packs: Mapping[str, Sequence[bytes]], done: Mapping[str, Sequence[str]]
+    ) -> None:
+        """What could not be written goes first the next time."""
+        for web, frames in packs.items():
+            self._packs[web] = [*frames, *self._packs.get(web, ())]
+        for stream, places in done.items():
+            self._done[stream] = [*places, *self._done.get(stream, ())]
+        self._kick.set()
+
+    # ------------------------------------------------------------ who lives
+
+    async def _watch(self, methods: Methods) -> None:
+        while True:
+            await self._sign(methods)
+            await self._broker.register(self.worker)
+            look = await self._broker.look(self._streams.values(), self._web)
+            if not all(depth.exists for depth in look.depths.values()):
+                raise QueueGoneError("the queue was emptied")
+            self._offset = look.time - self._now()
+            self._note(look, methods)
+            await self._take_over(look)
+            self._forget_dead_web(look)
+            if self._goes() and not (self._asks or self._hand or self._packs):
+                self._stopped.set()
+            self._alone_over.clear()
+            await came(self._alone_over, within=LOOK_SECONDS)
+
+    def _note(self, look: Look, methods: Methods) -> None:
+        others = [
+            read_worker(says) for name, says in look.workers.items() if says and name != self.worker
+        ]
+        self._others = sum(
+            1 for one in others if one.signature == methods.signature and not one.draining
+        )
+        self._waiting = sum(depth.requests for depth in look.depths.values())
+        self._quiet = 0 if self._waiting or self._hand else self._quiet + 1
+
+    async def _take_over(self, look: Look) -> None:
+        """What workers had that are dead."""
+        alive = {name for name, says in look.workers.items() if says}
+        owners = await self._broker.owners(self._streams.values())
+        dead = self._living.look(owners | look.workers.keys(), alive | {self.worker})
+        if dead:
+            await self._broker.forget(dead)
+        left = [
+            row
+            for name in sorted(dead & owners)
+            for row in await self._broker.left(name, self._streams.values())
+        ]
+        company: list[Left] = []
+        alone: list[Left] = []
+        for row in left:
+            to_be_alone = fate(row.deaths, runs_again=self._runs_again) is Fate.ALONE
+            (alone if to_be_alone else company).append(row)
+        self._alone = bool(alone) or (self._alone and bool(self._hand))
+        # One at a time: who only waited for its turn must not be taken for what killed a worker.
+        claimed = alone[:1] if alone and not self._hand else [] if self._alone else company
+        taken = await self._broker.claim(self.worker, claimed) if claimed else ()
+        if taken:
+            log.warning("taken from dead workers", extra={"requests": len(taken)})
+            await self._accept(taken)
+
+    def _forget_dead_web(self, look: Look) -> None:
+        """Requests of web processes that are dead are not run."""
+        dead = self._web_living.look(self._web, look.alive)
+        oldest = self._now() - 60.0
+        self._web = {
+            web: last for web, last in self._web.items() if web not in dead and last > oldest
+        }
+        if not dead:
+            return
+        self._dead_web |= dead
+        for request in [one for one in self._hand.values() if one.entry.web in dead]:
+            if request.handle is not None:
+                self._dispatcher.cancel(request.handle)
+            self._hand.pop((request.entry.web, request.entry.number), None)
+            self._forget(request.places)
+        self._room.set()
+
+
+def _lanes(executor: Executor) -> Lanes:
+    scheduler, queues = executor.scheduler, executor.queues.values()
+    return Lanes(
+        free=scheduler.lanes.free,
+        total=scheduler.lanes.total,
+        max_batch_size=max(queue.batcher.effective.max_batch_size for queue in queues),
+        full_seconds=max(_full_seconds(queue) for queue in queues),
+        held=sum(scheduler.waiting_rows(queue.name) for queue in queues),
+    )
+
+
+def _full_seconds(queue: MethodQueue) -> float:
+    service = queue.batcher.service
+    return service.at_least(queue.batcher.effective.max_batch_size) if service.known else 0.0

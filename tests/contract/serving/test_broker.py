@@ -1,0 +1,267 @@
+"""The queue in memory, which unit tests use, does what Redis does; and what only Redis has."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from batchedapi_core.shared_queue import ALIVE_SECONDS
+from batchedapi_serving.queue.broker import (
+    Broker,
+    BrokerDownError,
+    BrokerUnfitError,
+    QueueGoneError,
+    RedisBroker,
+    Taken,
+    unfit,
+)
+from batchedapi_serving.settings import QueueSettings
+from certificates import make_certificates
+from fake_broker import FakeBroker, FakeRedis
+from redis_server import PASSWORD, USER, RedisServer, running_redis
+from serving import HOST
+
+STREAM: Final = "abc:predict"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """One for all."""
+    with running_redis(tmp_path_factory.mktemp("redis")) as redis:
+        yield redis
+
+
+def broker_of(redis: RedisServer, api: str, **settings: object) -> RedisBroker:
+    """By the user of the guide."""
+    values = {"host": HOST, "port": redis.port, "username": USER, "password": PASSWORD}
+    return RedisBroker(QueueSettings(**{**values, **settings}), api)  # type: ignore[arg-type]  # names as above
+
+
+@pytest.fixture(params=["memory", "redis"])
+async def broker(request: pytest.FixtureRequest, server: RedisServer) -> AsyncIterator[Broker]:
+    """An empty one, connected, with one stream."""
+    found: Broker
+    if request.param == "memory":
+        found = FakeBroker(FakeRedis(time.time))
+    else:
+        found = broker_of(server, request.node.name)
+    await found.connect()
+    await found.open([STREAM])
+    yield found
+    await found.close()
+
+
+async def test_rows_are_taken_in_order_once_each(broker: Broker) -> None:
+    """Two workers never have the same row."""
+    told = await broker.hand_in([(STREAM, b"a"), (STREAM, b"b"), (STREAM, b"c")])
+
+    first = await broker.take("one", {STREAM: 2}, 0.1)
+    second = await broker.take("two", {STREAM: 2}, 0.1)
+    third = await broker.take("two", {STREAM: 2}, 0.1)
+
+    assert {STREAM: 3} == told.lengths
+    assert [b"a", b"b"] == [one.entry for one in first]
+    assert [b"c"] == [one.entry for one in second]
+    assert [] == list(third)
+    assert list(told.places) == [one.place for one in (*first, *second)]
+
+
+async def test_whoever_waits_for_a_row_has_it_as_it_comes(broker: Broker) -> None:
+    """Nothing polls."""
+    waiting = asyncio.create_task(broker.take("one", {STREAM: 8}, 5.0))
+    await asyncio.sleep(0.1)
+    began = time.monotonic()
+    await broker.hand_in([(STREAM, b"a")])
+
+    (taken,) = await waiting
+
+    assert b"a" == taken.entry
+    assert time.monotonic() - began < 2.0
+
+
+async def test_answers_come_together_and_rows_leave(broker: Broker) -> None:
+    """One element for a batch; what is over takes no memory."""
+    await broker.hand_in([(STREAM, b"a"), (STREAM, b"b")])
+    taken = await broker.take("one", {STREAM: 2}, 0.1)
+    written = await broker.answer(
+        [("web", b"1"), ("web", b"2")], {STREAM: [t.place for t in taken]}
+    )
+
+    answers = await broker.answers("web", 1.0)
+    look = await broker.look([STREAM])
+
+    assert written
+    assert [b"1", b"2"] == list(answers)
+    assert [] == list(await broker.answers("web", 0.0))
+    assert (0, None, 0, True) == look.depths[STREAM]
+
+
+async def test_a_look_says_what_waits_and_who_lives(broker: Broker) -> None:
+    """What runs is not what waits."""
+    await broker.register("one")
+    await broker.register("dead")
+    signed = [await broker.sign("one", b"says"), await broker.sign("one", b"says")]
+    await broker.sign("web", b"")
+    await broker.hand_in([(STREAM, b"a"), (STREAM, b"b"), (STREAM, b"c")])
+    await broker.take("one", {STREAM: 1}, 0.1)
+
+    look = await broker.look([STREAM, "other"], ["web", "gone"])
+
+    depth = look.depths[STREAM]
+    assert (2, 3, True) == (depth.requests, depth.length, depth.exists)
+    assert depth.oldest == pytest.approx(look.time, abs=5.0)
+    assert (0, None, 0, False) == look.depths["other"]
+    assert {"one": b"says", "dead": None} == look.workers
+    assert {"web"} == look.alive
+    assert [False, True] == signed
+
+
+async def test_a_sign_of_life_ends_by_itself_or_in_order(broker: Broker) -> None:
+    """Whoever dies says nothing."""
+    await broker.register("one")
+    await broker.sign("one", b"says")
+    await broker.sign("two", b"says")
+    await broker.gone("two")
+    at_once = await broker.look([], ["one", "two"])
+    await asyncio.sleep(ALIVE_SECONDS + 0.2)
+    later = await broker.look([], ["one"])
+    await broker.forget(["one"])
+
+    assert {"one"} == at_once.alive
+    assert set() == later.alive
+    assert {"one": None} == later.workers
+    assert {} == (await broker.look([])).workers
+
+
+async def test_what_a_dead_worker_had_is_claimed_once(broker: Broker) -> None:
+    """And what it had twice says so."""
+    await broker.hand_in([(STREAM, b"a")])
+    (taken,) = await broker.take("one", {STREAM: 1}, 0.1)
+    await asyncio.sleep(0.6)
+    owners = await broker.owners([STREAM])
+    (left,) = await broker.left("one", [STREAM])
+    await broker.sign("two", b"")
+    claimed = await broker.claim("two", [left])
+    again = await broker.claim("three", [left])
+    mine = await broker.mine("two", [STREAM])
+
+    assert {"one"} == owners
+    assert (taken.place, 1) == (left.place, left.deaths)
+    assert [Taken(STREAM, taken.place, b"a", 1)] == list(claimed)
+    assert [] == list(again)
+    assert [Taken(STREAM, taken.place, b"a")] == list(mine)
+    assert [2] == [one.deaths for one in await broker.left("two", [STREAM])]
+
+
+async def test_who_left_is_not_taken(broker: Broker) -> None:
+    """Nor is it there any more."""
+    told = await broker.hand_in([(STREAM, b"a"), (STREAM, b"b")])
+    places = [place for place in told.places if place is not None]
+    await broker.withdraw([(STREAM, places[0])])
+
+    there = await broker.there([(STREAM, place) for place in places])
+    taken = await broker.take("one", {STREAM: 8}, 0.1)
+
+    assert {places[1]} == there
+    assert [b"b"] == [one.entry for one in taken]
+    assert set() == await broker.there([])
+
+
+async def test_what_a_revision_serves_stays_until_it_is_forgotten(broker: Broker) -> None:
+    """For web processes while no worker runs."""
+    await broker.publish("1", b"old")
+    await broker.publish("2", b"new", ["1"])
+
+    assert {"2": b"new"} == await broker.published()
+
+
+async def test_a_stream_that_is_gone_is_told(broker: Broker) -> None:
+    """Redis was emptied: there is nothing to take from."""
+    with pytest.raises(QueueGoneError):
+        await broker.take("one", {"never:made": 1}, 0.1)
+
+
+# ---------------------------------------------------------------- Redis alone
+
+
+async def test_another_run_is_told_from_the_same(tmp_path: Path) -> None:
+    """Data may be lost with the one, and not with the other."""
+    with running_redis(tmp_path) as redis:
+        broker = broker_of(redis, "api")
+        runs = [await broker.connect(), await broker.connect()]
+        redis.kill()
+        with pytest.raises(BrokerDownError):
+            await broker.look([STREAM])
+        redis.start()
+        runs.append(await broker.connect())
+        await broker.close()
+
+    assert runs[0] == runs[1] != runs[2]
+
+
+async def test_a_wrong_password_names_the_variable(server: RedisServer) -> None:
+    """Whoever changed it finds out where."""
+    broker = broker_of(server, "api", password="wrong")  # noqa: S106 - of a test
+    with pytest.raises(BrokerDownError, match="REDIS__PASSWORD"):
+        await broker.connect()
+    await broker.close()
+
+
+async def test_prefixes_keep_tenants_apart(server: RedisServer) -> None:
+    """Two APIs of one name on one Redis."""
+    ours, theirs = (broker_of(server, "same", prefix=prefix) for prefix in ("us:", "them:"))
+    for one in (ours, theirs):
+        await one.connect()
+        await one.open([STREAM])
+    await ours.hand_in([(STREAM, b"a")])
+
+    taken = await theirs.take("one", {STREAM: 1}, 0.1)
+    for one in (ours, theirs):
+        await one.close()
+
+    assert [] == list(taken)
+
+
+async def test_tls_checks_the_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An authority of one's own is named by SSL_CERT_FILE; any other server is refused."""
+    made = make_certificates(tmp_path)
+    files = ["--tls-cert-file", str(made.server), "--tls-key-file", str(made.server)]
+    files += ["--tls-ca-cert-file", str(made.authority), "--tls-auth-clients", "no"]
+    with running_redis(tmp_path, *files, tls=True) as redis:
+        stranger = broker_of(redis, "api", tls=True, host="localhost")
+        with pytest.raises(BrokerDownError):
+            await stranger.connect()
+        monkeypatch.setenv("SSL_CERT_FILE", str(made.authority))
+        known = broker_of(redis, "api", tls=True, host="localhost")
+        await known.connect()
+        await known.open([STREAM])
+        await known.close()
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        ({"redis_version": "6.2.1"}, "too old"),
+        ({"redis_version": "7.2.4", "maxmemory_policy": "volatile-lru"}, "noeviction"),
+        ({"redis_version": "7.0.15", "maxmemory_policy": "noeviction"}, None),
+        ({"redis_version": "7.2.4", "valkey_version": "8.0.1"}, None),
+    ],
+)
+def test_a_server_that_could_lose_rows_is_unfit(told: dict[str, str], says: str | None) -> None:
+    """The message has the remedy."""
+    problem = unfit(told)
+
+    assert (says is None) == (problem is None)
+    assert says is None or says in str(problem)
+
+
+async def test_an_eviction_policy_is_refused(tmp_path: Path) -> None:
+    """By what INFO says, which a user without CONFIG may ask."""
+    with running_redis(tmp_path, "--maxmemory-policy", "allkeys-lru") as redis:
+        broker = broker_of(redis, "api")
+        with pytest.raises(BrokerUnfitError, match="allkeys-lru"):
+            await broker.connect()
+        await broker.close()

@@ -1,0 +1,281 @@
+"""A queue for tests of both its ends: a Broker in memory, whose Redis can be emptied and stopped.
+
+Rooms share one `FakeRedis`; each process has a `FakeBroker` of it. Time is the caller's.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from batchedapi_core.shared_queue import ALIVE_SECONDS
+from batchedapi_serving.queue.broker import (
+    BrokerDownError,
+    Depth,
+    HandedIn,
+    Left,
+    Look,
+    QueueGoneError,
+    Taken,
+)
+
+
+@dataclass
+class Pending:
+    """A request that a worker has."""
+
+    worker: str
+    deliveries: int
+
+
+@dataclass
+class Stream:
+    """Requests by place, in order, and who has them."""
+
+    entries: dict[str, bytes] = field(default_factory=dict)
+    pending: dict[str, Pending] = field(default_factory=dict)
+    delivered: set[str] = field(default_factory=set)
+    owners: set[str] = field(default_factory=set)
+
+
+class FakeRedis:
+    """What all processes see."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.now = now
+        self.run = 1
+        self.down = False
+        self.full = False
+        self.news = asyncio.Event()
+        self.empty()
+
+    def empty(self) -> None:
+        """All data are lost."""
+        self.streams: dict[str, Stream] = {}
+        self.alive: dict[str, tuple[float, bytes]] = {}
+        self.workers: set[str] = set()
+        self.methods: dict[str, bytes] = {}
+        self.lists: dict[str, list[bytes]] = {}
+        self._last = 0
+
+    def restart(self, *, keeps: bool) -> None:
+        """Another run; with or without its data."""
+        self.run += 1
+        if not keeps:
+            self.empty()
+
+    def place(self) -> str:
+        """Of the next request: its time in milliseconds, as Redis has it."""
+        self._last += 1
+        return f"{int(1000 * self.now())}-{self._last}"
+
+    def lives(self, process: str) -> bytes | None:
+        """Its sign of life, if it counts."""
+        until, says = self.alive.get(process, (0.0, b""))
+        return says if until > self.now() else None
+
+    def tell(self) -> None:
+        """Whoever waits looks again."""
+        self.news.set()
+        self.news = asyncio.Event()
+
+
+class FakeBroker:
+    """See Broker."""
+
+    def __init__(self, redis: FakeRedis) -> None:
+        self._redis = redis
+        self.connected = False
+
+    def _up(self) -> FakeRedis:
+        if self._redis.down or not self.connected:
+            raise BrokerDownError("stopped")
+        return self._redis
+
+    async def connect(self) -> str:
+        """See Broker."""
+        if self._redis.down:
+            raise BrokerDownError("stopped")
+        self.connected = True
+        return str(self._redis.run)
+
+    async def close(self) -> None:
+        """See Broker."""
+        self.connected = False
+
+    async def sign(self, process: str, says: bytes) -> bool:
+        """See Broker."""
+        redis = self._up()
+        lived = redis.lives(process) is not None
+        redis.alive[process] = (redis.now() + ALIVE_SECONDS, says)
+        return lived
+
+    async def gone(self, process: str) -> None:
+        """See Broker."""
+        redis = self._up()
+        redis.alive.pop(process, None)
+        redis.lists.pop(process, None)
+        redis.workers.discard(process)
+
+    async def look(self, streams: Iterable[str], web: Iterable[str] = ()) -> Look:
+        """See Broker."""
+        redis = self._up()
+        depths = {}
+        for name in streams:
+            stream = redis.streams.get(name, Stream())
+            waiting = [place for place in stream.entries if place not in stream.delivered]
+            oldest = int(waiting[0].split("-")[0]) / 1000 if waiting else None
+            exists = name in redis.streams
+            depths[name] = Depth(len(waiting), oldest, len(stream.entries), exists)
+        return Look(
+            redis.now(),
+            {worker: redis.lives(worker) for worker in sorted(redis.workers)},
+            frozenset(one for one in web if redis.lives(one) is not None),
+            depths,
+        )
+
+    async def published(self) -> Mapping[str, bytes]:
+        """See Broker."""
+        return dict(self._up().methods)
+
+    async def publish(self, revision: str, says: bytes, forget: Sequence[str] = ()) -> None:
+        """See Broker."""
+        methods = self._up().methods
+        methods[revision] = says
+        for one in forget:
+            methods.pop(one, None)
+
+    async def hand_in(self, rows: Sequence[tuple[str, bytes]]) -> HandedIn:
+        """See Broker."""
+        redis = self._up()
+        places: list[str | None] = []
+        for name, entry in rows:
+            if redis.full:
+                places.append(None)
+                continue
+            place = redis.place()
+            redis.streams.setdefault(name, Stream()).entries[place] = entry
+            places.append(place)
+        redis.tell()
+        names = {name for name, _ in rows}
+        return HandedIn(
+            places, {name: len(redis.streams.get(name, Stream()).entries) for name in names}
+        )
+
+    async def withdraw(self, rows: Iterable[tuple[str, str]]) -> None:
+        """See Broker."""
+        redis = self._up()
+        for name, place in rows:
+            redis.streams.get(name, Stream()).entries.pop(place, None)
+
+    async def there(self, rows: Sequence[tuple[str, str]]) -> frozenset[str]:
+        """See Broker."""
+        redis = self._up()
+        return frozenset(
+            place for name, place in rows if place in redis.streams.get(name, Stream()).entries
+        )
+
+    async def answers(self, web: str, seconds: float) -> Sequence[bytes]:
+        """See Broker."""
+        await self._wait(lambda: bool(self._up().lists.get(web)), seconds)
+        return self._up().lists.pop(web, [])
+
+    async def open(self, streams: Iterable[str]) -> None:
+        """See Broker."""
+        for name in streams:
+            self._up().streams.setdefault(name, Stream())
+
+    async def register(self, worker: str) -> None:
+        """See Broker."""
+        self._up().workers.add(worker)
+
+    async def forget(self, workers: Iterable[str]) -> None:
+        """See Broker."""
+        self._up().workers -= set(workers)
+
+    async def take(self, worker: str, wanted: Mapping[str, int], seconds: float) -> Sequence[Taken]:
+        """See Broker."""
+        await self._wait(lambda: bool(self._new(wanted)), seconds)
+        taken = []
+        for name in self._new(wanted):
+            stream = self._stream(name)
+            new = [place for place in stream.entries if place not in stream.delivered]
+            for place in new[: wanted[name]]:
+                stream.delivered.add(place)
+                stream.owners.add(worker)
+                stream.pending[place] = Pending(worker, 1)
+                taken.append(Taken(name, place, stream.entries[place]))
+        return taken
+
+    def _new(self, wanted: Iterable[str]) -> list[str]:
+        return [
+            name
+            for name in wanted
+            if self._stream(name).entries.keys() - self._stream(name).delivered
+        ]
+
+    def _stream(self, name: str) -> Stream:
+        streams = self._up().streams
+        if name not in streams:
+            raise QueueGoneError(name)
+        return streams[name]
+
+    async def mine(self, worker: str, streams: Iterable[str]) -> Sequence[Taken]:
+        """See Broker."""
+        return [
+            Taken(name, place, self._stream(name).entries[place])
+            for name in streams
+            for place, pending in self._stream(name).pending.items()
+            if pending.worker == worker and place in self._stream(name).entries
+        ]
+
+    async def answer(
+        self, packs: Sequence[tuple[str, bytes]], done: Mapping[str, Sequence[str]]
+    ) -> bool:
+        """See Broker."""
+        redis = self._up()
+        for name, places in done.items():
+            stream = redis.streams.get(name, Stream())
+            for place in places:
+                stream.pending.pop(place, None)
+                stream.entries.pop(place, None)
+        if redis.full and packs:
+            return False
+        for web, pack in packs:
+            redis.lists.setdefault(web, []).append(pack)
+        redis.tell()
+        return True
+
+    async def owners(self, streams: Iterable[str]) -> frozenset[str]:
+        """See Broker."""
+        return frozenset(owner for name in streams for owner in self._stream(name).owners)
+
+    async def left(self, dead: str, streams: Iterable[str]) -> Sequence[Left]:
+        """See Broker."""
+        return [
+            Left(name, place, pending.deliveries)
+            for name in streams
+            for place, pending in self._stream(name).pending.items()
+            if pending.worker == dead
+        ]
+
+    async def claim(self, worker: str, rows: Sequence[Left]) -> Sequence[Taken]:
+        """See Broker."""
+        claimed = []
+        for row in rows:
+            stream = self._stream(row.stream)
+            pending = stream.pending.get(row.place)
+            if pending is None or self._up().lives(pending.worker) is not None:
+                continue
+            stream.owners.add(worker)
+            stream.pending[row.place] = Pending(worker, pending.deliveries + 1)
+            claimed.append(Taken(row.stream, row.place, stream.entries[row.place], row.deaths))
+        return claimed
+
+    async def _wait(self, condition: Callable[[], bool], seconds: float) -> None:
+        """Until `condition()`, at most so long."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not condition():
+                    await self._redis.news.wait()
+        except TimeoutError:
+            pass

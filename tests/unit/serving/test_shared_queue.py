@@ -1,0 +1,341 @@
+"""Both ends of one queue for all replicas, in virtual time: each request is answered once."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import orjson
+import pytest
+
+from batchedapi_core.batching import Client, ItemErrorPolicy
+from batchedapi_serving.codecs import Answer, RequestHead, Wire
+from batchedapi_serving.dispatch.engine import RequestHandle
+from batchedapi_serving.metrics import slots
+from batchedapi_serving.metrics.recorder import Recorder, WebRecorder
+from batchedapi_serving.predictor import MethodSpec
+from batchedapi_serving.queue.engine import QueueEngine
+from batchedapi_serving.queue.puller import Puller
+from batchedapi_serving.settings import QueueSettings, Role
+from dispatching import World, replica_settings
+from fake_broker import FakeBroker, FakeRedis
+
+pytestmark = pytest.mark.looptime
+
+JSON = RequestHead(b"application/json", b"", ())
+
+
+class Asked:
+    """A client of one request."""
+
+    def __init__(self) -> None:
+        self.answers: list[Answer] = []
+        self.came = asyncio.Event()
+
+    def request_id(self) -> str | None:
+        """See Caller."""
+        return None
+
+    def deliver(self, answer: Answer) -> None:
+        """See Caller."""
+        self.answers.append(answer)
+        self.came.set()
+
+    async def answer(self) -> Answer:
+        """The first."""
+        await self.came.wait()
+        return self.answers[0]
+
+
+class Room:
+    """One Redis, and what takes part in it."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.redis = FakeRedis(self.loop.time)
+        self.settings = settings
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def web(self, **queue: Any) -> "Web":
+        """A web process that knows the methods, if a worker ever said them."""
+        web = Web(self, **queue)
+        self.tasks.append(asyncio.create_task(web.engine.run()))
+        await asyncio.sleep(1.0)
+        return web
+
+    async def worker(self, **world: Any) -> "Worker":
+        """A worker with its model processes."""
+        worker = Worker(self, **world)
+        worker.task = asyncio.create_task(worker.puller.run())
+        self.tasks.append(worker.task)
+        await asyncio.sleep(0.5)
+        return worker
+
+
+class Web:
+    """A web process."""
+
+    def __init__(self, room: Room, **queue: Any) -> None:
+        self.memory = memoryview(bytearray(slots.BYTES)).cast("d")
+        self.told: list[list[str]] = []
+        self.engine = QueueEngine(
+            replica_settings(**room.settings, role=Role.WEB, queue=QueueSettings(**queue)),
+            FakeBroker(room.redis),
+            Recorder(self.memory, WebRecorder),
+            room.loop,
+            self._ready,
+            room.loop.time,
+        )
+
+    def _ready(self, methods: Sequence[MethodSpec], default: str | None) -> None:
+        self.told.append([*(method.name for method in methods), str(default)])
+
+    def ask(self, value: Any, timeout: float | None = None) -> Asked:
+        """Send one item; what is refused raises."""
+        return self.submit(value, timeout)[0]
+
+    def submit(self, value: Any, timeout: float | None = None) -> tuple[Asked, RequestHandle]:
+        """The same, to be cancelled."""
+        served = self.engine.served(None)
+        decoded = served.codec.decode(Wire.PLAIN, JSON, orjson.dumps(value))
+        asked = Asked()
+        return asked, self.engine.submit(served, decoded, Client(), asked, timeout)
+
+
+class Worker:
+    """A worker: what dies with its machine."""
+
+    def __init__(self, room: Room, **world: Any) -> None:
+        self.world = World(**{**room.settings, **world})
+        self.connected: list[bool] = []
+        self.puller = Puller(
+            replica_settings(**room.settings),
+            FakeBroker(room.redis),
+            self.world.dispatcher,
+            self.connected.append,
+            room.loop.time,
+            room.loop.time,
+        )
+        self.task: asyncio.Task[None] | None = None
+
+    def die(self) -> None:
+        """SIGKILL to all of it."""
+        assert self.task is not None
+        self.task.cancel()
+
+
+@contextlib.asynccontextmanager
+async def room(**settings: Any) -> AsyncIterator[Room]:
+    """Ends what was started in it."""
+    opened = Room(**{"batch_interval": 0.0, **settings})
+    try:
+        yield opened
+    finally:
+        for task in opened.tasks:
+            task.cancel()
+
+
+def left_over(redis: FakeRedis) -> int:
+    """Requests in all streams."""
+    return sum(len(stream.entries) for stream in redis.streams.values())
+
+
+async def test_rows_are_answered_and_leave_the_queue() -> None:
+    """Acknowledged rows take no memory."""
+    async with room() as here:
+        await here.worker()
+        web = await here.web()
+
+        asked = [web.ask({"id": n}) for n in range(40)]
+        answers = [await one.answer() for one in asked]
+        await asyncio.sleep(1.0)
+
+    assert [{"id": n} for n in range(40)] == [orjson.loads(answer.body) for answer in answers]
+    assert 0 == left_over(here.redis)
+    assert [["predict", "predict"]] == web.told
+
+
+async def test_a_worker_takes_no_more_than_it_runs_next() -> None:
+    """Late binding: what waits is for whoever is free first."""
+    async with room(max_batch_size=4) as here:
+        worker = await here.worker(seconds=lambda rows: 0.05)  # noqa: ARG005 - all batches alike
+        web = await here.web()
+        for n in range(40):
+            web.ask({"id": n})
+        await asyncio.sleep(0.03)
+        (stream,) = here.redis.streams.values()
+
+        held = len(stream.pending)
+
+    assert 8 == held
+    assert [4] == [len(batch) for batch in worker.world.batches]
+
+
+async def test_rows_of_a_dead_worker_are_answered_by_another_within_two_seconds() -> None:
+    """And by the signs of life that are missing, not by how long a batch takes."""
+    async with room() as here:
+        first = await here.worker(seconds=lambda rows: 30.0)  # noqa: ARG005
+        web = await here.web()
+        asked = web.ask({"id": 1})
+        await asyncio.sleep(0.5)
+        first.die()
+        died = here.loop.time()
+        second = await here.worker()
+
+        answer = await asked.answer()
+        took = here.loop.time() - died
+        await asyncio.sleep(40.0)
+
+    assert 200 == answer.status
+    assert took <= 2.0
+    assert [[{"id": 1}]] == second.world.batches
+    assert 1 == len(asked.answers)
+
+
+async def test_a_slow_batch_is_no_death() -> None:
+    """Its worker says that it lives."""
+    async with room() as here:
+        await here.worker(seconds=lambda rows: 20.0)  # noqa: ARG005
+        web = await here.web()
+        asked = web.ask({"id": 1})
+        second = await here.worker()
+
+        answer = await asked.answer()
+
+    assert 200 == answer.status
+    assert [] == second.world.batches
+
+
+async def test_with_fail_batch_rows_of_a_dead_worker_are_refused() -> None:
+    """Nothing that was taken is run again."""
+    async with room(item_errors=ItemErrorPolicy.FAIL_BATCH) as here:
+        first = await here.worker(seconds=lambda rows: 30.0)  # noqa: ARG005
+        web = await here.web()
+        asked = web.ask({"id": 1})
+        await asyncio.sleep(0.5)
+        first.die()
+        second = await here.worker()
+
+        answer = await asked.answer()
+
+    assert 503 == answer.status
+    assert b"FailBatch" in answer.body
+    assert [] == second.world.batches
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["with its data", "without"])
+async def test_a_restart_of_redis_costs_nobody_an_answer(keeps: bool) -> None:  # noqa: FBT001
+    """What is not there any more is handed in again, and answered once."""
+    async with room(max_batch_size=4) as here:
+        await here.worker(seconds=lambda rows: 0.2)  # noqa: ARG005
+        web = await here.web()
+        asked = [web.ask({"id": n}) for n in range(20)]
+        await asyncio.sleep(0.3)
+        here.redis.down = True
+        asked += [web.ask({"id": n}) for n in range(20, 30)]
+        await asyncio.sleep(1.0)
+        here.redis.restart(keeps=keeps)
+        here.redis.down = False
+        answers = [await one.answer() for one in asked]
+        await asyncio.sleep(5.0)
+
+    assert [{"id": n} for n in range(30)] == [orjson.loads(answer.body) for answer in answers]
+    assert {1} == {len(one.answers) for one in asked}
+    assert 0 == left_over(here.redis)
+
+
+async def test_a_queue_that_stays_away_refuses_until_it_is_back() -> None:
+    """503 with Retry-After, and not a request without end."""
+    async with room() as here:
+        await here.worker()
+        web = await here.web()
+        here.redis.down = True
+        held = web.ask({"id": 1})
+        refused = await held.answer()
+        with pytest.raises(Exception, match="cannot be reached"):
+            web.ask({"id": 2})
+        here.redis.down = False
+        await asyncio.sleep(3.0)
+        after = await web.ask({"id": 3}).answer()
+
+    assert (503, 200) == (refused.status, after.status)
+    assert refused.retry_after >= 1
+
+
+async def test_rows_of_a_dead_web_process_are_not_run() -> None:
+    """Nobody could be told."""
+    async with room() as here:
+        worker = await here.worker()
+        worker.die()
+        web = await here.web()
+        web.ask({"id": 1})
+        await asyncio.sleep(0.5)
+        here.tasks[-1].cancel()
+        await asyncio.sleep(3.0)
+        late = await here.worker()
+        await asyncio.sleep(1.0)
+
+    assert [] == late.world.batches
+    assert 0 == left_over(here.redis)
+
+
+async def test_who_leaves_is_taken_out_of_the_queue() -> None:
+    """No lane is spent on it."""
+    async with room() as here:
+        (await here.worker()).die()
+        web = await here.web()
+        _, handle = web.submit({"id": 1})
+        await asyncio.sleep(0.1)
+        waited = left_over(here.redis)
+        web.engine.cancel(handle)
+        await asyncio.sleep(0.1)
+
+    assert (1, 0) == (waited, left_over(here.redis))
+
+
+async def test_a_full_queue_and_a_full_redis_refuse() -> None:
+    """Each says which of them it is."""
+    async with room() as here:
+        (await here.worker()).die()
+        web = await here.web(max_length=2)
+        for n in range(2):
+            web.ask({"id": n})
+        await asyncio.sleep(0.4)
+        with pytest.raises(Exception, match="maxLength"):
+            web.ask({"id": 2})
+        other = await here.web()
+        here.redis.full = True
+        answer = await other.ask({"id": 3}).answer()
+
+    assert 503 == answer.status
+    assert b"no memory" in answer.body
+
+
+async def test_a_deadline_is_kept_whoever_runs() -> None:
+    """504 comes from the web process, even while no worker is there."""
+    async with room() as here:
+        (await here.worker()).die()
+        web = await here.web()
+        began = here.loop.time()
+        answer = await web.ask({"id": 1}, timeout=2.0).answer()
+
+    assert 504 == answer.status
+    assert 2.0 == pytest.approx(here.loop.time() - began, abs=0.1)
+
+
+async def test_a_worker_that_drains_leaves_what_others_can_run() -> None:
+    """And answers what it has before it goes."""
+    async with room(max_batch_size=4) as here:
+        first = await here.worker(seconds=lambda rows: 0.2)  # noqa: ARG005
+        second = await here.worker(seconds=lambda rows: 0.2)  # noqa: ARG005
+        web = await here.web()
+        asked = [web.ask({"id": n}) for n in range(40)]
+        await asyncio.sleep(0.1)
+        first.puller.drain()
+        await first.puller.drained()
+        first.die()
+        answers = [await one.answer() for one in asked]
+
+    assert {200} == {answer.status for answer in answers}
+    ran = [item["id"] for one in (first, second) for batch in one.world.batches for item in batch]
+    assert list(range(40)) == sorted(ran)
