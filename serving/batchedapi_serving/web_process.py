@@ -28,11 +28,11 @@ from batchedapi_serving.dispatch.lane_connection import LaneConnection
 from batchedapi_serving.dispatch.remote import RemoteEngine
 from batchedapi_serving.logs import configure_logging
 from batchedapi_serving.metrics import slots
-from batchedapi_serving.metrics.recorder import Recorder
+from batchedapi_serving.metrics.recorder import Recorder, WebRecorder
 from batchedapi_serving.metrics.slots import Memory, map_memory
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.processes import end_with_parent, essential, freeze_heap
-from batchedapi_serving.settings import ReplicaSettings
+from batchedapi_serving.settings import QueueSettings, ReplicaSettings
 from batchedapi_serving.tracing.spans import Tracer
 from batchedapi_serving.web.asgi import create_app
 from batchedapi_serving.web.connection import protocol_of
@@ -143,14 +143,7 @@ async def queue_here(
     loop = asyncio.get_running_loop()
     recorder = Recorder(memory)
     dispatcher = Dispatcher(settings, recorder, loop, line, tracer=tracer)
-    engine: Engine = dispatcher
-    close_engine = _nothing
-    if settings.recording is not None:
-        from batchedapi_serving.recording import recording_engine  # noqa: PLC0415 - seldom asked for
-
-        recording = recording_engine(dispatcher, settings.recording)
-        if recording is not None:
-            engine, close_engine = recording, recording.close
+    engine, close_engine = recorded(dispatcher, settings)
     further = EngineServer(engine, recorder.answered)
     line.on_ready = further.ready
     settings.lanes_path.unlink(missing_ok=True)
@@ -170,6 +163,51 @@ async def queue_here(
             server.close()
         backend.sweep()
         close_engine()
+
+
+@contextlib.asynccontextmanager
+async def _shared_queue(
+    settings: ReplicaSettings, memory: Memory, line: ControlLine, shared: QueueSettings
+) -> AsyncIterator[Backend]:
+    """The queue of all replicas, with the socket on which further web processes connect."""
+    from batchedapi_serving.queue.broker import RedisBroker  # noqa: PLC0415 - where there is one
+    from batchedapi_serving.queue.engine import QueueEngine  # noqa: PLC0415
+
+    loop = asyncio.get_running_loop()
+    recorder = Recorder(memory, WebRecorder)
+    shared_engine = QueueEngine(
+        settings, RedisBroker(shared, settings.name), recorder, loop, line.ready
+    )
+    engine, close_engine = recorded(shared_engine, settings)
+    further = EngineServer(engine, recorder.answered)
+    line.on_ready = further.ready
+    running = essential("line to the queue", shared_engine.run())
+    servers = []
+    if settings.web_processes > 1:
+        settings.engine_path.unlink(missing_ok=True)
+        servers.append(await loop.create_unix_server(further.protocol, str(settings.engine_path)))
+    try:
+        yield Backend(
+            engine, recorder.answered, line.known,
+            abandon=shared_engine.abandon, emptied=further.drained,
+        )  # fmt: skip
+    finally:
+        for server in servers:
+            server.close()
+        running.cancel()
+        await shared_engine.close()
+        close_engine()
+
+
+def recorded(engine: Engine, settings: ReplicaSettings) -> tuple[Engine, Callable[[], None]]:
+    """The engine behind which arrivals are recorded, if they are to be, and how that ends."""
+    if settings.recording is not None:
+        from batchedapi_serving.recording import recording_engine  # noqa: PLC0415 - seldom asked for
+
+        recording = recording_engine(engine, settings.recording)
+        if recording is not None:
+            return recording, recording.close
+    return engine, _nothing
 
 
 class _Server(uvicorn.Server):
@@ -238,7 +276,12 @@ async def _serve(
     memory = map_memory(settings.metrics_path)
     line = ControlLine(control)
     tracer, end_tracing = _tracer(settings, memory, index)
-    queue = queue_here(settings, memory, line, tracer) if index == 0 else _queue_elsewhere(settings)
+    if index > 0:
+        queue = _queue_elsewhere(settings)
+    elif settings.queue is not None:
+        queue = _shared_queue(settings, memory, line, settings.queue)
+    else:
+        queue = queue_here(settings, memory, line, tracer)
     async with queue as backend:
         frontend = Frontend(
             settings, backend.engine, backend.answered, connections, memory=memory, tracer=tracer

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +33,7 @@ from batchedapi_serving.cli.tune import tune_command
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.logs import LOG_FORMAT
 from batchedapi_serving.overrides import Flags, take_sources
+from batchedapi_serving.settings import Role
 from batchedapi_serving.supervisor.lifecycle import exit_code
 
 _COMPLETERS: Final = {"bash": BashComplete, "fish": FishComplete, "zsh": ZshComplete}
@@ -68,6 +70,93 @@ class _ProcessesType(click.ParamType[int | str]):
             self.fail(f"expected a number or {CPU_COUNT}, got {text!r}", param, ctx)
 
 
+_PREDICTOR: Final = click.argument("predictor", required=False, metavar="[MODULE:CLASS]")
+_FILE: Final = click.option(
+    "-f", "--file", "file", metavar="FILE",
+    type=MANIFEST_PATH,
+    help="A manifest: the file you would kubectl apply, ConfigMaps in it included.",
+)  # fmt: skip
+_NAME: Final = click.option("--name", help="Which BatchedAPI of the file, if it holds several.")
+_HOST: Final = click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on."
+)
+_PORT: Final = click.option(
+    "--port", default=contract.HTTP_PORT, show_default=True, help="Of predictions."
+)
+_ADMIN_PORT: Final = click.option(
+    "--admin-port",
+    default=contract.ADMIN_PORT,
+    show_default=True,
+    help="Of metrics, health and the page.",
+)
+_GRPC_PORT: Final = click.option(
+    "--grpc-port", type=click.IntRange(0, 65535),
+    help="Of the Open Inference Protocol over gRPC; 0: none. [default: none, or"
+    f" {contract.GRPC_PORT} if the manifest has networking.grpc]",
+)  # fmt: skip
+_PROCESSES: Final = click.option(
+    "--processes", type=_ProcessesType(), metavar="N|cpu_count",
+    help="Model processes, each with its own copy. [default: as the manifest says]",
+)  # fmt: skip
+_WEB_PROCESSES: Final = click.option(
+    "--web-processes",
+    type=click.IntRange(1, contract.MAX_WEB_PROCESSES),
+    help="Processes that read requests and write answers. [default: as the manifest says]",
+)
+_PRODUCTION: Final = click.option(
+    "--production", is_flag=True,
+    help="As many web processes as there are CPUs, unless --web-processes says how many.",
+)  # fmt: skip
+_LOG_FORMAT: Final = click.option(
+    "--log-format", type=click.Choice(["json", "text"]),
+    help=f"Also {LOG_FORMAT} in the environment. [default: text on a terminal, else json]",
+)  # fmt: skip
+_DRAIN_DELAY: Final = click.option(
+    "--drain-delay", type=_DurationType(), default=0.0, metavar="DURATION",
+    help="Go on accepting for this long after SIGTERM. [default: 0s]",
+)  # fmt: skip
+_RECORD: Final = click.option(
+    "--record", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+    help="Write when requests arrive, one JSON line each with time, rows, shape and method, for"
+    " `batchedapi simulate`; nothing that is in a request. The file is new or empty.",
+)  # fmt: skip
+_API_KEYS: Final = click.option(
+    "--api-keys", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path),
+    help="Answer only requests that bring a key: one file each in FOLDER, as a mounted Secret has"
+    " them, read again every 10 s. [default: no key is asked for]",
+)  # fmt: skip
+_RELOAD: Final = click.option(
+    "--reload", is_flag=True,
+    help="Start anew whenever a .py or YAML file beside the manifest, or in the working directory"
+    " if there is none, changes; for development.",
+)  # fmt: skip
+_TOLERATE: Final = click.option(
+    "--tolerate-unknown-fields", is_flag=True,
+    help="Ignore fields of the manifest that this version does not know, with a warning.",
+)  # fmt: skip
+_WHAT: Final = (_PREDICTOR, _FILE, _NAME)
+_OF_WEB: Final = (
+    *_WHAT, _HOST, _PORT, _ADMIN_PORT, _GRPC_PORT, _WEB_PROCESSES, _PRODUCTION, _LOG_FORMAT,
+    _DRAIN_DELAY, _RECORD, _API_KEYS, _TOLERATE,
+)  # fmt: skip
+_OF_WORKER: Final = (*_WHAT, _HOST, _ADMIN_PORT, _PROCESSES, _LOG_FORMAT, _TOLERATE)
+_OF_SERVE: Final = (
+    *_WHAT, _HOST, _PORT, _ADMIN_PORT, _GRPC_PORT, _PROCESSES, _WEB_PROCESSES, _PRODUCTION,
+    _LOG_FORMAT, _DRAIN_DELAY, _RECORD, _API_KEYS, _RELOAD, _TOLERATE,
+)  # fmt: skip
+
+
+def _with(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The arguments and options of a command, in the order of its help."""
+
+    def decorated(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorated
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="batchedapi", prog_name="batchedapi")
 def main() -> None:
@@ -81,66 +170,7 @@ def main() -> None:
 
 
 @main.command("serve")
-@click.argument("predictor", required=False, metavar="[MODULE:CLASS]")
-@click.option(
-    "-f", "--file", "file", metavar="FILE",
-    type=MANIFEST_PATH,
-    help="A manifest: the file you would kubectl apply, ConfigMaps in it included.",
-)  # fmt: skip
-@click.option("--name", help="Which BatchedAPI of the file, if it holds several.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=contract.HTTP_PORT, show_default=True, help="Of predictions.")
-@click.option(
-    "--admin-port",
-    default=contract.ADMIN_PORT,
-    show_default=True,
-    help="Of metrics, health and the page.",
-)
-@click.option(
-    "--grpc-port", type=click.IntRange(0, 65535),
-    help="Of the Open Inference Protocol over gRPC; 0: none. [default: none, or"
-    f" {contract.GRPC_PORT} if the manifest has networking.grpc]",
-)  # fmt: skip
-@click.option(
-    "--processes", type=_ProcessesType(), metavar="N|cpu_count",
-    help="Model processes, each with its own copy. [default: as the manifest says]",
-)  # fmt: skip
-@click.option(
-    "--web-processes",
-    type=click.IntRange(1, contract.MAX_WEB_PROCESSES),
-    help="Processes that read requests and write answers. [default: as the manifest says]",
-)
-@click.option(
-    "--production", is_flag=True,
-    help="As many web processes as there are CPUs, unless --web-processes says how many.",
-)  # fmt: skip
-@click.option(
-    "--log-format", type=click.Choice(["json", "text"]),
-    help=f"Also {LOG_FORMAT} in the environment. [default: text on a terminal, else json]",
-)  # fmt: skip
-@click.option(
-    "--drain-delay", type=_DurationType(), default=0.0, metavar="DURATION",
-    help="Go on accepting for this long after SIGTERM. [default: 0s]",
-)  # fmt: skip
-@click.option(
-    "--record", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
-    help="Write when requests arrive, one JSON line each with time, rows, shape and method, for"
-    " `batchedapi simulate`; nothing that is in a request. The file is new or empty.",
-)  # fmt: skip
-@click.option(
-    "--api-keys", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path),
-    help="Answer only requests that bring a key: one file each in FOLDER, as a mounted Secret has"
-    " them, read again every 10 s. [default: no key is asked for]",
-)  # fmt: skip
-@click.option(
-    "--reload", is_flag=True,
-    help="Start anew whenever a .py or YAML file beside the manifest, or in the working directory"
-    " if there is none, changes; for development.",
-)  # fmt: skip
-@click.option(
-    "--tolerate-unknown-fields", is_flag=True,
-    help="Ignore fields of the manifest that this version does not know, with a warning.",
-)  # fmt: skip
+@_with(*_OF_SERVE)
 def serve_command(
     predictor: str | None,
     file: Path | None,
@@ -161,12 +191,75 @@ def serve_command(
       batchedapi serve model:Model --port 9090
       batchedapi serve -f batchedapi.yaml --host 0.0.0.0 --production --drain-delay 5s
     """
-    if (predictor is None) == (file is None):
-        raise click.UsageError("give either -f FILE or MODULE:CLASS")
-    if reload:
+    if reload and (predictor is None) != (file is None):
         serve_on_changes(Path.cwd() if file is None else file.resolve().parent)
         return
+    _run(Role.REPLICA, predictor, file, name, tolerate_unknown_fields, options)
+
+
+@main.command("web")
+@_with(*_OF_WEB)
+def web_command(
+    predictor: str | None,
+    file: Path | None,
+    name: str | None,
+    tolerate_unknown_fields: bool,  # noqa: FBT001 - click passes options by name
+    **options: Any,
+) -> None:
+    """Read, check and answer requests, and leave running them to workers.
+
+    They wait in one queue for all replicas, in Redis: serverSideBatching.queue of the manifest, or
+    REDIS__HOST, REDIS__PORT, REDIS__DB, REDIS__USERNAME and REDIS__PASSWORD where it is silent.
+    No model is loaded here. Workers say what they serve, so one must have run before.
+
+    \b
+    Examples:
+      batchedapi web -f batchedapi.yaml
+      REDIS__HOST=redis batchedapi web model:Model --web-processes 4
+    """
+    _run(Role.WEB, predictor, file, name, tolerate_unknown_fields, options)
+
+
+@main.command("worker")
+@_with(*_OF_WORKER)
+def worker_command(
+    predictor: str | None,
+    file: Path | None,
+    name: str | None,
+    tolerate_unknown_fields: bool,  # noqa: FBT001 - click passes options by name
+    **options: Any,
+) -> None:
+    """Load the model, and run what waits in the queue of all replicas.
+
+    Nothing is listened to but the admin port. Redis is found as `batchedapi web` finds it;
+    DYNAMIC_BATCHER__BATCH_SIZE and DYNAMIC_BATCHER__BATCH_TIME count as with `serve`.
+
+    \b
+    Examples:
+      batchedapi worker -f batchedapi.yaml --admin-port 8082
+      REDIS__HOST=localhost batchedapi worker model:Model
+    """
+    options |= {"port": contract.HTTP_PORT, "drain_delay": 0.0}
+    _run(Role.WORKER, predictor, file, name, tolerate_unknown_fields, options)
+
+
+def _run(  # noqa: PLR0917 - what every command of a role was given
+    role: Role,
+    predictor: str | None,
+    file: Path | None,
+    name: str | None,
+    tolerate_unknown_fields: bool,  # noqa: FBT001 - as click has it
+    options: dict[str, Any],
+) -> None:
+    """Serve in that role until the end; exits with what went wrong."""
+    if (predictor is None) == (file is None):
+        raise click.UsageError("give either -f FILE or MODULE:CLASS")
     unknown = UnknownFields.IGNORE if tolerate_unknown_fields else UnknownFields.REFUSE
+    flags = Flags(
+        options.pop("processes", None),
+        options.pop("web_processes", None),
+        options.pop("production", False),
+    )
     try:
         with reason_left():
             take_sources(os.environ)
@@ -174,8 +267,7 @@ def serve_command(
                 documents = load_documents(file, name, unknown)
             else:
                 documents = Documents(manifest_of(predictor or ""), {}, Path.cwd())
-            flags = (options.pop(name) for name in ("processes", "web_processes", "production"))
-            serve(documents, ServeOptions(flags=Flags(*flags), **options))
+            serve(documents, ServeOptions(flags=flags, role=role, **options))
     except (DocumentError, ManifestError) as error:
         problems = error.problems if isinstance(error, ManifestError) else (str(error),)
         for problem in problems:

@@ -31,6 +31,7 @@ from batchedapi_core.manifest import (
 )
 from batchedapi_core.placement import cpu_count
 from batchedapi_serving.cli.documents import Documents
+from batchedapi_serving.cli.roles import check_queue, queue_settings
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.hardware import CGROUP, visible_gpus
 from batchedapi_serving.logs import LOG_FORMAT, configure_logging
@@ -40,6 +41,7 @@ from batchedapi_serving.settings import (
     MethodSettings,
     RecordingSettings,
     ReplicaSettings,
+    Role,
     TracingSettings,
 )
 from batchedapi_serving.supervisor.lifecycle import CrashLoopError
@@ -83,6 +85,7 @@ class ServeOptions:
     """File for arrivals; None: they are not recorded."""
     api_keys: Path | None = None
     """Folder of keys; None: none is asked for."""
+    role: Role = Role.REPLICA
 
 
 def serve(documents: Documents, options: ServeOptions) -> None:
@@ -113,11 +116,15 @@ def serve(documents: Documents, options: ServeOptions) -> None:
     with _runtime_folder() as runtime:
         settings = replica_settings(documents, options, runtime)
         configure_logging(settings.log_level, "supervisor")
+        check_queue(settings)
         settings.write()
-        with (
-            _listen(options.host, options.port, "--port") as listener,
-            _listen(options.host, options.admin_port, "--admin-port") as admin_listener,
-        ):
+        with contextlib.ExitStack() as stack:
+            listener = None
+            if options.role is not Role.WORKER:
+                listener = stack.enter_context(_listen(options.host, options.port, "--port"))
+            admin_listener = stack.enter_context(
+                _listen(options.host, options.admin_port, "--admin-port")
+            )
             environment = documents.api.spec.predictor.variables
             if options.record is not None:
                 create_record(options.record)
@@ -177,7 +184,9 @@ def replica_settings(documents: Documents, options: ServeOptions, runtime: Path)
         LoadError: the model, or a variable, can be had in a cluster alone.
         ManifestError: a flag or an environment variable does not go with the manifest.
     """
-    check_sources(documents.api.spec.predictor, os.environ)
+    runs_code = options.role is not Role.WEB
+    if runs_code:
+        check_sources(documents.api.spec.predictor, os.environ)
     cpus = usable_cpu_count(os.environ)
     api = in_effect(documents.api, options.flags, os.environ, cpus)
     spec, folder = api.spec, _source_folder(documents, runtime)
@@ -195,7 +204,7 @@ def replica_settings(documents: Documents, options: ServeOptions, runtime: Path)
         predictor_path=predictor.path,
         search=(str(folder), str(Path.cwd())),
         config=dict(predictor.config),
-        model_uri=None if model is None else _model_uri(model.uri),
+        model_uri=None if model is None or not runs_code else _model_uri(model.uri),
         model_sha256=None if model is None else model.sha256,
         model_path=None,
         processes=cpus if processes == CPU_COUNT else int(processes),
@@ -222,10 +231,14 @@ def replica_settings(documents: Documents, options: ServeOptions, runtime: Path)
         host=options.host,
         runtime=str(runtime),
         recording=recording,
-        api_keys=_keys(spec.networking, options.api_keys),
+        api_keys=(
+            None if options.role is Role.WORKER else _keys(spec.networking, options.api_keys)
+        ),
         cors_origins=() if cors is None else tuple(cors.allow_origins),
         access_log=spec.networking.access_log,
         tracing=_tracing(documents),
+        role=options.role,
+        queue=queue_settings(batching, options.role, {**predictor.variables, **os.environ}),
     )
 
 

@@ -8,21 +8,24 @@ import asyncio
 import contextlib
 import email.utils
 import functools
+import json
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import h11
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from batchedapi_core import contract, ui
 from batchedapi_serving.metrics import slots
-from batchedapi_serving.metrics.page import scaling_page, whole_page
+from batchedapi_serving.metrics.page import Part, scaling_page, whole_page
 from batchedapi_serving.predictor.files import Measured
 from batchedapi_serving.processes import close
+from batchedapi_serving.settings import Role
 from batchedapi_serving.web.limits import Limits
 
 log = logging.getLogger(__name__)
@@ -40,6 +43,10 @@ _LIMITS: Final = Limits(body=0, idle=75.0)
 """No load balancer stands in front of this port, so that idle connections need not stay."""
 _RETRY_SECONDS: Final = 0.1
 _READ_BYTES: Final = 65536
+_LONGEST_POLL: Final = 60.0
+_POLL_SECONDS: Final = 0.02
+"""Between looks of who waits for the first row: nothing beside the start of a pod."""
+_WHOLE: Final = Part()
 _TEXT: Final = "text/plain; charset=utf-8"
 _NOT_FOUND: Final = (404, _TEXT, b"served here: / /metrics /livez /readyz /startupz\n")
 
@@ -55,21 +62,27 @@ class AdminApp:
         ready: Callable[[], bool],
         methods: Callable[[], Methods],
         measured: Callable[[], Measured] = Measured,
+        part: Part = _WHOLE,
+        cpu: Callable[[], float] = time.process_time,
     ) -> None:
-        """`measured` is what the predictor counts itself."""
+        """`measured` is what the predictor counts itself; `cpu`: seconds of all processes."""
+        self._cpu = cpu
+        self._part = part
         self._memory = memory
         self._measured = measured
         self._methods = methods
         self._started = started
         self._ready = ready
 
-    def answer(self, method: str, path: str, query: str = "") -> Answer:
+    def answer(self, method: str, path: str, query: str = "") -> Answer:  # noqa: PLR0911 - one for each path
         """To one request."""
         if method not in {"GET", "HEAD"}:
             return 405, _TEXT, b"only GET is served here\n"
         match path:
             case contract.PATH_METRICS:
                 return 200, CONTENT_TYPE_LATEST, self._page(query)
+            case contract.PATH_QUEUE if self._part.shared_queue and self._part.role != Role.WORKER:
+                return 200, contract.JSON, json.dumps(self._queued()).encode()
             case contract.PATH_LIVE:
                 return 200, _TEXT, b"alive\n"
             case contract.PATH_STARTUP:
@@ -83,9 +96,29 @@ class AdminApp:
 
     def _page(self, query: str) -> bytes:
         memory, methods = self._memory, self._methods()
+        memory[slots.PROCESS_CPU] = self._cpu()
         if query == contract.QUERY_SCALING:
-            return scaling_page(memory, methods)
-        return whole_page(memory, methods, *self._measured())
+            return scaling_page(memory, methods, self._part)
+        return whole_page(memory, methods, *self._measured(), self._part)
+
+    async def wait(self, path: str, query: str) -> None:
+        """Before `answer`: of a long poll, until a row is in the queue or its time is over."""
+        if path != contract.PATH_QUEUE:
+            return
+        with contextlib.suppress(ValueError):
+            seconds = float(parse_qs(query).get("wait", ["0"])[0])
+            until = time.monotonic() + min(seconds, _LONGEST_POLL)
+            while time.monotonic() < until and not self._queued()["requests"]:  # noqa: ASYNC110 - it is shared memory: nobody sets an event
+                await asyncio.sleep(_POLL_SECONDS)
+
+    def _queued(self) -> dict[str, float]:
+        """What waits in the queue of all replicas, as far as is known here."""
+        blocks = [slots.method_block(self._memory, i) for i in range(len(self._methods()))]
+        return {
+            "rows": sum(int(block[slots.QUEUE_ROWS]) for block in blocks),
+            "requests": sum(int(block[slots.QUEUE_REQUESTS]) for block in blocks),
+            "oldest_seconds": max((block[slots.QUEUE_OLDEST] for block in blocks), default=0.0),
+        }
 
 
 def _health(*, good: bool, yes: bytes, no: bytes) -> Answer:
@@ -174,6 +207,7 @@ class AdminServer:
             asked = urlsplit(target)
         except ValueError:  # an address that is none
             asked = urlsplit("")
+        await self._app.wait(asked.path, asked.query)
         answer = self._app.answer(method, asked.path, asked.query)
         await _send(http, connection, answer, has_body=method != "HEAD")
         if http.our_state is h11.MUST_CLOSE or http.their_state is h11.MUST_CLOSE:

@@ -12,18 +12,23 @@ from typing import Any, Final
 from batchedapi_core import contract
 from batchedapi_core.placement import AdviceReason, Situation, advise
 from batchedapi_serving.errors import LoadError
-from batchedapi_serving.hardware import memory_limit, process_memory, usable_cpus
+from batchedapi_serving.hardware import cpu_seconds, memory_limit, process_memory, usable_cpus
 from batchedapi_serving.metrics import slots
+from batchedapi_serving.metrics.page import Part
 from batchedapi_serving.model_source import FETCH
 from batchedapi_serving.predictor.files import MeasuredFiles
 from batchedapi_serving.processes import Backoff, Child, came, first_of
-from batchedapi_serving.settings import ReplicaSettings
+from batchedapi_serving.settings import ReplicaSettings, Role
 from batchedapi_serving.supervisor.admin import AdminApp, AdminServer
 from batchedapi_serving.supervisor.environment import model_environments
 from batchedapi_serving.supervisor.health import READINESS_CHECK_SECONDS, Readiness
 from batchedapi_serving.supervisor.lifecycle import STARTS, CrashLoop, CrashLoopError, Life
 from batchedapi_serving.supervisor.model_processes import ModelProcesses
-from batchedapi_serving.supervisor.web_processes import WebProcesses
+from batchedapi_serving.supervisor.web_processes import (
+    ServingProcesses,
+    WebProcesses,
+    WorkerProcess,
+)
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +46,7 @@ class Supervisor:
     def __init__(
         self,
         settings: ReplicaSettings,
-        listener: socket.socket,
+        listener: socket.socket | None,
         admin_listener: socket.socket,
         environment: Mapping[str, str],
         announce: Callable[[Any], None],
@@ -50,7 +55,7 @@ class Supervisor:
 
         Args:
             settings: Written to their file already.
-            listener: Of predictions.
+            listener: Of predictions; None: of a worker, which has none.
             admin_listener: Of health and metrics.
             environment: `spec.predictor.env`, for the processes that run user code.
             announce: Gets an example of the default method when the replica is ready.
@@ -71,7 +76,15 @@ class Supervisor:
         self._readiness = Readiness()
         self._fetcher = Child("model-source", "batchedapi_serving.model_source")
         self._user_environment = environment
-        self._web = WebProcesses(settings, self._memory, listener, self._life, self._heard)
+        self._web: WebProcesses | None = None
+        self._worker: WorkerProcess | None = None
+        self._models: ModelProcesses | None = None
+        if listener is not None:
+            self._web = WebProcesses(settings, self._memory, listener, self._life, self._heard)
+        if settings.role is Role.WEB:
+            return
+        if settings.queue is not None:
+            self._worker = WorkerProcess(settings, self._memory, self._life, self._heard)
         self._models = ModelProcesses(
             settings,
             self._memory,
@@ -91,26 +104,28 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             # not the loop's: those end with it, and who asks once more would change the exit code
             signal.signal(number, lambda *_: loop.call_soon_threadsafe(self._asked_to_stop))
-        advise_on(self._settings.processes, self._cpus, None)
         tasks = [
-            life.kept("keeper of web processes", self._web.keep()),
-            models := life.kept("keeper of model processes", self._load_and_keep_models()),
             life.kept("admin port", self._admin_server().serve()),
             life.kept("watch of readiness", self._watch_readiness()),
-            life.kept(
-                "watch of memory",
-                watch_memory(
-                    settings.processes, self._cpus, lambda: self._models.pids, self._memory
-                ),
-            ),
         ]
+        if self._web is not None:
+            tasks.append(life.kept("keeper of web processes", self._web.keep()))
+        if self._worker is not None:
+            tasks.append(life.kept("keeper of the worker", self._worker.keep()))
+        models, keeping = self._models, None
+        if models is not None:
+            advise_on(settings.processes, self._cpus, None)
+            keeping = life.kept("keeper of model processes", self._load_and_keep(models))
+            watch = watch_memory(settings.processes, self._cpus, lambda: models.pids, self._memory)
+            tasks += [keeping, life.kept("watch of memory", watch)]
         try:
             await life.draining.wait()
             await self._drain()
             life.stopping.set()
-            self._models.kill_all()
-            self._fetcher.signal(signal.SIGKILL)
-            await asyncio.wait((models,))
+            if models is not None and keeping is not None:
+                models.kill_all()
+                self._fetcher.signal(signal.SIGKILL)
+                await asyncio.wait((keeping,))
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_IGN)
@@ -120,65 +135,91 @@ class Supervisor:
         if life.failure is not None:
             raise life.failure
 
+    @property
+    def _takers(self) -> "list[ServingProcesses]":
+        """Who takes requests: from clients, and out of the queue of all replicas."""
+        return [one for one in (self._web, self._worker) if one is not None]
+
+    @property
+    def _pids(self) -> list[int]:
+        models = () if self._models is None else self._models.pids
+        return [*models, *(pid for one in self._takers for pid in one.pids)]
+
     def _admin_server(self) -> AdminServer:
         def started() -> bool:
             return self._memory[slots.READY] > 0
 
         def ready() -> bool:
-            able = self._readiness.able and self._web.alive
+            able = self._readiness.able and all(one.alive for one in self._takers)
             return started() and able and not self._life.draining.is_set()
 
         measured = MeasuredFiles(self._settings.predictor_metrics_path).read
         app = AdminApp(
             self._memory,
             started=started, ready=ready, methods=lambda: self._methods, measured=measured,
+            cpu=lambda: cpu_seconds(self._pids),
+            part=Part(self._settings.role.value, shared_queue=self._settings.queue is not None),
         )  # fmt: skip
         return AdminServer(app, self._admin_listener)
 
     async def _watch_readiness(self) -> None:
         while True:
             await asyncio.sleep(READINESS_CHECK_SECONDS)
-            if not self._memory[slots.READY]:
+            if not self._memory[slots.READY] or not self._methods:
                 continue
             blocks = (slots.method_block(self._memory, i) for i in range(len(self._methods)))
             able = self._readiness.able
             lanes = min((block[slots.LANES] for block in blocks), default=0.0)
-            self._readiness.look(self._memory[slots.BEAT], lanes)
+            if self._settings.role is Role.WEB:
+                lanes = 1.0  # they are elsewhere
+            elif self._settings.queue is not None:  # without it, nothing comes to them
+                lanes *= self._memory[slots.CONNECTED]
+            beat = slots.WORKER_BEAT if self._web is None else slots.BEAT
+            self._readiness.look(self._memory[beat], lanes)
             if able != self._readiness.able:
                 log.warning("readiness", extra={"able": not able, "lanes": lanes})
 
     def _asked_to_stop(self) -> None:
         if self._life.draining.is_set():  # asked twice: at once
-            self._web.signal(signal.SIGKILL)
+            for one in self._takers:
+                one.signal(signal.SIGKILL)
         self._life.draining.set()
 
     async def _drain(self) -> None:
-        """Have the web processes answer what they have; replaced models still help them."""
+        """Have everybody answer what they have; replaced models still help them."""
         self._memory[slots.STOPPING] = 1.0
-        self._listener.close()  # they go on accepting for drain_delay through their own descriptors
-        if not self._memory[slots.READY]:
-            self._web.signal(signal.SIGKILL)  # nothing was ever served: nothing to drain
-        self._web.signal(signal.SIGTERM)
-        timeout = self._settings.timeout
-        limit = None if timeout is None else self._settings.drain_delay + timeout + _STOP_MARGIN
-        if not await first_of(self._web.ended(), within=limit):
-            log.error("web processes did not stop in time", extra={"seconds": limit})
-            self._web.signal(signal.SIGKILL)
-            await self._web.ended()
+        if self._listener is not None:
+            self._listener.close()  # they go on accepting for drain_delay through their own
+        for one in self._takers:  # a worker has work as long as the web processes beside it
+            if not self._memory[slots.READY]:
+                one.signal(signal.SIGKILL)  # nothing was ever served: nothing to drain
+            one.signal(signal.SIGTERM)
+            timeout = self._settings.timeout
+            limit = None if timeout is None else self._settings.drain_delay + timeout + _STOP_MARGIN
+            if not await first_of(one.ended(), within=limit):
+                log.error("processes did not stop in time", extra={"seconds": limit})
+                one.signal(signal.SIGKILL)
+                await one.ended()
 
     def _heard(self, message: dict[str, Any]) -> None:
-        """A message of a web process: {"ready": example, "methods": ...} or {"replace": pid}."""
+        """A message of a web process: {"ready": example, "methods": ...} or {"replace": pid}.
+
+        A worker says {"loaded": methods}.
+        """
         if "ready" in message:
             known = bool(self._methods)
             self._methods = tuple((name, size) for name, size in message["methods"])
             if not known:
                 self._announce(message["ready"])
-        elif "replace" in message:
+        elif "loaded" in message:
+            if self._web is None:  # else its web process says the same, once it knows
+                self._methods = tuple((name, size) for name, size in message["loaded"])
+        elif "replace" in message and self._models is not None:
             self._models.kill(message["replace"])
 
-    async def _load_and_keep_models(self) -> None:
+    async def _load_and_keep(self, models: ModelProcesses) -> None:
         if self._settings.model_uri is None or await self._fetched():
-            await self._models.keep()
+            await models.keep()
 
     async def _fetched(self) -> bool:
         """Whether the model is here; its path is then in the settings' file."""

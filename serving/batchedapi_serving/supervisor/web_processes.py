@@ -1,4 +1,4 @@
-"""Keeps the web processes: control lines, beats, replacement."""
+"""Keeps the web processes, and a worker: control lines, beats, replacement."""
 
 import asyncio
 import json
@@ -6,8 +6,8 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final
 
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.processes import Backoff, Child, came
@@ -22,32 +22,41 @@ _LAST_WORDS_SECONDS: Final = 5.0
 """A process that has closed its control line gets to end by itself."""
 
 
-class WebProcesses:
-    """Web processes 0 to n-1 of one replica; the queue is in process 0."""
+class ServingProcesses:
+    """Processes with control lines and beats, replaced when they end or hang."""
 
-    def __init__(
+    _kind: ClassVar[str]
+
+    def __init__(  # noqa: PLR0917 - as those that are kept
         self,
         settings: ReplicaSettings,
         memory: slots.Memory,
-        listener: socket.socket,
         life: Life,
         heard: Callable[[dict[str, Any]], None],
+        children: Sequence[Child],
+        first_beat: int,
     ) -> None:
-        """`heard` gets every message of their control lines."""
+        """`heard` gets every message of their control lines; `first_beat` is a slot."""
         self._settings = settings
         self._memory = memory
-        self._listener = listener
         self._life = life
         self._heard = heard
-        self._children = [
-            Child(f"web-{i}", "batchedapi_serving.web_process")
-            for i in range(settings.web_processes)
-        ]
+        self._children = children
+        self._first_beat = first_beat
+
+    def _arguments(self, index: int) -> tuple[Sequence[str], Sequence[int]]:
+        """Of that program, short of the control socket: what it is told, and its descriptors."""
+        raise NotImplementedError
 
     @property
     def alive(self) -> bool:
         """Whether the one with the queue runs."""
         return self._children[0].pid is not None
+
+    @property
+    def pids(self) -> list[int]:
+        """Of those that run."""
+        return [child.pid for child in self._children if child.pid is not None]
 
     def signal(self, number: int) -> None:
         """Send a signal to all of them."""
@@ -69,20 +78,22 @@ class WebProcesses:
     async def _keep(self, index: int) -> None:
         child, backoff, crashes = self._children[index], Backoff(), CrashLoop()
         while not self._life.draining.is_set():
-            self._memory[slots.BEAT + index] = 0.0
+            self._memory[self._first_beat + index] = 0.0
             try:
                 how = f"exit code {await self._run(index, child)}"
             except OSError as error:
                 how = repr(error)
             if self._life.draining.is_set():
                 return
-            log.error("web process ended", extra={"index": index, "how": how})
+            log.error("%s process ended", self._kind, extra={"index": index, "how": how})
             self._memory[slots.WEB_RESTARTS] += 1
-            if self._memory[slots.BEAT + index] > 0.0:
+            if self._memory[self._first_beat + index] > 0.0:
                 crashes.succeeded()
                 backoff.reset()
             elif crashes.failed(time.monotonic()):
-                text = f"web process {index} ended {STARTS} times before it served, last with"
+                text = (
+                    f"{self._kind} process {index} ended {STARTS} times before it served, last with"
+                )
                 self._life.fail(CrashLoopError(f"{text} {how}; see the log lines above"))
                 return
             await came(self._life.draining, within=backoff.take())
@@ -96,9 +107,9 @@ class WebProcesses:
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:  # the child has its own copy, and its end is to be seen here
-                descriptors = (self._listener.fileno(), theirs.fileno())
-                arguments = [self._settings.runtime, str(index), *map(str, descriptors)]
-                child.start(arguments, descriptors=descriptors)
+                words, descriptors = self._arguments(index)
+                descriptors = (*descriptors, theirs.fileno())
+                child.start([*words, *map(str, descriptors)], descriptors=descriptors)
             async with asyncio.TaskGroup() as group:
                 helpers = (
                     group.create_task(self._listen(child, ours)),
@@ -113,8 +124,8 @@ class WebProcesses:
         """Kill it when its event loop does not run any more; a drain has a limit of its own."""
         pulse = Pulse()
         while not await came(self._life.draining, within=BEAT_CHECK_SECONDS):
-            if pulse.blocked(self._memory[slots.BEAT + index]):
-                log.error("killing web process that hangs", extra={"index": index})
+            if pulse.blocked(self._memory[self._first_beat + index]):
+                log.error("killing %s process that hangs", self._kind, extra={"index": index})
                 child.signal(signal.SIGKILL)
                 return
 
@@ -128,8 +139,56 @@ class WebProcesses:
             finally:
                 writer.close()
         except (OSError, ValueError, KeyError, TypeError) as error:
-            log.exception("killing web process that cannot be heard", extra={"error": repr(error)})
+            log.exception(
+                "killing web process that cannot be heard",
+                extra={"error": repr(error)},
+            )
         else:
             await came(self._life.draining, within=_LAST_WORDS_SECONDS)
         if not self._life.draining.is_set():
             child.signal(signal.SIGKILL)
+
+
+class WebProcesses(ServingProcesses):
+    """Web processes 0 to n-1 of one replica; the queue, or the line to it, is in process 0."""
+
+    _kind = "web"
+
+    def __init__(
+        self,
+        settings: ReplicaSettings,
+        memory: slots.Memory,
+        listener: socket.socket,
+        life: Life,
+        heard: Callable[[dict[str, Any]], None],
+    ) -> None:
+        """See ServingProcesses; `listener` is of predictions."""
+        children = [
+            Child(f"web-{i}", "batchedapi_serving.web_process")
+            for i in range(settings.web_processes)
+        ]
+        super().__init__(settings, memory, life, heard, children, slots.BEAT)
+        self._listener = listener
+
+    def _arguments(self, index: int) -> tuple[Sequence[str], Sequence[int]]:
+        return [self._settings.runtime, str(index)], (self._listener.fileno(),)
+
+
+class WorkerProcess(ServingProcesses):
+    """What takes from the queue of all replicas for the model processes of this one."""
+
+    _kind = "worker"
+
+    def __init__(
+        self,
+        settings: ReplicaSettings,
+        memory: slots.Memory,
+        life: Life,
+        heard: Callable[[dict[str, Any]], None],
+    ) -> None:
+        """See ServingProcesses."""
+        children = [Child("worker", "batchedapi_serving.worker_process")]
+        super().__init__(settings, memory, life, heard, children, slots.WORKER_BEAT)
+
+    def _arguments(self, index: int) -> tuple[Sequence[str], Sequence[int]]:  # noqa: ARG002 - there is one
+        return [self._settings.runtime], ()

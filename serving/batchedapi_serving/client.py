@@ -1,0 +1,251 @@
+"""A client of the queue for an ASGI app of one's own, in as many processes as it runs in.
+
+    from batchedapi_serving.client import QueueClient
+
+    client = QueueClient()                      # REDIS__HOST and the others say where Redis is
+
+    @app.post("/items")
+    async def items(item: Item):
+        return await client.predict("items", item.model_dump())
+
+Workers (`batchedapi worker`) run what it asks for, in batches with the rows of everybody else.
+Connections are made when the first row is asked for, in the process and on the loop that asks.
+"""
+
+import asyncio
+import math
+import os
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+import orjson
+
+from batchedapi_core import contract
+from batchedapi_core.batching import Client, ItemErrorPolicy, LaneChoice, Receipts
+from batchedapi_serving.codecs import Answer, Receipt, Results
+from batchedapi_serving.codecs.interface import Item
+from batchedapi_serving.errors import NotReadyError, ServingError
+from batchedapi_serving.metrics.recorder import Recorder, WebRecorder
+from batchedapi_serving.metrics.slots import BYTES
+from batchedapi_serving.predictor import MethodSpec
+from batchedapi_serving.queue.broker import RedisBroker
+from batchedapi_serving.queue.engine import QueueEngine
+from batchedapi_serving.settings import BatchingSettings, QueueSettings, ReplicaSettings, Role
+
+_OK: Final = 200
+_NOBODY: Final = "no worker of {} has said what it serves; start one: batchedapi worker ..."
+
+
+class RowFailedError(ServingError):
+    """The predictor refused this row, or failed on it; `status` is as over HTTP."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.row_status = status
+
+
+class QueueClient:
+    """Asks for rows of any API whose workers take from the same Redis."""
+
+    def __init__(
+        self,
+        *,
+        host: str | None = None,
+        port: int | None = None,
+        db: int | None = None,
+        tls: bool = False,
+        username: str | None = None,
+        password: str | None = None,
+        prefix: str = "",
+        max_length: int = 65536,
+        timeout: float = 60.0,
+        runs_again: bool = True,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        """What is not said comes from REDIS__HOST, _PORT, _DB, _USERNAME and _PASSWORD.
+
+        Args:
+            host: Of Redis; so are the next five.
+            port: 6379 where nobody says it.
+            db: Number of the database.
+            tls: Connect by TLS.
+            username: Of the default user where nobody says it.
+            password: None where nobody says it.
+            prefix: As the manifest of the workers has it.
+            max_length: Rows that may wait in the queue; beyond it `predict` raises.
+            timeout: Seconds that a row is waited for.
+            runs_again: Whether a row may be run twice; False for workers with FailBatch.
+            environment: In which it is looked.
+        """
+        self._queue = QueueSettings(
+            host=host or environment.get(contract.ENV_REDIS_HOST) or contract.DEFAULT_REDIS_HOST,
+            port=port
+            or int(environment.get(contract.ENV_REDIS_PORT) or contract.DEFAULT_REDIS_PORT),
+            db=int(environment.get(contract.ENV_REDIS_DB) or 0) if db is None else db,
+            tls=tls,
+            username=username or environment.get(contract.ENV_REDIS_USERNAME) or None,
+            password=password or environment.get(contract.ENV_REDIS_PASSWORD) or None,
+            prefix=prefix,
+            max_length=max_length,
+        )
+        self._timeout = timeout
+        self._runs_again = runs_again
+        self._lines: dict[str, _Line] = {}
+
+    async def predict(self, name: str, row: Any, method: str | None = None) -> Any:
+        """The answer to one row of the API `name`, of its default method if none is named.
+
+        Args:
+            name: `metadata.name` of the manifest; of a class without one, its name in lower case.
+            row: What the method takes: a JSON value, or an array.
+            method: Which one.
+
+        Raises:
+            ServingError: as over HTTP: InvalidInputError, QueueFullError, NotReadyError,
+                DeadlineExceededError and the others of batchedapi_serving.errors.
+            RowFailedError: the predictor refused the row, or failed on it.
+        """
+        return (await self.predict_many(name, [row], method))[0]
+
+    async def predict_many(
+        self, name: str, rows: Sequence[Any], method: str | None = None
+    ) -> list[Any]:
+        """The answers to rows of one request, at least one; see `predict`."""
+        line = self._lines.get(name)
+        if line is None:
+            line = self._lines[name] = _Line(self._settings(name), self._queue)
+        await line.known(name, self._timeout)
+        served = line.engine.served(method)
+        plain = [row.tolist() if hasattr(row, "tolist") else row for row in rows]
+        asked = _Asked()
+        decoded = served.codec.from_rows(plain, "rows").decoded(asked)
+        handle = line.engine.submit(served, decoded, line.client, asked)
+        try:
+            return await asked.answered
+        finally:
+            line.engine.cancel(handle)
+
+    async def close(self) -> None:
+        """Give the connections up; whoever waits gets a DrainingError."""
+        for line in self._lines.values():
+            await line.close()
+        self._lines.clear()
+
+    async def __aenter__(self) -> Self:
+        """Nothing is connected yet."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """See close."""
+        await self.close()
+
+    def _settings(self, name: str) -> ReplicaSettings:
+        """Of a web process of that API: what only others need is empty."""
+        policy = ItemErrorPolicy.ISOLATE if self._runs_again else ItemErrorPolicy.FAIL_BATCH
+        return ReplicaSettings(
+            name=name, endpoint="", revision="", predictor_path="", search=(), config={},
+            model_uri=None, model_sha256=None, model_path=None, processes=0, threads=0,
+            web_processes=1, gpus=(), gpu_assignment="", cpu_threads=None, log_level="Info",
+            warm_up_sizes=(), batching=BatchingSettings(), methods=(),
+            lane_choice=next(iter(LaneChoice)), item_errors=policy, receipts=Receipts.OFF,
+            timeout=None if self._timeout == math.inf else self._timeout, max_body_bytes=0,
+            max_concurrency=self._queue.max_length, drain_delay=0.0, max_connection_age=None,
+            keep_alive=0.0, grpc_port=None, host="", runtime="", role=Role.WEB, queue=self._queue,
+        )  # fmt: skip
+
+
+class _Line:
+    """To the queue of one API."""
+
+    def __init__(self, settings: ReplicaSettings, queue: QueueSettings) -> None:
+        self._known = asyncio.Event()
+        memory = memoryview(bytearray(BYTES)).cast("d")
+        self.engine = QueueEngine(
+            settings,
+            RedisBroker(queue, settings.name),
+            Recorder(memory, WebRecorder),
+            asyncio.get_running_loop(),
+            self._ready,
+        )
+        self.client = Client()
+        self._running = asyncio.create_task(self.engine.run())
+
+    def _ready(self, methods: Sequence[MethodSpec], default: str | None) -> None:  # noqa: ARG002 - as the engine calls it
+        self._known.set()
+
+    async def known(self, name: str, within: float) -> None:
+        """Wait until workers have said what they serve.
+
+        Raises:
+            NotReadyError: none has.
+        """
+        if self._known.is_set():
+            return
+        try:
+            async with asyncio.timeout(None if within == math.inf else within):
+                await self._known.wait()
+        except TimeoutError as error:
+            raise NotReadyError(_NOBODY.format(name)) from error
+
+    async def close(self) -> None:
+        """Nobody asks any more."""
+        self.engine.abandon()
+        self._running.cancel()
+        await asyncio.wait((self._running,))
+        await self.engine.close()
+
+
+class _Asked:
+    """Both Caller and Reply, of one request of this process."""
+
+    def __init__(self) -> None:
+        self.answered: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        self._rows: list[Any] = []
+        self._error: ServingError | None = None
+
+    def request_id(self) -> str | None:
+        """See Caller."""
+        return None
+
+    def answer(self, results: Results, start: int, stop: int, receipt: Receipt | None) -> Answer:  # noqa: ARG002 - receipts are for responses
+        """See Reply."""
+        items = results.items(start, stop)
+        self._error = next((_failed(item) for item in items if item.status != _OK), None)
+        if self._error is None:
+            self._rows = [_value(item) for item in items]
+        return Answer(_OK, b"", b"")
+
+    def problem(self, error: ServingError, request_id: str | None) -> Answer:  # noqa: ARG002 - there is none
+        """See Reply."""
+        self._error = error
+        return Answer(error.status, b"", b"")
+
+    def deliver(self, answer: Answer) -> None:  # noqa: ARG002 - its parts are here
+        """See Caller."""
+        if self.answered.done():  # whoever asked was cancelled
+            return
+        if self._error is None:
+            self.answered.set_result(self._rows)
+        else:
+            self.answered.set_exception(self._error)
+
+
+def _value(item: Item) -> Any:
+    match item.kind:
+        case "json":
+            return orjson.loads(item.body)
+        case "text":
+            return item.body.decode()
+        case _:
+            return item.body
+
+
+def _failed(item: Item) -> RowFailedError:
+    said = orjson.loads(item.body)
+    return RowFailedError(item.status, str(said["message"]))
