@@ -1,0 +1,115 @@
+"""A web app of one's own in front of workers: dynamic_batcher's two programs."""
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from batchedapi_serving.client import QueueClient, RowFailedError
+from batchedapi_serving.errors import NotReadyError
+from raw_http import Response, ask
+from redis_server import PASSWORD, USER, RedisServer, running_redis
+from serving import HOST, free_ports, running_replica
+
+EXAMPLE: Final = Path(__file__).resolve().parents[3] / "examples" / "09-own-app"
+ITEM: Final = {"content": "string", "nested": {"key": "string", "values": [1, 5, 2]}}
+PATIENCE: Final = 60.0
+
+
+@contextlib.contextmanager
+def running_app(redis: RedisServer, workers: int) -> Iterator[int]:
+    """The example's app in so many processes; its port."""
+    (port,) = free_ports(1)
+    process = subprocess.Popen(
+        [
+            sys.executable, "-m", "uvicorn", "app:app", "--host", HOST, "--port", str(port),
+            "--workers", str(workers), "--timeout-worker-healthcheck", "60",
+        ],
+        cwd=EXAMPLE, env={**os.environ, **redis.environment}, start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield port
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+async def answered(port: int, number: int) -> Response:
+    """An answer of the app, once it listens."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return await ask(port, ITEM, f"/items/test/{number}", patience=PATIENCE)
+        except OSError:
+            assert time.monotonic() < end, "the app does not listen"
+            await asyncio.sleep(0.1)
+
+
+@contextlib.contextmanager
+def running_worker(folder: Path, redis: RedisServer, **environment: str) -> Iterator[Any]:
+    """The example's class, without a manifest."""
+    (folder / "model.py").write_text((EXAMPLE / "model.py").read_text())
+    variables = {**redis.environment, **environment}
+    with running_replica(folder, ["model:Items"], variables, command="worker") as worker:
+        yield worker
+
+
+async def test_its_reader_finds_what_the_document_shows(tmp_path: Path) -> None:
+    """D03 to D07, D10 to D16, D18: its variables, its curl, its full batch and remainder."""
+    batch = {"DYNAMIC_BATCHER__BATCH_SIZE": "64", "DYNAMIC_BATCHER__BATCH_TIME": "2"}
+    with (
+        running_redis(tmp_path) as redis,
+        running_worker(tmp_path, redis, **batch) as worker,
+        running_app(redis, workers=2) as port,
+    ):
+        lone = await answered(port, 1)
+        before = worker.metrics()
+        answers = await asyncio.gather(*(answered(port, n) for n in range(100)))
+        after = worker.metrics()
+        text = worker.text()
+
+    shown = lone.json()
+    assert {**ITEM["nested"], "values_add1": [2, 6, 3]} == shown["data"]["nested"]  # type: ignore[dict-item]
+    assert shown["data"]["name"]
+    assert 2.0 <= shown["elapsed_time"]
+    assert "delay=0, batch_size=64 batch_time=2" in text
+    assert [200] * 100 == [answer.status for answer in answers]
+    ran = {
+        name: after[name] - before[name]
+        for name in ("batchedapi_batch_rows_sum", "batchedapi_batches_total{reason=full}")
+    }
+    assert {"batchedapi_batch_rows_sum": 100.0, "batchedapi_batches_total{reason=full}": 1.0} == ran
+
+
+async def test_a_client_gets_values_and_errors_as_over_http(tmp_path: Path) -> None:
+    """`await client.predict(name, row)`, and nothing to learn beside it."""
+    with running_redis(tmp_path) as redis, running_worker(tmp_path, redis):
+        client = QueueClient(
+            host=HOST, port=redis.port, username=USER, password=PASSWORD, environment={}
+        )
+        async with client:
+            one = await client.predict("items", ITEM)
+            both = await client.predict_many("items", [ITEM, ITEM], "predict")
+            with pytest.raises(RowFailedError, match=r"expected nested\.values") as refused:
+                await client.predict("items", {"content": 1})
+
+    assert [2, 6, 3] == one["nested"]["values_add1"]
+    assert 2 == len({one["name"] for one in both})
+    assert 422 == refused.value.row_status
+
+
+async def test_a_client_without_workers_says_so_in_time(tmp_path: Path) -> None:
+    """Nobody has said what they serve; a row of them cannot be checked."""
+    with running_redis(tmp_path) as redis:
+        async with QueueClient(
+            host=HOST, port=redis.port, username=USER, password=PASSWORD, timeout=0.5
+        ) as client:
+            with pytest.raises(NotReadyError, match="no worker of items"):
+                await client.predict("items", ITEM)
