@@ -215,7 +215,7 @@ def web_command(
     \b
     Examples:
       batchedapi web -f batchedapi.yaml
-      REDIS__HOST=redis batchedapi web model:Model --web-processes 4
+      batchedapi web model:Model --web-processes 4
     """
     _run(Role.WEB, predictor, file, name, tolerate_unknown_fields, options)
 
@@ -237,7 +237,7 @@ def worker_command(
     \b
     Examples:
       batchedapi worker -f batchedapi.yaml --admin-port 8082
-      REDIS__HOST=localhost batchedapi worker model:Model
+      batchedapi worker model:Model
     """
     options |= {"port": contract.HTTP_PORT, "drain_delay": 0.0}
     _run(Role.WORKER, predictor, file, name, tolerate_unknown_fields, options)

@@ -100,8 +100,9 @@ def test_the_log_format_is_that_of_every_process(
 
 def test_all_commands_are_there() -> None:
     """One program is for all of it, from the first file on."""
-    expected = {"check", "completion", "init", "migrate", "serve", "simulate", "tune"}
-    assert expected == set(main.commands)
+    assert {
+        "check", "completion", "init", "migrate", "serve", "simulate", "tune", "web", "worker",
+    } == set(main.commands)  # fmt: skip
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("serve", "-h")])
