@@ -204,6 +204,8 @@ class _Line:
 class _Asked:
     """Both Caller and Reply, of one request of this process."""
 
+    span = None
+
     def __init__(self) -> None:
         self.answered: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         self._rows: list[Any] = []

@@ -3,8 +3,8 @@
 First the figures of the replica, then a block for every method. Each slot has one writer at a time,
 so counters need no lock and go on where a replaced process left them: the supervisor writes those
 named under "the supervisor's", each web process its own beat, CPU time and dropped spans, and the
-first of them, which has the queue, everything else. With a queue elsewhere, the worker's own process
-writes what is of lanes and batches, and that web process the rest.
+first of them, which has the queue, everything else. With a queue elsewhere, the worker's own
+process writes what is of lanes and batches, and that web process the rest.
 """
 
 import mmap

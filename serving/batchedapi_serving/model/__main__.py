@@ -105,6 +105,14 @@ def load(
             f"{predictor_class.__name__}: expected at most {MAX_METHODS} methods, of which one with"
             f" decode or encode counts twice, got {len(methods)}",
         )
+    streams = [method.name for method in methods if method.streams]
+    if settings.queue is not None and streams:
+        raise LoadError(
+            "ImportFailed",
+            f"{', '.join(streams)}: expected no method that streams beside"
+            " spec.serverSideBatching.queue, through which answers come whole; leave the queue out,"
+            " or serve what streams by an API of its own",
+        )
     submitter = ChannelSubmitter(channel, methods)
     devices = tuple(f"cuda:{i}" for i in range(len(visible_gpus())))
 

@@ -272,6 +272,9 @@ class QueueEngine(MethodTable[QueueMethod]):
             if status == CLIENT_LEFT:
                 self.disconnected(handle.request.client)
 
+    def taken(self, handle: RequestHandle, items: int) -> None:
+        """See Engine. No worker starts with a method that streams."""
+
     def disconnected(self, client: Client) -> None:
         """See Engine."""
         self._clients.pop(client, None)

@@ -77,6 +77,8 @@ class TakenRequest:
 
     __slots__ = ("entry", "handle", "places", "puller")
 
+    span = None  # the web process has it, if it is traced
+
     def __init__(self, puller: "Puller", entry: Entry, place: tuple[str, str]) -> None:
         self.puller = puller
         self.entry = entry

@@ -443,6 +443,26 @@ def test_a_redis_that_may_throw_rows_away_is_refused_at_the_start(tmp_path: Path
     assert "set it to noeviction" in worker.text()
 
 
+def test_a_method_that_streams_is_refused_beside_a_queue(tmp_path: Path) -> None:
+    """Answers come whole through the queue: that is said at the start, and not to a client."""
+    code = """
+        class Model:
+            def predict(self, item):
+                yield item
+    """
+    with running_redis(tmp_path) as redis:
+        spec = {"serverSideBatching": {"queue": {"redis": {"port": redis.port}}}}
+        file = str(write_manifest(tmp_path, code, spec))
+        worker = start_replica(tmp_path, ["-f", file], redis.environment, command="worker")
+        try:
+            exit_code = worker.process.wait(PATIENCE)
+        finally:
+            end_replica(worker)
+
+    assert 1 == exit_code
+    assert "expected no method that streams beside spec.serverSideBatching.queue" in worker.text()
+
+
 def with_other_methods(file: Path) -> None:
     """Change what the predictor of a manifest declares."""
     file.write_text(file.read_text().replace("max_batch_size=8", "max_batch_size=4"))

@@ -28,6 +28,8 @@ JSON = RequestHead(b"application/json", b"", ())
 class Asked:
     """A client of one request."""
 
+    span = None
+
     def __init__(self) -> None:
         self.answers: list[Answer] = []
         self.came = asyncio.Event()
