@@ -14,6 +14,7 @@ from typing import Final
 from batchedapi_operator.cluster import (
     CONFIG_MAPS,
     DEPLOYMENTS,
+    DISRUPTION_BUDGETS,
     SERVICES,
     JsonObject,
     ObjectKey,
@@ -26,6 +27,7 @@ from batchedapi_operator.reconcile.views import (
     PodView,
     controller_uid,
 )
+from batchedapi_operator.resources import web_name
 
 _IDENTITY: Final = ("name", "namespace", "uid", "generation")
 """Of an API's metadata, what is kept."""
@@ -78,6 +80,8 @@ class Store:
     def __init__(self) -> None:
         self._apis: dict[ObjectKey, ApiView] = {}
         self._deployments: dict[ObjectKey, DeploymentView] = {}
+        self._webs: dict[ObjectKey, DeploymentView] = {}
+        """Those of web pods, by the API."""
         self._pods: defaultdict[ObjectKey, dict[str, PodView]] = defaultdict(dict)
         self._replica_sets: defaultdict[ObjectKey, dict[str, ChildView]] = defaultdict(dict)
         self._others: defaultdict[ObjectKey, dict[tuple[Resource, str], str]] = defaultdict(dict)
@@ -93,17 +97,23 @@ class Store:
         """Forget an API and its children."""
         self._apis.pop(key, None)
         self._deployments.pop(key, None)
+        self._webs.pop(key, None)
         self._pods.pop(key, None)
         self._replica_sets.pop(key, None)
         self._others.pop(key, None)
 
     def put_deployment(self, key: ObjectKey, body: JsonObject) -> bool:
-        """Remember the Deployment of the API `key`; True if it is news."""
+        """Remember a Deployment of the API `key`; True if it is news."""
         if not self._is_child(DEPLOYMENTS, key, body):
             return False
-        before, found = self._deployments.get(key), DeploymentView.of(body)
-        self._deployments[key] = found
+        known = self._of_name(key, body["metadata"]["name"])
+        before, found = known.get(key), DeploymentView.of(body)
+        known[key] = found
         return before != found
+
+    def _of_name(self, key: ObjectKey, name: str) -> dict[ObjectKey, DeploymentView]:
+        """Where the Deployment of that name, which is one of the API's, is remembered."""
+        return self._deployments if name == key.name else self._webs
 
     def put_pod(self, key: ObjectKey, body: JsonObject) -> bool:
         """Remember a pod that carries the label of the API `key`; True if it is news."""
@@ -143,7 +153,8 @@ class Store:
 
     def _knows(self, resource: Resource, key: ObjectKey, name: str) -> bool:
         if resource is DEPLOYMENTS:
-            return key.name == name and key in self._deployments
+            ours = name in {key.name, web_name(key.name)}
+            return ours and key in self._of_name(key, name)
         return key in self._others and (resource, name) in self._others[key]
 
     def revisions(self, key: ObjectKey) -> tuple[str, ...]:
@@ -171,15 +182,20 @@ class Store:
             return  # deleted meanwhile
         if known is since:
             self.put_api(document)
-        if seen.deployment is None:
-            self._deployments.pop(key, None)
-        else:
-            self._deployments[key] = seen.deployment
-        self.replace_pods(key, seen.pods)
+        for held, deployment in (
+            (self._deployments, seen.deployment),
+            (self._webs, seen.web.deployment),
+        ):
+            held.pop(key, None)
+            if deployment is not None:
+                held[key] = deployment
+        self.replace_pods(key, (*seen.pods, *seen.web.pods))
         found = {(CONFIG_MAPS, one.name): one.fingerprint for one in seen.revisions}
         if seen.service is not None:
             found[SERVICES, seen.service.name] = seen.service.fingerprint
         found |= {(kind, one.name): one.fingerprint for kind, one in seen.policies.items()}
+        if seen.web.budget is not None:
+            found[DISRUPTION_BUDGETS, seen.web.budget.name] = seen.web.budget.fingerprint
         self._others[key] = found
 
     def differing(
@@ -196,8 +212,10 @@ class Store:
                 child = ChildView.of(body)
                 listed_of[key][child.name] = child.fingerprint
         if resource is DEPLOYMENTS:
-            children = ((key, one.child) for key, one in self._deployments.items())
-            known = {key: {child.name: child.fingerprint} for key, child in children}
+            known: dict[ObjectKey, dict[str, str]] = {}
+            for deployments in (self._deployments, self._webs):
+                for key, one in deployments.items():
+                    known.setdefault(key, {})[one.child.name] = one.child.fingerprint
         else:
             known = {
                 key: {name: print_ for (kind, name), print_ in others.items() if kind is resource}
@@ -211,6 +229,8 @@ class Store:
         if resource is CONFIG_MAPS:
             api = self._apis.get(key)
             return api is not None and controller_uid(body["metadata"]) == api.uid
+        if resource in (DEPLOYMENTS, DISRUPTION_BUDGETS):
+            return body["metadata"]["name"] in {key.name, web_name(key.name)}
         return bool(body["metadata"]["name"] == key.name)
 
     def _put(self, key: ObjectKey, resource: Resource, body: JsonObject) -> bool:
@@ -223,8 +243,8 @@ class Store:
 
     def remove_deployment(self, key: ObjectKey, name: str) -> None:
         """Forget a Deployment."""
-        if name == key.name:
-            self._deployments.pop(key, None)
+        if name in {key.name, web_name(key.name)}:
+            self._of_name(key, name).pop(key, None)
 
     def remove_pod(self, key: ObjectKey, name: str) -> None:
         """Forget a pod."""
@@ -264,12 +284,22 @@ class Store:
         """The API's Deployment."""
         return self._deployments.get(key)
 
+    def web(self, key: ObjectKey) -> DeploymentView | None:
+        """The Deployment of the web pods of an API with a queue."""
+        return self._webs.get(key)
+
     def owned_pods(self, key: ObjectKey) -> tuple[PodView, ...]:
         """Pods of ReplicaSets of the API's Deployment.
 
         The label alone does not make a pod one of ours: anybody may put it on theirs.
         """
-        deployment = self._deployments.get(key)
+        return self._pods_of(key, self._deployments.get(key))
+
+    def web_pods(self, key: ObjectKey) -> tuple[PodView, ...]:
+        """The same of NAME-web."""
+        return self._pods_of(key, self._webs.get(key))
+
+    def _pods_of(self, key: ObjectKey, deployment: DeploymentView | None) -> tuple[PodView, ...]:
         if deployment is None:
             return ()
         sets = {

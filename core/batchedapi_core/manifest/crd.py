@@ -27,6 +27,7 @@ PRINTER_COLUMNS: Final = (
     ("Max", "integer", ".status.batching.maxBatchSize", 0, "Rows of a full batch"),
     ("Fill%", "integer", ".status.batching.fillPercent", 0, "Mean batch / full batch"),
     ("Rows/s", "string", ".status.batching.rowsPerSecond", 0, "Rows arriving per second"),
+    ("Queue", "integer", ".status.queue.rows", 0, "Rows in the one queue of all replicas"),
     ("Bottleneck", "string", ".status.batching.bottleneck", 0, "What limits throughput"),
     ("Age", "date", ".metadata.creationTimestamp", 0, ""),
     ("Reason", "string", ".status.autoscaling.lastDecision.reason", 1, "Of the replica count"),

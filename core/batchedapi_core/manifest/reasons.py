@@ -30,6 +30,16 @@ READY: Final = {
         "none is asked for",
         "set spec.replicas, or spec.autoscaling.minReplicas in mode Native, to 1 or more",
     ),
+    "ScaledToZero": Reason(
+        "no replica runs, as nothing came for autoscaling.idleTimeout; web pods answer, and the"
+        " first row orders replicas",
+    ),
+    "Waking": Reason("rows wait in the queue while the first replicas start"),
+    "WebStarting": Reason(
+        "no web pod answers: they need Redis, and a replica that has told what the methods are"
+        " like",
+        "see the log of the pods NAME-web, spec.serverSideBatching.queue.redis, and ModelLoaded",
+    ),
     "ModelLoading": Reason(
         "replicas fetch, load or warm up the model; Unknown while those of an earlier revision"
         " answer",
@@ -86,6 +96,7 @@ SPEC_VALID: Final = {
 MODEL_LOADED: Final = {
     "Loaded": Reason("a replica of the current revision answers"),
     "ModelLoading": Reason("no replica has loaded it yet, and none has failed to"),
+    "ScaledToZero": Reason("no replica runs, by intent; it was loaded before, and is again"),
     "ImagePullFailed": Reason(
         "the node cannot get the image",
         "correct spec.predictor.image, or give the namespace's service account imagePullSecrets",

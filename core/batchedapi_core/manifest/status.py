@@ -54,6 +54,22 @@ class Condition(ManifestModel):
     observed_generation: int | None = Field(None, ge=0)
 
 
+class WebStatus(ManifestModel):
+    """The pods NAME-web of an API with a queue."""
+
+    replicas: int | None = Field(None, ge=0, description="Pods that exist.")
+    ready_replicas: int | None = Field(None, ge=0, description="Pods that answer.")
+    desired_replicas: int | None = Field(None, ge=0, description="Pods asked for.")
+
+
+class QueueStatus(ManifestModel):
+    """The one queue of all replicas, as web pods told last."""
+
+    rows: int | None = Field(None, ge=0, description="Rows that wait in Redis.")
+    oldest_seconds: Text = Field("", description="How long the oldest of them has waited.")
+    web_reason: LongText = Field("", description="Why as many web pods, in one sentence.")
+
+
 class RevisionStatus(ManifestModel):
     """Which source, slice and image the replicas run."""
 
@@ -136,6 +152,8 @@ class BatchedAPIStatus(ManifestModel):
     updated_replicas: int | None = Field(None, ge=0, description="Pods of the current revision.")
     desired_replicas: int | None = Field(None, ge=0)
     selector: Text | None = Field(None, description="Label selector of the pods, for /scale.")
+    web: WebStatus | None = None
+    queue: QueueStatus | None = None
     url: Text | None = Field(None, description="Address of the prediction route in the cluster.")
     revision: RevisionStatus | None = None
     effective: EffectiveStatus | None = None

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from batchedapi_core.manifest import REASONS, ConditionType
@@ -51,7 +51,7 @@ _RESOURCES: Final = (
 )
 """What quotas, limits and admission speak of."""
 _START_REASONS: Final = REASONS[ConditionType.MODEL_LOADED].keys() - {
-    "Loaded", "ModelLoading", "ImagePullFailed",
+    "Loaded", "ModelLoading", "ImagePullFailed", "ScaledToZero",
 }  # fmt: skip
 """What a replica may write into its termination message."""
 
@@ -64,6 +64,17 @@ class Condition:
     status: Literal["True", "False", "Unknown"]
     reason: str
     message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """Who answers for an API with a queue."""
+
+    deployment: DeploymentView | None = None
+    """Of its web pods."""
+    pods: Sequence[PodView] = ()
+    at_zero: bool = False
+    """No worker runs, and by intent: the first row orders some."""
 
 
 def told(
@@ -112,12 +123,15 @@ def spec_valid(
     problem: InvalidSpecError | None,
     deployment: DeploymentView | None,
     pods: Sequence[PodView] = (),
+    front: "Front | None" = None,
 ) -> Condition:
-    """Whether what the user wrote can become pods."""
+    """Whether what the user wrote can become pods, of both roles where there are two."""
     kind = ConditionType.SPEC_VALID
     if problem is not None:
         return told(kind, "False", problem.reason, problem.message)
     refusal = deployment.refusal(pods) if deployment is not None else None
+    if refusal is None and front is not None and front.deployment is not None:
+        refusal = front.deployment.refusal(front.pods)
     if refusal is not None:
         return told(kind, "False", refusal_reason(refusal), in_our_words(refusal))
     return told(kind, "True", "Accepted")
@@ -190,12 +204,40 @@ def ready(
     return told(kind, "True", reason, share)
 
 
+def ready_by_roles(
+    workers: Condition,
+    deployment: DeploymentView | None,
+    front: Front,
+    causes: Iterable[Condition],
+) -> Condition:
+    """`ready` of an API with a queue, whose workers are `workers`: web pods answer, and hold rows.
+
+    Without a worker it is ready where that is the intent, and while the first ones start.
+    """
+    kind, web = ConditionType.READY, front.deployment
+    cause = next((one for one in causes if one.status == "False"), None)
+    if workers.status != "True" and cause is not None:
+        return workers
+    if web is None or web.ready == 0:
+        starting = "0 web pods ready" if web is None else f"0 of {web.replicas} web pods ready"
+        return told(kind, "False", "WebStarting", f"{starting}; {workers.message}")
+    share = f"{web.ready} of {web.replicas} web pods ready"
+    if front.at_zero:
+        return told(kind, "True", "ScaledToZero", share)
+    if workers.reason == "ModelLoading" and workers.status == "False" and deployment is not None:
+        return told(kind, "True", "Waking", f"{share}, {deployment.replicas} replicas start")
+    reason = workers.reason
+    if reason == "AllReplicasReady" and web.ready < web.replicas:
+        reason = "MinimumReady"
+    return replace(workers, reason=reason, message=f"{workers.message}, {share}")
+
+
 def _earlier(answering: int) -> str:
     return f"no replica of this manifest answers, {answering} of an earlier one do"
 
 
-def progressing(deployment: DeploymentView | None) -> Condition:
-    """Whether pods of another revision are on their way."""
+def progressing(deployment: DeploymentView | None, front: Front | None = None) -> Condition:
+    """Whether pods of another revision are on their way; with a queue, of both roles."""
     kind = ConditionType.PROGRESSING
     if deployment is None:
         return told(kind, "True", "NewRevision", "the Deployment is yet to be created")
@@ -205,7 +247,10 @@ def progressing(deployment: DeploymentView | None) -> Condition:
     if not rolled_out(deployment):
         updated = f"{deployment.updated} of {deployment.replicas} replicas updated"
         return told(kind, "True", "NewRevision", updated)
-    return told(kind, "False", "RolloutComplete")
+    web = None if front is None else progressing(front.deployment)
+    if web is None or web.reason == "RolloutComplete":
+        return told(kind, "False", "RolloutComplete")
+    return replace(web, message=f"web pods: {web.message}")
 
 
 def not_permitted(message: str) -> Condition:
@@ -223,7 +268,7 @@ def rolled_out(deployment: DeploymentView) -> bool:
     return deployment.settled and arrived and deployment.existing <= deployment.updated
 
 
-def model_loaded(pods: Sequence[PodView], revision: str) -> Condition:
+def model_loaded(pods: Sequence[PodView], revision: str, *, at_zero: bool = False) -> Condition:
     """Whether the current revision's model loads; a failure is told in the replica's own words."""
     kind = ConditionType.MODEL_LOADED
     current = [pod for pod in pods if pod.revision == revision and not pod.gone]
@@ -232,6 +277,8 @@ def model_loaded(pods: Sequence[PodView], revision: str) -> Condition:
         return told(kind, "False", *failures[0])
     if any(pod.ready for pod in current):
         return told(kind, "True", "Loaded")
+    if at_zero:
+        return told(kind, "Unknown", "ScaledToZero", "no replica runs")
     return told(kind, "Unknown", "ModelLoading", "no replica has loaded it yet")
 
 

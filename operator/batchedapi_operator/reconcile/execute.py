@@ -24,6 +24,7 @@ from batchedapi_operator.reconcile.ownership import owned
 from batchedapi_operator.reconcile.plan import Apply, Plan
 from batchedapi_operator.reconcile.views import ChildView, DeploymentView
 from batchedapi_operator.reconcile.ways import cleared
+from batchedapi_operator.resources import web_name
 
 _DATA: Final[tuple[str, ...]] = ("data", "binaryData", "immutable")
 """Of a ConfigMap."""
@@ -37,24 +38,30 @@ class Executor:
         self._wall = wall
         self._applied: dict[tuple[Resource, ObjectKey], tuple[str, str]] = {}
 
-    async def write_children(self, key: ObjectKey, plan: Plan) -> DeploymentView | None:
+    async def write_children(self, key: ObjectKey, plan: Plan) -> dict[ObjectKey, DeploymentView]:
         """Apply, scale and delete, in the plan's order.
 
         Returns:
-            The Deployment as it was applied; None: it was not, or is as it was.
+            The Deployments as they were applied, by name; not those that are as they were.
 
         Raises:
             RefusedError: The apiserver will not have one of the children.
             NotOwnedError: A revision's name is taken.
             ApplyError: A write failed; the plan is to be made anew.
         """
-        uids, deployed = dict[Resource, str](), None
+        uids, deployed = dict[ObjectKey, str](), dict[ObjectKey, DeploymentView]()
         for apply in plan.apply:
-            uids[apply.resource], body = await self._apply(apply)
-            if apply.resource is DEPLOYMENTS and body is not None:
-                deployed = DeploymentView.of(body)
-        if plan.replicas is not None:
-            await self._cluster.scale(key, plan.replicas, uid=uids[DEPLOYMENTS])
+            uid, body = await self._apply(apply)
+            if apply.resource is DEPLOYMENTS:
+                uids[ObjectKey.of(apply.body)] = uid
+                if body is not None:
+                    deployed[ObjectKey.of(body)] = DeploymentView.of(body)
+        web = ObjectKey(key.namespace, web_name(key.name))
+        for name, replicas in ((key, plan.replicas), (web, plan.web_replicas)):
+            if replicas is not None:
+                await self._cluster.scale(name, replicas, uid=uids[name])
+        if plan.retire is not None:  # without a right to delete it, which a mistake could use
+            await self._cluster.scale(web, 0, uid=plan.retire.uid)
         for child in plan.delete:
             name = ObjectKey(key.namespace, child.name)
             await self._cluster.delete(CONFIG_MAPS, name, child.uid)
@@ -78,7 +85,8 @@ class Executor:
         """The API `key` is gone, and its children with it."""
         prefix = f"{key.name}-"
         for resource, child in tuple(self._applied):
-            same = child == key or (resource is CONFIG_MAPS and child.name.startswith(prefix))
+            named = child.name in {key.name, web_name(key.name)}
+            same = named or (resource is CONFIG_MAPS and child.name.startswith(prefix))
             if same and child.namespace == key.namespace:
                 del self._applied[resource, child]
 

@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import Iterable, Sequence
 
+from batchedapi_core import contract
 from batchedapi_operator.cluster import (
     CONFIG_MAPS,
     DEPLOYMENTS,
+    DISRUPTION_BUDGETS,
     PODS,
     REPLICA_SETS,
     SERVICES,
@@ -23,8 +25,9 @@ from batchedapi_operator.reconcile.views import (
     Observed,
     PodView,
     SourceView,
+    WebView,
 )
-from batchedapi_operator.resources import selector_text
+from batchedapi_operator.resources import selector_text, web_name
 from batchedapi_operator.resources.configmap import as_made
 
 
@@ -56,7 +59,7 @@ async def observe(
         _source(cluster, document, key),
         policies,
     )
-    uid = document["metadata"]["uid"]
+    uid, all_pods = document["metadata"]["uid"], tuple(map(PodView.of, pods))
     for name in {*known} - {body["metadata"]["name"] for body in revisions}:
         lost = await cluster.get_metadata(CONFIG_MAPS, ObjectKey(key.namespace, name))
         revisions += [lost] if lost is not None else []
@@ -77,8 +80,31 @@ async def observe(
             body["metadata"]["name"] for body in revisions if not as_made(body, key.name, uid)
         ),
         source=source,
-        pods=tuple(map(PodView.of, pods)),
+        pods=tuple(one for one in all_pods if one.role != contract.ROLE_WEB),
+        web=await _web(cluster, document, kinds, all_pods),
         revisions_in_use=in_use,
+    )
+
+
+async def _web(
+    cluster: Cluster, document: JsonObject, kinds: Sequence[Resource], pods: Sequence[PodView]
+) -> WebView:
+    """The web pods and what is about them; of an API that never had a queue nothing is asked."""
+    spec, status = document.get("spec") or {}, document.get("status") or {}
+    batching = spec.get("serverSideBatching")
+    wanted = isinstance(batching, dict) and batching.get("queue") is not None
+    if not (wanted or status.get("web") or any(one.role for one in pods)):
+        return WebView()
+    key = ObjectKey.of(document)
+    own = ObjectKey(key.namespace, web_name(key.name))
+    deployment = await cluster.get(DEPLOYMENTS, own)
+    budget = None
+    if DISRUPTION_BUDGETS in kinds:
+        budget = await cluster.get_metadata(DISRUPTION_BUDGETS, own)
+    return WebView(
+        DeploymentView.of(deployment) if deployment else None,
+        ChildView.of(budget) if budget else None,
+        tuple(one for one in pods if one.role == contract.ROLE_WEB),
     )
 
 

@@ -10,10 +10,16 @@ from datetime import datetime
 from typing import Any, Final
 
 from batchedapi_core.manifest import ConditionType
-from batchedapi_operator.cluster import DEPLOYMENTS, SERVICES, ObjectKey, Resource
+from batchedapi_operator.cluster import (
+    DEPLOYMENTS,
+    DISRUPTION_BUDGETS,
+    SERVICES,
+    ObjectKey,
+    Resource,
+)
 from batchedapi_operator.errors import NotOwnedError
 from batchedapi_operator.reconcile.conditions import DELETING, WAITING, Condition
-from batchedapi_operator.reconcile.views import ChildView, Observed
+from batchedapi_operator.reconcile.views import ChildView, Observed, WebView
 
 SOONEST_SECONDS: Final = 2.0
 LATEST_SECONDS: Final = 8.0
@@ -31,10 +37,12 @@ def owned(uid: str, child: ChildView) -> bool:
 
 def without_others(uid: str, observed: Observed) -> Observed:
     """A Deployment of somebody else's says nothing about our replicas."""
-    deployment = observed.deployment
-    if deployment is None or owned(uid, deployment.child):
-        return observed
-    return replace(observed, deployment=None)
+    deployment, web = observed.deployment, observed.web.deployment
+    if deployment is not None and not owned(uid, deployment.child):
+        observed = replace(observed, deployment=None)
+    if web is not None and not owned(uid, web.child):
+        observed = replace(observed, web=WebView())
+    return observed
 
 
 def refuse_foreign(key: ObjectKey, uid: str, observed: Observed) -> None:
@@ -89,12 +97,17 @@ def again(since: str, now: str) -> float:
 
 
 def _named(observed: Observed) -> tuple[tuple[Resource, ChildView], ...]:
-    children = []
+    children: list[tuple[Resource, ChildView]] = []
     if observed.deployment is not None:
         children.append((DEPLOYMENTS, observed.deployment.child))
     if observed.service is not None:
         children.append((SERVICES, observed.service))
-    return (*children, *observed.policies.items())
+    children += observed.policies.items()
+    if observed.web.deployment is not None:
+        children.append((DEPLOYMENTS, observed.web.deployment.child))
+    if observed.web.budget is not None:
+        children.append((DISRUPTION_BUDGETS, observed.web.budget))
+    return tuple(children)
 
 
 def _others(finalizers: Sequence[str]) -> tuple[str, ...]:

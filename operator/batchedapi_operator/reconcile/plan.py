@@ -20,6 +20,7 @@ from batchedapi_core.manifest import (
 from batchedapi_operator.cluster import (
     CONFIG_MAPS,
     DEPLOYMENTS,
+    DISRUPTION_BUDGETS,
     SERVICES,
     JsonObject,
     ObjectKey,
@@ -35,16 +36,27 @@ from batchedapi_operator.reconcile.ownership import (
     refuse_foreign,
     without_others,
 )
+from batchedapi_operator.reconcile.roles import stage_of
 from batchedapi_operator.reconcile.status import Subject, build_status
-from batchedapi_operator.reconcile.views import ChildView, DeploymentView, Observed, PodView
+from batchedapi_operator.reconcile.views import (
+    ChildView,
+    DeploymentView,
+    Observed,
+    PodView,
+    WebView,
+)
 from batchedapi_operator.resources.configmap import (
     Revision,
     build_config_map,
     headed,
     revision_of,
 )
-from batchedapi_operator.resources.deployment import build_deployment, build_service
-from batchedapi_operator.resources.policies import Policies
+from batchedapi_operator.resources.deployment import (
+    build_deployment,
+    build_service,
+    build_web,
+)
+from batchedapi_operator.resources.policies import Policies, build_web_budget
 from batchedapi_operator.resources.setting import Running
 
 REVISIONS_KEPT: Final = 5
@@ -78,6 +90,10 @@ class Plan:
     """Events, to be recorded once the status that they tell of has been written."""
     retry_after: float | None
     """Seconds; None: the next change will bring the API up again."""
+    web_replicas: int | None = None
+    """For /scale of NAME-web; None leaves it alone, or there is none."""
+    retire: ChildView | None = None
+    """NAME-web of an API that has no queue any more: no web pod is to be there."""
 
 
 def parsed(document: JsonObject) -> BatchedAPI:
@@ -153,7 +169,10 @@ def plan(
     if waits is not None:
         since = waits[1] or _since(status, ConditionType.PROGRESSING)
         return replace(nothing, notes=(), retry_after=again(since, now))
-    surplus = surplus_revisions(revision, observed)
+    surplus, retire = (
+        surplus_revisions(revision, observed),
+        stage_of(api, revision, observed).retire,
+    )
     return Plan(
         apply=_children(api, revision, image, observed, policies),
         replicas=first_or_copied_count(api, observed.deployment),
@@ -166,6 +185,8 @@ def plan(
         status=status,
         notes=nothing.notes,
         retry_after=None,
+        web_replicas=_first_web_count(api, observed.web.deployment),
+        retire=observed.web.deployment.child if retire and observed.web.deployment else None,
     )
 
 
@@ -253,17 +274,32 @@ def image_for(api: BatchedAPI, revision: Revision, status: JsonObject, default_i
 def _children(
     api: BatchedAPI, revision: Revision, image: str, observed: Observed, policies: Policies
 ) -> tuple[Apply, ...]:
-    """The revision first: pods that name it must find it; and be guarded from the first on."""
-    known = {child.name: child for child in observed.revisions}
+    """The revision first: pods that name it must find it; and be guarded from the first on.
+
+    The Service is before the pods, too: of workers that are to come, none may be sent a request.
+    """
+    known, stage = {one.name: one for one in observed.revisions}, stage_of(api, revision, observed)
     deployment = observed.deployment.child if observed.deployment is not None else None
     return (
         Apply(CONFIG_MAPS, build_config_map(api, revision), known.get(revision.name)),
-        Apply(SERVICES, build_service(api), observed.service),
+        Apply(SERVICES, build_service(api, roles=stage.roles), observed.service),
         *(
-            Apply(kind, policies.build(kind, api), observed.policies.get(kind))
+            Apply(kind, policies.build(kind, api, roles=stage.roles), observed.policies.get(kind))
             for kind in policies.kinds
         ),
-        Apply(DEPLOYMENTS, build_deployment(api, revision, image), deployment),
+        *(_web_children(api, revision, image, observed.web, policies) if stage.web else ()),
+        Apply(DEPLOYMENTS, build_deployment(api, revision, image, held=stage.held), deployment),
+    )
+
+
+def _web_children(
+    api: BatchedAPI, revision: Revision, image: str, web: WebView, policies: Policies
+) -> tuple[Apply, ...]:
+    deployment = web.deployment.child if web.deployment is not None else None
+    budget = (Apply(DISRUPTION_BUDGETS, build_web_budget(api), web.budget),)
+    return (
+        *(budget if DISRUPTION_BUDGETS in policies.kinds else ()),
+        Apply(DEPLOYMENTS, build_web(api, revision, image), deployment),
     )
 
 
@@ -276,17 +312,27 @@ def first_or_copied_count(api: BatchedAPI, deployment: DeploymentView | None) ->
     scaling = api.spec.autoscaling
     if scaling.mode is ScalingMode.NATIVE:
         first = scaling.min_replicas if scaling.init_replicas is None else scaling.init_replicas
-        return None if owned_already else first
+        # one at least: from a worker the web pods know what the methods are like
+        return None if owned_already else max(1, first)
     wanted = api.spec.replicas if api.spec.replicas is not None else 1
     if owned_already and deployment is not None and deployment.replicas == wanted:
         return None
     return wanted
 
 
+def _first_web_count(api: BatchedAPI, web: DeploymentView | None) -> int | None:
+    """Web pods to begin with; afterwards only the autoscaler moves them."""
+    queue = api.spec.server_side_batching.queue
+    if queue is None or (web is not None and web.replicas_owned and web.replicas > 0):
+        return None
+    return queue.web.min_replicas
+
+
 def surplus_revisions(revision: Revision, observed: Observed) -> tuple[ChildView, ...]:
     """Revisions that nothing refers to any more, but for the youngest."""
-    running = observed.deployment.revision if observed.deployment is not None else ""
-    used = {revision.digest, running, *observed.revisions_in_use}
+    deployments = (observed.deployment, observed.web.deployment)
+    running = {one.revision for one in deployments if one is not None}
+    used = {revision.digest, *running, *observed.revisions_in_use}
     unused = [child for child in observed.revisions if child.revision not in used]
     unused.sort(key=lambda child: (child.created, child.name), reverse=True)
     return tuple(unused[max(0, REVISIONS_KEPT - 1) :])

@@ -36,6 +36,7 @@ from batchedapi_operator.reconcile.ownership import deletion
 from batchedapi_operator.reconcile.plan import NO_POLICIES, Plan, plan
 from batchedapi_operator.reconcile.status import hindered_status, news_in, same
 from batchedapi_operator.reconcile.views import Observed
+from batchedapi_operator.resources import web_name
 from batchedapi_operator.resources.policies import Policies
 from batchedapi_operator.store import ApiView, Store
 
@@ -109,9 +110,16 @@ class Reconciler:
         made = self._plan(document, observed)
         try:
             deployed = await self._executor.write_children(key, made)
-            if observed.deployment is not None and deployed is not None:
-                # the one before was rolled out maybe: this one, of another template, is not yet
-                observed = replace(observed, deployment=deployed)
+            if observed.deployment is not None and deployed:
+                # those before were rolled out maybe: these, of another template, are not yet
+                web = ObjectKey(key.namespace, web_name(key.name))
+                observed = replace(
+                    observed,
+                    deployment=deployed.get(key, observed.deployment),
+                    web=replace(
+                        observed.web, deployment=deployed.get(web, observed.web.deployment)
+                    ),
+                )
                 made = self._plan(document, observed)
         except NotOwnedError as error:
             made = self._plan(document, observed, refusal=error)

@@ -4,14 +4,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from batchedapi_core.manifest import BatchedAPI, ConditionType, Phase
+from batchedapi_core.manifest import BatchedAPI, ConditionType, Phase, ScalingMode
 from batchedapi_operator.cluster import JsonObject
 from batchedapi_operator.errors import InvalidSpecError
 from batchedapi_operator.outbox import News
 from batchedapi_operator.reconcile import conditions
-from batchedapi_operator.reconcile.conditions import Condition
-from batchedapi_operator.reconcile.views import Observed
-from batchedapi_operator.resources import selector_text, url
+from batchedapi_operator.reconcile.conditions import Condition, Front
+from batchedapi_operator.reconcile.roles import web_is_there
+from batchedapi_operator.reconcile.views import DeploymentView, Observed
+from batchedapi_operator.resources import selector_text, url, worker_selector_text
 from batchedapi_operator.resources.configmap import Revision
 
 OUR_CONDITIONS: Final = (
@@ -26,7 +27,7 @@ OUR_CONDITIONS: Final = (
 """The others are the autoscaler's: an apply that named them would take them from it."""
 OUR_FIELDS: Final = (
     "observedGeneration", "phase", "replicas", "readyReplicas", "updatedReplicas",
-    "desiredReplicas", "selector", "url", "revision",
+    "desiredReplicas", "selector", "web", "url", "revision",
 )  # fmt: skip
 
 
@@ -53,18 +54,21 @@ class Subject:
 
 def build_status(subject: Subject, observed: Observed, now: str) -> JsonObject:
     """Every field the reconciler owns; `now` is RFC 3339 and dates what has changed."""
-    deployment = observed.deployment
+    deployment, web = observed.deployment, observed.web.deployment
     before = observed.status
     digest = deployment.revision if deployment is not None else ""
+    front = Front(web, observed.web.pods, at_zero=at_zero(subject.api, observed))
+    queued = subject.api is not None and subject.api.spec.server_side_batching.queue is not None
     causes = (
-        conditions.spec_valid(subject.problem, deployment, observed.pods),
-        conditions.scheduled(observed.pods),
-        conditions.model_loaded(observed.pods, digest),
+        conditions.spec_valid(subject.problem, deployment, observed.pods, front),
+        conditions.scheduled((*observed.pods, *front.pods)),
+        conditions.model_loaded(observed.pods, digest, at_zero=front.at_zero),
     )
     current = _is_current(subject, observed)
+    ready = conditions.ready(deployment, observed.pods, causes, current=current)
     found = (
-        conditions.ready(deployment, observed.pods, causes, current=current),
-        subject.hindrance or conditions.progressing(deployment),
+        conditions.ready_by_roles(ready, deployment, front, causes) if queued else ready,
+        subject.hindrance or conditions.progressing(deployment, front if queued else None),
         *causes,
     )
     for_tools = conditions.for_tools(found)
@@ -81,7 +85,8 @@ def build_status(subject: Subject, observed: Observed, now: str) -> JsonObject:
         "readyReplicas": deployment.ready if deployment else 0,
         "updatedReplicas": deployment.updated if deployment else 0,
         "desiredReplicas": deployment.replicas if deployment else 0,
-        "selector": selector_text(subject.name),
+        "selector": (worker_selector_text if queued else selector_text)(subject.name),
+        **({"web": _web(web)} if queued or web_is_there(observed.web) else {}),
         **lasting,
         "conditions": conditions.dated(
             found if for_tools is None else (*found, for_tools),
@@ -89,6 +94,27 @@ def build_status(subject: Subject, observed: Observed, now: str) -> JsonObject:
             subject.generation,
             now,
         ),
+    }
+
+
+def at_zero(api: BatchedAPI | None, observed: Observed) -> bool:
+    """Whether no worker runs and none has to: rows would order the first ones."""
+    deployment = observed.deployment
+    return (
+        api is not None
+        and api.spec.server_side_batching.queue is not None
+        and api.spec.autoscaling.mode is ScalingMode.NATIVE
+        and api.spec.autoscaling.min_replicas == 0
+        and deployment is not None
+        and deployment.replicas == 0
+    )
+
+
+def _web(web: DeploymentView | None) -> JsonObject:
+    return {
+        "replicas": web.existing if web else 0,
+        "readyReplicas": web.ready if web else 0,
+        "desiredReplicas": web.replicas if web else 0,
     }
 
 
@@ -120,6 +146,8 @@ def _is_current(subject: Subject, observed: Observed) -> bool:
         )
     if deployment.revision != subject.revision.digest:
         return not deployment.revision  # without the label nothing tells that it is another
+    if at_zero(subject.api, observed):
+        return deployment.settled
     answering = (pod for pod in observed.pods if pod.ready and not pod.gone)
     all_of_it = deployment.settled and deployment.existing <= deployment.updated
     return all_of_it or any(pod.revision == deployment.revision for pod in answering)
@@ -133,7 +161,9 @@ def _phase(subject: Subject, found: Iterable[Condition], observed: Observed) -> 
         return Phase.PAUSED
     state = {one.type: one for one in found}
     deployment = observed.deployment
-    answering = deployment is not None and deployment.ready > 0
+    answering = state[ConditionType.READY].reason in {"ScaledToZero", "Waking"} or (
+        deployment is not None and deployment.ready > 0
+    )
     broken = any(
         state[kind].status == "False"
         for kind in (ConditionType.SPEC_VALID, ConditionType.MODEL_LOADED)

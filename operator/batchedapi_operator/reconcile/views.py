@@ -220,6 +220,8 @@ class PodView:
     """It is, or was before, so it is not on its way."""
     ending: bool = False
     """Deleted, and its processes still answer what they have."""
+    role: str = ""
+    """`web` or `worker` of an API with a queue; empty of a replica."""
 
     @classmethod
     def of(cls, body: JsonObject) -> Self:
@@ -258,6 +260,7 @@ class PodView:
             created=_moment(metadata.get("creationTimestamp")),
             was_ready=_was_ready(status, ready, container),
             ending=deleted and not over,
+            role=(metadata.get("labels") or {}).get(contract.LABEL_ROLE, ""),
         )
 
 
@@ -315,6 +318,15 @@ class SourceView:
 
 
 @dataclass(frozen=True, slots=True)
+class WebView:
+    """The web pods of an API with a queue, or that has had one."""
+
+    deployment: DeploymentView | None = None
+    budget: ChildView | None = None
+    pods: tuple[PodView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """The world of one API as it was just read."""
 
@@ -331,5 +343,7 @@ class Observed:
     source: SourceView | None = None
     """None: the manifest names no ConfigMap, or there is none of that name."""
     pods: tuple[PodView, ...] = ()
+    """Without web pods."""
+    web: WebView = WebView()
     revisions_in_use: frozenset[str] = frozenset()
     """Digests that a ReplicaSet or pod of the API still refers to."""

@@ -13,6 +13,17 @@ REVISION_DIGITS: Final = 8
 """Of the hash in a revision's name: among the few revisions kept, a clash is one in 10^9."""
 
 
+LABEL_NAME: Final = "app.kubernetes.io/name"
+SERVING: Final = "batchedapi-serving"
+WORKER: Final = "batchedapi-worker"
+"""Of pods that take rows out of a queue; a Service of pods that answer must not select them."""
+
+
+def web_name(api_name: str) -> str:
+    """Name of the Deployment of the pods that answer for an API with a queue, and of its budget."""
+    return f"{api_name}-web"
+
+
 def revision_name(api_name: str, digest: str) -> str:
     """Name of a revision's ConfigMap."""
     return f"{api_name}-{digest}"
@@ -33,11 +44,26 @@ def selector_text(api_name: str) -> str:
     return f"{contract.LABEL_API}={api_name}"
 
 
+def role_labels(api_name: str, role: str) -> dict[str, str]:
+    """What selects the pods of one role of an API with a queue."""
+    return {**selector_labels(api_name), contract.LABEL_ROLE: role}
+
+
+def answering_labels(api_name: str) -> dict[str, str]:
+    """What selects the pods that answer requests: replicas and web pods, but no workers."""
+    return {**selector_labels(api_name), LABEL_NAME: SERVING}
+
+
+def worker_selector_text(api_name: str) -> str:
+    """For /scale of an API with a queue: its web pods are not what is scaled."""
+    return f"{selector_text(api_name)},{contract.LABEL_ROLE}={contract.ROLE_WORKER}"
+
+
 def labels(api_name: str) -> dict[str, str]:
     """On every child."""
     return {
         **selector_labels(api_name),
-        "app.kubernetes.io/name": "batchedapi-serving",
+        LABEL_NAME: SERVING,
         "app.kubernetes.io/instance": api_name,
         contract.LABEL_MANAGED_BY: contract.MANAGED_BY,
     }

@@ -4,18 +4,32 @@ import math
 from typing import Final
 
 from batchedapi_core import contract
-from batchedapi_core.manifest import PLATFORM, BatchedAPI, Pod, as_written, format_duration
+from batchedapi_core.manifest import PLATFORM, SPREAD, BatchedAPI, Pod, as_written, format_duration
 from batchedapi_core.manifest.pod import SHARED_MEMORY_DIRECTORY
 from batchedapi_operator.cluster import DEPLOYMENTS, SERVICES, JsonObject
-from batchedapi_operator.resources import head, labels, selector_labels
+from batchedapi_operator.resources import (
+    LABEL_NAME,
+    WORKER,
+    answering_labels,
+    head,
+    labels,
+    role_labels,
+    selector_labels,
+    web_name,
+)
 from batchedapi_operator.resources.configmap import Revision
-from batchedapi_operator.resources.setting import record, setting_of
+from batchedapi_operator.resources.setting import record, setting_of, web_resources
 
 # The Service in front of the replicas: the API's name, port 80.
 
 
-def build_service(api: BatchedAPI) -> JsonObject:
-    """A ClusterIP Service; the address is the apiserver's to choose."""
+def build_service(api: BatchedAPI, *, roles: bool = False) -> JsonObject:
+    """A ClusterIP Service; the address is the apiserver's to choose.
+
+    Args:
+        api: The manifest.
+        roles: There are pods that answer nobody: those of an API with a queue, or that has had one.
+    """
     body = head(api, SERVICES, api.metadata.name)
     ports: list[JsonObject] = [
         {
@@ -38,7 +52,7 @@ def build_service(api: BatchedAPI) -> JsonObject:
         )
     body["spec"] = {
         "type": "ClusterIP",
-        "selector": selector_labels(api.metadata.name),
+        "selector": (answering_labels if roles else selector_labels)(api.metadata.name),
         "ports": ports,
     }
     return body
@@ -63,13 +77,42 @@ _AS_WRITTEN: Final = (
     "imagePullSecrets", "serviceAccountName",
 )  # fmt: skip
 """Settings that a pod has under the same name."""
+_OF_WEB: Final = ("priorityClassName", "imagePullSecrets")
+"""Those that a web pod has, too."""
+_KEYS_MOUNT: Final = {
+    "name": _KEYS_VOLUME,
+    "mountPath": contract.KEYS_DIRECTORY,
+    "readOnly": True,
+}
+HELD_SECONDS: Final = 86400
+"""For which a pod would have to be ready to take the place of another, while a rollout is held."""
+SCRAPED: Final = {
+    "prometheus.io/scrape": "true",
+    "prometheus.io/port": str(contract.ADMIN_PORT),
+    "prometheus.io/path": contract.PATH_METRICS,
+}
+"""Annotations of pods of every role."""
 
 
-def build_deployment(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
-    """The Deployment without `replicas`: those are written through /scale alone."""
+def build_deployment(
+    api: BatchedAPI, revision: Revision, image: str, *, held: bool = False
+) -> JsonObject:
+    """The Deployment without `replicas`: those are written through /scale alone.
+
+    Args:
+        api: The manifest.
+        revision: Of it.
+        image: Of the serving container.
+        held: New pods do not yet take the place of those before. They become ready, and do not
+            count as available: so the Deployment's controller lets none of the others go. Without a
+            queue there are then as many new ones as old ones: they are to take over together.
+    """
     api = api.with_pod_defaults(revision.defaults)
     pod = api.spec.pod
     update = api.spec.update_strategy
+    progress = _startup_seconds(api) + PROGRESS_MARGIN_SECONDS
+    queue = api.spec.server_side_batching.queue
+    worker = {contract.LABEL_ROLE: contract.ROLE_WORKER, LABEL_NAME: WORKER} if queue else {}
     body = head(api, DEPLOYMENTS, api.metadata.name)
     said = record(api, revision.defaults)
     recorded = {contract.ANNOTATION_POD: said} if said else {}
@@ -78,11 +121,12 @@ def build_deployment(api: BatchedAPI, revision: Revision, image: str) -> JsonObj
     body["spec"] = {
         "selector": {"matchLabels": selector_labels(api.metadata.name)},
         "revisionHistoryLimit": 5,
-        "progressDeadlineSeconds": _startup_seconds(api) + PROGRESS_MARGIN_SECONDS,
+        "progressDeadlineSeconds": progress + (HELD_SECONDS if held else 0),
+        **({"minReadySeconds": HELD_SECONDS} if held else {}),
         "strategy": {
             "type": "RollingUpdate",
             "rollingUpdate": {
-                "maxSurge": update.max_surge,
+                "maxSurge": "100%" if held and queue is None else update.max_surge,
                 "maxUnavailable": update.max_unavailable,
             },
         },
@@ -91,15 +135,10 @@ def build_deployment(api: BatchedAPI, revision: Revision, image: str) -> JsonObj
                 "labels": {
                     **pod.labels,
                     **labels(api.metadata.name),
+                    **worker,
                     contract.LABEL_REVISION: revision.digest,
                 },
-                "annotations": {
-                    **pod.annotations,
-                    **recorded,
-                    "prometheus.io/scrape": "true",
-                    "prometheus.io/port": str(contract.ADMIN_PORT),
-                    "prometheus.io/path": contract.PATH_METRICS,
-                },
+                "annotations": {**pod.annotations, **recorded, **SCRAPED},
             },
             "spec": _pod(api, revision, image),
         },
@@ -107,16 +146,85 @@ def build_deployment(api: BatchedAPI, revision: Revision, image: str) -> JsonObj
     return body
 
 
+def build_web(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
+    """The Deployment NAME-web of an API with a queue: it answers, and has no model and no GPU.
+
+    Of `spec.pod` it has labels, annotations, pull secrets, priority and user; where model pods may
+    run is said of their hardware. It is spread as every API is that says nothing of it.
+    """
+    api = api.with_pod_defaults(revision.defaults)
+    name, pod = api.metadata.name, api.spec.pod
+    own = role_labels(name, contract.ROLE_WEB)
+    body = head(api, DEPLOYMENTS, web_name(name))
+    body["metadata"]["labels"] |= own
+    body["spec"] = {
+        "selector": {"matchLabels": own},
+        "revisionHistoryLimit": 5,
+        # it is ready once a worker has told what the methods are like
+        "progressDeadlineSeconds": _startup_seconds(api) + PROGRESS_MARGIN_SECONDS,
+        "strategy": {
+            "type": "RollingUpdate",
+            "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": 0},
+        },
+        "template": {
+            "metadata": {
+                "labels": {
+                    **pod.labels,
+                    **labels(name),
+                    **own,
+                    contract.LABEL_REVISION: revision.digest,
+                },
+                "annotations": {**pod.annotations, **SCRAPED},
+            },
+            "spec": _web_pod(api, revision, image),
+        },
+    }
+    return body
+
+
+def _web_pod(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
+    settings = as_written(api.spec.pod)
+    further = {name: settings[name] for name in _OF_WEB if settings.get(name)}
+    own = {"labelSelector": {"matchLabels": role_labels(api.metadata.name, contract.ROLE_WEB)}}
+    spread = as_written(SPREAD)["topologySpreadConstraints"]
+    return {
+        **_confined(api),
+        "containers": [_web_container(api, image)],
+        "volumes": [*_own_volumes(revision), *_keys(api)],
+        "topologySpreadConstraints": [{**constraint, **own} for constraint in spread],
+        **further,
+    }
+
+
 def _pod(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
-    timeout = api.spec.overload.timeout or UNLIMITED_REQUEST_SECONDS
-    grace = api.spec.update_strategy.drain_delay + timeout + contract.TERMINATION_MARGIN_SECONDS
-    settings, user = as_written(api.spec.pod), _user(api.spec.pod)
+    settings, name = as_written(api.spec.pod), api.metadata.name
     further = {name: settings[name] for name in _AS_WRITTEN if settings.get(name)}
     if spread := settings.get("topologySpreadConstraints"):
-        own = {"labelSelector": {"matchLabels": selector_labels(api.metadata.name)}}
+        queue = api.spec.server_side_batching.queue
+        among = selector_labels(name) if queue is None else role_labels(name, contract.ROLE_WORKER)
+        own = {"labelSelector": {"matchLabels": among}}
         further["topologySpreadConstraints"] = [{**constraint, **own} for constraint in spread]
     return {
+        **_confined(api),
         "automountServiceAccountToken": bool(api.spec.pod.automount_service_account_token),
+        "containers": [_container(api, image)],
+        "volumes": [
+            *_own_volumes(revision),
+            *_claim_volumes(api),
+            *_shared_memory(api.spec.pod),
+            *(_keys(api) if api.spec.server_side_batching.queue is None else []),
+            *settings.get("volumes", ()),
+        ],
+        **further,
+    }
+
+
+def _confined(api: BatchedAPI) -> JsonObject:
+    """What the pods of both roles have: time to end in, and nothing of the node or the cluster."""
+    timeout, user = api.spec.overload.timeout or UNLIMITED_REQUEST_SECONDS, _user(api.spec.pod)
+    grace = api.spec.update_strategy.drain_delay + timeout + contract.TERMINATION_MARGIN_SECONDS
+    return {
+        "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": math.ceil(grace),
         "securityContext": {
@@ -124,17 +232,14 @@ def _pod(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
             **dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup") if user else (), user),
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": [_container(api, image)],
-        "volumes": [
-            {"name": _MANIFEST_VOLUME, "configMap": {"name": revision.name}},
-            {"name": _SCRATCH_VOLUME, "emptyDir": {}},
-            *_claim_volumes(api),
-            *_shared_memory(api.spec.pod),
-            *_keys(api),
-            *settings.get("volumes", ()),
-        ],
-        **further,
     }
+
+
+def _own_volumes(revision: Revision) -> list[JsonObject]:
+    return [
+        {"name": _MANIFEST_VOLUME, "configMap": {"name": revision.name}},
+        {"name": _SCRATCH_VOLUME, "emptyDir": {}},
+    ]
 
 
 def _user(pod: Pod) -> int | None:
@@ -161,22 +266,53 @@ def _keys(api: BatchedAPI) -> list[JsonObject]:
 
 def _container(api: BatchedAPI, image: str) -> JsonObject:
     setting = setting_of(api)
-    grpc = {"name": contract.GRPC_PORT_NAME, "containerPort": contract.GRPC_PORT}
+    worker = api.spec.server_side_batching.queue is not None
+    keys = [] if worker else _keys(api)
     model = {"name": _MODEL_VOLUME, "mountPath": contract.MODEL_DIRECTORY, "readOnly": True}
-    keys = {"name": _KEYS_VOLUME, "mountPath": contract.KEYS_DIRECTORY, "readOnly": True}
     shared = {"name": _SHARED_MEMORY_VOLUME, "mountPath": SHARED_MEMORY_DIRECTORY}
+    command = "worker" if worker else "serve"
+    return _runs(api, image, command, keys, setting["resources"]) | {
+        "volumeMounts": [
+            *_own_mounts(),
+            *([model] if _claim_volumes(api) else []),
+            *([_KEYS_MOUNT] if keys else []),
+            *([shared] if _shared_memory(api.spec.pod) else []),
+            *map(as_written, api.spec.pod.volume_mounts),
+        ],
+    }
+
+
+def _web_container(api: BatchedAPI, image: str) -> JsonObject:
+    keys = _keys(api)
+    mounts = [*_own_mounts(), *([_KEYS_MOUNT] if keys else [])]
+    return _runs(api, image, "web", keys, web_resources(api)) | {"volumeMounts": mounts}
+
+
+def _own_mounts() -> list[JsonObject]:
+    return [
+        {"name": _MANIFEST_VOLUME, "mountPath": contract.MANIFEST_DIRECTORY, "readOnly": True},
+        {"name": _SCRATCH_VOLUME, "mountPath": "/tmp"},  # noqa: S108 - inside the pod
+    ]
+
+
+def _runs(
+    api: BatchedAPI, image: str, command: str, keys: list[JsonObject], resources: JsonObject
+) -> JsonObject:
+    """Of a serving container of any role: what it runs, where it listens, how it is probed."""
+    setting = setting_of(api)
+    grpc = {"name": contract.GRPC_PORT_NAME, "containerPort": contract.GRPC_PORT}
     return {
         "name": CONTAINER,
         "image": image,
         "imagePullPolicy": api.spec.predictor.image_pull_policy.value,
         "args": [
-            "serve",
+            command,
             *("-f", f"{contract.MANIFEST_DIRECTORY}/{contract.MANIFEST_FILE}"),
             *("--host", "0.0.0.0"),  # noqa: S104 - a pod is reached by its address
             *("--drain-delay", format_duration(api.spec.update_strategy.drain_delay)),
             "--tolerate-unknown-fields",
             # A flag, as an image that does not know it must fail and not serve whoever comes.
-            *(["--api-keys", contract.KEYS_DIRECTORY] if _keys(api) else []),
+            *(["--api-keys", contract.KEYS_DIRECTORY] if keys else []),
         ],
         **{name: setting[name] for name in ("env", "envFrom") if name in setting},
         "ports": [
@@ -184,7 +320,7 @@ def _container(api: BatchedAPI, image: str) -> JsonObject:
             {"name": contract.ADMIN_PORT_NAME, "containerPort": contract.ADMIN_PORT},
             *([grpc] if api.spec.networking.grpc else []),
         ],
-        "resources": setting["resources"],
+        "resources": resources,
         "startupProbe": _probe(contract.PATH_STARTUP, period=1, failures=_startup_seconds(api)),
         "readinessProbe": _probe(contract.PATH_READY, period=1, timeout=3, failures=3),
         "livenessProbe": _probe(contract.PATH_LIVE, period=10, timeout=5, failures=6),
@@ -195,14 +331,6 @@ def _container(api: BatchedAPI, image: str) -> JsonObject:
         },
         "terminationMessagePath": contract.TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [
-            {"name": _MANIFEST_VOLUME, "mountPath": contract.MANIFEST_DIRECTORY, "readOnly": True},
-            {"name": _SCRATCH_VOLUME, "mountPath": "/tmp"},  # noqa: S108 - inside the pod
-            *([model] if _claim_volumes(api) else []),
-            *([keys] if _keys(api) else []),
-            *([shared] if _shared_memory(api.spec.pod) else []),
-            *map(as_written, api.spec.pod.volume_mounts),
-        ],
     }
 
 

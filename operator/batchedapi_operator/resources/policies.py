@@ -10,7 +10,7 @@ from batchedapi_operator.cluster import (
     JsonObject,
     Resource,
 )
-from batchedapi_operator.resources import head, selector_labels
+from batchedapi_operator.resources import head, role_labels, selector_labels, web_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,23 +29,40 @@ class Policies:
             *([DISRUPTION_BUDGETS] if self.disruption_budgets else []),
         )
 
-    def build(self, resource: Resource, api: BatchedAPI) -> JsonObject:
-        """The child of one of `kinds`."""
+    def build(self, resource: Resource, api: BatchedAPI, *, roles: bool = False) -> JsonObject:
+        """The child of one of `kinds`; `roles`: some of its pods may be web pods."""
         if resource is NETWORK_POLICIES:
             return _network_policy(api, self.admin_peers)
-        return _disruption_budget(api)
+        return _disruption_budget(api, roles=roles)
 
 
-def _disruption_budget(api: BatchedAPI) -> JsonObject:
+def _disruption_budget(api: BatchedAPI, *, roles: bool) -> JsonObject:
     """One replica at a time may be evicted: a single one never holds a node back.
 
     Replicas that are not ready are evicted whatever the budget says; they serve nobody.
     """
     body = head(api, DISRUPTION_BUDGETS, api.metadata.name)
+    selector: JsonObject = {"matchLabels": selector_labels(api.metadata.name)}
+    if roles:  # web pods have one of their own, and a pod of two budgets is never evicted
+        others = {"key": contract.LABEL_ROLE, "operator": "NotIn", "values": [contract.ROLE_WEB]}
+        selector["matchExpressions"] = [others]
     body["spec"] = {
         "maxUnavailable": 1,
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
-        "selector": {"matchLabels": selector_labels(api.metadata.name)},
+        "selector": selector,
+    }
+    return body
+
+
+def build_web_budget(api: BatchedAPI) -> JsonObject:
+    """Of the web pods of an API with a queue, which are two at least: one of them may go."""
+    body = head(api, DISRUPTION_BUDGETS, web_name(api.metadata.name))
+    own = role_labels(api.metadata.name, contract.ROLE_WEB)
+    body["metadata"]["labels"] |= own
+    body["spec"] = {
+        "maxUnavailable": 1,
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        "selector": {"matchLabels": own},
     }
     return body
 

@@ -14,6 +14,8 @@ from batchedapi_core.manifest import (
     CPU_COUNT,
     BatchedAPI,
     Pod,
+    Queue,
+    Redis,
     UnitError,
     as_written,
     format_quantity,
@@ -102,6 +104,7 @@ def setting_of(api: BatchedAPI) -> JsonObject:
         if entry.value_from is not None:
             value = {"valueFrom": as_written(entry.value_from)}
         told[entry.name] = value
+    told |= _from_secrets(api)
     if predictor.processes_per_replica == CPU_COUNT:
         told[contract.ENV_CPU_REQUEST] = {"value": compute.cpu}
     sources, called = _sources(api)
@@ -123,6 +126,33 @@ def setting_of(api: BatchedAPI) -> JsonObject:
         **({"envFrom": sources} if sources else {}),
         "resources": resources,
     }
+
+
+def _from_secrets(api: BatchedAPI) -> dict[str, JsonObject]:
+    """User's name and password of Redis; what the manifest says beats a variable of that name."""
+    queue = api.spec.server_side_batching.queue
+    if queue is None:
+        return {}
+    secrets = {
+        contract.ENV_REDIS_USERNAME: queue.redis.username_secret,
+        contract.ENV_REDIS_PASSWORD: queue.redis.password_secret,
+    }
+    return {
+        name: {"valueFrom": {"secretKeyRef": {"name": one.name, "key": one.key}}}
+        for name, one in secrets.items()
+        if one is not None
+    }
+
+
+def web_resources(api: BatchedAPI) -> JsonObject:
+    """Of the serving container of a web pod, whose API has a queue."""
+    queue = api.spec.server_side_batching.queue or Queue(redis=Redis())
+    web = queue.web
+    requests: JsonObject = {"cpu": web.cpu}
+    limits: JsonObject = {} if web.cpu_limit is None else {"cpu": web.cpu_limit}
+    if web.mem is not None:
+        requests["memory"] = limits["memory"] = web.mem
+    return {"requests": requests, **({"limits": limits} if limits else {})}
 
 
 def _sources(api: BatchedAPI) -> tuple[list[JsonObject], list[str]]:

@@ -1,0 +1,349 @@
+"""An API with one queue: its children, and how it gets there and back without losing a request."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.unit.operator.worlds import (
+    IMAGE,
+    NOW,
+    api,
+    api_body,
+    deployment_body,
+    pod_body,
+)
+
+from batchedapi_core import contract
+from batchedapi_operator.cluster import (
+    DEPLOYMENTS,
+    DISRUPTION_BUDGETS,
+    SERVICES,
+    JsonObject,
+    Resource,
+)
+from batchedapi_operator.reconcile.plan import Plan, plan
+from batchedapi_operator.reconcile.views import (
+    DeploymentView,
+    Observed,
+    PodView,
+    WebView,
+)
+from batchedapi_operator.resources.configmap import revision_of
+from batchedapi_operator.resources.policies import Policies
+from batchedapi_operator.resources.setting import setting_of
+
+QUEUE: dict[str, Any] = {"serverSideBatching": {"queue": {"redis": {}}}}
+
+
+def digest(spec: dict[str, Any]) -> str:
+    """Of the first revision of such an API."""
+    return revision_of(api(**spec), {}, {}).digest
+
+
+NEW, OLD = digest(QUEUE), digest({})
+
+
+def view(name: str = "iris", **deployment: Any) -> DeploymentView:
+    """A Deployment of that name."""
+    body = deployment_body(**deployment)
+    body["metadata"] |= {"name": name, "uid": f"{name}-uid"}
+    body["spec"]["template"]["spec"]["containers"][0] |= setting_of(api())
+    return DeploymentView.of(body)
+
+
+def pod(name: str, revision: str, role: str = "", *, ready: bool = True, **more: Any) -> PodView:
+    """A pod of that role."""
+    return replace(PodView.of(pod_body(name, ready=ready, revision=revision)), role=role, **more)
+
+
+def seen(
+    deployment: DeploymentView | None = None,
+    pods: tuple[PodView, ...] = (),
+    web: WebView | None = None,
+    revision: str = "",
+) -> Observed:
+    """A world with those, whose status names that revision."""
+    status: JsonObject = {}
+    if revision:
+        status = {"revision": {"current": f"iris-{revision}", "image": IMAGE}}
+    return Observed(status=status, deployment=deployment, pods=pods, web=web or WebView())
+
+
+def web_of(revision: str, *pods: PodView, **deployment: Any) -> WebView:
+    """Web pods, two of which are ready unless said otherwise."""
+    made = pods or (pod("iris-web-1", revision, "web"), pod("iris-web-2", revision, "web"))
+    return WebView(view("iris-web", revision=revision, **deployment), None, made)
+
+
+def planned(spec: dict[str, Any], observed: Observed, policies: Policies | None = None) -> Plan:
+    """What is to be written for an API with that spec."""
+    return plan(api_body(**spec), observed, IMAGE, NOW, policies=policies or Policies())
+
+
+def applied(made: Plan, resource: Resource, name: str = "iris") -> JsonObject:
+    """The child of that kind and name."""
+    (found,) = (
+        one.body
+        for one in made.apply
+        if one.resource is resource and one.body["metadata"]["name"] == name
+    )
+    return found
+
+
+def selects(selector: JsonObject, template: JsonObject) -> bool:
+    """Whether a selector of labels selects the pods of a Deployment."""
+    return selector.items() <= template["spec"]["template"]["metadata"]["labels"].items()
+
+
+def test_a_new_api_has_two_roles_and_its_service_selects_the_one_that_answers() -> None:
+    """A request that reached a worker would be lost: it serves nobody."""
+    made = planned(QUEUE, seen())
+    worker, web = applied(made, DEPLOYMENTS), applied(made, DEPLOYMENTS, "iris-web")
+    selector = applied(made, SERVICES)["spec"]["selector"]
+
+    assert selects(selector, web)
+    assert not selects(selector, worker)
+    run = [one["spec"]["template"]["spec"]["containers"][0]["args"][0] for one in (worker, web)]
+    assert ["worker", "web"] == run
+    assert (1, 2) == (made.replicas, made.web_replicas)
+
+
+def test_an_api_that_may_be_at_zero_runs_one_worker_first() -> None:
+    """What its methods are like is known from a worker alone."""
+    made = planned(QUEUE | {"autoscaling": {"minReplicas": 0}}, seen())
+
+    assert 1 == made.replicas
+
+
+def test_neither_deployment_selects_pods_of_the_other_by_a_selector_that_it_can_match() -> None:
+    """The selector of NAME can never be changed; what tells its pods from others is in NAME-web."""
+    made = planned(QUEUE, seen())
+    worker, web = applied(made, DEPLOYMENTS), applied(made, DEPLOYMENTS, "iris-web")
+
+    assert {contract.LABEL_API: "iris"} == worker["spec"]["selector"]["matchLabels"]
+    assert not selects(web["spec"]["selector"]["matchLabels"], worker)
+
+
+def test_web_pods_have_their_own_resources_and_nothing_of_the_hardware_of_the_model() -> None:
+    """A web pod on a GPU is a GPU that no model has."""
+    spec: dict[str, Any] = {
+        "serverSideBatching": {"queue": {"redis": {}, "web": {"cpu": "300m", "mem": "1Gi"}}},
+        "compute": {"cpu": "4", "gpu": 1},
+        "pod": {
+            "labels": {"team": "vision"},
+            "nodeSelector": {"pool": "gpu"},
+            "tolerations": [{"key": "gpu", "operator": "Exists"}],
+            "runtimeClassName": "nvidia",
+            "priorityClassName": "high",
+            "imagePullSecrets": [{"name": "registry"}],
+        },
+    }
+    template = applied(planned(spec, seen()), DEPLOYMENTS, "iris-web")["spec"]["template"]
+
+    assert "vision" == template["metadata"]["labels"]["team"]
+    resources = template["spec"]["containers"][0]["resources"]
+    expected = {"requests": {"cpu": "300m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
+    assert expected == resources
+    assert not {"nodeSelector", "tolerations", "runtimeClassName"} & template["spec"].keys()
+    assert "high" == template["spec"]["priorityClassName"]
+    assert [{"name": "registry"}] == template["spec"]["imagePullSecrets"]
+    spread = template["spec"]["topologySpreadConstraints"]
+    own = {contract.LABEL_API: "iris", contract.LABEL_ROLE: "web"}
+    assert [own, own] == [one["labelSelector"]["matchLabels"] for one in spread]
+
+
+def test_passwords_come_from_secrets_by_reference_in_both_roles() -> None:
+    """The operator reads no Secret; a variable of the same name gives way to the manifest."""
+    secret = {"name": "redis", "key": "password"}
+    spec: dict[str, Any] = {
+        "serverSideBatching": {"queue": {"redis": {"passwordSecret": secret}}},
+        "predictor": {"path": "model:Iris", "env": [{"name": "REDIS__PASSWORD", "value": "x"}]},
+    }
+    made = planned(spec, seen())
+
+    for name in ("iris", "iris-web"):
+        body = applied(made, DEPLOYMENTS, name)
+        env = body["spec"]["template"]["spec"]["containers"][0]["env"]
+        expected = {"name": "REDIS__PASSWORD", "valueFrom": {"secretKeyRef": secret}}
+        assert [expected] == [one for one in env if one["name"] == "REDIS__PASSWORD"]
+
+
+def test_each_role_has_a_budget_and_no_pod_is_in_two() -> None:
+    """A pod of two budgets is never evicted, and holds its node for ever."""
+    made = planned(QUEUE, seen())
+    both = [applied(made, DISRUPTION_BUDGETS, name)["spec"] for name in ("iris", "iris-web")]
+
+    assert [1, 1] == [one["maxUnavailable"] for one in both]
+    (others,) = both[0]["selector"]["matchExpressions"]
+    assert ("NotIn", ["web"]) == (others["operator"], others["values"])
+    assert "web" == both[1]["selector"]["matchLabels"][contract.LABEL_ROLE]
+
+
+def held(made: Plan) -> bool:
+    """Whether new pods of the Deployment do not yet take the place of those before."""
+    return "minReadySeconds" in applied(made, DEPLOYMENTS)["spec"]
+
+
+REPLICAS = (pod("iris-1", OLD), pod("iris-2", OLD))
+WORKERS = (pod("iris-3", NEW, "worker"), pod("iris-4", NEW, "worker"))
+STARTING = web_of(NEW, pod("iris-web-1", NEW, "web", ready=False), ready=0)
+
+
+@pytest.mark.parametrize(
+    ("observed", "expected"),
+    [
+        (seen(view(revision=OLD), REPLICAS, revision=OLD), True),
+        (seen(view(revision=NEW), (*REPLICAS, *WORKERS), STARTING, NEW), True),
+        (seen(view(revision=NEW), (*REPLICAS, *WORKERS), web_of(NEW, ready=1), NEW), True),
+        (seen(view(revision=NEW), (*REPLICAS, *WORKERS), web_of(NEW), NEW), False),
+        (seen(view(revision=NEW), WORKERS, web_of(NEW), NEW), False),
+        (seen(view(revision=NEW), WORKERS, STARTING, NEW), False),
+    ],
+    ids=["first", "workers start", "one web pod", "web pods answer", "done", "nobody before"],
+)
+def test_replicas_stay_until_web_pods_answer(observed: Observed, *, expected: bool) -> None:
+    """They serve whoever asks; workers serve nobody who is not in the queue."""
+    assert expected == held(planned(QUEUE, observed))
+
+
+@pytest.mark.parametrize("ending", [True, False])
+def test_workers_of_a_revision_stay_while_its_web_pods_fill_the_queue(*, ending: bool) -> None:
+    """Rows of one signature are taken by workers of the same alone, up to the last that drains."""
+    gone = pod("iris-web-0", "former", "web", gone=ending, ending=ending)
+    current = pod("iris-web-1", NEW, "web"), pod("iris-web-2", NEW, "web")
+    workers = (pod("iris-0", "former", "worker"), *WORKERS)
+
+    web = web_of(NEW, *current, gone)
+    assert held(planned(QUEUE, seen(view(revision=NEW), workers, web, NEW)))
+    web = web_of(NEW, *current)
+    assert not held(planned(QUEUE, seen(view(revision=NEW), workers, web, NEW)))
+
+
+BACK = (pod("iris-5", OLD), pod("iris-6", OLD))
+
+
+@pytest.mark.parametrize(
+    ("pods", "web", "retired", "expected"),
+    [
+        (WORKERS, web_of(NEW), 0, True),
+        ((*WORKERS, BACK[0]), web_of(NEW), 0, True),
+        ((*WORKERS, *BACK), web_of(NEW), 1, True),
+        (
+            (*WORKERS, BACK[0], pod("iris-6", OLD, ready=False, unschedulable="no node")),
+            web_of(NEW),
+            1,
+            True,
+        ),
+        (
+            (*WORKERS, *BACK),
+            WebView(None, None, (pod("iris-web-1", NEW, "web", gone=True, ending=True),)),
+            0,
+            True,
+        ),
+        ((*WORKERS, *BACK), WebView(), 0, False),
+    ],
+    ids=["first", "one of two", "both", "no room for both", "web pods end", "they have ended"],
+)
+def test_without_its_queue_an_api_gets_replicas_first_and_then_loses_web_pods_and_workers(
+    pods: tuple[PodView, ...], web: WebView, retired: int, *, expected: bool
+) -> None:
+    """Whoever sent a request to a web pod is answered by a worker."""
+    made = planned({}, seen(view(revision=OLD), pods, web, OLD))
+
+    assert bool(retired) == (made.retire is not None)
+    assert expected == held(made)
+    surge = applied(made, DEPLOYMENTS)["spec"]["strategy"]["rollingUpdate"]["maxSurge"]
+    assert ("100%" if expected else "25%") == surge
+    selector = applied(made, SERVICES)["spec"]["selector"]
+    assert {contract.LABEL_API: "iris", "app.kubernetes.io/name": "batchedapi-serving"} == selector
+
+
+def test_once_nothing_of_a_queue_is_left_the_children_are_those_of_an_api_that_had_none() -> None:
+    """The Service selects by the one label again, and the budget too."""
+    made = planned({}, seen(view(revision=OLD), BACK, revision=OLD))
+
+    assert {contract.LABEL_API: "iris"} == applied(made, SERVICES)["spec"]["selector"]
+    assert "matchExpressions" not in applied(made, DISRUPTION_BUDGETS)["spec"]["selector"]
+
+
+def test_an_api_that_has_its_queue_again_begins_with_the_web_pods_that_it_asks_for() -> None:
+    """Its Deployment stayed behind without any."""
+    left = WebView(view("iris-web", revision=NEW, replicas=0, ready=0))
+
+    assert 2 == planned(QUEUE, seen(view(revision=OLD), BACK, left, OLD)).web_replicas
+    assert planned({}, seen(view(revision=OLD), BACK, left, OLD)).retire is None
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("Native", 0), ("Off", 1)])
+def test_of_an_api_that_nobody_is_to_serve_web_pods_go_at_once(mode: str, expected: int) -> None:
+    """In mode Native there is about to be a replica; else somebody wanted none."""
+    spec: dict[str, Any] = {"autoscaling": {"mode": mode}}
+    if mode == "Off":
+        spec["replicas"] = 0
+    made = planned(spec, seen(view(revision=OLD, replicas=0), (), web_of(NEW), OLD))
+
+    assert bool(expected) == (made.retire is not None)
+
+
+def condition(made: Plan, kind: str) -> tuple[str, str]:
+    """Status and reason of a condition."""
+    (one,) = (one for one in made.status["conditions"] if one["type"] == kind)
+    return one["status"], one["reason"]
+
+
+ZERO: dict[str, Any] = QUEUE | {"autoscaling": {"minReplicas": 0}}
+NOBODY = view(revision=NEW, replicas=0, ready=0)
+FIRST = view(revision=NEW, replicas=1, ready=0)
+
+
+@pytest.mark.parametrize(
+    ("observed", "expected"),
+    [
+        (seen(view(revision=NEW), WORKERS, web_of(NEW), NEW), ("True", "AllReplicasReady")),
+        (seen(view(revision=NEW), WORKERS, web_of(NEW, ready=1), NEW), ("True", "MinimumReady")),
+        (seen(view(revision=NEW), WORKERS, STARTING, NEW), ("False", "WebStarting")),
+        (seen(view(revision=NEW), WORKERS, revision=NEW), ("False", "WebStarting")),
+        (seen(NOBODY, (), web_of(NEW), NEW), ("True", "ScaledToZero")),
+        (
+            seen(FIRST, (pod("iris-1", NEW, "worker", ready=False),), web_of(NEW), NEW),
+            ("True", "Waking"),
+        ),
+        (
+            seen(
+                FIRST,
+                (pod("iris-1", NEW, "worker", ready=False, exit_code=1, exit_message="x"),),
+                web_of(NEW),
+                NEW,
+            ),
+            ("False", "CrashLooping"),
+        ),
+    ],
+    ids=["both", "one web pod", "no web pod", "none yet", "at zero", "waking", "broken"],
+)
+def test_ready_is_of_both_roles(observed: Observed, expected: tuple[str, str]) -> None:
+    """At zero by intent it is ready: who asks is answered, once a replica has started."""
+    made = planned(ZERO, observed)
+
+    assert expected == condition(made, "Ready")
+    assert expected[0] == "False" or "Live" == made.status["phase"] or "Waking" == expected[1]
+
+
+def test_a_rollout_is_over_when_that_of_the_web_pods_is() -> None:
+    """Half of it is none."""
+    web = web_of(NEW, conditions=[], ready=1)
+    made = planned(QUEUE, seen(view(revision=NEW), WORKERS, web, NEW))
+
+    assert ("True", "NewRevision") == condition(made, "Progressing")
+    assert {"replicas": 2, "readyReplicas": 1, "desiredReplicas": 2} == made.status["web"]
+    assert made.status["selector"].endswith(",batchedapi.dev/role=worker")
+
+
+def test_what_is_not_ours_under_the_name_of_the_web_pods_is_left_alone() -> None:
+    """The name may be that of another API's Deployment."""
+    body = deployment_body(ownerReferences=[{"kind": "X", "uid": "else", "controller": True}])
+    body["metadata"]["name"] = "iris-web"
+    foreign = WebView(DeploymentView.of(body))
+    made = planned(QUEUE, seen(view(revision=NEW), WORKERS, foreign, NEW))
+
+    assert () == made.apply
+    assert ("False", "NotOwned") == condition(made, "SpecValid")
