@@ -44,6 +44,7 @@ before the clock shows it, again and again."""
 RECONCILER_STATUS: Final = f"status of {contract.FIELD_MANAGER}"
 AUTOSCALER_STATUS: Final = f"status of {contract.AUTOSCALER_FIELD_MANAGER}"
 REPLICAS: Final = "replicas"
+WEB_REPLICAS: Final = "replicas of web pods"
 STATE_EVENTS: Final = "events of states"
 METRICS_EVENT: Final = "event of metrics"
 SCALE_EVENT: Final = "event of replicas"
@@ -71,6 +72,7 @@ class _Lane(enum.IntEnum):
 
 _LANES: Final = {
     REPLICAS: _Lane.REPLICAS,
+    WEB_REPLICAS: _Lane.REPLICAS,
     STATE_EVENTS: _Lane.EVENTS,
     METRICS_EVENT: _Lane.EVENTS,
     SCALE_EVENT: _Lane.EVENTS,

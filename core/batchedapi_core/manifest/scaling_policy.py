@@ -59,6 +59,7 @@ def scaling_policy_of(api: BatchedAPI, said: InEffect = NOTHING_SAID) -> Scaling
         hedge=None if scaling.hedge is None else float(scaling.hedge),
         gpu=api.spec.compute.gpu > 0,
         window=scaling.window,
+        idle_timeout=scaling.idle_timeout,
         up=up,
         down=down,
     )

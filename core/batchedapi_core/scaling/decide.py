@@ -26,6 +26,8 @@ from batchedapi_core.scaling.limits import (
     STEP_LIMITS,
     Limit,
     bounds,
+    first_replica,
+    to_zero,
 )
 from batchedapi_core.scaling.need import (
     NODE_MEMORY,
@@ -134,13 +136,17 @@ def _evidence(policy: ScalingPolicy, load: LoadWindow, state: ScalingState, now:
         imbalance=load.imbalance,
         rows_per_request=rows_per_request,
         in_flight=None if demand is None else demand.in_flight,
+        idle_for=None if load.queue is None else load.idle_for,
+        oldest=0.0 if load.queue is None else load.queue.oldest,
+        told=load.queue is None or load.queue.told,
     )
 
 
 def _waiting_rows(policy: ScalingPolicy, load: LoadWindow, rows_per_request: float) -> float:
     """Rows in queue beyond the ordinary, pod by pod: what waits in one is not served by others.
 
-    What a replica serves in half of the latency target waits in the ordinary course.
+    What a replica serves in half of the latency target waits in the ordinary course. In one queue
+    for all that is the same for all of them together, unless the oldest has waited longer already.
     """
     if load.service is None or load.coverage <= 0.0:
         return 0.0
@@ -151,6 +157,9 @@ def _waiting_rows(policy: ScalingPolicy, load: LoadWindow, rows_per_request: flo
         slowdown=load.slowdown,
     )
     ordinary = 0.5 * latency_of(policy, load.service) * replica.rows_per_second
+    if load.queue is not None:
+        late = load.queue.oldest > 0.5 * latency_of(policy, load.service)
+        return max(0.0, load.queue_rows - (0.0 if late else ordinary * load.ready))
     waiting = (max(0.0, pod.queue_rows - ordinary) for pod in load.changes)
     return sum(waiting) / load.coverage
 
@@ -168,8 +177,9 @@ def conclude(policy: ScalingPolicy, evidence: Evidence) -> ScalingDecision:
     hold = _hold(policy, evidence)
     clamps: tuple[Clamp, ...]
     if hold is not None:
-        # Stay, unless the user's bounds say otherwise: those need no measurement.
-        desired, outside = _limited(policy, evidence, need, evidence.current, ())
+        # Stay, unless the user's bounds say otherwise, or rows wait for a first replica: those
+        # need no measurement.
+        desired, outside = _limited(policy, evidence, need, evidence.current, (first_replica,))
         recommended = steady = desired
         clamps = (hold, *outside)
         reason = _REASONS[hold.name]
@@ -181,7 +191,9 @@ def conclude(policy: ScalingPolicy, evidence: Evidence) -> ScalingDecision:
         steady = recommended if cortex else min(recommended, lasting)
         # How far to go towards it now.
         limits = CORTEX_STEP_LIMITS if cortex else STEP_LIMITS
-        desired, after = _limited(policy, evidence, need, recommended, limits)
+        desired, after = _limited(
+            policy, evidence, need, recommended, (*limits, to_zero, first_replica)
+        )
         clamps = (*before, *after)
         reason = _reason(evidence, need, desired, clamps)
     if policy.paused:
@@ -200,12 +212,13 @@ def conclude(policy: ScalingPolicy, evidence: Evidence) -> ScalingDecision:
 def _hold(policy: ScalingPolicy, evidence: Evidence) -> Clamp | None:
     """What is not known forbids every move."""
     current = evidence.current
-    if evidence.ready <= 0:
+    if evidence.ready <= 0 and evidence.idle_for is None:
         detail = "no pod is ready"
         return Clamp(ClampName.NO_READY_PODS, current, current, detail)
     if evidence.arrival_now is None or evidence.coverage < policy.hold_coverage:
+        pods = f"{evidence.ready} ready pods" if evidence.idle_for is None else "the ready pods"
         detail = (
-            f"counters of {percent(evidence.coverage)} of {evidence.ready} ready pods could be "
+            f"counters of {percent(evidence.coverage)} of {pods} could be "
             f"compared, {percent(policy.hold_coverage)} are needed"
         )
         return Clamp(ClampName.NO_METRICS, current, current, detail)
@@ -264,6 +277,8 @@ _REASONS = {
     ClampName.SCALE_UP_STABILIZING: Reason.SCALE_UP_STABILIZING,
     ClampName.BURSTS: Reason.BURSTS,
     ClampName.SCALE_DOWN_RATE: Reason.SCALE_DOWN_STABILIZING,
+    ClampName.IDLE: Reason.IDLE,
+    ClampName.FIRST_REPLICA: Reason.FIRST_REPLICA,
     ClampName.NO_READY_PODS: Reason.NO_READY_PODS,
     ClampName.NO_METRICS: Reason.NO_METRICS,
     ClampName.MODEL_UNKNOWN: Reason.MODEL_UNKNOWN,

@@ -25,6 +25,8 @@ class Reason(StrEnum):
     SURGE_LIMITED = "SurgeLimited"
     MIN_REPLICAS = "MinReplicas"
     MAX_REPLICAS = "MaxReplicas"
+    IDLE = "Idle"
+    FIRST_REPLICA = "FirstReplica"
     PAUSED = "Paused"
     NO_READY_PODS = "NoReadyPods"
     NO_METRICS = "NoMetrics"
@@ -53,6 +55,8 @@ class Reason(StrEnum):
                 | Reason.SURGE_LIMITED
                 | Reason.MIN_REPLICAS
                 | Reason.MAX_REPLICAS
+                | Reason.IDLE
+                | Reason.FIRST_REPLICA
                 | Reason.PAUSED
                 | Reason.PARTIAL_METRICS
                 | Reason.LATENCY_TARGET_INFEASIBLE
@@ -74,6 +78,8 @@ class ClampName(StrEnum):
     SCALE_UP_STABILIZING = "ScaleUpStabilizing"
     BURSTS = "Bursts"
     SCALE_DOWN_RATE = "ScaleDownRate"
+    IDLE = "Idle"
+    FIRST_REPLICA = "FirstReplica"
     PAUSED = "Paused"
     NO_READY_PODS = "NoReadyPods"
     NO_METRICS = "NoMetrics"
@@ -130,6 +136,9 @@ class Evidence:
     imbalance: float = 1.0  # on the need, for the hottest replica
     rows_per_request: float = 1.0
     in_flight: float | None = None  # requests, over the window
+    idle_for: float | None = None  # seconds since there may have been rows; None: no one queue
+    oldest: float = 0.0  # seconds for which the oldest row of the one queue has waited
+    told: bool = True  # web pods know what the methods are like
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from batchedapi_core.contract import percent
 from batchedapi_core.scaling.decision import Clamp, ClampName, Evidence, Reason
 from batchedapi_core.scaling.forecast import IDLE_LOAD, kept_for
-from batchedapi_core.scaling.need import Need
+from batchedapi_core.scaling.need import Need, idle
 from batchedapi_core.scaling.numbers import whole
 from batchedapi_core.scaling.policy import Behavior, ScalingPolicy, Select, fewest, most
 
@@ -38,6 +38,33 @@ def bounds(policy: ScalingPolicy, wanted: int) -> Clamp | None:
         detail = f"maxReplicas is {policy.max_replicas}"
         return Clamp(ClampName.MAX_REPLICAS, wanted, policy.max_replicas, detail)
     return None
+
+
+def to_zero(policy: ScalingPolicy, evidence: Evidence, _need: Need, wanted: int) -> Clamp | None:
+    """No replica where none has to be, and no row has come for as long as was asked for.
+
+    Where there is none, it stays at that until there are rows, however short that was watched.
+    """
+    if policy.min_replicas > 0 or evidence.idle_for is None or not evidence.told:
+        return None
+    if evidence.current <= 0 and idle(evidence):
+        return Clamp(ClampName.IDLE, wanted, 0, "minReplicas is 0, and there are no rows")
+    if evidence.idle_for < policy.idle_timeout:
+        return None
+    detail = f"no rows for {evidence.idle_for:.0f} s, idleTimeout is {policy.idle_timeout:g} s"
+    return Clamp(ClampName.IDLE, wanted, 0, detail)
+
+
+def first_replica(
+    _policy: ScalingPolicy, evidence: Evidence, _need: Need, wanted: int
+) -> Clamp | None:
+    """One at least, where rows wait or web pods have yet to learn what the methods are like."""
+    if wanted > 0 or evidence.idle_for is None or (evidence.told and evidence.queue_rows <= 0.0):
+        return None
+    detail = "rows wait, and no replica runs"
+    if not evidence.told:
+        detail = "web pods need one to know what the methods are like"
+    return Clamp(ClampName.FIRST_REPLICA, wanted, 1, detail)
 
 
 def coverage(policy: ScalingPolicy, evidence: Evidence, _need: Need, wanted: int) -> Clamp | None:

@@ -203,6 +203,8 @@ def _capacity_need(policy: ScalingPolicy, evidence: Evidence, replica: Capacity)
     need = (base + max(rising, margin) + backlog) / one if one > 0 else 0.0
     hedge = hedge_of(policy, evidence)
     late = overloaded(policy, base=base, capacity=capacity, ready=evidence.ready)
+    if evidence.ready <= 0 and evidence.idle_for is not None:
+        late = False  # there was none to keep up: rows wait, and the first replica is on its way
     boost = hedge.factor if late else 1.0
     raw = whole(boost * need)
     without = {  # each term and those above it

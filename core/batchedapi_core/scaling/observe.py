@@ -33,6 +33,7 @@ from batchedapi_core.scaling.samples import (
     Observation,
     PodChange,
     PodSample,
+    QueueLook,
     Unready,
     change,
     fell,
@@ -70,6 +71,8 @@ class LoadWindow:
     slowdown: float = 1.0  # times longer than learned that batches take
     latency: float | None = None  # mean seconds from arrival to answer since the last look
     unready: Unready = Unready()  # noqa: RUF009 - a frozen value, safe to share
+    queue: QueueLook | None = None  # one for all replicas; None: each has its own
+    idle_for: float = 0.0  # seconds since there may have been rows, with one queue
 
 
 def observe(
@@ -91,29 +94,40 @@ def observe(
     samples = usable(observation.samples)
     changes = _changes(policy, state, samples, now)
     coverage = min(1.0, len(changes) / ready) if ready else 0.0
+    queue, came, of_demand = observation.queue, changes, coverage
+    if queue is not None:  # who counts what arrives are others than those that run it
+        came = _compared(policy, state.front, usable(queue.samples), None)
+        of_demand = min(1.0, len(came) / queue.ready) if queue.ready > 0 else 0.0
+        coverage = min(of_demand, coverage) if ready else of_demand
     over = bool(ready) and len(samples) >= ready and all(map(state.runs, samples))
     state = taught(policy, state, changes, now, over=over)
     intervals = recent(state.intervals, now, policy.window)
     service = state.in_use.service(policy)
     latest, shares = None, state.shares  # too few pods seen do not say who has more load
-    if changes and coverage >= policy.hold_coverage:
-        latest = _interval(policy, state, changes, coverage, now)
+    if came and coverage >= policy.hold_coverage:
+        latest = _interval(policy, state, changes, of_demand, now, came=came)
         intervals = (*intervals, latest)
-        shares = shares_of(policy, shares, changes, service, latest.seconds, ready=ready)
+        if queue is None:
+            shares = shares_of(policy, shares, changes, service, latest.seconds, ready=ready)
+    in_queues = sum(one.queue_rows for one in changes) / coverage if coverage else 0.0
+    row_seen = _row_seen(state, queue, latest, now)
     load = LoadWindow(
         ready=ready,
         current=current,
         changes=tuple(changes),
         coverage=coverage,
         demand=_demand(intervals, latest),
-        queue_rows=sum(one.queue_rows for one in changes) / coverage if coverage else 0.0,
+        queue_rows=in_queues if queue is None else queue.rows,
         service=service,
         batching=batching_window(intervals, policy),
-        imbalance=imbalance(policy, state.shares),
+        imbalance=imbalance(policy, state.shares) if queue is None else 1.0,
         slowdown=slowdown(of_model(recent(intervals, now, RATIO_SECONDS), state.in_use), service),
         latency=_latency(latest, service),
         unready=observation.unready,
+        queue=queue,
+        idle_for=now - row_seen,
     )
+    front = () if queue is None else _remembered(state.front, usable(queue.samples), now)
     return load, replace(
         state,
         samples=_remembered(state.samples, samples, now),
@@ -123,7 +137,19 @@ def observe(
         shares=shares,
         start_ups=start_ups_of(state.start_ups, state.samples, samples),
         node_wait=now if observation.unready.unschedulable else state.node_wait,
+        front=front,
+        row_seen=row_seen,
     )
+
+
+def _row_seen(
+    state: ScalingState, queue: QueueLook | None, latest: Interval | None, now: float
+) -> float:
+    """When there may have been rows last; not to have seen is not to know that there are none."""
+    if queue is None or latest is None or state.row_seen is None:
+        return now
+    quiet = max(latest.arrival, latest.in_flight, queue.rows) <= 0.0
+    return state.row_seen if quiet else now
 
 
 def in_rows(
@@ -149,9 +175,19 @@ def in_rows(
 def _changes(
     policy: ScalingPolicy, state: ScalingState, samples: Sequence[PodSample], now: float
 ) -> list[PodChange]:
-    before = {sample.pod: sample for sample in state.samples}
     full_look = state.looked if state.complete else None
     since = None if full_look is None else max(1e-3, now - full_look)
+    return _compared(policy, state.samples, samples, since)
+
+
+def _compared(
+    policy: ScalingPolicy,
+    remembered: Sequence[PodSample],
+    samples: Sequence[PodSample],
+    since: float | None,
+) -> list[PodChange]:
+    """What rose; `since`: seconds since a look that saw every pod, if the last one did."""
+    before = {sample.pod: sample for sample in remembered}
     changes = (
         change(
             before.get(sample.pod),
@@ -171,18 +207,23 @@ def _interval(
     changes: Sequence[PodChange],
     coverage: float,
     now: float,
+    *,
+    came: Sequence[PodChange],
 ) -> Interval:
-    """After a look that saw too little, the longest rise says how far back this one reaches."""
+    """After a look that saw too little, the longest rise says how far back this one reaches.
+
+    `came`: of the pods that count what arrives; with one queue for all these are others.
+    """
     if state.looked is None:
-        seconds = max(one.seconds for one in changes)
+        seconds = max(one.seconds for one in came)
     else:
         seconds = max(1e-3, now - state.looked)
     totals, warm = totals_of(changes, policy.lanes), BatchSums()
     for one in changes:
         if one.tells_service_time and teaches(state, one, state.in_use):
             warm = warm.plus(one.sums)
-    in_flight = sum(one.in_flight for one in changes) / coverage
-    arrival = arrival_rate(changes, seconds, coverage)
+    in_flight = sum(one.in_flight for one in came) / coverage
+    arrival = arrival_rate(came, seconds, coverage)
     return Interval.of(
         now,
         seconds,
@@ -190,7 +231,7 @@ def _interval(
         totals,
         in_flight=in_flight,
         warm=warm,
-        rows_per_request=rows_per_request(changes, seconds),
+        rows_per_request=rows_per_request(came, seconds),
         revision=state.in_use.revision,
     )
 

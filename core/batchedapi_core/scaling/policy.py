@@ -235,11 +235,16 @@ class ScalingPolicy:
 
     hold_coverage: float = 0.5  # below this share of pods seen nothing moves
     down_coverage: float = 0.8  # below it nothing is removed
+    idle_timeout: float = 300.0  # without rows, until there is no replica; min_replicas 0
 
     def __post_init__(self) -> None:
         target = self.latency_target
         for accepted, expected in (
-            (1 <= self.min_replicas <= self.max_replicas, "1 <= min_replicas <= max_replicas"),
+            (
+                0 <= self.min_replicas <= self.max_replicas and self.max_replicas >= 1,
+                "0 <= min_replicas <= max_replicas and max_replicas >= 1",
+            ),
+            (0 < self.idle_timeout < math.inf, "a finite idle_timeout > 0"),
             (
                 1 <= self.max_batch_size <= MAX_BATCH_SIZE_LIMIT,
                 f"max_batch_size within 1..{MAX_BATCH_SIZE_LIMIT}",

@@ -36,7 +36,7 @@ def record(policy: ScalingPolicy, decision: ScalingDecision) -> dict[str, Any]:
         "reason": decision.reason.value,
         "bound": decision.bound,
         "text": explain(policy, decision),
-        "terms": _plain(asdict(decision.terms)),
+        "terms": _told(decision.terms),
         "clamps": [
             {
                 "name": clamp.name.value,
@@ -46,8 +46,19 @@ def record(policy: ScalingPolicy, decision: ScalingDecision) -> dict[str, Any]:
             }
             for clamp in decision.clamps
         ],
-        "policy": _plain(asdict(policy)),
+        "policy": _told(policy),
     }
+
+
+_LATER: Final[Mapping[str, Any]] = {
+    "idle_for": None, "oldest": 0.0, "told": True, "idle_timeout": 300.0,
+}  # fmt: skip
+"""Fields that came with one queue for all replicas; without one they are not written."""
+
+
+def _told(what: ScalingPolicy | Terms) -> dict[str, Any]:
+    plain: dict[str, Any] = _plain(asdict(what))
+    return {name: one for name, one in plain.items() if name not in _LATER or one != _LATER[name]}
 
 
 def replay(recorded: Mapping[str, Any]) -> int:
@@ -64,11 +75,11 @@ def replay(recorded: Mapping[str, Any]) -> int:
 
 def essence(policy: ScalingPolicy, decision: ScalingDecision) -> dict[str, Any]:
     """The part of a record that all of it follows from; half as long."""
-    terms = asdict(decision.terms)
+    terms, names = _told(decision.terms), {field.name for field in fields(Evidence)}
     return {
         "version": RECORD_VERSION,
-        "terms": _plain({field.name: terms[field.name] for field in fields(Evidence)}),
-        "policy": _plain(asdict(policy)),
+        "terms": {name: one for name, one in terms.items() if name in names},
+        "policy": _told(policy),
     }
 
 
@@ -85,7 +96,8 @@ def taken_again(recorded: Mapping[str, Any]) -> tuple[ScalingPolicy, ScalingDeci
             f"{recorded.get('version')!r}; replay it with the release that wrote it"
         )
     try:
-        policy, evidence = _policy(recorded["policy"]), _evidence(recorded["terms"])
+        policy = _policy({**_LATER, **recorded["policy"]})
+        evidence = _evidence({**_LATER, **recorded["terms"]})
     except (KeyError, TypeError, ValueError) as missing:
         raise ValueError(f"decision record: incomplete or of other shape: {missing}") from missing
     return policy, conclude(policy, evidence)
@@ -158,6 +170,8 @@ def _formula(policy: ScalingPolicy, terms: Terms) -> str:
         flying = f"{terms.in_flight or 0.0:.1f} requests in flight over {policy.window:g} s"
         return f"{flying}; {terms.target:g} are the target of one replica => {terms.need:.2f}"
     if terms.service is None:
+        if terms.idle_for is not None and terms.queue_rows > 0.0:
+            return f"{terms.queue_rows:.0f} rows wait in the queue"
         return "no rows arrive and none wait"
     line = f"{1e3 * terms.service.fixed:.1f} ms + {1e3 * terms.service.per_row:.2f} ms/row"
     if terms.slowdown >= _WORTH_SAYING:

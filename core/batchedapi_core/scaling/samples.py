@@ -81,6 +81,17 @@ class Unready:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueLook:
+    """What web pods tell of the one queue of all replicas, at one look."""
+
+    samples: tuple[PodSample, ...]  # of the ready web pods that answered
+    ready: int  # web pods
+    rows: float  # that wait
+    oldest: float  # seconds for which the oldest of them has waited
+    told: bool  # web pods know what the methods of the revision are like
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """One look at all pods of an API."""
 
@@ -89,6 +100,7 @@ class Observation:
     current: int  # replicas asked for so far, ready or starting
     revision: str  # what the replicas run; a new one makes the service model be learned anew
     unready: Unready = Unready()
+    queue: QueueLook | None = None  # one for all replicas; None: each has its own
 
 
 @dataclass(frozen=True, slots=True)

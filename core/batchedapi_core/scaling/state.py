@@ -159,6 +159,8 @@ class ScalingState:
     trust: float = 1.0  # in the capacity, by how long requests wait
     overloaded: float | None = None  # when it last was, or replicas were starting
     watched: float = 0.0  # seconds, by processes before this one
+    front: tuple[PodSample, ...] = ()  # the last of each web pod
+    row_seen: float | None = None  # the last look at which there may have been rows
 
     @property
     def in_use(self) -> LearnedModel:

@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
+import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -48,6 +49,7 @@ from batchedapi_operator.autoscaling.report import (
 from batchedapi_operator.autoscaling.ring import DecisionRing
 from batchedapi_operator.autoscaling.scrape import Outcome, Scrapes
 from batchedapi_operator.autoscaling.watched import SECONDS_BEFORE_HOLD, Manifests, Watched
+from batchedapi_operator.autoscaling.web import WebLook, WebSide
 from batchedapi_operator.autoscaling.writes import Writes
 from batchedapi_operator.cluster import Cluster, ObjectKey, rfc3339, utc_now
 from batchedapi_operator.errors import InvalidSpecError
@@ -69,6 +71,8 @@ log = logging.getLogger(__name__)
 SECONDS_PER_REPORT: Final = 3.0
 """At least, between two reports on one API that scaled nothing: at every other look. A changed
 condition is found that soon."""
+SHORTEST_LOOK_SECONDS: Final = 0.5
+"""Between two looks at one API: of less time it cannot be told how much arrives."""
 SECONDS_PER_WRITE: Final = 10.0
 """Between two writes on one API in which no condition changed."""
 
@@ -82,6 +86,8 @@ class _Subject:
     api: BatchedAPI
     deployment: DeploymentView
     watched: Watched
+    front: WebLook | None = None
+    """Of an API with one queue."""
 
 
 class Autoscaler:
@@ -113,6 +119,12 @@ class Autoscaler:
         self._watched: dict[ObjectKey, Watched] = {}
         self._looking: set[ObjectKey] = set()
         """APIs at which a look is under way; a slow one delays its next, and no other's."""
+        self._web = WebSide(store, scrapes, metrics, self._writes, outbox=outbox, clock=monotonic)
+        self._queued: set[ObjectKey] = set()
+        """APIs whose web pods were looked at."""
+        self._waiting: set[ObjectKey] = set()
+        """APIs at zero one of whose web pods is asked to wait for rows."""
+        self._tasks: asyncio.TaskGroup | None = None
         self.decisions = DecisionRing()
 
     async def run(self) -> None:
@@ -121,6 +133,7 @@ class Autoscaler:
         Looks of a round begin evenly: all at once would take the memory of all pages at once.
         """
         async with asyncio.TaskGroup() as looks:
+            self._tasks = looks
             while True:
                 started = self._monotonic()
                 keys = self._store.apis() if self._leads() else ()
@@ -151,6 +164,7 @@ class Autoscaler:
 
     def _stop_watching(self, key: ObjectKey) -> None:
         self._outbox.withdraw(key, REPLICAS)
+        self._without_queue(key)
         self._watched.pop(key, None)
         self._metrics.forget(key)
 
@@ -176,21 +190,65 @@ class Autoscaler:
             self._outbox.withdraw(key, REPLICAS)  # decided for an earlier spec
             return  # the reconciler has said so; the replicas stay as they are
         native = api.spec.autoscaling.mode is ScalingMode.NATIVE
+        front = await self._front(key, view, api, deployment if ours else None)
+        if native and front is None and api.spec.server_side_batching.queue is not None:
+            return  # its web pods are yet to be made, or to be brought by the watch
         if deployment is None or not ours or not native:
             if ours or api.spec.paused:
                 self._stand_aside(key, view, api)
             return
+        watched = self._watched_for(key, view)
+        pods = [pod for pod in self._store.owned_pods(key) if pod.ready and not pod.gone]
+        outcomes = await self._scrapes.scrape(pods)
+        if self._watched.get(key) is not watched:
+            return  # deleted meanwhile: its series were dropped and must not come back
+        subject = _Subject(key, view, api, deployment, watched, front)
+        decided = self._decide(subject, pods, outcomes)
+        self._act(subject, decided)
+        if front is not None and deployment.replicas == decided.decision.desired == 0:
+            self._wait_for_rows(key, front.pods, watched)
+
+    async def _front(
+        self, key: ObjectKey, view: ApiView, api: BatchedAPI, deployment: DeploymentView | None
+    ) -> WebLook | None:
+        """What web pods tell; None without a queue, and while there are no web pods yet."""
+        if api.spec.server_side_batching.queue is None:
+            self._without_queue(key)
+            return None
+        self._queued.add(key)
+        return await self._web.look(key, view, api, deployment)
+
+    def _without_queue(self, key: ObjectKey) -> None:
+        if key in self._queued:
+            self._queued.discard(key)
+            self._web.forget(key)
+
+    def _watched_for(self, key: ObjectKey, view: ApiView) -> Watched:
         watched = self._watched.get(key)
         if watched is None or watched.uid != view.uid:
             if watched is not None:
                 self.decisions.forget(key)  # they are about a deleted API of the same name
             watched = self._watched[key] = Watched.restored(view.uid, view.status)
-        pods = [pod for pod in self._store.owned_pods(key) if pod.ready and not pod.gone]
-        outcomes = await self._scrapes.scrape(pods)
-        if self._watched.get(key) is not watched:
-            return  # deleted meanwhile: its series were dropped and must not come back
-        subject = _Subject(key, view, api, deployment, watched)
-        self._act(subject, self._decide(subject, pods, outcomes))
+        return watched
+
+    def _wait_for_rows(self, key: ObjectKey, pods: Sequence[PodView], watched: Watched) -> None:
+        """Look again at once when there are any: each second counts for who sent the first."""
+        if self._tasks is None or key in self._waiting or not pods:
+            return
+
+        async def wait() -> None:
+            try:
+                if not await self._scrapes.rows_come(random.choice(pods)):  # noqa: S311 - any of them
+                    return
+                seen = watched.state.seen or 0.0
+                await self._until(seen + SHORTEST_LOOK_SECONDS)
+                if self._watched.get(key) is watched and key not in self._looking and self._leads():
+                    await self._guarded(key)
+            finally:
+                self._waiting.discard(key)
+
+        self._waiting.add(key)
+        self._tasks.create_task(wait(), name=f"wait for rows of {key}")
 
     def _decide(
         self, subject: _Subject, pods: list[PodView], outcomes: list[Outcome]
@@ -205,6 +263,7 @@ class Autoscaler:
             current=deployment.replicas,
             revision=deployment.revision,
             unready=unready_of(deployment, self._store.owned_pods(key), self._wall()),
+            queue=None if subject.front is None else subject.front.queue,
         )
         load, state = observe(policy, watched.state, seen, now)
         decision, watched.state = decide(policy, load, state, now)
@@ -222,7 +281,7 @@ class Autoscaler:
             base=decision.terms.base,
             capacity=decision.terms.capacity,
         )
-        return report.Decided(policy, load, decision, seen.ready, found)
+        return report.Decided(policy, load, decision, seen.ready, found, subject.front)
 
     def _believed(
         self, subject: _Subject, pods: list[PodView], outcomes: list[Outcome]

@@ -395,6 +395,56 @@ def parse_page(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class WebPage:
+    """What the page of a web pod says, of an API with one queue for all replicas."""
+
+    sample: PodSample
+    """Of it, what arrives; it runs no batches."""
+    rows: float
+    """That wait in the one queue, of all methods."""
+    oldest: float
+    """Seconds for which the oldest of them has waited."""
+    cpu: float
+    """Seconds, of all its processes since they started."""
+
+
+def parse_web_page(text: str, pod: str, *, time: float, unix_time: float) -> WebPage:
+    """Read one page of a web pod; the arguments are those of `parse_page`.
+
+    Raises:
+        MetricsUnavailableError: The page is not one that could be true.
+    """
+    figures = _Figures(read(text, Layout()))
+    start = figures.total(contract.METRIC_PROCESS_START_TIME)
+    sample = PodSample(
+        pod=pod,
+        time=time,
+        process_start=start,
+        uptime=max(0.0, unix_time - start),
+        rows_received=figures.total(contract.METRIC_ROWS_RECEIVED),
+        rows_rejected=figures.total_or_zero(contract.METRIC_ROWS_REJECTED),
+        answered=figures.total_or_zero(contract.METRIC_REQUESTS),
+        in_flight=figures.total(contract.METRIC_IN_FLIGHT_REQUESTS),
+        batches=0.0,
+        rows=0.0,
+        full_batches=0.0,
+        batch_seconds=0.0,
+        rows_squared=0.0,
+        row_seconds=0.0,
+        batch_rows_buckets=(),
+        queue_rows=0.0,  # they are in the one queue of all, and have not arrived here
+        lanes=0.0,
+    )
+    ages = (value for _, value in figures.points(contract.METRIC_QUEUE_OLDEST_SECONDS))
+    return WebPage(
+        sample=sample,
+        rows=figures.total(contract.METRIC_QUEUE_ROWS),
+        oldest=max(ages, default=0.0),
+        cpu=figures.total_or_zero(contract.METRIC_PROCESS_CPU_SECONDS),
+    )
+
+
 def _buckets(points: Iterable[tuple[Series, float]]) -> Edges:
     """Cumulative (upper edge, batches) over all methods, whose edges may differ.
 

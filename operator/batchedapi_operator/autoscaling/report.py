@@ -22,6 +22,7 @@ from batchedapi_core.scaling.record import explain
 from batchedapi_operator.autoscaling.advice import spec_advice
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
 from batchedapi_operator.autoscaling.ring import decision_json
+from batchedapi_operator.autoscaling.web import WebLook
 from batchedapi_operator.cluster import JsonObject
 from batchedapi_operator.reconcile.conditions import Condition, dated, states, told
 
@@ -31,7 +32,7 @@ FIGURE_CHANGE: Final = 0.05
 """Share by which a figure must change to be worth a write."""
 OLDEST: Final = 300.0
 """Seconds that the last decision and what was learned are old in a status, while there is load."""
-_WORDS: Final = ("serviceTime", "bottleneck", "advice")
+_WORDS: Final = ("serviceTime", "bottleneck", "advice", "oldestSeconds", "webReason")
 OUR_CONDITIONS: Final = (
     ConditionType.METRICS_AVAILABLE,
     ConditionType.AUTOSCALING_ACTIVE,
@@ -55,6 +56,7 @@ def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
         or _has_learned(before) != _has_learned(after)
         or _figures_differ(before.get("batching") or {}, after.get("batching") or {})
         or _figures_differ(before.get("effective") or {}, after.get("effective") or {})
+        or _figures_differ(before.get("queue") or {}, after.get("queue") or {})
     )
 
 
@@ -136,6 +138,8 @@ class Decided:
     ready: int
     pages: tuple[MetricsPage, ...]
     """Of the ready pods that answered."""
+    front: WebLook | None = None
+    """Of an API with one queue."""
 
     def has_load(self) -> bool:
         """Whether anything arrived within the window."""
@@ -192,6 +196,7 @@ def build_report(
     return {
         **({"effective": effective} if effective else {}),
         "batching": _batching(look, before.get("batching") or {}),
+        **({"queue": _queue(decided.front)} if decided.front is not None else {}),
         "autoscaling": {
             "policy": decided.policy.kind.value,
             "lastDecision": decision_json(decided.policy, decided.decision, now),
@@ -273,12 +278,22 @@ def _batching(look: Look, before: Mapping[str, Any]) -> JsonObject:
     return figures
 
 
+def _queue(front: WebLook) -> JsonObject:
+    return {
+        "rows": round(front.queue.rows),
+        "oldestSeconds": f"{front.queue.oldest:.1f}",
+        "webReason": front.text,
+    }
+
+
 def _metrics_available(decided: Decided) -> Condition:
-    kind, answered = ConditionType.METRICS_AVAILABLE, len(decided.pages)
-    share = f"{answered} of {decided.ready} ready pods answered"
+    kind, answered, ready = ConditionType.METRICS_AVAILABLE, len(decided.pages), decided.ready
+    if decided.front is not None:
+        answered, ready = answered + decided.front.answered, ready + decided.front.queue.ready
+    share = f"{answered} of {ready} ready pods answered"
     if answered == 0:
         return told(kind, "False", "None", share)
-    return told(kind, "True", "Partial" if answered < decided.ready else "AllPods", share)
+    return told(kind, "True", "Partial" if answered < ready else "AllPods", share)
 
 
 def _active(decided: Decided) -> Condition:
@@ -301,6 +316,8 @@ def _limited(decision: ScalingDecision) -> Condition:
             reason = "AtMax"
         case ClampName.MIN_REPLICAS:
             reason = "AtMin"
+        case ClampName.IDLE | ClampName.FIRST_REPLICA:
+            return told(kind, "False", "NotLimited", clamp.detail)
         case (
             ClampName.SCALE_DOWN_STABILIZING
             | ClampName.SCALE_UP_STABILIZING

@@ -4,13 +4,14 @@ import asyncio
 import heapq
 import ipaddress
 import itertools
+import json
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import lru_cache
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol, Self, TypeVar
 
 import aiohttp
 
@@ -20,7 +21,9 @@ from batchedapi_operator.autoscaling.metrics_page import (
     Layout,
     MetricsPage,
     Table,
+    WebPage,
     parse_page,
+    parse_web_page,
 )
 from batchedapi_operator.errors import MetricsUnavailableError
 from batchedapi_operator.reconcile.views import PodView
@@ -46,7 +49,15 @@ BUFFER: Final = 32768
 """Of a connection: what a pod sends beyond a page's head before it is known to be too much."""
 _CHUNK: Final = 65536
 
+WAIT_SECONDS: Final = 20.0
+"""For which a web pod of an API at zero is asked to wait for rows."""
+WAITS_AT_ONCE: Final = 256
+"""Connections; APIs beyond find their first row at the next look."""
+_WAIT_BYTES: Final = 1024
+
 Outcome = MetricsPage | MetricsUnavailableError
+WebOutcome = WebPage | MetricsUnavailableError
+Page = TypeVar("Page")
 
 
 class Scrapes(Protocol):
@@ -54,6 +65,12 @@ class Scrapes(Protocol):
 
     async def scrape(self, pods: Sequence[PodView]) -> list[Outcome]:
         """One outcome for each pod, in order."""
+
+    async def scrape_web(self, pods: Sequence[PodView]) -> list[WebOutcome]:
+        """The same of web pods."""
+
+    async def rows_come(self, pod: PodView) -> bool:
+        """Whether rows are in the queue, by that web pod, after at most `WAIT_SECONDS`."""
 
 
 class Scraper:
@@ -64,6 +81,7 @@ class Scraper:
         self._port = port
         self._seconds = seconds
         self._slots = asyncio.Semaphore(AT_ONCE)
+        self._waits = asyncio.Semaphore(WAITS_AT_ONCE)
         self._turns = Turns()
         self._table = Table()
         self._layouts: OrderedDict[str, Layout] = OrderedDict()
@@ -91,7 +109,47 @@ class Scraper:
     async def scrape(self, pods: Sequence[PodView]) -> list[Outcome]:
         """One outcome for each pod of one API, in order, after at most `LOOK_SECONDS`."""
         share = _Share(len(pods))
-        return await asyncio.gather(*(self._one(pod, share) for pod in pods))
+
+        def page(text: str, pod: PodView, now: float, unix_time: float) -> MetricsPage:
+            return parse_page(
+                text,
+                pod.uid,
+                time=now,
+                unix_time=unix_time,
+                layout=self._layout(pod.owner_uid),
+                startup=pod.startup,
+                revision=pod.revision,
+            )
+
+        return await asyncio.gather(*(self._one(pod, share, page) for pod in pods))
+
+    async def scrape_web(self, pods: Sequence[PodView]) -> list[WebOutcome]:
+        """The same of web pods."""
+        share = _Share(len(pods))
+
+        def page(text: str, pod: PodView, now: float, unix_time: float) -> WebPage:
+            return parse_web_page(text, pod.uid, time=now, unix_time=unix_time)
+
+        return await asyncio.gather(*(self._one(pod, share, page) for pod in pods))
+
+    async def rows_come(self, pod: PodView) -> bool:
+        """Whether rows are in the queue, by that web pod, after at most `WAIT_SECONDS`.
+
+        Of what it says no more is believed than that it is worth a look.
+        """
+        if self._waits.locked():
+            return False
+        try:
+            url = f"{_base(pod.ip, self._port)}{contract.PATH_QUEUE}?wait={WAIT_SECONDS:g}"
+            async with (
+                self._waits,
+                asyncio.timeout(WAIT_SECONDS + self._seconds),
+                self._session.get(url, allow_redirects=False) as response,
+            ):
+                said = json.loads(await response.content.read(_WAIT_BYTES))
+                return response.status == 200 and said["rows"] > 0  # noqa: PLR2004 - HTTP: well
+        except (aiohttp.ClientError, OSError, EOFError, ValueError, KeyError, TypeError):
+            return False  # TimeoutError is an OSError
 
     async def whole_pages(self, pods: Sequence[PodView]) -> list[str | None]:
         """The text of each pod of one API, for people; None: it was not had in time."""
@@ -109,7 +167,12 @@ class Scraper:
 
         return await asyncio.gather(*map(text, pods))
 
-    async def _one(self, pod: PodView, share: "_Share") -> Outcome:
+    async def _one(
+        self,
+        pod: PodView,
+        share: "_Share",
+        page: Callable[[str, PodView, float, float], Page],
+    ) -> Page | MetricsUnavailableError:
         try:
             url = _url(pod.ip, self._port)
         except ValueError:
@@ -123,15 +186,7 @@ class Scraper:
             # one page after the other, and between two the loop keeps everybody's time limits
             async with self._turns.of(len(text)):
                 await asyncio.sleep(0)
-                return parse_page(
-                    text,
-                    pod.uid,
-                    time=now,
-                    unix_time=unix_time,
-                    layout=self._layout(pod.owner_uid),
-                    startup=pod.startup,
-                    revision=pod.revision,
-                )
+                return page(text, pod, now, unix_time)
         except MetricsUnavailableError as error:
             return error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -259,6 +314,15 @@ def _url(ip: str, port: int) -> str:
     Raises:
         ValueError: `ip` is no address.
     """
+    return f"{_base(ip, port)}{contract.PATH_METRICS}?{contract.QUERY_SCALING}"
+
+
+def _base(ip: str, port: int) -> str:
+    """Of a pod's admin port.
+
+    Raises:
+        ValueError: `ip` is no address.
+    """
     address = ipaddress.ip_address(ip)
     host = f"[{address}]" if address.version == 6 else str(address)  # noqa: PLR2004 - IPv6
-    return f"http://{host}:{port}{contract.PATH_METRICS}?{contract.QUERY_SCALING}"
+    return f"http://{host}:{port}"

@@ -35,10 +35,16 @@ class Writes:
         Returns:
             The event that it is worth; None where there is nothing to do, or nothing must be done.
         """
-        if decision.desired == deployment.replicas:
+        return await self.scale_to(key, deployment, decision.desired, decision.reason.value, text)
+
+    async def scale_to(
+        self, key: ObjectKey, deployment: DeploymentView, desired: int, reason: str, text: str
+    ) -> Note | None:
+        """The same of the Deployment with the name of `key`; `reason` is for the log."""
+        if desired == deployment.replicas:
             return None
         try:
-            await self._scale(key, deployment, decision.desired)
+            await self._scale(key, deployment, desired)
         except ConflictError:  # its status alone may have changed since the watch told of it
             body = await self._cluster.get(DEPLOYMENTS, key)
             live = DeploymentView.of(body) if body is not None else None
@@ -48,18 +54,18 @@ class Writes:
             ):
                 # Decided on what is no longer so: the watch is behind, the next look will know.
                 return None
-            await self._scale(key, live, decision.desired)
+            await self._scale(key, live, desired)
         log.info(
             "replicas changed",
             extra={
                 "api": str(key),
                 "current": deployment.replicas,
-                "desired": decision.desired,
-                "reason": decision.reason.value,
+                "desired": desired,
+                "reason": reason,
                 "why": text,
             },
         )
-        up = decision.desired > deployment.replicas
+        up = desired > deployment.replicas
         return Note("Normal", "ScaledUp" if up else "ScaledDown", "Scale", text)
 
     async def _scale(self, key: ObjectKey, deployment: DeploymentView, replicas: int) -> None:

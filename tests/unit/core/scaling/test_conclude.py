@@ -397,7 +397,7 @@ def test_no_rate_moves_the_count_out_of_bounds(rate: float, ready: int, current:
 
 def test_an_impossible_policy_is_refused_with_what_was_expected() -> None:
     """Better at construction than as a strange count later."""
-    with pytest.raises(ValueError, match="1 <= min_replicas <= max_replicas"):
+    with pytest.raises(ValueError, match="0 <= min_replicas <= max_replicas"):
         replace(POLICY, min_replicas=11)
     with pytest.raises(ValueError, match="finite batch_interval"):
         replace(POLICY, batch_interval=math.nan)

@@ -145,7 +145,7 @@ def test_ten_thousand_ticks_repeat_and_keep_the_bounds_and_grow_with_demand(seed
             assert decision.desired == replay(recorded)
             reasons[decision.reason] += 1
             state, current = after, decision.desired
-    rare = {Reason.PAUSED, Reason.NO_READY_PODS, Reason.TREND}
+    rare = {Reason.PAUSED, Reason.NO_READY_PODS, Reason.TREND, Reason.IDLE, Reason.FIRST_REPLICA}
     rare |= {Reason.BURSTS, Reason.HOT_REPLICA, Reason.OVERLOAD, Reason.MARGIN}
     assert {*Reason} - rare <= {*reasons}
 
