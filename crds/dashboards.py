@@ -40,6 +40,15 @@ def _gauge(metric: str, how: str, by: str = "", selector: str = _METHOD) -> str:
     return f"{how}{grouping} ({metric}{{{selector}}})"
 
 
+_ONE_POD: Final = "namespace, pod"
+
+
+def _of_web(metric: str) -> str:
+    """Series of web pods alone: each of them tells of the one queue."""
+    role = f'{c.METRIC_ROLE}{{{_SERVING},role="{c.ROLE_WEB}"}}'
+    return f"{metric}{{{_METHOD}}} and on ({_ONE_POD}) {role}"
+
+
 BATCHING: Final = Section("Batching", (
     Panel("Batch size",
           "Batches per second by their number of rows. Look for the brightest band: at the top edge"
@@ -102,6 +111,20 @@ TRAFFIC: Final = Section("Traffic", (
           (Query(_gauge(c.METRIC_QUEUE_ROWS, "sum"), "rows waiting"),
            Query(_gauge(c.METRIC_IN_FLIGHT_REQUESTS, "sum"), "requests in flight")),
           Look.STEPS, width=12),
+    Panel("One queue",
+          "With one queue for all replicas: rows in it, and how long the oldest has waited. Rows"
+          " that stay, and one that gets older: replicas are missing, or none runs; see the"
+          " dashboard of its scaling. Empty without such a queue.",
+          "short",
+          (Query(f"max (sum by ({_ONE_POD}) ({_of_web(c.METRIC_QUEUE_ROWS)}))", "rows"),
+           Query(f"max ({_of_web(c.METRIC_QUEUE_OLDEST_SECONDS)})", "seconds of the oldest")),
+          Look.STEPS, width=12),
+    Panel("Rows taken again",
+          "With one queue for all replicas: rows per second that a replica took up after the one"
+          " that had them was gone. Now and then is a node that went; always is a replica that"
+          " dies of what it is asked.",
+          "suffix: rows/s",
+          (Query(_rate(c.METRIC_ROWS_RETAKEN, "method"), "{{method}}"),), width=12),
     Panel("Process restarts",
           "Processes that died and were replaced in the last interval. Clients do not notice one;"
           " a model process that dies again and again has a cause in its log.",

@@ -61,12 +61,6 @@ SERVING: Final = (
            "Sum over batches of rows times seconds."),
     Metric(c.METRIC_LANE_BUSY_SECONDS, "counter", METHOD, "Time lanes spent running batches."),
     Metric(c.METRIC_QUEUE_ROWS, "gauge", METHOD, "Rows waiting now."),
-    Metric(c.METRIC_QUEUE_OLDEST_SECONDS, "gauge", METHOD,
-           "With one queue for all replicas, on web pods: how long the oldest row of all has"
-           " waited. Each of them says the same of the one queue."),
-    Metric(c.METRIC_ROWS_RETAKEN, "counter", METHOD,
-           "With one queue for all replicas, on workers: rows taken up again after the worker"
-           " that had them was gone."),
     Metric(c.METRIC_IN_FLIGHT_REQUESTS, "gauge", METHOD, "Requests not answered yet."),
     Metric(c.METRIC_LANES, "gauge", METHOD,
            "Batches that can run at once: processesPerReplica x threadsPerProcess, for all methods"
@@ -91,13 +85,23 @@ SERVING: Final = (
     Metric(c.METRIC_PREDICTOR_UPDATES_DROPPED, "counter", (),
            "Updates of the predictor's own metrics (`context.metrics`, behind these on the page)"
            " that were dropped, as there were too many series."),
-    Metric(c.METRIC_ROLE, "gauge", ("role",),
-           "1, with what the pod is: `web` or `worker` of an API with one queue, else `replica`."),
-    Metric(c.METRIC_PROCESS_CPU_SECONDS, "counter", (),
-           "CPU time of all processes of the pod."),
     Metric(c.METRIC_PROCESS_START_TIME, "gauge", (),
            "Unix time at which the replica started; its counters count from here."),
 )  # fmt: skip
+
+ONE_QUEUE: Final = (
+    Metric(c.METRIC_ROLE, "gauge", ("role",),
+           "1, with what the pod is: `web` or `worker` of an API with one queue, else `replica`."),
+    Metric(c.METRIC_PROCESS_CPU_SECONDS, "counter", (),
+           "CPU time of all processes of the pod; web pods are scaled by it."),
+    Metric(c.METRIC_QUEUE_OLDEST_SECONDS, "gauge", METHOD,
+           f"On web pods: how long the oldest row of all has waited. As {code(c.METRIC_QUEUE_ROWS)}"
+           " there it is of the one queue, and each web pod says the same: take the largest."),
+    Metric(c.METRIC_ROWS_RETAKEN, "counter", METHOD,
+           "On workers: rows taken up again after the worker that had them was gone."),
+)  # fmt: skip
+"""Of pods of an API with one queue for all replicas, beside those that every replica has. A web pod
+counts what arrives, a worker what is run."""
 
 OPERATOR: Final = (
     Metric(c.OPERATOR_DESIRED_REPLICAS, "gauge", API, "Replicas the last decision asked for."),
@@ -127,6 +131,10 @@ _INTRODUCTION: Final = (
 _SCRAPING_IS_TESTED = (
     "<!-- run by tests/unit/charts/test_chart.py"
     "::test_the_documented_scrape_job_finds_the_operators_pod -->"
+)
+_ABOUT_ROLES: Final = (
+    "Pods of both roles have the metrics above; a web pod counts requests and what arrives, a"
+    " worker batches and what is run.\n"
 )
 _ABOUT_SCRAPING: Final = (
     "With prometheus-operator: `--set serviceMonitor.enabled=true` on the chart. Without: these"
@@ -203,6 +211,9 @@ def page() -> str:
             "Duration histograms have the edges (seconds) "
             + ", ".join(f"{edge:g}" for edge in c.LATENCY_BUCKETS)
             + ".\n",
+            "## With one queue for all replicas\n",
+            _ABOUT_ROLES,
+            table(("metric", "kind", "labels", "meaning"), _rows(ONE_QUEUE)),
             "## Operator\n",
             table(("metric", "kind", "labels", "meaning"), _rows(OPERATOR)),
             "## Scraping\n",

@@ -46,15 +46,17 @@ def see(namespace: str, name: str) -> Seen:
     api = read_api(namespace, name)
     missing: list[str] = []
     deployment: JsonObject | None = None
-    replicas: tuple[Replica, ...] = ()
+    pods: tuple[Replica, ...] = ()
     try:
         deployment = read_deployment(namespace, name)
     except NotReadError as error:
         missing.append(f"{error}; the counts above are of the operator's last report")
     try:
-        replicas = tuple(map(Replica.of, list_pods(namespace, name)))
+        pods = tuple(map(Replica.of, list_pods(namespace, name)))
     except NotReadError as error:
         missing.append(f"pods, and so their batch sizes, queues and rates: {error}")
+    # web pods run no batches, and each of them tells of the one queue
+    replicas = tuple(one for one in pods if one.view.role != contract.ROLE_WEB)
     readings, failures = read_pages(namespace, [one.view.name for one in replicas if one.running])
     missing += failures
     return Seen(
@@ -64,6 +66,7 @@ def see(namespace: str, name: str) -> Seen:
         window=figures_of(readings),
         pages=len(readings),
         missing=tuple(missing),
+        web=tuple(one for one in pods if one.view.role == contract.ROLE_WEB),
     )
 
 

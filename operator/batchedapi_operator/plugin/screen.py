@@ -81,6 +81,8 @@ class Seen:
     """Replicas whose pages `window` is made of."""
     missing: tuple[str, ...] = ()
     """What could not be read, why, and which right it takes."""
+    web: tuple[Replica, ...] = ()
+    """Web pods, of an API with one queue for all replicas."""
 
     @property
     def status(self) -> Mapping[str, Any]:
@@ -166,8 +168,10 @@ def as_json(seen: Seen) -> JsonObject:
                 "ready": one.view.ready,
                 "restarts": one.restarts,
             }
-            for one in seen.replicas
+            for one in (*seen.replicas, *seen.web)
         ],
+        **({"web": status["web"]} if status.get("web") else {}),
+        **({"queue": status["queue"]} if status.get("queue") else {}),
         "conditions": list(status.get("conditions") or ()),
         "window": {
             "seconds": round(seen.window.seconds, 3),
@@ -285,7 +289,8 @@ def _replicas(seen: Seen, writer: _Writer) -> Iterator[str]:
             for one in seen.revisions()
         ]
         yield from table(("REVISION", "", "PODS", "READY", "RESTARTS"), rows)
-    odd = [one for one in seen.replicas if not one.is_as_wanted()]
+    yield from _web(seen, writer)
+    odd = [one for one in (*seen.replicas, *seen.web) if not one.is_as_wanted()]
     for one in odd[:_MOST_PODS]:
         told = [one.state]
         if one.restarts:
@@ -294,6 +299,20 @@ def _replicas(seen: Seen, writer: _Writer) -> Iterator[str]:
         yield from writer.wrapped(f"pod {one.view.name}: {'; '.join(told)}")
     if len(odd) > _MOST_PODS:
         yield f"and {len(odd) - _MOST_PODS} more pods like these: -o json has all"
+
+
+def _web(seen: Seen, writer: _Writer) -> Iterator[str]:
+    """Of an API with one queue for all replicas: who answers, and what waits."""
+    told, queue = seen.status.get("web"), seen.status.get("queue") or {}
+    if not told:
+        return
+    wanted, ready = told.get("desiredReplicas") or 0, sum(one.view.ready for one in seen.web)
+    yield writer.title("WEB PODS") + f"  {wanted} wanted, {ready} ready"
+    if "rows" in queue:
+        oldest = queue.get("oldestSeconds") or "0"
+        waits = f", the oldest for {oldest} s" if queue["rows"] else ""
+        yield writer.title("QUEUE") + f"  {queue['rows']} rows wait{waits}"
+    yield from writer.wrapped(queue.get("webReason") or "")
 
 
 def _conditions(seen: Seen, writer: _Writer) -> Iterator[str]:

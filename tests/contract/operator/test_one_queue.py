@@ -44,7 +44,7 @@ REPLICA, WEB, WORKER = "", "web", "worker"
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A control plane with its controllers, and the operator with the rights of the chart."""
     folder = tmp_path_factory.mktemp("one-queue")
-    chart = of_operator(render(f"watchNamespaces={{{PLACE}}}"))
+    chart = of_operator(render(f"watchNamespaces={{{PLACE}}}", "networkPolicies.enabled=true"))
     with control_plane(folder / "plane") as found:
         pki.issue(found.folder / "pki", OPERATOR)
         server = json.loads(found.kubeconfig(ADMIN).read_text())["clusters"][0]["cluster"]["server"]
@@ -108,6 +108,7 @@ class Pods:
             return found == counts
 
         await until(reached, what)
+        await self.make_ready(*(roles[name] for name in counts if roles[name] in making_ready))
 
 
 async def queue(world: World, name: str, wanted: Body | None) -> None:
@@ -155,7 +156,11 @@ async def test_an_api_gets_a_queue_and_loses_it_and_somebody_answers_all_the_whi
         return {"batchedapi.dev/api": "moves"} == await selector(world, "moves")
 
     await until(as_before, "the Service to select as it did")
-    assert "web" not in (await world.api("moves"))["status"]
+
+    async def forgotten() -> bool:
+        return "web" not in (await world.api("moves"))["status"]
+
+    await until(forgotten, "the status to say nothing of web pods")
     left = await world.deployment("moves-web")
     assert 0 == left["spec"]["replicas"]
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 from crds.alerts import RECORDS, Record
-from crds.metrics import LABEL_API, OPERATOR, SERVING, Metric
+from crds.metrics import LABEL_API, ONE_QUEUE, OPERATOR, SERVING, Metric
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 import dashboards
@@ -19,7 +19,7 @@ VALUES: Final = {"namespace": "team", "name": "iris", "method": ".*", "__rate_in
 FILL_SECONDS: Final = 10.0
 """Longest wait for the two scrapes that a rate needs."""
 LABEL_VALUES: Final = {
-    "method": "predict", "reason": "full", "code": "200", "role": "model", "result": "success",
+    "method": "predict", "reason": "full", "code": "200", "role": "web", "result": "success",
     "namespace": "team", "name": "iris", "process": "0",
 }  # fmt: skip
 
@@ -75,7 +75,7 @@ def free_port() -> int:
 @pytest.fixture(scope="module")
 def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[prometheus.Prometheus]:
     """A Prometheus with two scrapes of a replica's and of the operator's page."""
-    replica, operator = Page(SERVING), Page(OPERATOR)
+    replica, operator = Page((*SERVING, *ONE_QUEUE)), Page(OPERATOR)
     labels = {"namespace": "team", "pod": "iris-0", LABEL_API: "iris"}
     config = prometheus.static_config(
         {

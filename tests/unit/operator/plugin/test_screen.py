@@ -334,3 +334,22 @@ def test_as_json_it_is_what_the_guide_lists() -> None:
     assert (6.5, 0.0214, None) == (method["meanRows"], method["p50"], method["p99"])
     assert {"upTo": None, "batches": 0} == method["batchesByRows"][-1]
     assert API["status"]["autoscaling"]["lastDecision"] == told["decision"]
+
+
+def test_an_api_with_one_queue_shows_who_answers_and_what_waits() -> None:
+    """Both roles are on the screen, each by itself."""
+    status = {
+        **API["status"],
+        "web": {"desiredReplicas": 2, "readyReplicas": 2, "replicas": 2},
+        "queue": {"rows": 31, "oldestSeconds": "0.4", "webReason": "2 web pods: little CPU"},
+    }
+    web = tuple(Replica.of(pod(f"sleepy-web-{n}", "3f2a1b9c", running={})) for n in range(2))
+    seen = replace(SEEN, api={**API, "status": status}, web=web)
+
+    shown, told = screen(seen, PLAIN), as_json(seen)
+
+    assert "WEB PODS  2 wanted, 2 ready\nQUEUE  31 rows wait, the oldest for 0.4 s\n" in shown
+    assert "2 web pods: little CPU" in shown
+    assert (31, 2) == (told["queue"]["rows"], told["web"]["desiredReplicas"])
+    assert "sleepy-web-1" in [one["name"] for one in told["pods"]]
+    assert "WEB PODS" not in screen(SEEN, PLAIN)
