@@ -31,6 +31,28 @@ def at_random(ready: Sequence[int], requests: int, rng: np.random.Generator) -> 
     return rng.integers(0, len(ready), requests)
 
 
+class PinnedConnections:
+    """So many connections that stay where they were opened, each with as much of the load.
+
+    kube-proxy chooses a replica at random when a connection is opened, and clients with pools keep
+    it: some replicas have several of a few connections, and some have none.
+    """
+
+    def __init__(self, connections: int, seed: int = 0) -> None:
+        """`seed` is of the choice of replicas."""
+        self._rng = np.random.default_rng(seed)
+        self._places: list[int | None] = [None] * connections
+
+    def __call__(self, ready: Sequence[int], requests: int, rng: np.random.Generator) -> Integers:
+        """As Balancer; a connection to a replica that has gone is opened anew."""
+        index = {number: place for place, number in enumerate(ready)}
+        for connection, number in enumerate(self._places):
+            if number not in index:
+                self._places[connection] = ready[int(self._rng.integers(0, len(ready)))]
+        places = np.asarray([index[number] for number in self._places if number is not None])
+        return places[rng.integers(0, len(places), requests)]
+
+
 # What a controller of replicas sees of the fleet, and how it answers.
 
 

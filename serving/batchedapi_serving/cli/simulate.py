@@ -45,6 +45,12 @@ _DURATION = "DURATION"
     help="Ready at the beginning. [default: as many as the first 5 s need]",
 )  # fmt: skip
 @click.option(
+    "--connections", type=click.IntRange(1, 100000),
+    help="Also: the same load over so many connections that stay with one replica each, and by one"
+    " queue for all replicas, on as many replicas as there were at most. [default: 64 with a"
+    " queue in the manifest, else no such comparison]",
+)  # fmt: skip
+@click.option(
     "--startup", metavar="DURATION..DURATION",
     help="From the creation of a replica to its readiness. [default: 20s..40s]",
 )  # fmt: skip

@@ -48,8 +48,8 @@ class Request:
     max_latency: str | None
     assertions: tuple[str, ...]
     numbers: Mapping[str, int]
-    """`max_batch_size`, `min_replicas`, `max_replicas`, `replicas` and `seed`; a number that was
-    not given is None, or missing."""
+    """`max_batch_size`, `min_replicas`, `max_replicas`, `replicas`, `connections` and `seed`; a
+    number that was not given is None, or missing."""
 
 
 def perform(request: Request) -> tuple[Simulated, list[str]]:

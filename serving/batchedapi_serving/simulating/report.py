@@ -104,6 +104,7 @@ def render(simulated: Simulated, levels: str = BLOCKS) -> str:
             "",
             *_histogram(outcome.batch_rows),
             *_changes(outcome.replicas),
+            *_ways(simulated),
             draw(outcome, levels),
             f"{'it was simulated with':<{name}}  {'':<{value}}  from",
             *(f"{s.name:<{name}}  {s.value:<{value}}  {s.origin}".rstrip() for s in settings),
@@ -128,6 +129,25 @@ def _table(simulated: Simulated) -> list[str]:
         ("one replica", f"holds {simulated.rate:.4g} rows/s"),
     )
     return [f"{name:<16} {value}" for name, value in rows]
+
+
+def _ways(simulated: Simulated) -> list[str]:
+    """What one queue would bring, where that was asked."""
+    ways = simulated.ways
+    if ways is None:
+        return []
+    wide = max(len(way.name) for way in ways.ways)
+    head = f"the load on {ways.replicas} replicas"
+    return [
+        f"{head:<{wide}} {'misses':>8} {'p50':>10} {'p99':>10} {'batch':>6}",
+        *(
+            f"{way.name:<{wide}} {shown('miss_fraction', way.outcome.miss_fraction):>8}"
+            f" {shown('p50', way.outcome.p50):>10} {shown('p99', way.outcome.p99):>10}"
+            f" {way.outcome.mean_rows:>6.3g}"
+            for way in ways.ways
+        ),
+        "",
+    ]
 
 
 def _histogram(batches: Mapping[int, int]) -> list[str]:

@@ -1,5 +1,6 @@
 """Runs what was set up, beside the clairvoyant minimum, and judges what was asserted. No I/O."""
 
+import dataclasses
 import math
 import operator
 import re
@@ -9,10 +10,14 @@ from typing import Any, Final
 
 from batchedapi_core.manifest import UnitError, parse_duration
 from batchedapi_core.simulation import (
+    Balancer,
     CapacityController,
     Outcome,
+    PinnedConnections,
     RecordedTrace,
+    Service,
     StepTrace,
+    at_random,
     clairvoyant,
     max_rate,
     simulate,
@@ -98,6 +103,85 @@ def parse_assertion(text: str) -> Assertion:
     return Assertion(text.strip(), quantity, comparison, value)
 
 
+# What one queue for all replicas would bring, beside connections that stay where they are.
+
+DRAWS: Final = 3
+"""Choices of replicas that pinned connections are simulated with; the middle one is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How requests get to replicas, and what comes of it."""
+
+    name: str
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """The same load on the same number of replicas, each way."""
+
+    replicas: int
+    ways: tuple[Way, ...]
+
+    def as_object(self) -> dict[str, Any]:
+        """For `--json`: durations in seconds, null where nothing was answered."""
+        return {
+            "replicas": self.replicas,
+            "ways": [
+                {
+                    "name": one.name,
+                    "miss_fraction": one.outcome.miss_fraction,
+                    "p50": _or_none(one.outcome.p50),
+                    "p99": _or_none(one.outcome.p99),
+                    "mean_rows": one.outcome.mean_rows,
+                }
+                for one in self.ways
+            ],
+        }
+
+
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def ways_of(
+    setup: Setup, trace: StepTrace | RecordedTrace, replicas: int, connections: int
+) -> Ways:
+    """Each request to any replica, so many pinned connections, and one queue.
+
+    One queue feeds every lane: to the batching it is one replica that has the lanes of all. Its
+    way through Redis is left out, as HTTP is; the guide says what that takes.
+    """
+    service = setup.service
+    one = dataclasses.replace(
+        service,
+        lanes=service.lanes * replicas,
+        max_in_flight=service.max_in_flight * replicas,
+        queue_limit=None if service.queue_limit is None else service.queue_limit * replicas,
+    )
+
+    def fixed(what: Service, count: int, balancer: Balancer = at_random) -> Outcome:
+        return simulate(
+            what, trace, None, seed=setup.seed, replicas=count, max_replicas=count,
+            balancer=balancer,
+        )  # fmt: skip
+
+    pinned = [
+        fixed(service, replicas, PinnedConnections(connections, setup.seed + draw))
+        for draw in range(DRAWS)
+    ]
+    pinned.sort(key=lambda outcome: (outcome.miss_fraction, outcome.p99))
+    return Ways(
+        replicas,
+        (
+            Way("each request to any replica", fixed(service, replicas)),
+            Way(f"{connections} connections that stay", pinned[DRAWS // 2]),
+            Way("one queue for all replicas", fixed(one, 1)),
+        ),
+    )
+
+
 # Runs what was set up, and puts the outcome beside the clairvoyant minimum. No I/O.
 
 _FIRST: float = 5.0
@@ -113,6 +197,8 @@ class Simulated:
     minimum: float  # replica-seconds of the clairvoyant
     target: float | None  # seconds
     settings: tuple[Setting, ...]
+    ways: Ways | None = None
+    """Where it was asked what one queue would bring."""
 
     @property
     def cost_ratio(self) -> float:
@@ -150,6 +236,7 @@ class Simulated:
             "batch_rows": {str(rows): count for rows, count in outcome.batch_rows.items()},
             "replicas": [list(choice) for choice in outcome.replicas],
             "settings": {name: {"value": v, "from": o} for name, v, o in self.settings},
+            **({"ways": self.ways.as_object()} if self.ways is not None else {}),
         }
 
 
@@ -183,4 +270,7 @@ def run(setup: Setup, trace: StepTrace | RecordedTrace) -> Simulated:
         minimum=clairvoyant(trace, rate, min_replicas=setup.min_replicas).cost,
         target=service.latency_target,
         settings=(*setup.settings, Setting("replicas at the start", str(replicas), origin)),
+        ways=None
+        if setup.connections is None
+        else ways_of(setup, trace, max(1, outcome.max_replicas), setup.connections),
     )

@@ -39,6 +39,7 @@ class Options:
     max_replicas: int | None = None
     startup: tuple[float, float] | None = None
     replicas: int | None = None
+    connections: int | None = None
     seed: int = 0
 
 
@@ -157,6 +158,10 @@ def _camel(name: str) -> str:
 # From a manifest and options to a simulation. Pure.
 
 
+CONNECTIONS: Final = 64
+"""That an API with one queue is compared with, where nothing else is asked."""
+
+
 class OptionError(ValueError):
     """An option that says nothing usable; names the option, what was expected and what came."""
 
@@ -174,6 +179,7 @@ class Setup:
     quantile: float  # of the requests, to be within the target
     seed: int
     settings: tuple[Setting, ...]
+    connections: int | None = None  # to compare with one queue; None: not asked
 
 
 def parse_service(text: str) -> ServiceTime:
@@ -226,7 +232,12 @@ def set_up(api: BatchedAPI, options: Options) -> Setup:
         )
     written = in_effect(api, Flags(), {}, 1)
     api = _changed(written, options)
-    scaling = api.spec.autoscaling
+    scaling, queue = api.spec.autoscaling, api.spec.server_side_batching.queue
+    if scaling.min_replicas < 1:
+        raise OptionError(
+            "--min-replicas: expected 1 or more, got 0 in the manifest: no request waits here for"
+            " a first replica; simulate with --min-replicas 1"
+        )
     policy = scaling_policy_of(api)
     service = _service(api, options.service, policy)
     native = scaling.mode is ScalingMode.NATIVE
@@ -243,6 +254,7 @@ def set_up(api: BatchedAPI, options: Options) -> Setup:
         quantile=scaling.slo.percentile / 100,
         seed=options.seed,
         settings=settings_of(written, api, service, options),
+        connections=options.connections or (None if queue is None else CONNECTIONS),
     )
 
 

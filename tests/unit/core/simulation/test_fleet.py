@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import pytest
 
 from batchedapi_core.batching import Strategy
 from batchedapi_core.simulation import (
     Fleet,
     Outcome,
+    PinnedConnections,
     PoissonTrace,
     RecordedTrace,
     Service,
@@ -201,3 +203,17 @@ def test_a_recording_of_one_row_requests_is_the_same_on_both_engines() -> None:
         exact.cost,
         exact.batch_rows,
     )
+
+
+def test_a_pinned_connection_stays_with_its_replica_until_that_has_gone() -> None:
+    """As clients with pools stay behind kube-proxy: a few connections are not spread evenly."""
+    rng = np.random.default_rng(1)
+    pinned = PinnedConnections(8, seed=3)
+    first = np.bincount(pinned([0, 1, 2, 3], 8000, rng), minlength=4)
+    again = np.bincount(pinned([0, 1, 2, 3], 8000, rng), minlength=4)
+
+    shares = [round(float(one) / 1000) for one in first]
+    assert shares == [round(float(one) / 1000) for one in again]
+    assert 8 == sum(shares)
+    assert len(set(shares)) > 1
+    assert {0, 1} == set(pinned([7, 2], 8000, rng).tolist())
