@@ -270,7 +270,7 @@ def _container(api: BatchedAPI, image: str) -> JsonObject:
     keys = [] if worker else _keys(api)
     model = {"name": _MODEL_VOLUME, "mountPath": contract.MODEL_DIRECTORY, "readOnly": True}
     shared = {"name": _SHARED_MEMORY_VOLUME, "mountPath": SHARED_MEMORY_DIRECTORY}
-    command = "worker" if worker else "serve"
+    command = contract.ROLE_WORKER if worker else "serve"
     return _runs(api, image, command, keys, setting["resources"]) | {
         "volumeMounts": [
             *_own_mounts(),
@@ -285,7 +285,7 @@ def _container(api: BatchedAPI, image: str) -> JsonObject:
 def _web_container(api: BatchedAPI, image: str) -> JsonObject:
     keys = _keys(api)
     mounts = [*_own_mounts(), *([_KEYS_MOUNT] if keys else [])]
-    return _runs(api, image, "web", keys, web_resources(api)) | {"volumeMounts": mounts}
+    return _runs(api, image, contract.ROLE_WEB, keys, web_resources(api)) | {"volumeMounts": mounts}
 
 
 def _own_mounts() -> list[JsonObject]:
@@ -299,7 +299,9 @@ def _runs(
     api: BatchedAPI, image: str, command: str, keys: list[JsonObject], resources: JsonObject
 ) -> JsonObject:
     """Of a serving container of any role: what it runs, where it listens, how it is probed."""
-    setting = setting_of(api)
+    setting, answers = setting_of(api), command != contract.ROLE_WORKER
+    delay = api.spec.update_strategy.drain_delay
+    http = {"name": contract.HTTP_PORT_NAME, "containerPort": contract.HTTP_PORT}
     grpc = {"name": contract.GRPC_PORT_NAME, "containerPort": contract.GRPC_PORT}
     return {
         "name": CONTAINER,
@@ -309,16 +311,17 @@ def _runs(
             command,
             *("-f", f"{contract.MANIFEST_DIRECTORY}/{contract.MANIFEST_FILE}"),
             *("--host", "0.0.0.0"),  # noqa: S104 - a pod is reached by its address
-            *("--drain-delay", format_duration(api.spec.update_strategy.drain_delay)),
+            # a worker that stops takes nothing more at once
+            *(["--drain-delay", format_duration(delay)] if answers else []),
             "--tolerate-unknown-fields",
             # A flag, as an image that does not know it must fail and not serve whoever comes.
             *(["--api-keys", contract.KEYS_DIRECTORY] if keys else []),
         ],
         **{name: setting[name] for name in ("env", "envFrom") if name in setting},
         "ports": [
-            {"name": contract.HTTP_PORT_NAME, "containerPort": contract.HTTP_PORT},
+            *([http] if answers else []),
             {"name": contract.ADMIN_PORT_NAME, "containerPort": contract.ADMIN_PORT},
-            *([grpc] if api.spec.networking.grpc else []),
+            *([grpc] if answers and api.spec.networking.grpc else []),
         ],
         "resources": resources,
         "startupProbe": _probe(contract.PATH_STARTUP, period=1, failures=_startup_seconds(api)),

@@ -31,6 +31,7 @@ from batchedapi_operator.reconcile.views import (
 from batchedapi_operator.resources.configmap import revision_of
 from batchedapi_operator.resources.policies import Policies
 from batchedapi_operator.resources.setting import setting_of
+from batchedapi_serving.cli.main import main
 
 QUEUE: dict[str, Any] = {"serverSideBatching": {"queue": {"redis": {}}}}
 
@@ -106,6 +107,22 @@ def test_a_new_api_has_two_roles_and_its_service_selects_the_one_that_answers() 
     run = [one["spec"]["template"]["spec"]["containers"][0]["args"][0] for one in (worker, web)]
     assert ["worker", "web"] == run
     assert (1, 2) == (made.replicas, made.web_replicas)
+
+
+def test_each_role_is_a_command_that_takes_its_arguments() -> None:
+    """A flag that it does not know would end each pod at its start."""
+    secured: dict[str, Any] = {
+        **QUEUE,
+        "networking": {"grpc": True, "apiKeys": {"secretName": "k"}},
+    }
+    made, listened = planned(secured, seen()), {}
+    for name in ("iris", "iris-web"):
+        pod_spec = applied(made, DEPLOYMENTS, name)["spec"]["template"]["spec"]
+        command, *arguments = pod_spec["containers"][0]["args"]
+        main.commands[command].make_context(command, arguments)
+        listened[command] = [one["name"] for one in pod_spec["containers"][0]["ports"]]
+
+    assert {"worker": ["admin"], "web": ["http", "admin", "grpc"]} == listened
 
 
 def test_an_api_that_may_be_at_zero_runs_one_worker_first() -> None:
