@@ -163,7 +163,8 @@ def _placed(predictor: Mapping[str, Any], notes: list[Note]) -> dict[str, Any]:
     for name, value in predictor.items():
         if name == "minReplicas":
             if value == 0:
-                notes.append(Note("minReplicas: 0", "one replica is the fewest", "leave it at 1"))
+                remedy = "leave it at 1, or add serverSideBatching.queue and set it to 0"
+                notes.append(Note("minReplicas: 0", "takes one queue for all replicas", remedy))
             scaling["minReplicas"] = max(1, value)
         elif name == "maxReplicas" and value:
             scaling["maxReplicas"] = value
