@@ -319,6 +319,14 @@ REFUSED: Final[dict[str, tuple[Document, str]]] = {
         spec(**{BATCHING: {"queue": {"redis": {}, "web": {"minReplicas": 11}}}}),
         f"spec.{BATCHING}.queue.web.minReplicas",
     ),
+    "web pods without cpu": (
+        spec(**{BATCHING: {"queue": {"redis": {}, "web": {"cpu": "0.0001"}}}}),
+        f"spec.{BATCHING}.queue.web.cpu",
+    ),
+    "web pods without memory": (
+        spec(**{BATCHING: {"queue": {"redis": {}, "web": {"mem": 0}}}}),
+        f"spec.{BATCHING}.queue.web.mem",
+    ),
     "web pods limited below their request": (
         spec(**{BATCHING: {"queue": {"redis": {}, "web": {"cpuLimit": "100m"}}}}),
         f"spec.{BATCHING}.queue.web.cpuLimit",
