@@ -27,7 +27,7 @@ from harness.report import Table, environment, help_of, out_option, report
 from batchedapi_core.scaling.policy import SECONDS_BETWEEN_LOOKS
 from batchedapi_operator.autoscaling.loop import Autoscaler
 from batchedapi_operator.autoscaling.metrics_page import MAX_SERIES, MetricsPage
-from batchedapi_operator.autoscaling.scrape import Outcome, Scraper
+from batchedapi_operator.autoscaling.scrape import Outcome, Scraper, WebOutcome
 from batchedapi_operator.cluster import JsonObject, ObjectKey
 from batchedapi_operator.metrics import Metrics
 from batchedapi_operator.outbox import Outbox
@@ -165,6 +165,14 @@ class Looks:
         else:
             self.read_of_a += read
         return outcomes
+
+    async def scrape_web(self, pods: Sequence[PodView]) -> list[WebOutcome]:
+        """As Scrapes; neither tenant has a queue."""
+        return await self.scraper.scrape_web(pods)
+
+    async def rows_come(self, pod: PodView) -> bool:
+        """As Scrapes."""
+        return await self.scraper.rows_come(pod)
 
 
 def mebibytes() -> float:
