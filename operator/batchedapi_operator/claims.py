@@ -83,7 +83,9 @@ class Claims:
         self.until, self.refusal = float("-inf"), ""
 
     async def stand_by(self) -> None:
-        """See since when the claims of the replica that leads stand, should it die before it acts.
+        """See since when our claims stand, should the replica that leads die before it acts.
+
+        One that is not there is made: the replica that leads may have died before that.
 
         Raises:
             ApplyError: The apiserver does not say.
@@ -91,6 +93,8 @@ class Claims:
         for claim in self._named:
             if claim.state != ACTING:
                 await claim.read()
+                if claim.held is None:
+                    await self._held(claim)
                 self._stood(claim, self._now())
 
     def _stood(self, claim: LeaseLock, now: float) -> float:

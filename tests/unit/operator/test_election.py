@@ -172,6 +172,18 @@ async def test_a_claim_stands_while_the_replica_that_made_it_is_dead() -> None:
     assert (["begin"], True) == (again.told, again.permit.valid)
 
 
+async def test_a_claim_is_made_while_the_lease_of_a_dead_replica_runs_out() -> None:
+    """Dead between Lease and claim: both times pass at once, and not one after the other."""
+    world = World()
+    await world.run(0.5, world.replica("a", "team"))
+    del world.apiserver.kept[ObjectKey("team", contract.CLAIM_LEASE)]
+
+    again = world.replica("b", "team")
+    await world.run(QUIET_SECONDS + 2.0, again)
+
+    assert (["begin"], True) == (again.told, again.permit.valid)
+
+
 async def test_a_claim_that_was_anothers_meanwhile_stands_from_then_on() -> None:
     """Whoever took it away has to be able to do so again."""
     world = World()
