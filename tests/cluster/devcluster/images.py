@@ -14,11 +14,13 @@ SUITE: Final = "bookworm"
 BASE_PACKAGES: Final = "python3,python3-venv,ca-certificates"
 BASE: Final = f"localhost/batchedapi-base:{SUITE}"
 """Stands in for python:3.12-slim where no registry can be reached; Python 3.11."""
-BASE_DOCKERFILE: Final = """\
+REDIS: Final = "docker.io/library/redis:7"
+"""What stands in for the registry's, for the example that brings a Redis of its own."""
+DEBIAN_DOCKERFILE: Final = """\
 FROM scratch
 ADD {archive} /
 ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8
-CMD ["python3"]
+CMD ["{command}"]
 """
 LEFT_OUT: Final = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
 
@@ -126,22 +128,38 @@ def for_kind(image: Image, *, force: bool) -> None:
 
 
 def make_base(buildah: Buildah) -> None:
-    """Make the base image out of Debian packages, unless it is there."""
-    if buildah.has(BASE):
+    """Make the base image, unless it is there."""
+    debian_image(buildah, BASE, BASE_PACKAGES, "python3", paths.CACHE / f"base-{SUITE}.tar")
+
+
+def redis_archive() -> Path:
+    """Make an image of Debian's Redis, unless it is there; the archive to load."""
+    archive = paths.CACHE / "images" / f"redis-{SUITE}.tar"
+    with state.one_at_a_time("images"):
+        if not archive.exists():
+            archive.parent.mkdir(parents=True, exist_ok=True)
+            buildah, files = Buildah(), paths.CACHE / f"redis-{SUITE}.tar"
+            debian_image(buildah, REDIS, "redis-server", "redis-server", files)
+            buildah.archive(REDIS, archive)
+    return archive
+
+
+def debian_image(buildah: Buildah, tag: str, packages: str, command: str, archive: Path) -> None:
+    """Make an image out of Debian packages, unless it is there; `archive` keeps its files."""
+    if buildah.has(tag):
         return
     tools.debian_packages()
-    archive = paths.CACHE / f"base-{SUITE}.tar"
-    with step(f"base image: mmdebstrap {SUITE}"):
+    with step(f"{tag}: mmdebstrap {SUITE}"):
         if not archive.exists():
-            bootstrap(archive)
-        dockerfile = BASE_DOCKERFILE.format(archive=archive.name)
-        buildah.build_from_text(BASE, dockerfile, context=archive.parent)
+            bootstrap(archive, packages)
+        dockerfile = DEBIAN_DOCKERFILE.format(archive=archive.name, command=command)
+        buildah.build_from_text(tag, dockerfile, context=archive.parent)
 
 
-def bootstrap(archive: Path) -> None:
-    """Make the archive of a small Debian with Python; it appears when it is whole."""
+def bootstrap(archive: Path, packages: str) -> None:
+    """Make the archive of a small Debian with some packages; it appears when it is whole."""
     partial = archive.with_name(f"partial-{archive.name}")
     excludes = [f"--dpkgopt=path-exclude={pattern}" for pattern in LEFT_OUT]
-    include = f"--include={BASE_PACKAGES}"
+    include = f"--include={packages}"
     run("mmdebstrap", "--variant=minbase", include, *excludes, SUITE, partial)
     partial.rename(archive)

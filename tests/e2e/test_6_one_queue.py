@@ -1,0 +1,132 @@
+"""One queue for all replicas, on a Redis in the cluster: real web pods, workers, and none of them.
+
+The image of Redis is made of Debian's package, which wants the local cluster.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+from tests.cluster.devcluster import images, local
+from tests.cluster.devcluster.choice import Flavour, flavour
+
+import cluster
+from watched_replicas import manifest
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(
+        os.environ.get("CLUSTER") == Flavour.CURRENT or flavour() is not Flavour.LOCAL,
+        reason="wants the local cluster",
+    ),
+]
+
+EXAMPLE: Final = cluster.ROOT / "examples/09-own-app/batchedapi.yaml"
+ITEM: Final = {"content": "string", "nested": {"key": "string", "values": [1, 5, 2]}}
+PATIENCE: Final = 90.0
+"""Seconds of a client: a pod has to start first."""
+RATE: Final = 60.0
+"""Requests a second: two workers serve 284."""
+
+
+@pytest.fixture(scope="module")
+def items(namespace: str) -> Iterator[str]:
+    """The namespace, with 09-own-app as it is but for how long nobody has to ask."""
+    local.load(images.redis_archive())
+    cluster.apply(EXAMPLE, namespace)
+    spec = {"autoscaling": {"idleTimeout": "2s"}}
+    patch_api("items", namespace, spec)
+    yield namespace
+    cluster.kubectl("delete", "-n", namespace, "-f", EXAMPLE, "--wait=true")
+
+
+@pytest.fixture(scope="module")
+def pulling(items: str, model: str) -> Iterator[str]:
+    """The namespace, with an API of two workers on the example's Redis."""
+    assert items == model
+    batching = {"maxBatchSize": 8, "queue": {"redis": {"host": "redis"}}}
+    api = manifest(
+        "pulling", serverSideBatching=batching, autoscaling={"mode": "External"}, replicas=2
+    )
+    cluster.apply(api, model)
+    cluster.wait_for(lambda: len(ready("worker")) == len(ready("web")) == 2, 120, "two of each")
+    yield model
+    cluster.kubectl("delete", "bapi", "pulling", "-n", model, "--wait=true")
+
+
+def patch_api(name: str, namespace: str, spec: dict[str, Any]) -> None:
+    """Change fields of an API's spec."""
+    text = json.dumps({"spec": spec})
+    cluster.kubectl("patch", "bapi", name, "-n", namespace, "--type=merge", "-p", text)
+
+
+def ready(role: str, name: str = "pulling", namespace: str = "e2e") -> list[str]:
+    """Names of an API's pods that have a role, are ready, and stay."""
+    pods = cluster.get_all(
+        "pod", namespace, f"batchedapi.dev/api={name},batchedapi.dev/role={role}"
+    )
+    return sorted(
+        pod["metadata"]["name"]
+        for pod in pods
+        if cluster.is_ready(pod) and "deletionTimestamp" not in pod["metadata"]
+    )
+
+
+def at_zero(name: str, namespace: str) -> bool:
+    """Whether an API has no worker, is Ready, and says why."""
+    api = cluster.get("bapi", name, namespace)
+    condition = cluster.condition_of(api, "Ready")
+    pods = cluster.get_all(
+        "pod", namespace, f"batchedapi.dev/api={name},batchedapi.dev/role=worker"
+    )
+    return not pods and (condition.get("status"), condition.get("reason")) == (
+        "True",
+        "ScaledToZero",
+    )
+
+
+def test_none_runs_while_nobody_asks_and_the_first_row_starts_one(items: str) -> None:
+    """To zero and back, three times: the client waits while a pod starts, and is answered."""
+    url = cluster.service_url("items", items)
+    waited = []
+    for _ in range(3):
+        cluster.wait_for(lambda: at_zero("items", items), 180, "no replica, and Ready")
+        began = time.monotonic()
+        status, answer = cluster.post(url, ITEM, timeout=PATIENCE)
+        waited.append(time.monotonic() - began)
+        assert (200, [2, 6, 3]) == (status, answer["nested"]["values_add1"])
+
+    print(f"\nanswered from zero after {', '.join(f'{one:.1f}' for one in waited)} s")
+
+
+def test_the_screen_shows_queue_and_web_pods(items: str) -> None:
+    """What `kubectl get` and `kubectl batchedapi status` say of an API with a queue."""
+    line = cluster.kubectl("get", "bapi", "items", "-n", items)
+    screen = cluster.kubectl("batchedapi", "status", "items", "-n", items)
+
+    print(f"\n{line}\n{screen}")
+    assert "QUEUE" in line.splitlines()[0].split()
+    assert "QUEUE" in screen
+
+
+def test_a_killed_worker_and_a_drained_web_pod_lose_nothing(pulling: str) -> None:
+    """What a worker had is run by another; a web pod answers what it has before it goes."""
+    load = cluster.Load(cluster.service_url("pulling", pulling), RATE, 120)
+    for role, words in (("worker", ("--grace-period=0", "--force")), ("web", ())):
+        time.sleep(3)  # of load, so that it has some in hand
+        (victim, _) = ready(role)
+        cluster.kubectl("delete", "pod", victim, "-n", pulling, "--wait=false", *words)
+        cluster.wait_for(
+            lambda role=role, victim=victim: victim not in ready(role) and len(ready(role)) == 2,  # type: ignore[misc]
+            60,
+            f"another {role} in place of {victim}",
+        )
+    time.sleep(3)
+    report = load.stop()
+
+    print(f"\n{report}")
+    assert (0, 0) == (report["wrong"], report["lost"])
+    assert report["ok"] > 9 * RATE / 2
