@@ -53,21 +53,29 @@ BROKEN: Final = ("closed", "reset", "cannot connect")
 """What the client of a web pod sees that was killed."""
 
 
-def manifest(mode: str) -> list[dict[str, Any]]:
-    """02-sleepy with a queue, and the Redis of 09-own-app."""
-    own_app = (ROOT / "examples/09-own-app/batchedapi.yaml").read_text()
-    redis = [one for one in yaml.safe_load_all(own_app) if one["metadata"]["name"] == "redis"]
+def redis() -> str:
+    """Address of the Redis of 09-own-app; the local cluster has no DNS."""
+    text = (ROOT / "examples/09-own-app/batchedapi.yaml").read_text()
+    for document in yaml.safe_load_all(text):
+        if document["metadata"]["name"] == "redis":
+            cluster.apply(document, NAMESPACE)
+    address: str = cluster.get("service", "redis", NAMESPACE)["spec"]["clusterIP"]
+    return address
+
+
+def manifest(mode: str, address: str) -> list[dict[str, Any]]:
+    """02-sleepy with a queue on that Redis."""
     text = (ROOT / "examples/02-sleepy/batchedapi.yaml").read_text()
     source, api = yaml.safe_load_all(text)
     spec = api["spec"]
     spec["predictor"]["config"]["fixed_ms"] = FIXED_MS
-    spec["serverSideBatching"]["queue"] = {"redis": {"host": "redis"}}
+    spec["serverSideBatching"]["queue"] = {"redis": {"host": address}}
     spec["compute"] = {"cpu": "50m"}  # they sleep, and all have to fit on one small node
     if mode == "zero":
         spec["autoscaling"] = {"minReplicas": 0, "maxReplicas": 2, "idleTimeout": "1s"}
     else:
         spec |= {"autoscaling": {"mode": "External"}, "replicas": WORKERS}
-    return [*redis, source, api]
+    return [source, api]
 
 
 @contextlib.contextmanager
@@ -79,7 +87,7 @@ def deployed(mode: str) -> Iterator[str]:
     space = {"apiVersion": "v1", "kind": "Namespace"}
     cluster.apply({**space, "metadata": {"name": NAMESPACE, "labels": labels}}, NAMESPACE)
     try:
-        for document in manifest(mode):
+        for document in manifest(mode, redis()):
             cluster.apply(document, NAMESPACE)
         cluster.kubectl(
             "wait", "-n", NAMESPACE, "--for=condition=Ready", f"bapi/{NAME}", "--timeout=120s"
