@@ -127,18 +127,19 @@ class Again(NamedTuple):
     refuse: Sequence[int]
 
 
-def again(kept: Iterable[Kept], there: Collection[str] | None, *, runs_again: bool) -> Again:
+def again(kept: Iterable[Kept], there: Collection[str], *, runs_again: bool) -> Again:
     """Who is handed in once more.
 
     Args:
         kept: What it holds, in order of arrival.
-        there: Places in the queue that are still taken; None: the queue was not lost, all are.
+        there: Places in the queue that are still taken. Who had another is answered, or lost: the
+            answer with the connection, or the queue.
         runs_again: Whether a row may be run twice; else whoever may have been taken is refused.
     """
     hand_in, refuse = [], []
     for row in kept:
         if row.sent:
-            if row.entry is not None and (there is None or row.entry in there):
+            if row.entry is not None and row.entry in there:
                 continue
             if not runs_again:
                 refuse.append(row.number)

@@ -42,9 +42,10 @@ class FakeRedis:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.now = now
-        self.run = 1
         self.down = False
         self.full = False
+        self.losses = 0
+        """Times more that answers are given to a connection which breaks under them."""
         self.news = asyncio.Event()
         self.empty()
 
@@ -59,7 +60,6 @@ class FakeRedis:
 
     def restart(self, *, keeps: bool) -> None:
         """Another run; with or without its data."""
-        self.run += 1
         if not keeps:
             self.empty()
 
@@ -91,12 +91,11 @@ class FakeBroker:
             raise BrokerDownError("stopped")
         return self._redis
 
-    async def connect(self) -> str:
+    async def connect(self) -> None:
         """See Broker."""
         if self._redis.down:
             raise BrokerDownError("stopped")
         self.connected = True
-        return str(self._redis.run)
 
     async def close(self) -> None:
         """See Broker."""
@@ -177,7 +176,12 @@ class FakeBroker:
     async def answers(self, web: str, seconds: float) -> Sequence[bytes]:
         """See Broker."""
         await self._wait(lambda: bool(self._up().lists.get(web)), seconds)
-        return self._up().lists.pop(web, [])
+        redis = self._up()
+        packs = redis.lists.pop(web, [])
+        if packs and redis.losses:
+            redis.losses -= 1
+            raise BrokerDownError("broken")
+        return packs
 
     async def open(self, streams: Iterable[str]) -> None:
         """See Broker."""

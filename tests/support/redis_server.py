@@ -33,9 +33,19 @@ def documented_acl() -> str:
 class RedisServer:
     """One server; its data are in `folder`, if they are kept at all."""
 
-    def __init__(self, folder: Path, *options: str, keeps: bool = False, tls: bool = False) -> None:
-        """`keeps`: with an append-only file, each write synced; `options` as in redis.conf."""
-        self.port = free_ports(1)[0]
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        keeps: bool = False,
+        tls: bool = False,
+        port: int | None = None,
+    ) -> None:
+        """`keeps`: with an append-only file, each write synced; `options` as in redis.conf.
+
+        `port` None: one that is free.
+        """
+        self.port = port or free_ports(1)[0]
         self._folder = folder
         self._program = installed("redis-server", "redis-server")
         listens = (

@@ -124,8 +124,8 @@ class Broker(Protocol):
     Every method raises BrokerDownError when it cannot be reached, and connect is to be called then.
     """
 
-    async def connect(self) -> str:
-        """Connect anew; what identifies this run of Redis: its data may be lost with another.
+    async def connect(self) -> None:
+        """Connect anew; data may be lost, and what Redis gave to the connection before.
 
         Raises:
             BrokerUnfitError: it must not be used.
@@ -240,7 +240,7 @@ class RedisBroker:
 
     # ------------------------------------------------------------ connecting
 
-    async def connect(self) -> str:
+    async def connect(self) -> None:
         """See Broker."""
         await self.close()
         self._carries, self._waits, self._looks = (self._client() for _ in range(3))
@@ -250,7 +250,6 @@ class RedisBroker:
         problem = unfit(info)
         if problem is not None:
             raise BrokerUnfitError(f"{self._settings.host}:{self._settings.port}: {problem}")
-        return str(info["run_id"])
 
     async def close(self) -> None:
         """See Broker."""

@@ -2,7 +2,8 @@
 
 Each request is answered exactly once: by a worker, at its deadline, or with 503 when the queue
 cannot be reached for too long. Until then its entry is held here, so that it can be handed in again
-if the queue was lost. An answer to a request that is held no more is dropped: it was run twice.
+if the queue was lost, or its answer with a connection. An answer to a request that is held no more
+is dropped: it was run twice.
 """
 
 import asyncio
@@ -171,10 +172,6 @@ class QueueEngine(MethodTable[QueueMethod]):
         self._ids = itertools.count(1)
         self._clients: dict[Client, int] = {}
         self._outbox: list[HeldRequest] = []
-        self._run: str | None = None
-        """Of Redis: what was handed in lies in it."""
-        self._doubted = False
-        """Workers may have taken this process for dead, or the queue was emptied."""
         self._given_up = False
         self._hold: asyncio.TimerHandle | None = None
         self._known: dict[str, Methods] = {}
@@ -321,22 +318,21 @@ class QueueEngine(MethodTable[QueueMethod]):
 
     async def _connect(self) -> None:
         """Connect, and put right what happened meanwhile."""
-        run = await self._broker.connect()
-        lived = await self._broker.sign(self.web, _SAYS)
-        lost = self._run not in {None, run} or self._doubted or not lived
-        first, self._run = self._run is None, run
-        while packs := await self._broker.answers(self.web, 0.0):
-            self._take_packs(packs)
+        await self._broker.connect()
+        await self._broker.sign(self.web, _SAYS)
         held = self._recalls.held
         placed = [
             (one.queue.stream, one.place)
             for one in held.values()
             if one.place is not None and isinstance(one.queue, QueueMethod)
         ]
-        there = await self._broker.there(placed) if lost and not first else None
+        # Also where Redis lived on: answers that it gave to the connection before may be lost.
+        # Asked before the answers are fetched: a row leaves the queue as its answer is written.
+        there = await self._broker.there(placed)
+        while packs := await self._broker.answers(self.web, 0.0):
+            self._take_packs(packs)
         kept = [Kept(number, one.sent, one.place) for number, one in held.items()]
         verdict = again(kept, there, runs_again=self._runs_again)
-        self._doubted = False
         self._follow(verdict)
         if self._hold is not None:
             self._hold.cancel()
@@ -431,7 +427,6 @@ class QueueEngine(MethodTable[QueueMethod]):
     async def _look(self) -> None:
         while True:
             if not await self._broker.sign(self.web, _SAYS):
-                self._doubted = True
                 raise BrokerDownError("this process was taken for dead")
             streams = {served.stream for served in self._served.values()}
             streams |= {
@@ -445,7 +440,6 @@ class QueueEngine(MethodTable[QueueMethod]):
             self._lengths = {stream: depth.length for stream, depth in look.depths.items()}
             self._update_gauges(look.depths, look.time)
             if self._emptied(look.depths):
-                self._doubted = True
                 raise BrokerDownError("the queue was emptied")
             self._refuse_homeless()
             await asyncio.sleep(LOOK_SECONDS)

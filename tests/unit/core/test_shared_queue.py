@@ -116,14 +116,14 @@ KEPT = [
 @pytest.mark.parametrize(
     ("there", "runs_again", "expected"),
     [
-        (None, True, Again([3, 4], [])),
+        ({"1-0", "2-0"}, True, Again([3, 4], [])),
         ({"2-0"}, True, Again([1, 3, 4], [])),
-        (None, False, Again([4], [3])),
+        ({"1-0", "2-0"}, False, Again([4], [3])),
         ({"2-0"}, False, Again([4], [1, 3])),
     ],
 )
 def test_what_is_not_in_the_queue_any_more_is_handed_in_again(
-    there: set[str] | None,
+    there: set[str],
     runs_again: bool,  # noqa: FBT001 - as above
     expected: Again,
 ) -> None:

@@ -246,6 +246,32 @@ async def test_a_restart_of_redis_costs_nobody_an_answer(keeps: bool) -> None:  
     assert 0 == left_over(here.redis)
 
 
+async def test_answers_lost_with_a_connection_are_not_waited_for() -> None:
+    """Redis gave them away, and lives on: nothing else tells that they will never come."""
+    async with room(max_batch_size=4) as here:
+        await here.worker(seconds=lambda rows: 0.2)  # noqa: ARG005
+        web = await here.web()
+        here.redis.losses = 2
+        asked = [web.ask({"id": n}) for n in range(20)]
+        answers = [await one.answer() for one in asked]
+        await asyncio.sleep(1.0)
+
+    assert [{"id": n} for n in range(20)] == [orjson.loads(answer.body) for answer in answers]
+    assert {1} == {len(one.answers) for one in asked}
+    assert 0 == left_over(here.redis)
+
+
+async def test_with_fail_batch_an_answer_lost_with_a_connection_is_refused() -> None:
+    """It was run, and is not run twice."""
+    async with room(item_errors=ItemErrorPolicy.FAIL_BATCH) as here:
+        worker = await here.worker()
+        web = await here.web()
+        here.redis.losses = 1
+        answer = await web.ask({"id": 1}).answer()
+
+    assert (503, 1) == (answer.status, len(worker.world.batches))
+
+
 async def test_a_queue_that_stays_away_refuses_until_it_is_back() -> None:
     """503 with Retry-After, and not a request without end."""
     async with room() as here:
