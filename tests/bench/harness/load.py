@@ -4,6 +4,8 @@ import asyncio
 import collections
 import itertools
 import time
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from batchedapi_core import contract
 from harness.connections import Ask, Fate, run_client
@@ -13,11 +15,19 @@ from harness.http_answers import request
 class IdLoad:
     """An exchange without end: every request carries one id that no other carries."""
 
-    def __init__(self, body: bytes = b"%d", path: str = contract.PATH_PREDICT) -> None:
-        """`body` is what is asked of `path`, and what is to be answered, with the id in it."""
+    def __init__(
+        self,
+        body: bytes = b"%d",
+        path: str = contract.PATH_PREDICT,
+        ids: Iterator[int] | None = None,
+    ) -> None:
+        """`body` is what is asked of `path`, and what is to be answered, with the id in it.
+
+        `ids`: shared with other loads; None: from 1 on.
+        """
         self._body = body
         self._path = path
-        self._ids = itertools.count(1)
+        self._ids = itertools.count(1) if ids is None else ids
         self._stopped = False
         self.right = 0
         self.wrong = 0
@@ -94,6 +104,51 @@ class RunningLoad:
     async def __aexit__(self, *_: object) -> None:
         self.load.stop()
         await finish(self._clients, 10.0)
+
+
+class RunningLoads:
+    """Clients of several servers while the `async with` block runs; no two ask for the same id."""
+
+    def __init__(self, ports: Sequence[int], connections: int) -> None:
+        """`connections` are of all ports together, each with as many."""
+        ids = itertools.count(1)
+        self.of_port = {port: IdLoad(ids=ids) for port in ports}
+        self.hung = 0
+        """Clients that still waited when the time to finish was over."""
+        self._connections = connections
+        self._clients: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> "RunningLoads":
+        turns = itertools.cycle(self.of_port.items())
+        self._clients = [
+            asyncio.create_task(run_client(port, load))
+            for port, load in itertools.islice(turns, self._connections)
+        ]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for load in self.of_port.values():
+            load.stop()
+        self.hung = await finish(self._clients, 15.0)
+
+    @property
+    def right(self) -> int:
+        """Answers that were right, of all."""
+        return sum(load.right for load in self.of_port.values())
+
+    def tally(self) -> dict[str, Any]:
+        """What came of all requests, once the block has ended."""
+        loads = self.of_port.values()
+        statuses = sum((load.statuses for load in loads), collections.Counter[int]())
+        return {
+            "right": self.right,
+            "wrong": sum(load.wrong for load in loads),
+            "refused": statuses.pop(503, 0),
+            "statuses": dict(statuses),
+            "lost": sum(load.fates[Fate.LOST] for load in loads) + self.hung,
+            "unread": sum(load.fates[Fate.UNREAD] for load in loads),
+            "slowest": max(load.slowest for load in loads),
+        }
 
 
 async def finish(clients: list["asyncio.Task[None]"], seconds: float) -> int:
