@@ -1,7 +1,7 @@
 """The workload named by BENCH_WORKLOAD behind dynamic_batcher: both of its programs.
 
-`uvicorn dynamic_batcher_app:app` asks, `python dynamic_batcher_app.py` runs batches. REDIS__HOST and REDIS__PORT
-say where its Redis is.
+`uvicorn dynamic_batcher_app:app` asks, `python dynamic_batcher_app.py` runs batches. REDIS__HOST
+and REDIS__PORT say where its Redis is.
 """
 
 import asyncio

@@ -5,7 +5,7 @@ import collections
 import itertools
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 from batchedapi_core import contract
 from harness.connections import Ask, Fate, run_client
@@ -118,7 +118,7 @@ class RunningLoads:
         self._connections = connections
         self._clients: list[asyncio.Task[None]] = []
 
-    async def __aenter__(self) -> "RunningLoads":
+    async def __aenter__(self) -> Self:
         turns = itertools.cycle(self.of_port.items())
         self._clients = [
             asyncio.create_task(run_client(port, load))
