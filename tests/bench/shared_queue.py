@@ -42,10 +42,13 @@ _PEER_PATH: Final = "/predict"
 @contextlib.contextmanager
 def dynamic_batcher(port: int) -> Iterator[Server]:
     """Both of its programs and a Redis, answering."""
-    with queued.redis(port, "--user", "default", "on", "nopass") as redis:
-        variables = {
-            "REDIS__HOST": HOST, "REDIS__PORT": str(redis.port), "BENCH_WORKLOAD": _WORKLOAD
-        }  # fmt: skip
+    with queued.redis(port) as redis:
+        variables = {  # its user is the default one, whose password is the same
+            "REDIS__HOST": HOST,
+            "REDIS__PORT": str(redis.port),
+            "REDIS__PASSWORD": redis.environment["REDIS__PASSWORD"],
+            "BENCH_WORKLOAD": _WORKLOAD,
+        }
         web = [sys.executable, "-m", "uvicorn", "dynamic_batcher_app:app", "--host", HOST,
                "--port", str(port + 1), "--no-access-log", "--log-level", "warning"]  # fmt: skip
         batches = [sys.executable, str(servers.BENCH / "dynamic_batcher_app.py")]
