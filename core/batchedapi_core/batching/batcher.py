@@ -205,7 +205,10 @@ class Batcher:
             return
         self._observe(size, seconds)
         self.returning.answered(answers, now)
-        if self.policies.adaptive is not None and self.policies.executed(size, self.service):
+        if self.policies.adaptive is None:
+            return
+        latency = now - requests[0].arrived
+        if self.policies.executed(size, self.service, latency=latency, now=now):
             self._policy_changed()
 
     def warmed_up(self, size: int, seconds: float) -> None:

@@ -10,6 +10,10 @@ the effective interval is t(size), and never more than the user's. A target that
 changes nothing: smaller batches would lose throughput and still be late, and admission sheds what
 cannot be answered in time.
 
+What it changed it takes back if that made latency worse: an epoch after a change in which twice as
+many batches as 1 % took over 10 % longer than 99 % did before, at no more load, and the setting
+before stands for some epochs. Load that rose is no fault of a setting, so it is not judged by.
+
 It is for a largest batch that the target has no time for. Where bursts of 128 to 256 rows come to
 batches of up to 256 that would take 257 ms, 50 % of them are answered within 100 ms, and 33 % under
 Window; docs/decisions/0041 says what it costs where the largest batch fits.
@@ -28,6 +32,12 @@ QUANTILE: Final = 0.99  # of the rows, to be within the target; the operator's
 TUNE_EVERY: Final = 16  # batches; one calculation takes some 20 microseconds
 EPOCH: Final = 512  # batches; what was seen counts for one to two of these
 PROBE: Final = 1.25  # times the largest size seen: how far beyond it a batch may go to learn
+WORSE: Final = 1.1  # times the p99 before, which a change must not make of it
+SURELY: Final = 2.0  # times as many batches beyond that as there would be by chance
+_MOMENT: Final = 1e-9  # seconds: a clock too coarse to see batches says nothing of their rate
+ALIKE: Final = 0.1  # share by which settings, or loads, differ that are taken for the same
+SHORTEST_REST, LONGEST_REST = 2, 16
+"""Epochs for which nothing is tried after a change was taken back; twice as many each time."""
 MOST_SHAPES: Final = 256
 """Shapes whose limits are remembered; of more, the one limited longest ago is forgotten, and
 learned again from its next failure."""
@@ -167,6 +177,37 @@ class Effective(NamedTuple):
     batch_interval: float  # seconds
 
 
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """What `EPOCH` batches were like under a setting."""
+
+    setting: Effective
+    latencies: tuple[float, ...]
+    """Seconds from arrival to answer of the first request of each batch, ascending."""
+    load: float
+    """Rows a second while batches ran: the mean over equal numbers of batches, not over time, as
+    an hour without rows must not hide the minute in which all came."""
+
+    @property
+    def p99(self) -> float:
+        """Seconds."""
+        return self.latencies[int(QUANTILE * len(self.latencies))]
+
+
+def made_worse(before: Epoch, after: Epoch) -> bool:
+    """Whether a change of the setting, rather than of the load or chance, made latency worse."""
+    if alike(before.setting, after.setting) or after.load > (1.0 + ALIKE) * before.load:
+        return False
+    seen = after.latencies
+    late = len(seen) - bisect_right(seen, WORSE * before.p99)
+    return late > SURELY * (1.0 - QUANTILE) * len(seen)
+
+
+def alike(one: Effective, other: Effective) -> bool:
+    """Whether two settings differ by no more than what is learned of t(n) does by chance."""
+    return all(abs(a - b) <= ALIKE * max(a, b) for a, b in zip(one, other, strict=True))
+
+
 class Adaptive:
     """Finds the effective limits of one method; O(1) a batch, in constant memory.
 
@@ -175,26 +216,90 @@ class Adaptive:
     larger would ever be seen. So unless a larger batch than the best was seen within the last
     epochs the limit is above it, until one batch was. And what was learned from larger sizes than
     an epoch of full batches had is forgotten: the model may have been slower then.
+
+    The setting to go back to is the last one that stood for a whole epoch and made nothing worse.
     """
 
-    __slots__ = ("_batches", "_best", "_earlier", "_largest", "_policy")
+    __slots__ = (
+        "_batches",
+        "_began",
+        "_best",
+        "_earlier",
+        "_good",
+        "_in_effect",
+        "_largest",
+        "_latencies",
+        "_policy",
+        "_rates",
+        "_rest",
+        "_resting",
+        "_rows",
+        "_since",
+    )
 
     def __init__(self, policy: BatchPolicy) -> None:
         self._policy = policy
         self._batches = 0
         self._best = policy.max_batch_size
         self._largest = self._earlier = 0  # sizes seen in this epoch, and in the one before
+        self._in_effect = self._began = effective(policy)  # now, and as this epoch began
+        self._good: Epoch | None = None  # the one to go back to
+        self._rest = SHORTEST_REST  # epochs, after the next change that is taken back
+        self._resting = 0  # epochs for which nothing is tried
+        self._latencies: list[float] = []  # of this epoch
+        self._rates = 0.0  # rows a second, summed over every TUNE_EVERY batches of this epoch
+        self._rows, self._since = 0, -math.inf  # of these batches, and when the ones before ended
 
-    def executed(self, size: int, samples: ServiceTimeSamples) -> Effective | None:
-        """A batch of `size` was executed and observed; the limits from now on, if it is time."""
+    def executed(
+        self, size: int, samples: ServiceTimeSamples, *, latency: float, now: float
+    ) -> Effective | None:
+        """A batch of `size` was executed and observed; the limits from now on, if it is time.
+
+        Args:
+            size: Of the batch.
+            samples: That have observed it.
+            latency: Seconds from arrival to answer of its first request.
+            now: Seconds.
+        """
+        if not self._latencies:
+            self._began = self._in_effect
         self._batches += 1
+        self._latencies.append(latency)
+        self._rows += size
         news = size > max(self._best, self._largest, self._earlier)
         self._largest = max(self._largest, size)
+        in_time = self._batches % TUNE_EVERY == 0
+        if in_time:
+            self._rates += self._rows / max(now - self._since, _MOMENT)
+            self._rows, self._since = 0, now
+        back = None
         if self._batches % EPOCH == 0:
             if self._largest >= self._best:  # else it is not the limit that keeps batches small
                 samples.forget_above(self._largest)
             self._earlier, self._largest = self._largest, 0
-        return self._tuned(samples.line) if news or self._batches % TUNE_EVERY == 0 else None
+            back = self._judged()
+        if back is None and not self._resting and (news or in_time):
+            self._in_effect = self._tuned(samples.line)
+            return self._in_effect
+        return back
+
+    def _judged(self) -> Effective | None:
+        """At the end of an epoch: the setting to go back to; None: there is no reason to."""
+        load = self._rates / (EPOCH / TUNE_EVERY)
+        epoch, good = Epoch(self._in_effect, tuple(sorted(self._latencies)), load), self._good
+        stood = alike(self._began, self._in_effect)
+        self._latencies.clear()
+        self._rates = 0.0
+        self._resting = max(0, self._resting - 1)
+        if good is not None and made_worse(good, epoch):
+            self._resting, self._rest = self._rest, min(LONGEST_REST, 2 * self._rest)
+            self._in_effect = good.setting
+            return good.setting
+        if stood:
+            if good is not None and not alike(good.setting, epoch.setting):
+                self._rest = SHORTEST_REST
+            self._good = epoch
+        return None
 
     def _tuned(self, line: ServiceTime) -> Effective:
         policy, largest = self._policy, self._policy.max_batch_size
@@ -264,9 +369,11 @@ class PolicyInEffect:
             self._limited.pop(forgotten, None)
         self._limits[shape] = size
 
-    def executed(self, size: int, samples: ServiceTimeSamples) -> bool:
+    def executed(
+        self, size: int, samples: ServiceTimeSamples, *, latency: float, now: float
+    ) -> bool:
         """Learn from a batch that was observed; whether any policy is another than before."""
-        tuning = self.adaptive and self.adaptive.executed(size, samples)
+        tuning = self.adaptive and self.adaptive.executed(size, samples, latency=latency, now=now)
         if not tuning:
             return False
         max_batch_size, batch_interval = tuning

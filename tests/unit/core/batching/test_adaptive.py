@@ -5,6 +5,8 @@ import random
 from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from batchedapi_core.batching import (
     Batcher,
@@ -17,8 +19,16 @@ from batchedapi_core.batching import (
     WaitUntil,
     next_action,
 )
-from batchedapi_core.batching.policy import EPOCH
-from batchedapi_core.service_model import ServiceTime
+from batchedapi_core.batching.policy import (
+    EPOCH,
+    LONGEST_REST,
+    SHORTEST_REST,
+    Adaptive,
+    Epoch,
+    alike,
+    made_worse,
+)
+from batchedapi_core.service_model import ServiceTime, ServiceTimeSamples
 
 LARGEST, INTERVAL = 128, 0.020
 CURVES = [  # t(n) in seconds, latency target in seconds
@@ -237,3 +247,159 @@ def test_other_strategies_keep_the_users_limits() -> None:
         batcher.finished([request], 0.010, now + 0.010)
 
     assert Effective(64, 0.01) == batcher.effective
+
+
+class Changes:
+    """Adaptive, told of batches: an epoch of them has one size, one curve and one latency."""
+
+    def __init__(self) -> None:
+        self.adaptive = Adaptive(BatchPolicy(LARGEST, INTERVAL, Strategy.ADAPTIVE, 0.100))
+        self.samples = ServiceTimeSamples()
+        self.now = 0.0
+        self.setting = Effective(LARGEST, INTERVAL)
+
+    def epochs(
+        self, curve: ServiceTime, *, latency: float, size: int = LARGEST, count: int = 1,
+        rate: float = 1_000.0,
+    ) -> Effective:  # fmt: skip
+        """So many epochs; the setting at their end."""
+        for _ in range(count * EPOCH):
+            for seen in (1, 8, size):
+                self.samples.observe(seen, curve.seconds(seen))
+            self.now += size / rate
+            told = self.adaptive.executed(size, self.samples, latency=latency, now=self.now)
+            self.setting = told or self.setting
+        return self.setting
+
+
+FAST, SLOW = ServiceTime(0.010, 0.0002), ServiceTime(0.002, 0.001)
+"""With 100 ms to answer: batches of 128, and of some 30."""
+
+
+def changed(latency: float, rate: float = 1_000.0) -> tuple[Changes, Effective, Effective]:
+    """A good setting, a change, and the setting after an epoch of `latency` under that."""
+    changes = Changes()
+    good = changes.epochs(FAST, latency=0.040, count=3)
+    changes.epochs(SLOW, latency=0.040)
+    after = changes.epochs(SLOW, latency=latency, rate=rate)
+    return changes, good, after
+
+
+def test_a_change_that_makes_it_worse_is_taken_back() -> None:
+    """F7: 10 % on the p99, at the load of before."""
+    _, good, after = changed(0.050)
+
+    assert good == after
+
+
+def test_a_change_that_makes_it_little_worse_stays() -> None:
+    """Below 10 % it is what the target has room for."""
+    _, good, after = changed(0.043)
+
+    assert not alike(good, after)
+
+
+def test_load_is_no_fault_of_a_setting() -> None:
+    """Waits grow with load: the setting before would have had them as well, or longer ones."""
+    _, good, after = changed(0.080, rate=1_200.0)
+
+    assert not alike(good, after)
+
+
+def test_less_load_excuses_nothing() -> None:
+    """A setting that serves less and makes requests wait longer is worse in both."""
+    _, good, after = changed(0.080, rate=500.0)
+
+    assert good == after
+
+
+def test_what_was_taken_back_is_not_tried_for_a_while() -> None:
+    """It would be as bad, and each trial costs an epoch of late answers."""
+    changes, good, _ = changed(0.050)
+
+    resting = changes.epochs(SLOW, latency=0.040, count=SHORTEST_REST - 1)
+    after = changes.epochs(SLOW, latency=0.040)
+
+    assert good == resting
+    assert not alike(good, after)
+
+
+def test_each_time_it_rests_twice_as_long() -> None:
+    """So that it settles: of a hundred epochs few are trials."""
+    changes, good, _ = changed(0.050)
+    trials = []
+
+    for _ in range(100):
+        held = alike(good, changes.setting)
+        changes.epochs(SLOW, latency=0.040 if held else 0.050)
+        trials.append(not alike(good, changes.setting) or not held)
+
+    assert 3 <= sum(trials) <= 2 * (100 // LONGEST_REST + LONGEST_REST.bit_length())
+
+
+def test_a_change_that_was_kept_forgets_earlier_ones() -> None:
+    """The rest after the next one that is worse is a short one again."""
+    changes, _, _ = changed(0.050)
+
+    kept = changes.epochs(SLOW, latency=0.040, count=SHORTEST_REST + 3)
+    changes.epochs(FAST, latency=0.040)
+    back = changes.epochs(FAST, latency=0.050)
+    changes.epochs(FAST, latency=0.040, count=SHORTEST_REST)
+    again = changes.epochs(FAST, latency=0.040)
+
+    assert kept == back
+    assert not alike(kept, again)
+
+
+def test_chance_is_not_taken_for_a_change() -> None:
+    """One percent is beyond the 99th percentile by definition; twice as many are not by chance."""
+    few, many = (
+        Epoch(Effective(64, 0.01), tuple(sorted([0.040] * (500 - n) + [0.050] * n)), 100.0)
+        for n in (10, 11)
+    )
+    before = Epoch(Effective(32, 0.01), (0.040,) * 500, 100.0)
+
+    assert not made_worse(before, few)
+    assert made_worse(before, many)
+    assert not made_worse(Epoch(Effective(62, 0.01), (0.040,) * 500, 100.0), many)  # no change
+
+
+def test_a_quiet_hour_does_not_hide_the_load_of_the_minute_after() -> None:
+    """Over time the epoch has less load than before; most of its batches ran under more."""
+    changes = Changes()
+    good = changes.epochs(FAST, latency=0.040, count=3)
+    changes.epochs(SLOW, latency=0.040)
+
+    changes.now += 3_600.0
+    after = changes.epochs(SLOW, latency=0.080, rate=2_000.0)
+
+    assert not alike(good, after)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 16),
+            st.floats(1e-4, 0.2),
+            st.floats(1e-4, 1.0),
+            st.floats(0.0, 1.0),
+            st.integers(1, 2 * EPOCH),
+        ),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_whatever_happens_it_stays_within_the_bounds(
+    history: list[tuple[int, float, float, float, int]],
+) -> None:
+    """N20, F7: size, seconds, latency, gap and number of batches are anything at all."""
+    adaptive = Adaptive(BatchPolicy(16, INTERVAL, Strategy.ADAPTIVE, 0.100))
+    samples, now, seen = ServiceTimeSamples(), 0.0, []
+    for size, seconds, latency, gap, batches in history:
+        for _ in range(batches):
+            samples.observe(size, seconds)
+            now += gap
+            seen.append(adaptive.executed(size, samples, latency=latency, now=now))
+
+    assert all(1 <= one.max_batch_size <= 16 for one in seen if one)
+    assert all(0.0 <= one.batch_interval <= INTERVAL for one in seen if one)
