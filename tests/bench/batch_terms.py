@@ -32,7 +32,7 @@ from batchedapi_core.batching import (
 )
 from batchedapi_core.batching.policy import Adaptive
 from batchedapi_core.batching.traffic import Bursts, ReturningClients
-from batchedapi_core.service_model import ServiceTime, ServiceTimeSamples
+from batchedapi_core.service_model import ServiceTime
 
 INTERVAL: Final = 0.005
 TARGETS: Final = {"W1": 0.005, "W2": 0.010, "W3": 0.100, "emb": 0.500, "cpu": 0.100}
@@ -68,10 +68,9 @@ class SizesOnly(Adaptive):
         super().__init__(policy)
         self._interval = policy.batch_interval
 
-    def executed(self, size: int, samples: ServiceTimeSamples) -> Effective | None:
+    def _tuned(self, line: ServiceTime) -> Effective:
         """See Adaptive."""
-        tuned = super().executed(size, samples)
-        return tuned and Effective(tuned.max_batch_size, self._interval)
+        return Effective(super()._tuned(line).max_batch_size, self._interval)
 
 
 def at_every_arrival(batcher: Batcher, now: float, *, ahead: bool = False) -> Action:

@@ -119,12 +119,24 @@ def until_there(*gone: str) -> set[str]:
     return cluster.wait_for(there, STEP_SECONDS, f"{WORKERS} workers, {WEB} web pods, all ready")
 
 
-def remove(role: str, rng: random.Random, *, kill: bool) -> None:
-    """One pod: with SIGKILL, or as a drain of its node would; wait for another in its place."""
-    name = rng.choice(pods(role))["metadata"]["name"]
-    words = ("--grace-period=0", "--force") if kill else ()
-    cluster.kubectl("delete", "pod", name, "-n", NAMESPACE, "--wait=false", *words)
+def drain(rng: random.Random) -> None:
+    """Delete a web pod, as a drain of its node would; wait for another in its place."""
+    name = rng.choice(pods("web"))["metadata"]["name"]
+    cluster.kubectl("delete", "pod", name, "-n", NAMESPACE, "--wait=false")
     until_there(name)
+
+
+def kill(role: str, rng: random.Random) -> None:
+    """SIGKILL to all of one pod; wait until it runs again."""
+    victim = rng.choice(pods(role))
+    name, before = victim["metadata"]["name"], cluster.restarts(victim)
+    cluster.sigkill(victim)
+
+    def again() -> bool:
+        (pod,) = [one for one in pods(role) if one["metadata"]["name"] == name]
+        return cluster.restarts(pod) > before and cluster.is_ready(pod)
+
+    cluster.wait_for(again, STEP_SECONDS, f"{name} once more")
 
 
 def roll(number: int) -> None:
@@ -137,9 +149,9 @@ def roll(number: int) -> None:
 
 
 def kill_worker(rng: random.Random) -> None:
-    """One every 10 s, or when the last was replaced."""
+    """One every 10 s, or when the last runs again."""
     end = time.monotonic() + KILL_SECONDS
-    remove("worker", rng, kill=True)
+    kill("worker", rng)
     time.sleep(max(0.0, end - time.monotonic()))
 
 
@@ -150,9 +162,9 @@ def steps(mode: str, rounds: int, seed: int) -> Iterator[tuple[str, Callable[[],
         if mode == "workers":
             yield "worker killed", lambda: kill_worker(rng)
         else:
-            yield "web pod drained", lambda: remove("web", rng, kill=False)
+            yield "web pod drained", lambda: drain(rng)
             yield "rolled", lambda number=number: roll(number)  # type: ignore[misc]
-            yield "web pod killed", lambda: remove("web", rng, kill=True)
+            yield "web pod killed", lambda: kill("web", rng)
 
 
 async def under_load(

@@ -120,15 +120,17 @@ def test_the_screen_shows_queue_and_web_pods(items: str) -> None:
 def test_a_killed_worker_and_a_drained_web_pod_lose_nothing(pulling: str) -> None:
     """What a worker had is run by another; a web pod answers what it has before it goes."""
     load = cluster.Load(cluster.service_url("pulling", pulling), RATE, 120)
-    for role, words in (("worker", ("--grace-period=0", "--force")), ("web", ())):
-        time.sleep(3)  # of load, so that it has some in hand
-        (victim, _) = ready(role)
-        cluster.kubectl("delete", "pod", victim, "-n", pulling, "--wait=false", *words)
-        cluster.wait_for(
-            lambda role=role, victim=victim: victim not in ready(role) and len(ready(role)) == 2,  # type: ignore[misc]
-            60,
-            f"another {role} in place of {victim}",
-        )
+    time.sleep(3)  # of load, so that each has some in hand
+    worker = cluster.get("pod", ready("worker")[0], pulling)
+    cluster.sigkill(worker)
+    name = worker["metadata"]["name"]
+    cluster.wait_for(lambda: cluster.restarts(cluster.get("pod", name, pulling)), 60, "its restart")
+    cluster.wait_for(lambda: len(ready("worker")) == 2, 60, "two workers again")
+    (web, _) = ready("web")
+    cluster.kubectl("delete", "pod", web, "-n", pulling, "--wait=false")
+    cluster.wait_for(
+        lambda: web not in ready("web") and len(ready("web")) == 2, 60, "another web pod"
+    )
     time.sleep(3)
     report = load.stop()
 

@@ -1,6 +1,9 @@
 """Talks to the cluster that KUBECONFIG names, the way a user does: kubectl, helm, HTTP."""
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -149,6 +152,24 @@ def operator_pod() -> dict[str, Any]:
         return pods[0] if len(pods) == 1 else None
 
     return wait_for(running, 60, "one operator pod ready")
+
+
+def sigkill(pod: dict[str, Any]) -> None:
+    """SIGKILL to all that a pod of the local cluster runs; its kubelet starts it anew.
+
+    To delete a pod with no grace is something else: the kubelet asks first, and waits for 2 s.
+    """
+    uid = pod["metadata"]["uid"]
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+            if uid in (folder / "cgroup").read_text().replace("_", "-") and b"/pause" not in words:
+                os.kill(int(folder.name), signal.SIGKILL)
+
+
+def restarts(pod: dict[str, Any]) -> int:
+    """How often containers of a pod were started anew."""
+    return sum(one["restartCount"] for one in pod.get("status", {}).get("containerStatuses", ()))
 
 
 def is_ready(pod: dict[str, Any]) -> bool:
