@@ -86,8 +86,13 @@ class Ladder:
 
     @property
     def bounded(self) -> bool:
-        """Whether the replica was what ended it, not a generator that fell behind."""
-        return any(not s.held(self.quantile) and not s.answers.late for s in self.steps)
+        """Whether the replica was what ended it, not a generator that fell behind.
+
+        The lowest load that was not held says so: higher ones do not bound what is between.
+        """
+        missed = [step for step in self.steps if not step.held(self.quantile)]
+        lowest = min(missed, key=lambda step: step.answers.rate, default=None)
+        return lowest is not None and not lowest.answers.late
 
     @property
     def comfortable(self) -> Step | None:
@@ -137,7 +142,7 @@ def measure_curve(
         if size == 1:
             outside = max(0.0, asked.latency - took)
             size_of_row = counted.size / counted.rows
-        if took > target or counted.one_by_one or _flat(sizes, seconds):
+        if counted.one_by_one or is_last(sizes, seconds, target):
             break
     curve = tuning.Curve(tuple(sizes), tuple(seconds))
     return Measured(processes, threads, curve, size_of_row, outside)
@@ -155,8 +160,10 @@ def _why(statuses: Sequence[int]) -> str:
     )
 
 
-def _flat(sizes: Sequence[int], seconds: Sequence[float]) -> bool:
-    """Whether the last two doublings brought next to nothing."""
+def is_last(sizes: Sequence[int], seconds: Sequence[float], target: float) -> bool:
+    """Whether a batch misses the target by itself, or two doublings brought next to nothing."""
+    if seconds[-1] > target:
+        return True
     if len(sizes) < 3:  # noqa: PLR2004 - two doublings
         return False
     rates = [n / t for n, t in zip(sizes[-3:], seconds[-3:], strict=True)]
