@@ -82,7 +82,8 @@ def _settings(known: Known) -> list[str]:
 def _setting(known: Known, run: Run, *, chosen: bool) -> str:
     setting, ladder = run.setting, run.ladder
     step = ladder.comfortable
-    late = "" if ladder.bounded else " >"  # more may be possible
+    late = "" if step is None or not step.answers.late else " ~"
+    late += "" if ladder.bounded else " >"
     return (
         f"{run.label:<22} {known.manifest_size(setting):>8}"
         f" {format_duration(setting.batch_interval):>9} {setting.processes:>6}"
@@ -93,9 +94,12 @@ def _setting(known: Known, run: Run, *, chosen: bool) -> str:
 
 
 def _marks(runs: Sequence[Run]) -> list[str]:
-    if all(run.ladder.bounded for run in runs):
-        return []
-    return ["> the generator fell behind before the replica did: it may hold more than that"]
+    lines = []
+    if any(run.ladder.comfortable and run.ladder.comfortable.answers.late for run in runs):
+        lines.append("~ the generator was late at that load, and its lateness is in the p99")
+    if not all(run.ladder.bounded for run in runs):
+        lines.append("> the generator fell behind before the replica did: it may hold more")
+    return lines
 
 
 _LOADS: Final = (
@@ -160,9 +164,10 @@ def verdict(known: Known) -> list[str]:
         )
     else:
         instead = own.ladder.goodput
+        least = "" if best.ladder.bounded else "at least "
         lines.append(
-            f"Better: {_values(known, best.setting)}, {best.ladder.goodput:,.0f} requests/s within"
-            f" {target} instead of {instead:,.0f}."
+            f"Better: {_values(known, best.setting)}, {least}{best.ladder.goodput:,.0f} requests/s"
+            f" within {target} instead of {instead:,.0f}."
         )
     if best is not None and best.ladder.knee is not None:
         lines += _notes(best.ladder.knee)
@@ -256,6 +261,7 @@ def _run(known: Known, run: Run) -> dict[str, Any]:
         "goodput": run.ladder.goodput,
         "p99": None if step is None else _number(step.answers.p(0.99)),
         "p99_at": None if step is None else step.answers.rate,
+        "p99_generator_late": None if step is None else step.answers.late,
         "bounded": run.ladder.bounded,
         "loads": [
             {
