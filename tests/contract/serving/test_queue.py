@@ -257,10 +257,10 @@ async def test_methods_of_all_kinds_are_served_through_the_queue(tmp_path: Path)
 async def test_what_a_dead_worker_had_is_run_by_others_within_seconds(tmp_path: Path) -> None:
     """Nothing that was accepted is lost with a pod, and nobody is answered twice."""
     with running_redis(tmp_path) as redis:
-        file = manifest(tmp_path, redis, seconds=0.05)
+        file = manifest(tmp_path, redis, seconds=0.2)
         with running(tmp_path, redis, file, workers=2) as ((web,), (first, second)):
             loading = asyncio.create_task(load([web.port], 300, at_once=32))
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(1.0)
             await asyncio.to_thread(kill_all, first)
             statuses, wrong = await loading
             retaken = second.metrics()["batchedapi_rows_retaken_total"]
