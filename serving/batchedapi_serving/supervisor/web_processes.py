@@ -140,8 +140,7 @@ class ServingProcesses:
                 writer.close()
         except (OSError, ValueError, KeyError, TypeError) as error:
             log.exception(
-                "killing web process that cannot be heard",
-                extra={"error": repr(error)},
+                "killing %s process that cannot be heard", self._kind, extra={"error": repr(error)}
             )
         else:
             await came(self._life.draining, within=_LAST_WORDS_SECONDS)
