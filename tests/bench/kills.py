@@ -23,7 +23,7 @@ import click
 import uvloop
 from harness import metrics, servers
 from harness.connections import Fate
-from harness.load import IdLoad, RunningLoad
+from harness.load import IdLoad, RunningLoad, recovery
 from harness.processes import children
 from harness.report import Table, environment, help_of, out_option, report
 from harness.rounds import Spread
@@ -32,7 +32,6 @@ from batchedapi_core import contract
 
 _BATCH_MS: Final = 5
 _POLL_SECONDS: Final = 0.005
-_RECOVERY_SECONDS: Final = 30.0
 _EXIT_SECONDS: Final = 45.0
 
 
@@ -48,19 +47,6 @@ class Stop(NamedTuple):
     seconds: float
     """From SIGTERM to the end of the process."""
     code: int
-
-
-async def wait_for_recovery(load: IdLoad, since: float) -> float:
-    """Seconds from `since` until a request sent after it has been answered.
-
-    Raises:
-        TimeoutError: that took more than 30 s.
-    """
-    while load.latest <= since:
-        if time.monotonic() > since + _RECOVERY_SECONDS:
-            raise TimeoutError(f"no answer for {_RECOVERY_SECONDS:g} s after a kill")
-        await asyncio.sleep(_POLL_SECONDS)
-    return time.monotonic() - since
 
 
 async def model_pids(server: servers.Server) -> list[int]:
@@ -82,11 +68,11 @@ async def kill_repeatedly(
 ) -> list[float]:
     """SIGKILL the model process `kills` times; seconds to recovery of each."""
     recoveries = []
-    await wait_for_recovery(load, time.monotonic())
+    await recovery(load, time.monotonic())
     for number in range(kills):
         os.kill(random.choice(await model_pids(server)), signal.SIGKILL)
         killed = time.monotonic()
-        recoveries.append(await wait_for_recovery(load, killed))
+        recoveries.append(await recovery(load, killed))
         if (number + 1) % 10 == 0:
             click.echo(f"{number + 1} kills, {load.right} right, {load.failed} failed")
         await asyncio.sleep(max(0.0, killed + spacing - time.monotonic()))

@@ -20,14 +20,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 import click
 import yaml
 from harness.report import ROOT, Table, environment, help_of, out_option, report
-from harness.service_load import ServiceLoad, most
+from harness.service_load import ServiceLoad, most, through
 
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 sys.path.insert(0, str(ROOT))
@@ -127,16 +126,8 @@ def drain(rng: random.Random) -> None:
 
 
 def kill(role: str, rng: random.Random) -> None:
-    """SIGKILL to all of one pod; wait until it runs again."""
-    victim = rng.choice(pods(role))
-    name, before = victim["metadata"]["name"], cluster.restarts(victim)
-    cluster.sigkill(victim)
-
-    def again() -> bool:
-        (pod,) = [one for one in pods(role) if one["metadata"]["name"] == name]
-        return cluster.restarts(pod) > before and cluster.is_ready(pod)
-
-    cluster.wait_for(again, STEP_SECONDS, f"{name} once more")
+    """SIGKILL to all of one pod."""
+    cluster.sigkill(rng.choice(pods(role)), STEP_SECONDS)
 
 
 def roll(number: int) -> None:
@@ -177,27 +168,8 @@ async def under_load(
     rate = SHARE * capacity
     click.echo(f"{capacity:.0f} requests/s of {WORKERS} workers; {rate:.0f} are sent")
     load = ServiceLoad(address, 80, path, rate)
-    found: dict[str, Any] = {"mode": mode, "capacity": capacity, "rate": rate, "steps": []}
-    sending = asyncio.create_task(load.run())
-    try:
-        for name, step in steps(mode, rounds, seed):
-            lost, sent, began = load.counts.lost.copy(), load.counts.sent, time.monotonic()
-            await asyncio.to_thread(step)
-            found["steps"].append({
-                "step": name, "seconds": time.monotonic() - began,
-                "sent": load.counts.sent - sent, "lost": load.counts.lost - lost,
-            })  # fmt: skip
-            click.echo(json.dumps(found["steps"][-1]))
-        while load.counts.sent < requests:  # noqa: ASYNC110 - nothing tells
-            await asyncio.sleep(1)
-    except (AssertionError, OSError) as error:  # what was seen is told all the same
-        found["broken_off"] = str(error)
-        click.echo(f"broken off: {error}")
-    finally:
-        load.stop()
-        await sending
-        found["counts"] = asdict(load.counts)
-    return found
+    found = await through(load, steps(mode, rounds, seed), requests)
+    return {"mode": mode, "capacity": capacity, "rate": rate, **found}
 
 
 class Starts:

@@ -14,16 +14,14 @@ import json
 import random
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 import click
 import yaml
 from harness.report import ROOT, Table, environment, help_of, out_option, report
-from harness.service_load import ServiceLoad, most
+from harness.service_load import ServiceLoad, most, through
 
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
@@ -155,27 +153,8 @@ async def measure(
     rate = rate or SHARE * capacity * fewest / REPLICAS
     click.echo(f"{capacity:.0f} requests/s of {REPLICAS} replicas; {rate:.0f} are sent")
     load = ServiceLoad(address, 80, path, rate)
-    found: dict[str, Any] = {"mode": mode, "capacity": capacity, "rate": rate, "steps": []}
-    sending = asyncio.create_task(load.run())
-    try:
-        for name, step in steps(mode, rounds, seed):
-            lost, began, sent = load.counts.lost.copy(), time.time(), load.counts.sent
-            await asyncio.to_thread(step)
-            found["steps"].append({
-                "step": name, "began": began, "seconds": time.time() - began,
-                "sent": load.counts.sent - sent, "lost": load.counts.lost - lost,
-            })  # fmt: skip
-            click.echo(json.dumps(found["steps"][-1]))
-        while load.counts.sent < requests:  # noqa: ASYNC110 - nothing tells
-            await asyncio.sleep(1)
-    except (AssertionError, OSError) as error:  # what was seen is told all the same
-        found["broken_off"] = str(error)
-        click.echo(f"broken off: {error}")
-    finally:
-        load.stop()
-        await sending
-        found["counts"] = asdict(load.counts)
-    return found
+    found = await through(load, steps(mode, rounds, seed), requests)
+    return {"mode": mode, "capacity": capacity, "rate": rate, **found}
 
 
 @click.command(help=help_of(__doc__))

@@ -161,17 +161,10 @@ def added_table(found: dict[str, Any]) -> Table:
     )  # fmt: skip
 
 
-def _numbers(_: click.Context, __: click.Parameter, value: str) -> list[int]:
-    try:
-        return [int(part) for part in value.split(",")]
-    except ValueError as error:
-        raise click.BadParameter(f"expected numbers like 1,16,64, got {value!r}") from error
-
-
 @click.command(help=help_of(__doc__))
 @click.option("--mode", type=click.Choice(["peer", "added"]), default="peer", show_default=True)
-@click.option("--connections", callback=_numbers, default="1,16,64,256", show_default=True,
-              help="Mode peer.")  # fmt: skip
+@click.option("--connections", callback=throughput.numbers_of, default="1,16,64,256",
+              show_default=True, help="Mode peer.")  # fmt: skip
 @click.option("--rate", type=click.FloatRange(1, 20_000), default=1000, show_default=True,
               help="Mode added: requests a second.")  # fmt: skip
 @click.option("--rounds", type=click.IntRange(1, 20), default=3, show_default=True)

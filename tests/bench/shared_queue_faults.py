@@ -33,7 +33,7 @@ import orjson
 import uvloop
 import workloads
 from harness import metrics, queued, servers, wrk
-from harness.load import IdLoad, RunningLoads
+from harness.load import RunningLoads, recovery
 from harness.processes import resident_kib, slope_per_hour
 from harness.queued import Queued
 from harness.report import Table, environment, help_of, out_option, report
@@ -44,8 +44,6 @@ from batchedapi_core import contract
 _BATCH_MS: Final = 5
 _WORKER_MS: Final = 20
 """A batch where workers are killed, so that they have something in hand."""
-_POLL_SECONDS: Final = 0.02
-_RECOVERY_SECONDS: Final = 30.0
 _CALM_SECONDS: Final = 1.0
 """Of load before and after each fault."""
 _FULL_SECONDS: Final = 8.0
@@ -56,19 +54,6 @@ _MOST_MIB_AN_HOUR: Final = 60.0
 """That a process may seem to grow: a run of minutes, whose slope a page of an allocator moves."""
 
 Fault = Callable[[Queued], Awaitable[None]]
-
-
-async def recovered(load: IdLoad, since: float) -> float:
-    """Seconds from `since` until a request sent after it has been answered.
-
-    Raises:
-        TimeoutError: that took more than 30 s.
-    """
-    while load.latest <= since:
-        if time.monotonic() > since + _RECOVERY_SECONDS:
-            raise TimeoutError(f"no answer for {_RECOVERY_SECONDS:g} s after a fault was over")
-        await asyncio.sleep(_POLL_SECONDS)
-    return time.monotonic() - since
 
 
 def manifest(predictor: str = "Echo", milliseconds: int = _BATCH_MS) -> dict[str, Any]:
@@ -121,7 +106,7 @@ async def under_load(
             await asyncio.sleep(_CALM_SECONDS)
             await fault(run)
             over = time.monotonic()
-            recoveries.append(max([await recovered(load, over) for load in loads.of_port.values()]))
+            recoveries.append(max([await recovery(load, over) for load in loads.of_port.values()]))
         await asyncio.sleep(_CALM_SECONDS)
     run.note_ends()
     found = {
@@ -212,7 +197,7 @@ async def kill_web(run: Queued, connections: int, rounds: int) -> list[dict[str,
                     server = await run.restarted(server)
                     # Until it is ready, no Service sends anything to it; these clients did.
                     mine.statuses[503] = so_far
-                await recovered(loads.of_port[server.port], time.monotonic())
+                await recovery(loads.of_port[server.port], time.monotonic())
                 others += other.failed + sum(other.fates.values()) - before
         run.note_ends()
         found.append(

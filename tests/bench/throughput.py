@@ -154,7 +154,8 @@ def _file(workload: str, peer: str, parent: str | None) -> str:
     return f"throughput-{workload.lower()}{other}"
 
 
-def _numbers(_: click.Context, __: click.Parameter, value: str) -> list[int]:
+def numbers_of(_: click.Context, __: click.Parameter, value: str) -> list[int]:
+    """Numbers like 1,16,64 of a command line, for click."""
     try:
         numbers = [int(part) for part in value.split(",")]
     except ValueError as error:
@@ -166,7 +167,9 @@ def _numbers(_: click.Context, __: click.Parameter, value: str) -> list[int]:
 
 @click.command(help=help_of(__doc__))
 @click.option("--workload", type=click.Choice(list(workloads.WORKLOADS)), default="W1")
-@click.option("--connections", callback=_numbers, default="1,2,16,63,64,65,256", show_default=True)
+@click.option(
+    "--connections", callback=numbers_of, default="1,2,16,63,64,65,256", show_default=True
+)
 @click.option("--rounds", type=click.IntRange(1, 20), default=3, show_default=True)
 @click.option("--seconds", type=click.IntRange(1, 60), default=3, show_default=True)
 @click.option(

@@ -154,21 +154,27 @@ def operator_pod() -> dict[str, Any]:
     return wait_for(running, 60, "one operator pod ready")
 
 
-def sigkill(pod: dict[str, Any]) -> None:
-    """SIGKILL to all that a pod of the local cluster runs; its kubelet starts it anew.
+def sigkill(pod: dict[str, Any], seconds: float) -> None:
+    """SIGKILL to all that a pod of the local cluster runs; wait until it is ready once more.
 
     To delete a pod with no grace is something else: the kubelet asks first, and waits for 2 s.
     """
-    uid = pod["metadata"]["uid"]
+    metadata, before = pod["metadata"], _restarts(pod)
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended meanwhile
             words = (folder / "cmdline").read_bytes().split(b"\0")
-            if uid in (folder / "cgroup").read_text().replace("_", "-") and b"/pause" not in words:
+            group = (folder / "cgroup").read_text().replace("_", "-")
+            if metadata["uid"] in group and b"/pause" not in words:
                 os.kill(int(folder.name), signal.SIGKILL)
 
+    def again() -> bool:
+        now = get("pod", metadata["name"], metadata["namespace"])
+        return _restarts(now) > before and is_ready(now)
 
-def restarts(pod: dict[str, Any]) -> int:
-    """How often containers of a pod were started anew."""
+    wait_for(again, seconds, f"{metadata['name']} once more")
+
+
+def _restarts(pod: dict[str, Any]) -> int:
     return sum(one["restartCount"] for one in pod.get("status", {}).get("containerStatuses", ()))
 
 

@@ -5,11 +5,14 @@ import collections
 import itertools
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from batchedapi_core import contract
 from harness.connections import Ask, Fate, run_client
 from harness.http_answers import request
+
+_POLL_SECONDS: Final = 0.005
+_RECOVERY_SECONDS: Final = 30.0
 
 
 class IdLoad:
@@ -149,6 +152,19 @@ class RunningLoads:
             "unread": sum(load.fates[Fate.UNREAD] for load in loads),
             "slowest": max(load.slowest for load in loads),
         }
+
+
+async def recovery(load: IdLoad, since: float) -> float:
+    """Seconds from `since` until a request sent after it has been answered.
+
+    Raises:
+        TimeoutError: that took more than 30 s.
+    """
+    while load.latest <= since:
+        if time.monotonic() > since + _RECOVERY_SECONDS:
+            raise TimeoutError(f"no answer for {_RECOVERY_SECONDS:g} s after a fault")
+        await asyncio.sleep(_POLL_SECONDS)
+    return time.monotonic() - since
 
 
 async def finish(clients: list["asyncio.Task[None]"], seconds: float) -> int:

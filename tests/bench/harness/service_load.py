@@ -13,9 +13,11 @@ import itertools
 import json
 import resource
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
+
+import click
 
 from batchedapi_core import contract
 from harness.http_answers import HttpAnswer, read_answer, request
@@ -173,6 +175,38 @@ class ServiceLoad:
         except OSError as error:
             raise ConnectionError(f"cannot connect: {error.strerror or error}") from error
         return client
+
+
+async def through(
+    load: ServiceLoad, steps: Iterable[tuple[str, Callable[[], None]]], requests: int
+) -> dict[str, Any]:
+    """Do all steps under load, in a thread, and then go on until so many requests were sent.
+
+    Returns:
+        `steps` with what was sent and lost meanwhile, `counts` of all, and `broken_off` with the
+        reason where a step failed: what was seen is told all the same.
+    """
+    found: dict[str, Any] = {"steps": []}
+    sending = asyncio.create_task(load.run())
+    try:
+        for name, step in steps:
+            lost, began, sent = load.counts.lost.copy(), time.time(), load.counts.sent
+            await asyncio.to_thread(step)
+            found["steps"].append({
+                "step": name, "began": began, "seconds": time.time() - began,
+                "sent": load.counts.sent - sent, "lost": load.counts.lost - lost,
+            })  # fmt: skip
+            click.echo(json.dumps(found["steps"][-1]))
+        while load.counts.sent < requests:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(1)
+    except (AssertionError, OSError) as error:
+        found["broken_off"] = str(error)
+        click.echo(f"broken off: {error}")
+    finally:
+        load.stop()
+        await sending
+        found["counts"] = asdict(load.counts)
+    return found
 
 
 async def most(address: str, port: int, path: str, clients: int, seconds: float) -> float:

@@ -419,19 +419,25 @@ async def test_a_redis_without_memory_refuses_and_recovers(tmp_path: Path) -> No
     assert 200 == after.status
 
 
+def refused(folder: Path, redis: RedisServer, file: str) -> str:
+    """What a worker says that ends with exit code 1 at its start."""
+    worker = start_replica(folder, ["-f", file], redis.environment, command="worker")
+    try:
+        exit_code = worker.process.wait(PATIENCE)
+    finally:
+        end_replica(worker)
+    assert 1 == exit_code
+    return worker.text()
+
+
 def test_a_redis_that_may_throw_rows_away_is_refused_at_the_start(tmp_path: Path) -> None:
     """An eviction policy loses accepted requests without a word."""
     with running_redis(tmp_path, "--maxmemory-policy", "allkeys-lru") as redis:
         file = manifest(tmp_path, redis)
-        worker = start_replica(tmp_path, ["-f", file], redis.environment, command="worker")
-        try:
-            exit_code = worker.process.wait(PATIENCE)
-        finally:
-            end_replica(worker)
+        text = refused(tmp_path, redis, file)
 
-    assert 1 == exit_code
-    assert "maxmemory-policy is allkeys-lru" in worker.text()
-    assert "set it to noeviction" in worker.text()
+    assert "maxmemory-policy is allkeys-lru" in text
+    assert "set it to noeviction" in text
 
 
 def test_a_method_that_streams_is_refused_beside_a_queue(tmp_path: Path) -> None:
@@ -444,14 +450,9 @@ def test_a_method_that_streams_is_refused_beside_a_queue(tmp_path: Path) -> None
     with running_redis(tmp_path) as redis:
         spec = {"serverSideBatching": {"queue": {"redis": {"port": redis.port}}}}
         file = str(write_manifest(tmp_path, code, spec))
-        worker = start_replica(tmp_path, ["-f", file], redis.environment, command="worker")
-        try:
-            exit_code = worker.process.wait(PATIENCE)
-        finally:
-            end_replica(worker)
+        text = refused(tmp_path, redis, file)
 
-    assert 1 == exit_code
-    assert "expected no method that streams beside spec.serverSideBatching.queue" in worker.text()
+    assert "expected no method that streams beside spec.serverSideBatching.queue" in text
 
 
 def with_other_methods(file: Path) -> None:
