@@ -159,12 +159,17 @@ class User:
         }
 
     async def state(self, name: str) -> JsonObject:
-        """The API and its children without what differs from one run to the next."""
+        """The API and its children without what differs from one run to the next.
+
+        Revisions but the current one are kept to go back to: whoever changes things one by one may
+        have seen more of them on the way.
+        """
         api = await self.get(BATCHED_APIS, name)
         children = await self.children(name)
         if api is None:
             return {"api": None, "children": sorted(children)}
         status = api.get("status") or {}
+        current = (status.get("revision") or {}).get("current")
         return {
             "api": {
                 "phase": status.get("phase"),
@@ -178,7 +183,9 @@ class User:
                 ),
             },
             "children": {
-                key: _lasting(body, api["metadata"]["uid"]) for key, body in children.items()
+                key: _lasting(body, api["metadata"]["uid"])
+                for key, body in children.items()
+                if not key.startswith("ConfigMap/") or key == f"ConfigMap/{current}"
             },
         }
 
