@@ -117,8 +117,10 @@ class Cluster(Protocol):
     ) -> None:
         """Write down anew who owns which fields of exactly that version of an object."""
 
-    async def apply_status(self, key: ObjectKey, status: JsonObject, manager: str) -> None:
-        """Server-side apply of one writer's part of an API's status, whichever API has the name."""
+    async def apply_status(
+        self, key: ObjectKey, uid: str, status: JsonObject, manager: str
+    ) -> None:
+        """Server-side apply of one writer's part of the status of the API with that uid."""
 
     async def scale(
         self, key: ObjectKey, replicas: int, *, uid: str, version: str | None = None

@@ -54,6 +54,8 @@ _NAMESPACE_GOING: Final = "because it is being terminated"
 _SILENT: Final = (0, 502, 503, 504)
 """Nobody was there. A 500 may be about one object alone, and a 429 about one client."""
 _REFUSALS: Final = (400, 403, 413, 422)
+_STATUS_TRIES: Final = 3
+"""Another writer of the status, or a user, may come between the look at the version and a write."""
 _ANOTHER_UID: Final = "metadata.uid: Invalid value"
 """Of an apply: the apiserver takes it for an edit of a field that nobody may edit."""
 
@@ -240,21 +242,42 @@ class Kube:
         path = resource.path(key.namespace, key.name)
         await self._request("PATCH", path, query, body, content_type=_MERGE)
 
-    async def apply_status(self, key: ObjectKey, status: JsonObject, manager: str) -> None:
-        """Server-side apply of one writer's part of an API's status.
+    async def apply_status(
+        self, key: ObjectKey, uid: str, status: JsonObject, manager: str
+    ) -> None:
+        """Server-side apply of one writer's part of the status of the API with that uid.
 
-        The apiserver does not heed a uid here, as it does with children: whichever API has the name
-        gets the status, so whoever decides to write asks the store first (`Store.replaced`).
+        The apiserver heeds no uid in a status, as it does in children, but the version: so the
+        write is for the version at which the name was still that API's.
 
         Raises:
-            ApplyError: The apiserver refused, or answered without the status it was sent.
+            ConflictError: The API was changed each time in between.
+            ApplyError: It is gone (404), or the apiserver refused, or answered without the status.
         """
+        for left in reversed(range(_STATUS_TRIES)):
+            found = await self.get_metadata(BATCHED_APIS, key)
+            if found is None or found["metadata"]["uid"] != uid:
+                raise ApplyError(f"status of BatchedAPI {key}: the one with uid {uid} is gone", 404)
+            version = found["metadata"]["resourceVersion"]
+            try:
+                await self._apply_status(key, version, status, manager)
+            except ConflictError:
+                if not left:
+                    raise
+            else:
+                return
+
+    async def _apply_status(
+        self, key: ObjectKey, version: str, status: JsonObject, manager: str
+    ) -> None:
         body = {
             "apiVersion": BATCHED_APIS.api_version,
             "kind": BATCHED_APIS.kind,
-            "metadata": {"name": key.name, "namespace": key.namespace},
+            "metadata": {
+                "name": key.name, "namespace": key.namespace, "resourceVersion": version,
+            },
             "status": status,
-        }
+        }  # fmt: skip
         path = BATCHED_APIS.path(key.namespace, key.name, "status")
         query = {"fieldManager": manager, "force": "true"}
         answer = await self._request("PATCH", path, query, body, content_type=_APPLY)

@@ -275,11 +275,6 @@ class Store:
         """The API, if it is known."""
         return self._apis.get(key)
 
-    def replaced(self, key: ObjectKey, uid: str) -> bool:
-        """Whether an API of that name is known, and it is another than the one with that uid."""
-        known = self._apis.get(key)
-        return known is not None and known.uid != uid
-
     def deployment(self, key: ObjectKey) -> DeploymentView | None:
         """The API's Deployment."""
         return self._deployments.get(key)

@@ -132,7 +132,7 @@ class Apiserver:
         """Not asked."""
         raise NotImplementedError
 
-    async def apply_status(self, _key: ObjectKey, _status: Any, _manager: str) -> None:
+    async def apply_status(self, _key: ObjectKey, _uid: str, _status: Any, _manager: str) -> None:
         """Count."""
         self.writes += 1
 

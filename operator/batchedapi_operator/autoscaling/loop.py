@@ -362,9 +362,7 @@ class Autoscaler:
         advised = frozenset(one.reason for one in advice)
 
         async def tell() -> None:
-            if self._store.replaced(key, watched.uid):
-                return
-            await self._writes.status(key, after)
+            await self._writes.status(key, watched.uid, after)
             watched.scale_untold = watched.last_scale != scaled
             self._tell_advice(key, watched.uid, advice, watched.advised)
             watched.advised = advised
@@ -420,9 +418,7 @@ class Autoscaler:
             native = api.spec.autoscaling.mode is ScalingMode.NATIVE
             if native and await self._writes.watch_is_behind(key, uid):
                 return  # paused, and there are replicas to look at as soon as the watch brings them
-            if self._store.replaced(key, uid):
-                return
-            await self._writes.status(key, after)
+            await self._writes.status(key, uid, after)
             self._tell_advice(key, uid, advice, standing_in(before))
 
         if news(before, after):

@@ -78,9 +78,9 @@ class Writes:
         body = await self._cluster.get(DEPLOYMENTS, key)
         return body is not None and DeploymentView.of(body).child.owner_uid == uid
 
-    async def status(self, key: ObjectKey, status: JsonObject) -> None:
+    async def status(self, key: ObjectKey, uid: str, status: JsonObject) -> None:
         """The autoscaler's part."""
-        await self._cluster.apply_status(key, status, contract.AUTOSCALER_FIELD_MANAGER)
+        await self._cluster.apply_status(key, uid, status, contract.AUTOSCALER_FIELD_MANAGER)
 
     def events(self, key: ObjectKey, uid: str, notes: Iterable[Note]) -> Send:
         """What records them, with the time of now, whenever it is called."""

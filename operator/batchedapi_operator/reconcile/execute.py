@@ -73,9 +73,9 @@ class Executor:
                 await self._apply(replace(apply, body={**apply.body, **data}))
         return deployed
 
-    async def write_status(self, key: ObjectKey, plan: Plan) -> None:
+    async def write_status(self, key: ObjectKey, uid: str, plan: Plan) -> None:
         """The reconciler's part of the status."""
-        await self._cluster.apply_status(key, plan.status, contract.FIELD_MANAGER)
+        await self._cluster.apply_status(key, uid, plan.status, contract.FIELD_MANAGER)
 
     def events(self, key: ObjectKey, uid: str, plan: Plan) -> Send:
         """What records those that tell of the status, with the time of now."""

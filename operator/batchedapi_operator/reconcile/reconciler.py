@@ -144,9 +144,7 @@ class Reconciler:
 
     async def _write_status(self, key: ObjectKey, uid: str, made: Plan) -> None:
         """The status, and once it is there the events that tell of it."""
-        if self._store.replaced(key, uid):
-            return
-        await self._executor.write_status(key, made)
+        await self._executor.write_status(key, uid, made)
         if made.notes and self._store.api(key) is not None:
             self._outbox.put(key, STATE_EVENTS, self._executor.events(key, uid, made))
 

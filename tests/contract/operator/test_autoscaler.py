@@ -71,11 +71,11 @@ async def test_every_field_that_the_autoscaler_writes_is_kept_by_the_apiserver(
     world: World,
 ) -> None:
     """A field that the schema lacks is dropped without a word, and its news written for ever."""
-    await world.create_api("told", {"predictor": IN_IMAGE, "paused": True})
+    made = await world.create_api("told", {"predictor": IN_IMAGE, "paused": True})
     written = full_report()
     key = ObjectKey(world.namespace, "told")
 
-    await world.kube.apply_status(key, written, "contract-tests")
+    await world.kube.apply_status(key, made["metadata"]["uid"], written, "contract-tests")
 
     status = (await world.api("told"))["status"]
     for part in ("batching", "autoscaling", "effective"):
@@ -89,12 +89,13 @@ async def test_standing_aside_takes_the_figures_out_and_leaves_what_was_learned(
 ) -> None:
     """An apply takes away what its manager applied before and does not now; once, not for ever."""
     others = {"autoscaling": {"mode": "External"}, "replicas": 1}
-    await world.create_api("aside", {"predictor": IN_IMAGE, **others})
+    made = await world.create_api("aside", {"predictor": IN_IMAGE, **others})
     await world.until_condition("aside", "AutoscalingActive", "External")
     written = full_report()
     key = ObjectKey(world.namespace, "aside")
 
-    await world.kube.apply_status(key, written, contract.AUTOSCALER_FIELD_MANAGER)
+    uid = made["metadata"]["uid"]
+    await world.kube.apply_status(key, uid, written, contract.AUTOSCALER_FIELD_MANAGER)
 
     async def aside() -> bool:
         return not (await world.api("aside"))["status"]["autoscaling"].get("policy")

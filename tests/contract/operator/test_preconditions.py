@@ -1,5 +1,7 @@
 """What a real apiserver heeds of uid and version; `worlds.MemoryCluster` does the same."""
 
+from typing import Any
+
 import pytest
 from tests.contract.operator.world import World, until
 
@@ -17,6 +19,18 @@ pytestmark = pytest.mark.cluster
 
 ANOTHER = "11111111-1111-1111-1111-111111111111"
 LABELS = {"preconditions": "tested"}
+PAUSED = {"predictor": {"path": "model:Model"}, "paused": True}
+TOLD = {
+    "conditions": [
+        {
+            "type": "Told",
+            "status": "True",
+            "reason": "Told",
+            "message": "told",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+    ]
+}
 BODIES = [
     (CONFIG_MAPS, {"data": {}}),
     (SERVICES, {"spec": {"ports": [{"port": 80}]}}),
@@ -86,17 +100,51 @@ async def test_a_deployment_is_scaled_as_it_was_decided_on_or_not_at_all(world: 
     assert 404 == gone.value.status
 
 
-async def test_a_status_goes_to_whichever_api_has_the_name(world: World) -> None:
-    """A uid in it is not heeded, as it is nowhere else; so the operator asks its store first."""
-    spec = {"predictor": {"path": "model:Model"}, "paused": True}
-    await world.create_api("successor", spec)
-    path = BATCHED_APIS.path(world.namespace, "successor", "status")
-    body = named(BATCHED_APIS, world, "successor", {"status": {"phase": "Paused"}}, ANOTHER)
-    query = {"fieldManager": "contract-tests", "force": "true"}
+async def test_a_status_is_written_to_that_api_whatever_has_its_name_by_then(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The successor is made after the operator has looked whose the name is."""
+    key, look = ObjectKey(world.namespace, "successor"), world.kube.get_metadata
+    made = await world.create_api(key.name, PAUSED)
+    looks = 0
 
-    answer = await world.kube._request(
-        "PATCH", path, query, body, content_type="application/apply-patch+yaml"
-    )
+    async def too_early(*asked: Any) -> JsonObject | None:
+        nonlocal looks
+        looks += 1
+        found = await look(*asked)
+        if looks == 1:
+            await world.delete(BATCHED_APIS, key.name)
+            await world.create_api(key.name, PAUSED)
+        return found
 
-    assert "Paused" == answer["status"]["phase"]
-    assert ANOTHER != answer["metadata"]["uid"]
+    monkeypatch.setattr(world.kube, "get_metadata", too_early)
+    with pytest.raises(ApplyError) as gone:
+        await world.kube.apply_status(key, made["metadata"]["uid"], TOLD, "contract-tests")
+
+    assert (404, 2) == (gone.value.status, looks)
+    assert "told" not in str(await world.api(key.name))
+
+
+async def test_a_status_is_written_although_the_api_was_changed_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another writer of its status, or by its user; until that never ends."""
+    key, look = ObjectKey(world.namespace, "changing"), world.kube.get_metadata
+    uid = (await world.create_api(key.name, PAUSED))["metadata"]["uid"]
+    changes = [1]
+
+    async def busily(*asked: Any) -> JsonObject | None:
+        found = await look(*asked)
+        if changes:
+            label = {"labels": {"changed": str(changes.pop())}}
+            await world.patch(BATCHED_APIS, key.name, {"metadata": label})
+        return found
+
+    monkeypatch.setattr(world.kube, "get_metadata", busily)
+    await world.kube.apply_status(key, uid, TOLD, "contract-tests")
+    told = str(await world.api(key.name))
+    changes[:] = range(10)
+    with pytest.raises(ConflictError):
+        await world.kube.apply_status(key, uid, TOLD, "contract-tests")
+
+    assert "told" in told

@@ -356,7 +356,7 @@ async def test_a_write_is_refused_where_this_replica_does_not_lead_and_else_has_
     kube = Kube(cast("Any", None), permit)
 
     with pytest.raises(ApplyError, match="does not lead at present") as refused:
-        await kube.apply_status(ObjectKey("demo", "iris"), {}, "manager")
+        await kube.scale(ObjectKey("demo", "iris"), 1, uid="uid")
     permit.extend(104.5)
 
     assert refused.value.unheard

@@ -203,7 +203,6 @@ class MemoryCluster:
         self.writes.append((verb, what))
 
     def _same(self, resource: Resource, key: ObjectKey, uid: str) -> None:
-        """Of children; a status goes to whichever API has the name."""
         found = self.objects.get((resource, key))
         if found is None or found["metadata"]["uid"] != uid:
             raise ConflictError(f"{resource.kind} {key}: its uid is not {uid}", 409)
@@ -264,13 +263,16 @@ class MemoryCluster:
         self._write("managers", f"{resource.kind}/{ObjectKey.of(live).name}")
         live["metadata"]["managedFields"] = managed
 
-    async def apply_status(self, key: ObjectKey, status: JsonObject, manager: str) -> None:
+    async def apply_status(
+        self, key: ObjectKey, uid: str, status: JsonObject, manager: str
+    ) -> None:
         """As Cluster: what this manager applied before and does not now is gone.
 
         Fields are owned one by one, conditions by type; no two managers here share one.
         """
-        if (BATCHED_APIS, key) not in self.objects:
-            raise ApplyError(f"status of {key}: not found", 404)
+        found = self.objects.get((BATCHED_APIS, key))
+        if found is None or found["metadata"]["uid"] != uid:
+            raise ApplyError(f"status of {key}: the one with uid {uid} is gone", 404)
         self._write("status", manager)
         self.statuses.append((manager, status))
         body = self.objects[BATCHED_APIS, key]

@@ -242,7 +242,7 @@ async def test_a_decision_is_carried_out_on_what_it_was_taken_for_alone(
 
 
 async def test_what_an_api_was_told_is_not_told_its_successor() -> None:
-    """The apiserver heeds no uid where a status is applied: it goes to whoever has the name."""
+    """It has the name, and the watch may tell of it late."""
     busy = Situation(autoscaling={"maxReplicas": 5})
     await busy.run(30)
     busy.rate, before = 900.0, len(busy.cluster.statuses)
@@ -252,7 +252,7 @@ async def test_what_an_api_was_told_is_not_told_its_successor() -> None:
         await busy.autoscaler.round()
     successor = api_body(autoscaling={"maxReplicas": 5})
     successor["metadata"]["uid"] = "another"
-    busy.store.put_api(successor)
+    busy.cluster.objects[BATCHED_APIS, KEY] = successor
 
     await deliver_all(busy.outbox)
 
