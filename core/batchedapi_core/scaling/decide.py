@@ -174,7 +174,7 @@ def conclude(policy: ScalingPolicy, evidence: Evidence) -> ScalingDecision:
     """Choose a replica count within the policy's bounds, and say why."""
     need = needed(policy, evidence)
     cortex = policy.kind is PolicyKind.CONCURRENCY
-    hold = _hold(policy, evidence)
+    hold = _hold(policy, evidence, need)
     clamps: tuple[Clamp, ...]
     if hold is not None:
         # Stay, unless the user's bounds say otherwise, or rows wait for a first replica: those
@@ -209,8 +209,8 @@ def conclude(policy: ScalingPolicy, evidence: Evidence) -> ScalingDecision:
     )
 
 
-def _hold(policy: ScalingPolicy, evidence: Evidence) -> Clamp | None:
-    """What is not known forbids every move."""
+def _hold(policy: ScalingPolicy, evidence: Evidence, need: Need) -> Clamp | None:
+    """What is not known forbids every move; to go to zero, no more than that no rows come."""
     current = evidence.current
     if evidence.ready <= 0 and evidence.idle_for is None:
         detail = "no pod is ready"
@@ -222,8 +222,8 @@ def _hold(policy: ScalingPolicy, evidence: Evidence) -> Clamp | None:
             f"compared, {percent(policy.hold_coverage)} are needed"
         )
         return Clamp(ClampName.NO_METRICS, current, current, detail)
-    learned = policy.kind is PolicyKind.CAPACITY_SLO
-    if learned and evidence.service is None and not idle(evidence):
+    learned = policy.kind is not PolicyKind.CAPACITY_SLO or evidence.service is not None
+    if not learned and not idle(evidence) and to_zero(policy, evidence, need, current) is None:
         detail = "too few batches were seen to know what one replica serves"
         return Clamp(ClampName.MODEL_UNKNOWN, current, current, detail)
     return None

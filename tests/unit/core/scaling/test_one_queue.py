@@ -33,6 +33,19 @@ def test_the_last_replica_goes_when_no_row_has_come_for_as_long_as_was_asked_for
     assert 1 == conclude(one, seen(idle_for=900.0, ready=1, current=1)).desired
 
 
+def test_a_few_rows_that_taught_nothing_do_not_keep_the_last_replica() -> None:
+    """None is needed where none comes: what it would serve need not be known for that."""
+    policy = replace(TO_ZERO, idle_timeout=5.0)
+    lone = seen(0.0, idle_for=5.0, ready=1, current=1, service=None)
+    lone = replace(lone, arrival_window=0.02)
+
+    decision = conclude(policy, lone)
+    assert (0, Reason.SCALE_DOWN) == (decision.desired, decision.reason)
+    assert "no rows for 5 s, idleTimeout is 5 s" in explain(policy, decision)
+    sooner = conclude(policy, replace(lone, idle_for=4.9))
+    assert (1, Reason.MODEL_UNKNOWN) == (sooner.desired, sooner.reason)
+
+
 def test_an_api_at_zero_stays_there_while_there_are_no_rows() -> None:
     """Also for an operator that has just started: it has watched for no time at all."""
     decision = conclude(TO_ZERO, seen(idle_for=0.0, ready=0, current=0))
