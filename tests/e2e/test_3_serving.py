@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from hashlib import sha256
+from threading import Event
 from typing import Any, Final
 
 import httpx
@@ -45,6 +46,18 @@ class Deep:
     async def where(self, payload, query_params, headers):
         return {"worker": self.context.worker_index, "of": self.context.processes}
 """
+COUNTING: Final = """
+import time
+
+
+class Counting:
+    def predict(self, payload):
+        for item in range(payload["items"]):
+            time.sleep(payload["seconds"])
+            yield {"item": item}
+"""
+ITEMS: Final[dict[str, Any]] = {"items": 40, "seconds": 0.1}
+"""A stream outlasts `drainDelay`, and ends within `timeout`."""
 COMMANDS: Final = """
 from pathlib import Path
 for file in Path("/proc").glob("[0-9]*/cmdline"):
@@ -323,6 +336,56 @@ def test_advice_is_a_condition_and_an_event(applied: str) -> None:
         )
     )["items"]  # fmt: skip
     assert ["Warning"] == [event["type"] for event in events]
+
+
+def test_streams_under_way_end_whole_while_their_replicas_are_rolled(namespace: str) -> None:
+    """Those of pods that go as well: events have their end, lines all items."""
+    source = {"kind": "ConfigMap", "metadata": {"name": "counting-model"}}
+    cluster.apply({"apiVersion": "v1", **source, "data": {"model.py": COUNTING}}, namespace)
+    predictor = {"path": "model:Counting", "source": {"configMap": "counting-model"}}
+    spec = {"autoscaling": {"mode": "External"}, "replicas": 2, "compute": {"cpu": "50m"}}
+    rolled = api("counting", predictor=predictor, **spec)
+    cluster.apply(rolled, namespace)
+    cluster.wait_for(lambda: len(revisions(namespace)) == 2, 120, "two replicas")
+    url, over, before = cluster.service_url("counting", namespace), Event(), revisions(namespace)
+
+    def read(accept: str) -> list[str]:
+        """Stream after stream, until the replicas are others and the last one has ended."""
+        found, head = [], {"accept": accept, "connection": "close"}  # each finds a replica anew
+        with httpx.Client(trust_env=False, timeout=30) as client:
+            while not over.is_set():
+                with client.stream("POST", url, json=ITEMS, headers=head) as stream:
+                    found.append("".join(stream.iter_text()))
+        return found
+
+    with ThreadPoolExecutor(16) as pool:
+        kinds = ("text/event-stream", "application/x-ndjson")
+        readers = [(kind, pool.submit(read, kind)) for kind in kinds * 8]
+        try:
+            rolled["spec"]["predictor"]["env"] = [{"name": "ROUND", "value": "2"}]
+            cluster.apply(rolled, namespace)
+            cluster.wait_for(
+                lambda: len(revisions(namespace)) == 2 and not revisions(namespace) & before,
+                120,
+                "two other replicas, and no more of those before",
+            )
+        finally:
+            over.set()
+        streams = [(kind, text) for kind, reader in readers for text in reader.result()]
+    cluster.kubectl("delete", "bapi", "counting", "-n", namespace, "--wait=true")
+
+    print(f"\n{len(streams)} streams of {ITEMS['items'] * ITEMS['seconds']:.0f} s")
+    assert len(streams) >= len(readers)
+    events = "".join(f'data: {{"item":{n}}}\n\n' for n in range(ITEMS["items"]))
+    lines = "".join(f'{{"item":{n}}}\n' for n in range(ITEMS["items"]))
+    whole = {kinds[0]: f"{events}event: end\ndata: [DONE]\n\n", kinds[1]: lines}
+    assert [] == [text for kind, text in streams if text != whole[kind]]
+
+
+def revisions(namespace: str) -> set[str]:
+    """Pods of `counting` that are there, those that end included; empty unless all are ready."""
+    pods = cluster.get_all("pod", namespace, "batchedapi.dev/api=counting")
+    return {one["metadata"]["name"] for one in pods} if all(map(cluster.is_ready, pods)) else set()
 
 
 def described(name: str, namespace: str) -> str:
