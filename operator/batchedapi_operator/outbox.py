@@ -149,6 +149,9 @@ class _Box:
     rests_until: float = float("-inf")
     unheard: bool = False
     """It rests because the apiserver did not answer."""
+    forgotten: bool = False
+    """The API is gone: the box goes, too, once nothing is under way. Whoever sends what was taken
+    needs it, and of one kind about one name there are never two at once."""
 
 
 class Outbox:
@@ -183,6 +186,7 @@ class Outbox:
         box = self._boxes.get(address)
         if box is None:
             box = self._boxes[address] = _Box(_Bucket(SAVED_STATUS_WRITES, now))
+        box.forgotten = False
         due = now + (FIGURES_GIVE_WAY if news is News.FIGURES else 0.0)
         box.due = due if box.send is None else min(box.due, due)
         box.news = news if box.send is None else min(box.news, news)
@@ -206,7 +210,11 @@ class Outbox:
         """The API is gone."""
         for kind in _LANES:
             self.withdraw(key, kind)
-            self._boxes.pop((key, kind), None)
+            box = self._boxes.get((key, kind))
+            if box is not None and box.sending:
+                box.forgotten = True
+            else:
+                self._boxes.pop((key, kind), None)
 
     def clear(self) -> None:
         """Somebody else tells the apiserver from now on."""
@@ -268,6 +276,8 @@ class Outbox:
                 await self._send(address, box, send)
         finally:
             box.sending = False
+            if box.forgotten:
+                del self._boxes[address]
             lane = _LANES[address[1]]
             self._under_way[lane] -= 1
             if lane is _Lane.STATUSES:
