@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Final
 from pydantic import Field, StringConstraints
 
 from batchedapi_core import contract
+from batchedapi_core.manifest.pod import DnsName
 from batchedapi_core.manifest.rules import Flag, ManifestModel, Rule, Whole, quantity_rule, worded
 from batchedapi_core.manifest.units import Quantity, parse_quantity
 
@@ -21,9 +22,7 @@ _ONE_KEY: Final = "A Secret of the API's namespace and the key in it that has"
 class SecretKey(ManifestModel):
     """One value of a Secret in the API's namespace."""
 
-    name: Annotated[str, StringConstraints(min_length=1, max_length=253)] = Field(
-        description="Name of the Secret."
-    )
+    name: DnsName = Field(description="Name of the Secret.")
     key: Annotated[str, StringConstraints(pattern=_SECRET_KEY, max_length=253)] = Field(
         description="Key in it."
     )
