@@ -9,12 +9,8 @@ process with the model, and a Redis of its own each. added: what a request at a 
 longer with a queue than without, W1, one row each, on 64 connections. Rounds are interleaved.
 """
 
-import asyncio
 import contextlib
-import random
 import sys
-import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -23,16 +19,17 @@ import click
 import throughput
 import uvloop
 import workloads
-from harness import queued, servers, wrk
-from harness.http_answers import read_answer, request
+from harness import pinned, queued, servers, wrk
+from harness.http_answers import request
+from harness.pinned import Asked, Pinned
 from harness.report import Table, environment, help_of, out_option, report
 from harness.rounds import Spread, percentile
 from harness.servers import HOST, Server
 
 from batchedapi_core import contract
+from batchedapi_serving.tuning.load import Answers
 
 _WORKLOAD: Final = "W1"
-_TICK_SECONDS: Final = 0.001
 _LAST_SECONDS: Final = 10.0
 _WARM_UP_SECONDS: Final = 2.0
 _PEER: Final = "dynamic_batcher"
@@ -64,66 +61,20 @@ def dynamic_batcher(port: int) -> Iterator[Server]:
             yield server
 
 
-class Steady(asyncio.Protocol):
-    """A connection with one request at a time; what comes meanwhile waits in front of it."""
-
-    def __init__(self, data: bytes, seconds: list[float]) -> None:
-        self.failed = 0
-        self.waiting: deque[float] = deque()
-        """When each was due: the first is under way."""
-        self._data = data
-        self._seconds = seconds
-        self._buffer = b""
-        self.transport: Any = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See Protocol."""
-        self.transport = transport
-
-    def ask(self) -> None:
-        """Send one, now or behind the others."""
-        self.waiting.append(time.monotonic())
-        if len(self.waiting) == 1:
-            self.transport.write(self._data)
-
-    def data_received(self, data: bytes) -> None:
-        """See Protocol."""
-        self._buffer += data
-        answer = read_answer(self._buffer)
-        if answer is None:
-            return
-        self._buffer = answer.rest
-        self._seconds.append(time.monotonic() - self.waiting.popleft())
-        self.failed += answer.status != 200
-        if self.waiting:
-            self.transport.write(self._data)
-
-
-async def at_a_rate(
-    port: int, rate: float, seconds: float, connections: int, seed: int
+def at_a_rate(
+    server: Server, rate: float, seconds: float, connections: int, seed: int
 ) -> tuple[list[float], int]:
     """Latencies from when a request was handed to its connection, and those that failed."""
     row = workloads.bodies_of(workloads.rows_of(workloads.WIDTH, 1))[0]
-    data = request(contract.PATH_PREDICT, contract.JSON, row)
-    took: list[float] = []
-    loop, chance = asyncio.get_running_loop(), random.Random(seed)
-    clients = [
-        (await loop.create_connection(lambda: Steady(data, took), HOST, port))[1]
-        for _ in range(connections)
-    ]
-    due = time.monotonic()
-    end = due + seconds
-    while due < end:
-        while due <= time.monotonic():
-            chance.choice(clients).ask()
-            due += chance.expovariate(rate)
-        await asyncio.sleep(_TICK_SECONDS)
-    patience = time.monotonic() + _LAST_SECONDS
-    while any(one.waiting for one in clients) and time.monotonic() < patience:  # noqa: ASYNC110 - a look now and then
-        await asyncio.sleep(0.05)
-    for one in clients:
-        one.transport.close()
-    return took, sum(one.failed + len(one.waiting) for one in clients)
+    asked = Asked(request(contract.PATH_PREDICT, contract.JSON, row))
+    answers = Answers(rate, seconds, _LAST_SECONDS)
+    uvloop.run(
+        pinned.send(
+            Pinned([server] * connections), asked, answers, seed=seed, patience=_LAST_SECONDS,
+            from_due=False,
+        )
+    )  # fmt: skip
+    return answers.latencies, answers.refused + answers.broken
 
 
 def added(
@@ -132,10 +83,10 @@ def added(
     """p50 and p99 of each round of both, in milliseconds."""
     found: dict[str, Any] = {one.name: {"p50": [], "p99": [], "failed": 0} for one in pair}
     for server in pair:
-        uvloop.run(at_a_rate(server.port, rate, _WARM_UP_SECONDS, connections, 0))
+        at_a_rate(server, rate, _WARM_UP_SECONDS, connections, 0)
     for number in range(rounds):
         for server in pair:
-            took, failed = uvloop.run(at_a_rate(server.port, rate, seconds, connections, number))
+            took, failed = at_a_rate(server, rate, seconds, connections, number)
             of_server = found[server.name]
             of_server["failed"] += failed
             for percent in (50, 99):

@@ -100,17 +100,18 @@ class Unseen:
 
 
 class Echo:
-    """Answers each id with itself, after `config.milliseconds` (0) a batch."""
+    """Answers each id with itself, after `milliseconds` a batch and `row_milliseconds` a row."""
 
     def __init__(self, config: Mapping[str, Any], *_: object) -> None:
-        """Takes `milliseconds`."""
+        """Takes both; 0 unless said otherwise."""
         self._seconds = float(config.get("milliseconds", 0)) / 1000
+        self._row_seconds = float(config.get("row_milliseconds", 0)) / 1000
 
     @batched(inputs=Tensor("INT64", []), outputs=Tensor("INT64", []), max_batch_size=MAX_BATCH)
     def predict(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """int64 (n,) -> int64 (n,)."""
-        if self._seconds:
-            time.sleep(self._seconds)
+        if seconds := self._seconds + self._row_seconds * len(ids):
+            time.sleep(seconds)
         return ids
 
 

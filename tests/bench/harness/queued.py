@@ -1,6 +1,7 @@
 """An API with one queue for all: Redis, web processes and workers, each killed and started at will.
 
-Ports, from the first: Redis, then a pair for each process: of predictions and of its admin page.
+Ports, from the first: Redis, then a pair for each process: of predictions and of its admin page;
+from the fiftieth, gRPC of web processes, where it is wanted.
 """
 
 import asyncio
@@ -25,6 +26,8 @@ from redis_server import RedisServer
 
 Role = Literal["web", "worker"]
 _FIRST_PAIR: Final = 2
+_TO_GRPC: Final = 48
+"""From the port of a web process to that of its gRPC."""
 PORTS: Final = 100
 """That one API takes, at most."""
 
@@ -52,6 +55,7 @@ class Queued:
     """Ends of logs of processes that ended and were not told to."""
     _file: Path = Path()
     _port: int = 0
+    _grpc: bool = False
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     _logs: dict[int, Path] = field(default_factory=dict)
 
@@ -68,14 +72,17 @@ class Queued:
         return server
 
     def _started(self, role: Role, port: int, options: Sequence[str] = ()) -> Server:
-        listens = ["--port", str(port)] if role == "web" else []
+        grpc_port = port + _TO_GRPC if self._grpc and role == "web" else 0
+        listens = ["--port", str(port), "--grpc-port", str(grpc_port)] if role == "web" else []
         command = [
             servers.PROGRAM, role, "-f", str(self._file), "--host", HOST, *listens,
             "--admin-port", str(port + 1), *options,
         ]  # fmt: skip
         process, log = self._stack.enter_context(servers.running(command, self.redis.environment))
         self._logs[process.pid] = log
-        return Server(role, process.pid, port, contract.PATH_PREDICT, port + 1, process)
+        return Server(
+            role, process.pid, port, contract.PATH_PREDICT, port + 1, process, grpc_port=grpc_port
+        )
 
     def until_ready(self, server: Server) -> None:
         """Wait.
@@ -123,6 +130,7 @@ def running(
     workers: int = 1,
     keeps: bool = False,
     web_options: Sequence[str] = (),
+    grpc: bool = False,
 ) -> Iterator[Queued]:
     """Ready web processes and workers of a manifest, and their Redis.
 
@@ -133,13 +141,14 @@ def running(
         workers: The same.
         keeps: Whether Redis writes an append-only file.
         web_options: Of the command line of each web process.
+        grpc: Whether each web process serves it.
     """
     with (
         servers.manifest_file(value) as file,
         redis(port, keeps=keeps) as server,
         contextlib.ExitStack() as stack,
     ):
-        queued = Queued(server, _file=file, _port=port, _stack=stack)
+        queued = Queued(server, _file=file, _port=port, _grpc=grpc, _stack=stack)
         for _ in range(workers):
             queued.start("worker")
         for _ in range(web):

@@ -47,6 +47,8 @@ class Server:
     process: "subprocess.Popen[bytes]"
     lists: bool = False
     """Whether a request has a list of rows, here of one, and its answer a list of one value."""
+    grpc_port: int = 0
+    """0: it has none."""
 
     def bodies(self, rows: Sequence[bytes]) -> list[bytes]:
         """Requests as this server takes them, one for each row of JSON."""
@@ -87,20 +89,27 @@ def manifest_file(content: Mapping[str, Any]) -> Iterator[Path]:
         yield file
 
 
-def serve_command(file: Path, port: int) -> list[str]:
+def serve_command(file: Path, port: int, *options: str) -> list[str]:
     """The command line of ours; the admin port is the next one."""
     return [
         PROGRAM, "serve", "-f", str(file), "--host", HOST,
-        "--port", str(port), "--admin-port", str(port + 1),
+        "--port", str(port), "--admin-port", str(port + 1), *options,
     ]  # fmt: skip
 
 
 @contextlib.contextmanager
-def serving(file: Path, port: int, variables: Mapping[str, str] | None = None) -> Iterator[Server]:
+def serving(
+    file: Path, port: int, variables: Mapping[str, str] | None = None, *, grpc_port: int = 0
+) -> Iterator[Server]:
     """Our server with that manifest, ready; `variables` join its environment."""
-    with running(serve_command(file, port), variables or {}) as (process, log):
+    grpc = ["--grpc-port", str(grpc_port)] if grpc_port else []
+    command = serve_command(file, port, *grpc)
+    with running(command, variables or {}) as (process, log):
         wait_until(lambda: is_ready(port + 1), process, log)
-        yield Server("batchedapi", process.pid, port, contract.PATH_PREDICT, port + 1, process)
+        yield Server(
+            "batchedapi", process.pid, port, contract.PATH_PREDICT, port + 1, process,
+            grpc_port=grpc_port,
+        )  # fmt: skip
 
 
 @contextlib.contextmanager
