@@ -48,10 +48,10 @@ class Pinned(NamedTuple):
         return [ports.count(server.port) for server in servers]
 
 
-def draw(servers: Sequence[Server], http: int, grpc_: int, seed: int) -> Pinned:
+def draw(servers: Sequence[Server], over_http: int, over_grpc: int, seed: int) -> Pinned:
     """Each of so many connections to any server; the same seed gives the same draw."""
-    drawn = random.Random(seed).choices(servers, k=http + grpc_)
-    return Pinned(drawn[:http], drawn[http:])
+    drawn = random.Random(seed).choices(servers, k=over_http + over_grpc)
+    return Pinned(drawn[:over_http], drawn[over_http:])
 
 
 class _Connection(Protocol):
