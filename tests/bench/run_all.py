@@ -31,6 +31,7 @@ FULL: Final = (
     "shared_queue.py",
     "shared_queue.py --mode added",
     "shared_queue_pinned.py",
+    "shared_queue_pinned.py --slower 4 --rows 4",
     "shared_queue_faults.py --spacing 1",
     "shared_queue_faults.py --mode redis",
     "shared_queue_faults.py --mode web --kills 5",
