@@ -12,7 +12,7 @@ from batchedapi_core.manifest.autoscaling import (
     ScalingStep,
     Slo,
 )
-from batchedapi_core.manifest.batching import MethodBatching, ServerSideBatching
+from batchedapi_core.manifest.batching import MethodBatching, ServerSideBatching, Tuning
 from batchedapi_core.manifest.document import (
     ManifestError,
     UnknownFields,
@@ -88,6 +88,7 @@ __all__ = [
     "ServerSideBatching",
     "Slo",
     "Source",
+    "Tuning",
     "UnitError",
     "UnknownFields",
     "UpdateStrategy",

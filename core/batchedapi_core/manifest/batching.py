@@ -1,5 +1,6 @@
 """`serverSideBatching`: of all methods, and what one method has differently."""
 
+import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final
@@ -28,6 +29,13 @@ Sizes = Annotated[
     AfterValidator(no_two_alike),
     Field(max_length=32, json_schema_extra={"x-kubernetes-list-type": "set"}),
 ]
+
+
+class Tuning(enum.StrEnum):
+    """Whether the operator says what to write into `serverSideBatching`."""
+
+    OFF = "Off"
+    RECOMMEND = "Recommend"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +131,12 @@ class ServerSideBatching(ManifestModel):
         " Adaptive is Window with size and interval driven by what batches take and by maxLatency."
         f" Absent, on a laptop: Fixed where {contract.ENV_BATCH_SIZE} or {contract.ENV_BATCH_TIME}"
         " is in effect.",
+    )
+    tuning: Tuning = Field(
+        Tuning.RECOMMEND,
+        description="Recommend: status.recommendation says which maxBatchSize and batchInterval"
+        " would serve more within the latency target, by what batches took; nothing is changed."
+        " strategy Adaptive follows it by itself.",
     )
     size_unit: SizeUnit = Field(
         SizeUnit.ROWS, description="What maxBatchSize counts: Rows or Requests."

@@ -184,10 +184,12 @@ def serving_slice(api: BatchedAPI) -> JsonObject:
 def _batching(api: BatchedAPI) -> JsonObject:
     """`serverSideBatching` of the slice; of a queue only what processes connect by.
 
-    Secrets come by the environment, and the web pods' number and resources change no process.
+    Secrets come by the environment, and the web pods' number and resources change no process. What
+    the operator recommends is no replica's business.
     """
     batching = api.spec.server_side_batching
     told = _told(batching)
+    told.pop("tuning", None)
     if batching.queue is not None:
         redis = told["queue"]["redis"]
         told["queue"] = {

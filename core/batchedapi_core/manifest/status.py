@@ -1,4 +1,4 @@
-"""`status` of a BatchedAPI: the reconciler's, and `effective`, `batching`, `autoscaling`."""
+"""`status` of a BatchedAPI: the reconciler's, and all from `effective` on the autoscaler's."""
 
 import enum
 from typing import Annotated, Literal
@@ -112,6 +112,17 @@ class BatchingStatus(ManifestModel):
     advice: LongText = Field("", description="What to change about it, with the numbers.")
 
 
+class RecommendationStatus(ManifestModel):
+    """What to write into spec.serverSideBatching; with `effect` alone, why nothing."""
+
+    max_batch_size: int | None = Field(None, ge=1, description="In the unit of spec's.")
+    batch_interval: Text = Field("", description="Never longer than the one in effect.")
+    effect: LongText = Field("", description="What it brings, in one sentence with the figures.")
+    time: Annotated[
+        str | None, Field(json_schema_extra={"format": "date-time", "maxLength": 64})
+    ] = Field(None, description="When it was said first, or said again, a day later.")
+
+
 class DecisionStatus(ManifestModel):
     """The last scaling decision with everything needed to repeat it."""
 
@@ -158,6 +169,7 @@ class BatchedAPIStatus(ManifestModel):
     revision: RevisionStatus | None = None
     effective: EffectiveStatus | None = None
     batching: BatchingStatus | None = None
+    recommendation: RecommendationStatus | None = None
     autoscaling: AutoscalingStatus | None = None
     conditions: list[Condition] = Field(
         default_factory=list,

@@ -113,7 +113,7 @@ def recommend(
     most: int = MAX_BATCH_SIZE_LIMIT,
     standing: bool = False,
 ) -> BatchingRecommendation:
-    """The batching to write into the manifest; costs some 200 microseconds.
+    """The batching to write into the manifest; costs some 300 microseconds.
 
     Args:
         policy: With the batching that is in effect on the replicas, and its latency target.

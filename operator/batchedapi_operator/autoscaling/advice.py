@@ -1,16 +1,21 @@
-"""What the autoscaler advises about an API: the condition SpecAdvice, and an event when new. Pure.
+"""What the autoscaler advises about an API. Pure.
 
-The autoscaler owns the condition, since it alone sees what batches take and what processes need;
-in modes in which it sees nothing, what can be told from the manifest is left.
+It owns the condition SpecAdvice, since it alone sees what batches take and what processes need; in
+modes in which it sees nothing, what can be told from the manifest is left. And it recommends a
+batching, in `status.recommendation`.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from batchedapi_core.manifest import BatchedAPI, ConditionType, parse_quantity
+from batchedapi_core.batching import Strategy
+from batchedapi_core.contract import MAX_BATCH_SIZE_LIMIT
+from batchedapi_core.manifest import BatchedAPI, ConditionType, Tuning, parse_quantity
 from batchedapi_core.placement import Advice, AdviceReason, Situation, advise
+from batchedapi_core.scaling.learned import LearnedModel
 from batchedapi_core.scaling.observe import LoadWindow
 from batchedapi_core.scaling.policy import ScalingPolicy
+from batchedapi_core.scaling.recommendation import BatchingRecommendation, recommend
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
 from batchedapi_operator.events import Note
 from batchedapi_operator.reconcile.conditions import Condition, told
@@ -42,6 +47,50 @@ def advice_seen(
         one_by_one=any(page.one_by_one for page in pages),
     )
     return advise(seen, standing)
+
+
+def is_tuned(api: BatchedAPI) -> bool:
+    """Whether the operator is to recommend a batching; under Adaptive replicas find it."""
+    batching = api.spec.server_side_batching
+    return batching.tuning is Tuning.RECOMMEND and batching.strategy is not Strategy.ADAPTIVE
+
+
+def batching_seen(
+    api: BatchedAPI,
+    pages: Sequence[MetricsPage],
+    policy: ScalingPolicy,
+    load: LoadWindow,
+    learned: LearnedModel,
+    *,
+    standing: bool,
+) -> BatchingRecommendation:
+    """The batching to recommend, by what was seen of replicas under `policy`.
+
+    Args:
+        api: Its manifest is what would be changed.
+        pages: Of the ready pods that answered.
+        policy: With what is in effect there.
+        load: Of the last window.
+        learned: What their batches took.
+        standing: Whether something is recommended already.
+    """
+    batching = api.spec.server_side_batching
+    several = max((page.methods for page in pages), default=1) > 1
+    if several or any(one.server_side_batching for one in api.spec.predictor.methods):
+        return BatchingRecommendation(
+            "none: what batches take is learned of all methods together, and several are batched,"
+            " or one has batching of its own"
+        )
+    size, written = policy.max_size or policy.max_batch_size, batching.max_batch_size
+    return recommend(
+        policy,
+        learned,
+        rows_per_request=load.batching.rows_per_request or 1.0,
+        arrival=load.demand.arrival_window if load.demand is not None else 0.0,
+        # replicas have less than what is written where memory did not hold it
+        most=MAX_BATCH_SIZE_LIMIT if written is None or written <= size else size,
+        standing=standing,
+    )
 
 
 def _situation(

@@ -4,11 +4,11 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from batchedapi_core.bottleneck import (
     SHORTEST_WINDOW,
@@ -21,11 +21,14 @@ from batchedapi_core.placement import Advice, AdviceReason
 from batchedapi_core.scaling.decide import decide
 from batchedapi_core.scaling.observe import observe
 from batchedapi_core.scaling.policy import SECONDS_BETWEEN_LOOKS
+from batchedapi_core.scaling.recommendation import Batching
 from batchedapi_core.scaling.samples import Observation
 from batchedapi_operator.autoscaling import report
 from batchedapi_operator.autoscaling.advice import (
     advice_seen,
     advice_unseen,
+    batching_seen,
+    is_tuned,
     notes_of_advice,
     standing_in,
 )
@@ -51,7 +54,7 @@ from batchedapi_operator.autoscaling.scrape import Outcome, Scrapes
 from batchedapi_operator.autoscaling.watched import SECONDS_BEFORE_HOLD, Manifests, Watched
 from batchedapi_operator.autoscaling.web import WebLook, WebSide
 from batchedapi_operator.autoscaling.writes import Writes
-from batchedapi_operator.cluster import Cluster, ObjectKey, rfc3339, utc_now
+from batchedapi_operator.cluster import Cluster, JsonObject, ObjectKey, rfc3339, utc_now
 from batchedapi_operator.errors import InvalidSpecError
 from batchedapi_operator.metrics import Metrics
 from batchedapi_operator.outbox import (
@@ -353,6 +356,7 @@ class Autoscaler:
             release_percent(pods),
             watched.target,
             watched.filling,
+            is_tuned(api),
         )
         newest, wall, scaled = self._store.api(key), self._wall(), watched.last_scale
         before = {} if newest is None else newest.status
@@ -362,6 +366,8 @@ class Autoscaler:
         advised = frozenset(one.reason for one in advice)
 
         async def tell() -> None:
+            if look.tuned:  # only of what is sent: it costs as much as all the rest of a look
+                after["recommendation"] = self._recommended(subject, decided, before, wall)
             await self._writes.status(key, watched.uid, after)
             watched.scale_untold = watched.last_scale != scaled
             self._tell_advice(key, watched.uid, advice, watched.advised)
@@ -381,6 +387,25 @@ class Autoscaler:
         if conditions_differ(before, after, BROKEN_OR_MENDED):
             kind = News.CONDITION
         self._outbox.put(key, AUTOSCALER_STATUS, tell, kind)
+
+    def _recommended(
+        self,
+        subject: _Subject,
+        decided: report.Decided,
+        before: Mapping[str, Any],
+        wall: datetime,
+    ) -> JsonObject:
+        policy = decided.policy
+        found = batching_seen(
+            subject.api,
+            decided.pages,
+            policy,
+            decided.load,
+            subject.watched.state.in_use,
+            standing=report.recommended(before) is not None,
+        )
+        size = policy.max_size or policy.max_batch_size
+        return report.recommendation(found, Batching(size, policy.batch_interval), before, wall)
 
     def _tell_advice(
         self,

@@ -234,6 +234,8 @@ class MetricsPage:
     """Bytes of the largest model process."""
     one_by_one: bool = False
     """Whether batches of some method are run request by request."""
+    methods: int = 1
+    """That share the lanes."""
 
 
 class _Figures:
@@ -392,6 +394,7 @@ def parse_page(
             contract.METRIC_MODEL_PROCESS_MEMORY_BYTES, 0, MAX_PROCESS_MEMORY
         ),
         one_by_one=figures.total_or_zero(contract.METRIC_ONE_BY_ONE) > 0,
+        methods=len(figures.points(contract.METRIC_LANES)),
     )
 
 

@@ -12,18 +12,20 @@ from batchedapi_core.manifest import (
     BatchedAPI,
     ConditionType,
     UnitError,
+    format_duration,
     parse_duration,
 )
 from batchedapi_core.placement import Advice
 from batchedapi_core.scaling.decision import ClampName, Reason, ScalingDecision
 from batchedapi_core.scaling.observe import LoadWindow
 from batchedapi_core.scaling.policy import ScalingPolicy
+from batchedapi_core.scaling.recommendation import Batching, BatchingRecommendation
 from batchedapi_core.scaling.record import explain
 from batchedapi_operator.autoscaling.advice import spec_advice
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
 from batchedapi_operator.autoscaling.ring import decision_json
 from batchedapi_operator.autoscaling.web import WebLook
-from batchedapi_operator.cluster import JsonObject
+from batchedapi_operator.cluster import JsonObject, rfc3339
 from batchedapi_operator.reconcile.conditions import Condition, dated, states, told
 
 # Whether a report says something that the status does not: what a write is worth. Pure.
@@ -54,6 +56,7 @@ def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     return (
         states_differ(before, after)
         or _has_learned(before) != _has_learned(after)
+        or bool(before.get("recommendation")) != bool(after.get("recommendation"))
         or _figures_differ(before.get("batching") or {}, after.get("batching") or {})
         or _figures_differ(before.get("effective") or {}, after.get("effective") or {})
         or _figures_differ(before.get("queue") or {}, after.get("queue") or {})
@@ -167,6 +170,8 @@ class Look:
     """Whether the latency target is met; None: there is none, or nothing is known."""
     filling: Told | None = None
     """Whether batches fill; None: nothing is known."""
+    tuned: bool = False
+    """What was recommended stands."""
 
 
 def build_report(
@@ -193,10 +198,12 @@ def build_report(
         spec_advice(look.advice),
     )
     effective = look.effective or before.get("effective")
+    said = before.get("recommendation") if look.tuned else None
     return {
         **({"effective": effective} if effective else {}),
         "batching": _batching(look, before.get("batching") or {}),
         **({"queue": _queue(decided.front)} if decided.front is not None else {}),
+        **({"recommendation": said} if said else {}),
         "autoscaling": {
             "policy": decided.policy.kind.value,
             "lastDecision": decision_json(decided.policy, decided.decision, now),
@@ -205,6 +212,50 @@ def build_report(
         },
         "conditions": dated(found, before.get("conditions") or (), generation, now),
     }
+
+
+DAY: Final = 86400.0
+"""Seconds for which a recommendation is told in the same words and numbers."""
+
+
+def recommendation(
+    found: BatchingRecommendation, in_effect: Batching, before: Mapping[str, Any], now: datetime
+) -> JsonObject:
+    """`status.recommendation`; what is said there stands for a day unless a number is another.
+
+    Args:
+        found: At this look.
+        in_effect: On the replicas.
+        before: The API's status as it is.
+        now: With a zone.
+    """
+    told = before.get("recommendation") or {}
+    said = recommended(before)
+    if said is None or found.batching is None:
+        same = said is found.batching and told.get("effect") == found.effect
+    else:
+        same = said.alike(found.batching)
+    try:
+        age = (now - datetime.fromisoformat(str(told.get("time")))).total_seconds()
+    except (ValueError, TypeError):  # none, no date, or one without a zone
+        age = DAY
+    open_still = not found.known and said is not None and not said.alike(in_effect)
+    if open_still or (same and 0.0 <= age < DAY):
+        return dict(told)
+    made: JsonObject = {"effect": found.effect, "time": rfc3339(now)}
+    if found.batching is not None:
+        size, interval = found.batching
+        made |= {"maxBatchSize": size, "batchInterval": format_duration(round(interval, 6))}
+    return made
+
+
+def recommended(status: Mapping[str, Any]) -> Batching | None:
+    """The batching that a status recommends, which anybody may have edited; None: none."""
+    told = status.get("recommendation") or {}
+    try:
+        return Batching(int(told["maxBatchSize"]), parse_duration(told["batchInterval"]))
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def inactive_report(

@@ -33,6 +33,7 @@ from batchedapi_operator.plugin.why import (
     history_table,
     joined,
     newest,
+    recommendation,
     standing_aside,
 )
 from batchedapi_operator.resources.deployment import CONTAINER
@@ -96,7 +97,7 @@ def why(
     output: str,
     operator_namespace: str,
 ) -> None:
-    """Say why the BatchedAPI NAME has as many replicas as it has.
+    """Say why the BatchedAPI NAME has as many replicas as it has, and which batching would do more.
 
     \b
     Examples:
@@ -117,7 +118,11 @@ def why(
     if aside and output == "text":
         click.echo(f"nothing is decided now: {aside}; the last decision:")
     if last is None:
-        click.echo(_json(decision) if output == "json" else explain_decision(decision))
+        if output == "json":
+            click.echo(_json(decision))
+            return
+        batching = recommendation(status)
+        click.echo("\n".join((explain_decision(decision), *(("", batching) if batching else ()))))
         return
     older = read_decisions(operator_namespace, place, name, last)
     decisions = joined(decision, older)[:last]

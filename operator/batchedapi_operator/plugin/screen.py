@@ -11,7 +11,13 @@ import click
 from batchedapi_core import contract
 from batchedapi_operator.cluster import JsonObject
 from batchedapi_operator.plugin.pages import MethodFigures, Window
-from batchedapi_operator.plugin.why import NoDecisionError, newest, standing_aside, table
+from batchedapi_operator.plugin.why import (
+    NoDecisionError,
+    newest,
+    recommendation,
+    standing_aside,
+    table,
+)
 from batchedapi_operator.reconcile.conditions import STUCK
 from batchedapi_operator.reconcile.views import PodView
 
@@ -180,6 +186,7 @@ def as_json(seen: Seen) -> JsonObject:
         },
         "methods": [_method_json(one) for one in seen.window.methods],
         "batching": batching,
+        "recommendation": status.get("recommendation"),
         "decision": (status.get("autoscaling") or {}).get("lastDecision"),
         "missing": list(seen.missing),
     }
@@ -465,3 +472,4 @@ def _why(seen: Seen, writer: _Writer) -> Iterator[str]:
     if batching.get("bottleneck"):
         advice = f": {batching['advice']}" if batching.get("advice") else ""
         yield from writer.wrapped(f"bottleneck {batching['bottleneck']}{advice}")
+    yield from writer.wrapped(recommendation(status))

@@ -69,6 +69,16 @@ def newest(name: str, status: Mapping[str, Any]) -> Mapping[str, Any]:
     return decision
 
 
+def recommendation(status: Mapping[str, Any]) -> str:
+    """What the operator recommends for `serverSideBatching`, or why nothing; may be empty."""
+    told = status.get("recommendation") or {}
+    if not told.get("effect"):
+        return ""
+    size, interval = told.get("maxBatchSize"), told.get("batchInterval")
+    batching = f"maxBatchSize {size}, batchInterval {interval}: " if size and interval else ""
+    return f"recommended batching: {batching}{told['effect']}"
+
+
 def explain_decision(decision: Mapping[str, Any]) -> str:
     """A decision as its sentence, its terms and its clamps."""
     record = decision.get("record") or {}

@@ -124,6 +124,7 @@ ACCEPTED: Final[dict[str, Document]] = {
                 "queueOrder": "Deadline",
                 "onItemError": "FailBatch",
                 "receipt": "All",
+                "tuning": "Off",
             }
         }
     ),

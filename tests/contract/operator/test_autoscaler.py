@@ -1,6 +1,7 @@
 """Pauses, first counts, and the autoscaler's part of the status, against a real apiserver."""
 
 import asyncio
+from datetime import datetime
 
 import pytest
 from tests.contract.operator.conftest import OperatorProcess
@@ -12,10 +13,11 @@ from batchedapi_core.bottleneck import Kind, Verdict
 from batchedapi_core.scaling.decide import decide
 from batchedapi_core.scaling.observe import observe
 from batchedapi_core.scaling.policy import SECONDS_BETWEEN_LOOKS, ScalingPolicy
+from batchedapi_core.scaling.recommendation import Batching, BatchingRecommendation
 from batchedapi_core.scaling.record import replay
 from batchedapi_core.scaling.samples import Observation
 from batchedapi_core.scaling.state import ScalingState
-from batchedapi_operator.autoscaling.report import Decided, Look, build_report
+from batchedapi_operator.autoscaling.report import Decided, Look, build_report, recommendation
 from batchedapi_operator.cluster import BATCHED_APIS, JsonObject, ObjectKey
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("operator")]
@@ -78,7 +80,7 @@ async def test_every_field_that_the_autoscaler_writes_is_kept_by_the_apiserver(
     await world.kube.apply_status(key, made["metadata"]["uid"], written, "contract-tests")
 
     status = (await world.api("told"))["status"]
-    for part in ("batching", "autoscaling", "effective"):
+    for part in ("batching", "autoscaling", "effective", "recommendation"):
         assert written[part] == {name: status[part].get(name) for name in written[part]}
     last = status["autoscaling"]["lastDecision"]
     assert last["desired"] == replay(last["record"])
@@ -107,6 +109,7 @@ async def test_standing_aside_takes_the_figures_out_and_leaves_what_was_learned(
         assert written["autoscaling"][part] == status["autoscaling"][part]
     assert not status.get("batching")
     assert not status.get("effective")
+    assert not status.get("recommendation")
     before = await applied_at(world, "aside")
     await asyncio.sleep(3 * SECONDS_BETWEEN_LOOKS)
     assert before == await applied_at(world, "aside")
@@ -134,6 +137,9 @@ def full_report() -> JsonObject:
     time = "2026-01-02T03:04:05Z"
     written = build_report(look, {}, 1, time, last_scale=time)
     written["batching"]["releaseReasons"] = {"full": 31, "interval": 69}
+    in_effect, found = Batching(8, 0.01), BatchingRecommendation("more", Batching(32, 0.005))
+    now = datetime.fromisoformat(time)
+    written["recommendation"] = recommendation(found, in_effect, {}, now)
     return written
 
 

@@ -380,6 +380,13 @@ def test_every_field_that_a_replica_acts_on_survives_its_slice() -> None:
     )
 
 
+def test_what_the_operator_recommends_is_no_business_of_replicas() -> None:
+    """One more line would be another revision: to ask for no recommendation would roll them."""
+    silent = document({"serverSideBatching": {"tuning": "Off"}})
+
+    assert serving_slice(parse_api(document())) == serving_slice(parse_api(silent))
+
+
 def test_defaults_of_later_fields_are_not_in_the_slice() -> None:
     """One more line is another revision: an upgrade of the operator would roll every replica."""
     written = serving_slice(parse_api(document()))["spec"]

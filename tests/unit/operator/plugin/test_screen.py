@@ -78,6 +78,13 @@ API: Final[JsonObject] = {
             "bottleneck": "Lanes",
             "advice": "raise processesPerReplica",
         },
+        "recommendation": {
+            "maxBatchSize": 24,
+            "batchInterval": "10ms",
+            "effect": "a replica serves 1310 rows/s instead of 646 rows/s within 100 ms at p99, in"
+            " full batches of 15.2 ms instead of 11.9 ms; 1303 rows/s take 2 instead of 3 replicas",
+            "time": "2026-11-21T11:58:00Z",
+        },
         "autoscaling": {
             "policy": "CapacitySLO",
             "lastDecision": {
@@ -159,7 +166,10 @@ WHY SO MANY
 3 replicas (Demand): 1303 rows/s arrive; one replica sustains 646/s at p99 <=
   100 ms, 93 % of it is used => 2.17
 decided 2026-11-21T12:03:32Z
-bottleneck Lanes: raise processesPerReplica"""
+bottleneck Lanes: raise processesPerReplica
+recommended batching: maxBatchSize 24, batchInterval 10ms: a replica serves 1310
+  rows/s instead of 646 rows/s within 100 ms at p99, in full batches of 15.2 ms
+  instead of 11.9 ms; 1303 rows/s take 2 instead of 3 replicas"""
 
 
 def test_the_screen_of_an_api_that_is_rolled_out() -> None:
