@@ -219,13 +219,14 @@ class Climb:
 
     def _held(self, rate: float, tell: Tell) -> bool:
         tell(f"{rate:,.0f} requests/s")
-        step = self._step(rate)
+        step = self.load(rate)
         if step.answers.late and not step.held(self._quantile):
-            step = self._step(rate)  # once more: it may have been another program's turn
+            step = self.load(rate)  # once more: it may have been another program's turn
         self._steps.append(step)
         return step.held(self._quantile)
 
-    def _step(self, rate: float) -> Step:
+    def load(self, rate: float) -> Step:
+        """One load of `rate` requests/s, which is not of the ladder."""
         load = OpenLoop(self._replica.port, self._requests, self._target, seed=len(self._steps))
         time.sleep(_SETTLE)
         before, began = self._replica.counters(), time.monotonic()
