@@ -1,0 +1,98 @@
+"""The stages of a tuning, on replicas that serve what their curve says."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from batchedapi_core.manifest import UnknownFields
+from batchedapi_core.simulation import tuning
+from batchedapi_core.simulation.tuning import Curve, Forecast, Setting, Task
+from batchedapi_serving.cli.documents import load_documents
+from batchedapi_serving.tuning import measuring, report, run
+from batchedapi_serving.tuning.load import Answers
+from batchedapi_serving.tuning.measuring import Measured, Step
+from batchedapi_serving.tuning.replica import Changes, Counters, Subject
+from batchedapi_serving.tuning.run import WITHOUT, Tuner, Wanted
+from batchedapi_serving.tuning.sampling import Rows
+
+CURVE = Curve((1, 2, 4, 8), (0.020, 0.021, 0.023, 0.027))
+MANIFEST = """
+apiVersion: batchedapi.dev/v1alpha1
+kind: BatchedAPI
+metadata: {name: sleepy}
+spec:
+  predictor: {path: "model:Sleepy"}
+  serverSideBatching: {maxBatchSize: 8}
+"""
+
+
+class Climb(measuring.Climb):
+    """A ladder on a replica that holds what full batches serve, and nothing above."""
+
+    def __init__(self, replica: Any, rows: Rows, **settings: Any) -> None:
+        super().__init__(replica, rows, **settings)
+        self._size: int = replica.size
+
+    def load(self, rate: float) -> Step:
+        """Without a request."""
+        held, count = rate <= CURVE.most(self._size), round(rate)
+        took = [0.05 if held else 0.5] * count
+        answers = Answers(rate, 1.0, 0.1, sent=count, latencies=took, lags=[0.0] * count)
+        return Step(answers, counters(self._size), 1.0)
+
+
+def counters(size: int) -> Counters:
+    """Of a replica with that maxBatchSize."""
+    return Counters(0, 0, 0, 0.0, 0, 0.0, 0.0, float(size), one_by_one=False)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Changes]:
+    """What each replica has differently; nothing is started, simulated or asked."""
+    found: list[Changes] = []
+
+    @contextlib.contextmanager
+    def running(_subject: Subject, changes: Changes) -> Iterator[Any]:
+        found.append(changes)
+        size = changes.get("serverSideBatching", {}).get("maxBatchSize", 8)
+        yield SimpleNamespace(
+            size=size, endpoint="/sleepy", get=lambda _path: {}, counters=lambda: counters(size)
+        )
+
+    def forecast(_task: Task, curve: Curve, setting: Setting) -> Forecast:
+        return Forecast(setting, 0.9 * curve.most(setting.max_batch_size), 0.04)
+
+    rows = Rows("/sleepy", [{"id": 1}], batched=True, source="the example")
+    monkeypatch.setattr(run, "running", running)
+    monkeypatch.setattr(run, "rows_for", lambda *_: rows)
+    monkeypatch.setattr(
+        run, "measure_curve", lambda *_, **__: Measured(1, 1, CURVE, size_of_row=1.0, outside=0.0)
+    )
+    monkeypatch.setattr(run, "Climb", Climb)
+    monkeypatch.setattr(tuning, "forecast", forecast)
+    monkeypatch.setattr(tuning, "explore", lambda _task: iter(()))
+    monkeypatch.setattr(tuning, "expected_at", lambda *_: SimpleNamespace(p99=0.04))
+    return found
+
+
+def test_the_most_that_one_replica_serves_without_batching_is_measured_and_told(
+    started: list[Changes], tmp_path: Path
+) -> None:
+    """C21: batches of one row on a ladder of loads, as the first figure to beat."""
+    file = tmp_path / "batchedapi.yaml"
+    file.write_text(MANIFEST)
+    api = load_documents(file, None, UnknownFields.REFUSE).api
+    tuner = Tuner(Subject(api, {}, tmp_path), (1, 1), Wanted(0.1), lambda *_: None)
+
+    tuner.run()
+
+    (alone,) = [one for one in tuner.known.runs if one.label == WITHOUT]
+    assert {"serverSideBatching": {"maxBatchSize": 1, "batchInterval": "0s"}} in started
+    assert pytest.approx(50.0, rel=0.07) == alone.ladder.goodput
+    assert 50.0 >= alone.ladder.goodput
+    assert alone.ladder.bounded
+    assert "without batching" in report.render(tuner.known)
