@@ -47,6 +47,12 @@ ALIKE: Final = 0.1
 """Share by which numbers differ that say the same."""
 
 
+_OFF: Final = "none: batching is off, maxBatchSize in effect is 1"
+_ALIKE_OR_FEW: Final = (
+    "not known yet: batches of more and of fewer rows must have run, to tell what a row adds"
+)
+
+
 class Batching(NamedTuple):
     """What a manifest says of it."""
 
@@ -124,18 +130,15 @@ def recommend(
         standing: Something is recommended already, and is not taken back for little.
     """
     target, service = policy.latency_target, learned.service(policy)
+    now = Batching(policy.max_size or policy.max_batch_size, policy.batch_interval)
     if target is None:
         return BatchingRecommendation(
             "none without a latency target: set maxLatency, or autoscaling.slo.latency"
         )
     if service is None or not tells_a_row_s_price(learned.sums, policy.ridge):
-        return BatchingRecommendation(
-            "not known yet: batches of more and of fewer rows must have run, to tell what a row"
-            " adds",
-            known=False,
-        )
+        off = now.max_batch_size == 1
+        return BatchingRecommendation(_OFF if off else _ALIKE_OR_FEW, known=off)
     replica = _Replica(policy, service, rows_per_request)
-    now = Batching(policy.max_size or policy.max_batch_size, policy.batch_interval)
     fits = bisect_left(range(1, most + 1), ROOM * target / 2, key=replica.seconds)
     if fits < 1:
         return BatchingRecommendation(

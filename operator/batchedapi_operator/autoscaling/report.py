@@ -171,7 +171,7 @@ class Look:
     filling: Told | None = None
     """Whether batches fill; None: nothing is known."""
     tuned: bool = False
-    """What was recommended stands."""
+    """Whether a batching is recommended."""
 
 
 def build_report(

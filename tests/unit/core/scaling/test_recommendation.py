@@ -187,6 +187,13 @@ def test_batches_that_are_alike_or_few_tell_no_price_of_a_row(
     assert found.effect.startswith("not known yet: batches of more and of fewer rows must have run")
 
 
+def test_without_batching_no_batches_can_tell_and_that_is_said() -> None:
+    """Whoever turned it off does not wait for what never comes."""
+    found = recommended(sizes=(1,), max_batch_size=1)
+
+    assert BatchingRecommendation("none: batching is off, maxBatchSize in effect is 1") == found
+
+
 def test_without_a_target_there_is_no_best_size() -> None:
     """Larger ones always serve more, and everybody waits longer."""
     found = recommended(latency_target=None)
