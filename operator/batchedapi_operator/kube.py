@@ -54,8 +54,6 @@ _NAMESPACE_GOING: Final = "because it is being terminated"
 _SILENT: Final = (0, 502, 503, 504)
 """Nobody was there. A 500 may be about one object alone, and a 429 about one client."""
 _REFUSALS: Final = (400, 403, 413, 422)
-_STATUS_TRIES: Final = 3
-"""Another writer of the status, or a user, may come between the look at the version and a write."""
 _ANOTHER_UID: Final = "metadata.uid: Invalid value"
 """Of an apply: the apiserver takes it for an edit of a field that nobody may edit."""
 
@@ -251,25 +249,14 @@ class Kube:
         write is for the version at which the name was still that API's.
 
         Raises:
-            ConflictError: The API was changed each time in between.
+            ConflictError: The API was changed between the look and the write; whoever sends keeps
+                the pace of writes, so it is tried again from there.
             ApplyError: It is gone (404), or the apiserver refused, or answered without the status.
         """
-        for left in reversed(range(_STATUS_TRIES)):
-            found = await self.get_metadata(BATCHED_APIS, key)
-            if found is None or found["metadata"]["uid"] != uid:
-                raise ApplyError(f"status of BatchedAPI {key}: the one with uid {uid} is gone", 404)
-            version = found["metadata"]["resourceVersion"]
-            try:
-                await self._apply_status(key, version, status, manager)
-            except ConflictError:
-                if not left:
-                    raise
-            else:
-                return
-
-    async def _apply_status(
-        self, key: ObjectKey, version: str, status: JsonObject, manager: str
-    ) -> None:
+        found = await self.get_metadata(BATCHED_APIS, key)
+        if found is None or found["metadata"]["uid"] != uid:
+            raise ApplyError(f"status of BatchedAPI {key}: the one with uid {uid} is gone", 404)
+        version = found["metadata"]["resourceVersion"]
         body = {
             "apiVersion": BATCHED_APIS.api_version,
             "kind": BATCHED_APIS.kind,

@@ -118,33 +118,11 @@ async def test_a_status_is_written_to_that_api_whatever_has_its_name_by_then(
         return found
 
     monkeypatch.setattr(world.kube, "get_metadata", too_early)
+    uid = made["metadata"]["uid"]
+    with pytest.raises(ConflictError):
+        await world.kube.apply_status(key, uid, TOLD, "contract-tests")
     with pytest.raises(ApplyError) as gone:
-        await world.kube.apply_status(key, made["metadata"]["uid"], TOLD, "contract-tests")
+        await world.kube.apply_status(key, uid, TOLD, "contract-tests")
 
     assert (404, 2) == (gone.value.status, looks)
     assert "told" not in str(await world.api(key.name))
-
-
-async def test_a_status_is_written_although_the_api_was_changed_meanwhile(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By another writer of its status, or by its user; until that never ends."""
-    key, look = ObjectKey(world.namespace, "changing"), world.kube.get_metadata
-    uid = (await world.create_api(key.name, PAUSED))["metadata"]["uid"]
-    changes = [1]
-
-    async def busily(*asked: Any) -> JsonObject | None:
-        found = await look(*asked)
-        if changes:
-            label = {"labels": {"changed": str(changes.pop())}}
-            await world.patch(BATCHED_APIS, key.name, {"metadata": label})
-        return found
-
-    monkeypatch.setattr(world.kube, "get_metadata", busily)
-    await world.kube.apply_status(key, uid, TOLD, "contract-tests")
-    told = str(await world.api(key.name))
-    changes[:] = range(10)
-    with pytest.raises(ConflictError):
-        await world.kube.apply_status(key, uid, TOLD, "contract-tests")
-
-    assert "told" in told
