@@ -346,8 +346,12 @@ def test_streams_under_way_end_whole_while_their_replicas_are_rolled(namespace: 
     spec = {"autoscaling": {"mode": "External"}, "replicas": 2, "compute": {"cpu": "50m"}}
     rolled = api("counting", predictor=predictor, **spec)
     cluster.apply(rolled, namespace)
-    cluster.wait_for(lambda: len(revisions(namespace)) == 2, 120, "two replicas")
-    url, over, before = cluster.service_url("counting", namespace), Event(), revisions(namespace)
+    cluster.wait_for(lambda: len(counting_pods(namespace)) == 2, 120, "two replicas")
+    url, over, before = (
+        cluster.service_url("counting", namespace),
+        Event(),
+        counting_pods(namespace),
+    )
 
     def read(accept: str) -> list[str]:
         """Stream after stream, until the replicas are others and the last one has ended."""
@@ -365,7 +369,9 @@ def test_streams_under_way_end_whole_while_their_replicas_are_rolled(namespace: 
             rolled["spec"]["predictor"]["env"] = [{"name": "ROUND", "value": "2"}]
             cluster.apply(rolled, namespace)
             cluster.wait_for(
-                lambda: len(revisions(namespace)) == 2 and not revisions(namespace) & before,
+                lambda: (
+                    len(counting_pods(namespace)) == 2 and not counting_pods(namespace) & before
+                ),
                 120,
                 "two other replicas, and no more of those before",
             )
@@ -382,7 +388,7 @@ def test_streams_under_way_end_whole_while_their_replicas_are_rolled(namespace: 
     assert [] == [text for kind, text in streams if text != whole[kind]]
 
 
-def revisions(namespace: str) -> set[str]:
+def counting_pods(namespace: str) -> set[str]:
     """Pods of `counting` that are there, those that end included; empty unless all are ready."""
     pods = cluster.get_all("pod", namespace, "batchedapi.dev/api=counting")
     return {one["metadata"]["name"] for one in pods} if all(map(cluster.is_ready, pods)) else set()

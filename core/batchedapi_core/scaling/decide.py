@@ -222,8 +222,8 @@ def _hold(policy: ScalingPolicy, evidence: Evidence, need: Need) -> Clamp | None
             f"compared, {percent(policy.hold_coverage)} are needed"
         )
         return Clamp(ClampName.NO_METRICS, current, current, detail)
-    learned = policy.kind is not PolicyKind.CAPACITY_SLO or evidence.service is not None
-    if not learned and not idle(evidence) and to_zero(policy, evidence, need, current) is None:
+    unknown = policy.kind is PolicyKind.CAPACITY_SLO and evidence.service is None
+    if unknown and not idle(evidence) and to_zero(policy, evidence, need, current) is None:
         detail = "too few batches were seen to know what one replica serves"
         return Clamp(ClampName.MODEL_UNKNOWN, current, current, detail)
     return None

@@ -59,6 +59,11 @@ class Batching(NamedTuple):
     max_batch_size: int  # in its unit: rows, requests or cost
     batch_interval: float  # seconds
 
+    @classmethod
+    def in_effect(cls, policy: ScalingPolicy) -> "Batching":
+        """On the replicas."""
+        return cls(policy.max_size or policy.max_batch_size, policy.batch_interval)
+
     def alike(self, other: "Batching") -> bool:
         """Whether no number differs by more than a tenth."""
         return all(abs(a - b) <= ALIKE * max(a, b) for a, b in zip(self, other, strict=True))
@@ -130,7 +135,7 @@ def recommend(
         standing: Something is recommended already, and is not taken back for little.
     """
     target, service = policy.latency_target, learned.service(policy)
-    now = Batching(policy.max_size or policy.max_batch_size, policy.batch_interval)
+    now = Batching.in_effect(policy)
     if target is None:
         return BatchingRecommendation(
             "none without a latency target: set maxLatency, or autoscaling.slo.latency"

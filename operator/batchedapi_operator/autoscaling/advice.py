@@ -15,7 +15,11 @@ from batchedapi_core.placement import Advice, AdviceReason, Situation, advise
 from batchedapi_core.scaling.learned import LearnedModel
 from batchedapi_core.scaling.observe import LoadWindow
 from batchedapi_core.scaling.policy import ScalingPolicy
-from batchedapi_core.scaling.recommendation import BatchingRecommendation, recommend
+from batchedapi_core.scaling.recommendation import (
+    Batching,
+    BatchingRecommendation,
+    recommend,
+)
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
 from batchedapi_operator.events import Note
 from batchedapi_operator.reconcile.conditions import Condition, told
@@ -81,7 +85,7 @@ def batching_seen(
             "none: what batches take is learned of all methods together, and several are batched,"
             " or one has batching of its own"
         )
-    size, written = policy.max_size or policy.max_batch_size, batching.max_batch_size
+    size, written = Batching.in_effect(policy).max_batch_size, batching.max_batch_size
     return recommend(
         policy,
         learned,

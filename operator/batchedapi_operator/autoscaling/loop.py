@@ -404,8 +404,7 @@ class Autoscaler:
             subject.watched.state.in_use,
             standing=report.recommended(before) is not None,
         )
-        size = policy.max_size or policy.max_batch_size
-        return report.recommendation(found, Batching(size, policy.batch_interval), before, wall)
+        return report.recommendation(found, Batching.in_effect(policy), before, wall)
 
     def _tell_advice(
         self,
