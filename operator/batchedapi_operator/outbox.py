@@ -20,7 +20,7 @@ from typing import Final
 
 from batchedapi_core import contract
 from batchedapi_operator.cluster import ObjectKey
-from batchedapi_operator.errors import ApplyError
+from batchedapi_operator.errors import ApplyError, ConflictError
 from batchedapi_operator.queue import rest_after
 
 log = logging.getLogger(__name__)
@@ -289,8 +289,11 @@ class Outbox:
         try:
             await send()
         except ApplyError as error:
-            log.warning("write failed", extra={**facts, "error": error.message})
-            if error.status == _GONE or error.final:
+            late = error.status == _GONE or error.final
+            # an API that its user has deleted or changed meanwhile is nothing to look into
+            level = logging.INFO if late or isinstance(error, ConflictError) else logging.WARNING
+            log.log(level, "write failed", extra={**facts, "error": error.message})
+            if late:
                 box.again = None
                 return
             failed: Exception = error

@@ -50,6 +50,12 @@ _RESOURCES: Final = (
     (r"\bRuntimeClass\b", "spec.pod.runtimeClassName"),
 )
 """What quotas, limits and admission speak of."""
+_WEB: Final = "spec.serverSideBatching.queue.web"
+_OF_WEB: Final = (
+    ("spec.compute", _WEB),
+    ("spec.autoscaling.maxReplicas", f"{_WEB}.maxReplicas"),
+)
+"""Fields of the model's pods, and of the web pods."""
 _START_REASONS: Final = REASONS[ConditionType.MODEL_LOADED].keys() - {
     "Loaded", "ModelLoading", "ImagePullFailed", "ScaledToZero",
 }  # fmt: skip
@@ -130,10 +136,12 @@ def spec_valid(
     if problem is not None:
         return told(kind, "False", problem.reason, problem.message)
     refusal = deployment.refusal(pods) if deployment is not None else None
-    if refusal is None and front is not None and front.deployment is not None:
-        refusal = front.deployment.refusal(front.pods)
     if refusal is not None:
         return told(kind, "False", refusal_reason(refusal), in_our_words(refusal))
+    if front is not None and front.deployment is not None:
+        refusal = front.deployment.refusal(front.pods)
+    if refusal is not None:
+        return told(kind, "False", refusal_reason(refusal), of_web(in_our_words(refusal)))
     return told(kind, "True", "Accepted")
 
 
@@ -145,6 +153,13 @@ def in_our_words(message: str) -> str:
         return message
     fields = [field for resource, field in _RESOURCES if re.search(resource, message)]
     return f"{', '.join(fields)}: {message}" if fields else message
+
+
+def of_web(message: str) -> str:
+    """What was said of a web pod, with the fields of web pods."""
+    for field, theirs in _OF_WEB:
+        message = message.replace(field, theirs)
+    return message
 
 
 def refusal_reason(message: str) -> str:
@@ -220,7 +235,9 @@ def ready_by_roles(
         return workers
     if web is None or web.ready == 0:
         starting = "0 web pods ready" if web is None else f"0 of {web.replicas} web pods ready"
-        return told(kind, "False", "WebStarting", f"{starting}; {workers.message}")
+        failures = [load_failure(pod) for pod in front.pods if not pod.gone]
+        seen = [starting, *[of_web(one[1]) for one in failures if one][:1], workers.message]
+        return told(kind, "False", "WebStarting", "; ".join(seen))
     share = f"{web.ready} of {web.replicas} web pods ready"
     if front.at_zero:
         return told(kind, "True", "ScaledToZero", share)

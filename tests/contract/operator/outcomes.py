@@ -37,7 +37,7 @@ class Seen:
     services: Mapping[str, Body] = field(default_factory=dict)
     revisions: Mapping[str, Body] = field(default_factory=dict)
     pods: Mapping[str, Body] = field(default_factory=dict)
-    """By API and revision, one each: `iris/0123456789`."""
+    """By API and revision, one each: `iris/0123456789`; of web pods `iris/0123456789/web`."""
     rounds: int = 0
 
     async def look(self, world: World) -> None:
@@ -53,7 +53,9 @@ class Seen:
 def _of_revision(pod: Body) -> str | None:
     labels = pod["metadata"].get("labels") or {}
     name, revision = labels.get(contract.LABEL_API), labels.get(contract.LABEL_REVISION)
-    return f"{name}/{revision}" if name and "deletionTimestamp" not in pod["metadata"] else None
+    web = f"/{contract.ROLE_WEB}" if labels.get(contract.LABEL_ROLE) == contract.ROLE_WEB else ""
+    gone = not name or "deletionTimestamp" in pod["metadata"]
+    return None if gone else f"{name}/{revision}{web}"
 
 
 @asynccontextmanager
@@ -103,14 +105,16 @@ def settled(seen: Seen, name: str) -> Outcome | None:
 
 
 def _all_there(seen: Seen, name: str, api: Body) -> bool:
-    """Whether every child is that of the revision in the status, and a pod of it was admitted."""
+    """Whether every child is that of the revision in the status, and pods of it were admitted."""
     deployment, service = seen.deployments.get(name), seen.services.get(name)
     if deployment is None or service is None:
         return False
     revision = deployment["spec"]["template"]["metadata"]["labels"][contract.LABEL_REVISION]
     named = api["status"]["revision"]["current"] == f"{name}-{revision}"
     pods = deployment["spec"]["replicas"] == 0 or f"{name}/{revision}" in seen.pods
-    return named and pods and f"{name}-{revision}" in seen.revisions
+    queue = (api["spec"].get("serverSideBatching") or {}).get("queue")
+    web = queue is None or f"{name}/{revision}/{contract.ROLE_WEB}" in seen.pods
+    return named and pods and web and f"{name}-{revision}" in seen.revisions
 
 
 async def until_settled(seen: Seen, name: str, seconds: float = PATIENCE) -> Outcome:

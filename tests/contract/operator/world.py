@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Final
 
 from batchedapi_operator.cluster import (
@@ -12,10 +13,12 @@ from batchedapi_operator.cluster import (
     DEPLOYMENTS,
     DISRUPTION_BUDGETS,
     NETWORK_POLICIES,
+    PODS,
     SERVICES,
     ObjectKey,
     Resource,
 )
+from batchedapi_operator.errors import ApplyError
 from batchedapi_operator.kube import Kube
 
 CUSTOM_RESOURCES: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -103,6 +106,17 @@ class World:
 
         await until(reached, f"{kind} of {name} to be {reason}")
         return await self.condition(name, kind)
+
+    async def make_ready(self, pods: Iterable[Body]) -> None:
+        """What their kubelet would say; a controller may have taken one away in between."""
+        ready = {"type": "Ready", "status": "True", "reason": "Test"}
+        status = {"phase": "Running", "podIP": "127.77.0.1", "conditions": [ready]}
+        for pod in pods:
+            try:
+                await self.patch(PODS, pod["metadata"]["name"], {"status": status}, "status")
+            except ApplyError as error:
+                if error.status != HTTPStatus.NOT_FOUND:
+                    raise
 
     async def revisions(self, name: str) -> dict[str, Body]:
         """Revision ConfigMaps by name."""

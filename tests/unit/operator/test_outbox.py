@@ -297,7 +297,9 @@ async def test_what_was_sent_is_not_kept(status: int | None) -> None:
     running.cancel()
 
 
-async def test_a_refused_write_is_tried_again_ever_more_slowly_and_alone() -> None:
+async def test_a_refused_write_is_tried_again_ever_more_slowly_and_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Today's every 2 s for each API would be all of the pace; others go out as ever."""
     sent, bad = Sent(), Sent()
     bad.error = ApplyError("422 not a status", 422)
@@ -312,6 +314,7 @@ async def test_a_refused_write_is_tried_again_ever_more_slowly_and_alone() -> No
     assert 45.0 <= pauses[-1] <= 60.0
     assert len(bad.words) < 20
     assert ["good"] == sent.texts
+    assert len(bad.words) == len(caplog.records)
 
 
 async def test_a_rest_is_over_when_the_clock_is_next_to_its_end() -> None:
@@ -337,17 +340,22 @@ async def test_a_rest_is_over_when_the_clock_is_next_to_its_end() -> None:
         NamespaceGoingError("403", 403),
     ],
 )
-async def test_what_is_gone_is_not_written_to_again(error: ApplyError) -> None:
-    """Its name may be another's by now."""
+async def test_what_is_gone_is_not_written_to_again(
+    error: ApplyError, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its name may be another's by now. Users delete APIs: nobody is warned of that."""
     sent = Sent()
     sent.error = error
 
     await outbox_for(60.0, lambda outbox: outbox.put(KEY, AUTOSCALER_STATUS, sent.word("late")))
 
     assert 1 == len(sent.words)
+    assert not caplog.records
 
 
-async def test_what_somebody_else_wrote_in_between_is_tried_again() -> None:
+async def test_what_somebody_else_wrote_in_between_is_tried_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Another status of the same API that arrives at that moment is no reason to lose this one."""
     sent = Sent()
     sent.error = ConflictError("409 the object has been modified", 409)
@@ -355,6 +363,7 @@ async def test_what_somebody_else_wrote_in_between_is_tried_again() -> None:
     await outbox_for(30.0, lambda outbox: outbox.put(KEY, RECONCILER_STATUS, sent.word("status")))
 
     assert 2 <= len(sent.words)
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("newer", [False, True])

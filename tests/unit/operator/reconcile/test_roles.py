@@ -42,6 +42,7 @@ def digest(spec: dict[str, Any]) -> str:
 
 
 NEW, OLD = digest(QUEUE), digest({})
+QUEUE_WEB = "spec.serverSideBatching.queue.web"
 
 
 def view(name: str = "iris", **deployment: Any) -> DeploymentView:
@@ -343,6 +344,39 @@ def test_ready_is_of_both_roles(observed: Observed, expected: tuple[str, str]) -
 
     assert expected == condition(made, "Ready")
     assert expected[0] == "False" or "Live" == made.status["phase"] or "Waking" == expected[1]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "words"),
+    [
+        ("forbidden: maximum memory usage is 1Ti, but limit is 999P", f"{QUEUE_WEB}.mem: pods"),
+        ("forbidden: exceeded quota: few, requested: pods=1", f"{QUEUE_WEB}.maxReplicas: pods"),
+        ("Invalid value: spec.containers[0].resources.requests", f"Invalid value: {QUEUE_WEB}"),
+    ],
+)
+def test_a_refusal_of_web_pods_names_their_fields(refusal: str, words: str) -> None:
+    """Those of the model's pods would be changed without any use."""
+    failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate",
+               "message": f'pods "iris-web-b2c" {refusal}'}  # fmt: skip
+    web = WebView(view("iris-web", revision=NEW, ready=0, conditions=[failure]), None, ())
+
+    made = planned(QUEUE, seen(view(revision=NEW), WORKERS, web, NEW))
+
+    (valid,) = (one for one in made.status["conditions"] if "SpecValid" == one["type"])
+    assert "False" == valid["status"]
+    assert words in valid["message"]
+
+
+def test_why_no_web_pod_answers_is_told() -> None:
+    """Each field is that of web pods."""
+    killed = pod("iris-web-1", NEW, "web", ready=False, exit_code=137, exit_reason="OOMKilled")
+    web = web_of(NEW, killed, ready=0)
+
+    made = planned(QUEUE, seen(view(revision=NEW), WORKERS, web, NEW))
+
+    (told,) = (one for one in made.status["conditions"] if "Ready" == one["type"])
+    assert "WebStarting" == told["reason"]
+    assert f"; pod iris-web-1: used more than {QUEUE_WEB}.mem; " in told["message"]
 
 
 def test_a_rollout_is_over_when_that_of_the_web_pods_is() -> None:
