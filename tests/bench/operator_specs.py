@@ -447,7 +447,7 @@ def tables(found: Found) -> list[Table]:
 def write(found: Found, began: Environment, seconds: float, out: Path | None) -> None:
     """The tables and every refusal in its own words."""
     said = {
-        f"{words(case.place)} = {case.value!r:.80}": [outcome.kind, outcome.said[:400]]
+        f"{words(case.place)} = {case.value!r:.80}": [outcome.kind, outcome.said[:200]]
         for case, outcome in found.cases
         if outcome.kind in {TOLD, WRONG}
     }
