@@ -67,6 +67,8 @@ from tests.contract.operator.outcomes import (
 )
 from tests.contract.operator.world import CUSTOM_RESOURCES, NAMESPACES, Body, World, until
 
+from cluster import is_ready
+
 FEW: Final = "few"
 """The namespace of counts of replicas, in which a quota ends what would be thousands of pods."""
 MANY: Final = "specs"
@@ -322,12 +324,6 @@ async def pods_answer(world: World) -> None:
         pods = await world.kube.find(PODS, world.namespace, contract.LABEL_API)
         await world.make_ready(one for one in pods if not is_ready(one))
         await asyncio.sleep(ANSWER_SECONDS)
-
-
-def is_ready(pod: Body) -> bool:
-    """As its status says."""
-    found = pod["status"].get("conditions", ())
-    return any((one["type"], one["status"]) == ("Ready", "True") for one in found)
 
 
 def alarms_of(plane: ControlPlane, logs: list[Path]) -> Counter[str]:
