@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.util
+import socket
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -14,9 +15,9 @@ import yaml
 EXAMPLES: Final = Path(__file__).resolve().parents[2] / "examples"
 
 
-def ladder() -> ModuleType:
-    """examples/loadtest/ladder.py."""
-    spec = importlib.util.spec_from_file_location("ladder", EXAMPLES / "loadtest" / "ladder.py")
+def program(path: str) -> ModuleType:
+    """A program of the examples as a module."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, EXAMPLES / path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -24,11 +25,29 @@ def ladder() -> ModuleType:
     return module
 
 
+async def test_a_server_that_does_not_answer_costs_the_generator_no_more_than_what_is_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What comes beyond that is dropped and counted, so it is neither waited for nor sent late."""
+    module = program("load.py")
+    monkeypatch.setattr(module, "MAX_OPEN", 20)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        load = module.Load(url, rate=2000, lifetime=1.0, timeout=0.5, seed=7)
+
+        report = load.report(await load.run(0.2, asyncio.Event()))
+
+    assert report["requests"] + report["dropped"] == pytest.approx(400, abs=100)
+    assert report["dropped"] > 200
+    assert 0 == report["ok"] == load.open
+    assert report["lost"] == report["broken"]["TimeoutError"] == report["requests"]
+
+
 def test_the_ladder_climbs_from_one_user_to_a_thousand(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """N07: the loads of a page that users know, each with the rate at which users are started."""
-    program, climbed = ladder(), []
+    ladder, climbed = program("loadtest/ladder.py"), []
 
     def climb(host: str, users: int, spawn_rate: int, seconds: int, _: str) -> dict[str, str]:
         climbed.append((host, users, spawn_rate, seconds))
@@ -37,9 +56,9 @@ def test_the_ladder_climbs_from_one_user_to_a_thousand(
              "Max Response Time"), "1",
         )  # fmt: skip
 
-    monkeypatch.setattr(program, "step", climb)
+    monkeypatch.setattr(ladder, "step", climb)
     monkeypatch.setattr(sys, "argv", ["ladder.py", "http://host", "--seconds", "7"])
-    program.main()
+    ladder.main()
 
     loads = [(1, 1), (50, 10), (200, 50), (300, 50), (400, 50), (1000, 100)]
     assert [("http://host", users, rate, 7) for users, rate in loads] == climbed
