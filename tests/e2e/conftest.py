@@ -48,7 +48,7 @@ def iris(namespace: str, request: pytest.FixtureRequest) -> tuple[str, str]:
 @pytest.fixture(scope="session")
 def deployed_sleepy(namespace: str) -> tuple[str, str]:
     """(namespace, name) of 02-sleepy, answering."""
-    cluster.apply(cluster.ROOT / "examples/02-sleepy/batchedapi.yaml", namespace)
+    cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=watched_replicas.sleepy())
     cluster.kubectl(
         "wait", "-n", namespace, "--for=condition=Ready", "bapi/sleepy", "--timeout=60s"
     )

@@ -4,9 +4,9 @@ import json
 import time
 
 import pytest
-import yaml
 
 import cluster
+from watched_replicas import sleepy
 
 pytestmark = pytest.mark.cluster
 
@@ -90,19 +90,9 @@ def test_a_model_that_cannot_be_imported_is_named_in_a_condition(namespace: str)
     cluster.kubectl("delete", "bapi", "broken", "-n", namespace)
 
 
-def sleepy_as(name: str, **spec: object) -> str:
-    """Example 02 with another name, and with these fields of its spec changed."""
-    text = (cluster.ROOT / "examples/02-sleepy/batchedapi.yaml").read_text()
-    documents = list(yaml.safe_load_all(text))
-    (api,) = (one for one in documents if one["kind"] == "BatchedAPI")
-    api["metadata"]["name"] = name
-    api["spec"] |= spec
-    return yaml.safe_dump_all(documents)
-
-
 def test_deletion_leaves_nothing(namespace: str) -> None:
     """Owner references do it, with the operator alive or dead."""
-    cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=sleepy_as("gone"))
+    cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=sleepy("gone"))
     selector = "batchedapi.dev/api=gone"
     cluster.wait_for(lambda: cluster.get_all("pod", namespace, selector), 30, "a pod of the API")
 
@@ -122,7 +112,7 @@ def test_deletion_leaves_nothing(namespace: str) -> None:
 
 def test_external_mode_follows_kubectl_scale(namespace: str) -> None:
     """HPA, KEDA and people write /scale of the BatchedAPI; the operator copies it."""
-    manual = sleepy_as("manual", autoscaling={"mode": "External"}, replicas=1)
+    manual = sleepy("manual", autoscaling={"mode": "External"}, replicas=1)
     cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=manual)
 
     cluster.kubectl("scale", "bapi", "manual", "-n", namespace, "--replicas=2")

@@ -11,14 +11,14 @@ import httpx
 import pytest
 
 import cluster
-from watched_replicas import UNLOADED, Replicas
+from watched_replicas import SLEEPY_CAPACITY, UNLOADED, Replicas
 
 pytestmark = pytest.mark.cluster
 
 Api = tuple[str, str]
-RATE: Final = 1650.0
-"""Three replicas' worth: 80 % of 8 rows / 11.6 ms each, a little less than is used by default."""
-UPDATE_RATE: Final = 800.0
+RATE: Final = 3 * 0.8 * SLEEPY_CAPACITY
+"""Three replicas' worth, a little less of each than is used by default."""
+UPDATE_RATE: Final = RATE / 2
 """What is shown is that nothing is lost, not how much two cores can do: beside generator, replicas
 and node they load a new pod, and a node without a moment to spare answers late whatever a server
 does."""
@@ -163,8 +163,7 @@ def updated_under(rate: float, api: Api, replicas: int, *, version: int) -> dict
     namespace, name = api
     old = cluster.get("bapi", name, namespace)["status"]["revision"]["current"]
     load = cluster.Load(cluster.service_url(name, namespace), rate, 200)
-    config = {"fixed_ms": 10, "per_row_ms": 0.2, "v": version}
-    patch = json.dumps({"spec": {"predictor": {"config": config}}})
+    patch = json.dumps({"spec": {"predictor": {"config": {"v": version}}}})
 
     cluster.kubectl("patch", "bapi", name, "-n", namespace, "--type=merge", "-p", patch)
 

@@ -10,6 +10,7 @@ import pytest
 import cluster
 import prometheus as support
 from pod_discovery import pod_discovery
+from watched_replicas import SLEEPY_CAPACITY
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 LOCAL_KUBECONFIG: Final = ROOT / ".run" / "cluster" / "kubeconfig"
@@ -30,6 +31,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[support.Pro
 @pytest.fixture(scope="module", autouse=True)
 def load(deployed_sleepy: tuple[str, str]) -> Iterator[None]:
     """Enough requests for every panel to have something to show; too few for a second replica."""
-    load = cluster.Load(cluster.service_url("sleepy", deployed_sleepy[0]), rate=300, seconds=240)
+    url = cluster.service_url("sleepy", deployed_sleepy[0])
+    load = cluster.Load(url, 0.4 * SLEEPY_CAPACITY, seconds=240)
     yield
     load.stop()

@@ -11,6 +11,7 @@ from crds.alerts import RECORDS
 import cluster
 import dashboards
 from prometheus import Prometheus, Sample
+from watched_replicas import SLEEPY_CAPACITY
 
 pytestmark = pytest.mark.cluster
 
@@ -19,7 +20,6 @@ RATE_INTERVAL: Final = "30s"
 FILL_SECONDS: Final = 60.0
 """The operator decides every few seconds and exposes a decision only then."""
 POLL_SECONDS: Final = 1.0
-REQUESTS_PER_SECOND: Final = 200.0
 LOAD_SECONDS: Final = 180.0
 """An upper bound: the load ends with the tests."""
 
@@ -28,7 +28,7 @@ LOAD_SECONDS: Final = 180.0
 def loaded_sleepy(deployed_sleepy: tuple[str, str]) -> Iterator[tuple[str, str]]:
     """(namespace, name) of 02-sleepy with a third of a replica's worth of requests."""
     namespace, name = deployed_sleepy
-    load = cluster.Load(cluster.service_url(name, namespace), REQUESTS_PER_SECOND, LOAD_SECONDS)
+    load = cluster.Load(cluster.service_url(name, namespace), 0.3 * SLEEPY_CAPACITY, LOAD_SECONDS)
     yield deployed_sleepy
     load.stop()
 
