@@ -106,10 +106,11 @@ contract: $(INSTALLED) ## The serving half: real processes and sockets
 examples: .venv/.torch ## The examples with a real model, trained and served; installs torch
 	$(BIN)/python -m pytest tests/contract/examples
 
-# Each of the three has a namespace and an operator of its own.
+# Each of the three has a namespace and an operator of its own. In the order of the files: those with
+# few tests would come last otherwise, and they are the long ones.
 e2e: $(INSTALLED) ## The operator and the whole on a real cluster with real pods
 	tests/support/with-cluster bash -ec '\
-	  $(BIN)/python -m pytest -n 3 --dist loadfile --durations 15 tests/unit/charts/test_chart.py tests/contract/operator; \
+	  $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 15 tests/unit/charts/test_chart.py tests/contract/operator; \
 	  $(BIN)/python -m pytest -s tests/cluster tests/e2e'
 
 site: $(INSTALLED) ## The documentation as a site, in .run/site; a link that leads nowhere fails
