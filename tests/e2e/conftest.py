@@ -40,7 +40,7 @@ def iris(namespace: str, request: pytest.FixtureRequest) -> tuple[str, str]:
         url = f"http://{services[0]['spec']['clusterIP']}/iris"
         return cluster.post(url, [5.1, 3.5, 1.4, 0.2], timeout=1.0)[0] == 200
 
-    cluster.wait_for(answered, 60, "an answer from iris")
+    cluster.wait_for(answered, 180, "an answer from iris")
     request.session.stash[FIRST_ANSWER] = time.monotonic() - began
     return namespace, "iris"
 
@@ -50,10 +50,10 @@ def deployed_sleepy(namespace: str) -> tuple[str, str]:
     """(namespace, name) of 02-sleepy, answering."""
     cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=watched_replicas.sleepy())
     cluster.kubectl(
-        "wait", "-n", namespace, "--for=condition=Ready", "bapi/sleepy", "--timeout=60s"
+        "wait", "-n", namespace, "--for=condition=Ready", "bapi/sleepy", "--timeout=180s"
     )
     url = cluster.service_url("sleepy", namespace)
-    cluster.wait_for(lambda: cluster.post(url, 1)[0] == 200, 30, "an answer from sleepy")
+    cluster.wait_for(lambda: cluster.post(url, 1)[0] == 200, 90, "an answer from sleepy")
     return namespace, "sleepy"
 
 
@@ -100,7 +100,7 @@ def external(model: str) -> Iterator[watched_replicas.Replicas]:
     cluster.apply(watched_replicas.manifest("external", autoscaling=scaling, replicas=2), model)
     watched_replicas.wait_until_ready(model, "external", 2)
     watch = watched_replicas.Replicas(model, "external")
-    cluster.wait_for(lambda: watch.changes, 10, "a first look at the replicas")
+    cluster.wait_for(lambda: watch.changes, 60, "a first look at the replicas")
     url = cluster.service_url("external", model)
     load = cluster.Load(url, 20, EXTERNAL_SECONDS)
     yield watch

@@ -58,7 +58,7 @@ def test_status_and_columns_say_how_it_is(iris: Api) -> None:
         lambda: (
             (found := cluster.get("bapi", name, namespace))["status"]["phase"] == "Live" and found
         ),
-        30,
+        90,
         "phase Live",
     )
     table = cluster.kubectl("get", "bapi", "-n", namespace)
@@ -84,7 +84,7 @@ def test_a_model_that_cannot_be_imported_is_named_in_a_condition(namespace: str)
         condition = cluster.condition_of(cluster.get("bapi", "broken", namespace), "ModelLoaded")
         return condition if condition.get("reason") == "ImportFailed" else None
 
-    condition = cluster.wait_for(failed, 60, "ModelLoaded ImportFailed")
+    condition = cluster.wait_for(failed, 180, "ModelLoaded ImportFailed")
 
     assert "no_such_module" in condition["message"]
     cluster.kubectl("delete", "bapi", "broken", "-n", namespace)
@@ -94,7 +94,7 @@ def test_deletion_leaves_nothing(namespace: str) -> None:
     """Owner references do it, with the operator alive or dead."""
     cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=sleepy("gone"))
     selector = "batchedapi.dev/api=gone"
-    cluster.wait_for(lambda: cluster.get_all("pod", namespace, selector), 30, "a pod of the API")
+    cluster.wait_for(lambda: cluster.get_all("pod", namespace, selector), 90, "a pod of the API")
 
     cluster.kubectl("delete", "bapi", "gone", "-n", namespace)
 
@@ -105,7 +105,7 @@ def test_deletion_leaves_nothing(namespace: str) -> None:
                 for kind in ("deployment", "service", "configmap", "pod")
             )
         ),
-        60,
+        180,
         "no children",
     )
 
@@ -119,12 +119,12 @@ def test_external_mode_follows_kubectl_scale(namespace: str) -> None:
 
     cluster.wait_for(
         lambda: cluster.get("deployment", "manual", namespace)["spec"]["replicas"] == 2,
-        30,
+        90,
         "two replicas",
     )
     cluster.kubectl("delete", "bapi", "manual", "-n", namespace)
     cluster.wait_for(
-        lambda: not cluster.get_all("pod", namespace, "batchedapi.dev/api=manual"), 60, "no pods"
+        lambda: not cluster.get_all("pod", namespace, "batchedapi.dev/api=manual"), 180, "no pods"
     )
 
 
@@ -145,7 +145,7 @@ def test_a_restarted_operator_changes_nothing(iris: Api, deployed_sleepy: Api) -
         "delete", "pod", old, "-n", cluster.SYSTEM_NAMESPACE, "--grace-period=0", "--force"
     )
     cluster.wait_for(
-        lambda: cluster.operator_pod()["metadata"]["name"] != old, 60, "a new operator pod"
+        lambda: cluster.operator_pod()["metadata"]["name"] != old, 180, "a new operator pod"
     )
     time.sleep(20)
 

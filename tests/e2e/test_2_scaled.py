@@ -46,7 +46,7 @@ def scaled_up(deployed_sleepy: Api, load: cluster.Load, sleepy_replicas: Replica
         desired, ready = status.get("desiredReplicas", 0), status.get("readyReplicas", 0)
         return int(ready) if ready >= 3 and ready == desired == sleepy_replicas.latest() else None
 
-    return cluster.wait_for(settled, 90, "three or more replicas ready")
+    return cluster.wait_for(settled, 180, "three or more replicas ready")
 
 
 def test_load_of_three_replicas_worth_scales_to_three_to_six(
@@ -179,7 +179,7 @@ def updated_under(rate: float, api: Api, replicas: int, *, version: int) -> dict
             and len(pods) == wanted
         )
 
-    cluster.wait_for(rolled_out, 150, "every pod of the new revision")
+    cluster.wait_for(rolled_out, 180, "every pod of the new revision")
     time.sleep(3)
     report = load.stop()
     print(f"\nrolling update of {replicas} replicas at {rate:.0f} requests/s: {report}")

@@ -127,7 +127,7 @@ def on_node(script: str) -> None:
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
     cluster.apply(pod, "default")
     done = "--for=jsonpath={.status.phase}=Succeeded"
-    cluster.kubectl("wait", "-n", "default", done, f"pod/{name}", "--timeout=30s")
+    cluster.kubectl("wait", "-n", "default", done, f"pod/{name}", "--timeout=180s")
     cluster.kubectl("delete", "pod", name, "-n", "default", "--wait=false")
 
 
@@ -187,11 +187,11 @@ def applied(namespace: str, claim: None) -> Iterator[str]:  # noqa: ARG001 - nee
 def http(applied: str) -> Iterator[httpx.Client]:
     """A client for the Services, once all are ready."""
     ready = ("bapi/deep", "bapi/items", "bapi/two-models")
-    cluster.kubectl("wait", "-n", applied, "--for=condition=Ready", *ready, "--timeout=60s")
+    cluster.kubectl("wait", "-n", applied, "--for=condition=Ready", *ready, "--timeout=180s")
     with httpx.Client(trust_env=False, timeout=10) as client:
         for name in ("deep", "items", "two-models"):
             docs = cluster.service_url(name, applied, "/openapi.json")
-            cluster.wait_for(partial(answers, client, docs), 30, f"an answer from {name}")
+            cluster.wait_for(partial(answers, client, docs), 90, f"an answer from {name}")
         yield client
 
 
@@ -268,7 +268,7 @@ def test_cpu_count_is_the_limit_of_the_container(applied: str, http: httpx.Clien
         effective: dict[str, Any] | None = status.get("effective")
         return effective
 
-    effective = cluster.wait_for(told, 40, "status.effective")
+    effective = cluster.wait_for(told, 120, "status.effective")
 
     assert (2, 2, 64, "200ms") == (
         effective["processesPerReplica"],
@@ -308,12 +308,12 @@ def test_a_model_with_another_digest_is_not_loaded_and_says_so(applied: str) -> 
         condition = cluster.condition_of(cluster.get("bapi", "tampered", applied), "ModelLoaded")
         return condition if condition.get("reason") == "DigestMismatch" else None
 
-    condition = cluster.wait_for(failed, 60, "ModelLoaded DigestMismatch")
+    condition = cluster.wait_for(failed, 180, "ModelLoaded DigestMismatch")
 
     assert "False" == condition["status"]
     assert "spec.predictor.model.sha256" in condition["message"]
     cluster.wait_for(
-        lambda: "ModelFailed" in described("tampered", applied), 20, "the event ModelFailed"
+        lambda: "ModelFailed" in described("tampered", applied), 60, "the event ModelFailed"
     )
 
 
@@ -323,8 +323,8 @@ def test_advice_is_a_condition_and_an_event(applied: str) -> None:
     def advised(name: str) -> dict[str, Any]:
         return cluster.condition_of(cluster.get("bapi", name, applied), "SpecAdvice")
 
-    crowded = cluster.wait_for(lambda: advised("crowded"), 40, "SpecAdvice of crowded")
-    deep = cluster.wait_for(lambda: advised("deep"), 40, "SpecAdvice of deep")
+    crowded = cluster.wait_for(lambda: advised("crowded"), 120, "SpecAdvice of crowded")
+    deep = cluster.wait_for(lambda: advised("deep"), 120, "SpecAdvice of deep")
 
     assert ("True", "TooManyProcesses") == (crowded["status"], crowded["reason"])
     assert "spec.predictor.processesPerReplica is 4 on 0.2 CPUs" in crowded["message"]
@@ -346,7 +346,7 @@ def test_streams_under_way_end_whole_while_their_replicas_are_rolled(namespace: 
     spec = {"autoscaling": {"mode": "External"}, "replicas": 2, "compute": {"cpu": "50m"}}
     rolled = api("counting", predictor=predictor, **spec)
     cluster.apply(rolled, namespace)
-    cluster.wait_for(lambda: len(counting_pods(namespace)) == 2, 120, "two replicas")
+    cluster.wait_for(lambda: len(counting_pods(namespace)) == 2, 180, "two replicas")
     url, over, before = (
         cluster.service_url("counting", namespace),
         Event(),
@@ -372,7 +372,7 @@ def test_streams_under_way_end_whole_while_their_replicas_are_rolled(namespace: 
                 lambda: (
                     len(counting_pods(namespace)) == 2 and not counting_pods(namespace) & before
                 ),
-                120,
+                180,
                 "two other replicas, and no more of those before",
             )
         finally:

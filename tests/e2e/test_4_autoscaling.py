@@ -117,7 +117,7 @@ def test_an_operator_that_restarts_under_load_makes_no_wrong_move(busy: Api) -> 
 
     place = ("-n", cluster.SYSTEM_NAMESPACE)
     cluster.kubectl("rollout", "restart", "deployment", *place)
-    cluster.kubectl("rollout", "status", "deployment", *place, "--timeout=90s")
+    cluster.kubectl("rollout", "status", "deployment", *place, "--timeout=180s")
     time.sleep(45)
     counts = watch.stop()
     decision = cluster.get("bapi", name, namespace)["status"]["autoscaling"]["lastDecision"]
@@ -136,7 +136,7 @@ def test_a_paused_api_stays_as_it_is(busy: Api) -> None:
     watch = Replicas(namespace, name)
     try:
         patch(namespace, name, pause)
-        cluster.wait_for(lambda: told_as_paused(namespace, name), 40, "both to say Paused")
+        cluster.wait_for(lambda: told_as_paused(namespace, name), 120, "both to say Paused")
         time.sleep(10)
         after = cluster.get("bapi", name, namespace)["status"]["revision"]["current"]
     finally:

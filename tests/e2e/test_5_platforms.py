@@ -67,9 +67,9 @@ def apply_example(name: str, namespace: str, **names: str) -> None:
 def answer_of(name: str, namespace: str, item: float) -> Any:
     """What the API answers, as soon as it is Ready."""
     ready = "--for=condition=Ready"
-    cluster.kubectl("wait", "-n", namespace, ready, f"bapi/{name}", "--timeout=60s")
+    cluster.kubectl("wait", "-n", namespace, ready, f"bapi/{name}", "--timeout=180s")
     url = cluster.service_url(name, namespace)
-    cluster.wait_for(lambda: cluster.post(url, item)[0] == 200, 30, f"an answer of {name}")
+    cluster.wait_for(lambda: cluster.post(url, item)[0] == 200, 90, f"an answer of {name}")
     return cluster.post(url, item)[1]
 
 
@@ -126,7 +126,7 @@ def gpu_pool(namespace: str) -> Iterator[str]:
     with made("Namespace", "gpu-plugin"):
         for manifest in plugin():
             cluster.apply(manifest, "gpu-plugin")
-        cluster.wait_for(has_gpus, 60, "two GPUs on the node")
+        cluster.wait_for(has_gpus, 180, "two GPUs on the node")
         cluster.kubectl("label", "node", name, "pool=gpu")
         cluster.kubectl("taint", "node", name, TAINT)
         yield namespace
@@ -165,7 +165,7 @@ def test_a_tainted_gpu_pool_a_private_registry_and_a_bucket(
             lambda: (
                 len(seen := {cluster.post(url, 4.0)[1]["gpus"] for _ in range(20)}) > 1 and seen
             ),
-            30,
+            90,
             "answers of both processes",
         )
         other = cluster.get("pod", "kept-away", "default")
@@ -188,7 +188,7 @@ def openshift(namespace: str) -> Iterator[str]:
     labels = {"scc": "restricted-v2", "pod-security.kubernetes.io/enforce": "restricted"}
     with made("Namespace", OPENSHIFT, labels=labels):
         cluster.wait_for(
-            lambda: is_admitted() and not is_admitted(runAsUser=65532), 30, "the policies in force"
+            lambda: is_admitted() and not is_admitted(runAsUser=65532), 90, "the policies in force"
         )
         yield OPENSHIFT
     cluster.kubectl("delete", "-f", MANIFESTS / "restricted-v2.yaml")
@@ -257,7 +257,7 @@ def test_a_user_id_of_ones_own_is_refused_there_and_named(openshift: str) -> Non
         condition = cluster.condition_of(cluster.get("bapi", "openshift", openshift), "SpecValid")
         return condition if condition.get("status") == "False" else None
 
-    condition = cluster.wait_for(refused, 60, "SpecValid False")
+    condition = cluster.wait_for(refused, 180, "SpecValid False")
 
     assert "PodTemplateRefused" == condition["reason"]
     assert "runAsUser: Invalid value: 65532" in condition["message"]

@@ -51,7 +51,9 @@ def items(namespace: str, redis: str) -> str:
     text = text.replace("idleTimeout: 5m", "idleTimeout: 2s")
     assert text.count(redis) == text.count("2s") == 1
     cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=text)
-    cluster.kubectl("wait", "-n", namespace, "--for=condition=Ready", "bapi/items", "--timeout=90s")
+    cluster.kubectl(
+        "wait", "-n", namespace, "--for=condition=Ready", "bapi/items", "--timeout=180s"
+    )
     return namespace
 
 
@@ -63,7 +65,7 @@ def pulling(model: str, redis: str) -> Iterator[str]:
         "pulling", serverSideBatching=batching, autoscaling={"mode": "External"}, replicas=2
     )
     cluster.apply(api, model)
-    cluster.wait_for(lambda: len(ready("worker")) == len(ready("web")) == 2, 120, "two of each")
+    cluster.wait_for(lambda: len(ready("worker")) == len(ready("web")) == 2, 180, "two of each")
     yield model
     cluster.kubectl("delete", "bapi", "pulling", "-n", model, "--wait=true")
 
@@ -122,11 +124,11 @@ def test_a_killed_worker_and_a_drained_web_pod_lose_nothing(pulling: str) -> Non
     load = cluster.Load(cluster.service_url("pulling", pulling), RATE, 120)
     time.sleep(3)  # of load, so that each has some in hand
     cluster.sigkill(cluster.get("pod", ready("worker")[0], pulling), 60)
-    cluster.wait_for(lambda: len(ready("worker")) == 2, 60, "two workers again")
+    cluster.wait_for(lambda: len(ready("worker")) == 2, 180, "two workers again")
     (web, _) = ready("web")
     cluster.kubectl("delete", "pod", web, "-n", pulling, "--wait=false")
     cluster.wait_for(
-        lambda: web not in ready("web") and len(ready("web")) == 2, 60, "another web pod"
+        lambda: web not in ready("web") and len(ready("web")) == 2, 180, "another web pod"
     )
     time.sleep(3)
     report = load.stop()

@@ -132,7 +132,7 @@ def install_chart() -> None:
         "--set", "image.tag=dev,servingImage.tag=dev,dashboards.enabled=true",
     )  # fmt: skip
     kubectl("rollout", "restart", "deployment", "-n", SYSTEM_NAMESPACE)
-    kubectl("rollout", "status", "deployment", "-n", SYSTEM_NAMESPACE, "--timeout=90s")
+    kubectl("rollout", "status", "deployment", "-n", SYSTEM_NAMESPACE, "--timeout=180s")
 
 
 def uninstall_chart() -> None:
@@ -151,7 +151,7 @@ def operator_pod() -> dict[str, Any]:
         ]
         return pods[0] if len(pods) == 1 else None
 
-    return wait_for(running, 60, "one operator pod ready")
+    return wait_for(running, 180, "one operator pod ready")
 
 
 def sigkill(pod: dict[str, Any], seconds: float) -> None:

@@ -143,6 +143,6 @@ def wait_until_ready(namespace: str, name: str, replicas: int) -> None:
         lambda: (
             cluster.get("bapi", name, namespace).get("status", {}).get("readyReplicas") == replicas
         ),
-        60,
+        180,
         f"{replicas} replicas of {name}",
     )
