@@ -47,21 +47,23 @@ demo: $(INSTALLED) ## The whole product on a cluster: install, apply, predict, l
 	$(BIN)/python examples/demo.py
 
 ##@ Checks
-.PHONY: test lint type arch verify unit contract examples e2e fmt site site-test
+.PHONY: test lint type arch verify unit contract examples operator e2e fmt site site-test
 test: ## Every check below, in this order; what e2e needs is built beside them
 	@tests/support/beside tests/cluster/prepare $(MAKE) --no-print-directory checks
 
-.PHONY: checks
+.PHONY: checks checks-on-cluster
 checks:
 	$(STEP) install $(MAKE) --no-print-directory install
-	$(STEP) lint $(MAKE) --no-print-directory lint
-	$(STEP) type $(MAKE) --no-print-directory type
-	$(STEP) arch $(MAKE) --no-print-directory arch
-	$(STEP) verify $(MAKE) --no-print-directory verify
+	$(STEP) 'lint, type, arch, verify' $(MAKE) --no-print-directory -j 2 -O lint type arch verify
 	$(STEP) unit $(MAKE) --no-print-directory unit
 	$(STEP) contract $(MAKE) --no-print-directory contract
 	$(STEP) site $(MAKE) --no-print-directory site-test
-	$(STEP) examples $(MAKE) --no-print-directory examples
+	$(STEP) torch $(MAKE) --no-print-directory .venv/.torch
+	@tests/support/with-cluster $(MAKE) --no-print-directory checks-on-cluster
+
+# The operator's tests wait more than they compute, those of the examples the other way round.
+checks-on-cluster:
+	$(STEP) 'examples, operator' $(MAKE) --no-print-directory -j 2 -O examples operator
 	$(STEP) e2e $(MAKE) --no-print-directory e2e
 
 fmt: $(INSTALLED) ## Format the code
@@ -108,10 +110,12 @@ examples: .venv/.torch ## The examples with a real model, trained and served; in
 
 # Each of the three has a namespace and an operator of its own. In the order of the files: those with
 # few tests would come last otherwise, and they are the long ones.
-e2e: $(INSTALLED) ## The operator and the whole on a real cluster with real pods
-	tests/support/with-cluster bash -ec '\
-	  $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 15 tests/unit/charts/test_chart.py tests/contract/operator; \
-	  $(BIN)/python -m pytest -s tests/cluster tests/e2e'
+operator: $(INSTALLED) ## The chart, and the operator's half on a real kube-apiserver
+	tests/support/with-cluster $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder \
+	  --durations 15 tests/unit/charts/test_chart.py tests/contract/operator
+
+e2e: $(INSTALLED) ## The whole on a real cluster with real pods
+	tests/support/with-cluster $(BIN)/python -m pytest -s --durations 15 tests/cluster tests/e2e
 
 site: $(INSTALLED) ## The documentation as a site, in .run/site; a link that leads nowhere fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -f docs/site/mkdocs.yml
