@@ -38,7 +38,12 @@ _NOBODY: Final = "no worker of {} has said what it serves; start one: batchedapi
 
 
 class RowFailedError(ServingError):
-    """The predictor refused this row, or failed on it; `status` is as over HTTP."""
+    """The predictor refused this row, or failed on it.
+
+    Attributes:
+        row_status: The HTTP status of the row, 400 to 599: that of an `ItemError`, else 500.
+            `status` is the same for all rows.
+    """
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -46,7 +51,30 @@ class RowFailedError(ServingError):
 
 
 class QueueClient:
-    """Asks for rows of any API whose workers take from the same Redis."""
+    """Asks for rows of any API whose workers take from the same Redis.
+
+    Connects when the first row is asked for, on the loop that asks: one client belongs to one loop.
+    What is not said comes from REDIS__HOST, _PORT, _DB, _USERNAME and _PASSWORD. `async with`
+    closes it at the end.
+
+    Args:
+        host: Name or address of Redis; localhost where nobody says it.
+        port: Of Redis; 6379 where nobody says it.
+        db: Number of the database; 0 where nobody says it.
+        tls: Connect by TLS.
+        username: Of the default user where nobody says it.
+        password: None where nobody says it.
+        prefix: Of the keys, as the manifest of the workers has it.
+        max_length: Requests that may wait in the queue, and those of this process that may be under
+            way; each call of `predict` or `predict_many` is one. Beyond it they raise.
+        timeout: Seconds that a request is waited for, and as many for the first worker to say what
+            it serves; `math.inf` for no limit.
+        runs_again: Whether a row may be run twice; False for workers with `onItemError: FailBatch`.
+        environment: Where the variables above are looked up.
+
+    Raises:
+        ValueError: port or database of the environment are no numbers.
+    """
 
     def __init__(
         self,
@@ -63,21 +91,6 @@ class QueueClient:
         runs_again: bool = True,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
-        """What is not said comes from REDIS__HOST, _PORT, _DB, _USERNAME and _PASSWORD.
-
-        Args:
-            host: Of Redis; so are the next five.
-            port: 6379 where nobody says it.
-            db: Number of the database.
-            tls: Connect by TLS.
-            username: Of the default user where nobody says it.
-            password: None where nobody says it.
-            prefix: As the manifest of the workers has it.
-            max_length: Rows that may wait in the queue; beyond it `predict` raises.
-            timeout: Seconds that a row is waited for.
-            runs_again: Whether a row may be run twice; False for workers with FailBatch.
-            environment: In which it is looked.
-        """
         self._queue = QueueSettings(
             host=host or environment.get(contract.ENV_REDIS_HOST) or contract.DEFAULT_REDIS_HOST,
             port=port
@@ -94,24 +107,46 @@ class QueueClient:
         self._lines: dict[str, _Line] = {}
 
     async def predict(self, name: str, row: Any, method: str | None = None) -> Any:
-        """The answer to one row of the API `name`, of its default method if none is named.
+        """Ask for one row, and wait for its answer.
 
         Args:
             name: `metadata.name` of the manifest; of a class without one, its name in lower case.
-            row: What the method takes: a JSON value, or an array.
-            method: Which one.
+            row: What the method takes, without a batch dimension: a JSON value, or an array of the
+                shape of its `Tensor`; an object of such, by name, if it takes several.
+            method: Of the class; None is its default method.
+
+        Returns:
+            What the method answered for this row: a JSON value, in which arrays are lists, or the
+            `str` or `bytes` of its own.
 
         Raises:
-            ServingError: as over HTTP: InvalidInputError, QueueFullError, NotReadyError,
-                DeadlineExceededError and the others of batchedapi_serving.errors.
             RowFailedError: the predictor refused the row, or failed on it.
+            NotReadyError: no worker of that API has said what it serves, or Redis is away.
+            NoSuchRouteError: there is no such method.
+            InvalidInputError: the row is not what the method takes.
+            QueueFullError: `max_length` requests wait already.
+            DeadlineExceededError: no answer within `timeout`.
+            ServingError: any other of batchedapi_serving.errors, as over HTTP.
         """
         return (await self.predict_many(name, [row], method))[0]
 
     async def predict_many(
         self, name: str, rows: Sequence[Any], method: str | None = None
     ) -> list[Any]:
-        """The answers to rows of one request, at least one; see `predict`."""
+        """Ask for several rows in one request, and wait for all of their answers.
+
+        Args:
+            name: See `predict`.
+            rows: At least one, each as `predict` takes it; an array has its rows first.
+            method: See `predict`.
+
+        Returns:
+            One answer for each row, in the order of rows.
+
+        Raises:
+            RowFailedError: of the first row that failed; the answers of the others are lost.
+            ServingError: see `predict`; it is of all rows.
+        """
         line = self._lines.get(name)
         if line is None:
             line = self._lines[name] = _Line(self._settings(name), self._queue)
@@ -127,7 +162,7 @@ class QueueClient:
             line.engine.cancel(handle)
 
     async def close(self) -> None:
-        """Give the connections up; whoever waits gets a DrainingError."""
+        """Give the connections up; whoever waits gets a `DrainingError`."""
         for line in self._lines.values():
             await line.close()
         self._lines.clear()

@@ -31,7 +31,12 @@ from typing import Any, ClassVar, Self
 
 
 class ServingError(Exception):
-    """Base of all; `status` is the HTTP status, `code` the machine-readable word beside it."""
+    """Base of all.
+
+    Attributes:
+        status: HTTP status, the same for all of a class.
+        code: The machine-readable word beside it.
+    """
 
     status: ClassVar[int] = 500
     code: ClassVar[str] = "internal"
@@ -121,7 +126,11 @@ class UnsupportedCodingError(ClientError):
 
 
 class OverloadedError(ServingError):
-    """Try again after `retry_after` seconds."""
+    """The request is right, the moment is not: try again after `retry_after` seconds.
+
+    Attributes:
+        retry_after: Whole seconds, at least 1, as the header wants them.
+    """
 
     status = 503
     code = "overloaded"
@@ -129,7 +138,6 @@ class OverloadedError(ServingError):
     def __init__(self, message: str, retry_after: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after = max(1, math.ceil(retry_after))
-        """Whole seconds, at least 1, as the header wants them."""
 
 
 class LateError(OverloadedError):

@@ -84,7 +84,8 @@ def batched(
         inputs: One row of the input array, or of each named one.
         outputs: One row of the output array, or of each named one; checked at start and on every
             batch.
-        max_batch_size: Rows at most, or the sum of their costs, unless the manifest says otherwise.
+        max_batch_size: Rows at most, or the sum of their costs, unless the manifest says otherwise;
+            1 to 65536.
         example: A row as JSON, to warm up with and to show in /docs; needed for JSON items, and
             for variable dimensions that cannot have length 1.
         batch_dim: Dimension of the arrays along which the rows lie, of input and output alike or
@@ -114,8 +115,12 @@ def batched(
 def endpoint(method: F) -> F:
     """Mark a further method that takes one request at a time.
 
-    It gets those of (payload, query_params, headers) that it declares. One that yields, `async` or
-    not, is answered as a stream of what it yields.
+    It gets those of (payload, query_params, headers) that it declares, and returns a JSON value,
+    `str`, `bytes` or a `Response`. One that yields, `async` or not, is answered as a stream of what
+    it yields.
+
+    Args:
+        method: `async def` or `def`.
     """
     setattr(method, MARK, Declared(batched=False))
     return method
@@ -217,6 +222,13 @@ class ItemError(Exception):
     Args:
         status: HTTP status for that item, 400 to 599.
         message: Shown to the client.
+
+    Attributes:
+        status: Of a subclass that does not call this constructor, 500.
+        message: Of such a subclass, empty.
+
+    Raises:
+        ValueError: the status is another.
     """
 
     # Of a subclass that does not call our __init__: its items fail like those of any exception.
@@ -253,7 +265,13 @@ class Response:
     Args:
         content: What would be returned without it: a JSON value, `str` or `bytes`.
         status: 200 to 399, of those that have a body; failures are an ItemError.
-        headers: By name; `content-type` replaces the one that follows from the content.
+        headers: By name; `content-type` replaces the one that follows from the content. Values are
+            text of latin-1. Those that the server writes, such as `content-length`, are refused.
+
+    Attributes:
+        content: As it was given.
+        status: As it was given.
+        headers: By their names in lower case.
 
     Raises:
         ValueError: a status or a header that cannot be sent.
@@ -289,7 +307,11 @@ TRACE_HEADERS: Final = contextvars.ContextVar[Mapping[str, str] | None](
 
 
 class SubmitError(ItemError):
-    """`Context.submit` got no answer; not caught, it is the answer of the item that needed it."""
+    """`Context.submit` got no answer; not caught, it is the answer of the item that needed it.
+
+    `status` and `message` are those of what refused the rows: 503 of a queue that is full, 422 of a
+    row of the wrong shape.
+    """
 
 
 class Submitter(Protocol):
@@ -305,13 +327,14 @@ class Context:
 
     Attributes:
         name: Name of the API.
-        worker_index: 0-based index of this model process in its replica.
+        worker_index: Index of this model process in its replica, from 0.
         processes: Model processes in this replica.
         threads: Batches that this process runs at once.
         device: `cuda:0` if this process sees a GPU, else `cpu`.
         devices: All devices that this process sees, `cuda:0` first; empty on a CPU.
-        model_path: File or folder of the model that `predictor.model.uri` names, once it is here.
-        submitter: Set by the server; in a unit test, anything with such a method.
+        model_path: File or folder of the model that `predictor.model.uri` names; None without one.
+        submitter: Carries what is submitted. Set by the server; a unit test gives anything that has
+            `async def submit(method, rows)`.
         metrics: Counters, gauges and histograms of the predictor's own.
     """
 
@@ -346,7 +369,7 @@ class Context:
             where it is.
 
         Raises:
-            SubmitError: the rows were refused or could not be answered.
+            SubmitError: the rows were refused or could not be answered, or no server runs.
         """
         if self.submitter is None:
             raise SubmitError(

@@ -173,6 +173,11 @@ class _Metric:
     def labels(self, *values: object, **named: object) -> Self:
         """The metric with these values of its labels, in their order or by name.
 
+        Args:
+            values: One of each label, in the order of `labelnames`. They are made text, of at most
+                128 characters.
+            named: The same by name.
+
         Raises:
             ValueError: they are not the labels that it was declared with.
         """
@@ -221,7 +226,7 @@ class Counter(_Metric):
         """Add `amount`, >= 0.
 
         Raises:
-            ValueError: it is negative, or not a number.
+            ValueError: it is negative, infinite or NaN; or values of the labels are not given yet.
         """
         if not 0.0 <= amount < math.inf:
             raise ValueError(f"{self._declared.name}: expected inc() of 0 or more, got {amount!r}")
@@ -233,17 +238,29 @@ class Gauge(_Metric):
     """Goes up and down; it is gone from the page when its process is."""
 
     def set(self, value: float) -> None:
-        """From now on it is `value`."""
+        """From now on it is `value`.
+
+        Raises:
+            ValueError: values of the labels are not given yet.
+        """
         if self._has_room():
             self._book.put(self._series[0], float(value))
 
     def inc(self, amount: float = 1.0) -> None:
-        """Add `amount`."""
+        """Add `amount`.
+
+        Raises:
+            ValueError: see `set`.
+        """
         if self._has_room():
             self._book.add([(self._series[0], amount)])
 
     def dec(self, amount: float = 1.0) -> None:
-        """Take `amount` away."""
+        """Take `amount` away.
+
+        Raises:
+            ValueError: see `set`.
+        """
         self.inc(-amount)
 
 
@@ -251,7 +268,11 @@ class Histogram(_Metric):
     """Counts observations by size."""
 
     def observe(self, value: float) -> None:
-        """Take note of one; NaN is none."""
+        """Take note of one `value`, in the unit of the buckets; NaN is none.
+
+        Raises:
+            ValueError: values of the labels are not given yet.
+        """
         if self._has_room() and not math.isnan(value):
             bucket = bisect_left(self._declared.buckets, value)
             self._book.add([(self._series[bucket], 1.0), (self._series[-1], value)])
@@ -280,7 +301,8 @@ class Metrics:
 
     All processes of a replica are one there: counters and histograms are added up, gauges as they
     say. To ask for a metric again with the same arguments gives the same. May be used from any
-    thread.
+    thread. There are at most 100 names, and 1000 series for each process; updates of what is beyond
+    are dropped, and counted in `batchedapi_predictor_updates_dropped_total`.
     """
 
     def __init__(self, open_values: Callable[[], Values] = InMemory) -> None:
@@ -291,15 +313,15 @@ class Metrics:
         """Every name on the page, with the metric that it is of."""
 
     def counter(self, name: str, documentation: str, labelnames: Sequence[str] = ()) -> Counter:
-        """What only ever grows, such as `words`, which is `words_total` on the page.
+        """Make what only ever grows, such as `words`, which is `words_total` on the page.
 
         Args:
             name: Letters, digits and underscores; not `batchedapi_...` nor `process_...`.
             documentation: A sentence, shown on the page.
-            labelnames: What its series are told apart by.
+            labelnames: What its series are told apart by, such as a language; few values each.
 
         Raises:
-            ValueError: the name is one of ours, taken by another metric, or none.
+            ValueError: the name or a label is not allowed, or another metric has the name.
         """
         name = name.removesuffix("_total")
         declared = _Declared("counter", name, documentation, tuple(labelnames))
@@ -308,14 +330,14 @@ class Metrics:
     def gauge(
         self, name: str, documentation: str, labelnames: Sequence[str] = (), merge: str = "sum"
     ) -> Gauge:
-        """What goes up and down, such as entries of a cache.
+        """Make what goes up and down, such as entries of a cache.
 
         Args:
             name: See `counter`.
             documentation: See `counter`.
             labelnames: See `counter`.
-            merge: What the page says where several processes set it: their sum, max, min, or
-                mostrecent.
+            merge: What the page says where several processes set it: their `sum`, `max`, `min` or
+                `mostrecent`.
 
         Raises:
             ValueError: see `counter`; or `merge` is another word.
@@ -332,16 +354,17 @@ class Metrics:
         labelnames: Sequence[str] = (),
         buckets: Sequence[float] = contract.LATENCY_BUCKETS,
     ) -> Histogram:
-        """Sizes or durations, counted by bucket.
+        """Make a count of sizes or durations by bucket.
 
         Args:
             name: See `counter`.
             documentation: See `counter`.
             labelnames: See `counter`.
-            buckets: Upper edges, ascending; without any, seconds from 0.0005 to 30.
+            buckets: Upper edges, ascending, at least one; one of infinity is added. If not said,
+                they are seconds from 0.0005 to 30.
 
         Raises:
-            ValueError: see `counter`; or the buckets do not ascend.
+            ValueError: see `counter`; or the buckets do not ascend, or there are none.
         """
         edges = tuple(float(edge) for edge in buckets)
         if not edges or any(not a < b for a, b in itertools.pairwise(edges)):

@@ -40,6 +40,11 @@ class Tensor:
         allow_non_finite: Whether NaN and Infinity are values like others: a missing one is NaN.
             Else a request that has one is refused, and a row of an answer that has one fails.
 
+    Attributes:
+        dtype: As it was given.
+        shape: As a tuple.
+        allow_non_finite: As it was given.
+
     Raises:
         ValueError: unknown dtype, a length below 1, an empty name, or a type without NaN that is to
             allow it.
@@ -146,6 +151,11 @@ class SizeOf:
     Data and not a function, because the web process counts and never imports the user's code.
     Made by `SizeOf.bytes` and `SizeOf.length`.
 
+    Attributes:
+        measure: What is measured, `bytes` or `length`.
+        of: The part of the row whose length it is; None: the row's own.
+        per: Bytes or items of one unit of cost.
+
     Raises:
         ValueError: `per` is not a finite number above 0.
     """
@@ -160,17 +170,28 @@ class SizeOf:
 
     @classmethod
     def bytes(cls, per: float = 1) -> "SizeOf":
-        """Bytes of the row: of its JSON text, or of its packed numbers."""
+        """A row costs its bytes: of its JSON text, or of its packed numbers.
+
+        Args:
+            per: Bytes of one unit of cost, above 0.
+
+        Raises:
+            ValueError: `per` is not a finite number above 0.
+        """
         return cls(Measure.BYTES, None, per)
 
     @classmethod
     def length(cls, of: str | None = None, per: float = 1) -> "SizeOf":
-        """Length of one part of the row.
+        """A row costs the length of one part of it.
 
         Args:
             of: Of a JSON item: the member whose length counts, a text, list or object; None: the
                 item itself. Of tensors: a variable dimension, or an input (its first dimension).
-            per: What one unit of cost is.
+            per: Items of one unit of cost, above 0: characters of a text, members of a list, places
+                of a dimension.
+
+        Raises:
+            ValueError: `per` is not a finite number above 0.
         """
         return cls(Measure.LENGTH, of, per)
 
