@@ -42,7 +42,7 @@ class RowFailedError(ServingError):
 
     Attributes:
         row_status: The HTTP status of the row, 400 to 599: that of an `ItemError`, else 500.
-            `status` is the same for all rows.
+            `status` is 500 for all rows.
     """
 
     def __init__(self, status: int, message: str) -> None:

@@ -63,7 +63,7 @@ class UnauthenticatedError(ClientError):
 
 
 class NoSuchRouteError(ClientError):
-    """Nothing is served under this path."""
+    """Nothing is served under this path, or there is no such method."""
 
     status = 404
     code = "not_found"
@@ -148,7 +148,7 @@ class LateError(OverloadedError):
 
 
 class QueueFullError(OverloadedError):
-    """`overload.maxReplicaConcurrency` requests are in this replica."""
+    """`overload.maxReplicaConcurrency` requests are in the replica, or `maxLength` in the queue."""
 
     code = "queue_full"
 
@@ -166,13 +166,13 @@ class NoRoomError(OverloadedError):
 
 
 class DrainingError(OverloadedError):
-    """The replica is stopping."""
+    """The replica is stopping, or the `QueueClient` was closed."""
 
     code = "draining"
 
 
 class NotReadyError(OverloadedError):
-    """The model is still being loaded."""
+    """The model is still being loaded, or the queue cannot be reached."""
 
     code = "not_ready"
 
@@ -202,7 +202,11 @@ class PredictorError(ServingError):
 
 
 class LoadError(PredictorError):
-    """The predictor cannot be started; `reason` is the word for the ModelLoaded condition."""
+    """The predictor cannot be started; no request gets it.
+
+    Attributes:
+        reason: The word for the ModelLoaded condition.
+    """
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
