@@ -27,6 +27,7 @@ from crds import (  # noqa: E402 - found only with the path above
     dashboards,
     grafana,
     metrics,
+    python_api,
     reference,
     resource,
 )
@@ -54,6 +55,7 @@ def generated_files() -> dict[str, str]:
         "docs/reference/conditions.md": conditions.page(),
         "docs/reference/metrics.md": metrics.page(),
         "docs/reference/prometheus.yaml": metrics.scrape_yaml(),
+        "docs/reference/python.md": python_api.page(),
         "docs/reference/values.md": chart_values.page(),
     }
 
