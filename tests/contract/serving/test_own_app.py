@@ -29,8 +29,8 @@ def running_app(redis: RedisServer, workers: int) -> Iterator[int]:
     (port,) = free_ports(1)
     process = subprocess.Popen(
         [
-            sys.executable, "-m", "uvicorn", "app:app", "--host", HOST, "--port", str(port),
-            "--workers", str(workers), "--timeout-worker-healthcheck", "60",
+            sys.executable, "-m", "gunicorn", "app:app", "-k", "uvicorn.workers.UvicornWorker",
+            f"--workers={workers}", f"--bind={HOST}:{port}", "--timeout=60",
         ],
         cwd=EXAMPLE, env={**os.environ, **redis.environment}, start_new_session=True,
     )  # fmt: skip
@@ -67,7 +67,7 @@ async def test_its_reader_finds_what_the_document_shows(tmp_path: Path) -> None:
     with (
         running_redis(tmp_path) as redis,
         running_worker(tmp_path, redis, **batch) as worker,
-        running_app(redis, workers=2) as port,
+        running_app(redis, workers=4) as port,
     ):
         lone = await answered(port, 1)
         before = worker.metrics()
