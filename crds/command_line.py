@@ -88,7 +88,7 @@ def _command(program: str, group: click.Group, name: str) -> Iterator[str]:
     yield f"{' '.join(text.split())}\n"
     if examples:
         lines = [line.strip() for line in examples.strip().splitlines()[1:]]
-        yield f"<!-- run by {_TEST_OF_EXAMPLES} -->"
+        yield f"<!-- read by {_TEST_OF_EXAMPLES} -->"
         yield "```sh\n" + "\n".join(lines) + "\n```\n"
     yield table(("option", "meaning"), _options(command))
 

@@ -129,8 +129,8 @@ _INTRODUCTION: Final = (
     " method. A replica that does not know the query answers with the whole page.\n"
 )
 _SCRAPING_IS_TESTED = (
-    "<!-- run by tests/unit/charts/test_chart.py"
-    "::test_the_documented_scrape_job_finds_the_operators_pod -->"
+    "<!-- run by tests/e2e/prometheus/test_dashboard.py"
+    "::test_a_replica_is_found_by_the_name_of_its_api -->"
 )
 _ABOUT_ROLES: Final = (
     "Pods of both roles have the metrics above; a web pod counts requests and what arrives, a"

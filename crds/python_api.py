@@ -148,7 +148,7 @@ def _signature(found: griffe.Class | griffe.Function, known: griffe.ModulesColle
         lines = f"class {lines.removeprefix('def ')}"
     elif "classmethod" in found.labels:
         lines = f"@classmethod\n{lines}"
-    return f"<!-- run by {_TEST} -->\n```python\n{lines}\n```\n"
+    return f"<!-- read by {_TEST} -->\n```python\n{lines}\n```\n"
 
 
 def _constant(

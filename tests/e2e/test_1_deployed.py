@@ -37,6 +37,15 @@ def test_predictions_come_through_the_service(iris: Api) -> None:
     assert "instances[1][1]" in bad["error"]["message"]
 
 
+def test_the_example_to_watch_scaling_on_is_taken_as_it_is(namespace: str) -> None:
+    """By the API server; the tests of load run it at a quarter of its speed."""
+    file = cluster.ROOT / "examples/02-sleepy/batchedapi.yaml"
+
+    told = cluster.kubectl("apply", "--dry-run=server", "-n", namespace, "-f", file)
+
+    assert "batchedapi.dev/sleepy " in told
+
+
 def test_children_are_owned_and_labelled(iris: Api) -> None:
     """So that deletion needs no finalizer, and nothing of kopf is on the object."""
     namespace, name = iris
@@ -87,6 +96,9 @@ def test_a_model_that_cannot_be_imported_is_named_in_a_condition(namespace: str)
     condition = cluster.wait_for(failed, 180, "ModelLoaded ImportFailed")
 
     assert "no_such_module" in condition["message"]
+    shown = cluster.kubectl("get", "bapi", "broken", "-n", namespace, "-o", "wide")
+    assert "MESSAGE" in shown
+    assert "no_such_module" in shown
     cluster.kubectl("delete", "bapi", "broken", "-n", namespace)
 
 

@@ -5,7 +5,9 @@ Every fenced block says by its language and the comments above it what is to be 
     ```console, ```python         run by `page_session`, in the order of the page
     ```yaml                       read by the product; a part of a manifest is completed
     ```text                       a picture or a formula: nothing to run
-    <!-- run by FILE::TEST -->    run by that test
+    <!-- run by FILE::TEST -->    run by that test: the same command, with a port, a namespace or a
+                                  length of its own
+    <!-- read by FILE::TEST -->   read by that test as the product reads it: options, values, a type
     <!-- not run: REASON -->      not run
 
 Between blocks, and seen by nobody who reads the page:
@@ -50,6 +52,7 @@ class Fate(StrEnum):
 
     RUN = "run"
     BY_TEST = "run by a test of its own"
+    READ = "read by a test of its own"
     NOT_RUN = "not run"
     PICTURE = "a picture"
 
@@ -69,7 +72,7 @@ class Block:
     language: str
     text: str
     mark: str = ""
-    """`run by ...` or `not run: ...`; empty: neither."""
+    """`run by ...`, `read by ...` or `not run: ...`; empty: none."""
     figures_vary: bool = False
     saved: "File | None" = None
     """It is not run itself, but this file, which commands of the page use."""
@@ -90,20 +93,22 @@ class Block:
             return Fate.NOT_RUN
         if self.mark.startswith("run by "):
             return Fate.BY_TEST
+        if self.mark.startswith("read by "):
+            return Fate.READ
         if self.language == "text":
             return Fate.PICTURE
         if self.language in {"console", "python", "yaml"}:
             return Fate.RUN
         raise PageError(
             f"{self.place}: nothing runs a block of {self.language or 'no language'};"
-            " say <!-- run by FILE::TEST --> or <!-- not run: REASON --> above it, or that it is"
-            " text"
+            " say <!-- run by FILE::TEST -->, <!-- read by FILE::TEST --> or"
+            " <!-- not run: REASON --> above it, or that it is text"
         )
 
     @property
     def reason(self) -> str:
-        """Why it is not run, or the test that runs it."""
-        return self.mark.removeprefix("not run: ").removeprefix("run by ")
+        """Why it is not run, or the test that runs or reads it."""
+        return self.mark.removeprefix("not run: ").removeprefix("run by ").removeprefix("read by ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +157,7 @@ def steps(page: str, text: str) -> list[Step]:
                 file, around = name, content or "..."
             else:
                 found.append(File(name, f"{content}\n"))
-        elif said.startswith(("run by ", "not run: ")):
+        elif said.startswith(("run by ", "read by ", "not run: ")):
             mark = said
         elif said == "figures vary":
             figures_vary = True

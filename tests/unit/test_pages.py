@@ -56,9 +56,11 @@ def test_the_reasons_of_blocks_that_are_not_run_are_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    "block", [one for one in BLOCKS if one.fate is Fate.BY_TEST], ids=lambda block: block.place
+    "block",
+    [one for one in BLOCKS if one.fate in {Fate.BY_TEST, Fate.READ}],
+    ids=lambda block: block.place,
 )
-def test_the_test_that_runs_a_block_exists(block: Block) -> None:
+def test_the_test_that_runs_or_reads_a_block_exists(block: Block) -> None:
     """It may have been renamed."""
     name = TEST.fullmatch(block.reason)
 
@@ -119,6 +121,10 @@ kubectl get pods
 ```promql
 up
 ```
+<!-- read by tests/a.py::test_c -->
+```python
+def f()
+```
 ```text
 picture
 ```
@@ -135,13 +141,14 @@ def test_a_page_is_read_in_its_order() -> None:
         Block("page.md", 20, "console", "$ curl localhost:8080\n1\n", figures_vary=True),
         Block("page.md", 25, "sh", "kubectl get pods\n", mark="not run: needs a cluster"),
         Block("page.md", 29, "promql", "up\n", mark="run by tests/a.py::test_b"),
-        Block("page.md", 32, "text", "picture\n"),
+        Block("page.md", 33, "python", "def f()\n", mark="read by tests/a.py::test_c"),
+        Block("page.md", 36, "text", "picture\n"),
     ]
 
     found = steps("page.md", PAGE)
 
     assert expected == found
-    assert [Fate.RUN, Fate.RUN, Fate.NOT_RUN, Fate.BY_TEST, Fate.PICTURE] == [
+    assert [Fate.RUN, Fate.RUN, Fate.NOT_RUN, Fate.BY_TEST, Fate.READ, Fate.PICTURE] == [
         one.fate for one in found if isinstance(one, Block)
     ]
     assert "needs a cluster" == expected[4].reason  # type: ignore[union-attr]

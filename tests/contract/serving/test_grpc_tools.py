@@ -58,7 +58,7 @@ def run(*command: object) -> "subprocess.CompletedProcess[str]":
 
 @pytest.mark.usefixtures("replica")
 def test_grpcurl_finds_and_asks_without_a_proto_file(grpc_port: int, programs: Path) -> None:
-    """It lists the services, describes a message and gets an answer."""
+    """It lists the services, describes a message and gets an answer; the probe needs no name."""
     curl: tuple[Any, ...] = (programs / "grpcurl", "-plaintext")
     service, address = "inference.GRPCInferenceService", f"{HOST}:{grpc_port}"
     tensor = {"name": "input", "datatype": "FP32", "shape": [1, 2]}
@@ -69,10 +69,12 @@ def test_grpcurl_finds_and_asks_without_a_proto_file(grpc_port: int, programs: P
 
     listed = run(*curl, address, "list").stdout.split()
     described = run(*curl, address, "describe", "inference.ModelInferRequest").stdout
+    probed = run(programs / "grpc-health-probe", f"-addr={address}")
     asked = run(*curl, "-d", json.dumps(request), address, f"{service}/ModelInfer")
 
     assert {service, "grpc.health.v1.Health"} <= set(listed)
     assert "string model_name = 1;" in described
+    assert "status: SERVING" in probed.stdout + probed.stderr
     assert "api" == json.loads(asked.stdout)["model_name"], asked.stderr
 
 

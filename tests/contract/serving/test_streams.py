@@ -20,6 +20,7 @@ import pytest
 
 from batchedapi_serving.codecs import open_inference_pb2 as messages
 from browser import BrowserUnavailableError, browser
+from pages import blocks
 from serving import HOST, Replica, free_ports, running_replica, write_manifest
 
 PAGE: Final = "https://app.example.com"
@@ -245,13 +246,15 @@ def test_an_error_before_the_first_item_has_its_own_status(replica: Replica) -> 
 
 
 def test_a_browser_reads_it_with_eventsource(replica: Replica) -> None:
-    """A GET without a body, whose parameters are in the query; `end` says when to close."""
-    read = """path => new Promise((resolve, reject) => {
-        const source = new EventSource(path), got = [];
-        source.onmessage = event => got.push(event.data);
-        source.addEventListener("end", () => { source.close(); resolve(got); });
-        source.onerror = event => { source.close(); reject(new Error(event.data)); };
-    })"""
+    """As the guide shows it: a GET whose parameters are in the query; `end` says when to close."""
+    (shown,) = [one.text for one in blocks("docs/guides/protocols.md") if one.language == "js"]
+    assert '"/chat/tokens?prompt=Hello"' in shown
+    read = f"""path => new Promise((resolve, reject) => {{
+        const got = [], show = item => got.push(item);
+        const complain = error => reject(new Error(error.message));
+        {shown.replace('"/chat/tokens?prompt=Hello"', "path")}
+        source.addEventListener("end", () => resolve(got));
+    }})"""
     try:
         with browser() as chromium:
             page = chromium.new_page()
@@ -262,7 +265,7 @@ def test_a_browser_reads_it_with_eventsource(replica: Replica) -> None:
     except BrowserUnavailableError as error:
         pytest.skip(str(error))
 
-    assert list(range(200)) == [json.loads(data)["token"] for data in got]
+    assert list(range(200)) == [item["token"] for item in got]
 
 
 def test_bodies_come_as_to_any_method(replica: Replica) -> None:

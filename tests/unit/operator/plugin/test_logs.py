@@ -1,6 +1,7 @@
 """`kubectl batchedapi logs` against an apiserver that answers over a real socket."""
 
 import asyncio
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,10 +16,18 @@ from tests.unit.operator.plugin.test_screen import pod
 from batchedapi_operator.cluster import JsonObject
 from batchedapi_operator.plugin import logs
 from batchedapi_operator.plugin.__main__ import main
+from pages import blocks, commands
 
 __all__ = ["apiserver"]
 
 PODS = "/api/v1/namespaces/demo/pods"
+PAGE = [
+    command
+    for block in blocks("docs/guides/looking.md")
+    if block.language == "console"
+    for command, _ in commands(block.text)
+    if " logs " in command
+]
 
 
 def line(second: int, text: str) -> str:
@@ -122,6 +131,30 @@ def test_lines_of_all_replicas_are_printed_in_the_order_of_their_times() -> None
 
     assert 0 == told.exit_code, told.output
     assert "a | loading\nb | loading, too\na | ready\nb | \n" == told.stdout
+
+
+@pytest.mark.usefixtures("apiserver")
+@pytest.mark.parametrize("command", PAGE)
+def test_what_the_guide_shows_prints_lines(
+    cluster: Logs, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """Options as they are written there; name and revision are those of this cluster."""
+    when_printed(monkeypatch, too=interrupt)
+    words = shlex.split(command.replace("3f2a1b9c", "r2"), comments=True)
+    assert ["kubectl", "batchedapi", "logs", "sleepy"] == words[:4]
+
+    told = run(*words[4:])
+
+    assert "b | loading, too" in told.stdout.splitlines(), told.output
+    first = dict(reversed(cluster.asked))
+    assert ("b" if "--revision" in words else "a") in first
+    assert ("true" if "--previous" in words else None) == first["b"].get("previous")
+    assert ("300" if "--since" in words else None) == first["b"].get("sinceSeconds")
+
+
+def test_the_guide_shows_what_the_test_above_runs() -> None:
+    """A test of no command at all would pass."""
+    assert 3 == len(PAGE)
 
 
 @pytest.mark.usefixtures("apiserver")
