@@ -49,11 +49,6 @@ def made(kind: str, name: str, **more: Any) -> Iterator[None]:
         cluster.kubectl("delete", kind, name, "--wait=true")
 
 
-def secret(name: str, **values: str) -> dict[str, Any]:
-    """What `kubectl create secret generic` makes."""
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": values}
-
-
 def apply_example(name: str, namespace: str, **names: str) -> None:
     """A manifest of examples/08-platforms, with other names for what lies outside the cluster."""
     text = (EXAMPLES / name).read_text()
@@ -154,8 +149,12 @@ def test_a_tainted_gpu_pool_a_private_registry_and_a_bucket(
             "AWS_SECRET_ACCESS_KEY": SECRET,
             "AWS_ENDPOINT_URL": store.url,
         }
-        cluster.apply(secret("models-bucket", **keys), gpu_pool)
-        cluster.apply(registry.pull_secret("models-registry"), gpu_pool)
+        words = (f"--from-literal={name}={value}" for name, value in keys.items())
+        cluster.kubectl("create", "secret", "generic", "models-bucket", "-n", gpu_pool, *words)
+        cluster.kubectl(
+            "create", "secret", "docker-registry", "models-registry", "-n", gpu_pool,
+            *registry.options,
+        )  # fmt: skip
         apply_example("gpu-pool.yaml", gpu_pool, registry=registry.address)
         cluster.kubectl("run", "kept-away", "-n", "default", "--image=batchedapi-serving:dev")
 
@@ -229,16 +228,11 @@ def test_openshift_chooses_the_user_and_a_service_account_reads_the_bucket(
 ) -> None:
     """The example as it is: a high user id, group 0, volumes it may write, and no key anywhere."""
     certificates = make_certificates(tmp_path, [f"IP:{network.ADDRESS}"])
-    authority = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": "store-authority"},
-        "data": {"authority.pem": certificates.authority.read_text()},
-    }
+    file = f"--from-file=authority.pem={certificates.authority}"
     with running_store(certificates.server, host=network.ADDRESS) as store:
         store.objects[OBJECT] = b"2.5"
         store.trusts = is_service_account
-        cluster.apply(authority, openshift)
+        cluster.kubectl("create", "configmap", "store-authority", "-n", openshift, file)
         apply_example("openshift.yaml", openshift, store=store.url.removeprefix("https://"))
 
         answer = answer_of("openshift", openshift, 4.0)

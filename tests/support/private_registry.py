@@ -37,16 +37,14 @@ class Registry:
     given: list[str]
     """Paths answered."""
 
-    def pull_secret(self, name: str) -> dict[str, Any]:
-        """What `kubectl create secret docker-registry` makes."""
-        auths = {"auths": {self.address: {"username": USER, "password": PASSWORD}}}
-        return {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "type": "kubernetes.io/dockerconfigjson",
-            "metadata": {"name": name},
-            "stringData": {".dockerconfigjson": json.dumps(auths)},
-        }
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Of `kubectl create secret docker-registry`."""
+        return (
+            f"--docker-server={self.address}",
+            f"--docker-username={USER}",
+            f"--docker-password={PASSWORD}",
+        )
 
 
 @contextmanager
