@@ -28,6 +28,7 @@ from crds import (  # noqa: E402 - found only with the path above
     grafana,
     metrics,
     python_api,
+    recommendations,
     reference,
     resource,
 )
@@ -56,6 +57,7 @@ def generated_files() -> dict[str, str]:
         "docs/reference/metrics.md": metrics.page(),
         "docs/reference/prometheus.yaml": metrics.scrape_yaml(),
         "docs/reference/python.md": python_api.page(),
+        "docs/reference/recommendations.md": recommendations.page(),
         "docs/reference/values.md": chart_values.page(),
     }
 

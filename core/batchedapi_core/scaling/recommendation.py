@@ -20,6 +20,7 @@ tests/unit/core/scaling/test_recommendation.py compares that rate with simulated
 
 from bisect import bisect_left
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Final, NamedTuple
 
 from batchedapi_core.contract import MAX_BATCH_SIZE_LIMIT, ms, rate
@@ -47,10 +48,48 @@ ALIKE: Final = 0.1
 """Share by which numbers differ that say the same."""
 
 
-_OFF: Final = "none: batching is off, maxBatchSize in effect is 1"
-_ALIKE_OR_FEW: Final = (
-    "not known yet: batches of more and of fewer rows must have run, to tell what a row adds"
-)
+class NoRecommendation(Enum):
+    """Why no setting is recommended; docs/reference/recommendations.md is made of this."""
+
+    AS_GOOD_AS_ANY = (
+        "none needed: what is in effect serves as much as any",
+        f"No size and no interval serves {100 * GAIN:g} % more.",
+    )
+    NO_TARGET = (
+        "none without a latency target: set maxLatency, or autoscaling.slo.latency",
+        "Without a target larger batches always serve more, and everybody waits longer.",
+    )
+    OFF = (
+        "none: batching is off, maxBatchSize in effect is 1",
+        "By the manifest, or for want of `@batched`.",
+    )
+    NO_ROOM = (
+        (
+            "none: {target} have no room for two batches of one row, {batch} each: one to wait for,"
+            " one to ride in"
+        ),
+        "A row waits for one batch and rides in the next; two of one row are too long already.",
+    )
+    SEVERAL_METHODS = (
+        (
+            "none: what batches take is learned of all methods together, and several are batched,"
+            " or one has batching of its own"
+        ),
+        "Several methods are batched, or `predictor.methods` says otherwise for one.",
+    )
+    ALIKE_OR_FEW = (
+        "not known yet: batches of more and of fewer rows must have run, to tell what a row adds",
+        "Batches of different sizes have not run lately.",
+    )
+    TOO_SMALL = (
+        "not known yet: batches have too few rows to tell what more than {size} take",
+        f"Batches as large as 1/{REACH:g} of `maxBatchSize` have not run lately.",
+    )
+
+    def __init__(self, effect: str, meaning: str) -> None:
+        self.effect = effect
+        """As the status says it, with places for figures."""
+        self.meaning = meaning
 
 
 class Batching(NamedTuple):
@@ -137,32 +176,29 @@ def recommend(
     target, service = policy.latency_target, learned.service(policy)
     now = Batching.in_effect(policy)
     if target is None:
-        return BatchingRecommendation(
-            "none without a latency target: set maxLatency, or autoscaling.slo.latency"
-        )
+        return BatchingRecommendation(NoRecommendation.NO_TARGET.effect)
     if service is None or not tells_a_row_s_price(learned.sums, policy.ridge):
         off = now.max_batch_size == 1
-        return BatchingRecommendation(_OFF if off else _ALIKE_OR_FEW, known=off)
+        why = NoRecommendation.OFF if off else NoRecommendation.ALIKE_OR_FEW
+        return BatchingRecommendation(why.effect, known=off)
     replica = _Replica(policy, service, rows_per_request)
     fits = bisect_left(range(1, most + 1), ROOM * target / 2, key=replica.seconds)
     if fits < 1:
+        no_room = NoRecommendation.NO_ROOM.effect
         return BatchingRecommendation(
-            f"none: {ms(target)} have no room for two batches of one row, {ms(replica.seconds(1))}"
-            " each: one to wait for, one to ride in"
+            no_room.format(target=ms(target), batch=ms(replica.seconds(1)))
         )
     best = min(2 * _smallest(replica, fits), fits)
     reach = int(REACH * learned.sums.row_weighted_mean() / replica.rows_each)
     if best > now.max_batch_size >= reach:
         return BatchingRecommendation(
-            f"not known yet: batches have too few rows to tell what more than"
-            f" {now.max_batch_size} take",
-            known=False,
+            NoRecommendation.TOO_SMALL.effect.format(size=now.max_batch_size), known=False
         )
     size = max(now.max_batch_size, min(best, reach))
     found = Batching(size, min(now.batch_interval, _two_digits(replica.seconds(size))))
     before, after = replica.serves(now), replica.serves(found)
     if found.alike(now) or after < before * (1.0 + (GAIN / 2 if standing else GAIN)):
-        return BatchingRecommendation("none needed: what is in effect serves as much as any")
+        return BatchingRecommendation(NoRecommendation.AS_GOOD_AS_ANY.effect)
     told = (
         f"a replica serves {rate(after)} instead of {rate(before)} within {ms(target)} at"
         f" p{100 * policy.quantile:g}, in full batches of {ms(replica.seconds(size))} instead of"

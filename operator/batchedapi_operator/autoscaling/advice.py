@@ -18,6 +18,7 @@ from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.recommendation import (
     Batching,
     BatchingRecommendation,
+    NoRecommendation,
     recommend,
 )
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
@@ -81,10 +82,7 @@ def batching_seen(
     batching = api.spec.server_side_batching
     several = max((page.methods for page in pages), default=1) > 1
     if several or any(one.server_side_batching for one in api.spec.predictor.methods):
-        return BatchingRecommendation(
-            "none: what batches take is learned of all methods together, and several are batched,"
-            " or one has batching of its own"
-        )
+        return BatchingRecommendation(NoRecommendation.SEVERAL_METHODS.effect)
     size, written = Batching.in_effect(policy).max_batch_size, batching.max_batch_size
     return recommend(
         policy,
