@@ -1,6 +1,7 @@
 """What is said of a tuning: the table, the patch, the JSON and the exit code."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ from batchedapi_serving.tuning import report
 from batchedapi_serving.tuning.load import Answers
 from batchedapi_serving.tuning.measuring import Ladder, Measured, Step
 from batchedapi_serving.tuning.replica import Counters
-from batchedapi_serving.tuning.run import AS_WRITTEN, FOUND, Known, Run, Tuner, Wanted
+from batchedapi_serving.tuning.run import AS_WRITTEN, FOUND, WITHOUT, Known, Run, Tuner, Wanted
+from pages import blocks, commands
 
 OWN = Setting(8, 0.01)
 BETTER = Setting(32, 0.02, 2)
@@ -169,3 +171,33 @@ def test_the_exit_code_is_for_ci(
     assert report.patch(known(*runs)) == out.read_text()
     assert (FOUND_BETTER in runs) == bool(out.read_text())
     assert 130 == tune.INTERRUPTED
+
+
+def kind(line: str) -> str:
+    """A printed line without figures, bars and widths of columns; one is shortened in the guide."""
+    whole = re.sub(r"(leaves time) .*", r"\1 ...", re.sub(r" #+$", " bar", line))
+    return " ".join(re.sub(r"\d[\d,.]*", "0", whole).split())
+
+
+def test_the_guide_shows_what_is_printed() -> None:
+    """The figures are of a real run; each line is of a kind that is written today."""
+    shown = next(
+        below
+        for block in blocks("docs/guides/tuning.md")
+        for command, below in commands(block.text if block.language == "console" else "")
+        if " tune " in command and below
+    )
+    late = [step(rate, lag=0.05) for rate in (160, 200)]
+    found = known(
+        run(AS_WRITTEN, OWN, step(80), step(100, lag=0.05)),
+        run(WITHOUT, Setting(1, 0.0), late[0]),
+        run(FOUND, Setting(32, 0.01), *late),
+        run(FOUND, Setting(64, 0.01), late[0]),
+    )
+    found.source, found.rule = "the method's example", (8, 0.087)
+
+    printed = f"{report.render(found)}\n{report.patch(found)}"
+
+    assert {kind(line) for line in shown.splitlines()} == {
+        kind(line) for line in printed.splitlines()
+    }
