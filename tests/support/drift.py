@@ -21,6 +21,7 @@ _OTHERS: Final = {
     "FallbackToLogsOnError": "File",
     "RuntimeDefault": "Unconfined",
     "ALL": "CHOWN",
+    "DoNotSchedule": "ScheduleAnyway",
 }
 """What else may stand where a word of a closed list stands."""
 
@@ -30,12 +31,18 @@ class Edit:
     """One thing that somebody else might do to a field."""
 
     path: Path
-    what: str
-    patches: tuple[tuple[dict[str, Any], ...], ...]
-    """JSON patches, the first of which that the apiserver takes is the edit."""
+    others: tuple[Any, ...] = ()
+    """Values, the first of which that the apiserver takes is the edit; none: it is removed."""
+
+    def patches(self, body: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
+        """JSON patches of the object as it is now: items of lists may have moved."""
+        pointer = _pointer(body, self.path)
+        if not self.others:
+            return [[{"op": "remove", "path": pointer}]]
+        return [[{"op": "replace", "path": pointer, "value": one}] for one in self.others]
 
     def __str__(self) -> str:
-        return f"{self.what} {'.'.join(self.path)}"
+        return f"{'change' if self.others else 'remove'} {'.'.join(self.path)}"
 
 
 def owned(body: Mapping[str, Any], manager: str) -> dict[Path, Any]:
@@ -69,11 +76,9 @@ def value_at(body: Any, path: Path) -> Any:
 def edits(body: Mapping[str, Any], manager: str) -> Iterator[Edit]:
     """Another value of each owned field, and its removal."""
     for path, value in owned(body, manager).items():
-        pointer = _pointer(body, path)
-        others = [{"op": "replace", "path": pointer, "value": other} for other in _others(value)]
-        if others:
-            yield Edit(path, "change", tuple((other,) for other in others))
-        yield Edit(path, "remove", (({"op": "remove", "path": pointer},),))
+        if others := _others(value):
+            yield Edit(path, tuple(others))
+        yield Edit(path)
 
 
 def _paths(fields: Mapping[str, Any], above: Path) -> Iterator[tuple[Path, bool]]:
@@ -114,16 +119,25 @@ def _pointer(body: Any, path: Path) -> str:
 
 
 def _others(value: Any) -> list[Any]:
+    others: list[Any] = []
     match value:
         case bool():
-            return [not value]
+            others = [not value]
         case int():
-            return [value + 1, value - 1]
+            others = [value + 1, value - 1]
         case str():
-            return [*([_OTHERS[value]] if value in _OTHERS else []), f"{value}x", "1", "7Mi", "77"]
+            others = [
+                *([_OTHERS[value]] if value in _OTHERS else []),
+                f"{value}x",
+                "1",
+                "7Mi",
+                "77",
+            ]
         case [*_, last]:
             other = [] if isinstance(last, dict) else [_OTHERS.get(last, f"{last}x")]
-            return [[*value[:-1], *other]]
+            others = [[*value[:-1], *other]]
         case {"uid": _, "controller": True}:
-            return [{**value, "controller": False}]
-    return []
+            others = [{**value, "controller": False}]
+        case dict() if all(isinstance(one, str) for one in value.values()):  # such as selectors
+            others = [{key: f"{one}x" for key, one in value.items()}]
+    return [other for other in others if other != value]

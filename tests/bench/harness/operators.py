@@ -23,6 +23,7 @@ from batchedapi_operator.cluster import (
     CONFIG_MAPS,
     DEPLOYMENTS,
     DISRUPTION_BUDGETS,
+    NETWORK_POLICIES,
     SERVICES,
     JsonObject,
     ObjectKey,
@@ -35,7 +36,7 @@ from batchedapi_operator.reconcile.status import OUR_CONDITIONS
 from .control_plane import ADMIN, ControlPlane, free_port
 
 NAMESPACES: Final = Resource("v1", "Namespace", "namespaces")
-CHILDREN: Final = (DEPLOYMENTS, SERVICES, CONFIG_MAPS, DISRUPTION_BUDGETS)
+CHILDREN: Final = (DEPLOYMENTS, SERVICES, CONFIG_MAPS, DISRUPTION_BUDGETS, NETWORK_POLICIES)
 START_SECONDS: Final = 120.0
 """For an operator to be ready, on a machine that has much else to do."""
 RECONCILED: Final = {kind.value for kind in OUR_CONDITIONS}
@@ -66,6 +67,8 @@ class Operator:
     namespace: str
     """Empty: all of them."""
     log: Path
+    admin_peers: str = ""
+    """JSON list of who reaches the admin ports of replicas; empty: no NetworkPolicies."""
     process: "subprocess.Popen[bytes] | None" = None
     port: int = 0
 
@@ -77,6 +80,7 @@ class Operator:
             "KUBECONFIG": str(self.kubeconfig),
             "BATCHEDAPI_WATCH_NAMESPACE": self.namespace,
             "BATCHEDAPI_SERVING_IMAGE": "serving:bench",
+            "BATCHEDAPI_ADMIN_PEERS": self.admin_peers,
             "BATCHEDAPI_ADMIN_HOST": "127.0.0.1",
             "BATCHEDAPI_ADMIN_PORT": str(self.port),
             "BATCHEDAPI_DECISIONS_PORT": str(free_port()),
@@ -136,10 +140,10 @@ class User:
         path, query = resource.path(self.namespace, name, sub), {"fieldManager": "somebody"}
         return await self.kube._request("PATCH", path, query, body, content_type=_MERGE)
 
-    async def patch(self, resource: Resource, name: str, operations: Any) -> None:
+    async def patch(self, resource: Resource, name: str, operations: Any) -> JsonObject:
         """A JSON patch."""
         path, query = resource.path(self.namespace, name), {"fieldManager": "somebody"}
-        await self.kube._request("PATCH", path, query, operations, content_type=_OPERATIONS)
+        return await self.kube._request("PATCH", path, query, operations, content_type=_OPERATIONS)
 
     async def delete(self, resource: Resource, name: str) -> None:
         """In the background."""

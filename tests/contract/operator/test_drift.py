@@ -70,7 +70,9 @@ async def test_every_field_of_ours_is_put_right(world: World, kind: str) -> None
     taken = 0
 
     for edit in sampled(before):
-        for patch in edit.patches:
+        live = await world.get(resource, child)
+        assert live is not None
+        for patch in edit.patches(live):
             try:
                 await patched(world, resource, child, patch)
             except RefusedError:
