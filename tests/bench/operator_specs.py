@@ -7,7 +7,7 @@ A real apiserver with Pod Security `restricted`, real controllers, and the opera
 Each value, in an otherwise good manifest, is refused with its field and a remedy, or becomes a pod
 that is admitted, or a condition tells of the field and a remedy. A walk goes from spec to spec,
 good ones and such that cannot work, and each time has to arrive where an API that was never
-anything else is.
+anything else is. Of each leaf a value has to be admitted, and of the specs about half can work.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -40,11 +40,10 @@ sys.path.append(str(ROOT / "tests/support"))  # of what the contract tests impor
 from tests.contract.operator.corpus import GOOD
 from tests.contract.operator.generated import (
     FIELDS,
-    GOOD_TEXTS,
-    HOSTILE,
     LEAVES,
+    RUNTIME_CLASS,
     Place,
-    values_of,
+    tried,
     with_company,
     with_value,
     words,
@@ -73,12 +72,19 @@ FEW: Final = "few"
 """The namespace of counts of replicas, in which a quota ends what would be thousands of pods."""
 MANY: Final = "specs"
 MOST_PODS: Final = 5
+RUNTIME_CLASSES: Final = "/apis/node.k8s.io/v1/runtimeclasses"
 LARGE: Final = "x" * 1_100_000
 """More than a ConfigMap may have."""
 WRITES: Final = 12
 """Writes to one Deployment that was only created: more is an operator that is never content."""
 CHANGES: Final = 6
 """Fields of a random spec, at most."""
+MISSING: Final = "no-such"
+"""A ConfigMap that is not there."""
+FROM_FILES: Final = 0.3
+"""Share of random specs whose predictor is in a ConfigMap."""
+LEAST_SHARE: Final = 1 / 3
+"""Of random states that can work, and of those that cannot: without both, walks show little."""
 ANSWER_SECONDS: Final = 0.5
 """From one look for pods that are not ready to the next."""
 
@@ -130,7 +136,7 @@ def cases(wanted: str, most: int) -> list[Case]:
     """All that are to be tried."""
     found = []
     for place in LEAVES:
-        values = [*GOOD_TEXTS.get(str(place[-1]), ()), *values_of(place), *HOSTILE]
+        values = tried(place)
         if FIELDS[place].get("x-kubernetes-preserve-unknown-fields"):
             values += [{"a": LARGE}, {"a": {"b": [None, {"c": "\x00"}]}}, {"": ""}]
         found += [Case(place, value) for value in values[:most] if wanted in words(place)]
@@ -153,7 +159,7 @@ async def all_of(lanes: int, work: list[Callable[[], Awaitable[None]]]) -> None:
     await asyncio.gather(*(lane() for _ in range(lanes)))
 
 
-async def try_cases(rooms: dict[str, tuple[World, Seen]], tried: list[Case], lanes: int) -> Found:
+async def try_cases(rooms: dict[str, tuple[World, Seen]], wanted: list[Case], lanes: int) -> Found:
     """Every value in a manifest of its own."""
     found = Found()
     began = time.monotonic()
@@ -171,26 +177,30 @@ async def try_cases(rooms: dict[str, tuple[World, Seen]], tried: list[Case], lan
 
         return run
 
-    await all_of(lanes, [one(number, case) for number, case in enumerate(tried)])
+    await all_of(lanes, [one(number, case) for number, case in enumerate(wanted)])
     return found
 
 
-def random_spec(accepted: list[tuple[Case, Outcome]], rng: random.Random) -> Body:
-    """Several fields at once, some of them no good."""
+def random_spec(accepted: Sequence[tuple[Case, Outcome]], source: str, rng: random.Random) -> Body:
+    """Several fields at once; the files, if not out of the image, are in that ConfigMap."""
     spec: Body = dict(GOOD)
-    for case, _ in rng.sample(accepted, rng.randint(1, min(CHANGES, len(accepted)))):
+    drawn = rng.sample(accepted, rng.randint(1, min(CHANGES, len(accepted))))
+    for case, _ in drawn:
         spec = with_value(case.place, case.value, {**with_company(case.place, case.value), **spec})
-    if rng.random() < 0.2:
-        spec["predictor"] = {**spec["predictor"], "source": {"configMap": "no-such"}}
-    elif rng.random() < 0.3:
-        spec["predictor"] = {**spec["predictor"], "source": {"configMap": "iris"}}
+    works = all(outcome.kind == ADMITTED for _, outcome in drawn)
+    if rng.random() < FROM_FILES or (works and source == MISSING):
+        spec["predictor"] = {**spec["predictor"], "source": {"configMap": source}}
     return spec
 
 
 async def random_states(
     world: World, seen: Seen, found: Found, *, rng: random.Random, number: int, lanes: int
 ) -> list[State]:
-    """Random specs that the apiserver takes, each with what it leads to from nothing."""
+    """Random specs that the apiserver takes, each with what it leads to from nothing.
+
+    Every other one has values alone that can work by themselves; the others have something that
+    cannot.
+    """
     accepted = [
         (case, outcome)
         for case, outcome in found.cases
@@ -200,10 +210,13 @@ async def random_states(
     ]
     states: list[State] = []
 
+    able = [(case, outcome) for case, outcome in accepted if outcome.kind == ADMITTED]
+
     async def one(index: int) -> None:
         name = f"state{index}q"
+        drawn = (able, "iris") if index % 2 else (accepted, MISSING)
         while True:
-            spec = random_spec(accepted, rng)
+            spec = random_spec(*drawn, rng)
             try:
                 await world.create_api(name, spec)
                 break
@@ -358,6 +371,10 @@ async def make_namespaces(kube: Kube) -> None:
         metadata = {"name": name, "labels": RESTRICTED}
         await kube._request("POST", NAMESPACES, {}, {**body, "metadata": metadata})
         await World(kube, name).create(CONFIG_MAPS, {"metadata": {"name": "iris"}, **files})
+    sandbox = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "none"}
+    await kube._request(
+        "POST", RUNTIME_CLASSES, {}, {**sandbox, "metadata": {"name": RUNTIME_CLASS}}
+    )
     # admission counts pods by itself, but for those that are gone
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}}
     path = f"{NAMESPACES}/{FEW}/resourcequotas"
@@ -410,16 +427,39 @@ async def measure(
     return found
 
 
+def counts(found: Found) -> dict[str, Counter[str]]:
+    """How many values of each field became what."""
+    kinds: dict[str, Counter[str]] = {}
+    for case, outcome in found.cases:
+        kinds.setdefault(words(case.place), Counter())[outcome.kind] += 1
+    return {words(place): kinds[words(place)] for place in LEAVES if words(place) in kinds}
+
+
+def wrong(found: Found) -> list[list[str]]:
+    """Where, with what value, and what; of a field and of the states what they did not show."""
+    rows = [
+        [words(case.place), f"{case.value!r:.60}", outcome.said[:300]]
+        for case, outcome in found.cases
+        if outcome.kind == WRONG
+    ]
+    rows += [
+        [name, "", "none was admitted"] for name, n in counts(found).items() if not n[ADMITTED]
+    ]
+    able, least = found.states - found.broken, found.states * LEAST_SHARE
+    if able < least or found.broken < least:
+        rows.append(["random states", "", f"{able} of {found.states} can work"])
+    rows += [["a walk", "", line[:300]] for line in found.astray]
+    return rows + [["alarm", str(count), line] for line, count in found.alarms.items()]
+
+
 def tables(found: Found) -> list[Table]:
     """By field, and of the walks."""
     kinds = (ADMITTED, TOLD, REFUSED, WRONG)
-    rows = []
-    for place in LEAVES:
-        here = Counter(outcome.kind for case, outcome in found.cases if case.place == place)
-        if here:
-            rows.append([words(place), str(here.total()), *(str(here[kind]) for kind in kinds)])
-    whole = Counter(outcome.kind for _, outcome in found.cases)
-    rows.append(["all", str(whole.total()), *(str(whole[kind]) for kind in kinds)])
+    fields = counts(found)
+    rows = [
+        [name, str(here.total()), *(str(here[kind]) for kind in kinds)]
+        for name, here in {**fields, "all": sum(fields.values(), Counter())}.items()
+    ]
     values = Table("Values of every leaf", ("field", "values", *kinds), rows)
     walks = Table(
         "Walks between random specs",
@@ -429,33 +469,22 @@ def tables(found: Found) -> list[Table]:
             found.repaired, len(found.astray),
         )]],
     )  # fmt: skip
-    wrong = [
-        [words(case.place), f"{case.value!r:.60}", outcome.said[:300]]
-        for case, outcome in found.cases
-        if outcome.kind == WRONG
-    ]
-    wrong += [["a walk", "", line[:300]] for line in found.astray]
-    wrong += [["alarm", str(count), line] for line, count in found.alarms.items()]
-    what = Table("What went wrong", ("where", "value", "what"), wrong)
-    return [values, walks, *([what] if wrong else [])]
+    what = Table("What went wrong", ("where", "value", "what"), wrong(found))
+    return [values, walks, *([what] if what.rows else [])]
 
 
 def write(found: Found, began: Environment, seconds: float, out: Path | None) -> None:
-    """The tables and every refusal in its own words."""
-    said = {
-        f"{words(case.place)} = {case.value!r:.80}": [outcome.kind, outcome.said[:200]]
-        for case, outcome in found.cases
-        if outcome.kind in {TOLD, WRONG}
-    }
+    """The tables; for programs the counts, and what went wrong."""
+    figures = ("states", "broken", "transitions", "arrived", "repairs", "repaired")
     report(
         "operator_specs",
         began,
         tables(found),
         notes=[NOTE, f"{seconds:.0f} s in all."],
         measured={
-            "told": said,
-            "walks": {k: v for k, v in asdict(found).items() if k not in {"cases", "alarms"}},
-            "alarms": dict(found.alarms),
+            "values": counts(found),
+            "walks": {name: getattr(found, name) for name in figures},
+            "wrong": wrong(found),
         },
         out=out,
     )
@@ -496,8 +525,7 @@ def main(
         )
         found = asyncio.run(work)
     write(found, began, time.monotonic() - clock, out)
-    wrong = any(outcome.kind == WRONG for _, outcome in found.cases)
-    if wrong or found.astray or found.alarms or found.arrived != found.transitions:
+    if wrong(found) or found.arrived != found.transitions:
         sys.exit(1)
 
 

@@ -2,7 +2,7 @@
 
 import copy
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from tests.contract.operator.corpus import GOOD, Document
@@ -26,6 +26,9 @@ HOSTILE: Final[tuple[str, ...]] = (
 )  # fmt: skip
 """Texts in which something downstream may see more than a text; quantities and durations of odd
 form."""
+
+RUNTIME_CLASS: Final = "sandboxed"
+"""Whoever wants pods of it makes it beforehand."""
 
 Place = tuple[str | int, ...]
 
@@ -55,7 +58,7 @@ LEAVES: Final = tuple(
 )
 """Fields without fields of their own."""
 
-_TEXTS: Final = ("a", "m:C", "A", "/a", "1s", "1", "file:///x", "0" * 64, "https://a")
+_TEXTS: Final = ("a", "m:C", "A", "/a", "a/b", "1s", "1", "file:///x", "0" * 64, "https://a")
 """One of them is what a text with a pattern may be."""
 
 
@@ -75,7 +78,9 @@ def least(schema: Document) -> Any:
     return {name: least(members[name]) for name in schema.get("required", ())}
 
 
-GOOD_TEXTS: Final[dict[str, tuple[str, ...]]] = {
+GOOD_VALUES: Final[dict[str, tuple[Any, ...]]] = {
+    "volumeMounts[0].name": ("a",),  # before that of all names
+    "matchFields[0].operator": ("In",),  # before that of all operators
     "path": ("iris:Iris", "iris.py:Iris", "a.b.c:_D"),
     "configMap": ("iris", "iris.v1", "1-a"),
     "uri": ("file:///x", "https://host/a?b=c%20d", "s3://b/k", "pvc://claim", "pvc://claim/a/b"),
@@ -83,16 +88,31 @@ GOOD_TEXTS: Final[dict[str, tuple[str, ...]]] = {
     "image": ("iris", "host.example:5000/team/iris:v1_2", "iris@sha256:" + "0" * 64),
     "name": ("predict", "__call__", "PATHS"),
     "endpoint": ("/v1/iris", "/a.b_c~d/-"),
+    "fieldPath": ("metadata.name",),
+    "resource": ("limits.cpu", "requests.memory"),
+    "matchFields[0].key": ("metadata.name",),
+    "priorityClassName": ("system-cluster-critical",),
+    "runtimeClassName": (RUNTIME_CLASS,),
+    "allowOrigins[0]": ("https://a", "*"),
+    "operator": ("Exists",),
+    "resources.requests": ({"storage": "1Gi"},),
+    "autoscaling.mode": ("External",),
+    "maxBodySize": ("1Mi",),
+    "window": ("1m",),
 }
-"""What fields with a pattern of their own may be."""
+"""What values of a form of their own may be, by the end of the field's path."""
 _BESIDE: Final[dict[str, Document]] = {
     "spec.replicas": {"autoscaling": {"mode": "External"}},
     "spec.autoscaling.mode": {"replicas": 2},
     "spec.predictor.methods[0].outputBatchDim": {
         "predictor": {**GOOD["predictor"], "methods": [{"name": "a", "batchDim": 1}]}
     },
+    "spec.pod.volumeMounts[0]": {"pod": {"volumes": [{"name": "a", "emptyDir": {}}]}},
+    "spec.pod.volumes[0].projected.sources[0].serviceAccountToken": {
+        "pod": {"serviceAccountName": "default"}
+    },
 }
-"""What some fields cannot be without."""
+"""What a spec has to have beside some fields, by the beginning of their path."""
 
 
 _CLAIM: Final[Document] = {
@@ -103,11 +123,41 @@ _ENOUGH: Final[dict[str | int, Document]] = {
     "ephemeral": {"volumeClaimTemplate": _CLAIM},
 }
 """Objects that must have more than their schema says, by a rule of ours or of the apiserver's."""
+_SIBLINGS: Final[dict[str, Document]] = {
+    "resourceFieldRef.divisor": {"resource": "limits.cpu"},
+    "envFrom[0].prefix": {"configMapRef": {"name": "a"}},
+    "tolerations[0].effect": {"key": "a"},
+    "tolerations[0].tolerationSeconds": {"key": "a", "effect": "NoExecute"},
+    "tolerations[0].value": {"key": "a"},
+    "matchExpressions[0].key": {"operator": "Exists"},
+    "matchFields[0].key": {"operator": "In", "values": ["a"]},
+    "matchFields[0].operator": {"key": "metadata.name", "values": ["a"]},
+    "matchFields[0].values[0]": {"key": "metadata.name", "operator": "In"},
+    **{
+        f"{term}.{keys}[0]": {"labelSelector": {}}
+        for term in ("podAffinityTerm", "requiredDuringSchedulingIgnoredDuringExecution[0]")
+        for keys in ("matchLabelKeys", "mismatchLabelKeys")
+    },
+    "volumes[0].name": {"emptyDir": {}},
+}
+"""What has to stand beside some fields, in the same object, by the end of their path."""
+
+
+def _of_end(ends: Mapping[str, Any], place: Place) -> Any:
+    """What is kept of the field, by the end of its path; None if nothing is."""
+    return next((ends[end] for end in ends if words(place).endswith(f".{end}")), None)
+
+
+def tried(place: Place) -> list[Any]:
+    """What that field is tried with; first what it may well be, so that a few will do."""
+    likely = (*(_of_end(GOOD_VALUES, place) or ()), least(FIELDS[place]))
+    return _distinct((*likely, *values_of(place), *HOSTILE))
 
 
 def with_company(place: Place, value: Any) -> Document:
     """The smallest spec in which that field may have a value of its own."""
-    return with_value(place, value, {**GOOD, **_BESIDE.get(words(place), {})})
+    beside = next((_BESIDE[start] for start in _BESIDE if words(place).startswith(start)), {})
+    return with_value(place, value, {**GOOD, **beside})
 
 
 def words(place: Place) -> str:
@@ -120,6 +170,7 @@ def with_value(place: Place, value: Any, base: Document = GOOD) -> Document:
     """`base`, the smallest spec, in which that field has that value."""
     spec: Any = copy.deepcopy(base)
     here: Any = spec
+    holder: Any = spec
     for index, part in enumerate(place[:-1]):
         inside = FIELDS[place[: index + 1]]
         if isinstance(part, int):
@@ -131,6 +182,8 @@ def with_value(place: Place, value: Any, base: Document = GOOD) -> Document:
         else:
             enough = {} if place[index + 1] == "sources" else _ENOUGH.get(part, least(inside))
             here = here.setdefault(part, copy.deepcopy(enough))
+        holder = here if isinstance(here, dict) else holder
+    holder.update(copy.deepcopy(_of_end(_SIBLINGS, place) or {}))
     if not isinstance(place[-1], int):
         here[place[-1]] = value
     elif here:
@@ -153,8 +206,13 @@ def values_of(place: Place) -> list[Any]:
         own += [] if bound is None else [bound - 1, bound, bound + 1]
     for rule in schema.get("x-kubernetes-validations", ()):
         own += re.findall(r"duration\('(\w+)'\)", rule["rule"])
-    distinct: list[Any] = []
-    for value in (*VALUES, *own):
-        if value is not None and (type(value), value) not in [(type(v), v) for v in distinct]:
-            distinct.append(value)
-    return distinct
+    return _distinct(value for value in (*VALUES, *own) if value is not None)
+
+
+def _distinct(values: Iterable[Any]) -> list[Any]:
+    """Each once; 1, 1.0 and true are three."""
+    found: list[Any] = []
+    for value in values:
+        if (type(value), value) not in [(type(v), v) for v in found]:
+            found.append(value)
+    return found

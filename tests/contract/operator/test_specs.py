@@ -8,13 +8,11 @@ from typing import Any, Final
 
 import pytest
 from tests.contract.operator.conftest import start_operator, until_ready
-from tests.contract.operator.corpus import GOOD
+from tests.contract.operator.corpus import GOOD, Document
 from tests.contract.operator.generated import (
-    GOOD_TEXTS,
-    HOSTILE,
     LEAVES,
     Place,
-    values_of,
+    tried,
     with_company,
     with_value,
     words,
@@ -71,7 +69,7 @@ def sample() -> list[tuple[Place, Any]]:
     found = [
         (place, value)
         for place in LEAVES
-        for value in (*GOOD_TEXTS.get(str(place[-1]), ()), *values_of(place), *HOSTILE)
+        for value in tried(place)
         if str(place[-1]) not in REPLICAS and "gpu" not in words(place).lower()
     ]
     return random.Random(1).sample(found, SAMPLE)
@@ -124,13 +122,34 @@ async def test_a_spec_that_was_mended_leads_where_a_new_one_does(room: tuple[Wor
     await world.create_api("mendedq", with_value(("compute", "mem"), "1Gi", missing))
     assert TOLD == (await until_settled(seen, "mendedq")).kind
 
-    patch: Any = [{"op": "replace", "path": "/spec", "value": good}]
-    path = BATCHED_APIS.path(world.namespace, "mendedq")
+    await mend(world, seen, "mendedq", good)
+
+    assert there == state_of(seen, "mendedq")
+
+
+async def test_a_service_account_goes_with_its_field(room: tuple[World, Seen]) -> None:
+    """The apiserver keeps it under an older name, too, and reads it out of that."""
+    world, seen = room
+    await world.create_api("plainq", GOOD)
+    assert ADMITTED == (await until_settled(seen, "plainq")).kind
+    await world.create_api("accountq", with_value(("pod", "serviceAccountName"), "default"))
+    assert ADMITTED == (await until_settled(seen, "accountq")).kind
+
+    await mend(world, seen, "accountq", GOOD)
+
+    assert state_of(seen, "plainq") == state_of(seen, "accountq")
+
+
+async def mend(world: World, seen: Seen, name: str, spec: Document) -> None:
+    """Give an API another spec, and wait until it is that of pods."""
+    patch: Any = [{"op": "replace", "path": "/spec", "value": spec}]
+    path = BATCHED_APIS.path(world.namespace, name)
     await world.kube._request("PATCH", path, {}, patch, content_type="application/json-patch+json")
+    generation = (await world.api(name))["metadata"]["generation"]
 
     async def arrived() -> bool:
-        found = settled(seen, "mendedq")
-        mended = found is not None and found.kind == ADMITTED
-        return mended and state_of(seen, "mendedq") == there
+        api = seen.apis.get(name, {"metadata": {"generation": 0}})
+        found = settled(seen, name) if api["metadata"]["generation"] == generation else None
+        return found is not None and found.kind == ADMITTED
 
-    await until(arrived, "the mended API to be as the new one")
+    await until(arrived, f"{name} to be mended")
