@@ -1,16 +1,16 @@
 """Who leads, and which of two releases acts: Leases in memory, a clock that is moved by hand."""
 
-import itertools
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import pytest
 from prometheus_client.exposition import generate_latest
+from tests.unit.operator.worlds import MemoryLeases
 
 from batchedapi_core import contract
 from batchedapi_operator.claims import QUIET_SECONDS
-from batchedapi_operator.cluster import JsonObject, Namespaces, ObjectKey
+from batchedapi_operator.cluster import Namespaces, ObjectKey
 from batchedapi_operator.election import (
     ACTING,
     CLAIM_SECONDS,
@@ -21,7 +21,7 @@ from batchedapi_operator.election import (
     Seen,
     seen,
 )
-from batchedapi_operator.errors import ApplyError, ConflictError
+from batchedapi_operator.errors import ApplyError
 from batchedapi_operator.kube import Kube, _permitted
 from batchedapi_operator.leader import LOOK_SECONDS, Elector, Identity
 from batchedapi_operator.metrics import Metrics
@@ -29,60 +29,12 @@ from batchedapi_operator.metrics import Metrics
 SYSTEM: Final = "system"
 
 
-@dataclass
-class Apiserver:
-    """Leases, as an apiserver keeps them; `silent` for a while."""
-
-    silent: bool = False
-    kept: dict[ObjectKey, JsonObject] = field(default_factory=dict)
-    events: list[str] = field(default_factory=list)
-    versions: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
-
-    def _asked(self) -> None:
-        if self.silent:
-            raise ApplyError("no answer", 0)
-
-    def _keep(self, body: JsonObject) -> JsonObject:
-        body["metadata"] = {**body["metadata"], "resourceVersion": str(next(self.versions))}
-        self.kept[ObjectKey.of(body)] = body
-        return body
-
-    async def read_lease(self, key: ObjectKey, *, seconds: float) -> JsonObject | None:  # noqa: ARG002
-        """As `Kube` has it."""
-        self._asked()
-        return self.kept.get(key)
-
-    async def create_lease(self, body: JsonObject, *, seconds: float) -> JsonObject:  # noqa: ARG002
-        """As `Kube` has it."""
-        self._asked()
-        if ObjectKey.of(body) in self.kept:
-            raise ConflictError("it exists", 409)
-        return self._keep(body)
-
-    async def replace_lease(self, body: JsonObject, *, seconds: float) -> JsonObject:  # noqa: ARG002
-        """As `Kube` has it."""
-        self._asked()
-        before = self.kept[ObjectKey.of(body)]["metadata"]["resourceVersion"]
-        if before != body["metadata"]["resourceVersion"]:
-            raise ConflictError("it has changed", 409)
-        return self._keep(body)
-
-    async def leases(self, label: str, *, seconds: float) -> list[JsonObject]:  # noqa: ARG002
-        """As `Kube` has it."""
-        self._asked()
-        return [one for one in self.kept.values() if label in one["metadata"]["labels"]]
-
-    async def create_event(self, body: JsonObject) -> None:
-        """Keeps the sentence alone."""
-        self.events.append(body["note"])
-
-
 class World:
     """One clock, one apiserver, and replicas whose rounds are run by hand."""
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.apiserver = Apiserver()
+        self.apiserver = MemoryLeases()
 
     def replica(self, process: str, *named: str, release: str = "first") -> "Replica":
         """Of a release, for some namespaces or all."""
@@ -193,6 +145,7 @@ async def test_a_claim_that_was_anothers_meanwhile_stands_from_then_on() -> None
     await world.run(8.0, again)
     claim = world.apiserver.kept[ObjectKey("team", contract.CLAIM_LEASE)]
     claim["spec"]["leaseTransitions"] += 2
+    claim["metadata"]["resourceVersion"] = "theirs"
 
     await world.run(QUIET_SECONDS - 2.0, again)
 

@@ -1,10 +1,13 @@
 """Bodies of Kubernetes objects as tests need them, and a cluster in memory."""
 
+import itertools
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from batchedapi_core import contract
 from batchedapi_core.manifest import BatchedAPI, parse_api
 from batchedapi_operator.cluster import (
     BATCHED_APIS,
@@ -168,6 +171,25 @@ def _status_of(fields: dict[Path, Any]) -> JsonObject:
     return {**status, "conditions": list(status.get("conditions", {}).values())}
 
 
+def _parts(body: JsonObject) -> dict[Path, Any]:
+    """What an apply has of a child: labels and annotations one by one, and `spec` at its top."""
+    metadata = body["metadata"]
+    parts: dict[Path, Any] = {("spec", name): one for name, one in body.get("spec", {}).items()}
+    for part in ("labels", "annotations"):
+        parts |= {("metadata", part, name): one for name, one in metadata.get(part, {}).items()}
+    if "ownerReferences" in metadata:
+        parts["metadata", "ownerReferences"] = metadata["ownerReferences"]
+    whole = body.keys() - {"apiVersion", "kind", "metadata", "spec"}
+    return parts | {(name,): body[name] for name in whole}
+
+
+def _at(body: JsonObject, path: Path) -> tuple[JsonObject, str]:
+    """The object that has the last name of a path, made where it is not there."""
+    for part in path[:-1]:
+        body = body.setdefault(part, {})
+    return body, path[-1]
+
+
 def _labelled(body: JsonObject, label: str, value: str) -> bool:
     labels = body["metadata"].get("labels", {})
     return label in labels and value in {"", labels[label]}
@@ -183,6 +205,8 @@ class MemoryCluster:
     events: list[JsonObject] = field(default_factory=list)
     applied: dict[tuple[ObjectKey, str], dict[Path, Any]] = field(default_factory=dict)
     """Fields of a status by who applied them last."""
+    set_by_us: dict[tuple[Resource, ObjectKey, str], dict[Path, Any]] = field(default_factory=dict)
+    """Parts of a child, by its uid too, as the operator applied them last."""
     fail: Callable[[str, str], ApplyError | None] = lambda _verb, _what: None
     version: int = 100
 
@@ -209,11 +233,12 @@ class MemoryCluster:
 
     async def get(self, resource: Resource, key: ObjectKey) -> JsonObject | None:
         """As Cluster."""
-        return self.objects.get((resource, key))
+        return deepcopy(self.objects.get((resource, key)))
 
     async def get_metadata(self, resource: Resource, key: ObjectKey) -> JsonObject | None:
         """As Cluster."""
-        return self.objects.get((resource, key))
+        found = await self.get(resource, key)
+        return None if found is None else {"metadata": found["metadata"]}
 
     async def find(
         self, resource: Resource, namespace: str | None, selector: str = ""
@@ -221,7 +246,7 @@ class MemoryCluster:
         """As Cluster; selectors `label=value` and `label` only."""
         label, _, value = selector.partition("=")
         return [
-            body
+            deepcopy(body)
             for (kind, key), body in self.objects.items()
             if kind == resource
             and namespace in {None, key.namespace}
@@ -232,36 +257,61 @@ class MemoryCluster:
         self, resource: Resource, namespace: str | None, selector: str = ""
     ) -> tuple[list[JsonObject], str]:
         """As Cluster."""
-        return await self.find(resource, namespace, selector), str(self.version)
+        found = await self.find(resource, namespace, selector)
+        return [{"metadata": one["metadata"]} for one in found], str(self.version)
 
     async def apply(self, resource: Resource, body: JsonObject, *, force: bool) -> JsonObject:
-        """As Cluster: what was there and is not in `body` stays, at the top of `spec`."""
+        """As Cluster: what the operator applied before and does not now is gone.
+
+        What others have set stays, beside labels and annotations and at the top of `spec`.
+        """
         key = ObjectKey.of(body)
         if "uid" in body["metadata"]:
             self._same(resource, key, body["metadata"]["uid"])
+        live = self.objects.get((resource, key))
+        new = {"uid": f"{key.name}-uid", "name": key.name, "namespace": key.namespace}
+        kind: JsonObject = {"apiVersion": resource.api_version, "kind": resource.kind}
+        merged = kind | deepcopy(live or {"metadata": new})
+        child = (resource, key, merged["metadata"]["uid"])
+        parts, before = _parts(body), self.set_by_us.get(child, {})
+        for path, value in parts.items():
+            holder, name = _at(merged, path)
+            if not force and live is not None and path not in before and holder.get(name) != value:
+                raise ConflictError(f"{resource.kind} {key}: {path} is somebody else's", 409)
+            holder[name] = deepcopy(value)
+        for path in before.keys() - parts.keys():
+            holder, name = _at(merged, path)
+            holder.pop(name, None)
+            if not holder:  # an empty map is not kept
+                above, name = _at(merged, path[:-1])
+                del above[name]
         self._write("apply" if force else "create", f"{resource.kind}/{key.name}")
+        self.set_by_us[child] = parts
+        if merged != live:
+            rolls = resource is DEPLOYMENTS and merged.get("spec") != (live or {}).get("spec")
+            self._keep(resource, merged, generations=int(rolls))
+        return deepcopy(merged)
+
+    def _keep(self, resource: Resource, body: JsonObject, generations: int = 0) -> None:
+        """The next version of an object, so many generations later."""
         self.version += 1
-        old = self.objects.get((resource, key), {"metadata": {}})
-        metadata = {
-            "uid": f"{key.name}-uid",
-            **old["metadata"],
-            **body["metadata"],
-            "resourceVersion": str(self.version),
-        }
-        if resource is DEPLOYMENTS:
-            metadata["generation"] = old["metadata"].get("generation", 0) + 1
-        merged = {**old, **body, "metadata": metadata}
-        if "spec" in body:
-            merged["spec"] = {**old.get("spec", {}), **body["spec"]}
-        self.objects[resource, key] = merged
-        return merged
+        metadata = body["metadata"]
+        metadata["resourceVersion"] = str(self.version)
+        if generations:
+            metadata["generation"] = metadata.get("generation", 0) + generations
+        self.objects[resource, ObjectKey.of(body)] = body
 
     async def set_managers(
         self, resource: Resource, live: JsonObject, managed: list[JsonObject]
     ) -> None:
         """As Cluster."""
-        self._write("managers", f"{resource.kind}/{ObjectKey.of(live).name}")
-        live["metadata"]["managedFields"] = managed
+        key, version = ObjectKey.of(live), live["metadata"]["resourceVersion"]
+        body = self.objects[resource, key]
+        if body["metadata"]["resourceVersion"] != version:
+            raise ConflictError(f"{resource.kind} {key}: it has been modified", 409)
+        self._write("managers", f"{resource.kind}/{key.name}")
+        body["metadata"]["managedFields"] = managed
+        self._keep(resource, body)
 
     async def apply_status(
         self, key: ObjectKey, uid: str, status: JsonObject, manager: str
@@ -280,7 +330,10 @@ class MemoryCluster:
         dropped = self.applied.get((key, manager), {}).keys() - applied.keys()
         self.applied[key, manager] = applied
         kept = {p: v for p, v in _fields(body.get("status", {})).items() if p not in dropped}
-        self.objects[BATCHED_APIS, key] = {**body, "status": _status_of(kept | applied)}
+        self._keep(
+            BATCHED_APIS,
+            {**body, "metadata": {**body["metadata"]}, "status": _status_of(kept | applied)},
+        )
 
     async def scale(
         self, key: ObjectKey, replicas: int, *, uid: str, version: str | None = None
@@ -293,17 +346,27 @@ class MemoryCluster:
         if version not in {None, body["metadata"].get("resourceVersion", "")}:
             raise ConflictError(f"scale of {key}: it has been modified", 409)
         self._write("scale", str(replicas))
-        self.version += 1
-        body["spec"]["replicas"] = replicas
-        body["metadata"]["generation"] = body["metadata"].get("generation", 0) + 1
-        body["metadata"]["resourceVersion"] = str(self.version)
-        body["metadata"]["managedFields"] = [{"fieldsV1": {"f:spec": {"f:replicas": {}}}}]
+        others = [
+            one for one in body["metadata"].get("managedFields", ())
+            if one.get("manager") != contract.AUTOSCALER_FIELD_MANAGER
+        ]  # fmt: skip
+        ours = {
+            "manager": contract.AUTOSCALER_FIELD_MANAGER, "operation": "Apply",
+            "subresource": "scale", "fieldsV1": {"f:spec": {"f:replicas": {}}},
+        }  # fmt: skip
+        managed = [*others, ours]
+        changed = body["spec"].get("replicas") != replicas
+        if changed or managed != body["metadata"].get("managedFields"):
+            body["spec"]["replicas"] = replicas
+            body["metadata"]["managedFields"] = managed
+            self._keep(DEPLOYMENTS, body, generations=int(changed))
 
     async def delete(self, resource: Resource, key: ObjectKey, uid: str) -> None:
         """As Cluster."""
-        assert self.objects[resource, key]["metadata"]["uid"] == uid
+        if (resource, key) in self.objects:
+            self._same(resource, key, uid)
         self._write("delete", f"{resource.kind}/{key.name}")
-        del self.objects[resource, key]
+        self.objects.pop((resource, key), None)
 
     async def create_event(self, body: JsonObject) -> None:
         """As Cluster."""
@@ -311,6 +374,58 @@ class MemoryCluster:
         if failure is not None:
             raise failure
         self.events.append(body)
+
+
+@dataclass
+class MemoryLeases:
+    """Leases, as an apiserver keeps them; `silent` for a while."""
+
+    silent: bool = False
+    kept: dict[ObjectKey, JsonObject] = field(default_factory=dict)
+    events: list[str] = field(default_factory=list)
+    versions: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
+
+    def _asked(self) -> None:
+        if self.silent:
+            raise ApplyError("no answer", 0)
+
+    def _keep(self, body: JsonObject) -> JsonObject:
+        metadata = {**body["metadata"], "resourceVersion": str(next(self.versions))}
+        self.kept[ObjectKey.of(body)] = deepcopy({**body, "metadata": metadata})
+        return deepcopy(self.kept[ObjectKey.of(body)])
+
+    async def read_lease(self, key: ObjectKey, *, seconds: float) -> JsonObject | None:  # noqa: ARG002
+        """As `Kube` has it."""
+        self._asked()
+        return deepcopy(self.kept.get(key))
+
+    async def create_lease(self, body: JsonObject, *, seconds: float) -> JsonObject:  # noqa: ARG002
+        """As `Kube` has it."""
+        self._asked()
+        if ObjectKey.of(body) in self.kept:
+            raise ConflictError("it exists", 409)
+        return self._keep(body)
+
+    async def replace_lease(self, body: JsonObject, *, seconds: float) -> JsonObject:  # noqa: ARG002
+        """As `Kube` has it."""
+        self._asked()
+        before = self.kept.get(ObjectKey.of(body), body)  # one that is not there is made
+        if before["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"]:
+            raise ConflictError("it has changed", 409)
+        return self._keep(body)
+
+    async def leases(self, label: str, *, seconds: float) -> list[JsonObject]:  # noqa: ARG002
+        """As `Kube` has it."""
+        self._asked()
+        return [
+            deepcopy(one)
+            for one in self.kept.values()
+            if _labelled(one, *label.partition("=")[::2])
+        ]
+
+    async def create_event(self, body: JsonObject) -> None:
+        """Keeps the sentence alone."""
+        self.events.append(body["note"])
 
 
 async def deliver_all(outbox: Outbox) -> None:
