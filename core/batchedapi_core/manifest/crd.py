@@ -9,7 +9,7 @@ from batchedapi_core import contract
 from batchedapi_core.manifest import kubernetes
 from batchedapi_core.manifest.problems import fields_of, model_of
 from batchedapi_core.manifest.spec import BatchedAPI, BatchedAPISpec, JsonObject
-from batchedapi_core.manifest.status import BatchedAPIStatus
+from batchedapi_core.manifest.status import BatchedAPIStatus, ConditionType
 
 _KEPT: Final = (
     "type", "format", "pattern", "enum", "minimum", "maximum", "minLength", "maxLength",
@@ -18,6 +18,12 @@ _KEPT: Final = (
     "x-kubernetes-preserve-unknown-fields", "x-kubernetes-list-type",
     "x-kubernetes-list-map-keys",
 )  # fmt: skip
+
+
+def _message_of(kind: ConditionType) -> str:
+    """Path of a condition's sentence."""
+    return f'.status.conditions[?(@.type=="{kind}")].message'
+
 
 PRINTER_COLUMNS: Final = (
     ("Status", "string", ".status.phase", 0, "The state in one word"),
@@ -34,6 +40,14 @@ PRINTER_COLUMNS: Final = (
     ("Revision", "string", ".status.revision.current", 1, ""),
     ("URL", "string", ".status.url", 1, ""),
     ("Message", "string", ".status.message", 1, "What is wrong, else how many replicas answer"),
+    ("SLO", "string", _message_of(ConditionType.SLO_MET), 1, "Whether the latency target is met"),
+    (
+        "Metrics",
+        "string",
+        _message_of(ConditionType.METRICS_AVAILABLE),
+        1,
+        "Whether replicas tell their figures",
+    ),
 )
 
 

@@ -1,5 +1,6 @@
 """The CRD in a real apiserver judges a manifest as Python does (C15)."""
 
+import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +10,7 @@ from tests.contract.operator.world import Body, World
 
 from batchedapi_core.manifest import ManifestError, kubernetes, parse_api
 from batchedapi_core.manifest.rules import ManifestModel
-from batchedapi_operator.cluster import BATCHED_APIS
+from batchedapi_operator.cluster import BATCHED_APIS, ObjectKey
 from batchedapi_operator.errors import ApplyError
 
 pytestmark = pytest.mark.cluster
@@ -55,6 +56,28 @@ async def test_both_sides_refuse_names_that_children_cannot_have(world: World, n
         parse_api(body)
     with pytest.raises(ApplyError, match=r"metadata\.name"):
         await apiserver_accepts(world, body)
+
+
+def wide(namespace: str, name: str) -> str:
+    """What kubectl prints of an API."""
+    command = ["kubectl", "get", "bapi", name, "-n", namespace, "-o", "wide"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+async def test_the_wide_table_has_the_sentences_of_reconciler_and_autoscaler(world: World) -> None:
+    """What is wrong and what to do about it is read without a describe, whoever has found it."""
+    name, told = "sentences", {"SLOMet": "p99 is 2 s; raise it", "MetricsAvailable": "1 of 2 told"}
+    made = await world.create_api(name, {**GOOD, "paused": True})
+    common = {"status": "False", "reason": "Told", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    conditions = [{**common, "type": kind, "message": text} for kind, text in told.items()]
+    status = {"message": "paused; resume it", "conditions": conditions}
+    key, uid = ObjectKey(world.namespace, name), made["metadata"]["uid"]
+    await world.kube.apply_status(key, uid, status, "contract-tests")
+
+    shown = wide(world.namespace, name)
+
+    for text in ("paused; resume it", *told.values()):
+        assert text in shown
 
 
 async def test_kubernetes_own_parts_are_those_of_the_apiserver(world: World) -> None:
