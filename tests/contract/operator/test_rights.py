@@ -5,9 +5,11 @@ On a control plane of its own, whose audit log has every request of the operator
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,14 +21,17 @@ from tests.contract.operator.conftest import OperatorProcess, start_operator, un
 from tests.contract.operator.test_operator import IN_IMAGE, with_source
 from tests.contract.operator.world import CUSTOM_RESOURCES, NAMESPACES, Body, World, until
 
+from batchedapi_core import contract
 from batchedapi_core.manifest.crd import crd
 from batchedapi_operator.cluster import (
     BATCHED_APIS,
     CONFIG_MAPS,
     EVENTS,
+    LEASES,
     SYSTEM_NAMESPACE,
     ObjectKey,
 )
+from batchedapi_operator.election import WANTED
 from batchedapi_operator.kube import Kube
 from chart import Objects, granted, of_operator, only, render
 
@@ -38,10 +43,14 @@ OPERATOR: Final = pki.Identity("granted", "/CN=operator")
 """Its requests are those that the control plane audits; it is in no group that may anything."""
 HERE, LATER = "team-a", "team-b"
 """One namespace is there when the operator starts, and one is made afterwards."""
-SETTINGS: Final = (f"watchNamespaces={{{HERE},{LATER}}}", "networkPolicies.enabled=true")
+EVERY_KIND: Final = "networkPolicies.enabled=true"
+SETTINGS: Final = (f"watchNamespaces={{{HERE},{LATER}}}", EVERY_KIND)
+SYSTEM: Final = "system"
+"""Where the operator is installed, and its own Lease is."""
 APPLY: Final = "application/apply-patch+yaml"
 FINALIZERS: Final = ("batchedapi.dev", "batchedapis/finalizers", "update")
 """Asked for by an admission plugin, which is on here; audit logs have requests alone."""
+Rights = set[tuple[str, str, str]]
 LONG: Final = 180.0
 """Seconds: a list is tried again every half a minute, a refused child every minute."""
 LACKED: Final = [
@@ -103,17 +112,18 @@ async def grant(kube: Kube, objects: Objects, namespace: str) -> None:
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
     await put(kube, f"{NAMESPACES}/{namespace}", body)
     for one in objects:
-        if one["kind"] not in {"Role", "RoleBinding"}:
-            continue
-        if one["metadata"]["namespace"] != namespace:
-            continue
-        body = deepcopy(one)
-        if one["kind"] == "RoleBinding":
-            user = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "operator"}
-            body["subjects"] = [user]
-        plural, name = f"{one['kind'].lower()}s", one["metadata"]["name"]
-        place = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/{plural}/{name}"
-        await put(kube, place, body)
+        if one["kind"] in {"Role", "RoleBinding"} and one["metadata"]["namespace"] == namespace:
+            await bound(kube, one, f"namespaces/{namespace}/")
+
+
+async def bound(kube: Kube, one: Body, place: str = "") -> None:
+    """A role, or a binding, but to our user."""
+    body = deepcopy(one)
+    if one["kind"].endswith("Binding"):
+        user = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "operator"}
+        body["subjects"] = [user]
+    plural, name = f"{one['kind'].lower()}s", one["metadata"]["name"]
+    await put(kube, f"/apis/rbac.authorization.k8s.io/v1/{place}{plural}/{name}", body)
 
 
 async def put(kube: Kube, path: str, body: Body) -> None:
@@ -138,8 +148,21 @@ def without(objects: Objects, lacked: tuple[str, str, str]) -> Objects:
 @pytest.fixture(scope="module")
 def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
     """The CRD, the first namespace and its rights; then the operator."""
-    folder = tmp_path_factory.mktemp("rights")
-    chart = of_operator(render(*SETTINGS))
+    with running(tmp_path_factory.mktemp("rights"), f"{HERE} {LATER}", *SETTINGS) as found:
+        yield found
+
+
+@pytest.fixture
+def everywhere(tmp_path: Path) -> Iterator[Ground]:
+    """The same of the default installation."""
+    with running(tmp_path, "", EVERY_KIND) as found:
+        yield found
+
+
+@contextmanager
+def running(folder: Path, namespaces: str, *settings: str) -> Iterator[Ground]:
+    """The operator for these namespaces, with what the chart grants by these settings."""
+    chart = of_operator(render(*settings))
     plugin = "--enable-admission-plugins=OwnerReferencesPermissionEnforcement"
     with control_plane(folder / "plane", plugin) as plane:
         keys = plane.folder / "pki"
@@ -149,19 +172,19 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
         plane.kubeconfig(OPERATOR).write_text(pki.kubeconfig(keys, OPERATOR, server))
         asyncio.run(prepare(plane, chart))
         kubeconfig = str(plane.kubeconfig(OPERATOR))
-        running = start_operator(
-            f"{HERE} {LATER}",
+        operator = start_operator(
+            namespaces,
             folder / "operator.log",
             release=only(chart, "Deployment")["metadata"]["name"],
             KUBECONFIG=kubeconfig,
-            BATCHEDAPI_LEASE_NAMESPACE="system",
+            BATCHEDAPI_LEASE_NAMESPACE=SYSTEM,
         )
         try:
-            asyncio.run(until_ready(running))
-            yield Ground(plane, chart, running)
+            asyncio.run(until_ready(operator))
+            yield Ground(plane, chart, operator)
         finally:
-            running.process.terminate()
-            running.process.wait(timeout=30)
+            operator.process.terminate()
+            operator.process.wait(timeout=30)
 
 
 async def prepare(plane: ControlPlane, chart: Objects) -> None:
@@ -170,8 +193,11 @@ async def prepare(plane: ControlPlane, chart: Objects) -> None:
         kube = Kube(api)
         await put(kube, f"{CUSTOM_RESOURCES}/{crd()['metadata']['name']}", crd())
         places = {one["metadata"]["namespace"] for one in chart if one["kind"] == "Role"}
-        for place in places - {LATER}:
+        for place in (places | {HERE}) - {LATER}:
             await grant(kube, chart, place)
+        for one in chart:
+            if one["kind"].startswith("ClusterRole"):
+                await bound(kube, one)
 
         async def served() -> bool:
             return await kube.get(BATCHED_APIS, ObjectKey(HERE, "nobody")) is None
@@ -248,10 +274,38 @@ async def test_children_hold_their_api_only_with_the_right_to_its_finalizers(
 
 
 async def test_what_is_granted_is_what_is_used(ground: Ground, world: World) -> None:
-    """A right too many is a way into the cluster, one too few an API that does not come up.
+    """A right too many is a way into the cluster, one too few an API that does not come up."""
+    await use_everything(world)
 
-    Children are made, changed and put right, revisions made until old ones are deleted.
+    await until_used(granted(ground.chart), partial(used, ground.plane))
+
+
+async def test_what_is_granted_for_all_namespaces_is_what_is_used(everywhere: Ground) -> None:
+    """The default; a right in every namespace has to be used in one that is not the operator's.
+
+    A claim is one that another release may still act on: it is taken away.
     """
+    async with await connected(everywhere.plane) as api:
+        world = World(Kube(api), HERE)
+        await world.create(LEASES, claim("team-a/gone"))
+        await use_everything(world)
+
+    of_cluster = [one for one in everywhere.chart if one["kind"] == "ClusterRole"]
+    asked = partial(used, everywhere.plane, apart_from=SYSTEM)
+    await until_used(granted(of_cluster), asked)
+    assert used(everywhere.plane) <= granted(everywhere.chart)
+
+
+def claim(release: str) -> Body:
+    """To a namespace, that nobody acts on yet."""
+    notes = {contract.ANNOTATION_CLAIM: WANTED, contract.ANNOTATION_NAMESPACES: HERE}
+    labels = {contract.LABEL_LEASE: "true"}
+    metadata = {"name": contract.CLAIM_LEASE, "labels": labels, "annotations": notes}
+    return {"metadata": metadata, "spec": {"holderIdentity": release, "leaseDurationSeconds": 30}}
+
+
+async def use_everything(world: World) -> None:
+    """Children are made, changed and put right, revisions made until old ones are deleted."""
     await with_source(world, "every")
     for number in range(1, 9):
         batching = {"serverSideBatching": {"batchInterval": f"{number}ms"}}
@@ -269,31 +323,38 @@ async def test_what_is_granted_is_what_is_used(ground: Ground, world: World) -> 
     async def recorded() -> bool:
         return bool(await world.kube.find(EVENTS, HERE))
 
-    async def all_used() -> bool:
-        return granted(ground.chart) <= used(ground.plane) | {FINALIZERS}
-
     await until(recorded, "an event")
-    wanted = granted(ground.chart)
-    try:
-        await until(all_used, "every right to be used")
-    except AssertionError:
-        assert set() == wanted - used(ground.plane) - {FINALIZERS}, "granted, and not used"
-        raise
-    assert set() == used(ground.plane) - wanted, "used, and not granted"
     assert len(await world.revisions("every")) < 9
     assert await world.get(CONFIG_MAPS, "every-model")
 
 
-def used(plane: ControlPlane) -> set[tuple[str, str, str]]:
+async def until_used(wanted: Rights, asked: Callable[[], Rights]) -> None:
+    """Wait until each right has been used, and see that no other was."""
+
+    async def all_used() -> bool:
+        return wanted <= asked() | {FINALIZERS}
+
+    try:
+        await until(all_used, "every right to be used")
+    except AssertionError:
+        assert set() == wanted - asked() - {FINALIZERS}, "granted, and not used"
+        raise
+    assert set() == asked() - wanted, "used, and not granted"
+
+
+def used(plane: ControlPlane, apart_from: str = "") -> Rights:
     """Group, resource and verb of every request; also of those that were refused.
 
-    Whoever applies, or puts, what is not there has to have the right to create it, too.
+    Whoever applies, or puts, what is not there has to have the right to create it, too. Of one
+    namespace they may be left out.
     """
     found = set()
     for entry in plane.audited():
         place = entry.get("objectRef", {})
         if "resource" not in place:  # which groups there are: anybody may ask
             assert entry["requestURI"].startswith(("/api", "/apis", "/version")), entry
+            continue
+        if apart_from and place.get("namespace") == apart_from:
             continue
         names = [place["resource"], *([place["subresource"]] if "subresource" in place else [])]
         verbs = {entry["verb"]}
@@ -337,13 +398,13 @@ async def test_kube_system_is_served_by_its_name_alone(
     kubeconfig = str(ground.plane.kubeconfig(ADMIN))
 
     async def served(namespaces: str, place: World) -> None:
-        running = start_operator(namespaces, tmp_path / "log", KUBECONFIG=kubeconfig)
+        operator = start_operator(namespaces, tmp_path / "log", KUBECONFIG=kubeconfig)
         try:
             await place.deployment("anywhere")
             await place.until_condition("anywhere", "SpecValid", "Accepted")
         finally:
-            running.process.terminate()
-            running.process.wait(timeout=30)
+            operator.process.terminate()
+            operator.process.wait(timeout=30)
 
     await served("", other)
     assert {} == await system.condition("anywhere", "SpecValid")
