@@ -1,5 +1,6 @@
 """One API: observe, plan, execute."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
@@ -23,7 +24,7 @@ from batchedapi_operator.errors import (
     NotPermittedError,
     RefusedError,
 )
-from batchedapi_operator.outbox import RECONCILER_STATUS, STATE_EVENTS, Outbox
+from batchedapi_operator.outbox import RECONCILER_STATUS, STATE_EVENTS, News, Outbox
 from batchedapi_operator.reconcile.conditions import (
     Condition,
     in_our_words,
@@ -34,7 +35,7 @@ from batchedapi_operator.reconcile.execute import Executor
 from batchedapi_operator.reconcile.observe import observe
 from batchedapi_operator.reconcile.ownership import deletion
 from batchedapi_operator.reconcile.plan import NO_POLICIES, Plan, plan
-from batchedapi_operator.reconcile.status import hindered_status, news_in, same
+from batchedapi_operator.reconcile.status import hindered_status, news_in, same, words_rest
 from batchedapi_operator.reconcile.views import Observed
 from batchedapi_operator.resources import web_name
 from batchedapi_operator.resources.policies import Policies
@@ -130,17 +131,26 @@ class Reconciler:
             made = self._plan(document, observed, unpermitted=not_permitted(error.message))
             self._tell(key, document, observed.status, made)
             raise
-        self._tell(key, document, observed.status, made)
-        return made.retry_after
+        rest = self._tell(key, document, observed.status, made)
+        again = min(rest, math.inf if made.retry_after is None else made.retry_after)
+        return None if again == math.inf else again
 
-    def _tell(self, key: ObjectKey, document: JsonObject, before: JsonObject, made: Plan) -> None:
-        """Have the status written, unless the API has it already."""
-        sending = self._outbox.sending(key, RECONCILER_STATUS)
-        if same(before, made.status) and not sending:
-            self._outbox.withdraw(key, RECONCILER_STATUS)
-        else:
-            write = partial(self._write_status, key, document["metadata"]["uid"], made)
-            self._outbox.put(key, RECONCILER_STATUS, write, news_in(before, made.status))
+    def _tell(self, key: ObjectKey, document: JsonObject, before: JsonObject, made: Plan) -> float:
+        """Have the status written, unless the API has it already.
+
+        Returns:
+            Seconds until its words are to be written; infinite: they are those that it has.
+        """
+        metadata, news, rest = document["metadata"], news_in(before, made.status), math.inf
+        if same(before, made.status) and not self._outbox.sending(key, RECONCILER_STATUS):
+            news = News.FIGURES
+            rest = words_rest(metadata, before, made.status, self._wall())
+            if rest > 0.0:
+                self._outbox.withdraw(key, RECONCILER_STATUS)
+                return rest
+        write = partial(self._write_status, key, metadata["uid"], made)
+        self._outbox.put(key, RECONCILER_STATUS, write, news)
+        return math.inf
 
     async def _write_status(self, key: ObjectKey, uid: str, made: Plan) -> None:
         """The status, and once it is there the events that tell of it."""

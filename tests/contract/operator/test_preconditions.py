@@ -5,6 +5,7 @@ One suite for both. Whatever differs is mended in `tests/unit/operator/worlds.py
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final, Protocol
 from uuid import uuid4
 
@@ -344,6 +345,15 @@ async def test_a_status_has_the_parts_of_two_and_loses_what_one_does_not_say_aga
     assert ("b", "Live") == (one["status"]["message"], one["status"]["phase"])
     assert ["Seen"] == [one["type"] for one in one["status"]["conditions"]]
     assert 3 == len({version(body) for body in (made, both, one)})
+    await ground.kube.apply_status(key, uid, {"message": "b"}, "first")
+    assert version(one) == version(await ground.kube.get(BATCHED_APIS, key))
+    times = {
+        entry["manager"]: entry["time"]
+        for entry in one["metadata"]["managedFields"]
+        if entry.get("subresource") == "status"
+    }
+    assert {"first", "second"} == times.keys()
+    assert all(datetime.fromisoformat(time).tzinfo for time in times.values())
     assert made["metadata"]["generation"] == one["metadata"]["generation"]
 
 

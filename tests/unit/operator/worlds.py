@@ -15,6 +15,7 @@ from batchedapi_operator.cluster import (
     JsonObject,
     ObjectKey,
     Resource,
+    rfc3339,
 )
 from batchedapi_operator.errors import ApplyError, ConflictError
 from batchedapi_operator.outbox import Outbox
@@ -209,6 +210,7 @@ class MemoryCluster:
     """Parts of a child, by its uid too, as the operator applied them last."""
     fail: Callable[[str, str], ApplyError | None] = lambda _verb, _what: None
     version: int = 100
+    wall: Callable[[], datetime] = lambda: WALL
 
     def put(self, resource: Resource, body: JsonObject) -> None:
         """An object that is there; a spec that was changed has the next generation."""
@@ -330,10 +332,13 @@ class MemoryCluster:
         dropped = self.applied.get((key, manager), {}).keys() - applied.keys()
         self.applied[key, manager] = applied
         kept = {p: v for p, v in _fields(body.get("status", {})).items() if p not in dropped}
-        self._keep(
-            BATCHED_APIS,
-            {**body, "metadata": {**body["metadata"]}, "status": _status_of(kept | applied)},
-        )
+        status_after = _status_of(kept | applied)
+        if status_after != body.get("status"):
+            metadata = {**body["metadata"]}
+            others = [one for one in metadata.get("managedFields", ()) if one["manager"] != manager]
+            ours = {"manager": manager, "subresource": "status", "time": rfc3339(self.wall())}
+            metadata["managedFields"] = [*others, ours]
+            self._keep(BATCHED_APIS, {**body, "metadata": metadata, "status": status_after})
 
     async def scale(
         self, key: ObjectKey, replicas: int, *, uid: str, version: str | None = None

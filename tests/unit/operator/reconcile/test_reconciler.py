@@ -3,6 +3,7 @@
 import asyncio
 import copy
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from itertools import count
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.unit.operator.worlds import (
     api_body,
     child_body,
     deliver_all,
+    pod_body,
 )
 
 from batchedapi_core import contract
@@ -22,6 +24,7 @@ from batchedapi_operator.cluster import (
     BATCHED_APIS,
     CONFIG_MAPS,
     DEPLOYMENTS,
+    PODS,
     SERVICES,
     JsonObject,
     ObjectKey,
@@ -46,10 +49,11 @@ class Operator:
     ) -> None:
         self.outbox = Outbox(monotonic=lambda: self.now)
         self.reconciler = Reconciler(
-            cluster, Store(), self.outbox, IMAGE, forget=forget, wall=lambda: WALL
+            cluster, Store(), self.outbox, IMAGE, forget=forget, wall=lambda: self.wall
         )
 
     now: float = 0.0
+    wall: datetime = WALL
 
     async def reconcile(self, key: ObjectKey) -> float | None:
         """Once, a long time after the last."""
@@ -434,6 +438,31 @@ async def test_a_status_that_is_true_again_is_not_written(cluster: MemoryCluster
     await deliver_all(operator.outbox)
 
     assert [] == cluster.writes
+
+
+async def test_words_alone_are_told_every_two_minutes(cluster: MemoryCluster) -> None:
+    """They are anew at each try; but numbers of nodes that are no more must not stay for hours."""
+    operator = reconciler_of(cluster)
+    cluster.wall = lambda: operator.wall
+
+    async def told(nodes: int, seconds: float) -> tuple[bool, float | None]:
+        """Whether the status has so many nodes, and when to look again; so long after the first."""
+        words = f"0/{nodes} nodes are available"
+        waits = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        cluster.put(PODS, pod_body(ready=False, conditions=[{**waits, "message": words}]))
+        operator.wall = WALL + timedelta(seconds=seconds)
+        again = await operator.reconcile(KEY)
+        return words in cluster.objects[BATCHED_APIS, KEY]["status"]["message"], again
+
+    for _ in range(3):
+        await told(1, 0.0)
+
+    assert (True, None) == await told(1, 0.0)
+    assert (False, 120.0) == await told(2, 0.0)
+    assert (False, 20.0) == await told(3, 100.0)
+    assert (True, None) == await told(3, 120.0)
+    assert (True, None) == await told(3, 121.0)
+    assert (False, 119.0) == await told(4, 121.0)
 
 
 @pytest.mark.looptime
