@@ -40,6 +40,10 @@ READY: Final = {
         " like",
         "see the log of the pods NAME-web, spec.serverSideBatching.queue.redis, and ModelLoaded",
     ),
+    "WebNotStarting": Reason(
+        "no web pod answers, and one cannot start; the message has what of ModelLoaded or Scheduled"
+        " it is, and what to do",
+    ),
     "ModelLoading": Reason(
         "replicas fetch, load or warm up the model; Unknown while those of an earlier revision"
         " answer",
@@ -84,7 +88,8 @@ SPEC_VALID: Final = {
     ),
     "PodSecurityDenied": Reason(
         "the namespace's Pod Security level does not allow the pods",
-        "change what is named, or the namespace's label pod-security.kubernetes.io/enforce",
+        "change what is named (spec.pod.volumes, spec.pod.runAsUser), or the namespace's label"
+        " pod-security.kubernetes.io/enforce",
         lasting=True,
     ),
     "QuotaExceeded": Reason(
@@ -99,7 +104,31 @@ MODEL_LOADED: Final = {
     "ScaledToZero": Reason("no replica runs, by intent; it was loaded before, and is again"),
     "ImagePullFailed": Reason(
         "the node cannot get the image",
-        "correct spec.predictor.image, or give the namespace's service account imagePullSecrets",
+        "correct spec.predictor.image, or name a Secret that gives access to it in"
+        " spec.pod.imagePullSecrets",
+    ),
+    "VolumesNotMounted": Reason(
+        "the node has not set up a pod that waits for a volume; told after 30 s, where the kubelet"
+        " says so (Kubernetes 1.37)",
+        "create what is missing, or correct spec.pod.volumes; `kubectl describe pod` says which"
+        " volume it is, or that it is the network",
+    ),
+    "ContainerCreating": Reason(
+        "the node has not created a container after 30 s: the image is still being pulled, or a"
+        " volume cannot be mounted, which kubelets before 1.37 do not tell apart",
+        "see `kubectl describe pod` for which it is: wait for the image, or create what"
+        " spec.pod.volumes names",
+    ),
+    "CreateContainerConfigError": Reason(
+        "the kubelet cannot make the container as the manifest has it: a Secret, ConfigMap or key"
+        " is missing, or the image's user is not allowed",
+        "create what is missing, or correct spec.predictor.env, spec.predictor.envFrom or"
+        " spec.pod.runAsUser; it is tried again",
+    ),
+    "PodFailed": Reason(
+        "a pod was evicted, refused by its node or lost with it, and none in its place answers",
+        "see the reason: for one that a node was short of, raise spec.compute (mem,"
+        " ephemeralStorage); another pod is made by itself",
     ),
     "DownloadFailed": Reason(
         "the model cannot be fetched from predictor.model.uri",
@@ -153,7 +182,8 @@ SCHEDULED: Final = {
     "NoReplicas": Reason("there are no pods"),
     "Unschedulable": Reason(
         "no node takes a replica",
-        "add nodes, or lower spec.compute to what a node has free",
+        "add nodes, lower spec.compute to what a node has free, or correct spec.pod.nodeSelector,"
+        " affinity or tolerations",
     ),
 }
 METRICS_AVAILABLE: Final = {

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Final, Literal
 
 from batchedapi_core.manifest import REASONS, ConditionType
@@ -15,6 +16,11 @@ MESSAGE_LENGTH: Final = 1024
 DELETING: Final = "Deleting"
 WAITING: Final = "WaitingForDeletion"
 STUCK: Final = "ProgressDeadlineExceeded"
+CREATING: Final = "ContainerCreating"
+CREATION_SECONDS: Final = 30.0
+"""For a node to mount volumes and pull an image, before it is told that it has not."""
+REPLACED_SECONDS: Final = 60.0
+"""In which a pod that failed is replaced: what is created later was ordered for another reason."""
 NOT_PERMITTED: Final = "NotPermitted"
 _HINDRANCES: Final = (DELETING, WAITING, NOT_PERMITTED)
 _BREAKING: Final = (
@@ -22,12 +28,16 @@ _BREAKING: Final = (
     ConditionType.MODEL_LOADED,
     ConditionType.SCHEDULED,
 )
-_IMAGE_REASONS: Final = (
-    "ErrImagePull",
-    "ImagePullBackOff",
-    "InvalidImageName",
-    "ErrImageNeverPull",
-)
+_WAITING: Final = {
+    "ErrImagePull": "ImagePullFailed",
+    "ImagePullBackOff": "ImagePullFailed",
+    "InvalidImageName": "ImagePullFailed",
+    "ErrImageNeverPull": "ImagePullFailed",
+    "CreateContainerConfigError": "CreateContainerConfigError",
+    "CreateContainerError": "CrashLooping",
+    "RunContainerError": "CrashLooping",
+}
+"""What a kubelet waits with a container for that will not start so, and the reason that it is."""
 _CONTAINER: Final = r"\bspec\.(?:template\.spec\.)?containers\[\d+\]\."
 _PATHS: Final = (
     (rf"{_CONTAINER}resources[\w.\[\]/-]*", "spec.compute"),
@@ -50,6 +60,14 @@ _RESOURCES: Final = (
     (r"\bRuntimeClass\b", "spec.pod.runtimeClassName"),
 )
 """What quotas, limits and admission speak of."""
+_PLACES: Final = (
+    (r"\btaints?\b", "spec.pod.tolerations"),
+    (r"node affinity/selector", "spec.pod.nodeSelector, spec.pod.affinity"),
+    (r"affinity rules", "spec.pod.affinity"),
+    (r"topology spread constraints", "spec.pod.topologySpreadConstraints"),
+    (r"(?i)persistentvolume|\bpvc|\bvolume zone|\bvolume count", "spec.pod.volumes"),
+)
+"""What the scheduler says kept a pod from nodes, and the fields that decide it."""
 _WEB: Final = "spec.serverSideBatching.queue.web"
 _OF_WEB: Final = (
     ("spec.compute", _WEB),
@@ -57,9 +75,13 @@ _OF_WEB: Final = (
 )
 """Fields of the model's pods, and of the web pods."""
 _START_REASONS: Final = REASONS[ConditionType.MODEL_LOADED].keys() - {
-    "Loaded", "ModelLoading", "ImagePullFailed", "ScaledToZero",
+    "Loaded", "ModelLoading", "ImagePullFailed", "ScaledToZero", CREATING, "VolumesNotMounted",
+    "CreateContainerConfigError", "PodFailed",
 }  # fmt: skip
 """What a replica may write into its termination message."""
+
+_Seen = tuple[str, str]
+"""A reason, and what was seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,11 +222,12 @@ def ready(
             many of an earlier revision go on answering: who waits for it waits for the new one.
     """
     kind = ConditionType.READY
-    cause = next((one for one in causes if one.status == "False"), None)
+    cause = next((one for one in causes if one.status == "False" or one.reason == CREATING), None)
     answering = 0 if deployment is None else deployment.ready
     if cause is not None and (answering == 0 or not current):
         earlier = f"{_earlier(answering)}; " if answering else ""
-        return Condition(kind, "False", cause.reason, earlier + cause.message)
+        status = cause.status if answering else "False"  # an image that is long in coming may come
+        return Condition(kind, status, cause.reason, earlier + cause.message)
     if deployment is None or deployment.replicas == 0:
         ending = sum(pod.ending for pod in pods)
         if ending:
@@ -224,6 +247,7 @@ def ready_by_roles(
     deployment: DeploymentView | None,
     front: Front,
     causes: Iterable[Condition],
+    now: datetime,
 ) -> Condition:
     """`ready` of an API with a queue, whose workers are `workers`: web pods answer, and hold rows.
 
@@ -234,10 +258,9 @@ def ready_by_roles(
     if workers.status != "True" and cause is not None:
         return workers
     if web is None or web.ready == 0:
-        starting = "0 web pods ready" if web is None else f"0 of {web.replicas} web pods ready"
-        failures = [load_failure(pod) for pod in front.pods if not pod.gone]
-        seen = [starting, *[of_web(one[1]) for one in failures if one][:1], workers.message]
-        return told(kind, "False", "WebStarting", "; ".join(seen))
+        share = "0 web pods ready" if web is None else f"0 of {web.replicas} web pods ready"
+        reason, why = _web_failure(front.pods, now) or ("WebStarting", workers.message)
+        return told(kind, "False", reason, f"{share}; {why}")
     share = f"{web.ready} of {web.replicas} web pods ready"
     if front.at_zero:
         return told(kind, "True", "ScaledToZero", share)
@@ -247,6 +270,22 @@ def ready_by_roles(
     if reason == "AllReplicasReady" and web.ready < web.replicas:
         reason = "MinimumReady"
     return replace(workers, reason=reason, message=f"{workers.message}, {share}")
+
+
+def _web_failure(pods: Sequence[PodView], now: datetime) -> _Seen | None:
+    """(reason of Ready, why and the remedy, as of a replica); None: they only have not started."""
+    there = [pod for pod in pods if not pod.gone]
+    homeless = scheduled(there)
+    if homeless.status == "False":
+        return "WebNotStarting", of_web(homeless.message)
+    failure = next(filter(None, _not_started(there, now)), None)
+    lost = _lost(pods, there)
+    if failure is None and lost is not None:
+        failure = "PodFailed", f"pod {lost.name}: {lost.failure}"
+    if failure is None:
+        return None
+    reason = "WebStarting" if failure[0] == CREATING else "WebNotStarting"
+    return reason, of_web(told(ConditionType.MODEL_LOADED, "False", *failure).message)
 
 
 def _earlier(answering: int) -> str:
@@ -285,32 +324,98 @@ def rolled_out(deployment: DeploymentView) -> bool:
     return deployment.settled and arrived and deployment.existing <= deployment.updated
 
 
-def model_loaded(pods: Sequence[PodView], revision: str, *, at_zero: bool = False) -> Condition:
-    """Whether the current revision's model loads; a failure is told in the replica's own words."""
+def model_loaded(
+    pods: Sequence[PodView],
+    revision: str,
+    now: datetime,
+    *,
+    at_zero: bool = False,
+    wanted: bool = True,
+) -> Condition:
+    """Whether the current revision's model loads; a failure is told in the replica's own words.
+
+    Args:
+        pods: Of the API.
+        revision: The current one.
+        now: How long a node has had to create a container is counted up to it.
+        at_zero: No worker runs, and by intent.
+        wanted: Replicas are asked for, so that one that failed is missed.
+    """
     kind = ConditionType.MODEL_LOADED
-    current = [pod for pod in pods if pod.revision == revision and not pod.gone]
-    failures = [failure for pod in current if (failure := load_failure(pod)) is not None]
-    if failures:
-        return told(kind, "False", *failures[0])
+    ours = [pod for pod in pods if pod.revision == revision]
+    current = [pod for pod in ours if not pod.gone]
+    failure, slow = _not_started(current, now)
+    if failure is not None:
+        return told(kind, "False", *failure)
     if any(pod.ready for pod in current):
         return told(kind, "True", "Loaded")
     if at_zero:
         return told(kind, "Unknown", "ScaledToZero", "no replica runs")
+    lost = _lost(ours, current) if wanted else None
+    if lost is not None:
+        return told(kind, "False", "PodFailed", f"pod {lost.name}: {lost.failure}")
+    if slow is not None:
+        return told(kind, "Unknown", *slow)
     return told(kind, "Unknown", "ModelLoading", "no replica has loaded it yet")
 
 
-def load_failure(pod: PodView) -> tuple[str, str] | None:
+def _not_started(pods: Sequence[PodView], now: datetime) -> tuple[_Seen | None, _Seen | None]:
+    """(why the first that cannot start cannot, what the first that may yet start waits for)."""
+    found = [*map(load_failure, pods), *(not_created(pod, now) for pod in pods)]
+    seen = [one for one in found if one is not None]
+    return (
+        next((one for one in seen if one[0] != CREATING), None),
+        next((one for one in seen if one[0] == CREATING), None),
+    )
+
+
+def _lost(pods: Iterable[PodView], current: Iterable[PodView]) -> PodView | None:
+    """The pod that failed last, if those that are there came in its place.
+
+    The cluster keeps a failed pod for hours: what was ordered later is not about it.
+    """
+    failed = [(pod.failed_at, pod) for pod in pods if pod.failure and pod.failed_at is not None]
+    if not failed:
+        return None
+    when, pod = max(failed, key=lambda one: one[0])
+    ages = [(one.created - when).total_seconds() for one in current if one.created is not None]
+    return pod if min(ages, default=0.0) <= REPLACED_SECONDS else None
+
+
+def not_created(pod: PodView, now: datetime) -> _Seen | None:
+    """(reason, what was seen) of a pod whose node has long been creating its container."""
+    if pod.creating_since is None:
+        return None
+    if (now - pod.creating_since).total_seconds() < CREATION_SECONDS:
+        return None
+    seen = f"pod {pod.name}: its container is not created after {CREATION_SECONDS:.0f} s"
+    volumes = f" ({', '.join(pod.volumes)})" if pod.volumes else ""
+    if pod.sandbox is not None and pod.sandbox.status == "True":
+        return CREATING, f"{seen}: its image is still being pulled"
+    if pod.sandbox is None or not pod.sandbox.reason:
+        either = f"its image is still being pulled, or a volume cannot be mounted{volumes}"
+        return CREATING, f"{seen}: {either}"
+    why = f"{pod.sandbox.message or pod.sandbox.reason}, as"
+    if volumes:
+        return "VolumesNotMounted", f"{seen}: {why} a volume is not mounted{volumes}"
+    return CREATING, f"{seen}: {why} the node cannot set up its network"
+
+
+def until_told(pods: Iterable[PodView], now: datetime) -> float | None:
+    """Seconds until the first container has been in creation for too long; None without one."""
+    begun = (pod.creating_since for pod in pods if not pod.gone and pod.creating_since is not None)
+    left = [CREATION_SECONDS - (now - since).total_seconds() for since in begun]
+    return min((seconds for seconds in left if seconds > 0), default=None)
+
+
+def load_failure(pod: PodView) -> _Seen | None:
     """(reason, what was seen) of a pod that cannot start; None for one that runs or is starting."""
     if pod.ready:
         return None
-    if pod.waiting_reason in _IMAGE_REASONS:
-        return "ImagePullFailed", f"pod {pod.name}: {pod.waiting_message or pod.waiting_reason}"
-    if pod.waiting_reason in {
-        "CreateContainerConfigError",
-        "CreateContainerError",
-        "RunContainerError",
-    }:
-        return "CrashLooping", f"pod {pod.name}: {pod.waiting_reason}: {pod.waiting_message}"
+    waits = _WAITING.get(pod.waiting_reason)
+    if waits is not None:
+        word = pod.waiting_reason if waits == "CrashLooping" or not pod.waiting_message else ""
+        return waits, f"pod {pod.name}: {': '.join(filter(None, (word, pod.waiting_message)))}"
     if pod.exit_reason == "OOMKilled":
         return "OutOfMemory", f"pod {pod.name}: used more than spec.compute.mem"
     if pod.exit_code == 0:
@@ -328,7 +433,9 @@ def scheduled(pods: Sequence[PodView]) -> Condition:
     kind = ConditionType.SCHEDULED
     waiting = [pod for pod in pods if pod.unschedulable and not pod.gone]
     if waiting:
-        share = f"{len(waiting)} of {len(pods)} pods: {waiting[0].unschedulable}"
+        said = waiting[0].unschedulable
+        fields = ", ".join(field for words, field in _PLACES if re.search(words, said))
+        share = f"{len(waiting)} of {len(pods)} pods: {f'{fields}: ' if fields else ''}{said}"
         return told(kind, "False", "Unschedulable", share)
     if not pods:
         return told(kind, "Unknown", "NoReplicas", "there are no pods")

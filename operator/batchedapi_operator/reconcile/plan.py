@@ -5,6 +5,7 @@ Pure: the same world gives the same plan, and a plan that was carried out gives 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Final
 
 from batchedapi_core.manifest import (
@@ -28,7 +29,7 @@ from batchedapi_operator.cluster import (
 )
 from batchedapi_operator.errors import InvalidSpecError, NotOwnedError
 from batchedapi_operator.events import Note, notes_of
-from batchedapi_operator.reconcile.conditions import STUCK, Condition
+from batchedapi_operator.reconcile.conditions import STUCK, Condition, until_told
 from batchedapi_operator.reconcile.ownership import (
     again,
     deletion,
@@ -159,7 +160,9 @@ def plan(
         deleted or unpermitted or (waits[0] if waits is not None else None),
     )
     status = build_status(subject, ours, now)
-    nothing = Plan((), None, (), (), status, notes_of(observed.status, status), None)
+    pods = (*observed.pods, *observed.web.pods)
+    due = until_told(pods, datetime.fromisoformat(now))
+    nothing = Plan((), None, (), (), status, notes_of(observed.status, status), due)
     if deleted is not None or unpermitted is not None:
         return replace(nothing, notes=())
     if problem is not None or api is None or revision is None:
@@ -184,7 +187,7 @@ def plan(
         ),
         status=status,
         notes=nothing.notes,
-        retry_after=None,
+        retry_after=due,
         web_replicas=_first_web_count(api, observed.web.deployment),
         retire=observed.web.deployment.child if retire and observed.web.deployment else None,
     )

@@ -28,6 +28,8 @@ OUR_CONDITIONS: Final = (
     ConditionType.STALLED,
 )
 """The others are the autoscaler's: an apply that named them would take them from it."""
+_NO_WEB: Final = ("WebStarting", "WebNotStarting")
+"""Reasons of Ready: however many workers there are, nobody answers."""
 OUR_FIELDS: Final = (
     "observedGeneration", "phase", "replicas", "readyReplicas", "updatedReplicas",
     "desiredReplicas", "selector", "web", "url", "revision",
@@ -68,15 +70,22 @@ def build_status(subject: Subject, observed: Observed, now: str) -> JsonObject:
     digest = deployment.revision if deployment is not None else ""
     front = Front(web, observed.web.pods, at_zero=at_zero(subject.api, observed))
     queued = subject.api is not None and subject.api.spec.server_side_batching.queue is not None
+    moment = datetime.fromisoformat(now)
     causes = (
         conditions.spec_valid(subject.problem, deployment, observed.pods, front),
         conditions.scheduled((*observed.pods, *front.pods)),
-        conditions.model_loaded(observed.pods, digest, at_zero=front.at_zero),
+        conditions.model_loaded(
+            observed.pods,
+            digest,
+            moment,
+            at_zero=front.at_zero,
+            wanted=deployment is not None and deployment.replicas > 0,
+        ),
     )
     current = _is_current(subject, observed)
     ready = conditions.ready(deployment, observed.pods, causes, current=current)
     found = (
-        conditions.ready_by_roles(ready, deployment, front, causes) if queued else ready,
+        conditions.ready_by_roles(ready, deployment, front, causes, moment) if queued else ready,
         subject.hindrance or conditions.progressing(deployment, front if queued else None),
         *causes,
     )
@@ -170,10 +179,11 @@ def _phase(subject: Subject, found: Iterable[Condition], observed: Observed) -> 
         return Phase.PAUSED
     state = {one.type: one for one in found}
     deployment = observed.deployment
-    answering = state[ConditionType.READY].reason in {"ScaledToZero", "Waking"} or (
-        deployment is not None and deployment.ready > 0
+    ready = state[ConditionType.READY].reason
+    answering = ready in {"ScaledToZero", "Waking"} or (
+        deployment is not None and deployment.ready > 0 and ready not in _NO_WEB
     )
-    broken = any(
+    broken = ready == "WebNotStarting" or any(
         state[kind].status == "False"
         for kind in (ConditionType.SPEC_VALID, ConditionType.MODEL_LOADED)
     )

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 
 from batchedapi_core import contract
 from batchedapi_operator.cluster import JsonObject, Resource
-from batchedapi_operator.resources.deployment import CONTAINER
+from batchedapi_operator.resources.deployment import CONTAINER, MANIFEST_VOLUME
 from batchedapi_operator.resources.setting import Stored
 
 _BEFORE_LOADING_SECONDS: Final = 300.0
@@ -20,6 +20,17 @@ _LOADING_SECONDS: Final = 600.0
 _COUNTER: Final = "deployment.kubernetes.io/"
 _ENDED: Final = ("Failed", "Succeeded")
 """Phases; pods of a Deployment get there by eviction or with their node alone."""
+_CREATING: Final = "ContainerCreating"
+_OF_USERS: Final = (
+    ("configMap", "ConfigMap", "name"),
+    ("secret", "Secret", "secretName"),
+    ("persistentVolumeClaim", "PersistentVolumeClaim", "claimName"),
+)
+"""Volumes of objects that may be missing: member, kind, and the field that names the object."""
+_ALWAYS_THERE: Final = ("emptyDir", "downwardAPI")
+"""Volumes that the node makes of nothing else."""
+_OF_ADMISSION: Final = "kube-api-access-"
+"""Begins the name of the volume that it adds."""
 _REFUSED_POD: Final = re.compile(r'pods "([a-z0-9.-]+-)[a-z0-9]*" is forbidden')
 """Up to the end of its ReplicaSet's name."""
 
@@ -222,6 +233,20 @@ class PodView:
     """Deleted, and its processes still answer what they have."""
     role: str = ""
     """`web` or `worker` of an API with a queue; empty of a replica."""
+    creating_since: datetime | None = None
+    """When its node began to create its container; None once it has, or where not known."""
+    sandbox: ConditionView | None = None
+    """PodReadyToStartContainers, which is True once volumes are mounted and the network is there.
+
+    With a reason (kubelets from 1.37 on) it is False of just that. Those before give none, and up
+    to 1.35 it stays False while an image is pulled.
+    """
+    volumes: tuple[str, ...] = ()
+    """Those that can be missing, as a user would look for them: `Secret tokens`."""
+    failure: str = ""
+    """Reason and message of a pod that its node or the cluster has ended; empty of others."""
+    failed_at: datetime | None = None
+    """None of others, or where not known."""
 
     @classmethod
     def of(cls, body: JsonObject) -> Self:
@@ -238,6 +263,8 @@ class PodView:
             state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
         )
         deleted, over = "deletionTimestamp" in metadata, status.get("phase") in _ENDED
+        failed = status.get("phase") == "Failed" and not deleted
+        creating, created = waiting.get("reason") == _CREATING, metadata.get("creationTimestamp")
         return cls(
             name=metadata["name"],
             uid=metadata["uid"],
@@ -257,11 +284,37 @@ class PodView:
             exit_message=ended.get("message", ""),
             exit_code=ended.get("exitCode", 0),
             startup=_startup(body, ready, containers),
-            created=_moment(metadata.get("creationTimestamp")),
+            created=_moment(created),
             was_ready=_was_ready(status, ready, container),
             ending=deleted and not over,
             role=(metadata.get("labels") or {}).get(contract.LABEL_ROLE, ""),
+            creating_since=_moment(status.get("startTime")) if creating else None,
+            sandbox=conditions.get("PodReadyToStartContainers") if creating else None,
+            volumes=_volumes(body.get("spec") or {}) if creating else (),
+            failure=_failure(status) if failed else "",
+            # one that its node refused has no conditions
+            failed_at=_moment(ready.since or created) if failed else None,
         )
+
+
+def _volumes(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """What is mounted and may be missing; not what is optional, made of nothing, or ours."""
+    found = []
+    for one in spec.get("volumes") or ():
+        named = [(kind, one[member], name) for member, kind, name in _OF_USERS if member in one]
+        ours = one["name"] == MANIFEST_VOLUME or one["name"].startswith(_OF_ADMISSION)
+        if ours or any(member in one for member in _ALWAYS_THERE):
+            continue
+        if not named:
+            found.append(f"volume {one['name']}")
+        found += [f"{kind} {of.get(name)}" for kind, of, name in named if not of.get("optional")]
+    return tuple(found)
+
+
+def _failure(status: Mapping[str, Any]) -> str:
+    """In the words of who ended it; a kubelet's message begins with what is said already."""
+    told = (status.get("reason"), status.get("message"))
+    return ": ".join(filter(None, told)) or "it failed, and nobody says why"
 
 
 def _was_ready(

@@ -67,7 +67,7 @@ PROGRESS_MARGIN_SECONDS: Final = 60
 """A rollout is not called stuck while a model may still be loading."""
 UNLIMITED_REQUEST_SECONDS: Final = 600
 """How long a stopping replica is given where `spec.overload.timeout` sets no limit."""
-_MANIFEST_VOLUME: Final = "revision"
+MANIFEST_VOLUME: Final = "revision"
 _SCRATCH_VOLUME: Final = "tmp"
 _MODEL_VOLUME: Final = "model"
 _SHARED_MEMORY_VOLUME: Final = "shared-memory"
@@ -237,7 +237,7 @@ def _confined(api: BatchedAPI) -> JsonObject:
 
 def _own_volumes(revision: Revision) -> list[JsonObject]:
     return [
-        {"name": _MANIFEST_VOLUME, "configMap": {"name": revision.name}},
+        {"name": MANIFEST_VOLUME, "configMap": {"name": revision.name}},
         {"name": _SCRATCH_VOLUME, "emptyDir": {}},
     ]
 
@@ -290,7 +290,7 @@ def _web_container(api: BatchedAPI, image: str) -> JsonObject:
 
 def _own_mounts() -> list[JsonObject]:
     return [
-        {"name": _MANIFEST_VOLUME, "mountPath": contract.MANIFEST_DIRECTORY, "readOnly": True},
+        {"name": MANIFEST_VOLUME, "mountPath": contract.MANIFEST_DIRECTORY, "readOnly": True},
         {"name": _SCRATCH_VOLUME, "mountPath": "/tmp"},  # noqa: S108 - inside the pod
     ]
 

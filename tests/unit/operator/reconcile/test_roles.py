@@ -1,6 +1,7 @@
 """An API with one queue: its children, and how it gets there and back without losing a request."""
 
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -367,16 +368,55 @@ def test_a_refusal_of_web_pods_names_their_fields(refusal: str, words: str) -> N
     assert words in valid["message"]
 
 
-def test_why_no_web_pod_answers_is_told() -> None:
-    """Each field is that of web pods."""
-    killed = pod("iris-web-1", NEW, "web", ready=False, exit_code=137, exit_reason="OOMKilled")
-    web = web_of(NEW, killed, ready=0)
+BEFORE = datetime.fromisoformat(NOW) - timedelta(seconds=31)
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (
+            {"exit_code": 137, "exit_reason": "OOMKilled"},
+            f"pod iris-web-1: used more than {QUEUE_WEB}.mem; raise {QUEUE_WEB}.mem",
+        ),
+        (
+            {"waiting_reason": "ErrImagePull", "waiting_message": "denied"},
+            "pod iris-web-1: denied; correct spec.predictor.image",
+        ),
+        (
+            {"unschedulable": "Insufficient cpu"},
+            f"1 of 1 pods: Insufficient cpu; add nodes, lower {QUEUE_WEB}",
+        ),
+        (
+            {"gone": True, "failure": "Evicted: low on memory", "failed_at": BEFORE},
+            "pod iris-web-1: Evicted: low on memory; see the reason",
+        ),
+    ],
+    ids=["memory", "image", "node", "evicted"],
+)
+def test_why_no_web_pod_starts_is_told(state: dict[str, Any], words: str) -> None:
+    """As of replicas, with the fields of web pods; workers answer nobody."""
+    web = web_of(NEW, pod("iris-web-1", NEW, "web", ready=False, **state), ready=0)
 
     made = planned(QUEUE, seen(view(revision=NEW), WORKERS, web, NEW))
 
     (told,) = (one for one in made.status["conditions"] if "Ready" == one["type"])
-    assert "WebStarting" == told["reason"]
-    assert f"; pod iris-web-1: used more than {QUEUE_WEB}.mem; " in told["message"]
+    assert ("False", "WebNotStarting") == (told["status"], told["reason"])
+    assert told["message"].startswith(f"0 of 2 web pods ready; {words}")
+    assert "Error" == made.status["phase"]
+
+
+def test_an_api_whose_web_pods_only_start_is_pending() -> None:
+    """Its workers are ready, and answer nobody."""
+    creating = {"creating_since": BEFORE, "volumes": ("Secret keys",)}
+    slow = web_of(NEW, pod("iris-web-1", NEW, "web", ready=False, **creating), ready=0)
+    status = planned(QUEUE, seen(view(revision=NEW), WORKERS, slow, NEW)).status
+
+    assert "Pending" == status["phase"]
+    assert "or a volume cannot be mounted (Secret keys)" in status["message"]
+    assert (
+        "Pending"
+        == planned(QUEUE, seen(view(revision=NEW), WORKERS, STARTING, NEW)).status["phase"]
+    )
 
 
 def test_a_rollout_is_over_when_that_of_the_web_pods_is() -> None:

@@ -138,9 +138,15 @@ def test_the_phase_is_what_a_user_should_know_first(
         ),
         pytest.param(
             {"state": waiting("CreateContainerConfigError", "no configmap")},
+            "CreateContainerConfigError",
+            "pod iris-1: no configmap; create what is missing, or correct spec.predictor.env",
+            id="a ConfigMap of env is missing",
+        ),
+        pytest.param(
+            {"state": waiting("RunContainerError", "no such file")},
             "CrashLooping",
-            "no configmap",
-            id="cannot be created",
+            "pod iris-1: RunContainerError: no such file",
+            id="cannot be run",
         ),
     ],
 )
@@ -169,6 +175,212 @@ def test_what_a_replica_gives_as_its_reason_is_the_conditions(reason: str) -> No
     (found,) = [one for one in status["conditions"] if one["type"] == "ModelLoaded"]
     remedy = REASONS[ConditionType.MODEL_LOADED][reason].remedy
     assert (reason, f"pod iris-1: because; {remedy}") == (found["reason"], found["message"])
+
+
+CREATING: dict[str, Any] = {"waiting": {"reason": "ContainerCreating"}}
+BEGAN = "2026-01-02T03:04:05Z"
+"""On its node."""
+SOON, LATE = "2026-01-02T03:04:25Z", "2026-01-02T03:04:35Z"
+VOLUMES: list[dict[str, Any]] = [
+    {"name": "revision", "configMap": {"name": "iris-1"}},
+    {"name": "tmp", "emptyDir": {}},
+    {"name": "kube-api-access-x2x", "projected": {}},
+    {"name": "a", "secret": {"secretName": "tokens"}},
+    {"name": "b", "configMap": {"name": "maybe", "optional": True}},
+    {"name": "c", "persistentVolumeClaim": {"claimName": "weights"}},
+    {"name": "d", "csi": {"driver": "example.com"}},
+]
+NAMED = "Secret tokens, PersistentVolumeClaim weights, volume d"
+
+
+def created_by(
+    status: str = "", reason: str = "", *, volumes: list[dict[str, Any]] | None = None
+) -> dict[str, Any]:
+    """A pod whose node has begun with it, as a kubelet tells whether it has a sandbox."""
+    told = {"type": "PodReadyToStartContainers", "status": status, "reason": reason}
+    more = [told | {"message": "no pod sandbox exists"} if reason else told] if status else []
+    body = pod_body(ready=False, state=CREATING, conditions=more)
+    body["status"]["startTime"] = BEGAN
+    body["spec"] = {"volumes": VOLUMES if volumes is None else volumes}
+    return body
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected", "words"),
+    [
+        pytest.param(
+            created_by("False"),
+            ("Unknown", "ContainerCreating"),
+            f"its image is still being pulled, or a volume cannot be mounted ({NAMED}); see",
+            id="a kubelet that does not tell",
+        ),
+        pytest.param(
+            created_by(volumes=[]),
+            ("Unknown", "ContainerCreating"),
+            "its image is still being pulled, or a volume cannot be mounted; see",
+            id="one of long ago",
+        ),
+        pytest.param(
+            created_by("True"),
+            ("Unknown", "ContainerCreating"),
+            "after 30 s: its image is still being pulled; see",
+            id="volumes are mounted",
+        ),
+        pytest.param(
+            created_by("False", "PodSandboxNotReady"),
+            ("False", "VolumesNotMounted"),
+            f"no pod sandbox exists, as a volume is not mounted ({NAMED}); create what is missing",
+            id="a kubelet that tells",
+        ),
+        pytest.param(
+            created_by("False", "PodSandboxNotReady", volumes=[]),
+            ("Unknown", "ContainerCreating"),
+            "no pod sandbox exists, as the node cannot set up its network; see",
+            id="there is no volume",
+        ),
+    ],
+)
+def test_a_container_that_is_long_in_creation_is_told_with_what_it_may_wait_for(
+    pod: dict[str, Any], expected: tuple[str, str], words: str
+) -> None:
+    """No event is read: the kubelet tells a pod nothing of a volume that it cannot mount."""
+    deployment = deployment_body(ready=0)
+
+    soon, late = (status_of(deployment, [pod], now=now) for now in (SOON, LATE))
+
+    assert ("Unknown", "ModelLoading") == reasons(soon)["ModelLoaded"]
+    assert expected == reasons(late)["ModelLoaded"]
+    assert ("False", expected[1]) == reasons(late)["Ready"]
+    assert words in late["message"]
+    assert "kubectl describe pod" in late["message"]
+
+
+def test_an_image_that_is_long_in_coming_is_no_failure_of_a_revision() -> None:
+    """Those of the one before go on answering."""
+    new = created_by("True")
+    new["metadata"]["labels"]["batchedapi.dev/revision"] = "2"
+    verdict = {"type": "Progressing", "status": "True", "reason": "ReplicaSetUpdated"}
+    body = deployment_body(revision="2", ready=1, conditions=[verdict])
+
+    status = status_of(body, [pod_body("iris-old", revision="1"), new], now=LATE)
+
+    assert ("Unknown", "ContainerCreating") == reasons(status)["Ready"]
+    assert "Updating" == status["phase"]
+
+
+def test_a_container_in_creation_is_looked_at_again_when_it_has_had_its_time() -> None:
+    """Its pod changes no more, so nobody tells."""
+    observed = Observed(
+        status={},
+        deployment=DeploymentView.of(deployment_body(ready=0)),
+        pods=(PodView.of(created_by()), PodView.of(pod_body("iris-2"))),
+    )
+
+    due = [plan(api_body(), observed, IMAGE, now).retry_after for now in (BEGAN, SOON, LATE)]
+
+    assert [30.0, 10.0, None] == due
+
+
+def failed(name: str = "evicted", ended_at: str = BEGAN, **status: Any) -> dict[str, Any]:
+    """A pod that its node has given up."""
+    body = pod_body(name, ready=False)
+    body["status"] |= {"phase": "Failed", **status}
+    body["status"]["conditions"][0]["lastTransitionTime"] = ended_at
+    return body
+
+
+def replacement(created: str = SOON) -> dict[str, Any]:
+    """One that is starting."""
+    body = pod_body("iris-2", ready=False)
+    body["metadata"]["creationTimestamp"] = created
+    return body
+
+
+EVICTED: dict[str, Any] = {"reason": "Evicted", "message": "The node was low on resource: memory."}
+
+
+@pytest.mark.parametrize(
+    ("pods", "words"),
+    [
+        ([failed(**EVICTED)], "pod evicted: Evicted: The node was low on resource: memory."),
+        ([failed(**EVICTED), replacement()], "pod evicted: Evicted: The node was low"),
+        ([failed(reason="NodeLost")], "pod evicted: NodeLost; see the reason"),
+        ([failed()], "pod evicted: it failed, and nobody says why"),
+        ([failed(**EVICTED), failed("b", SOON, reason="UnexpectedAdmissionError")], "pod b: Unex"),
+    ],
+    ids=["alone", "replaced", "without a message", "without a word", "the last one"],
+)
+def test_a_pod_that_its_node_has_given_up_is_told_until_another_answers(
+    pods: list[dict[str, Any]], words: str
+) -> None:
+    """It is why nobody answers, and the cluster makes another by itself."""
+    status = status_of(deployment_body(ready=0), pods, now=LATE)
+
+    assert ("False", "PodFailed") == reasons(status)["ModelLoaded"]
+    assert words in status["message"]
+    assert "Stalled" not in reasons(status)
+
+
+def refused() -> dict[str, Any]:
+    """A pod that its node did not take: it has no conditions."""
+    body = failed(reason="OutOfcpu", message="Pod was rejected: Node didn't have enough resource")
+    body["status"] |= {"conditions": [], "containerStatuses": []}
+    body["metadata"]["creationTimestamp"] = SOON
+    return body
+
+
+def test_a_pod_that_its_node_refused_is_told() -> None:
+    """It has never begun."""
+    status = status_of(deployment_body(ready=0), [refused()], now=LATE)
+
+    assert ("False", "PodFailed") == reasons(status)["ModelLoaded"]
+    assert "pod evicted: OutOfcpu: Pod was rejected" in status["message"]
+
+
+def deleted() -> dict[str, Any]:
+    """One that was scaled away, and did not end well."""
+    body = failed(**EVICTED)
+    body["metadata"]["deletionTimestamp"] = LATE
+    return body
+
+
+@pytest.mark.parametrize(
+    ("pods", "replicas"),
+    [
+        ([failed(**EVICTED), replacement("2026-01-02T09:00:00Z")], 2),
+        ([failed(**EVICTED)], 0),
+        ([deleted()], 2),
+    ],
+    ids=["hours before", "nobody is wanted", "deleted"],
+)
+def test_a_pod_that_failed_and_is_not_missed_is_not_told(
+    pods: list[dict[str, Any]], replicas: int
+) -> None:
+    """The cluster keeps it for hours."""
+    status = status_of(deployment_body(replicas=replicas, ready=0), pods, now=LATE)
+
+    assert ("Unknown", "ModelLoading") == reasons(status)["ModelLoaded"]
+
+
+@pytest.mark.parametrize(
+    ("words", "fields"),
+    [
+        ("0/3 nodes are available: 3 node(s) had untolerated taint {gpu: }", "tolerations"),
+        ("3 node(s) had taints that the pod didn't tolerate", "tolerations"),
+        ("3 node(s) didn't match Pod's node affinity/selector", "nodeSelector, spec.pod.affinity"),
+        ("3 node(s) didn't match pod anti-affinity rules", "affinity"),
+        ("3 node(s) didn't match pod topology spread constraints", "topologySpreadConstraints"),
+        ('persistentvolumeclaim "weights" not found', "volumes"),
+        ("pod has unbound immediate PersistentVolumeClaims", "volumes"),
+    ],
+)
+def test_what_the_scheduler_says_is_about_fields_of_the_pods(words: str, fields: str) -> None:
+    """Nodes that are there and not allowed are more often the cause than too few of them."""
+    told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": words}
+
+    status = status_of(deployment_body(ready=0), [pod_body(ready=False, conditions=[told])])
+
+    assert f"1 of 1 pods: spec.pod.{fields}: {words}; add nodes" in status["message"]
 
 
 def test_an_evicted_pod_is_no_replica_that_cannot_load() -> None:
