@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from harness.operated import Rig
 from harness.report import Table, environment, help_of, out_option, report
 from kubernetes.aio import client, config
 
+from batchedapi_core import contract
 from batchedapi_core.manifest import REASONS, ConditionType
 from batchedapi_core.manifest.crd import crd
 from batchedapi_operator.cluster import (
@@ -99,6 +100,13 @@ async def live_pair(api: Api) -> None:
     await api.until("Ready", lambda one: one.get("status") == "True")
 
 
+async def live_workers(api: Api) -> None:
+    """One that has loaded its model, and web pods that are to be made."""
+    await api.create()
+    await api.start()
+    await api.until("Ready", lambda one: one.get("reason") == "WebStarting")
+
+
 async def looked_at(api: Api) -> None:
     """Two of which the autoscaler has seen figures."""
     await live_pair(api)
@@ -131,6 +139,58 @@ def waits(reason: str, message: str) -> Step:
         await api.pod(ready=False, state={"waiting": {"reason": reason, "message": message}})
 
     return induce
+
+
+def creates(sandbox: str = "") -> Step:
+    """The kubelet has been creating the container for longer than is told; why it has no sandbox.
+
+    Without a reason it is a kubelet that cannot tell a pull from a mount.
+    """
+
+    async def induce(api: Api) -> None:
+        told = {"type": "PodReadyToStartContainers", "status": "False"}
+        said = {"reason": "PodSandboxNotReady", "message": sandbox} if sandbox else {}
+        began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 60.0))
+        await api.pod(
+            ready=False, state={"waiting": {"reason": "ContainerCreating"}},
+            conditions=({**told, **said},), phase="Pending", startTime=began,
+        )  # fmt: skip
+
+    return induce
+
+
+async def evicted(api: Api) -> None:
+    """Its node was short of memory."""
+    state, why = ended(137, ""), "The node was low on resource: memory."
+    await api.pod(ready=False, state=state, phase="Failed", reason="Evicted", message=why)
+
+
+async def in_its_place(api: Api) -> None:
+    """As the pod made instead; the one before is forgotten."""
+    await api.pod(ready=True, phase="Running", reason="", message="")
+    await api.rolled(1, ready=1)
+
+
+def web_of(api: Api) -> Api:
+    """Its web pods, as an API of their own."""
+    return replace(api, name=f"{api.name}-web", pods=[*api.pods])
+
+
+async def web_cannot_start(api: Api) -> None:
+    """Workers answer the queue, and nobody fills it."""
+    web = web_of(api)
+    await web.start(ready=False)
+    await waits("ErrImagePull", "manifest unknown")(web)
+
+
+async def web_starts(api: Api) -> None:
+    """After all."""
+    web = web_of(api)
+    deployment = await web.deployment()
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    web.pods.append(f"{web.name}-{labels[contract.LABEL_REVISION]}-0")
+    await web.pod(ready=True)
+    await web.rolled(1, ready=1)
 
 
 def ends(code: int, message: str, reason: str = "Error") -> Step:
@@ -444,6 +504,10 @@ TARGET: Final[JsonObject] = {
 CALM: Final = {"queue_wait": 0.002, "batch_seconds": 0.01, "shed": 0.0, "rows": 4, "batches": 4}
 DEPLOYMENT, NO_DEPLOYMENT = foreign(DEPLOYMENTS)
 SERVICE, NO_SERVICE = foreign(SERVICES)
+VOLUME: Final[JsonObject] = {
+    "pod": {"volumes": [{"name": "tokens", "secret": {"secretName": "tokens"}}]},
+}
+QUEUE: Final[JsonObject] = {"serverSideBatching": {"queue": {"redis": {}}}}
 MODEL: Final = "ModelLoaded"
 VALID: Final = "SpecValid"
 
@@ -491,8 +555,16 @@ FAILURES: Final = (
           waits("ErrImagePull", "manifest unknown"), "manifest unknown"),
     model("the image's name is none", "ImagePullFailed",
           waits("InvalidImageName", "invalid reference format")),
-    model("a Secret of env is missing", "CrashLooping",
+    model("a Secret of env is missing", "CreateContainerConfigError",
           waits("CreateContainerConfigError", 'secret "s" not found'), 'secret "s" not found'),
+    replace(model("a volume is missing", "VolumesNotMounted", creates("no pod sandbox exists"),
+                  "(Secret tokens)"), spec=VOLUME),
+    replace(model("a volume is missing, maybe", "ContainerCreating", creates(),
+                  "or a volume cannot be mounted (Secret tokens)"), status="Unknown", spec=VOLUME),
+    replace(model("a pod is evicted", "PodFailed", evicted, "Evicted: The node was low"),
+            mend=in_its_place),
+    Failure("web pods cannot start", "Ready", "WebNotStarting", web_cannot_start, web_starts,
+            "MinimumReady", prepare=live_workers, words="manifest unknown", spec=QUEUE),
     model("the container cannot be run", "CrashLooping",
           waits("RunContainerError", "exec: not found"), "exec: not found"),
     model("killed for memory", "OutOfMemory", ends(137, "", "OOMKilled"), "spec.compute.mem"),

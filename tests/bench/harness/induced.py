@@ -196,9 +196,12 @@ class Api:
         for number in range(replicas):
             name = f"{set_name}-{number}"
             body = {"name": name, "labels": labels, "ownerReferences": [of_set]}
-            spec = {"containers": [{"name": "serving", "image": "serving:bench"}]}
+            spec = {
+                "containers": [{"name": "serving", "image": "serving:bench"}],
+                "volumes": template["spec"]["volumes"],
+            }
             await self.rig.post(PODS, {"metadata": body, "spec": spec})
-            ip = address(self.name, len(self.pods))
+            ip = address(self.name.removesuffix("-web"), len(self.pods))
             self.pages.of[ip] = Page()
             self.pods.append(name)
             status = {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}]}
@@ -228,8 +231,9 @@ class Api:
         state: JsonObject | None = None,
         last: JsonObject | None = None,
         conditions: tuple[JsonObject, ...] = (),
+        **more: str,
     ) -> None:
-        """A pod's status as its kubelet would write it."""
+        """A pod's status as its kubelet would write it; `more` are other fields of it."""
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         word = "True" if ready else "False"
         container = {
@@ -238,7 +242,7 @@ class Api:
             "state": state or {"running": {"startedAt": now}}, "lastState": last or {},
         }  # fmt: skip
         told = [{"type": "Ready", "status": word, "lastTransitionTime": now}, *conditions]
-        status = {"conditions": told, "containerStatuses": [container]}
+        status = {"conditions": told, "containerStatuses": [container], **more}
         await self.rig.merge(PODS, self.pods[number], {"status": status}, "status")
 
     def page(self, number: int = 0) -> Page:

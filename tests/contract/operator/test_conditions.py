@@ -59,7 +59,7 @@ def test_every_failure_is_told_with_its_reason_and_remedy_and_taken_back(
     seen: dict[str, Any],
 ) -> None:
     """Each has checked its own: type, status, reason, words, remedy, generation and message."""
-    assert 40 <= len(seen)
+    assert 50 <= len(seen)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +68,10 @@ def test_every_failure_is_told_with_its_reason_and_remedy_and_taken_back(
         ("a real replica: ImportFailed", "Failed", "Degraded"),
         ("a real replica: DownloadFailed", "InProgress", "Progressing"),
         ("killed for memory", "Failed", "Degraded"),
+        ("a volume is missing", "InProgress", "Progressing"),
+        ("a volume is missing, maybe", "InProgress", "Progressing"),
+        ("a Secret of env is missing", "InProgress", "Progressing"),
+        ("a pod is evicted", "InProgress", "Progressing"),
         ("the image cannot be pulled", "InProgress", "Progressing"),
         ("the Deployment is somebody's", "Failed", "Degraded"),
         ("Pod Security refuses pods", "Failed", "Degraded"),
