@@ -34,10 +34,12 @@ READY: Final = {
         "no replica runs, as nothing came for autoscaling.idleTimeout; web pods answer, and the"
         " first row orders replicas",
     ),
-    "Waking": Reason("rows wait in the queue while the first replicas start"),
+    "Waking": Reason(
+        "no replica was there, by intent, and the first start; web pods answer, and hold rows"
+    ),
     "WebStarting": Reason(
-        "no web pod answers: they need Redis, and a replica that has told what the methods are"
-        " like",
+        "no web pod answers yet; Unknown while replicas of before the queue do: they need Redis,"
+        " and a replica that has told what the methods are like",
         "see the log of the pods NAME-web, spec.serverSideBatching.queue.redis, and ModelLoaded",
     ),
     "WebNotStarting": Reason(

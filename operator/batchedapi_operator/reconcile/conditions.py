@@ -103,6 +103,10 @@ class Front:
     pods: Sequence[PodView] = ()
     at_zero: bool = False
     """No worker runs, and by intent: the first row orders some."""
+    was_at_zero: bool = False
+    """So it was when the status was told last, or no worker has been ready since."""
+    replicas: int = 0
+    """Of before the queue, that answer until web pods do."""
 
 
 def told(
@@ -251,7 +255,7 @@ def ready_by_roles(
 ) -> Condition:
     """`ready` of an API with a queue, whose workers are `workers`: web pods answer, and hold rows.
 
-    Without a worker it is ready where that is the intent, and while the first ones start.
+    Without a worker it is ready where that is the intent, and while the first ones after it start.
     """
     kind, web = ConditionType.READY, front.deployment
     cause = next((one for one in causes if one.status == "False"), None)
@@ -260,11 +264,15 @@ def ready_by_roles(
     if web is None or web.ready == 0:
         share = "0 web pods ready" if web is None else f"0 of {web.replicas} web pods ready"
         reason, why = _web_failure(front.pods, now) or ("WebStarting", workers.message)
-        return told(kind, "False", reason, f"{share}; {why}")
+        moving = reason == "WebStarting" and front.replicas > 0
+        if front.replicas:
+            share = f"{front.replicas} replicas of before the queue answer; {share}"
+        return told(kind, "Unknown" if moving else "False", reason, f"{share}; {why}")
     share = f"{web.ready} of {web.replicas} web pods ready"
     if front.at_zero:
         return told(kind, "True", "ScaledToZero", share)
-    if workers.reason == "ModelLoading" and workers.status == "False" and deployment is not None:
+    starting = workers.reason in {"ModelLoading", CREATING} and workers.status == "False"
+    if starting and front.was_at_zero and deployment is not None:
         return told(kind, "True", "Waking", f"{share}, {deployment.replicas} replicas start")
     reason = workers.reason
     if reason == "AllReplicasReady" and web.ready < web.replicas:

@@ -29,7 +29,9 @@ OUR_CONDITIONS: Final = (
 )
 """The others are the autoscaler's: an apply that named them would take them from it."""
 _NO_WEB: Final = ("WebStarting", "WebNotStarting")
-"""Reasons of Ready: however many workers there are, nobody answers."""
+"""Reasons of Ready: however many workers there are, they answer nobody."""
+_ASLEEP: Final = ("ScaledToZero", "Waking")
+"""Others, of an API that is ready without a worker."""
 OUR_FIELDS: Final = (
     "observedGeneration", "phase", "replicas", "readyReplicas", "updatedReplicas",
     "desiredReplicas", "selector", "web", "url", "revision",
@@ -68,7 +70,14 @@ def build_status(subject: Subject, observed: Observed, now: str) -> JsonObject:
     deployment, web = observed.deployment, observed.web.deployment
     before = observed.status
     digest = deployment.revision if deployment is not None else ""
-    front = Front(web, observed.web.pods, at_zero=at_zero(subject.api, observed))
+    _, said = conditions.states(before, (ConditionType.READY,)).get(ConditionType.READY, ("", ""))
+    front = Front(
+        web,
+        observed.web.pods,
+        at_zero=at_zero(subject.api, observed),
+        was_at_zero=said in _ASLEEP,
+        replicas=_replicas(observed),
+    )
     queued = subject.api is not None and subject.api.spec.server_side_batching.queue is not None
     moment = datetime.fromisoformat(now)
     causes = (
@@ -128,6 +137,11 @@ def at_zero(api: BatchedAPI | None, observed: Observed) -> bool:
     )
 
 
+def _replicas(observed: Observed) -> int:
+    """Those that answer clients themselves."""
+    return sum(one.ready and not one.gone and not one.role for one in observed.pods)
+
+
 def _web(web: DeploymentView | None) -> JsonObject:
     return {
         "replicas": web.existing if web else 0,
@@ -180,9 +194,8 @@ def _phase(subject: Subject, found: Iterable[Condition], observed: Observed) -> 
     state = {one.type: one for one in found}
     deployment = observed.deployment
     ready = state[ConditionType.READY].reason
-    answering = ready in {"ScaledToZero", "Waking"} or (
-        deployment is not None and deployment.ready > 0 and ready not in _NO_WEB
-    )
+    answers = _replicas(observed) if ready in _NO_WEB else deployment.ready if deployment else 0
+    answering = ready in _ASLEEP or answers > 0
     broken = ready == "WebNotStarting" or any(
         state[kind].status == "False"
         for kind in (ConditionType.SPEC_VALID, ConditionType.MODEL_LOADED)

@@ -310,6 +310,7 @@ def condition(made: Plan, kind: str) -> tuple[str, str]:
     return one["status"], one["reason"]
 
 
+BEFORE = datetime.fromisoformat(NOW) - timedelta(seconds=31)
 ZERO: dict[str, Any] = QUEUE | {"autoscaling": {"minReplicas": 0}}
 NOBODY = view(revision=NEW, replicas=0, ready=0)
 FIRST = view(revision=NEW, replicas=1, ready=0)
@@ -325,7 +326,7 @@ FIRST = view(revision=NEW, replicas=1, ready=0)
         (seen(NOBODY, (), web_of(NEW), NEW), ("True", "ScaledToZero")),
         (
             seen(FIRST, (pod("iris-1", NEW, "worker", ready=False),), web_of(NEW), NEW),
-            ("True", "Waking"),
+            ("False", "ModelLoading"),
         ),
         (
             seen(
@@ -337,14 +338,57 @@ FIRST = view(revision=NEW, replicas=1, ready=0)
             ("False", "CrashLooping"),
         ),
     ],
-    ids=["both", "one web pod", "no web pod", "none yet", "at zero", "waking", "broken"],
+    ids=["both", "one web pod", "no web pod", "none yet", "at zero", "first or lost", "broken"],
 )
 def test_ready_is_of_both_roles(observed: Observed, expected: tuple[str, str]) -> None:
     """At zero by intent it is ready: who asks is answered, once a replica has started."""
     made = planned(ZERO, observed)
 
     assert expected == condition(made, "Ready")
-    assert expected[0] == "False" or "Live" == made.status["phase"] or "Waking" == expected[1]
+    assert expected[0] == "False" or "Live" == made.status["phase"]
+
+
+@pytest.mark.parametrize(
+    ("before", "state", "expected"),
+    [
+        ("ScaledToZero", {}, ("True", "Waking")),
+        ("Waking", {}, ("True", "Waking")),
+        ("Waking", {"creating_since": BEFORE}, ("True", "Waking")),
+        ("Waking", {"exit_code": 1, "exit_message": "x"}, ("False", "CrashLooping")),
+        ("AllReplicasReady", {}, ("False", "ModelLoading")),
+        ("WebStarting", {}, ("False", "ModelLoading")),
+    ],
+)
+def test_an_api_is_waking_only_where_it_was_at_zero_by_intent(
+    before: str, state: dict[str, Any], expected: tuple[str, str]
+) -> None:
+    """One whose workers were lost was never asleep, and is not ready."""
+    starting = pod("iris-1", NEW, "worker", ready=False, **state)
+    world = seen(FIRST, (starting,), web_of(NEW), NEW)
+    ready = {"type": "Ready", "status": "True", "reason": before, "lastTransitionTime": NOW}
+    world.status["conditions"] = [ready]
+
+    assert expected == condition(planned(ZERO, world), "Ready")
+
+
+@pytest.mark.parametrize(
+    ("state", "expected", "phase"),
+    [
+        ({}, ("Unknown", "WebStarting"), "Updating"),
+        ({"waiting_reason": "ErrImagePull"}, ("False", "WebNotStarting"), "Degraded"),
+    ],
+)
+def test_replicas_that_still_answer_are_counted_while_an_api_moves_to_a_queue(
+    state: dict[str, Any], expected: tuple[str, str], phase: str
+) -> None:
+    """They are behind the Service until web pods are."""
+    web = web_of(NEW, pod("iris-web-1", NEW, "web", ready=False, **state), ready=0, conditions=[])
+    made = planned(QUEUE, seen(view(revision=NEW), (*REPLICAS, *WORKERS), web, NEW))
+
+    assert expected == condition(made, "Ready")
+    assert phase == made.status["phase"]
+    (told,) = (one for one in made.status["conditions"] if "Ready" == one["type"])
+    assert told["message"].startswith("2 replicas of before the queue answer; 0 of 2 web pods")
 
 
 @pytest.mark.parametrize(
@@ -366,9 +410,6 @@ def test_a_refusal_of_web_pods_names_their_fields(refusal: str, words: str) -> N
     (valid,) = (one for one in made.status["conditions"] if "SpecValid" == one["type"])
     assert "False" == valid["status"]
     assert words in valid["message"]
-
-
-BEFORE = datetime.fromisoformat(NOW) - timedelta(seconds=31)
 
 
 @pytest.mark.parametrize(
