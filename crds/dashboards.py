@@ -43,10 +43,23 @@ def _gauge(metric: str, how: str, by: str = "", selector: str = _METHOD) -> str:
 _ONE_POD: Final = "namespace, pod"
 
 
-def _of_web(metric: str) -> str:
+_IS_WEB: Final = f'on ({_ONE_POD}) {c.METRIC_ROLE}{{role="{c.ROLE_WEB}"}}'
+
+
+def _of_web(metric: str, selector: str = _METHOD) -> str:
     """Series of web pods alone: each of them tells of the one queue."""
-    role = f'{c.METRIC_ROLE}{{{_SERVING},role="{c.ROLE_WEB}"}}'
-    return f"{metric}{{{_METHOD}}} and on ({_ONE_POD}) {role}"
+    return f"{metric}{{{selector}}} and {_IS_WEB}"
+
+
+def _one_queue(by: str = "", selector: str = _METHOD) -> str:
+    """Rows in the one queue, as the web pod says that knows of most; nothing without one."""
+    pods, grouping = f"{by}, pod" if by else _ONE_POD, f" by ({by})" if by else ""
+    return f"max{grouping} (sum by ({pods}) ({_of_web(c.METRIC_QUEUE_ROWS, selector)}))"
+
+
+def _waiting(by: str = "", selector: str = _METHOD) -> str:
+    """Rows in the one queue, else in those of all replicas."""
+    return f"{_one_queue(by, selector)} or {_gauge(c.METRIC_QUEUE_ROWS, 'sum', by, selector)}"
 
 
 BATCHING: Final = Section("Batching", (
@@ -108,7 +121,7 @@ TRAFFIC: Final = Section("Traffic", (
           "Rows waiting for a batch and requests not answered yet, all replicas together. A queue"
           " that only grows is overload; one that swings with batchInterval is batching at work.",
           "short",
-          (Query(_gauge(c.METRIC_QUEUE_ROWS, "sum"), "rows waiting"),
+          (Query(_waiting(), "rows waiting"),
            Query(_gauge(c.METRIC_IN_FLIGHT_REQUESTS, "sum"), "requests in flight")),
           Look.STEPS, width=12),
     Panel("One queue",
@@ -116,7 +129,7 @@ TRAFFIC: Final = Section("Traffic", (
           " that stay, and one that gets older: replicas are missing, or none runs; see the"
           " dashboard of its scaling. Empty without such a queue.",
           "short",
-          (Query(f"max (sum by ({_ONE_POD}) ({_of_web(c.METRIC_QUEUE_ROWS)}))", "rows"),
+          (Query(_one_queue(), "rows"),
            Query(f"max ({_of_web(c.METRIC_QUEUE_OLDEST_SECONDS)})", "seconds of the oldest")),
           Look.STEPS, width=12),
     Panel("Rows taken again",
@@ -230,10 +243,13 @@ AUTOSCALING: Final = Dashboard(
                      f" / max by ({_PODS}) ({c.METRIC_LANES}{{{_SERVING}}})", "{{pod}}"),),
               maximum=1),
         Panel("Rows waiting in each replica",
-              "Rows in the queue by replica. One that stays long while others are empty is a"
-              " replica that is slower, or a client that sends to it alone.",
+              "Rows in the queue by replica, and in the one queue where there is one for all. One"
+              " that stays long while others are empty is a replica that is slower, or a client"
+              " that sends to it alone.",
               "short",
-              (Query(f"sum by ({_PODS}) ({c.METRIC_QUEUE_ROWS}{{{_SERVING}}})", "{{pod}}"),),
+              (Query(f"sum by ({_PODS}) ({c.METRIC_QUEUE_ROWS}{{{_SERVING}}} unless {_IS_WEB}) or"
+                     f' label_replace({_one_queue(selector=_SERVING)}, "{_PODS}", "the one queue",'
+                     f' "{_PODS}", "")', "{{pod}}"),),
               Look.STEPS),
         Panel("CPU of web processes",
               "Cores that each web process uses. Near 1 is all that one can use: raise"
@@ -327,9 +343,9 @@ FLEET: Final = Dashboard(
               (Query(f"{_of_each(f'{c.METRIC_BATCH_ROWS}_sum')}"
                      f" / {_of_each(f'{c.METRIC_BATCH_ROWS}_count')}", _EACH_LEGEND),), width=12),
         Panel("Rows waiting by API",
-              "Rows in the queues of all replicas. One that only grows is overload, whatever the"
-              " autoscaler may do.", "short",
-              (Query(f"sum by ({_EACH}) ({c.METRIC_QUEUE_ROWS}{{{_ALL}}})", _EACH_LEGEND),),
+              "Rows in the queues of all replicas, or in the one of all. One that only grows is"
+              " overload, whatever the autoscaler may do.", "short",
+              (Query(_waiting(_EACH, _ALL), _EACH_LEGEND),),
               Look.STEPS, width=12),
     )),
 ))  # fmt: skip

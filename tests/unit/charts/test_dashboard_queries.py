@@ -29,7 +29,8 @@ Made = Counter | Gauge | Histogram
 class Page:
     """Metrics as the contract publishes them, counting up while it is open."""
 
-    def __init__(self, metrics: Sequence[Metric]) -> None:
+    def __init__(self, metrics: Sequence[Metric], role: str = "web") -> None:
+        self._values = {**LABEL_VALUES, "role": role}
         self.registry = CollectorRegistry()
         self._made = [self._make(metric) for metric in metrics]
         self._closing = threading.Event()
@@ -52,7 +53,7 @@ class Page:
         made: Made = kinds[metric.kind](
             metric.name.removesuffix("_total"), "test", metric.labels, registry=self.registry
         )
-        values = [LABEL_VALUES[label] for label in metric.labels]
+        values = [self._values[label] for label in metric.labels]
         child: Made = made.labels(*values) if values else made
         return child
 
@@ -74,12 +75,22 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[prometheus.Prometheus]:
-    """A Prometheus with two scrapes of a replica's and of the operator's page."""
-    replica, operator = Page((*SERVING, *ONE_QUEUE)), Page(OPERATOR)
-    labels = {"namespace": "team", "pod": "iris-0", LABEL_API: "iris"}
+    """A Prometheus with two scrapes of the operator's page and of three pods'.
+
+    Two of them are web pods and tell of one queue; the third is a replica of another API.
+    """
+    web, operator = Page((*SERVING, *ONE_QUEUE)), Page(OPERATOR)
+    replica = Page((*SERVING, *ONE_QUEUE), role="replica")
+    pods = {"iris-0": web, "iris-1": web, "plain-0": replica}
     config = prometheus.static_config(
         {
-            "batchedapi-serving": [{"targets": [replica.address], "labels": labels}],
+            "batchedapi-serving": [
+                {
+                    "targets": [page.address],
+                    "labels": {"namespace": "team", "pod": pod, LABEL_API: pod.split("-")[0]},
+                }
+                for pod, page in pods.items()
+            ],
             "batchedapi-operator": [
                 {"targets": [operator.address], "labels": {"pod": "operator-0"}}
             ],
@@ -94,8 +105,8 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[prometheus.Pro
     except prometheus.PrometheusUnavailableError as error:
         pytest.skip(str(error))
     finally:
-        replica.close()
-        operator.close()
+        for page in (web, replica, operator):
+            page.close()
 
 
 @pytest.mark.parametrize("query", dashboards.queries(), ids=str)
@@ -103,9 +114,33 @@ def test_a_query_finds_the_published_metrics_by_the_documented_labels(
     scraped: prometheus.Prometheus, query: dashboards.PanelQuery
 ) -> None:
     """A label that no series carries leaves a panel empty although the metric is there."""
-    samples = scraped.query(dashboards.substitute(query.expr, VALUES))
+    apis = (VALUES | {"name": name} for name in ("iris", "plain"))
+    samples = [
+        sample
+        for values in apis
+        for sample in scraped.query(dashboards.substitute(query.expr, values))
+    ]
 
     assert [sample for sample in samples if not math.isnan(sample.value)]
+
+
+WAITING: Final = [
+    query for query in dashboards.queries() if f"{contract.METRIC_QUEUE_ROWS}{{" in query.expr
+]
+
+
+@pytest.mark.parametrize("query", WAITING, ids=str)
+def test_the_one_queue_is_not_added_up_over_the_pods_that_tell_of_it(
+    scraped: prometheus.Prometheus, query: dashboards.PanelQuery
+) -> None:
+    """Each web pod says how many rows are in it."""
+    expr = dashboards.substitute(query.expr, VALUES)
+    largest = f'max({contract.METRIC_QUEUE_ROWS}{{{LABEL_API}="iris"}})'
+
+    shares = scraped.query(f"({expr}) / scalar({largest})")
+
+    of_iris = [one for one in shares if one.labels.get(LABEL_API, "iris") == "iris"]
+    assert not of_iris or 1.0 == sum(one.value for one in of_iris)
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.name)
