@@ -110,7 +110,7 @@ def observe(
         if queue is None:
             shares = shares_of(policy, shares, changes, service, latest.seconds, ready=ready)
     in_queues = sum(one.queue_rows for one in changes) / coverage if coverage else 0.0
-    row_seen = _row_seen(state, queue, latest, now)
+    row_seen = _row_seen(state, queue, latest, changes, now)
     load = LoadWindow(
         ready=ready,
         current=current,
@@ -143,12 +143,21 @@ def observe(
 
 
 def _row_seen(
-    state: ScalingState, queue: QueueLook | None, latest: Interval | None, now: float
+    state: ScalingState,
+    queue: QueueLook | None,
+    latest: Interval | None,
+    changes: Sequence[PodChange],
+    now: float,
 ) -> float:
-    """When there may have been rows last; not to have seen is not to know that there are none."""
+    """When there may have been rows last; not to have seen is not to know that there are none.
+
+    Rows that an app of one's own has handed in arrive at no web pod, and may have been taken out of
+    the queue between two looks: those are seen at the workers, which `changes` are of.
+    """
     if queue is None or latest is None or state.row_seen is None:
         return now
-    quiet = max(latest.arrival, latest.in_flight, queue.rows) <= 0.0
+    taken = (max(one.sums.rows, one.in_flight) for one in changes)
+    quiet = max(latest.arrival, latest.in_flight, queue.rows, *taken) <= 0.0
     return state.row_seen if quiet else now
 
 

@@ -14,7 +14,7 @@ from batchedapi_core.manifest import (
 )
 from batchedapi_core.scaling.observe import in_rows
 from batchedapi_core.scaling.policy import ScalingPolicy
-from batchedapi_core.scaling.samples import PodSample, Unready, fell
+from batchedapi_core.scaling.samples import PodSample, QueueLook, Unready, fell
 from batchedapi_core.scaling.state import ScalingState
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
 from batchedapi_operator.cluster import JsonObject
@@ -71,6 +71,26 @@ def samples_of(api: BatchedAPI, pages: Sequence[MetricsPage]) -> tuple[PodSample
     return tuple(
         one if one.sizes > 0 else replace(one, sizes=one.rows if rows else one.requests)
         for one in samples
+    )
+
+
+def with_replicas(
+    queue: QueueLook, pods: Sequence[PodView], samples: Sequence[PodSample]
+) -> QueueLook:
+    """With what replicas of before the queue tell: they answer until web pods do.
+
+    Args:
+        queue: As web pods tell of it.
+        pods: Ready ones, which are no web pods.
+        samples: Of those that answered.
+    """
+    names = {pod.uid for pod in pods if not pod.role}
+    found = [one for one in samples if one.pod in names]
+    return replace(
+        queue,
+        samples=(*queue.samples, *found),
+        ready=queue.ready + len(names),
+        rows=queue.rows + sum(one.queue_rows for one in found),
     )
 
 

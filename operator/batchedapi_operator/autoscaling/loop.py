@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +41,7 @@ from batchedapi_operator.autoscaling.in_effect import (
     refusal_of,
     samples_of,
     unready_of,
+    with_replicas,
 )
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
 from batchedapi_operator.autoscaling.report import (
@@ -123,8 +125,8 @@ class Autoscaler:
         self._looking: set[ObjectKey] = set()
         """APIs at which a look is under way; a slow one delays its next, and no other's."""
         self._web = WebSide(store, scrapes, metrics, self._writes, outbox=outbox, clock=monotonic)
-        self._queued: set[ObjectKey] = set()
-        """APIs whose web pods were looked at."""
+        self._queued: dict[ObjectKey, float] = {}
+        """APIs whose web pods were looked at, and when their queue alone was told last."""
         self._waiting: set[ObjectKey] = set()
         """APIs at zero one of whose web pods is asked to wait for rows."""
         self._tasks: asyncio.TaskGroup | None = None
@@ -198,7 +200,7 @@ class Autoscaler:
             return  # its web pods are yet to be made, or to be brought by the watch
         if deployment is None or not ours or not native:
             if ours or api.spec.paused:
-                self._stand_aside(key, view, api)
+                self._stand_aside(key, view, api, front)
             return
         watched = self._watched_for(key, view)
         pods = [pod for pod in self._store.owned_pods(key) if pod.ready and not pod.gone]
@@ -218,12 +220,11 @@ class Autoscaler:
         if api.spec.server_side_batching.queue is None:
             self._without_queue(key)
             return None
-        self._queued.add(key)
+        self._queued.setdefault(key, -math.inf)
         return await self._web.look(key, view, api, deployment)
 
     def _without_queue(self, key: ObjectKey) -> None:
-        if key in self._queued:
-            self._queued.discard(key)
+        if self._queued.pop(key, None) is not None:
             self._web.forget(key)
 
     def _watched_for(self, key: ObjectKey, view: ApiView) -> Watched:
@@ -259,14 +260,15 @@ class Autoscaler:
         key, watched, deployment = subject.key, subject.watched, subject.deployment
         pages, now = self._believed(subject, pods, outcomes), self._monotonic()
         found, names = tuple(pages), {pod.uid: pod.name for pod in pods}
-        policy = policy_of(subject.api, found, watched.state, now)
+        policy, front = policy_of(subject.api, found, watched.state, now), subject.front
+        samples = samples_of(subject.api, found)
         seen = Observation(
-            samples=samples_of(subject.api, found),
+            samples=samples,
             ready=watched.ready_pods(len(pods), deployment.ready),
             current=deployment.replicas,
             revision=deployment.revision,
             unready=unready_of(deployment, self._store.owned_pods(key), self._wall()),
-            queue=None if subject.front is None else subject.front.queue,
+            queue=None if front is None else with_replicas(front.queue, pods, samples),
         )
         load, state = observe(policy, watched.state, seen, now)
         decision, watched.state = decide(policy, load, state, now)
@@ -284,7 +286,7 @@ class Autoscaler:
             base=decision.terms.base,
             capacity=decision.terms.capacity,
         )
-        return report.Decided(policy, load, decision, seen.ready, found, subject.front)
+        return report.Decided(policy, load, decision, seen.ready, found, front)
 
     def _believed(
         self, subject: _Subject, pods: list[PodView], outcomes: list[Outcome]
@@ -431,12 +433,14 @@ class Autoscaler:
         watched.target = target_met(evidence, watched.target, now)
         watched.filling = batches_fill(evidence, watched.verdict, watched.filling, now)
 
-    def _stand_aside(self, key: ObjectKey, view: ApiView, api: BatchedAPI) -> None:
+    def _stand_aside(
+        self, key: ObjectKey, view: ApiView, api: BatchedAPI, front: WebLook | None
+    ) -> None:
         before, uid, generation = view.status, view.uid, view.generation
         advice, now = advice_unseen(api, processes_of(api)), rfc3339(self._wall())
         watched = self._watched.get(key)
         seen = watched.seen() if watched is not None and watched.uid == uid else {}
-        after = report.inactive_report(api, advice, before, generation, now, seen=seen)
+        after = report.inactive_report(api, advice, before, generation, now, seen=seen, front=front)
 
         async def tell() -> None:
             native = api.spec.autoscaling.mode is ScalingMode.NATIVE
@@ -445,10 +449,15 @@ class Autoscaler:
             await self._writes.status(key, uid, after)
             self._tell_advice(key, uid, advice, standing_in(before))
 
-        if news(before, after):
+        if news(before, {**after, "queue": before.get("queue")}):
             self._outbox.withdraw(key, REPLICAS)
             self._outbox.put(key, AUTOSCALER_STATUS, tell, News.CONDITION)
             return
-        self._outbox.withdraw(key, AUTOSCALER_STATUS)
         if watched is not None:  # only now: a write that failed is tried with what was seen
             self._stop_watching(key)
+        if not news(before, after):
+            self._outbox.withdraw(key, AUTOSCALER_STATUS)
+        elif self._monotonic() - self._queued.get(key, -math.inf) >= SECONDS_PER_WRITE:
+            if front is not None:
+                self._queued[key] = self._monotonic()
+            self._outbox.put(key, AUTOSCALER_STATUS, tell, News.FIGURES)

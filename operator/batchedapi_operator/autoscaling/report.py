@@ -266,13 +266,14 @@ def inactive_report(
     now: str,
     *,
     seen: Mapping[str, Any],
+    front: WebLook | None = None,
 ) -> JsonObject:
     """In modes External and Off, and while paused: the autoscaler says that it does nothing.
 
     An apply takes away every field that the last one had and this one has not. So what is still
     true is said again: what was learned, for the day on which the autoscaler goes on, and the last
     decision and scale, with their times. Figures, verdict, what is in effect and the policy are
-    not: nobody looks any more.
+    not: nobody looks any more. Web pods are looked at in every mode, and tell of their queue.
 
     Args:
         api: The API.
@@ -281,6 +282,7 @@ def inactive_report(
         generation: Of the API.
         now: RFC 3339.
         seen: Fields of `status.autoscaling` that are newer than in `before`.
+        front: Of an API with one queue.
     """
     mode = api.spec.autoscaling.mode.value
     why = ("Paused", PAUSED) if api.spec.paused else (mode, "spec.replicas decides")
@@ -289,6 +291,7 @@ def inactive_report(
     known = {**(before.get("autoscaling") or {}), **seen}
     lasting = {name: known[name] for name in _LASTING if known.get(name)}
     return {
+        **({"queue": _queue(front)} if front is not None else {}),
         **({"autoscaling": lasting} if lasting else {}),
         "conditions": dated(found, before.get("conditions") or (), generation, now),
     }

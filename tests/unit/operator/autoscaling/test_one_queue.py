@@ -9,6 +9,7 @@ from tests.unit.operator.autoscaling.pages import page
 from tests.unit.operator.autoscaling.test_loop import Situation
 from tests.unit.operator.worlds import KEY, deployment_body, pod_body, replica_set_body
 
+from batchedapi_core import contract
 from batchedapi_operator.autoscaling.metrics_page import parse_page, parse_web_page
 from batchedapi_operator.autoscaling.scrape import Outcome, WebOutcome
 from batchedapi_operator.cluster import DEPLOYMENTS, ObjectKey
@@ -50,7 +51,12 @@ class Queued(Situation):
     def __init__(self, *, replicas: int = 1, webs: int = 2, **spec: Any) -> None:
         self.webs = webs
         self.waiting = self.oldest = self.cpu = self.used = 0.0
-        self.ran = 0.0
+        self.own_rate = self.own = 0.0
+        """Rows per second, and rows so far, of an app that is no web pod."""
+        self.before = 0
+        """Of the replicas, those of before the queue: they count what arrives, as web pods do."""
+        self.held = 0.0
+        """Requests that each worker has taken and not answered."""
         self.come, self.asked = asyncio.Event(), asyncio.Event()
         super().__init__(replicas=replicas, **QUEUE, **spec)
 
@@ -69,6 +75,8 @@ class Queued(Situation):
         sets["metadata"] |= {"name": "iris-web-1", "uid": "web-rs", "ownerReferences": [owner]}
         self.store.put_replica_set(KEY, sets)
         pods = [pod_body(f"iris-{number}") for number in range(self.pods)]
+        for body in pods[self.before :]:
+            body["metadata"]["labels"][contract.LABEL_ROLE] = contract.ROLE_WORKER
         pods += [pod_body(f"iris-web-{number}", owner="web-rs") for number in range(self.webs)]
         self.store.replace_pods(KEY, map(PodView.of, pods))
 
@@ -76,18 +84,27 @@ class Queued(Situation):
         """Workers, which ran what came."""
         if not pods:
             return []
-        self.ran = self.rows
-        rows = self.ran / len(pods)
-        text = page(received=0, rows=rows, batches=rows / 10, seconds=rows / 500, size=rows, full=0)
-        text = text.replace('queue_rows{method="predict"} 3', 'queue_rows{method="predict"} 0')
-        return [parse_page(text, one.uid, time=self.now, unix_time=self.now + 4600) for one in pods]
+        self.own += 5.0 * self.own_rate
+        rows = (self.rows + self.own) / len(pods)
+        each = {"rows": rows, "batches": rows / 10, "seconds": rows / 500, "size": rows, "full": 0}
+        texts = [
+            page(received=0 if one.role else rows, in_flight=int(self.held), **each) for one in pods
+        ]
+        return [
+            parse_page(
+                text.replace('queue_rows{method="predict"} 3', 'queue_rows{method="predict"} 0'),
+                one.uid, time=self.now, unix_time=self.now + 4600,
+            )
+            for one, text in zip(pods, texts, strict=True)
+        ]  # fmt: skip
 
     async def scrape_web(self, pods: Sequence[PodView]) -> list[WebOutcome]:
         """Web pods, among which the load is even."""
         if not self.answering:
             return [MetricsUnavailableError("unreachable", "down") for _ in pods]
         self.used += 5.0 * self.cpu
-        text = web_page(self.rows / len(pods), rows=self.waiting, oldest=self.oldest, cpu=self.used)
+        received = 0 if self.before else self.rows / len(pods)
+        text = web_page(received, rows=self.waiting, oldest=self.oldest, cpu=self.used)
         return [
             parse_web_page(text, one.uid, time=self.now, unix_time=self.now + 4600) for one in pods
         ]
@@ -136,6 +153,52 @@ async def test_an_idle_api_goes_to_zero_and_says_so() -> None:
     assert idle.status["queue"]["webReason"].startswith("2 web pods: ")
     assert "Active" == idle.reason("AutoscalingActive")
     assert "AllPods" == idle.reason("MetricsAvailable")
+
+
+@pytest.mark.parametrize("held", [0, 1], ids=["run between two looks", "run for longer"])
+async def test_rows_of_an_app_of_ones_own_keep_the_last_replica(held: int) -> None:
+    """No web pod counts them: they are seen where they run."""
+    served = Queued(autoscaling={"minReplicas": 0, "idleTimeout": "10s"})
+    served.own_rate, served.held = 0.0 if held else 2.0, held
+
+    await served.run(120)
+    assert 1 == served.replicas
+
+    served.own_rate = served.held = 0.0
+    await served.run(120)
+    assert 0 == served.replicas
+
+
+async def test_what_replicas_of_before_the_queue_are_asked_is_demand_too() -> None:
+    """They answer until web pods do, and only who is asked counts what arrives."""
+    moving = Queued(replicas=2, autoscaling={"maxReplicas": 5})
+    moving.before, moving.rate = 2, 1800.0
+
+    await moving.run(60)
+
+    assert moving.replicas > 2
+    assert "rows/s arrive" in moving.text
+    assert "AllPods" == moving.reason("MetricsAvailable")
+
+
+@pytest.mark.parametrize("mode", ["External", "Off"])
+async def test_the_status_tells_the_queue_whoever_scales(mode: str) -> None:
+    """At the pace of figures: at once where there was nothing, and then every ten seconds."""
+    busy = Queued(autoscaling={"mode": mode}, spec_replicas=1)
+    busy.waiting, busy.oldest = 7.0, 1.5
+    await busy.run(10)
+    expected = {"rows": 7, "oldestSeconds": "1.5", "webReason": busy.status["queue"]["webReason"]}
+    assert expected == busy.status["queue"]
+    assert mode == busy.reason("AutoscalingActive")
+
+    writes = len(busy.cluster.statuses)
+    for _ in range(12):
+        busy.waiting *= 2.0
+        await busy.run(5)
+
+    assert busy.status["queue"]["rows"] in {busy.waiting, busy.waiting / 2}
+    assert len(busy.cluster.statuses) - writes in range(5, 8)
+    assert mode == busy.reason("AutoscalingActive")
 
 
 async def test_rows_that_wait_at_zero_order_a_replica_at_the_next_look() -> None:
