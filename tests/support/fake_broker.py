@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from batchedapi_core.shared_queue import ALIVE_SECONDS
 from batchedapi_serving.queue.broker import (
     BrokerDownError,
+    BrokerFullError,
     Depth,
     HandedIn,
     Left,
@@ -73,6 +74,11 @@ class FakeRedis:
         until, says = self.alive.get(process, (0.0, b""))
         return says if until > self.now() else None
 
+    def room(self, *, there: bool) -> None:
+        """For something; without memory there is none but for what is there already."""
+        if self.full and not there:
+            raise BrokerFullError("full")
+
     def tell(self) -> None:
         """Whoever waits looks again."""
         self.news.set()
@@ -105,6 +111,7 @@ class FakeBroker:
         """See Broker."""
         redis = self._up()
         lived = redis.lives(process) is not None
+        redis.room(there=lived)
         redis.alive[process] = (redis.now() + ALIVE_SECONDS, says)
         return lived
 
@@ -138,7 +145,9 @@ class FakeBroker:
 
     async def publish(self, revision: str, says: bytes, forget: Sequence[str] = ()) -> None:
         """See Broker."""
-        methods = self._up().methods
+        redis = self._up()
+        methods = redis.methods
+        redis.room(there=revision in methods)
         methods[revision] = says
         for one in forget:
             methods.pop(one, None)
@@ -185,12 +194,16 @@ class FakeBroker:
 
     async def open(self, streams: Iterable[str]) -> None:
         """See Broker."""
+        redis = self._up()
         for name in streams:
-            self._up().streams.setdefault(name, Stream())
+            redis.room(there=name in redis.streams)
+            redis.streams.setdefault(name, Stream())
 
     async def register(self, worker: str) -> None:
         """See Broker."""
-        self._up().workers.add(worker)
+        redis = self._up()
+        redis.room(there=worker in redis.workers)
+        redis.workers.add(worker)
 
     async def forget(self, workers: Iterable[str]) -> None:
         """See Broker."""

@@ -14,6 +14,7 @@ large batch must not make somebody look dead.
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple, Protocol
@@ -24,6 +25,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
+    ExecAbortError,
     NoPermissionError,
     OutOfMemoryError,
     RedisError,
@@ -60,6 +62,10 @@ class BrokerDownError(Exception):
 
 class QueueGoneError(BrokerDownError):
     """It answers, and the streams are not there: Redis was emptied, or started anew."""
+
+
+class BrokerFullError(BrokerDownError):
+    """It has no memory left for what must be written."""
 
 
 class BrokerUnfitError(Exception):
@@ -265,7 +271,12 @@ class RedisBroker:
         """See Broker."""
         key, milliseconds = self._keys.alive(process), int(1000 * ALIVE_SECONDS)
         async with _answering():
-            before: Any = await self._looks.set(key, says, px=milliseconds, get=True)
+            try:
+                before: Any = await self._looks.set(key, says, px=milliseconds, get=True)
+            except OutOfMemoryError:  # what it said last stands, and needs none
+                if not await self._looks.expire(key, math.ceil(ALIVE_SECONDS)):
+                    raise
+                return True
         return before is not None
 
     async def gone(self, process: str) -> None:
@@ -331,7 +342,11 @@ class RedisBroker:
     async def publish(self, revision: str, says: bytes, forget: Sequence[str] = ()) -> None:
         """See Broker."""
         async with _answering():
-            await self._looks.hset(self._keys.methods, revision, says)
+            try:
+                await self._looks.hset(self._keys.methods, revision, says)
+            except OutOfMemoryError:  # said also where it is there already
+                if revision.encode() not in await self._looks.hgetall(self._keys.methods):
+                    raise
             if forget:
                 await self._looks.hdel(self._keys.methods, *forget)
 
@@ -394,20 +409,34 @@ class RedisBroker:
     async def open(self, streams: Iterable[str]) -> None:
         """See Broker."""
         async with _answering():
-            for stream in streams:
+            for key in map(self._keys.rows, streams):
                 try:
-                    await self._looks.xgroup_create(
-                        self._keys.rows(stream), _GROUP, id="0", mkstream=True
-                    )
+                    await self._looks.xgroup_create(key, _GROUP, id="0", mkstream=True)
+                except OutOfMemoryError:  # said also where it is there already
+                    if not await self._has_group(key):
+                        raise
                 except ResponseError as error:
                     if "BUSYGROUP" not in str(error):
                         raise
-                await self._looks.expire(self._keys.rows(stream), _ROWS_KEPT)
+                await self._looks.expire(key, _ROWS_KEPT)
+
+    async def _has_group(self, key: str) -> bool:
+        try:
+            await self._looks.xpending(key, _GROUP)
+        except ResponseError as error:
+            if "NOGROUP" not in str(error):
+                raise
+            return False
+        return True
 
     async def register(self, worker: str) -> None:
         """See Broker."""
         async with _answering():
-            await self._looks.sadd(self._keys.workers, worker)
+            try:
+                await self._looks.sadd(self._keys.workers, worker)
+            except OutOfMemoryError:  # said also where it is there already
+                if worker.encode() not in await self._looks.smembers(self._keys.workers):
+                    raise
 
     async def forget(self, workers: Iterable[str]) -> None:
         """See Broker."""
@@ -455,15 +484,13 @@ class RedisBroker:
             self._over(pipe, done)
             try:
                 await pipe.execute()
-            except (OutOfMemoryError, ResponseError) as error:
-                if "OOM" not in str(error) and "EXECABORT" not in str(error):
-                    raise
-                # What is over frees memory, and is allowed without any.
+            except (OutOfMemoryError, ExecAbortError):
+                # What is over frees memory, and is allowed without any, though not in MULTI.
                 pipe = self._carries.pipeline(transaction=False)
                 self._over(pipe, done)
                 if len(pipe):
                     await pipe.execute()
-                return False
+                return not packs
         return True
 
     def _over(self, pipe: Any, done: Mapping[str, Sequence[str]]) -> None:
@@ -572,6 +599,8 @@ async def _answering(waits: float = 0.0) -> AsyncIterator[None]:
         raise BrokerDownError(f"no answer within {_COMMAND_SECONDS:g} s") from error
     except (AuthenticationError, NoPermissionError) as error:
         raise BrokerDownError(f"{error}; see REDIS__USERNAME and REDIS__PASSWORD") from error
+    except OutOfMemoryError as error:
+        raise BrokerFullError(f"Redis has no memory left: {error}; raise its maxmemory") from error
     except BusyLoadingError as error:
         raise BrokerDownError("Redis is loading its data") from error
     except ResponseError as error:

@@ -54,6 +54,7 @@ from batchedapi_serving.processes import Backoff, first_of
 from batchedapi_serving.queue.broker import (
     Broker,
     BrokerDownError,
+    BrokerFullError,
     BrokerUnfitError,
     Depth,
 )
@@ -174,6 +175,8 @@ class QueueEngine(MethodTable[QueueMethod]):
         self._outbox: list[HeldRequest] = []
         self._given_up = False
         self._hold: asyncio.TimerHandle | None = None
+        self._why: Exception | None = None
+        """That the queue cannot be used, while it cannot."""
         self._known: dict[str, Methods] = {}
         self._signature: str | None = None
         self._counted: dict[str, MethodSpec] = {}
@@ -199,6 +202,7 @@ class QueueEngine(MethodTable[QueueMethod]):
         Raises:
             TooLargeError: its rows are too many bytes for the queue.
             NotReadyError: the queue was not reached for too long.
+            QueueFullError: it has no room, in length or in memory.
         """
         if not isinstance(served, QueueMethod):
             raise TypeError(f"expected a method of this engine, got {type(served).__name__}")
@@ -239,7 +243,7 @@ class QueueEngine(MethodTable[QueueMethod]):
             )
         if self._given_up:
             served.recorder.rejected("queue_full", rows)
-            raise NotReadyError(_UNREACHABLE)
+            raise self._unreachable()
         length = self._lengths.get(served.stream, 0)
         waiting = round(length * self._rows.mean)
         if queue is not None and length >= queue.max_length:
@@ -295,7 +299,7 @@ class QueueEngine(MethodTable[QueueMethod]):
                 backoff.reset()
                 await first_of(self._push(), self._receive(), self._look())
             except (BrokerDownError, BrokerUnfitError) as error:
-                self._lost(str(error))
+                self._lost(error)
             await asyncio.sleep(min(1.0, backoff.take()))
 
     async def close(self) -> None:
@@ -306,15 +310,23 @@ class QueueEngine(MethodTable[QueueMethod]):
             log.debug("left without a word", extra={"error": str(error)})
         await self._broker.close()
 
-    def _lost(self, why: str) -> None:
+    def _lost(self, why: Exception) -> None:
+        if str(why) != str(self._why):
+            log.warning("the queue cannot be reached", extra={"error": str(why)})
+        self._why = why
         if self._hold is None:
-            log.warning("the queue cannot be reached", extra={"error": why})
             self._hold = self._loop.call_later(_HELD_SECONDS, self._give_up)
 
     def _give_up(self) -> None:
         self._given_up = True
-        log.error("requests are refused: the queue cannot be reached")
-        self._fail_all(NotReadyError(_UNREACHABLE), "queue_full")
+        log.error("requests are refused", extra={"error": str(self._why)})
+        self._fail_all(self._unreachable(), "queue_full")
+
+    def _unreachable(self) -> ServingError:
+        """What a client is told; names and rights in Redis are not for everybody."""
+        if isinstance(self._why, BrokerFullError):
+            return QueueFullError(_NO_MEMORY)
+        return NotReadyError(_UNREACHABLE)
 
     async def _connect(self) -> None:
         """Connect, and put right what happened meanwhile."""
@@ -339,7 +351,7 @@ class QueueEngine(MethodTable[QueueMethod]):
             self._hold = None
             facts = {"handed_in_again": len(verdict.hand_in), "refused": len(verdict.refuse)}
             log.warning("the queue is reached again", extra=facts)
-        self._given_up = False
+        self._given_up, self._why = False, None
 
     def _follow(self, verdict: Again) -> None:
         held = self._recalls.held

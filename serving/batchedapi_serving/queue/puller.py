@@ -377,6 +377,7 @@ class Puller:
 
     async def _answer(self) -> None:
         """Write the answers that came while the last were under way."""
+        written = True
         while True:
             await self._kick.wait()
             self._kick.clear()
@@ -384,13 +385,15 @@ class Puller:
             done, self._done = self._done, {}
             joined = [(web, b"".join(frames)) for web, frames in packs.items()]
             joined = [(web, pack) for web, pack in joined if web not in self._dead_web]
+            lacked = not written
             try:
                 written = await self._broker.answer(joined, done)
             except BaseException:
                 self._put_back(packs, done)
                 raise
             if not written:
-                log.warning("no memory in Redis for answers")
+                if not lacked:
+                    log.warning("no memory in Redis for answers")
                 self._put_back(packs, {})
                 await asyncio.sleep(_NO_MEMORY_SECONDS)
 

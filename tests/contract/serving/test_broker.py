@@ -12,6 +12,7 @@ from batchedapi_core.shared_queue import ALIVE_SECONDS
 from batchedapi_serving.queue.broker import (
     Broker,
     BrokerDownError,
+    BrokerFullError,
     BrokerUnfitError,
     QueueGoneError,
     RedisBroker,
@@ -268,3 +269,42 @@ async def test_an_eviction_policy_is_refused(tmp_path: Path) -> None:
         with pytest.raises(BrokerUnfitError, match="allkeys-lru"):
             await broker.connect()
         await broker.close()
+
+
+async def test_a_redis_without_memory_keeps_whom_it_knows(tmp_path: Path) -> None:
+    """Signs of life, registering and opening are refused then even where they change nothing."""
+    with running_redis(tmp_path) as redis:
+        broker = broker_of(redis, "api")
+        await broker.connect()
+        await broker.open([STREAM])
+        await broker.publish("1", b"says")
+        await broker.register("known")
+        await broker.sign("known", b"says")
+        await broker.hand_in([(STREAM, b"a"), (STREAM, b"b")])
+        taken = await broker.take("known", {STREAM: 1}, 0.1)
+        redis.ask("CONFIG", "SET", "maxmemory", "1")
+
+        await broker.connect()
+        await broker.open([STREAM])
+        await broker.publish("1", b"says")
+        await broker.register("known")
+        signed = await broker.sign("known", b"says")
+        told = await broker.hand_in([(STREAM, b"c")])
+        done = {STREAM: [one.place for one in taken]}
+        written = await broker.answer([("web", b"1")], done)
+        nothing_to_write = await broker.answer([], done)
+        for unknown in (
+            broker.open(["other:predict"]),
+            broker.publish("2", b"says"),
+            broker.register("unknown"),
+            broker.sign("unknown", b"says"),
+        ):
+            with pytest.raises(BrokerFullError, match="maxmemory"):
+                await unknown
+        look = await broker.look([STREAM], ["known"])
+        await broker.close()
+
+    assert (True, False, True) == (signed, written, nothing_to_write)
+    assert [None] == list(told.places)
+    assert ({"known": b"says"}, {"known"}) == (look.workers, look.alive)
+    assert 1 == look.depths[STREAM].length

@@ -419,6 +419,29 @@ async def test_a_redis_without_memory_refuses_and_recovers(tmp_path: Path) -> No
     assert 200 == after.status
 
 
+async def test_a_redis_without_any_memory_takes_no_process_offline(tmp_path: Path) -> None:
+    """Not even signs of life have room then: whoever asks is told, and nothing is lost by it."""
+    with running_redis(tmp_path) as redis:
+        file = manifest(tmp_path, redis, seconds=2.0)
+        with running(tmp_path, redis, file, workers=2) as ((web,), workers):
+            running_before = asyncio.create_task(asked(web.port, 1))
+            await asyncio.sleep(0.5)
+            redis.ask("CONFIG", "SET", "maxmemory", "1")
+            refused = await asked(web.port, 2)
+            await asyncio.sleep(6.0)
+            ready = [one.admin("/readyz")[0] for one in (web, *workers)]
+            redis.ask("CONFIG", "SET", "maxmemory", "0")
+            answers = [await running_before, await asked(web.port, 3)]
+            texts = [one.text() for one in workers]
+
+    assert 503 == refused.status
+    assert "maxmemory" in refused.error["message"]
+    assert [200] * 3 == ready
+    assert [200, 200] == [answer.status for answer in answers]
+    assert not any("cannot be reached" in text for text in texts)
+    assert {1: 1, 3: 1} == ran(tmp_path)
+
+
 def refused(folder: Path, redis: RedisServer, file: str) -> str:
     """What a worker says that ends with exit code 1 at its start."""
     worker = start_replica(folder, ["-f", file], redis.environment, command="worker")

@@ -339,6 +339,47 @@ async def test_a_full_queue_and_a_full_redis_refuse() -> None:
     assert b"no memory" in answer.body
 
 
+async def test_a_redis_without_memory_takes_nobody_offline() -> None:
+    """What was accepted is run, whoever asks meanwhile is told, and all goes on by itself."""
+    async with room() as here:
+        worker = await here.worker(seconds=lambda rows: 1.0)  # noqa: ARG005
+        web = await here.web()
+        before = web.ask({"id": 1})
+        await asyncio.sleep(0.1)
+        here.redis.full = True
+        refused = await web.ask({"id": 2}).answer()
+        late = await here.worker()
+        await asyncio.sleep(10.0)
+        meanwhile = [*worker.connected], [*late.connected], [*before.answers]
+        here.redis.full = False
+        answers = [await before.answer(), await web.ask({"id": 3}).answer()]
+        await asyncio.sleep(2.0)
+
+    assert (503, [200, 200]) == (refused.status, [answer.status for answer in answers])
+    assert b"no memory" in refused.body
+    assert ([True], False, []) == (meanwhile[0], True in meanwhile[1], meanwhile[2])
+    assert ([True], True) == (worker.connected, late.connected[-1])
+
+
+async def test_a_web_process_that_cannot_sign_for_want_of_memory_says_so() -> None:
+    """It was missed, and nobody may take it for alive: its requests would be dropped."""
+    async with room() as here:
+        await here.worker()
+        web = await here.web()
+        here.redis.full = True
+        here.redis.alive.clear()
+        await asyncio.sleep(1.0)
+        held = await web.ask({"id": 1}).answer()
+        with pytest.raises(Exception, match="no memory"):
+            web.ask({"id": 2})
+        here.redis.full = False
+        await asyncio.sleep(3.0)
+        after = await web.ask({"id": 3}).answer()
+
+    assert (503, 200) == (held.status, after.status)
+    assert b"no memory" in held.body
+
+
 async def test_a_deadline_is_kept_whoever_runs() -> None:
     """504 comes from the web process, even while no worker is there."""
     async with room() as here:
