@@ -199,7 +199,7 @@ class FakeBroker:
             redis.room(there=name in redis.streams)
             redis.streams.setdefault(name, Stream())
 
-    async def register(self, worker: str) -> None:
+    async def register(self, worker: str, streams: Iterable[str]) -> None:  # noqa: ARG002 - they stay
         """See Broker."""
         redis = self._up()
         redis.room(there=worker in redis.workers)

@@ -46,7 +46,7 @@ _COMMAND_SECONDS: Final = 5.0
 _ANSWERS_KEPT: Final = 120
 """Seconds that answers stay which nobody fetches: their web process is dead."""
 _ROWS_KEPT: Final = 7 * 24 * 3600
-"""Seconds that the stream of a signature stays after its last worker, empty or not."""
+"""Seconds that the stream of a signature stays after its last worker was there, empty or not."""
 _ANSWERS_AT_ONCE: Final = 64
 _CLAIMED_AT_ONCE: Final = 1024
 _FORGET_IDLE: Final = 60_000
@@ -170,8 +170,11 @@ class Broker(Protocol):
     async def open(self, streams: Iterable[str]) -> None:
         """Make streams that workers are to take from."""
 
-    async def register(self, worker: str) -> None:
-        """A worker more, whose signs of life are to be looked for; again is harmless."""
+    async def register(self, worker: str, streams: Iterable[str]) -> None:
+        """A worker of these streams, whose signs of life are to be looked for; to be said again.
+
+        Streams of which nobody says it for a week are gone.
+        """
 
     async def forget(self, workers: Iterable[str]) -> None:
         """The dead, whose signs of life are not looked for any more."""
@@ -418,7 +421,6 @@ class RedisBroker:
                 except ResponseError as error:
                     if "BUSYGROUP" not in str(error):
                         raise
-                await self._looks.expire(key, _ROWS_KEPT)
 
     async def _has_group(self, key: str) -> bool:
         try:
@@ -429,7 +431,7 @@ class RedisBroker:
             return False
         return True
 
-    async def register(self, worker: str) -> None:
+    async def register(self, worker: str, streams: Iterable[str]) -> None:
         """See Broker."""
         async with _answering():
             try:
@@ -437,6 +439,10 @@ class RedisBroker:
             except OutOfMemoryError:  # said also where it is there already
                 if worker.encode() not in await self._looks.smembers(self._keys.workers):
                     raise
+            pipe = self._looks.pipeline(transaction=False)
+            for stream in streams:
+                pipe.expire(self._keys.rows(stream), _ROWS_KEPT)
+            await pipe.execute()
 
     async def forget(self, workers: Iterable[str]) -> None:
         """See Broker."""

@@ -208,7 +208,7 @@ class Puller:
         forget = oldest_first[: max(0, len(found) + 1 - _REVISIONS)]
         says = write_methods(methods, self._started)
         await self._broker.publish(self._settings.revision, says, forget)
-        await self._broker.register(self.worker)
+        await self._broker.register(self.worker, self._streams.values())
         await self._sign(methods)
         self._asks = False
         # What was given to this worker while the connection broke; nobody else will ever take it.
@@ -412,7 +412,7 @@ class Puller:
     async def _watch(self, methods: Methods) -> None:
         while True:
             await self._sign(methods)
-            await self._broker.register(self.worker)
+            await self._broker.register(self.worker, self._streams.values())
             look = await self._broker.look(self._streams.values(), self._web)
             if not all(depth.exists for depth in look.depths.values()):
                 raise QueueGoneError("the queue was emptied")

@@ -102,8 +102,8 @@ async def test_answers_come_together_and_rows_leave(broker: Broker) -> None:
 
 async def test_a_look_says_what_waits_and_who_lives(broker: Broker) -> None:
     """What runs is not what waits."""
-    await broker.register("one")
-    await broker.register("dead")
+    await broker.register("one", [STREAM])
+    await broker.register("dead", [STREAM])
     signed = [await broker.sign("one", b"says"), await broker.sign("one", b"says")]
     await broker.sign("web", b"")
     await broker.hand_in([(STREAM, b"a"), (STREAM, b"b"), (STREAM, b"c")])
@@ -122,7 +122,7 @@ async def test_a_look_says_what_waits_and_who_lives(broker: Broker) -> None:
 
 async def test_a_sign_of_life_ends_by_itself_or_in_order(broker: Broker) -> None:
     """Whoever dies says nothing."""
-    await broker.register("one")
+    await broker.register("one", [STREAM])
     await broker.sign("one", b"says")
     await broker.sign("two", b"says")
     await broker.gone("two")
@@ -278,7 +278,7 @@ async def test_a_redis_without_memory_keeps_whom_it_knows(tmp_path: Path) -> Non
         await broker.connect()
         await broker.open([STREAM])
         await broker.publish("1", b"says")
-        await broker.register("known")
+        await broker.register("known", [STREAM])
         await broker.sign("known", b"says")
         await broker.hand_in([(STREAM, b"a"), (STREAM, b"b")])
         taken = await broker.take("known", {STREAM: 1}, 0.1)
@@ -287,7 +287,7 @@ async def test_a_redis_without_memory_keeps_whom_it_knows(tmp_path: Path) -> Non
         await broker.connect()
         await broker.open([STREAM])
         await broker.publish("1", b"says")
-        await broker.register("known")
+        await broker.register("known", [STREAM])
         signed = await broker.sign("known", b"says")
         told = await broker.hand_in([(STREAM, b"c")])
         done = {STREAM: [one.place for one in taken]}
@@ -296,7 +296,7 @@ async def test_a_redis_without_memory_keeps_whom_it_knows(tmp_path: Path) -> Non
         for unknown in (
             broker.open(["other:predict"]),
             broker.publish("2", b"says"),
-            broker.register("unknown"),
+            broker.register("unknown", [STREAM]),
             broker.sign("unknown", b"says"),
         ):
             with pytest.raises(BrokerFullError, match="maxmemory"):
@@ -308,3 +308,20 @@ async def test_a_redis_without_memory_keeps_whom_it_knows(tmp_path: Path) -> Non
     assert [None] == list(told.places)
     assert ({"known": b"says"}, {"known"}) == (look.workers, look.alive)
     assert 1 == look.depths[STREAM].length
+
+
+async def test_streams_stay_for_a_week_after_a_worker_last_said_that_it_is_there(
+    server: RedisServer,
+) -> None:
+    """Counted from when it connected, they went away under a worker that ran for longer."""
+    broker = broker_of(server, "week")
+    await broker.connect()
+    await broker.open([STREAM])
+    await broker.register("one", [STREAM])
+    (key,) = server.keys("*week*rows*")
+    server.ask("EXPIRE", key, "10")
+    await broker.register("one", [STREAM])
+    left = int(server.ask("TTL", key))
+    await broker.close()
+
+    assert 7 * 24 * 3600 == pytest.approx(left, abs=60)
