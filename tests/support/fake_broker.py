@@ -33,6 +33,8 @@ class Stream:
     """Requests by place, in order, and who has them."""
 
     entries: dict[str, bytes] = field(default_factory=dict)
+    runs: dict[str, int] = field(default_factory=dict)
+    """In which each came."""
     pending: dict[str, Pending] = field(default_factory=dict)
     delivered: set[str] = field(default_factory=set)
     owners: set[str] = field(default_factory=set)
@@ -45,6 +47,7 @@ class FakeRedis:
         self.now = now
         self.down = False
         self.full = False
+        self.run = 1
         self.losses = 0
         """Times more that answers are given to a connection which breaks under them."""
         self.news = asyncio.Event()
@@ -61,6 +64,7 @@ class FakeRedis:
 
     def restart(self, *, keeps: bool) -> None:
         """Another run; with or without its data."""
+        self.run += 1
         if not keeps:
             self.empty()
 
@@ -90,6 +94,7 @@ class FakeBroker:
 
     def __init__(self, redis: FakeRedis) -> None:
         self._redis = redis
+        self._run = 0
         self.connected = False
 
     def _up(self) -> FakeRedis:
@@ -102,6 +107,7 @@ class FakeBroker:
         if self._redis.down:
             raise BrokerDownError("stopped")
         self.connected = True
+        self._run = self._redis.run
 
     async def close(self) -> None:
         """See Broker."""
@@ -161,7 +167,8 @@ class FakeBroker:
                 places.append(None)
                 continue
             place = redis.place()
-            redis.streams.setdefault(name, Stream()).entries[place] = entry
+            stream = redis.streams.setdefault(name, Stream())
+            stream.entries[place], stream.runs[place] = entry, self._run
             places.append(place)
         redis.tell()
         names = {name for name, _ in rows}
@@ -220,8 +227,12 @@ class FakeBroker:
                 stream.delivered.add(place)
                 stream.owners.add(worker)
                 stream.pending[place] = Pending(worker, 1)
-                taken.append(Taken(name, place, stream.entries[place]))
+                taken.append(self._taken(name, place))
         return taken
+
+    def _taken(self, name: str, place: str, deaths: int = 0) -> Taken:
+        stream = self._stream(name)
+        return Taken(name, place, stream.entries[place], deaths, stream.runs[place] != self._run)
 
     def _new(self, wanted: Iterable[str]) -> list[str]:
         return [
@@ -239,7 +250,7 @@ class FakeBroker:
     async def mine(self, worker: str, streams: Iterable[str]) -> Sequence[Taken]:
         """See Broker."""
         return [
-            Taken(name, place, self._stream(name).entries[place])
+            self._taken(name, place)
             for name in streams
             for place, pending in self._stream(name).pending.items()
             if pending.worker == worker and place in self._stream(name).entries
@@ -285,7 +296,7 @@ class FakeBroker:
                 continue
             stream.owners.add(worker)
             stream.pending[row.place] = Pending(worker, pending.deliveries + 1)
-            claimed.append(Taken(row.stream, row.place, stream.entries[row.place], row.deaths))
+            claimed.append(self._taken(row.stream, row.place, row.deaths))
         return claimed
 
     async def _wait(self, condition: Callable[[], bool], seconds: float) -> None:

@@ -2,7 +2,8 @@
 
 Keys, all with the prefix and the name of the API:
 
-    rows:SIGNATURE:METHOD   stream, one entry a request; its group `workers` has one consumer each
+    rows:SIGNATURE:METHOD   stream, one entry a request, with the run of Redis in which it came; its
+                            group `workers` has one consumer each
     answers:WEB             list, one element for all answers that a batch has for a web process
     workers                 set of workers that were ever seen and not yet forgotten
     alive:PROCESS           what a worker or a web process says of itself; expires by itself
@@ -41,6 +42,7 @@ OLDEST_SERVER: Final = (7, 0)
 """BLMPOP came with it; every Valkey has it."""
 _GROUP: Final = "workers"
 _FIELD: Final = b"r"
+_RUN: Final = b"s"
 _COMMAND_SECONDS: Final = 5.0
 """That Redis may take to answer; after it the connection is made anew."""
 _ANSWERS_KEPT: Final = 120
@@ -89,6 +91,8 @@ class Taken(NamedTuple):
     entry: bytes
     deaths: int = 0
     """Of workers that had it before."""
+    restored: bool = False
+    """It was handed in to another run of Redis, which may have seen more of it than this one."""
 
 
 class Left(NamedTuple):
@@ -228,6 +232,8 @@ class RedisBroker:
         self._settings = settings
         self._keys = Keys(settings.prefix, api)
         self._carries, self._waits, self._looks = (self._client() for _ in range(3))
+        self._run = b""
+        """The one that is connected to: another after a restart, or at a replica that took over."""
 
     def _client(self) -> "redis.Redis":
         settings = self._settings
@@ -259,6 +265,7 @@ class RedisBroker:
         problem = unfit(info)
         if problem is not None:
             raise BrokerUnfitError(f"{self._settings.host}:{self._settings.port}: {problem}")
+        self._run = str(info["run_id"]).encode()
 
     async def close(self) -> None:
         """See Broker."""
@@ -361,7 +368,8 @@ class RedisBroker:
         async with _answering():
             pipe = self._carries.pipeline(transaction=False)
             for stream, entry in rows:
-                pipe.execute_command("XADD", self._keys.rows(stream), "*", _FIELD, entry)
+                key = self._keys.rows(stream)
+                pipe.execute_command("XADD", key, "*", _FIELD, entry, _RUN, self._run)
             for stream in streams:
                 pipe.xlen(self._keys.rows(stream))
             said = await pipe.execute(raise_on_error=False)
@@ -458,10 +466,16 @@ class RedisBroker:
                 _GROUP, worker, dict.fromkeys(names, ">"), count=count, block=int(1000 * seconds)
             )
         return [
-            Taken(names[name], place.decode(), fields[_FIELD])
+            self._taken(names[name], place, fields)
             for name, entries in found or ()
             for place, fields in entries
         ]
+
+    def _taken(
+        self, stream: str, place: bytes, fields: Mapping[bytes, bytes], deaths: int = 0
+    ) -> Taken:
+        restored = fields.get(_RUN) != self._run
+        return Taken(stream, place.decode(), fields[_FIELD], deaths, restored)
 
     async def mine(self, worker: str, streams: Iterable[str]) -> Sequence[Taken]:
         """See Broker. Reading them by XREADGROUP again would count as a delivery more: a death."""
@@ -472,7 +486,7 @@ class RedisBroker:
                 pipe.xrange(self._keys.rows(one.stream), min=one.place, max=one.place, count=1)
             found: Any = await pipe.execute() if left else ()
         return [
-            Taken(one.stream, one.place, entries[0][1][_FIELD])
+            self._taken(one.stream, *entries[0])
             for one, entries in zip(left, found, strict=True)
             if entries  # else its client left
         ]
@@ -556,7 +570,7 @@ class RedisBroker:
                     key, _GROUP, worker, _CLAIM_IDLE, list(places)
                 )
                 claimed += [
-                    Taken(stream, place.decode(), fields[_FIELD], deaths[stream, place.decode()])
+                    self._taken(stream, place, fields, deaths[stream, place.decode()])
                     for place, fields in found
                     if fields  # else its client left, and it is there no more
                 ]

@@ -70,6 +70,9 @@ _QUIET_LOOKS: Final = 2
 _REFUSED: Final = (
     "the worker that ran this died, and nothing is run twice (onItemError: FailBatch); try again"
 )
+_RESTORED: Final = (
+    "Redis was started anew, and nothing is run twice (onItemError: FailBatch); try again"
+)
 
 
 class TakenRequest:
@@ -309,6 +312,10 @@ class Puller:
         self._web[entry.web] = self._now()
         method = taken.stream.split(":", 1)[1]
         self._rows[method].learn(entry.rows)
+        if taken.restored and not self._runs_again:  # perhaps it ran, and Redis has forgotten that
+            lost = NotReadyError(_RESTORED)
+            self.over(TakenRequest(self, entry, place), write_problem(entry.number, lost))
+            return
         if not taken.deaths:
             self._run(entry, place)
             return

@@ -325,3 +325,29 @@ async def test_streams_stay_for_a_week_after_a_worker_last_said_that_it_is_there
     await broker.close()
 
     assert 7 * 24 * 3600 == pytest.approx(left, abs=60)
+
+
+async def test_rows_of_an_earlier_run_say_so(tmp_path: Path) -> None:
+    """A snapshot may be older than what was run of it."""
+    with running_redis(tmp_path) as redis:
+        broker = broker_of(redis, "api")
+        await broker.connect()
+        await broker.open([STREAM])
+        await broker.hand_in([(STREAM, b"a"), (STREAM, b"b"), (STREAM, b"c")])
+        before = await broker.take("one", {STREAM: 1}, 0.1)
+        redis.ask("SAVE")
+        redis.kill()
+        redis.start()
+        await broker.connect()
+        await broker.hand_in([(STREAM, b"d")])
+        mine = await broker.mine("one", [STREAM])
+        taken = await broker.take("two", {STREAM: 8}, 0.1)
+        await asyncio.sleep(0.6)
+        claimed = await broker.claim("three", await broker.left("one", [STREAM]))
+        await broker.close()
+
+    assert [(b"a", False)] == [(one.entry, one.restored) for one in before]
+    assert [(b"a", True)] * 2 == [(one.entry, one.restored) for one in (*mine, *claimed)]
+    assert [(b"b", True), (b"c", True), (b"d", False)] == [
+        (one.entry, one.restored) for one in taken
+    ]

@@ -272,6 +272,40 @@ async def test_with_fail_batch_an_answer_lost_with_a_connection_is_refused() -> 
     assert (503, 1) == (answer.status, len(worker.world.batches))
 
 
+@pytest.mark.parametrize(
+    ("policy", "statuses", "times"),
+    [(ItemErrorPolicy.FAIL_BATCH, {503}, 1), (ItemErrorPolicy.ISOLATE, {200}, 2)],
+    ids=["FailBatch", "Isolate"],
+)
+async def test_what_redis_brings_back_from_older_data_runs_again_or_is_refused(
+    policy: ItemErrorPolicy, statuses: set[int], times: int
+) -> None:
+    """It had not kept that the rows were taken: nobody can tell them from those that never were."""
+    async with room(item_errors=policy) as here:
+        first = await here.worker(seconds=lambda rows: 5.0)  # noqa: ARG005
+        web = await here.web()
+        asked = [web.ask({"id": n}) for n in range(2)]
+        await asyncio.sleep(0.5)
+        second = await here.worker()
+        (stream,) = here.redis.streams.values()
+        here.redis.down = True
+        here.redis.restart(keeps=True)
+        stream.pending.clear()
+        stream.delivered.clear()
+        first.die()
+        await asyncio.sleep(1.0)
+        here.redis.down = False
+        answers = [await one.answer() for one in asked]
+        after = await web.ask({"id": 9}).answer()
+        await asyncio.sleep(1.0)
+
+    ran = [item["id"] for one in (first, second) for batch in one.world.batches for item in batch]
+    assert statuses == {answer.status for answer in answers}
+    assert [times, times, 1] == [ran.count(number) for number in (0, 1, 9)]
+    assert 200 == after.status
+    assert 0 == left_over(here.redis)
+
+
 async def test_a_queue_that_stays_away_refuses_until_it_is_back() -> None:
     """503 with Retry-After, and not a request without end."""
     async with room() as here:
