@@ -16,7 +16,7 @@ large batch must not make somebody look dead.
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -51,6 +51,7 @@ _ROWS_KEPT: Final = 7 * 24 * 3600
 """Seconds that the stream of a signature stays after its last worker was there, empty or not."""
 _ANSWERS_AT_ONCE: Final = 64
 _CLAIMED_AT_ONCE: Final = 1024
+_RIGHTS: Final = "grant REDIS__USERNAME the commands and keys that docs/guides/one-queue.md lists"
 _FORGET_IDLE: Final = 60_000
 """Milliseconds after which a dead worker's name is forgotten, if it has nothing any more."""
 _CLAIM_IDLE: Final = 500
@@ -307,16 +308,14 @@ class RedisBroker:
             for stream in streams:
                 pipe.xinfo_groups(keys.rows(stream))
                 pipe.xlen(keys.rows(stream))
-            (seconds, micros), members, *found = await pipe.execute(raise_on_error=False)
+            said = _unless(await pipe.execute(raise_on_error=False), _not_there)
+            (seconds, micros), members, *found = said
             workers = sorted(member.decode() for member in members)
             waiting = [
                 _waiting(groups, length)
                 for groups, length in zip(found[::2], found[1::2], strict=True)
             ]
-            lengths = {
-                stream: length if isinstance(length, int) else 0
-                for stream, length in zip(streams, found[1::2], strict=True)
-            }
+            lengths = dict(zip(streams, found[1::2], strict=True))
             pipe = self._looks.pipeline(transaction=False)
             asked = [keys.alive(one) for one in (*workers, *web)]
             if asked:
@@ -372,17 +371,9 @@ class RedisBroker:
                 pipe.execute_command("XADD", key, "*", _FIELD, entry, _RUN, self._run)
             for stream in streams:
                 pipe.xlen(self._keys.rows(stream))
-            said = await pipe.execute(raise_on_error=False)
-        places: list[str | None] = []
-        for place in said[: len(rows)]:
-            if isinstance(place, OutOfMemoryError):
-                places.append(None)
-            elif isinstance(place, Exception):
-                raise BrokerDownError(f"{place}") from place
-            else:
-                places.append(place.decode())
-        lengths = [length if isinstance(length, int) else 0 for length in said[len(rows) :]]
-        return HandedIn(places, dict(zip(streams, lengths, strict=True)))
+            said = _unless(await pipe.execute(raise_on_error=False), _no_memory)
+        places = [None if _no_memory(one) else one.decode() for one in said[: len(rows)]]
+        return HandedIn(places, dict(zip(streams, said[len(rows) :], strict=True)))
 
     async def withdraw(self, rows: Iterable[tuple[str, str]]) -> None:
         """See Broker."""
@@ -434,7 +425,7 @@ class RedisBroker:
         try:
             await self._looks.xpending(key, _GROUP)
         except ResponseError as error:
-            if "NOGROUP" not in str(error):
+            if not _not_there(error):
                 raise
             return False
         return True
@@ -504,7 +495,9 @@ class RedisBroker:
             self._over(pipe, done)
             try:
                 await pipe.execute()
-            except (OutOfMemoryError, ExecAbortError):
+            except (OutOfMemoryError, ExecAbortError) as error:
+                if not _no_memory(error):
+                    raise
                 # What is over frees memory, and is allowed without any, though not in MULTI.
                 pipe = self._carries.pipeline(transaction=False)
                 self._over(pipe, done)
@@ -591,7 +584,35 @@ def unfit(info: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _waiting(groups: Any, length: Any) -> tuple[int, str | None]:
+def _no_memory(said: Any) -> bool:
+    return isinstance(said, OutOfMemoryError) or _aborted_for(said, "OOM")
+
+
+def _aborted_for(said: Any, words: str) -> bool:
+    """Whether it is EXEC, which is answered with its own error and has the cause as its text."""
+    return isinstance(said, ExecAbortError) and words in str(said)
+
+
+def _not_there(said: Any) -> bool:
+    """Whether it is what Redis says of a stream that is not there."""
+    return isinstance(said, ResponseError) and any(
+        words in str(said) for words in ("NOGROUP", "no such key")
+    )
+
+
+def _unless(said: Sequence[Any], expected: Callable[[Any], bool]) -> list[Any]:
+    """What several commands were answered.
+
+    Raises:
+        RedisError: one failed in another way than is `expected`.
+    """
+    for one in said:
+        if isinstance(one, RedisError) and not expected(one):
+            raise one
+    return list(said)
+
+
+def _waiting(groups: Any, length: int) -> tuple[int, str | None]:
     """Requests that nobody has taken, and the place of the last that was; None: no stream."""
     if isinstance(groups, Exception):
         return 0, None
@@ -617,14 +638,16 @@ async def _answering(waits: float = 0.0) -> AsyncIterator[None]:
             yield
     except TimeoutError as error:
         raise BrokerDownError(f"no answer within {_COMMAND_SECONDS:g} s") from error
-    except (AuthenticationError, NoPermissionError) as error:
+    except AuthenticationError as error:
         raise BrokerDownError(f"{error}; see REDIS__USERNAME and REDIS__PASSWORD") from error
     except OutOfMemoryError as error:
         raise BrokerFullError(f"Redis has no memory left: {error}; raise its maxmemory") from error
     except BusyLoadingError as error:
         raise BrokerDownError("Redis is loading its data") from error
     except ResponseError as error:
-        if "NOGROUP" in str(error) or "no such key" in str(error):
+        if isinstance(error, NoPermissionError) or _aborted_for(error, "permissions"):
+            raise BrokerDownError(f"{error}; {_RIGHTS}") from error
+        if _not_there(error):
             raise QueueGoneError(str(error)) from error
         raise BrokerDownError(str(error)) from error
     except (RedisError, OSError) as error:

@@ -22,7 +22,7 @@ from batchedapi_serving.queue.broker import (
 from batchedapi_serving.settings import QueueSettings
 from certificates import make_certificates
 from fake_broker import FakeBroker, FakeRedis
-from redis_server import PASSWORD, USER, RedisServer, running_redis
+from redis_server import PASSWORD, USER, RedisServer, documented_acl, running_redis
 from serving import HOST
 
 STREAM: Final = "abc:predict"
@@ -351,3 +351,59 @@ async def test_rows_of_an_earlier_run_say_so(tmp_path: Path) -> None:
     assert [(b"b", True), (b"c", True), (b"d", False)] == [
         (one.entry, one.restored) for one in taken
     ]
+
+
+async def everything(broker: Broker) -> None:
+    """Each command that is ever sent to Redis, those after a death and at an end too."""
+    await broker.connect()
+    await broker.open([STREAM])
+    await broker.publish("1", b"says", ["0"])
+    await broker.published()
+    await broker.register("one", [STREAM])
+    await broker.sign("one", b"says")
+    await broker.look([STREAM], ["one"])
+    told = await broker.hand_in([(STREAM, b"a"), (STREAM, b"b"), (STREAM, b"c")])
+    places = [(STREAM, place) for place in told.places if place is not None]
+    await broker.there(places)
+    await broker.withdraw(places[2:])
+    taken = await broker.take("one", {STREAM: 2}, 0.1)
+    await broker.mine("one", [STREAM])
+    await broker.owners([STREAM])
+    await asyncio.sleep(0.6)
+    claimed = await broker.claim("two", await broker.left("one", [STREAM]))
+    assert 2 == len(taken) == len(claimed)
+    await broker.answer([("web", b"1")], {STREAM: [one.place for one in taken]})
+    await broker.answers("web", 1.0)
+    await broker.answers("web", 0.0)
+    await broker.forget(["two"])
+    await broker.gone("one")
+
+
+async def test_what_the_guide_grants_is_enough(server: RedisServer) -> None:
+    """And the test below has something to take away."""
+    broker = broker_of(server, "enough")
+    await everything(broker)
+    await broker.close()
+
+
+SELDOM: Final = frozenset({
+    "+select",  # of another database than 0
+    "+xgroup|delconsumer",  # of a worker that was forgotten after a minute
+    "+multi",  # without it, EXEC says so
+})  # fmt: skip
+
+
+@pytest.mark.parametrize("right", sorted(set(documented_acl().split()) - SELDOM))
+async def test_a_right_that_lacks_is_told_with_its_remedy(server: RedisServer, right: str) -> None:
+    """By its name, and by none of the other errors that may follow from it."""
+    server.ask("ACL", "SETUSER", USER, right.replace("+", "-"))
+    broker = broker_of(server, right)
+    try:
+        with pytest.raises(BrokerDownError) as told:
+            await everything(broker)
+    finally:
+        server.ask("ACL", "SETUSER", USER, right)
+    await broker.close()
+
+    assert right.removeprefix("+") in str(told.value).lower()
+    assert "one-queue.md" in str(told.value)
