@@ -47,6 +47,8 @@ class FakeRedis:
         self.now = now
         self.down = False
         self.full = False
+        self.forbidden: set[str] = set()
+        """Names of methods for which a right lacks."""
         self.run = 1
         self.losses = 0
         """Times more that answers are given to a connection which breaks under them."""
@@ -97,9 +99,11 @@ class FakeBroker:
         self._run = 0
         self.connected = False
 
-    def _up(self) -> FakeRedis:
+    def _up(self, method: str = "") -> FakeRedis:
         if self._redis.down or not self.connected:
             raise BrokerDownError("stopped")
+        if method in self._redis.forbidden:
+            raise BrokerDownError(f"no permissions to {method}")
         return self._redis
 
     async def connect(self) -> None:
@@ -160,7 +164,7 @@ class FakeBroker:
 
     async def hand_in(self, rows: Sequence[tuple[str, bytes]]) -> HandedIn:
         """See Broker."""
-        redis = self._up()
+        redis = self._up("hand_in")
         places: list[str | None] = []
         for name, entry in rows:
             if redis.full:
@@ -218,6 +222,7 @@ class FakeBroker:
 
     async def take(self, worker: str, wanted: Mapping[str, int], seconds: float) -> Sequence[Taken]:
         """See Broker."""
+        self._up("take")
         await self._wait(lambda: bool(self._new(wanted)), seconds)
         taken = []
         for name in self._new(wanted):

@@ -177,6 +177,9 @@ class QueueEngine(MethodTable[QueueMethod]):
         self._hold: asyncio.TimerHandle | None = None
         self._why: Exception | None = None
         """That the queue cannot be used, while it cannot."""
+        self._backoff = Backoff()
+        self._verdict = Again((), ())
+        """On what was held as it was last connected to."""
         self._known: dict[str, Methods] = {}
         self._signature: str | None = None
         self._counted: dict[str, MethodSpec] = {}
@@ -292,22 +295,21 @@ class QueueEngine(MethodTable[QueueMethod]):
 
     async def run(self) -> None:
         """Hand in, and take answers, until cancelled."""
-        backoff = Backoff()
         while True:
             try:
                 await self._connect()
-                backoff.reset()
                 await first_of(self._push(), self._receive(), self._look())
             except (BrokerDownError, BrokerUnfitError) as error:
                 self._lost(error)
-            await asyncio.sleep(min(1.0, backoff.take()))
+            await asyncio.sleep(min(1.0, self._backoff.take()))
 
     async def close(self) -> None:
         """Whoever waits has been answered: nothing is kept for this process."""
-        try:
-            await self._broker.gone(self.web)
-        except BrokerDownError as error:
-            log.debug("left without a word", extra={"error": str(error)})
+        if self._why is None:
+            try:
+                await self._broker.gone(self.web)
+            except BrokerDownError as error:
+                log.debug("left without a word", extra={"error": str(error)})
         await self._broker.close()
 
     def _lost(self, why: Exception) -> None:
@@ -344,13 +346,18 @@ class QueueEngine(MethodTable[QueueMethod]):
         while packs := await self._broker.answers(self.web, 0.0):
             self._take_packs(packs)
         kept = [Kept(number, one.sent, one.place) for number, one in held.items()]
-        verdict = again(kept, there, runs_again=self._runs_again)
-        self._follow(verdict)
+        self._verdict = again(kept, there, runs_again=self._runs_again)
+        self._follow(self._verdict)
+
+    def _found(self) -> None:
+        """It is reached, and not only connected to: each right has been used."""
         if self._hold is not None:
             self._hold.cancel()
             self._hold = None
-            facts = {"handed_in_again": len(verdict.hand_in), "refused": len(verdict.refuse)}
+            handed_in, refused = len(self._verdict.hand_in), len(self._verdict.refuse)
+            facts = {"handed_in_again": handed_in, "refused": refused}
             log.warning("the queue is reached again", extra=facts)
+            self._backoff.reset()
         self._given_up, self._why = False, None
 
     def _follow(self, verdict: Again) -> None:
@@ -455,6 +462,7 @@ class QueueEngine(MethodTable[QueueMethod]):
                 raise BrokerDownError("the queue was emptied")
             self._refuse_homeless()
             await asyncio.sleep(LOOK_SECONDS)
+            self._found()
 
     def _emptied(self, depths: Mapping[str, Depth]) -> bool:
         """Whether a stream is not there of which something was handed in."""

@@ -156,6 +156,11 @@ class Puller:
         self._draining = False
         self._quiet = 0
         self._stopped = asyncio.Event()
+        self._backoff = Backoff()
+        self._reached = False
+        """The queue: whether all that is asked again and again was answered."""
+        self._told = ""
+        """Why it is not reached, as was last logged."""
 
     # ------------------------------------------------------------ the life of a worker
 
@@ -170,33 +175,49 @@ class Puller:
             if not spec.name.endswith(contract.METHOD_BATCH)
         }
         self._rows = {name: RowsARequest() for name in self._streams}
-        backoff, told = Backoff(), False
         while True:
             try:
                 await self._connect(methods)
-                backoff.reset()
-                told = False
-                self._connected(True)
                 await first_of(self._take(), self._answer(), self._watch(methods))
             except (BrokerDownError, BrokerUnfitError) as error:
-                self._connected(False)
-                if not told:
-                    log.warning("the queue cannot be reached", extra={"error": str(error)})
-                told = True
-            await asyncio.sleep(min(1.0, backoff.take()))
+                self._lost(str(error))
+            await asyncio.sleep(min(1.0, self._backoff.take()))
+
+    def _lost(self, why: str) -> None:
+        self._reached = False
+        self._connected(False)
+        if why != self._told:
+            log.warning("the queue cannot be reached", extra={"error": why})
+        self._told = why
+        self._stop_if_idle()
+
+    def _found(self) -> None:
+        """It is reached, and not only connected to: each right has been used."""
+        if not self._reached:
+            self._reached, self._told = True, ""
+            self._backoff.reset()
+            self._connected(True)
 
     def drain(self) -> None:
         """Take no more, unless nobody else could; run what is here."""
         self._draining = True
         self._dispatcher.drain()
+        if not self._reached:
+            self._stop_if_idle()
+
+    def _stop_if_idle(self) -> None:
+        """Where there is no queue to be reached nobody knows whether it is empty."""
+        if self._draining and not (self._hand or self._packs):
+            self._stopped.set()
 
     async def drained(self) -> None:
         """Wait until nothing is in hand and all answers are written, then leave in order."""
         await self._stopped.wait()
-        try:
-            await self._broker.gone(self.worker)
-        except BrokerDownError as error:
-            log.debug("left without a word", extra={"error": str(error)})
+        if self._reached:
+            try:
+                await self._broker.gone(self.worker)
+            except BrokerDownError as error:
+                log.debug("left without a word", extra={"error": str(error)})
         await self._broker.close()
 
     async def _connect(self, methods: Methods) -> None:
@@ -431,6 +452,7 @@ class Puller:
                 self._stopped.set()
             self._alone_over.clear()
             await came(self._alone_over, within=LOOK_SECONDS)
+            self._found()
 
     def _note(self, look: Look, methods: Methods) -> None:
         others = [

@@ -46,9 +46,10 @@ class Pulse:
 class Readiness:
     """Look at the replica every READINESS_CHECK_SECONDS from when its first model was loaded."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, waits: bool = False) -> None:
+        """`waits`: it is not able before the first look that finds it so."""
         self._beat = 0.0
-        self._missed = 0
+        self._missed = LOOKS_MISSED if waits else 0
 
     @property
     def able(self) -> bool:

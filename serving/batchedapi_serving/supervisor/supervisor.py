@@ -73,7 +73,9 @@ class Supervisor:
         self._memory[slots.START_TIME] = time.time()
         self._cpus = usable_cpus()
         self._life = Life()
-        self._readiness = Readiness()
+        # A model that is loaded has lanes; a worker has something to run once it reaches its queue.
+        takes = settings.queue is not None and settings.role is not Role.WEB
+        self._readiness = Readiness(waits=takes)
         self._fetcher = Child("model-source", "batchedapi_serving.model_source")
         self._user_environment = environment
         self._web: WebProcesses | None = None
@@ -177,7 +179,8 @@ class Supervisor:
             beat = slots.WORKER_BEAT if self._web is None else slots.BEAT
             self._readiness.look(self._memory[beat], lanes)
             if able != self._readiness.able:
-                log.warning("readiness", extra={"able": not able, "lanes": lanes})
+                level = logging.WARNING if able else logging.INFO
+                log.log(level, "readiness", extra={"able": not able, "lanes": lanes})
 
     def _asked_to_stop(self) -> None:
         if self._life.draining.is_set():  # asked twice: at once

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from raw_http import Response, ask
-from redis_server import RedisServer, running_redis
+from redis_server import USER, RedisServer, running_redis
 from serving import Replica, end_replica, running_replica, start_replica, write_manifest
 
 CODE: Final = """
@@ -440,6 +440,70 @@ async def test_a_redis_without_any_memory_takes_no_process_offline(tmp_path: Pat
     assert [200, 200] == [answer.status for answer in answers]
     assert not any("cannot be reached" in text for text in texts)
     assert {1: 1, 3: 1} == ran(tmp_path)
+
+
+@pytest.mark.parametrize("right", ["time", "smembers", "xinfo|groups", "xreadgroup"])
+async def test_a_worker_that_lacks_a_right_says_so_and_waits_for_it(
+    tmp_path: Path, right: str
+) -> None:
+    """It does not end of it, nor is it ready, nor is the queue empty."""
+    with running_redis(tmp_path) as redis:
+        file = manifest(tmp_path, redis)
+        redis.ask("ACL", "SETUSER", USER, f"-{right}")
+        worker = start_replica(tmp_path, ["-f", file], redis.environment, command="worker")
+        try:
+            worker.wait_for(lambda: f"'{right}'" in worker.text(), "not told", PATIENCE)
+            await asyncio.sleep(3.0)
+            ready = worker.admin("/readyz")[0]
+            text = worker.text()
+            redis.ask("ACL", "SETUSER", USER, f"+{right}")
+            await asyncio.to_thread(worker.wait_ready)
+        finally:
+            end_replica(worker)
+
+    assert 503 == ready
+    assert 1 == text.count("the queue cannot be reached")
+    assert "one-queue.md" in text
+
+
+def test_a_worker_without_its_queue_is_never_ready_and_stops_when_told(tmp_path: Path) -> None:
+    """It had been ready for its first three seconds, and went on until it was killed."""
+    with running_redis(tmp_path) as redis:
+        file = manifest(tmp_path, redis)
+        redis.kill()
+        worker = start_replica(tmp_path, ["-f", file], redis.environment, command="worker")
+        try:
+            worker.wait_for(lambda: worker.admin("/startupz")[0] == 200, "not loaded", PATIENCE)
+            end = time.monotonic() + 4.0
+            ready = set()
+            while time.monotonic() < end:
+                ready.add(worker.admin("/readyz")[0])
+                time.sleep(0.05)
+            began = time.monotonic()
+            exit_code = worker.stop()
+            took = time.monotonic() - began
+        finally:
+            end_replica(worker)
+
+    assert {503} == ready
+    assert 0 == exit_code
+    assert took < 3.0
+
+
+async def test_all_stop_while_redis_stands_still(tmp_path: Path) -> None:
+    """As long as one question to it may take, and not as long as a request."""
+    with running_redis(tmp_path) as redis:
+        file = manifest(tmp_path, redis)
+        with running(tmp_path, redis, file) as ((web,), (worker,)), redis.paused():
+            await asyncio.sleep(1.0)
+            began = time.monotonic()
+            exits = await asyncio.gather(
+                *(asyncio.to_thread(one.stop) for one in (web, worker)),
+            )
+            took = time.monotonic() - began
+
+    assert [0, 0] == exits
+    assert took < 15.0
 
 
 def refused(folder: Path, redis: RedisServer, file: str) -> str:

@@ -442,3 +442,55 @@ async def test_a_worker_that_drains_leaves_what_others_can_run() -> None:
     assert {200} == {answer.status for answer in answers}
     ran = [item["id"] for one in (first, second) for batch in one.world.batches for item in batch]
     assert list(range(40)) == sorted(ran)
+
+
+async def test_a_right_that_lacks_is_no_connection_though_redis_answers() -> None:
+    """Told once, and neither ready nor waited for without end; granted, all goes on."""
+    async with room() as here:
+        worker = await here.worker()
+        web = await here.web()
+        here.redis.forbidden = {"take", "hand_in"}
+        here.redis.down = True
+        await asyncio.sleep(1.0)
+        here.redis.down = False
+        await asyncio.sleep(10.0)
+        meanwhile = [*worker.connected]
+        refused = await web.ask({"id": 1}).answer()
+        here.redis.forbidden = set()
+        await asyncio.sleep(3.0)
+        answer = await web.ask({"id": 2}).answer()
+
+    assert [True, False] == [meanwhile[0], meanwhile[-1]]
+    assert 1 == meanwhile.count(True)
+    assert worker.connected[-1]
+    assert (503, 200) == (refused.status, answer.status)
+
+
+async def test_a_worker_stops_at_once_while_its_queue_is_away() -> None:
+    """It has nothing to run, and nobody to tell; what it has to tell it waits for."""
+    async with room() as here:
+        idle = await here.worker()
+        busy = await here.worker(seconds=lambda rows: 3.0)  # noqa: ARG005
+        idle.puller.drain()
+        await idle.puller.drained()
+        web = await here.web()
+        asked = web.ask({"id": 1})
+        late = await here.worker()
+        await asyncio.sleep(0.5)
+        here.redis.down = True
+        await asyncio.sleep(1.0)
+        began = here.loop.time()
+        late.puller.drain()
+        busy.puller.drain()
+        await late.puller.drained()
+        took = here.loop.time() - began
+        leaving = asyncio.create_task(busy.puller.drained())
+        await asyncio.sleep(3.0)
+        waited = not leaving.done()
+        here.redis.down = False
+        answer = await asked.answer()
+        await leaving
+
+    assert took < 0.1
+    assert waited
+    assert 200 == answer.status

@@ -56,6 +56,17 @@ def seen(looks: Iterable[tuple[float, float]]) -> list[bool]:
     return able
 
 
+def test_who_takes_from_a_queue_is_not_ready_before_it_is_reached() -> None:
+    """It was for 3 s, as if it had been reached before."""
+    readiness = Readiness(waits=True)
+    able = [readiness.able]
+    for look in ((1.0, 0.0), (2.0, 0.0), (3.0, 1.0), (4.0, 0.0)):
+        readiness.look(*look)
+        able.append(readiness.able)
+
+    assert [False, False, False, True, True] == able
+
+
 def test_a_replica_without_a_lane_is_not_ready_after_a_while() -> None:
     """Its model hangs while it is loaded again, say; it is ready as soon as a lane is there."""
     looks = [(float(beat), 0.0) for beat in range(1, LOOKS_MISSED + 2)]
