@@ -255,7 +255,7 @@ class FakeBroker:
     async def mine(self, worker: str, streams: Iterable[str]) -> Sequence[Taken]:
         """See Broker."""
         return [
-            self._taken(name, place)
+            self._taken(name, place, pending.deliveries - 1)
             for name in streams
             for place, pending in self._stream(name).pending.items()
             if pending.worker == worker and place in self._stream(name).entries

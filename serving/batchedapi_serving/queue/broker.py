@@ -188,7 +188,7 @@ class Broker(Protocol):
         """At most so many requests of each stream; waits so long for the first."""
 
     async def mine(self, worker: str, streams: Iterable[str]) -> Sequence[Taken]:
-        """What a worker took and has not answered."""
+        """What a worker took, or claimed, and has not answered."""
 
     async def answer(
         self, packs: Sequence[tuple[str, bytes]], done: Mapping[str, Sequence[str]]
@@ -477,9 +477,9 @@ class RedisBroker:
                 pipe.xrange(self._keys.rows(one.stream), min=one.place, max=one.place, count=1)
             found: Any = await pipe.execute() if left else ()
         return [
-            self._taken(one.stream, *entries[0])
+            self._taken(one.stream, place, fields, one.deaths - 1)
             for one, entries in zip(left, found, strict=True)
-            if entries  # else its client left
+            for place, fields in entries  # none: its client left
         ]
 
     async def answer(

@@ -133,8 +133,12 @@ class Puller:
         self._hand: dict[tuple[str, int], TakenRequest] = {}
         """By web process and number."""
         self._alone = False
-        """Something is to be run alone, or is: nothing else is taken."""
-        self._alone_over = asyncio.Event()
+        """What is in hand is to be run alone: nothing else is taken."""
+        self._suspect = False
+        """Something is to be run alone that no worker had at the last look: nothing else is taken,
+        so that this one has nothing in hand soon."""
+        self._free = asyncio.Event()
+        """Nothing is in hand any more, and something is to be run alone, or was."""
         self._packs: dict[str, list[bytes]] = {}
         self._done: dict[str, list[str]] = {}
         self._kick = asyncio.Event()
@@ -262,15 +266,17 @@ class Puller:
                 self._room.clear()
                 await came(self._room, within=_ROOM_SECONDS)
                 continue
-            self._asks = True
+            self._asks = True  # until what came is in hand
             taken = await self._broker.take(self.worker, wanted, _WAIT_SECONDS)
-            self._asks = False
             if taken:
                 await self._accept(taken)
+            self._asks = False
+            if self._suspect and not self._hand:
+                self._free.set()
 
     def _wanted(self) -> dict[str, int]:
         """Requests that there is room for, by stream."""
-        if self._alone or self._goes():
+        if self._alone or self._suspect or self._goes():
             return {}
         wanted = {}
         for executor in self._dispatcher.executors:
@@ -336,15 +342,20 @@ class Puller:
         if taken.restored and not self._runs_again:  # perhaps it ran, and Redis has forgotten that
             lost = NotReadyError(_RESTORED)
             self.over(TakenRequest(self, entry, place), write_problem(entry.number, lost))
-            return
-        if not taken.deaths:
+        elif taken.deaths:
+            self._queue(method).recorder.retaken(entry.rows)
+            self._retake(entry, place, taken.deaths)
+        else:
             self._run(entry, place)
-            return
-        queue = self._queue(method)
-        queue.recorder.retaken(entry.rows)
-        match fate(taken.deaths, runs_again=self._runs_again):
-            case Fate.IN_COMPANY | Fate.ALONE:  # then nothing else is here
+
+    def _retake(self, entry: Entry, place: tuple[str, str], deaths: int) -> None:
+        """It killed so many workers, or was beside what did."""
+        match fate(deaths, runs_again=self._runs_again):
+            case Fate.IN_COMPANY:
                 self._run(entry, place)
+            case Fate.ALONE:
+                self._run(entry, place)
+                self._alone = bool(self._hand)
             case Fate.FAILED:
                 error = PredictorError.logged(DIED)
                 self.over(TakenRequest(self, entry, place), write_problem(entry.number, error))
@@ -390,13 +401,16 @@ class Puller:
 
     def over(self, request: TakenRequest, answer: bytes) -> None:
         """It is answered, and leaves the queue."""
-        entry = request.entry
-        self._hand.pop((entry.web, entry.number), None)
-        self._packs.setdefault(entry.web, []).append(answer)
+        self._packs.setdefault(request.entry.web, []).append(answer)
+        self._leaves(request)
+
+    def _leaves(self, request: TakenRequest) -> None:
+        self._hand.pop((request.entry.web, request.entry.number), None)
         self._forget(request.places)
         self._room.set()
-        if self._alone and not self._hand:
-            self._alone_over.set()
+        if not self._hand and (self._alone or self._suspect):
+            self._alone = False
+            self._free.set()
 
     def _forget(self, places: Iterable[tuple[str, str]]) -> None:
         for stream, place in places:
@@ -439,6 +453,7 @@ class Puller:
 
     async def _watch(self, methods: Methods) -> None:
         while True:
+            self._free.clear()
             await self._sign(methods)
             await self._broker.register(self.worker, self._streams.values())
             look = await self._broker.look(self._streams.values(), self._web)
@@ -450,8 +465,7 @@ class Puller:
             self._forget_dead_web(look)
             if self._goes() and not (self._asks or self._hand or self._packs):
                 self._stopped.set()
-            self._alone_over.clear()
-            await came(self._alone_over, within=LOOK_SECONDS)
+            await came(self._free, within=LOOK_SECONDS)
             self._found()
 
     def _note(self, look: Look, methods: Methods) -> None:
@@ -481,13 +495,17 @@ class Puller:
         for row in left:
             to_be_alone = fate(row.deaths, runs_again=self._runs_again) is Fate.ALONE
             (alone if to_be_alone else company).append(row)
-        self._alone = bool(alone) or (self._alone and bool(self._hand))
+        self._suspect = bool(alone)
+        busy = bool(self._hand) or self._asks
         # One at a time: who only waited for its turn must not be taken for what killed a worker.
-        claimed = alone[:1] if alone and not self._hand else [] if self._alone else company
+        claimed = ([] if busy else alone[:1]) if alone else ([] if self._alone else company)
         taken = await self._broker.claim(self.worker, claimed) if claimed else ()
         if taken:
             log.warning("taken from dead workers", extra={"requests": len(taken)})
             await self._accept(taken)
+        if alone and not busy:  # it is here, or another worker has it: that holds nobody up
+            self._suspect = bool(taken) and len(alone) > 1
+            self._room.set()
 
     def _forget_dead_web(self, look: Look) -> None:
         """Requests of web processes that are dead are not run."""
@@ -502,9 +520,7 @@ class Puller:
         for request in [one for one in self._hand.values() if one.entry.web in dead]:
             if request.handle is not None:
                 self._dispatcher.cancel(request.handle)
-            self._hand.pop((request.entry.web, request.entry.number), None)
-            self._forget(request.places)
-        self._room.set()
+            self._leaves(request)
 
 
 def _lanes(executor: Executor) -> Lanes:

@@ -153,7 +153,7 @@ async def test_what_a_dead_worker_had_is_claimed_once(broker: Broker) -> None:
     assert (taken.place, 1) == (left.place, left.deaths)
     assert [Taken(STREAM, taken.place, b"a", 1)] == list(claimed)
     assert [] == list(again)
-    assert [Taken(STREAM, taken.place, b"a")] == list(mine)
+    assert [Taken(STREAM, taken.place, b"a", 1)] == list(mine)
     assert [2] == [one.deaths for one in await broker.left("two", [STREAM])]
 
 

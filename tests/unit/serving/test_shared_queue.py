@@ -494,3 +494,53 @@ async def test_a_worker_stops_at_once_while_its_queue_is_away() -> None:
     assert took < 0.1
     assert waited
     assert 200 == answer.status
+
+
+async def test_a_suspect_has_no_company_of_what_was_being_asked_for() -> None:
+    """A row that came meanwhile would die with it."""
+    async with room() as here:
+        dies = await here.worker(seconds=lambda rows: 60.0)  # noqa: ARG005
+        web = await here.web()
+        web.ask({"id": 0})
+        await asyncio.sleep(0.1)
+        (stream,) = here.redis.streams.values()
+        (suspect,) = stream.pending.values()
+        suspect.deliveries = 2
+        worker = await here.worker(lanes=2, seconds=lambda rows: 2.0)  # noqa: ARG005
+        dies.die()
+        await asyncio.sleep(1.0)
+        beside = []
+        for number in range(1, 100):
+            web.ask({"id": number})
+            await asyncio.sleep(0.1)
+            if [{"id": 0}] == worker.world.batches[-1]:
+                mine = [
+                    one for one in stream.pending.values() if one.worker == worker.puller.worker
+                ]
+                beside.append(len(mine))
+
+    assert 10 < len(beside)
+    assert {1} == set(beside)
+
+
+async def test_a_suspect_that_another_worker_gets_holds_nobody_up() -> None:
+    """One of its lanes is busy for long: it takes more for the other all the same."""
+    async with room(max_batch_size=1) as here:
+        dies = await here.worker(seconds=lambda rows: 60.0)  # noqa: ARG005
+        web = await here.web()
+        web.ask({"id": 0})
+        await asyncio.sleep(0.1)
+        (stream,) = here.redis.streams.values()
+        (suspect,) = stream.pending.values()
+        suspect.deliveries = 2
+        busy = await here.worker(lanes=2, seconds=lambda rows: 60.0)  # noqa: ARG005
+        dies.die()
+        web.ask({"id": 1})
+        await asyncio.sleep(3.0)
+        gets = await here.worker(seconds=lambda rows: 60.0)  # noqa: ARG005
+        await asyncio.sleep(2.0)
+        web.ask({"id": 2})
+        await asyncio.sleep(2.0)
+
+    assert [[{"id": 0}]] == gets.world.batches
+    assert [[{"id": 1}], [{"id": 2}]] == busy.world.batches
