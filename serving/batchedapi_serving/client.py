@@ -29,12 +29,14 @@ from batchedapi_serving.errors import NotReadyError, ServingError
 from batchedapi_serving.metrics.recorder import Recorder, WebRecorder
 from batchedapi_serving.metrics.slots import BYTES
 from batchedapi_serving.predictor import MethodSpec
+from batchedapi_serving.processes import first_of
 from batchedapi_serving.queue.broker import RedisBroker
 from batchedapi_serving.queue.engine import QueueEngine
 from batchedapi_serving.settings import BatchingSettings, QueueSettings, ReplicaSettings, Role
 
 _OK: Final = 200
 _NOBODY: Final = "no worker of {} has said what it serves; start one: batchedapi worker ..."
+_UNREACHABLE: Final = "the queue on Redis cannot be used: {why}"
 
 
 class RowFailedError(ServingError):
@@ -68,7 +70,7 @@ class QueueClient:
         max_length: Requests that may wait in the queue, and those of this process that may be under
             way; each call of `predict` or `predict_many` is one. Beyond it they raise.
         timeout: Seconds that a request is waited for, and as many for the first worker to say what
-            it serves; `math.inf` for no limit.
+            it serves; `math.inf` for no limit. Where Redis cannot be used at all, 5 at most.
         runs_again: Whether a row may be run twice; False for workers with `onItemError: FailBatch`.
         environment: Where the variables above are looked up.
 
@@ -207,6 +209,7 @@ class _Line:
             Recorder(memory, WebRecorder),
             asyncio.get_running_loop(),
             self._ready,
+            unreachable=_UNREACHABLE,
         )
         self.client = Client()
         self._running = asyncio.create_task(self.engine.run())
@@ -218,15 +221,17 @@ class _Line:
         """Wait until workers have said what they serve.
 
         Raises:
-            NotReadyError: none has.
+            NotReadyError: none has, or Redis cannot be used; the message has the reason.
+            QueueFullError: Redis has no memory.
         """
         if self._known.is_set():
             return
-        try:
-            async with asyncio.timeout(None if within == math.inf else within):
-                await self._known.wait()
-        except TimeoutError as error:
-            raise NotReadyError(_NOBODY.format(name)) from error
+        given_up = self.engine.given_up
+        limit = None if within == math.inf else within
+        await first_of(self._known.wait(), given_up.wait(), within=limit)
+        if self._known.is_set():
+            return
+        raise self.engine.refusal() if given_up.is_set() else NotReadyError(_NOBODY.format(name))
 
     async def close(self) -> None:
         """Nobody asks any more."""

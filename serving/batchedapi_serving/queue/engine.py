@@ -81,6 +81,7 @@ _SAYS: Final = b"web"
 _UNREACHABLE: Final = (
     "the queue (serverSideBatching.queue) cannot be reached; try again in a moment"
 )
+"""Without the reason: names and rights in Redis are not for every client."""
 _LOST: Final = "the queue was lost, and nothing is run twice (onItemError: FailBatch); try again"
 _REPLACED: Final = "the model was replaced by another before this was run; try again"
 _NO_MEMORY: Final = "Redis has no memory left (its maxmemory); give it more, or lower maxLength"
@@ -154,8 +155,13 @@ class QueueEngine(MethodTable[QueueMethod]):
         loop: asyncio.AbstractEventLoop,
         ready: Callable[[Sequence[MethodSpec], str | None], None],
         now: Callable[[], float] = time.monotonic,
+        *,
+        unreachable: str = _UNREACHABLE,
     ) -> None:
-        """`ready` is told when other methods are served: all that ever were, and the default."""
+        """`ready` is told when other methods are served: all that ever were, and the default.
+
+        `unreachable` is what who asks is told where Redis cannot be used; {why} is the reason.
+        """
         super().__init__()
         self.web: Final = uuid.uuid4().hex
         self._settings = settings
@@ -173,7 +179,9 @@ class QueueEngine(MethodTable[QueueMethod]):
         self._ids = itertools.count(1)
         self._clients: dict[Client, int] = {}
         self._outbox: list[HeldRequest] = []
-        self._given_up = False
+        self._unreachable = unreachable
+        self.given_up: Final = asyncio.Event()
+        """Requests are refused: the queue was not reached for too long."""
         self._hold: asyncio.TimerHandle | None = None
         self._why: Exception | None = None
         """That the queue cannot be used, while it cannot."""
@@ -244,9 +252,9 @@ class QueueEngine(MethodTable[QueueMethod]):
                 f"{settings.max_concurrency} requests are in this replica"
                 " (overload.maxReplicaConcurrency)"
             )
-        if self._given_up:
+        if self.given_up.is_set():
             served.recorder.rejected("queue_full", rows)
-            raise self._unreachable()
+            raise self.refusal()
         length = self._lengths.get(served.stream, 0)
         waiting = round(length * self._rows.mean)
         if queue is not None and length >= queue.max_length:
@@ -320,15 +328,15 @@ class QueueEngine(MethodTable[QueueMethod]):
             self._hold = self._loop.call_later(_HELD_SECONDS, self._give_up)
 
     def _give_up(self) -> None:
-        self._given_up = True
+        self.given_up.set()
         log.error("requests are refused", extra={"error": str(self._why)})
-        self._fail_all(self._unreachable(), "queue_full")
+        self._fail_all(self.refusal(), "queue_full")
 
-    def _unreachable(self) -> ServingError:
-        """What a client is told; names and rights in Redis are not for everybody."""
+    def refusal(self) -> ServingError:
+        """What is told to who asks, once it is given up."""
         if isinstance(self._why, BrokerFullError):
             return QueueFullError(_NO_MEMORY)
-        return NotReadyError(_UNREACHABLE)
+        return NotReadyError(self._unreachable.format(why=self._why))
 
     async def _connect(self) -> None:
         """Connect, and put right what happened meanwhile."""
@@ -358,7 +366,8 @@ class QueueEngine(MethodTable[QueueMethod]):
             facts = {"handed_in_again": handed_in, "refused": refused}
             log.warning("the queue is reached again", extra=facts)
             self._backoff.reset()
-        self._given_up, self._why = False, None
+        self._why = None
+        self.given_up.clear()
 
     def _follow(self, verdict: Again) -> None:
         held = self._recalls.held

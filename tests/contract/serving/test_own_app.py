@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from batchedapi_serving.client import QueueClient, RowFailedError
-from batchedapi_serving.errors import NotReadyError
+from batchedapi_serving.errors import NotReadyError, OverloadedError
 from raw_http import Response, ask
 from redis_server import PASSWORD, USER, RedisServer, running_redis
 from serving import HOST, free_ports, running_replica
@@ -113,3 +113,52 @@ async def test_a_client_without_workers_says_so_in_time(tmp_path: Path) -> None:
         ) as client:
             with pytest.raises(NotReadyError, match="no worker of items"):
                 await client.predict("items", ITEM)
+
+
+@pytest.mark.parametrize(
+    ("settings", "does", "says"),
+    [
+        ({"port": 1}, (), f"{HOST}:1"),
+        ({"password": "wrong"}, (), "REDIS__PASSWORD"),
+        ({}, ("ACL", "SETUSER", USER, "-hgetall"), "hgetall"),
+        ({}, ("CONFIG", "SET", "maxmemory", "1"), "maxmemory"),
+        ({}, ("CONFIG", "SET", "maxmemory-policy", "allkeys-lru"), "noeviction"),
+    ],
+    ids=["nobody listens", "wrong password", "a right lacks", "no memory", "evicts"],
+)
+async def test_a_client_whose_redis_cannot_be_used_says_why_in_five_seconds(
+    tmp_path: Path, settings: dict[str, Any], does: tuple[str, ...], says: str
+) -> None:
+    """And not after its timeout that there is no worker."""
+    with running_redis(tmp_path) as redis:
+        if does:
+            redis.ask(*does)
+        known = {"port": redis.port, "password": PASSWORD, **settings}
+        async with QueueClient(host=HOST, username=USER, **known) as client:
+            began = time.monotonic()
+            with pytest.raises(OverloadedError, match=says):
+                await client.predict("items", ITEM)
+            took = time.monotonic() - began
+            with pytest.raises(OverloadedError, match=says):
+                await client.predict("items", ITEM)
+            again = time.monotonic() - began - took
+
+    assert 4.0 < took < 15.0
+    assert again < 1.0
+
+
+async def test_a_client_is_told_why_its_rows_were_not_handed_in(tmp_path: Path) -> None:
+    """It has worked before, and works again after."""
+    with running_redis(tmp_path) as redis, running_worker(tmp_path, redis):
+        async with QueueClient(
+            host=HOST, port=redis.port, username=USER, password=PASSWORD
+        ) as client:
+            await client.predict("items", ITEM)
+            redis.ask("ACL", "SETUSER", USER, "-xadd")
+            with pytest.raises(NotReadyError, match="xadd"):
+                await client.predict("items", ITEM)
+            redis.ask("ACL", "SETUSER", USER, "+xadd")
+            await asyncio.sleep(3.0)
+            after = await client.predict("items", ITEM)
+
+    assert after
