@@ -56,6 +56,7 @@ from batchedapi_operator.resources.deployment import (
     build_deployment,
     build_service,
     build_web,
+    without_account,
 )
 from batchedapi_operator.resources.policies import Policies, build_web_budget
 from batchedapi_operator.resources.setting import Running
@@ -282,7 +283,10 @@ def _children(
     The Service is before the pods, too: of workers that are to come, none may be sent a request.
     """
     known, stage = {one.name: one for one in observed.revisions}, stage_of(api, revision, observed)
-    deployment = observed.deployment.child if observed.deployment is not None else None
+    there = observed.deployment
+    body = build_deployment(api, revision, image, held=stage.held)
+    if there is not None and there.stray_account:
+        body = without_account(body)
     return (
         Apply(CONFIG_MAPS, build_config_map(api, revision), known.get(revision.name)),
         Apply(SERVICES, build_service(api, roles=stage.roles), observed.service),
@@ -291,7 +295,7 @@ def _children(
             for kind in policies.kinds
         ),
         *(_web_children(api, revision, image, observed.web, policies) if stage.web else ()),
-        Apply(DEPLOYMENTS, build_deployment(api, revision, image, held=stage.held), deployment),
+        Apply(DEPLOYMENTS, body, there.child if there is not None else None),
     )
 
 

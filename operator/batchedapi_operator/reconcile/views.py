@@ -10,7 +10,11 @@ from typing import Any, Final, Self
 
 from batchedapi_core import contract
 from batchedapi_operator.cluster import JsonObject, Resource
-from batchedapi_operator.resources.deployment import CONTAINER, MANIFEST_VOLUME
+from batchedapi_operator.resources.deployment import (
+    CONTAINER,
+    MANIFEST_VOLUME,
+    owns_no_account,
+)
 from batchedapi_operator.resources.setting import Stored
 
 _BEFORE_LOADING_SECONDS: Final = 300.0
@@ -150,6 +154,8 @@ class DeploymentView:
     setting: Stored | None
     """Of its serving container; None without one."""
     conditions: Mapping[str, ConditionView] = field(default_factory=dict)
+    stray_account: bool = False
+    """Its pods have a service account that nobody has set: a manifest before had it."""
     version: str = field(default="", compare=False)
     """As the apiserver counts; that it is another says nothing."""
 
@@ -176,6 +182,7 @@ class DeploymentView:
             revision=(template["metadata"].get("labels") or {}).get(contract.LABEL_REVISION, ""),
             setting=Stored.of(serving[0], metadata, template["metadata"]) if serving else None,
             conditions=_conditions(status),
+            stray_account=owns_no_account(body),
             version=metadata.get("resourceVersion", ""),
         )
 

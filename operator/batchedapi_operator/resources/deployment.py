@@ -77,6 +77,9 @@ _AS_WRITTEN: Final = (
     "imagePullSecrets", "serviceAccountName",
 )  # fmt: skip
 """Settings that a pod has under the same name."""
+_ACCOUNT, _OLD_ACCOUNT = "serviceAccountName", "serviceAccount"
+"""The apiserver writes one under both names, and takes it from the old one where the new is gone:
+an apply that owns the new one alone cannot take it away."""
 _OF_WEB: Final = ("priorityClassName", "imagePullSecrets")
 """Those that a web pod has, too."""
 _KEYS_MOUNT: Final = {
@@ -146,6 +149,27 @@ def build_deployment(
     return body
 
 
+def without_account(deployment: JsonObject) -> JsonObject:
+    """The Deployment, which takes an account away that it does not give, whoever's that is."""
+    template = deployment["spec"]["template"]
+    pod = {_ACCOUNT: "", _OLD_ACCOUNT: "", **template["spec"]}
+    return {
+        **deployment,
+        "spec": {**deployment["spec"], "template": {**template, "spec": pod}},
+    }
+
+
+def owns_no_account(deployment: JsonObject) -> bool:
+    """Whether a Deployment as it is has a service account that no manager has set."""
+    if not deployment["spec"]["template"]["spec"].get(_OLD_ACCOUNT):
+        return False
+    owned = (
+        entry.get("fieldsV1", {}).get("f:spec", {}).get("f:template", {}).get("f:spec", {})
+        for entry in deployment["metadata"].get("managedFields") or ()
+    )
+    return not any(f"f:{name}" in fields for fields in owned for name in (_ACCOUNT, _OLD_ACCOUNT))
+
+
 def build_web(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
     """The Deployment NAME-web of an API with a queue: it answers, and has no model and no GPU.
 
@@ -199,6 +223,8 @@ def _web_pod(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
 def _pod(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
     settings, name = as_written(api.spec.pod), api.metadata.name
     further = {name: settings[name] for name in _AS_WRITTEN if settings.get(name)}
+    if account := settings.get(_ACCOUNT):
+        further[_OLD_ACCOUNT] = account
     if spread := settings.get("topologySpreadConstraints"):
         queue = api.spec.server_side_batching.queue
         among = selector_labels(name) if queue is None else role_labels(name, contract.ROLE_WORKER)

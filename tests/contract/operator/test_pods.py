@@ -21,7 +21,9 @@ from batchedapi_operator.resources.deployment import build_deployment
 pytestmark = pytest.mark.cluster
 
 RESTRICTED: Final = {"pod-security.kubernetes.io/enforce": "restricted"}
-OF_THE_CLUSTER: Final = ("priorityClassName", "runtimeClassName", "serviceAccountName")
+OF_THE_CLUSTER: Final = (
+    "priorityClassName", "runtimeClassName", "serviceAccountName", "serviceAccount",
+)  # fmt: skip
 """Objects that a pod must find; a Deployment need not."""
 SPEC: Final[Body] = {
     "predictor": {
@@ -149,3 +151,38 @@ async def test_what_kubernetes_itself_refuses_is_told_with_the_field_of_the_mani
     told = await world.until_condition(name, "SpecValid", "PodTemplateRefused")
 
     assert f"spec.pod.{next(iter(settings))}" in told["message"]
+
+
+@pytest.mark.usefixtures("operator")
+@pytest.mark.parametrize("left", [False, True], ids=["taken out", "taken out before"])
+async def test_a_service_account_that_is_taken_out_of_a_manifest_leaves_the_pods(
+    world: World, *, left: bool
+) -> None:
+    """The apiserver keeps it under its old name, too, from which it came back.
+
+    An earlier operator owned one name alone, and left the other to nobody.
+    """
+    name = f"account-{left:d}"
+    await world.create_api(name, pod_specs.pod(serviceAccountName="models"))
+
+    async def accounts() -> tuple[Body | None, Body | None]:
+        spec = (await world.deployment(name))["spec"]["template"]["spec"]
+        return spec.get("serviceAccountName"), spec.get("serviceAccount")
+
+    async def given() -> bool:
+        return await accounts() == ("models", "models")
+
+    async def gone() -> bool:
+        return await accounts() == (None, None)
+
+    await until(given, "the account")
+    if left:
+        found = await world.deployment(name)
+        for entry in found["metadata"]["managedFields"]:
+            of_pod = entry["fieldsV1"].get("f:spec", {}).get("f:template", {}).get("f:spec", {})
+            of_pod.pop("f:serviceAccount", None)
+            of_pod.pop("f:serviceAccountName", None)
+        await world.kube.set_managers(DEPLOYMENTS, found, found["metadata"]["managedFields"])
+    await world.patch(BATCHED_APIS, name, {"spec": {"pod": {"serviceAccountName": None}}})
+
+    await until(gone, "no account")

@@ -365,3 +365,36 @@ def test_events_tell_of_a_new_revision_and_a_refusal_once() -> None:
     assert () == again.notes
     assert ["SpecRefused"] == [note.reason for note in refused.notes]
     assert () == still.notes
+
+
+@pytest.mark.parametrize(
+    ("owned", "named", "expected"),
+    [
+        ([], None, ("", "")),
+        ([{"f:spec": {"f:template": {"f:spec": {"f:dnsPolicy": {}}}}}], None, ("", "")),
+        ([], "models", ("models", "models")),
+        (
+            [{"f:spec": {"f:template": {"f:spec": {"f:serviceAccountName": {}}}}}],
+            None,
+            (None, None),
+        ),
+    ],
+    ids=["nobody's", "others own others", "nobody's, and wanted", "somebody's"],
+)
+def test_a_service_account_that_nobody_has_set_is_taken_away(
+    owned: list[Any], named: str | None, expected: tuple[str | None, str | None]
+) -> None:
+    """The apiserver keeps it under its old name when the new one goes; others' stays."""
+    managed = [{"fieldsV1": one} for one in owned]
+    body = deployment_body(replicas_owned=False, managedFields=managed)
+    body["spec"]["template"]["spec"]["serviceAccount"] = "models"
+    world = Observed(status={}, deployment=DeploymentView.of(body))
+
+    made = planned(world, **({"pod": {"serviceAccountName": named}} if named else {}))
+
+    (pod,) = (
+        one.body["spec"]["template"]["spec"]
+        for one in made.apply
+        if one.resource.kind == "Deployment"
+    )
+    assert expected == (pod.get("serviceAccountName"), pod.get("serviceAccount"))

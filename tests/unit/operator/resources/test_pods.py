@@ -38,6 +38,7 @@ def test_every_setting_arrives_in_the_pod_as_it_was_written() -> None:
         "imagePullSecrets", "serviceAccountName",
     ):  # fmt: skip
         assert written[name] == spec[name], name
+    assert written["serviceAccountName"] == spec["serviceAccount"]
     assert spec["automountServiceAccountToken"] is True
     assert (1000, 1000, 1000) == tuple(
         spec["securityContext"][name] for name in ("runAsUser", "runAsGroup", "fsGroup")
