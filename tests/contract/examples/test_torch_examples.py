@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import yaml
 
-from raw_http import ask, connected
+from raw_http import Response, ask, connected
 from serving import Replica, running_replica
 
 PLACES: Final = """
@@ -53,15 +53,20 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replica]:
         yield replica
 
 
+async def answered(digits: Replica, picture: list[list[float]]) -> Response:
+    """Asked again while it would take longer than the 200 ms of the manifest, as a 429 says."""
+    while (answer := await ask(digits.port, picture, "/digits")).status == 429:
+        await asyncio.sleep(float(answer.headers["retry-after"]))
+    return answer
+
+
 async def test_digits_are_recognised_in_batches_of_strangers(digits: Replica) -> None:
     """64 clients with a picture each: every one gets its own digit."""
     from sklearn.datasets import load_digits  # noqa: PLC0415 - only where torch is
 
     data: Any = load_digits()
     pictures = data.images[:64].astype(np.float32)
-    answers = await asyncio.gather(
-        *(ask(digits.port, picture.tolist(), "/digits") for picture in pictures)
-    )
+    answers = await asyncio.gather(*(answered(digits, picture.tolist()) for picture in pictures))
 
     assert {200} == {answer.status for answer in answers}
     found = [int(np.argmax(answer.json())) for answer in answers]
