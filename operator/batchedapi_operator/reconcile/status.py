@@ -245,7 +245,7 @@ def words_rest(metadata: JsonObject, before: JsonObject, after: JsonObject, now:
         for entry in metadata.get("managedFields") or ()
         if (entry.get("manager"), entry.get("subresource")) == (contract.FIELD_MANAGER, "status")
     ]
-    passed = (now - max(written, default=now)).total_seconds()
+    passed = (now - max(written)).total_seconds() if written else WORDS_SECONDS
     return min(max(0.0, WORDS_SECONDS - passed), WORDS_SECONDS)
 
 

@@ -1,12 +1,15 @@
 """Conditions and phase, out of Deployments and pods as Kubernetes reports them."""
 
 import json
+import math
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from tests.unit.operator.worlds import (
     IMAGE,
     NOW,
+    WALL,
     api,
     api_body,
     child_body,
@@ -17,7 +20,7 @@ from tests.unit.operator.worlds import (
 from batchedapi_core.manifest import REASONS, ConditionType
 from batchedapi_operator.reconcile import conditions
 from batchedapi_operator.reconcile.plan import plan
-from batchedapi_operator.reconcile.status import same
+from batchedapi_operator.reconcile.status import same, words_rest
 from batchedapi_operator.reconcile.views import ChildView, DeploymentView, Observed, PodView
 from batchedapi_operator.resources.configmap import revision_of
 from batchedapi_operator.resources.setting import Running
@@ -554,6 +557,31 @@ def test_a_message_that_alone_has_changed_is_no_news() -> None:
     before, after = (status_of(deployment_body(ready=0), [pod]) for pod in failing)
 
     assert same(before, after)
+
+
+@pytest.mark.parametrize(
+    ("written", "rest"),
+    [
+        pytest.param([], 0.0, id="somebody has removed who manages it"),
+        pytest.param([("batchedapi-operator", "status", NOW)], 110.0, id="ten seconds ago"),
+        pytest.param([("batchedapi-operator", "status", LATER)], 120.0, id="a clock ahead"),
+        pytest.param(
+            [("batchedapi-operator", "status", NOW), ("kubectl", "status", LATER),
+             ("batchedapi-operator", "", LATER)],
+            110.0, id="by us, and others later",
+        ),
+    ],
+)  # fmt: skip
+def test_new_words_wait_from_our_last_change_on(
+    written: list[tuple[str, str, str]], rest: float
+) -> None:
+    """Nobody's clock may hold them back for ever."""
+    names = ("manager", "subresource", "time")
+    metadata = {"managedFields": [dict(zip(names, one, strict=True)) for one in written]}
+    before, after = {"message": "0/3 nodes"}, {"message": "0/4 nodes"}
+
+    assert rest == words_rest(metadata, before, after, WALL + timedelta(seconds=10))
+    assert math.inf == words_rest(metadata, before, before, WALL)
 
 
 def test_messages_are_cut_to_what_a_status_should_hold() -> None:
