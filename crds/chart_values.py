@@ -173,6 +173,12 @@ class Defaults(ManifestModel):
     )
 
 
+class PullSecret(ManifestModel):
+    """A Secret of a registry, as a pod names it."""
+
+    name: str = Field(min_length=1, description="Of the Secret.")
+
+
 class Values(ManifestModel):
     """Everything that can be set on the chart."""
 
@@ -186,8 +192,10 @@ class Values(ManifestModel):
     serving_image: ServingImage = Field(
         default_factory=ServingImage, description=ServingImage.__doc__
     )
-    image_pull_secrets: list[str] = Field(
-        default=[], description="Names of Secrets that the operator's image is pulled with."
+    image_pull_secrets: list[str | PullSecret] = Field(
+        default=[],
+        description="Secrets that the operator's image is pulled with: `[pull]`, or"
+        " `[{name: pull}]` as Kubernetes writes it.",
     )
     watch_namespaces: list[NamespaceName] = Field(
         default=[],
@@ -216,6 +224,7 @@ class Values(ManifestModel):
         default=[], description="How the operator's own pods are spread; without labelSelector."
     )
     priority_class_name: str = Field("", description="PriorityClass of the operator.")
+    runtime_class_name: str = Field("", description="RuntimeClass of the operator.")
     log_level: LogLevel = Field(LogLevel.INFO, description="Least severe log lines written.")
     log_format: LogFormat = Field(LogFormat.JSON, description="One JSON object, or text, a line.")
     resources: Resources = Field(default_factory=Resources, description=Resources.__doc__)

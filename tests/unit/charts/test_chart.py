@@ -25,6 +25,7 @@ EVERYTHING: Final = (
     "prometheusRule.enabled=true",
     "resources.limits.cpu=1",
     "nodeSelector.pool=system", "tolerations[0].key=system", "priorityClassName=high",
+    "runtimeClassName=gvisor",
     "topologySpreadConstraints[0].maxSkew=1", "topologySpreadConstraints[0].topologyKey=zone",
     "topologySpreadConstraints[0].whenUnsatisfiable=ScheduleAnyway", "podLabels.team=a",
     "podAnnotations.note=b", "defaults.pod.nodeSelector.pool=gpu",
@@ -102,6 +103,7 @@ def test_a_field_in_the_wrong_place_is_found(tmp_path: Path) -> None:
     ("setting", "complaint"),
     [
         ("imagee.tag=1", "additional properties 'imagee' not allowed"),
+        ("imagePullSecrets[0].nam=pull", "nam"),
         ("image.pullPolicy=Sometimes", "'Always', 'IfNotPresent', 'Never'"),
         ("logLevel=loud", "'debug', 'info', 'warning', 'error'"),
         ("defaults.pod.toleration=1", "additional properties 'toleration' not allowed"),
@@ -283,11 +285,30 @@ def test_the_operators_own_pod_is_placed_and_keeps_its_labels() -> None:
     assert {"pool": "system"} == made["spec"]["nodeSelector"]
     assert [{"key": "system"}] == made["spec"]["tolerations"]
     assert "high" == made["spec"]["priorityClassName"]
+    assert "gvisor" == made["spec"]["runtimeClassName"]
     (spread,) = made["spec"]["topologySpreadConstraints"]
     labels = made["metadata"]["labels"]
     assert spread["labelSelector"]["matchLabels"].items() <= labels.items()
     assert ("a", "batchedapi-operator") == (labels["team"], labels["app.kubernetes.io/name"])
     assert "b" == made["metadata"]["annotations"]["note"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("imagePullSecrets={pull,other}",),
+        ("imagePullSecrets[0].name=pull", "imagePullSecrets[1].name=other"),
+        ("imagePullSecrets[0]=pull", "imagePullSecrets[1].name=other"),
+    ],
+    ids=["names", "as Kubernetes writes them", "both"],
+)
+def test_pull_secrets_are_taken_as_names_and_as_kubernetes_writes_them(
+    settings: tuple[str, ...],
+) -> None:
+    """`spec.pod` and most charts have the second; the first is what this one had."""
+    made = only(render(*settings), "Deployment")["spec"]["template"]["spec"]
+
+    assert [{"name": "pull"}, {"name": "other"}] == made["imagePullSecrets"]
 
 
 def test_replicas_of_a_release_share_a_lease_of_its_own_name() -> None:
