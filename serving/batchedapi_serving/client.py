@@ -66,7 +66,8 @@ class QueueClient:
         tls: Connect by TLS.
         username: Of the default user where nobody says it.
         password: None where nobody says it.
-        prefix: Of the keys, as the manifest of the workers has it.
+        prefix: Of the keys, as the manifest of the workers has it; "NAMESPACE:" where that has none
+            and they are in a cluster.
         max_length: Requests that may wait in the queue, and those of this process that may be under
             way; each call of `predict` or `predict_many` is one. Beyond it they raise.
         timeout: Seconds that a request is waited for, and as many for the first worker to say what

@@ -70,7 +70,8 @@ class Redis(ManifestModel):
         65536,
         ge=1,
         le=16777216,
-        description="Rows that wait in Redis at most; beyond it requests get 503.",
+        description="Requests of one method in Redis at most, those that run too, however many rows"
+        " each has; beyond it requests get 503.",
     )
 
 

@@ -1,6 +1,7 @@
 """The queue in memory, which unit tests use, does what Redis does; and what only Redis has."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -384,6 +385,23 @@ async def test_what_the_guide_grants_is_enough(server: RedisServer) -> None:
     broker = broker_of(server, "enough")
     await everything(broker)
     await broker.close()
+
+
+async def test_all_keys_of_an_api_are_in_one_slot_of_a_redis_cluster(tmp_path: Path) -> None:
+    """Whatever its prefix; a command with keys of two slots would be refused."""
+    with running_redis(tmp_path, "--cluster-enabled", "yes") as redis:
+        redis.ask("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+        broker = broker_of(redis, "api", prefix="namespace:")
+        async with asyncio.timeout(10.0):
+            while True:
+                with contextlib.suppress(BrokerDownError):  # it has not seen its slots yet
+                    await everything(broker)
+                    break
+                await asyncio.sleep(0.1)
+        await broker.close()
+        slots = {redis.ask("CLUSTER", "KEYSLOT", key).strip() for key in redis.keys("*")}
+
+    assert 1 == len(slots)
 
 
 SELDOM: Final = frozenset({
