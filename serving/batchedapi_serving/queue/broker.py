@@ -470,17 +470,22 @@ class RedisBroker:
 
     async def mine(self, worker: str, streams: Iterable[str]) -> Sequence[Taken]:
         """See Broker. Reading them by XREADGROUP again would count as a delivery more: a death."""
-        left = await self._pending(worker, streams)
-        async with _answering():
-            pipe = self._looks.pipeline(transaction=False)
-            for one in left:
-                pipe.xrange(self._keys.rows(one.stream), min=one.place, max=one.place, count=1)
-            found: Any = await pipe.execute() if left else ()
-        return [
-            self._taken(one.stream, place, fields, one.deaths - 1)
-            for one, entries in zip(left, found, strict=True)
-            for place, fields in entries  # none: its client left
-        ]
+        mine: list[Taken] = []
+        for stream in streams:
+            after = "-"
+            while some := await self._pending(worker, stream, after):
+                after = f"({some[-1].place}"
+                async with _answering():
+                    pipe = self._looks.pipeline(transaction=False)
+                    for one in some:
+                        pipe.xrange(self._keys.rows(stream), min=one.place, max=one.place, count=1)
+                    found: Any = await pipe.execute()
+                mine += [
+                    self._taken(stream, place, fields, one.deaths - 1)
+                    for one, entries in zip(some, found, strict=True)
+                    for place, fields in entries  # none: its client left
+                ]
+        return mine
 
     async def answer(
         self, packs: Sequence[tuple[str, bytes]], done: Mapping[str, Sequence[str]]
@@ -523,7 +528,7 @@ class RedisBroker:
     async def left(self, dead: str, streams: Iterable[str]) -> Sequence[Left]:
         """See Broker."""
         streams = list(streams)
-        left = await self._pending(dead, streams)
+        left = [one for stream in streams for one in await self._pending(dead, stream)]
         if left:
             return left
         async with _answering():
@@ -534,23 +539,13 @@ class RedisBroker:
                         await self._looks.xgroup_delconsumer(key, _GROUP, dead)
         return ()
 
-    async def _pending(self, worker: str, streams: Iterable[str]) -> Sequence[Left]:
-        left: list[Left] = []
+    async def _pending(self, worker: str, stream: str, after: str = "-") -> Sequence[Left]:
+        """The first of what a worker has of a stream; `after` is as XPENDING takes a start."""
         async with _answering():
-            for stream in streams:
-                pending: Any = await self._looks.xpending_range(
-                    self._keys.rows(stream),
-                    _GROUP,
-                    min="-",
-                    max="+",
-                    count=_CLAIMED_AT_ONCE,
-                    consumername=worker,
-                )
-                left += [
-                    Left(stream, one["message_id"].decode(), one["times_delivered"])
-                    for one in pending
-                ]
-        return left
+            pending: Any = await self._looks.xpending_range(
+                self._keys.rows(stream), _GROUP, after, "+", _CLAIMED_AT_ONCE, worker
+            )
+        return [Left(stream, one["message_id"].decode(), one["times_delivered"]) for one in pending]
 
     async def claim(self, worker: str, rows: Sequence[Left]) -> Sequence[Taken]:
         """See Broker."""

@@ -158,6 +158,19 @@ async def test_what_a_dead_worker_had_is_claimed_once(broker: Broker) -> None:
     assert [2] == [one.deaths for one in await broker.left("two", [STREAM])]
 
 
+async def test_all_that_a_worker_had_is_found_again(broker: Broker) -> None:
+    """However much it is: nobody else takes what a worker has that lives."""
+    count = 2500
+    for _ in range(count // 250):
+        await broker.hand_in([(STREAM, b"a")] * 250)
+    taken = await broker.take("one", {STREAM: count}, 0.1)
+
+    mine = await broker.mine("one", [STREAM])
+
+    assert count == len(taken)
+    assert [one.place for one in taken] == [one.place for one in mine]
+
+
 async def test_who_left_is_not_taken(broker: Broker) -> None:
     """Nor is it there any more."""
     told = await broker.hand_in([(STREAM, b"a"), (STREAM, b"b")])
