@@ -47,6 +47,8 @@ class FakeRedis:
         self.now = now
         self.down = False
         self.full = False
+        self.handed_in: list[int] = []
+        """Requests of each command."""
         self.forbidden: set[str] = set()
         """Names of methods for which a right lacks."""
         self.run = 1
@@ -165,6 +167,7 @@ class FakeBroker:
     async def hand_in(self, rows: Sequence[tuple[str, bytes]]) -> HandedIn:
         """See Broker."""
         redis = self._up("hand_in")
+        redis.handed_in.append(len(rows))
         places: list[str | None] = []
         for name, entry in rows:
             if redis.full:

@@ -63,6 +63,7 @@ from batchedapi_serving.queue.entries import (
     read_answers,
     read_methods,
     read_worker,
+    together,
     write_entry,
 )
 from batchedapi_serving.settings import ReplicaSettings, Role
@@ -384,8 +385,10 @@ class QueueEngine(MethodTable[QueueMethod]):
             await self._kick.wait()
             self._kick.clear()
             while self._outbox:
-                held = [one for one in self._outbox[:_AT_ONCE] if not one.done]
-                del self._outbox[:_AT_ONCE]
+                first = self._outbox[:_AT_ONCE]
+                first = first[: together(len(one.entry) for one in first)]
+                del self._outbox[: len(first)]
+                held = [one for one in first if not one.done]
                 await self._hand_in(held)
             if self._recalls.over:
                 over, self._recalls.over = self._recalls.over, []

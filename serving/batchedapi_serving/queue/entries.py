@@ -8,6 +8,7 @@ other. Their meta:
 """
 
 import hashlib
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -136,6 +137,19 @@ def write_answer(
 def write_problem(number: int, error: ServingError) -> bytes:
     """The answer to a request that failed."""
     return encode_frame({"answer": number, "error": error_meta(error)})
+
+
+def joined_answers(answers: Sequence[bytes]) -> Iterable[bytes]:
+    """Answers that go together, each pack at most MOST_BYTES unless it is one answer."""
+    while answers:
+        count = together(map(len, answers))
+        yield b"".join(answers[:count])
+        answers = answers[count:]
+
+
+def together(lengths: Iterable[int]) -> int:
+    """How many of the first go in one command, by their bytes; at least one."""
+    return max(1, sum(size <= MOST_BYTES for size in itertools.accumulate(lengths)))
 
 
 def read_answers(pack: bytes) -> Iterable[tuple[Meta, bytes]]:

@@ -43,6 +43,7 @@ from batchedapi_serving.queue.broker import (
 from batchedapi_serving.queue.entries import (
     Entry,
     Methods,
+    joined_answers,
     read_entry,
     read_methods,
     read_worker,
@@ -425,8 +426,12 @@ class Puller:
             self._kick.clear()
             packs, self._packs = self._packs, {}
             done, self._done = self._done, {}
-            joined = [(web, b"".join(frames)) for web, frames in packs.items()]
-            joined = [(web, pack) for web, pack in joined if web not in self._dead_web]
+            joined = [
+                (web, pack)
+                for web, answers in packs.items()
+                if web not in self._dead_web
+                for pack in joined_answers(answers)
+            ]
             lacked = not written
             try:
                 written = await self._broker.answer(joined, done)

@@ -15,6 +15,7 @@ from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.recorder import Recorder, WebRecorder
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.queue.engine import QueueEngine
+from batchedapi_serving.queue.entries import MOST_BYTES, joined_answers
 from batchedapi_serving.queue.puller import Puller
 from batchedapi_serving.settings import QueueSettings, Role
 from dispatching import World, replica_settings
@@ -544,3 +545,35 @@ async def test_a_suspect_that_another_worker_gets_holds_nobody_up() -> None:
 
     assert [[{"id": 0}]] == gets.world.batches
     assert [[{"id": 1}], [{"id": 2}]] == busy.world.batches
+
+
+async def test_one_command_is_bounded_in_bytes() -> None:
+    """Redis does nothing else meanwhile, and takes no more than 512 MB as one value."""
+    async with room(max_batch_size=8) as here:
+        worker = await here.worker()
+        web = await here.web()
+        large = "x" * (6 << 20)
+        asked = [web.ask({"id": n, "large": large}) for n in range(5)]
+        answers = [await one.answer() for one in asked]
+
+    assert [2, 2, 1] == here.redis.handed_in
+    assert 5 == sum(map(len, worker.world.batches))
+    assert [200] * 5 == [answer.status for answer in answers]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [
+        ([], []),
+        ([1, 2], [3]),
+        ([MOST_BYTES + 1, 1], [MOST_BYTES + 1, 1]),
+        ([1, MOST_BYTES, MOST_BYTES - 1, 1], [1, MOST_BYTES, MOST_BYTES]),
+    ],
+)
+def test_answers_are_joined_as_far_as_one_element_may_be(
+    lengths: Sequence[int], expected: Sequence[int]
+) -> None:
+    """None is cut, and none is left out."""
+    joined = joined_answers([bytes(length) for length in lengths])
+
+    assert expected == [len(pack) for pack in joined]
