@@ -266,7 +266,9 @@ class RedisBroker:
         problem = unfit(info)
         if problem is not None:
             raise BrokerUnfitError(f"{self._settings.host}:{self._settings.port}: {problem}")
-        self._run = str(info["run_id"]).encode()
+        self._run = str(
+            info.get("run_id", "")
+        ).encode()  # a service may hide it: all is one run then
 
     async def close(self) -> None:
         """See Broker."""
