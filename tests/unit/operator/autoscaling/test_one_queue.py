@@ -200,6 +200,10 @@ async def test_the_status_tells_the_queue_whoever_scales(mode: str) -> None:
     assert len(busy.cluster.statuses) - writes in range(5, 8)
     assert mode == busy.reason("AutoscalingActive")
 
+    busy.edit(serverSideBatching=None)
+    await busy.run(10)
+    assert "queue" not in busy.status
+
 
 async def test_rows_that_wait_at_zero_order_a_replica_at_the_next_look() -> None:
     """Also of a method of which nothing was ever learned."""
