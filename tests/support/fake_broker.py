@@ -47,6 +47,8 @@ class FakeRedis:
         self.now = now
         self.down = False
         self.full = False
+        self.writing_seconds = 0.0
+        """That answers are on their way."""
         self.handed_in: list[int] = []
         """Requests of each command."""
         self.forbidden: set[str] = set()
@@ -268,6 +270,8 @@ class FakeBroker:
         self, packs: Sequence[tuple[str, bytes]], done: Mapping[str, Sequence[str]]
     ) -> bool:
         """See Broker."""
+        if self._redis.writing_seconds:
+            await asyncio.sleep(self._redis.writing_seconds)
         redis = self._up()
         for name, places in done.items():
             stream = redis.streams.get(name, Stream())

@@ -142,6 +142,8 @@ class Puller:
         """Nothing is in hand any more, and something is to be run alone, or was."""
         self._packs: dict[str, list[bytes]] = {}
         self._done: dict[str, list[str]] = {}
+        self._writes = False
+        """Answers are on their way to Redis."""
         self._kick = asyncio.Event()
         self._room = asyncio.Event()
         self._rows: dict[str, RowsARequest] = {}
@@ -187,14 +189,14 @@ class Puller:
             except (BrokerDownError, BrokerUnfitError) as error:
                 self._lost(str(error))
             await asyncio.sleep(min(1.0, self._backoff.take()))
+            self._stop_if_idle()
 
     def _lost(self, why: str) -> None:
-        self._reached = False
+        self._reached = self._asks = False
         self._connected(False)
         if why != self._told:
             log.warning("the queue cannot be reached", extra={"error": why})
         self._told = why
-        self._stop_if_idle()
 
     def _found(self) -> None:
         """It is reached, and not only connected to: each right has been used."""
@@ -207,13 +209,17 @@ class Puller:
         """Take no more, unless nobody else could; run what is here."""
         self._draining = True
         self._dispatcher.drain()
-        if not self._reached:
-            self._stop_if_idle()
+        self._stop_if_idle()
 
     def _stop_if_idle(self) -> None:
-        """Where there is no queue to be reached nobody knows whether it is empty."""
-        if self._draining and not (self._hand or self._packs):
+        """While the queue is not reached nobody knows whether something waits in it."""
+        if self._draining and not self._reached and self._idle:
             self._stopped.set()
+
+    @property
+    def _idle(self) -> bool:
+        """Nothing is here, nor on its way from Redis or to it."""
+        return not (self._asks or self._hand or self._packs or self._writes)
 
     async def drained(self) -> None:
         """Wait until nothing is in hand and all answers are written, then leave in order."""
@@ -239,7 +245,6 @@ class Puller:
         await self._broker.publish(self._settings.revision, says, forget)
         await self._broker.register(self.worker, self._streams.values())
         await self._sign(methods)
-        self._asks = False
         # What was given to this worker while the connection broke; nobody else will ever take it.
         await self._accept(await self._broker.mine(self.worker, self._streams.values()))
 
@@ -433,11 +438,14 @@ class Puller:
                 for pack in joined_answers(answers)
             ]
             lacked = not written
+            self._writes = True
             try:
                 written = await self._broker.answer(joined, done)
             except BaseException:
                 self._put_back(packs, done)
                 raise
+            finally:
+                self._writes = False
             if not written:
                 if not lacked:
                     log.warning("no memory in Redis for answers")
@@ -468,7 +476,7 @@ class Puller:
             self._note(look, methods)
             await self._take_over(look)
             self._forget_dead_web(look)
-            if self._goes() and not (self._asks or self._hand or self._packs):
+            if self._goes() and self._idle:
                 self._stopped.set()
             await came(self._free, within=LOOK_SECONDS)
             self._found()

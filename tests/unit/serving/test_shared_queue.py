@@ -497,6 +497,29 @@ async def test_a_worker_stops_at_once_while_its_queue_is_away() -> None:
     assert 200 == answer.status
 
 
+@pytest.mark.parametrize("away", [True, False], ids=["while Redis is away", "while it is slow"])
+async def test_no_worker_stops_before_its_answers_are_written(away: bool) -> None:  # noqa: FBT001
+    """On their way they are neither in hand nor here."""
+    async with room() as here:
+        worker = await here.worker(seconds=lambda rows: 0.5)  # noqa: ARG005
+        web = await here.web()
+        here.redis.writing_seconds = 3.0
+        asked = web.ask({"id": 1})
+        await asyncio.sleep(1.0)
+        worker.puller.drain()
+        here.redis.down = away
+        leaving = asyncio.create_task(worker.puller.drained())
+        leaving.add_done_callback(lambda _: worker.die())
+        await asyncio.sleep(1.9)
+        waited = not leaving.done()
+        here.redis.down = False
+        answer = await asked.answer()
+        await leaving
+
+    assert waited
+    assert 200 == answer.status
+
+
 async def test_a_suspect_has_no_company_of_what_was_being_asked_for() -> None:
     """A row that came meanwhile would die with it."""
     async with room() as here:
