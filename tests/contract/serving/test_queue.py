@@ -378,6 +378,30 @@ async def test_with_fail_batch_a_lost_queue_is_told_and_nothing_runs_twice(tmp_p
     assert {1} == set(ran(tmp_path).values())
 
 
+async def test_with_fail_batch_a_snapshot_that_is_older_makes_nothing_run_twice(
+    tmp_path: Path,
+) -> None:
+    """In it rows wait, or are with a worker, that were run and answered since."""
+    with running_redis(tmp_path) as redis:
+        file = manifest(tmp_path, redis, seconds=1.0, onItemError="FailBatch")
+        with running(tmp_path, redis, file) as ((web,), (worker,)):
+            loading = asyncio.create_task(load([web.port], 24, at_once=24))
+            await asyncio.sleep(0.4)
+            redis.ask("SAVE")
+            await asyncio.to_thread(
+                worker.wait_for, lambda: len(ran(tmp_path)) > 16, "not run", PATIENCE
+            )
+            await asyncio.to_thread(redis.kill)
+            await asyncio.to_thread(redis.start)
+            statuses, wrong = await loading
+            after = await asked(web.port, 100)
+
+    assert (24, []) == (statuses.total(), wrong)
+    assert statuses.keys() <= {200, 503}
+    assert 200 == after.status
+    assert {1} == set(ran(tmp_path).values())
+
+
 async def test_a_redis_that_stands_still_delays_and_then_refuses(tmp_path: Path) -> None:
     """A short pause is a delay; beyond the limit 503 with Retry-After, and all is well after it."""
     with running_redis(tmp_path) as redis:
