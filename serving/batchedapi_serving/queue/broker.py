@@ -266,9 +266,8 @@ class RedisBroker:
         problem = unfit(info)
         if problem is not None:
             raise BrokerUnfitError(f"{self._settings.host}:{self._settings.port}: {problem}")
-        self._run = str(
-            info.get("run_id", "")
-        ).encode()  # a service may hide it: all is one run then
+        # A service that hides its id is one run for ever.
+        self._run = str(info.get("run_id", "")).encode()
 
     async def close(self) -> None:
         """See Broker."""
