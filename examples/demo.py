@@ -174,12 +174,18 @@ class Watch:
         return self.seen
 
 
+def prepare(name):
+    """Run a program of tests/cluster, which says itself what it does and why it cannot go on."""
+    if subprocess.run([ROOT / "tests/cluster" / name], check=False).returncode:
+        sys.exit(f"\ntests/cluster/{name} failed; the reason is above")
+
+
 def install():
     with Step("A cluster (CLUSTER=kind | local | current chooses; the first time takes minutes)"):
-        subprocess.run([ROOT / "tests/cluster/up"], check=True)
-        subprocess.run([ROOT / "tests/cluster/tools"], check=True)
+        prepare("up")
+        prepare("tools")
     with Step("The images, from the Dockerfile"):
-        subprocess.run([ROOT / "tests/cluster/images"], check=True)
+        prepare("images")
     with Step("helm install: the resource definition and the operator", 60):
         show(
             sh("helm", "upgrade", "--install", "batchedapi", ROOT / "charts/batchedapi",
