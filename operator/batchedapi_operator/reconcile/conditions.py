@@ -287,7 +287,7 @@ def _web_failure(pods: Sequence[PodView], now: datetime) -> _Seen | None:
     if homeless.status == "False":
         return "WebNotStarting", of_web(homeless.message)
     failure = next(filter(None, _not_started(there, now)), None)
-    lost = _lost(pods, there)
+    lost = _lost(pods, there, now)
     if failure is None and lost is not None:
         failure = "PodFailed", f"pod {lost.name}: {lost.failure}"
     if failure is None:
@@ -359,7 +359,7 @@ def model_loaded(
         return told(kind, "True", "Loaded")
     if at_zero:
         return told(kind, "Unknown", "ScaledToZero", "no replica runs")
-    lost = _lost(ours, current) if wanted else None
+    lost = _lost(ours, current, now) if wanted else None
     if lost is not None:
         return told(kind, "False", "PodFailed", f"pod {lost.name}: {lost.failure}")
     if slow is not None:
@@ -377,17 +377,20 @@ def _not_started(pods: Sequence[PodView], now: datetime) -> tuple[_Seen | None, 
     )
 
 
-def _lost(pods: Iterable[PodView], current: Iterable[PodView]) -> PodView | None:
-    """The pod that failed last, if those that are there came in its place.
+def _lost(pods: Iterable[PodView], current: Sequence[PodView], now: datetime) -> PodView | None:
+    """The pod that failed last, while its place is empty or taken by one that has not answered.
 
-    The cluster keeps a failed pod for hours: what was ordered later is not about it.
+    The cluster keeps a failed pod for days. It is no reason any more once a pod has been ready,
+    beside it or in its place; nor is it one for pods that were made long before or after its end.
     """
     failed = [(pod.failed_at, pod) for pod in pods if pod.failure and pod.failed_at is not None]
-    if not failed:
+    if not failed or any(one.was_ready for one in current):
         return None
     when, pod = max(failed, key=lambda one: one[0])
     ages = [(one.created - when).total_seconds() for one in current if one.created is not None]
-    return pod if min(ages, default=0.0) <= REPLACED_SECONDS else None
+    later = [age for age in ages if age >= -REPLACED_SECONDS]  # clocks of nodes differ
+    later = later or [(now - when).total_seconds()]  # the one in its place is made from now on
+    return pod if min(later) <= REPLACED_SECONDS else None
 
 
 def not_created(pod: PodView, now: datetime) -> _Seen | None:

@@ -446,6 +446,25 @@ def test_why_no_web_pod_starts_is_told(state: dict[str, Any], words: str) -> Non
     assert "Error" == made.status["phase"]
 
 
+@pytest.mark.parametrize("days", [0, 3])
+def test_a_web_pod_that_failed_is_forgotten_once_another_has_answered(days: int) -> None:
+    """The cluster keeps it for days, and the others are not ready just now."""
+    failed_at = BEFORE - timedelta(days=days)
+    evicted = pod(
+        "iris-web-0", NEW, "web", ready=False, gone=True, failure="Evicted", failed_at=failed_at
+    )
+    answered = pod(
+        "iris-web-1", NEW, "web", ready=False, created=failed_at - timedelta(days=1), was_ready=True
+    )
+    in_its_place = replace(answered, name="iris-web-2", created=failed_at)
+    web = web_of(NEW, evicted, answered, in_its_place, ready=0)
+
+    made = planned(QUEUE, seen(view(revision=NEW), WORKERS, web, NEW))
+
+    assert ("False", "WebStarting") == condition(made, "Ready")
+    assert "Pending" == made.status["phase"]
+
+
 def test_an_api_whose_web_pods_only_start_is_pending() -> None:
     """Its workers are ready, and answer nobody."""
     creating = {"creating_since": BEFORE, "volumes": ("Secret keys",)}

@@ -347,22 +347,49 @@ def deleted() -> dict[str, Any]:
     return body
 
 
+def served(created: str = SOON, *, ready_until: str = LATER) -> dict[str, Any]:
+    """One that was ready, and is not just now."""
+    body = replacement(created)
+    body["status"]["startTime"] = created
+    body["status"]["conditions"][0]["lastTransitionTime"] = ready_until
+    return body
+
+
+DAYS_BEFORE = "2025-12-30T03:04:05Z"
+
+
 @pytest.mark.parametrize(
     ("pods", "replicas"),
     [
         ([failed(**EVICTED), replacement("2026-01-02T09:00:00Z")], 2),
         ([failed(**EVICTED)], 0),
         ([deleted()], 2),
+        ([failed(**EVICTED), served()], 2),
+        ([failed(**EVICTED), served(DAYS_BEFORE)], 2),
+        ([failed(ended_at=DAYS_BEFORE, **EVICTED), replacement("2025-12-29T03:04:05Z")], 2),
+        ([failed(ended_at=DAYS_BEFORE, **EVICTED)], 2),
     ],
-    ids=["hours before", "nobody is wanted", "deleted"],
-)
+    ids=[
+        "hours before", "nobody is wanted", "deleted", "another has served in its place",
+        "one beside it has served", "one beside it that is older", "days before, and alone",
+    ],
+)  # fmt: skip
 def test_a_pod_that_failed_and_is_not_missed_is_not_told(
     pods: list[dict[str, Any]], replicas: int
 ) -> None:
-    """The cluster keeps it for hours."""
+    """The cluster keeps it for days."""
     status = status_of(deployment_body(replicas=replicas, ready=0), pods, now=LATE)
 
     assert ("Unknown", "ModelLoading") == reasons(status)["ModelLoaded"]
+
+
+def test_a_pod_that_failed_beside_an_older_one_is_told_while_its_place_is_empty_or_loads() -> None:
+    """The older one has never been ready, so nobody answers."""
+    older = replacement("2026-01-02T02:00:00Z")
+    for pods in ([failed(**EVICTED), older], [failed(**EVICTED), older, replacement()]):
+        status = status_of(deployment_body(ready=0), pods, now=LATE)
+
+        assert ("False", "PodFailed") == reasons(status)["ModelLoaded"]
 
 
 @pytest.mark.parametrize(
