@@ -35,10 +35,11 @@ READY: Final = {
         " first row orders replicas",
     ),
     "Waking": Reason(
-        "no replica was there, by intent, and the first start; web pods answer, and hold rows"
+        "the API was at zero, and its first replicas are starting; web pods answer, and hold rows;"
+        " False while these wait for a node, a volume, an image or quota, as the message says"
     ),
     "WebStarting": Reason(
-        "no web pod answers yet; Unknown while replicas of before the queue do: they need Redis,"
+        "no web pod answers yet; Unknown while replicas from before the queue do: they need Redis,"
         " and a replica that has told what the methods are like",
         "see the log of the pods NAME-web, spec.serverSideBatching.queue.redis, and ModelLoaded",
     ),

@@ -74,6 +74,11 @@ _OF_WEB: Final = (
     ("spec.autoscaling.maxReplicas", f"{_WEB}.maxReplicas"),
 )
 """Fields of the model's pods, and of the web pods."""
+_BEFORE_LOADING: Final = (
+    "QuotaExceeded", "Unschedulable", "VolumesNotMounted", "ImagePullFailed",
+    "CreateContainerConfigError",
+)  # fmt: skip
+"""Reasons for which a replica has not begun; they pass, and it loads as any other."""
 _START_REASONS: Final = REASONS[ConditionType.MODEL_LOADED].keys() - {
     "Loaded", "ModelLoading", "ImagePullFailed", "ScaledToZero", CREATING, "VolumesNotMounted",
     "CreateContainerConfigError", "PodFailed",
@@ -256,10 +261,16 @@ def ready_by_roles(
     """`ready` of an API with a queue, whose workers are `workers`: web pods answer, and hold rows.
 
     Without a worker it is ready where that is the intent, and while the first ones after it start.
+    What may keep these from it for a while has its own condition: the reason stays `Waking`, since
+    nothing else remembers that the API was at zero.
     """
     kind, web = ConditionType.READY, front.deployment
+    waking = front.was_at_zero and workers.status == "False"
     cause = next((one for one in causes if one.status == "False"), None)
     if workers.status != "True" and cause is not None:
+        if waking and cause.reason in _BEFORE_LOADING and web is not None and web.ready > 0:
+            share = f"{web.ready} of {web.replicas} web pods ready"
+            return told(kind, "False", "Waking", f"{cause.message}; {share}")
         return workers
     if web is None or web.ready == 0:
         share = "0 web pods ready" if web is None else f"0 of {web.replicas} web pods ready"
@@ -271,8 +282,7 @@ def ready_by_roles(
     share = f"{web.ready} of {web.replicas} web pods ready"
     if front.at_zero:
         return told(kind, "True", "ScaledToZero", share)
-    starting = workers.reason in {"ModelLoading", CREATING} and workers.status == "False"
-    if starting and front.was_at_zero and deployment is not None:
+    if waking and workers.reason in {"ModelLoading", CREATING} and deployment is not None:
         return told(kind, "True", "Waking", f"{share}, {deployment.replicas} replicas start")
     reason = workers.reason
     if reason == "AllReplicasReady" and web.ready < web.replicas:

@@ -31,7 +31,7 @@ OUR_CONDITIONS: Final = (
 _NO_WEB: Final = ("WebStarting", "WebNotStarting")
 """Reasons of Ready: however many workers there are, they answer nobody."""
 _ASLEEP: Final = ("ScaledToZero", "Waking")
-"""Others, of an API that is ready without a worker."""
+"""Others, of an API without a worker that is ready, unless something keeps the first from it."""
 OUR_FIELDS: Final = (
     "observedGeneration", "phase", "replicas", "readyReplicas", "updatedReplicas",
     "desiredReplicas", "selector", "web", "url", "revision",
@@ -193,10 +193,11 @@ def _phase(subject: Subject, found: Iterable[Condition], observed: Observed) -> 
         return Phase.PAUSED
     state = {one.type: one for one in found}
     deployment = observed.deployment
-    ready = state[ConditionType.READY].reason
-    answers = _replicas(observed) if ready in _NO_WEB else deployment.ready if deployment else 0
-    answering = ready in _ASLEEP or answers > 0
-    broken = ready == "WebNotStarting" or any(
+    ready = state[ConditionType.READY]
+    without_web = ready.reason in _NO_WEB
+    answers = _replicas(observed) if without_web else deployment.ready if deployment else 0
+    answering = (ready.status == "True" and ready.reason in _ASLEEP) or answers > 0
+    broken = ready.reason == "WebNotStarting" or any(
         state[kind].status == "False"
         for kind in (ConditionType.SPEC_VALID, ConditionType.MODEL_LOADED)
     )

@@ -24,6 +24,7 @@ from batchedapi_operator.cluster import (
 )
 from batchedapi_operator.reconcile.plan import Plan, plan
 from batchedapi_operator.reconcile.views import (
+    ConditionView,
     DeploymentView,
     Observed,
     PodView,
@@ -369,6 +370,86 @@ def test_an_api_is_waking_only_where_it_was_at_zero_by_intent(
     world.status["conditions"] = [ready]
 
     assert expected == condition(planned(ZERO, world), "Ready")
+
+
+STEPS: dict[str, tuple[DeploymentView, dict[str, Any] | None]] = {
+    "zero": (NOBODY, None),
+    "ordered": (FIRST, None),
+    "no node": (FIRST, {"unschedulable": "0/3 nodes are available: 3 Insufficient cpu."}),
+    "no volume": (
+        FIRST,
+        {
+            "creating_since": BEFORE,
+            "volumes": ("Secret keys",),
+            "sandbox": ConditionView("False", "PodSandboxNotReady", ""),
+        },
+    ),
+    "no image": (FIRST, {"waiting_reason": "ImagePullBackOff"}),
+    "loads": (FIRST, {}),
+    "ends": (FIRST, {"exit_code": 1, "exit_message": "x"}),
+    "answers": (view(revision=NEW, replicas=1, ready=1), {"ready": True}),
+}
+"""Of the one worker of an API with web pods that answer: its Deployment and its pod."""
+
+
+def told_of(*steps: str) -> list[tuple[str, str, str]]:
+    """Status and reason of Ready, and the phase, as each step follows the status of the last."""
+    status: JsonObject = {}
+    found = []
+    for deployment, state in map(STEPS.__getitem__, steps):
+        pods = () if state is None else (pod("iris-1", NEW, "worker", **{"ready": False} | state),)
+        world = replace(seen(deployment, pods, web_of(NEW), NEW), status=status)
+        made = planned(ZERO, world)
+        status = {"revision": {"current": f"iris-{NEW}", "image": IMAGE}, **made.status}
+        found.append((*condition(made, "Ready"), status["phase"]))
+    return found
+
+
+def test_an_api_whose_first_replicas_wait_for_a_node_is_still_waking() -> None:
+    """Then they load, for as long as ever, and web pods answer all the time."""
+    expected = [
+        ("True", "ScaledToZero", "Live"),
+        ("True", "Waking", "Live"),
+        ("False", "Waking", "Pending"),
+        ("False", "Waking", "Error"),
+        ("False", "Waking", "Error"),
+        ("True", "Waking", "Live"),
+        ("True", "AllReplicasReady", "Live"),
+        ("False", "ModelLoading", "Pending"),
+    ]
+    steps = "zero", "ordered", "no node", "no volume", "no image", "loads", "answers", "loads"
+
+    assert expected == told_of(*steps)
+
+
+def test_what_an_api_that_wakes_waits_for_is_told_with_its_remedy() -> None:
+    """Beside those that answer meanwhile."""
+    deployment, state = STEPS["no node"]
+    starting = pod("iris-1", NEW, "worker", ready=False, **state or {})
+    world = seen(deployment, (starting,), web_of(NEW), NEW)
+    ready = {"type": "Ready", "status": "True", "reason": "Waking", "lastTransitionTime": NOW}
+    world.status["conditions"] = [ready]
+
+    (told,) = (one for one in planned(ZERO, world).status["conditions"] if "Ready" == one["type"])
+
+    assert "3 Insufficient cpu.; add nodes" in told["message"]
+    assert told["message"].endswith("; 2 of 2 web pods ready")
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        (("ordered", "no node", "loads"), ["ModelLoading", "Unschedulable", "ModelLoading"]),
+        (("answers", "no node", "loads"), ["AllReplicasReady", "Unschedulable", "ModelLoading"]),
+        (("zero", "ends", "loads"), ["ScaledToZero", "CrashLooping", "ModelLoading"]),
+    ],
+    ids=["first", "lost", "broken"],
+)
+def test_an_api_that_was_not_at_zero_or_has_failed_since_is_not_waking(
+    steps: tuple[str, ...], expected: list[str]
+) -> None:
+    """It is no intent that nobody answers."""
+    assert expected == [reason for _, reason, _ in told_of(*steps)]
 
 
 @pytest.mark.parametrize(
