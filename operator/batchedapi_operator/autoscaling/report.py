@@ -1,6 +1,7 @@
 """The autoscaler's part of `status`, out of a decision. Pure."""
 
 import math
+import re
 import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,9 @@ FIGURE_CHANGE: Final = 0.05
 """Share by which a figure must change to be worth a write."""
 OLDEST: Final = 300.0
 """Seconds that the last decision and what was learned are old in a status, while there is load."""
+POD_CHANGE: Final = 0.5
+"""Web pods, or what is said of them, by which a number must change: an idle one uses some CPU."""
+_NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
 _WORDS: Final = ("serviceTime", "bottleneck", "advice", "oldestSeconds", "webReason")
 OUR_CONDITIONS: Final = (
     ConditionType.METRICS_AVAILABLE,
@@ -51,7 +55,7 @@ def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     """Whether `after` says something that the status does not: a state, or a figure by 5 %.
 
     Times, sentences and the learned numbers are no news by themselves; they go along, and alone
-    when they are old.
+    when they are old. But nothing else tells how many web pods there are and why.
     """
     return (
         states_differ(before, after)
@@ -60,6 +64,7 @@ def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
         or _figures_differ(before.get("batching") or {}, after.get("batching") or {})
         or _figures_differ(before.get("effective") or {}, after.get("effective") or {})
         or _figures_differ(before.get("queue") or {}, after.get("queue") or {})
+        or _web_reason_differs(before.get("queue") or {}, after.get("queue") or {})
     )
 
 
@@ -110,6 +115,15 @@ def _figures_differ(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool
         or any(_differ(before.get(name), after.get(name)) for name in numeric)
         or any(abs(new.get(name, 0) - old.get(name, 0)) >= points for name in {*old, *new})
     )
+
+
+def _web_reason_differs(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether the sentence is another, or a number in it is another by as much as counts."""
+    old, new = (str(queue.get("webReason") or "") for queue in (before, after))
+    if _NUMBER.sub("0", old) != _NUMBER.sub("0", new):
+        return True
+    pairs = zip(map(float, _NUMBER.findall(old)), map(float, _NUMBER.findall(new)), strict=True)
+    return not all(math.isclose(*one, rel_tol=FIGURE_CHANGE, abs_tol=POD_CHANGE) for one in pairs)
 
 
 def _differ(before: object, after: object) -> bool:

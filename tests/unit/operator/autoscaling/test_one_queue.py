@@ -12,7 +12,7 @@ from tests.unit.operator.worlds import KEY, deployment_body, pod_body, replica_s
 from batchedapi_core import contract
 from batchedapi_operator.autoscaling.metrics_page import parse_page, parse_web_page
 from batchedapi_operator.autoscaling.scrape import Outcome, WebOutcome
-from batchedapi_operator.cluster import DEPLOYMENTS, ObjectKey
+from batchedapi_operator.cluster import DEPLOYMENTS, JsonObject, ObjectKey
 from batchedapi_operator.errors import MetricsUnavailableError
 from batchedapi_operator.reconcile.views import PodView
 
@@ -60,12 +60,16 @@ class Queued(Situation):
         self.come, self.asked = asyncio.Event(), asyncio.Event()
         super().__init__(replicas=replicas, **QUEUE, **spec)
 
+    def web_body(self) -> JsonObject:
+        """The Deployment of as many web pods as there are."""
+        body = deployment_body(replicas=self.webs, ready=self.webs)
+        body["metadata"] |= {"name": WEB.name, "uid": "web-uid"}
+        return body
+
     def refresh(self) -> None:
         """What the watches would bring, web pods among it."""
         if (DEPLOYMENTS, WEB) not in self.cluster.objects:
-            body = deployment_body(replicas=self.webs, ready=self.webs)
-            body["metadata"] |= {"name": WEB.name, "uid": "web-uid"}
-            self.cluster.put(DEPLOYMENTS, body)
+            self.cluster.put(DEPLOYMENTS, self.web_body())
         workers = self.cluster.objects[DEPLOYMENTS, KEY]
         workers["status"]["readyReplicas"] = self.pods = workers["spec"]["replicas"]
         super().refresh()
@@ -203,6 +207,40 @@ async def test_the_status_tells_the_queue_whoever_scales(mode: str) -> None:
     busy.edit(serverSideBatching=None)
     await busy.run(10)
     assert "queue" not in busy.status
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"autoscaling": {"mode": "External"}, "spec_replicas": 1},
+        {"autoscaling": {"mode": "Off"}, "spec_replicas": 1},
+        {"paused": True},
+        {},
+    ],
+    ids=str,
+)
+async def test_why_there_are_as_many_web_pods_is_told_anew_when_that_changes(
+    spec: dict[str, Any],
+) -> None:
+    """Nothing else may: no row waits, and nobody scales the workers."""
+    quiet = Queued(webs=5, **spec)
+    quiet.cpu = 0.16
+    await quiet.run(30)
+    assert quiet.status["queue"]["webReason"].startswith("5 web pods: ")
+
+    quiet.cpu = 0.0
+    await quiet.run(400)
+    quiet.webs = 2
+    quiet.cluster.put(DEPLOYMENTS, quiet.web_body())
+    await quiet.run(30)
+
+    reason = quiet.status["queue"]["webReason"]
+    assert reason.startswith("2 web pods: ")
+    assert "5 web pods" not in reason
+    assert "of 5" not in reason
+    writes = len(quiet.cluster.statuses)
+    await quiet.run(60)
+    assert writes == len(quiet.cluster.statuses)
 
 
 async def test_rows_that_wait_at_zero_order_a_replica_at_the_next_look() -> None:

@@ -35,6 +35,30 @@ def test_another_verdict_or_figure_is_news(after: dict[str, Any]) -> None:
     assert news(SAID, after)
 
 
+WHY = "2 web pods: 2 web pods use 0.60 CPU, 80 % of 0.2 are to be used of each => 3.75"
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        (WHY, False),
+        (WHY.replace("0.60", "0.62"), False),
+        (WHY.replace("3.75", "4.20"), False),
+        (WHY.replace("3.75", "4.30"), True),
+        (WHY.replace("2 web pods:", "3 web pods:"), True),
+        (f"{WHY}; 4 were needed within the last 300 s", True),
+        ("", True),
+    ],
+)
+def test_why_there_are_as_many_web_pods_is_news_as_its_figures_are(
+    after: str, *, expected: bool
+) -> None:
+    """Of an idle queue it may be the only thing that changes."""
+    before, new = ({**SAID, "queue": {"rows": 0, "webReason": one}} for one in (WHY, after))
+
+    assert expected == news(before, new)
+
+
 def test_the_empty_texts_of_the_schema_say_nothing() -> None:
     """The API server adds them: an API without a batch would be written to every ten seconds."""
     after = {**SAID, "batching": {"maxBatchSize": 32}}
