@@ -558,7 +558,7 @@ FAILURES: Final = (
     model("a Secret of env is missing", "CreateContainerConfigError",
           waits("CreateContainerConfigError", 'secret "s" not found'), 'secret "s" not found'),
     replace(model("a volume is missing", "VolumesNotMounted", creates("no pod sandbox exists"),
-                  "(Secret tokens)"), spec=VOLUME),
+                  "(one of Secret tokens)"), spec=VOLUME),
     replace(model("a volume is missing, maybe", "ContainerCreating", creates(),
                   "or a volume cannot be mounted (Secret tokens)"), status="Unknown", spec=VOLUME),
     replace(model("a pod is evicted", "PodFailed", evicted, "Evicted: The node was low"),

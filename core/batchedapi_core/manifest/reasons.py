@@ -111,8 +111,8 @@ MODEL_LOADED: Final = {
         " spec.pod.imagePullSecrets",
     ),
     "VolumesNotMounted": Reason(
-        "the node has not set up a pod that waits for a volume; told after 30 s, where the kubelet"
-        " says so (Kubernetes 1.37)",
+        "the node has not set up a pod that has volumes, and no replica answers; told after 30 s,"
+        " where the kubelet says so (Kubernetes 1.37)",
         "create what is missing, or correct spec.pod.volumes; `kubectl describe pod` says which"
         " volume it is, or that it is the network",
     ),

@@ -77,7 +77,7 @@ def samples_of(api: BatchedAPI, pages: Sequence[MetricsPage]) -> tuple[PodSample
 def with_replicas(
     queue: QueueLook, pods: Sequence[PodView], samples: Sequence[PodSample]
 ) -> QueueLook:
-    """With what replicas of before the queue tell: they answer until web pods do.
+    """With what replicas from before the queue tell: they answer until web pods do.
 
     Args:
         queue: As web pods tell of it.

@@ -17,6 +17,7 @@ DELETING: Final = "Deleting"
 WAITING: Final = "WaitingForDeletion"
 STUCK: Final = "ProgressDeadlineExceeded"
 CREATING: Final = "ContainerCreating"
+NOT_MOUNTED: Final = "VolumesNotMounted"
 CREATION_SECONDS: Final = 30.0
 """For a node to mount volumes and pull an image, before it is told that it has not."""
 REPLACED_SECONDS: Final = 60.0
@@ -75,12 +76,12 @@ _OF_WEB: Final = (
 )
 """Fields of the model's pods, and of the web pods."""
 _BEFORE_LOADING: Final = (
-    "QuotaExceeded", "Unschedulable", "VolumesNotMounted", "ImagePullFailed",
+    "QuotaExceeded", "Unschedulable", NOT_MOUNTED, "ImagePullFailed",
     "CreateContainerConfigError",
 )  # fmt: skip
 """Reasons for which a replica has not begun; they pass, and it loads as any other."""
 _START_REASONS: Final = REASONS[ConditionType.MODEL_LOADED].keys() - {
-    "Loaded", "ModelLoading", "ImagePullFailed", "ScaledToZero", CREATING, "VolumesNotMounted",
+    "Loaded", "ModelLoading", "ImagePullFailed", "ScaledToZero", CREATING, NOT_MOUNTED,
     "CreateContainerConfigError", "PodFailed",
 }  # fmt: skip
 """What a replica may write into its termination message."""
@@ -111,7 +112,7 @@ class Front:
     was_at_zero: bool = False
     """So it was when the status was told last, or no worker has been ready since."""
     replicas: int = 0
-    """Of before the queue, that answer until web pods do."""
+    """From before the queue, that answer until web pods do."""
 
 
 def told(
@@ -277,7 +278,7 @@ def ready_by_roles(
         reason, why = _web_failure(front.pods, now) or ("WebStarting", workers.message)
         moving = reason == "WebStarting" and front.replicas > 0
         if front.replicas:
-            share = f"{front.replicas} replicas of before the queue answer; {share}"
+            share = f"{front.replicas} replicas from before the queue still answer; {share}"
         return told(kind, "Unknown" if moving else "False", reason, f"{share}; {why}")
     share = f"{web.ready} of {web.replicas} web pods ready"
     if front.at_zero:
@@ -362,10 +363,11 @@ def model_loaded(
     kind = ConditionType.MODEL_LOADED
     ours = [pod for pod in pods if pod.revision == revision]
     current = [pod for pod in ours if not pod.gone]
+    answers = any(pod.ready for pod in current)
     failure, slow = _not_started(current, now)
-    if failure is not None:
+    if failure is not None and not (answers and failure[0] == NOT_MOUNTED):  # it may yet come
         return told(kind, "False", *failure)
-    if any(pod.ready for pod in current):
+    if answers:
         return told(kind, "True", "Loaded")
     if at_zero:
         return told(kind, "Unknown", "ScaledToZero", "no replica runs")
@@ -410,15 +412,16 @@ def not_created(pod: PodView, now: datetime) -> _Seen | None:
     if (now - pod.creating_since).total_seconds() < CREATION_SECONDS:
         return None
     seen = f"pod {pod.name}: its container is not created after {CREATION_SECONDS:.0f} s"
-    volumes = f" ({', '.join(pod.volumes)})" if pod.volumes else ""
     if pod.sandbox is not None and pod.sandbox.status == "True":
         return CREATING, f"{seen}: its image is still being pulled"
     if pod.sandbox is None or not pod.sandbox.reason:
+        volumes = f" ({', '.join(pod.volumes)})" if pod.volumes else ""
         either = f"its image is still being pulled, or a volume cannot be mounted{volumes}"
         return CREATING, f"{seen}: {either}"
     why = f"{pod.sandbox.message or pod.sandbox.reason}, as"
-    if volumes:
-        return "VolumesNotMounted", f"{seen}: {why} a volume is not mounted{volumes}"
+    if pod.volumes:
+        one = f"a volume (one of {', '.join(pod.volumes)})"
+        return NOT_MOUNTED, f"{seen}: {why} {one} or the network is not set up"
     return CREATING, f"{seen}: {why} the node cannot set up its network"
 
 

@@ -469,7 +469,7 @@ def test_replicas_that_still_answer_are_counted_while_an_api_moves_to_a_queue(
     assert expected == condition(made, "Ready")
     assert phase == made.status["phase"]
     (told,) = (one for one in made.status["conditions"] if "Ready" == one["type"])
-    assert told["message"].startswith("2 replicas of before the queue answer; 0 of 2 web pods")
+    assert told["message"].startswith("2 replicas from before the queue still answer; 0 of 2")
 
 
 @pytest.mark.parametrize(

@@ -232,7 +232,7 @@ def created_by(
         pytest.param(
             created_by("False", "PodSandboxNotReady"),
             ("False", "VolumesNotMounted"),
-            f"no pod sandbox exists, as a volume is not mounted ({NAMED}); create what is missing",
+            f"exists, as a volume (one of {NAMED}) or the network is not set up; create what is",
             id="a kubelet that tells",
         ),
         pytest.param(
@@ -269,6 +269,16 @@ def test_an_image_that_is_long_in_coming_is_no_failure_of_a_revision() -> None:
 
     assert ("Unknown", "ContainerCreating") == reasons(status)["Ready"]
     assert "Updating" == status["phase"]
+
+
+def test_a_volume_that_is_long_in_coming_is_no_failure_where_another_replica_answers() -> None:
+    """Each scale-up with a volume that takes longer to attach would be one."""
+    slow = created_by("False", "PodSandboxNotReady")
+
+    status = status_of(deployment_body(ready=1), [slow, pod_body("iris-2")], now=LATE)
+
+    assert ("True", "Loaded") == reasons(status)["ModelLoaded"]
+    assert "Live" == status["phase"]
 
 
 def test_a_container_in_creation_is_looked_at_again_when_it_has_had_its_time() -> None:
