@@ -37,6 +37,7 @@ from batchedapi_serving.settings import BatchingSettings, QueueSettings, Replica
 _OK: Final = 200
 _NOBODY: Final = "no worker of {} has said what it serves; start one: batchedapi worker ..."
 _UNREACHABLE: Final = "the queue on Redis cannot be used: {why}"
+_SILENT: Final = "the queue on Redis cannot be used: {}:{} has not answered"
 
 
 class RowFailedError(ServingError):
@@ -71,7 +72,8 @@ class QueueClient:
         max_length: Requests that may wait in the queue, and those of this process that may be under
             way; each call of `predict` or `predict_many` is one. Beyond it they raise.
         timeout: Seconds that a request is waited for, and as many for the first worker to say what
-            it serves; `math.inf` for no limit. Where Redis cannot be used at all, 5 at most.
+            it serves; `math.inf` for no limit. Where Redis cannot be used at all, at most 10, and 5
+            where it answers or refuses.
         runs_again: Whether a row may be run twice; False for workers with `onItemError: FailBatch`.
         environment: Where the variables above are looked up.
 
@@ -203,6 +205,7 @@ class _Line:
 
     def __init__(self, settings: ReplicaSettings, queue: QueueSettings) -> None:
         self._known = asyncio.Event()
+        self._redis = (queue.host, queue.port)
         memory = memoryview(bytearray(BYTES)).cast("d")
         self.engine = QueueEngine(
             settings,
@@ -227,12 +230,16 @@ class _Line:
         """
         if self._known.is_set():
             return
-        given_up = self.engine.given_up
+        engine = self.engine
         limit = None if within == math.inf else within
-        await first_of(self._known.wait(), given_up.wait(), within=limit)
+        await first_of(self._known.wait(), engine.given_up.wait(), within=limit)
         if self._known.is_set():
             return
-        raise self.engine.refusal() if given_up.is_set() else NotReadyError(_NOBODY.format(name))
+        if engine.unusable:  # also where the time was over before it was given up
+            raise engine.refusal()
+        if not engine.reached:
+            raise NotReadyError(_SILENT.format(*self._redis))
+        raise NotReadyError(_NOBODY.format(name))
 
     async def close(self) -> None:
         """Nobody asks any more."""

@@ -186,6 +186,8 @@ class QueueEngine(MethodTable[QueueMethod]):
         self._hold: asyncio.TimerHandle | None = None
         self._why: Exception | None = None
         """That the queue cannot be used, while it cannot."""
+        self.reached = False
+        """Redis is connected to, whatever it allows."""
         self._backoff = Backoff()
         self._verdict = Again((), ())
         """On what was held as it was last connected to."""
@@ -314,7 +316,9 @@ class QueueEngine(MethodTable[QueueMethod]):
 
     async def close(self) -> None:
         """Whoever waits has been answered: nothing is kept for this process."""
-        if self._why is None:
+        if self._hold is not None:
+            self._hold.cancel()
+        if self.reached:  # else nothing is kept, or it ends by itself
             try:
                 await self._broker.gone(self.web)
             except BrokerDownError as error:
@@ -324,7 +328,7 @@ class QueueEngine(MethodTable[QueueMethod]):
     def _lost(self, why: Exception) -> None:
         if str(why) != str(self._why):
             log.warning("the queue cannot be reached", extra={"error": str(why)})
-        self._why = why
+        self._why, self.reached = why, False
         if self._hold is None:
             self._hold = self._loop.call_later(_HELD_SECONDS, self._give_up)
 
@@ -333,8 +337,13 @@ class QueueEngine(MethodTable[QueueMethod]):
         log.error("requests are refused", extra={"error": str(self._why)})
         self._fail_all(self.refusal(), "queue_full")
 
+    @property
+    def unusable(self) -> bool:
+        """It failed when it was last tried; `refusal` says why."""
+        return self._why is not None
+
     def refusal(self) -> ServingError:
-        """What is told to who asks, once it is given up."""
+        """What is told to who asks, once it is unusable."""
         if isinstance(self._why, BrokerFullError):
             return QueueFullError(_NO_MEMORY)
         return NotReadyError(self._unreachable.format(why=self._why))
@@ -342,6 +351,7 @@ class QueueEngine(MethodTable[QueueMethod]):
     async def _connect(self) -> None:
         """Connect, and put right what happened meanwhile."""
         await self._broker.connect()
+        self.reached = True
         await self._broker.sign(self.web, _SAYS)
         held = self._recalls.held
         placed = [

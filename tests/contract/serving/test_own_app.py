@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -124,7 +124,7 @@ async def test_a_client_without_workers_says_so_in_time(tmp_path: Path) -> None:
         ({}, ("CONFIG", "SET", "maxmemory", "1"), "maxmemory"),
         ({}, ("CONFIG", "SET", "maxmemory-policy", "allkeys-lru"), "noeviction"),
     ],
-    ids=["nobody listens", "wrong password", "a right lacks", "no memory", "evicts"],
+    ids=["nobody listens", "wrong password", "a right is missing", "no memory", "evicts"],
 )
 async def test_a_client_whose_redis_cannot_be_used_says_why_in_five_seconds(
     tmp_path: Path, settings: dict[str, Any], does: tuple[str, ...], says: str
@@ -145,6 +145,49 @@ async def test_a_client_whose_redis_cannot_be_used_says_why_in_five_seconds(
 
     assert 4.0 < took < 15.0
     assert again < 1.0
+
+
+@contextlib.asynccontextmanager
+async def silent_server() -> AsyncIterator[int]:
+    """Accepts, and never answers; its port."""
+    connected = []
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connected.append((reader, writer))
+
+    server = await asyncio.start_server(accept, HOST, 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for _, writer in connected:
+            writer.close()
+
+
+@pytest.mark.parametrize(
+    ("within", "says", "least", "most"),
+    [(1.0, "has not answered", 1.0, 4.0), (60.0, "no answer within 5 s", 9.0, 20.0)],
+    ids=["its time is over first", "it waits for long"],
+)
+async def test_a_client_of_a_silent_redis_says_so_and_ends_at_once(
+    within: float, says: str, least: float, most: float
+) -> None:
+    """It is not the workers that are missing; and nobody is there who could be told of its end."""
+    async with silent_server() as port:
+        began = time.monotonic()
+        async with QueueClient(host=HOST, port=port, environment={}, timeout=within) as client:
+            with pytest.raises(NotReadyError, match=says):
+                await client.predict("items", ITEM)
+        took = time.monotonic() - began
+
+    assert least <= took < most
+
+
+async def test_a_client_whose_time_is_over_first_says_why_redis_cannot_be_used() -> None:
+    """The reason is known before it is given up."""
+    async with QueueClient(host=HOST, port=1, environment={}, timeout=2.0) as client:
+        with pytest.raises(NotReadyError, match=f"{HOST}:1"):
+            await client.predict("items", ITEM)
 
 
 async def test_a_client_is_told_why_its_rows_were_not_handed_in(tmp_path: Path) -> None:

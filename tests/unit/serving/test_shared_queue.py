@@ -325,6 +325,33 @@ async def test_a_queue_that_stays_away_refuses_until_it_is_back() -> None:
     assert refused.retry_after >= 1
 
 
+async def test_a_web_process_that_ended_refuses_nobody_later() -> None:
+    """It knew why, and that is told until then."""
+    async with room() as here:
+        here.redis.down = True
+        web = await here.web()
+        known = web.engine.unusable, web.engine.reached, str(web.engine.refusal())
+        here.tasks[-1].cancel()
+        await web.engine.close()
+        await asyncio.sleep(10.0)
+
+    assert (True, False) == known[:2]
+    assert "cannot be reached" in known[2]
+    assert not web.engine.given_up.is_set()
+
+
+async def test_a_web_process_that_ends_leaves_nothing_behind() -> None:
+    """Nor does it wait for a Redis that is away."""
+    async with room() as here:
+        await here.worker()
+        web = await here.web()
+        signed = web.engine.web in here.redis.alive
+        here.tasks[-1].cancel()
+        await web.engine.close()
+
+    assert (True, False) == (signed, web.engine.web in here.redis.alive)
+
+
 async def test_rows_of_a_dead_web_process_are_not_run() -> None:
     """Nobody could be told."""
     async with room() as here:
