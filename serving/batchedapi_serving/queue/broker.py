@@ -466,7 +466,8 @@ class RedisBroker:
     def _taken(
         self, stream: str, place: bytes, fields: Mapping[bytes, bytes], deaths: int = 0
     ) -> Taken:
-        restored = fields.get(_RUN) != self._run
+        # Without it where a web process of an older build handed it in.
+        restored = fields.get(_RUN, self._run) != self._run
         return Taken(stream, place.decode(), fields[_FIELD], deaths, restored)
 
     async def mine(self, worker: str, streams: Iterable[str]) -> Sequence[Taken]:
