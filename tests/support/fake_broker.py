@@ -52,10 +52,12 @@ class FakeRedis:
         self.handed_in: list[int] = []
         """Requests of each command."""
         self.forbidden: set[str] = set()
-        """Names of methods for which a right lacks."""
+        """Names of methods for which a right is missing."""
         self.run = 1
         self.losses = 0
         """Times more that answers are given to a connection which breaks under them."""
+        self.taking_losses = 0
+        """The same of requests that are given to a worker."""
         self.news = asyncio.Event()
         self.empty()
 
@@ -238,6 +240,9 @@ class FakeBroker:
                 stream.owners.add(worker)
                 stream.pending[place] = Pending(worker, 1)
                 taken.append(self._taken(name, place))
+        if taken and self._redis.taking_losses:
+            self._redis.taking_losses -= 1
+            raise BrokerDownError("broken")
         return taken
 
     def _taken(self, name: str, place: str, deaths: int = 0) -> Taken:

@@ -60,6 +60,9 @@ _WAIT_SECONDS: Final = 1.0
 """That one question for requests waits; what there is room for is thought over after it."""
 _ROOM_SECONDS: Final = 0.25
 """Between looks for room that nobody told of: a lane more, or one less."""
+_GIVEN_SECONDS: Final = 5.0
+"""That a worker which is to stop waits to be told what Redis gave it as the connection broke. Web
+processes hold requests for as long, and have refused them after it."""
 _NO_MEMORY_SECONDS: Final = 0.1
 """Until answers are written again for which Redis had no memory."""
 _CLIENTS: Final = 8192
@@ -139,7 +142,8 @@ class Puller:
         """Something is to be run alone that no worker had at the last look: nothing else is taken,
         so that this one has nothing in hand soon."""
         self._free = asyncio.Event()
-        """Nothing is in hand any more, and something is to be run alone, or was."""
+        """Ends the rest between two looks. What is to be run alone is claimed at a look, and only
+        with nothing in hand: set when the last request left the hand while one waits for that."""
         self._packs: dict[str, list[bytes]] = {}
         self._done: dict[str, list[str]] = {}
         self._writes = False
@@ -159,7 +163,10 @@ class Puller:
         self._waiting = 0
         """Requests in the queue, at the last look."""
         self._asks = False
-        """A question for requests is under way, which may bring some."""
+        """A question for requests is under way, which may bring some, or it was as the connection
+        broke, and Redis has not said since what it gave."""
+        self._given_until: float | None = None
+        """Until when such an end of it is waited for; None: it broke under no question."""
         self._draining = False
         self._quiet = 0
         self._stopped = asyncio.Event()
@@ -192,14 +199,20 @@ class Puller:
             self._stop_if_idle()
 
     def _lost(self, why: str) -> None:
-        self._reached = self._asks = False
+        if self._asks and self._given_until is None:
+            self._given_until = self._now() + _GIVEN_SECONDS
+        self._reached = False
         self._connected(False)
         if why != self._told:
             log.warning("the queue cannot be reached", extra={"error": why})
         self._told = why
 
     def _found(self) -> None:
-        """It is reached, and not only connected to: each right has been used."""
+        """The queue is reached, so this worker is ready.
+
+        Called after a whole look, and not as it is connected to: every command that is sent again
+        and again was answered by then, so no right is missing.
+        """
         if not self._reached:
             self._reached, self._told = True, ""
             self._backoff.reset()
@@ -213,6 +226,8 @@ class Puller:
 
     def _stop_if_idle(self) -> None:
         """While the queue is not reached nobody knows whether something waits in it."""
+        if self._given_until is not None and self._now() >= self._given_until:
+            self._asks = False
         if self._draining and not self._reached and self._idle:
             self._stopped.set()
 
@@ -247,6 +262,7 @@ class Puller:
         await self._sign(methods)
         # What was given to this worker while the connection broke; nobody else will ever take it.
         await self._accept(await self._broker.mine(self.worker, self._streams.values()))
+        self._asks, self._given_until = False, None
 
     async def _sign(self, methods: Methods) -> None:
         capacity = {name: self._capacity(self._queue(name)) for name in self._streams}

@@ -472,7 +472,7 @@ async def test_a_worker_that_drains_leaves_what_others_can_run() -> None:
     assert list(range(40)) == sorted(ran)
 
 
-async def test_a_right_that_lacks_is_no_connection_though_redis_answers() -> None:
+async def test_a_missing_right_is_no_connection_though_redis_answers() -> None:
     """Told once, and neither ready nor waited for without end; granted, all goes on."""
     async with room() as here:
         worker = await here.worker()
@@ -494,8 +494,28 @@ async def test_a_right_that_lacks_is_no_connection_though_redis_answers() -> Non
     assert (503, 200) == (refused.status, answer.status)
 
 
-async def test_a_worker_stops_at_once_while_its_queue_is_away() -> None:
-    """It has nothing to run, and nobody to tell; what it has to tell it waits for."""
+async def test_a_worker_stops_in_seconds_while_its_queue_is_away() -> None:
+    """It waits to be told what it was given as Redis went away, and then for nothing."""
+    async with room() as here:
+        asks = await here.worker()
+        late = await here.worker()
+        here.redis.down = True
+        await asyncio.sleep(1.0)
+        began = here.loop.time()
+        asks.puller.drain()
+        await asks.puller.drained()
+        took = here.loop.time() - began
+        await asyncio.sleep(5.0)
+        late.puller.drain()
+        await late.puller.drained()
+        took_later = here.loop.time() - began - took - 5.0
+
+    assert 3.0 < took < 6.0
+    assert took_later < 0.1
+
+
+async def test_a_worker_that_has_to_answer_waits_for_its_queue() -> None:
+    """And one that has nothing stops at once where Redis is there."""
     async with room() as here:
         idle = await here.worker()
         busy = await here.worker(seconds=lambda rows: 3.0)  # noqa: ARG005
@@ -503,15 +523,10 @@ async def test_a_worker_stops_at_once_while_its_queue_is_away() -> None:
         await idle.puller.drained()
         web = await here.web()
         asked = web.ask({"id": 1})
-        late = await here.worker()
         await asyncio.sleep(0.5)
         here.redis.down = True
         await asyncio.sleep(1.0)
-        began = here.loop.time()
-        late.puller.drain()
         busy.puller.drain()
-        await late.puller.drained()
-        took = here.loop.time() - began
         leaving = asyncio.create_task(busy.puller.drained())
         await asyncio.sleep(3.0)
         waited = not leaving.done()
@@ -519,8 +534,26 @@ async def test_a_worker_stops_at_once_while_its_queue_is_away() -> None:
         answer = await asked.answer()
         await leaving
 
-    assert took < 0.1
     assert waited
+    assert 200 == answer.status
+
+
+async def test_no_worker_stops_before_it_knows_what_it_was_given() -> None:
+    """Redis had given it a request as the connection broke; no other may run that a second time."""
+    async with room(item_errors=ItemErrorPolicy.FAIL_BATCH) as here:
+        worker = await here.worker()
+        web = await here.web()
+        here.redis.taking_losses = 1
+        asked = web.ask({"id": 1})
+        while worker.connected[-1]:  # noqa: ASYNC110 - a fake tells nobody
+            await asyncio.sleep(0.001)
+        worker.puller.drain()
+        leaving = asyncio.create_task(worker.puller.drained())
+        leaving.add_done_callback(lambda _: worker.die())
+        await here.worker()
+        answer = await asked.answer()
+        await leaving
+
     assert 200 == answer.status
 
 
