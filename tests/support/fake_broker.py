@@ -51,6 +51,8 @@ class FakeRedis:
         """That answers are on their way."""
         self.handed_in: list[int] = []
         """Requests of each command."""
+        self.written: list[int] = []
+        """Bytes of the answers of each command."""
         self.forbidden: set[str] = set()
         """Names of methods for which a right is missing."""
         self.run = 1
@@ -285,6 +287,7 @@ class FakeBroker:
                 stream.entries.pop(place, None)
         if redis.full and packs:
             return False
+        redis.written.append(sum(len(pack) for _, pack in packs))
         for web, pack in packs:
             redis.lists.setdefault(web, []).append(pack)
         redis.tell()

@@ -49,7 +49,8 @@ _ANSWERS_KEPT: Final = 120
 """Seconds that answers stay which nobody fetches: their web process is dead."""
 _ROWS_KEPT: Final = 7 * 24 * 3600
 """Seconds that the stream of a signature stays after its last worker was there, empty or not."""
-_ANSWERS_AT_ONCE: Final = 64
+_ANSWERS_AT_ONCE: Final = 8
+"""Packs of answers in one reply, each of at most 16 MiB."""
 _CLAIMED_AT_ONCE: Final = 1024
 _RIGHTS: Final = "grant REDIS__USERNAME the commands and keys that docs/guides/one-queue.md lists"
 _FORGET_IDLE: Final = 60_000

@@ -47,6 +47,7 @@ from batchedapi_serving.queue.entries import (
     read_entry,
     read_methods,
     read_worker,
+    together,
     write_answer,
     write_methods,
     write_problem,
@@ -447,7 +448,7 @@ class Puller:
             self._kick.clear()
             packs, self._packs = self._packs, {}
             done, self._done = self._done, {}
-            joined = [
+            unwritten = [
                 (web, pack)
                 for web, answers in packs.items()
                 if web not in self._dead_web
@@ -456,24 +457,43 @@ class Puller:
             lacked = not written
             self._writes = True
             try:
-                written = await self._broker.answer(joined, done)
+                written = await self._write(unwritten, done)
             except BaseException:
-                self._put_back(packs, done)
+                self._put_back(unwritten, done)
                 raise
             finally:
                 self._writes = False
             if not written:
                 if not lacked:
                     log.warning("no memory in Redis for answers")
-                self._put_back(packs, {})
+                self._put_back(unwritten, {})
                 await asyncio.sleep(_NO_MEMORY_SECONDS)
 
+    async def _write(
+        self, unwritten: list[tuple[str, bytes]], done: Mapping[str, Sequence[str]]
+    ) -> bool:
+        """Write answers, no more bytes in one command than a slow link takes in its time.
+
+        What is written leaves `unwritten`. Requests leave the queue with the last answers, so that
+        each is in the queue or its answer is on its way. False: no memory for some answers.
+        """
+        while True:
+            first = unwritten[: together(len(pack) for _, pack in unwritten)]
+            last = len(first) == len(unwritten)
+            written = await self._broker.answer(first, done if last else {})
+            if written:
+                del unwritten[: len(first)]
+            elif not last:  # what is over frees memory
+                await self._broker.answer((), done)
+            if last or not written:
+                return written
+
     def _put_back(
-        self, packs: Mapping[str, Sequence[bytes]], done: Mapping[str, Sequence[str]]
+        self, packs: Sequence[tuple[str, bytes]], done: Mapping[str, Sequence[str]]
     ) -> None:
         """What could not be written goes first the next time."""
-        for web, frames in packs.items():
-            self._packs[web] = [*frames, *self._packs.get(web, ())]
+        for web, pack in reversed(packs):
+            self._packs[web] = [pack, *self._packs.get(web, ())]
         for stream, places in done.items():
             self._done[stream] = [*places, *self._done.get(stream, ())]
         self._kick.set()

@@ -644,6 +644,28 @@ async def test_one_command_is_bounded_in_bytes() -> None:
     assert [200] * 5 == [answer.status for answer in answers]
 
 
+@pytest.mark.parametrize("full", [False, True], ids=["at once", "after a spell without memory"])
+async def test_answers_of_one_command_are_bounded_in_bytes(full: bool) -> None:  # noqa: FBT001
+    """A slow link would never take all of them in the time that one command has."""
+    async with room(max_batch_size=8) as here:
+        await here.worker(seconds=lambda rows: 1.0)  # noqa: ARG005
+        webs = [await here.web() for _ in range(2)]
+        large = "x" * (6 << 20)
+        asked = [web.ask({"id": n, "large": large}) for n in range(3) for web in webs]
+        await asyncio.sleep(0.5)
+        here.redis.full = full
+        await asyncio.sleep(4.0)
+        here.redis.full = False
+        answers = [await one.answer() for one in asked]
+        await asyncio.sleep(1.0)
+
+    assert [200] * 6 == [answer.status for answer in answers]
+    assert 6 * len(large) < sum(here.redis.written)
+    assert max(here.redis.written) <= MOST_BYTES
+    assert {1} == {len(one.answers) for one in asked}
+    assert 0 == left_over(here.redis)
+
+
 @pytest.mark.parametrize(
     ("lengths", "expected"),
     [
