@@ -437,7 +437,7 @@ SELDOM: Final = frozenset({
 
 
 @pytest.mark.parametrize("right", sorted(set(documented_acl().split()) - SELDOM))
-async def test_a_right_that_lacks_is_told_with_its_remedy(server: RedisServer, right: str) -> None:
+async def test_a_missing_right_is_told_with_its_remedy(server: RedisServer, right: str) -> None:
     """By its name, and by none of the other errors that may follow from it."""
     server.ask("ACL", "SETUSER", USER, right.replace("+", "-"))
     broker = broker_of(server, right)
