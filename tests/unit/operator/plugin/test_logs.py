@@ -4,6 +4,7 @@ import asyncio
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import click
@@ -139,15 +140,23 @@ def test_what_the_guide_shows_prints_lines(
     cluster: Logs, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     """Options as they are written there; name and revision are those of this cluster."""
-    when_printed(monkeypatch, too=interrupt)
     words = shlex.split(command.replace("3f2a1b9c", "r2"), comments=True)
     assert ["kubectl", "batchedapi", "logs", "sleepy"] == words[:4]
+    shown = {"b"} if "--revision" in words else {"a", "b"}
+    waited_for = set(shown)
+
+    def begun(name: str) -> None:
+        waited_for.discard(name)
+        if not waited_for:
+            interrupt()
+
+    when_printed(monkeypatch, **{"a |": partial(begun, "a"), "too": partial(begun, "b")})
 
     told = run(*words[4:])
 
     assert "b | loading, too" in told.stdout.splitlines(), told.output
     first = dict(reversed(cluster.asked))
-    assert ("b" if "--revision" in words else "a") in first
+    assert shown == set(first)
     assert ("true" if "--previous" in words else None) == first["b"].get("previous")
     assert ("300" if "--since" in words else None) == first["b"].get("sinceSeconds")
 
