@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -82,8 +83,19 @@ def condition_of(api: dict[str, Any], kind: str) -> dict[str, Any]:
 
 
 def service_url(name: str, namespace: str, path: str | None = None) -> str:
-    """Address of a Service as this machine reaches it: the one-node cluster routes it here."""
+    """Address of a Service as this machine reaches it: the one-node cluster routes it here.
+
+    Waits until it does: kube-proxy hears of ready pods up to a second after whoever asks for them,
+    and has connections refused until then.
+    """
     address = get("service", name, namespace)["spec"]["clusterIP"]
+
+    def reached() -> bool:
+        with contextlib.suppress(OSError), socket.create_connection((address, 80), timeout=1.0):
+            return True
+        return False
+
+    wait_for(reached, 180, f"a connection to service {name}")
     return f"http://{address}{path or '/' + name}"
 
 
