@@ -297,10 +297,7 @@ def _web_failure(pods: Sequence[PodView], now: datetime) -> _Seen | None:
     homeless = scheduled(there)
     if homeless.status == "False":
         return "WebNotStarting", of_web(homeless.message)
-    failure = next(filter(None, _not_started(there, now)), None)
-    lost = _lost(pods, there, now)
-    if failure is None and lost is not None:
-        failure = "PodFailed", f"pod {lost.name}: {lost.failure}"
+    failure = next(filter(None, (*_not_started(there, now), _lost(pods, there, now))), None)
     if failure is None:
         return None
     reason = "WebStarting" if failure[0] == CREATING else "WebNotStarting"
@@ -373,7 +370,7 @@ def model_loaded(
         return told(kind, "Unknown", "ScaledToZero", "no replica runs")
     lost = _lost(ours, current, now) if wanted else None
     if lost is not None:
-        return told(kind, "False", "PodFailed", f"pod {lost.name}: {lost.failure}")
+        return told(kind, "False", *lost)
     if slow is not None:
         return told(kind, "Unknown", *slow)
     return told(kind, "Unknown", "ModelLoading", "no replica has loaded it yet")
@@ -389,11 +386,12 @@ def _not_started(pods: Sequence[PodView], now: datetime) -> tuple[_Seen | None, 
     )
 
 
-def _lost(pods: Iterable[PodView], current: Sequence[PodView], now: datetime) -> PodView | None:
-    """The pod that failed last, while its place is empty or taken by one that has not answered.
+def _lost(pods: Iterable[PodView], current: Sequence[PodView], now: datetime) -> _Seen | None:
+    """What ended the pod that failed last, while none in its place has answered.
 
-    The cluster keeps a failed pod for days. It is no reason any more once a pod has been ready,
-    beside it or in its place; nor is it one for pods that were made long before or after its end.
+    Its place may be empty, too. The cluster keeps a failed pod for days: it is no reason any more
+    once a pod has been ready, beside it or in its place; nor is it one for pods that were made long
+    before or after its end.
     """
     failed = [(pod.failed_at, pod) for pod in pods if pod.failure and pod.failed_at is not None]
     if not failed or any(one.was_ready for one in current):
@@ -402,7 +400,9 @@ def _lost(pods: Iterable[PodView], current: Sequence[PodView], now: datetime) ->
     ages = [(one.created - when).total_seconds() for one in current if one.created is not None]
     later = [age for age in ages if age >= -REPLACED_SECONDS]  # clocks of nodes differ
     later = later or [(now - when).total_seconds()]  # the one in its place is made from now on
-    return pod if min(later) <= REPLACED_SECONDS else None
+    if min(later) > REPLACED_SECONDS:
+        return None
+    return "PodFailed", f"pod {pod.name}: {pod.failure}"
 
 
 def not_created(pod: PodView, now: datetime) -> _Seen | None:

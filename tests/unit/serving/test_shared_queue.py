@@ -66,8 +66,10 @@ class Room:
         await asyncio.sleep(1.0)
         return web
 
-    async def worker(self, **world: Any) -> "Worker":
-        """A worker with its model processes."""
+    async def worker(self, *, seconds: float | None = None, **world: Any) -> "Worker":
+        """A worker with its model processes; `seconds` is what each batch takes."""
+        if seconds is not None:
+            world["seconds"] = lambda _: seconds
         worker = Worker(self, **world)
         worker.task = asyncio.create_task(worker.puller.run())
         self.tasks.append(worker.task)
@@ -161,7 +163,7 @@ async def test_rows_are_answered_and_leave_the_queue() -> None:
 async def test_a_worker_takes_no_more_than_it_runs_next() -> None:
     """Late binding: what waits is for whoever is free first."""
     async with room(max_batch_size=4) as here:
-        worker = await here.worker(seconds=lambda rows: 0.05)  # noqa: ARG005 - all batches alike
+        worker = await here.worker(seconds=0.05)
         web = await here.web()
         for n in range(40):
             web.ask({"id": n})
@@ -177,7 +179,7 @@ async def test_a_worker_takes_no_more_than_it_runs_next() -> None:
 async def test_rows_of_a_dead_worker_are_answered_by_another_within_two_seconds() -> None:
     """And by the signs of life that are missing, not by how long a batch takes."""
     async with room() as here:
-        first = await here.worker(seconds=lambda rows: 30.0)  # noqa: ARG005
+        first = await here.worker(seconds=30.0)
         web = await here.web()
         asked = web.ask({"id": 1})
         await asyncio.sleep(0.5)
@@ -198,7 +200,7 @@ async def test_rows_of_a_dead_worker_are_answered_by_another_within_two_seconds(
 async def test_a_slow_batch_is_no_death() -> None:
     """Its worker says that it lives."""
     async with room() as here:
-        await here.worker(seconds=lambda rows: 20.0)  # noqa: ARG005
+        await here.worker(seconds=20.0)
         web = await here.web()
         asked = web.ask({"id": 1})
         second = await here.worker()
@@ -212,7 +214,7 @@ async def test_a_slow_batch_is_no_death() -> None:
 async def test_with_fail_batch_rows_of_a_dead_worker_are_refused() -> None:
     """Nothing that was taken is run again."""
     async with room(item_errors=ItemErrorPolicy.FAIL_BATCH) as here:
-        first = await here.worker(seconds=lambda rows: 30.0)  # noqa: ARG005
+        first = await here.worker(seconds=30.0)
         web = await here.web()
         asked = web.ask({"id": 1})
         await asyncio.sleep(0.5)
@@ -230,7 +232,7 @@ async def test_with_fail_batch_rows_of_a_dead_worker_are_refused() -> None:
 async def test_a_restart_of_redis_costs_nobody_an_answer(keeps: bool) -> None:  # noqa: FBT001
     """What is not there any more is handed in again, and answered once."""
     async with room(max_batch_size=4) as here:
-        await here.worker(seconds=lambda rows: 0.2)  # noqa: ARG005
+        await here.worker(seconds=0.2)
         web = await here.web()
         asked = [web.ask({"id": n}) for n in range(20)]
         await asyncio.sleep(0.3)
@@ -250,7 +252,7 @@ async def test_a_restart_of_redis_costs_nobody_an_answer(keeps: bool) -> None:  
 async def test_answers_lost_with_a_connection_are_not_waited_for() -> None:
     """Redis gave them away, and lives on: nothing else tells that they will never come."""
     async with room(max_batch_size=4) as here:
-        await here.worker(seconds=lambda rows: 0.2)  # noqa: ARG005
+        await here.worker(seconds=0.2)
         web = await here.web()
         here.redis.losses = 2
         asked = [web.ask({"id": n}) for n in range(20)]
@@ -283,7 +285,7 @@ async def test_what_redis_brings_back_from_older_data_runs_again_or_is_refused(
 ) -> None:
     """It had not kept that the rows were taken: nobody can tell them from those that never were."""
     async with room(item_errors=policy) as here:
-        first = await here.worker(seconds=lambda rows: 5.0)  # noqa: ARG005
+        first = await here.worker(seconds=5.0)
         web = await here.web()
         asked = [web.ask({"id": n}) for n in range(2)]
         await asyncio.sleep(0.5)
@@ -404,7 +406,7 @@ async def test_a_full_queue_and_a_full_redis_refuse() -> None:
 async def test_a_redis_without_memory_takes_nobody_offline() -> None:
     """What was accepted is run, whoever asks meanwhile is told, and all goes on by itself."""
     async with room() as here:
-        worker = await here.worker(seconds=lambda rows: 1.0)  # noqa: ARG005
+        worker = await here.worker(seconds=1.0)
         web = await here.web()
         before = web.ask({"id": 1})
         await asyncio.sleep(0.1)
@@ -457,8 +459,8 @@ async def test_a_deadline_is_kept_whoever_runs() -> None:
 async def test_a_worker_that_drains_leaves_what_others_can_run() -> None:
     """And answers what it has before it goes."""
     async with room(max_batch_size=4) as here:
-        first = await here.worker(seconds=lambda rows: 0.2)  # noqa: ARG005
-        second = await here.worker(seconds=lambda rows: 0.2)  # noqa: ARG005
+        first = await here.worker(seconds=0.2)
+        second = await here.worker(seconds=0.2)
         web = await here.web()
         asked = [web.ask({"id": n}) for n in range(40)]
         await asyncio.sleep(0.1)
@@ -518,7 +520,7 @@ async def test_a_worker_that_has_to_answer_waits_for_its_queue() -> None:
     """And one that has nothing stops at once where Redis is there."""
     async with room() as here:
         idle = await here.worker()
-        busy = await here.worker(seconds=lambda rows: 3.0)  # noqa: ARG005
+        busy = await here.worker(seconds=3.0)
         idle.puller.drain()
         await idle.puller.drained()
         web = await here.web()
@@ -561,7 +563,7 @@ async def test_no_worker_stops_before_it_knows_what_it_was_given() -> None:
 async def test_no_worker_stops_before_its_answers_are_written(away: bool) -> None:  # noqa: FBT001
     """On their way they are neither in hand nor here."""
     async with room() as here:
-        worker = await here.worker(seconds=lambda rows: 0.5)  # noqa: ARG005
+        worker = await here.worker(seconds=0.5)
         web = await here.web()
         here.redis.writing_seconds = 3.0
         asked = web.ask({"id": 1})
@@ -580,17 +582,24 @@ async def test_no_worker_stops_before_its_answers_are_written(away: bool) -> Non
     assert 200 == answer.status
 
 
+async def with_a_suspect(here: Room) -> tuple["Worker", "Web"]:
+    """A worker that has a row of which another has died, and the web process that asked for it."""
+    worker = await here.worker(seconds=60.0)
+    web = await here.web()
+    web.ask({"id": 0})
+    await asyncio.sleep(0.1)
+    (stream,) = here.redis.streams.values()
+    (suspect,) = stream.pending.values()
+    suspect.deliveries = 2
+    return worker, web
+
+
 async def test_a_suspect_has_no_company_of_what_was_being_asked_for() -> None:
     """A row that came meanwhile would die with it."""
     async with room() as here:
-        dies = await here.worker(seconds=lambda rows: 60.0)  # noqa: ARG005
-        web = await here.web()
-        web.ask({"id": 0})
-        await asyncio.sleep(0.1)
+        dies, web = await with_a_suspect(here)
         (stream,) = here.redis.streams.values()
-        (suspect,) = stream.pending.values()
-        suspect.deliveries = 2
-        worker = await here.worker(lanes=2, seconds=lambda rows: 2.0)  # noqa: ARG005
+        worker = await here.worker(lanes=2, seconds=2.0)
         dies.die()
         await asyncio.sleep(1.0)
         beside = []
@@ -610,18 +619,12 @@ async def test_a_suspect_has_no_company_of_what_was_being_asked_for() -> None:
 async def test_a_suspect_that_another_worker_gets_holds_nobody_up() -> None:
     """One of its lanes is busy for long: it takes more for the other all the same."""
     async with room(max_batch_size=1) as here:
-        dies = await here.worker(seconds=lambda rows: 60.0)  # noqa: ARG005
-        web = await here.web()
-        web.ask({"id": 0})
-        await asyncio.sleep(0.1)
-        (stream,) = here.redis.streams.values()
-        (suspect,) = stream.pending.values()
-        suspect.deliveries = 2
-        busy = await here.worker(lanes=2, seconds=lambda rows: 60.0)  # noqa: ARG005
+        dies, web = await with_a_suspect(here)
+        busy = await here.worker(lanes=2, seconds=60.0)
         dies.die()
         web.ask({"id": 1})
         await asyncio.sleep(3.0)
-        gets = await here.worker(seconds=lambda rows: 60.0)  # noqa: ARG005
+        gets = await here.worker(seconds=60.0)
         await asyncio.sleep(2.0)
         web.ask({"id": 2})
         await asyncio.sleep(2.0)
@@ -648,7 +651,7 @@ async def test_one_command_is_bounded_in_bytes() -> None:
 async def test_answers_of_one_command_are_bounded_in_bytes(full: bool) -> None:  # noqa: FBT001
     """A slow link would never take all of them in the time that one command has."""
     async with room(max_batch_size=8) as here:
-        await here.worker(seconds=lambda rows: 1.0)  # noqa: ARG005
+        await here.worker(seconds=1.0)
         webs = [await here.web() for _ in range(2)]
         large = "x" * (6 << 20)
         asked = [web.ask({"id": n, "large": large}) for n in range(3) for web in webs]
