@@ -62,8 +62,18 @@ async def _install() -> None:
 
 
 @pytest.fixture(scope="session")
-def namespace(installed_crd: None) -> Iterator[str]:  # noqa: ARG001 - needed, not used
-    """One for all tests of a run, deleted at its end."""
+def watched(installed_crd: None) -> Iterator[str]:  # noqa: ARG001 - needed, not used
+    """The namespace in which the operator acts, deleted at the end of a run."""
+    yield from _made_namespace()
+
+
+@pytest.fixture(scope="session")
+def unwatched(installed_crd: None) -> Iterator[str]:  # noqa: ARG001 - needed, not used
+    """One in which nobody acts but the test, whichever tests have run before it."""
+    yield from _made_namespace()
+
+
+def _made_namespace() -> Iterator[str]:
     name = f"operator-contract-{uuid.uuid4().hex[:8]}"
     asyncio.run(_namespace(name, create=True))
     yield name
@@ -77,6 +87,13 @@ async def _namespace(name: str, *, create: bool) -> None:
             await kube._request("POST", NAMESPACES, {}, body)
         else:
             await kube._request("DELETE", f"{NAMESPACES}/{name}", {})
+
+
+@pytest.fixture
+def namespace(request: pytest.FixtureRequest) -> str:
+    """Where the test acts, and the operator too if the test asks for it."""
+    wanted = "watched" if "operator" in request.fixturenames else "unwatched"
+    return str(request.getfixturevalue(wanted))
 
 
 @pytest.fixture
@@ -153,9 +170,9 @@ def start_operator(
 
 
 @pytest.fixture(scope="session")
-def operator(namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
-    """One operator for all tests of a run."""
-    running = start_operator(namespace, tmp_path_factory.mktemp("operator") / "operator.log")
+def operator(watched: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
+    """One operator for all tests of a run that ask for it."""
+    running = start_operator(watched, tmp_path_factory.mktemp("operator") / "operator.log")
     try:
         asyncio.run(until_ready(running))
         yield running
