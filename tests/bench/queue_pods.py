@@ -3,6 +3,7 @@
     python tests/bench/queue_pods.py --mode workers   # a worker is killed every 10 s
     python tests/bench/queue_pods.py --mode web       # web pods are drained, rolled and killed
     python tests/bench/queue_pods.py --mode zero      # 100 times to zero and back
+    python tests/bench/queue_pods.py --mode moves     # it gets the queue and loses it, 10 times
 
 Wants the local cluster of KUBECONFIG, with its images. Real pods behind a real kube-proxy, and a
 Redis of Debian's package. Half of the requests have a new connection each, half go over a pool of
@@ -39,6 +40,9 @@ NAMESPACE: Final = "queue"
 NAME: Final = "sleepy"
 WORKERS: Final = 3
 WEB: Final = 2
+WITH_QUEUE: Final = {"worker": WORKERS, "web": WEB, "": 0}
+"""Pods by role."""
+WITHOUT_QUEUE: Final = {"worker": 0, "web": 0, "": WORKERS}
 SHARE: Final = 0.5
 """Of what the workers were measured to serve: with one of three away the others can keep up."""
 FIXED_MS: Final = 40
@@ -46,18 +50,23 @@ FIXED_MS: Final = 40
 KILL_SECONDS: Final = 10.0
 STEP_SECONDS: Final = 240.0
 """The longest that pods may take to be replaced."""
-REQUESTS: Final = {"workers": 100_000, "web": 50_000}
-ROUNDS: Final = {"workers": 30, "web": 10, "zero": 100}
+REQUESTS: Final = {"workers": 100_000, "web": 50_000, "moves": 50_000}
+ROUNDS: Final = {"workers": 30, "web": 10, "zero": 100, "moves": 10}
 BROKEN: Final = ("closed", "reset", "cannot connect")
 """What the client of a web pod sees that was killed."""
 
 
 def redis() -> str:
-    """Address of the Redis of 09-own-app; the local cluster has no DNS."""
+    """Address of the Redis of 09-own-app, which is made."""
     text = (ROOT / "examples/09-own-app/batchedapi.yaml").read_text()
     for document in yaml.safe_load_all(text):
         if document["metadata"]["name"] == "redis":
             cluster.apply(document, NAMESPACE)
+    return redis_address()
+
+
+def redis_address() -> str:
+    """Of its Service; the local cluster has no DNS."""
     address: str = cluster.get("service", "redis", NAMESPACE)["spec"]["clusterIP"]
     return address
 
@@ -68,7 +77,8 @@ def manifest(mode: str, address: str) -> list[dict[str, Any]]:
     source, api = yaml.safe_load_all(text)
     spec = api["spec"]
     spec["predictor"]["config"]["fixed_ms"] = FIXED_MS
-    spec["serverSideBatching"]["queue"] = {"redis": {"host": address}}
+    if mode != "moves":
+        spec["serverSideBatching"]["queue"] = {"redis": {"host": address}}
     spec["compute"] = {"cpu": "50m"}  # they sleep, and all have to fit on one small node
     if mode == "zero":
         spec["autoscaling"] = {"minReplicas": 0, "maxReplicas": 2, "idleTimeout": "1s"}
@@ -98,24 +108,25 @@ def deployed(mode: str) -> Iterator[str]:
 
 
 def pods(role: str) -> list[dict[str, Any]]:
-    """All of a role that are there, those that end included."""
-    selector = f"batchedapi.dev/api={NAME},batchedapi.dev/role={role}"
-    return cluster.get_all("pod", NAMESPACE, selector)
+    """All of a role that are there, those that end included; without a queue they have none."""
+    of_role = f"batchedapi.dev/role={role}" if role else "!batchedapi.dev/role"
+    return cluster.get_all("pod", NAMESPACE, f"batchedapi.dev/api={NAME},{of_role}")
 
 
-def until_there(*gone: str) -> set[str]:
+def until_there(*gone: str, queue: bool = True) -> set[str]:
     """Wait until all pods are there and ready, and no other, nor `gone`; their revisions."""
+    wanted = WITH_QUEUE if queue else WITHOUT_QUEUE
 
     def there() -> set[str] | None:
-        found = {"worker": pods("worker"), "web": pods("web")}
-        every = [*found["worker"], *found["web"]]
-        whole = len(found["worker"]) == WORKERS and len(found["web"]) == WEB
+        found = {role: pods(role) for role in wanted}
+        every = [one for those in found.values() for one in those]
+        whole = wanted == {role: len(those) for role, those in found.items()}
         names = {one["metadata"]["name"] for one in every}
         if not whole or names & set(gone) or not all(map(cluster.is_ready, every)):
             return None
         return {one["metadata"]["labels"]["batchedapi.dev/revision"] for one in every}
 
-    return cluster.wait_for(there, STEP_SECONDS, f"{WORKERS} workers, {WEB} web pods, all ready")
+    return cluster.wait_for(there, STEP_SECONDS, f"pods by role, all ready: {wanted}")
 
 
 def drain(rng: random.Random) -> None:
@@ -139,6 +150,14 @@ def roll(number: int) -> None:
     cluster.wait_for(lambda: not until_there() & before, STEP_SECONDS, "another revision")
 
 
+def move(*, queue: bool) -> None:
+    """Give the API a queue, or take it away; wait until what it had has ended."""
+    wanted = {"redis": {"host": redis_address()}} if queue else None
+    patch = json.dumps({"spec": {"serverSideBatching": {"queue": wanted}}})
+    cluster.kubectl("patch", "bapi", NAME, "-n", NAMESPACE, "--type=merge", "-p", patch)
+    until_there(queue=queue)
+
+
 def kill_worker(rng: random.Random) -> None:
     """One every 10 s, or when the last runs again."""
     end = time.monotonic() + KILL_SECONDS
@@ -152,6 +171,9 @@ def steps(mode: str, rounds: int, seed: int) -> Iterator[tuple[str, Callable[[],
     for number in range(1, rounds + 1):
         if mode == "workers":
             yield "worker killed", lambda: kill_worker(rng)
+        elif mode == "moves":
+            yield "given a queue", lambda: move(queue=True)
+            yield "its queue taken away", lambda: move(queue=False)
         else:
             yield "web pod drained", lambda: drain(rng)
             yield "rolled", lambda number=number: roll(number)  # type: ignore[misc]
@@ -163,7 +185,7 @@ async def under_load(
 ) -> dict[str, Any]:
     """All steps, and then until enough was asked."""
     path = f"/{NAME}"
-    await asyncio.to_thread(until_there)
+    await asyncio.to_thread(until_there, queue=mode != "moves")
     capacity = await most(address, 80, path, 16 * WORKERS, 10.0)
     rate = SHARE * capacity
     click.echo(f"{capacity:.0f} requests/s of {WORKERS} workers; {rate:.0f} are sent")
@@ -287,8 +309,8 @@ def table_of_zero(found: dict[str, Any]) -> tuple[list[Table], bool]:
 
 @click.command(help=help_of(__doc__))
 @click.option("--mode", type=click.Choice(list(ROUNDS)), default="workers")
-@click.option("--rounds", type=click.IntRange(1), help="[default: 30 kills, 10 of each, 100]")
-@click.option("--requests", type=click.IntRange(0), help="[default: 100,000, 50,000]")
+@click.option("--rounds", type=click.IntRange(1), help="[default: 30 kills, 10 of each, 100, 10]")
+@click.option("--requests", type=click.IntRange(0), help="[default: 100,000 or 50,000]")
 @click.option("--seed", default=1, show_default=True)
 @out_option
 def main(

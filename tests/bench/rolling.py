@@ -2,6 +2,7 @@
 
     python tests/bench/rolling.py --mode rollouts    # 20 updates; wants the cluster of KUBECONFIG
     python tests/bench/rolling.py --mode scaling     # 50 x 4 -> 1 -> 4 and an eviction
+    python tests/bench/rolling.py --mode outages     # 10 minutes without an apiserver, twice
 
 Real pods behind a real kube-proxy: examples/02-sleepy, at 80 % of what its replicas were just
 measured to serve. Half of the requests have a new connection each, half go over a pool of kept
@@ -11,9 +12,12 @@ ones. Any answer but 200, and any connection that breaks, is a loss.
 import asyncio
 import contextlib
 import json
+import os
 import random
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +28,9 @@ from harness.report import ROOT, Table, environment, help_of, out_option, report
 from harness.service_load import ServiceLoad, most, through
 
 sys.path.insert(0, str(ROOT / "tests" / "support"))
+sys.path.insert(0, str(ROOT))
+
+from tests.cluster.devcluster import local, node, processes, tools
 
 import cluster
 
@@ -37,6 +44,9 @@ FIXED_MS: Final = 40
 """Of a batch, where the example has 10: four replicas are to be limited by it, not by two cores."""
 STEP_SECONDS: Final = 240.0
 """The longest that a rollout or a change of the replicas may take."""
+APISERVER: Final = "kube-apiserver"
+ROUNDS: Final = {"rollouts": 20, "scaling": 50, "outages": 1}
+REQUESTS: Final = {"rollouts": 100_000, "scaling": 50_000, "outages": 0}
 
 
 def manifest() -> list[dict[str, Any]]:
@@ -125,8 +135,37 @@ def evict(rng: random.Random) -> None:
     until_there(REPLICAS, "")
 
 
-def steps(mode: str, rounds: int, seed: int) -> Iterator[tuple[str, Callable[[], None]]]:
-    """What is done to the replicas, one after the other."""
+def stop_apiserver(seconds: float) -> None:
+    """Connections to it stay open, and nothing is answered."""
+    pid = processes.recorded()[APISERVER]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        time.sleep(seconds)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    until_back()
+
+
+def kill_apiserver(seconds: float) -> None:
+    """Connections to it are refused; another is started afterwards."""
+    processes.kill({processes.recorded()[APISERVER]})
+    try:
+        time.sleep(seconds)
+    finally:
+        processes.start(APISERVER, [str(tools.kubernetes()), *node.api_server()])
+    until_back()
+
+
+def until_back() -> None:
+    """The node is Ready once more, and so are all replicas."""
+    cluster.wait_for(local.ready, STEP_SECONDS, "the apiserver and a node that is Ready")
+    until_there(REPLICAS, "")
+
+
+def steps(
+    mode: str, rounds: int, seed: int, outage_seconds: float
+) -> Iterator[tuple[str, Callable[[], None]]]:
+    """What is done to the replicas, or to the apiserver, one after the other."""
     rng = random.Random(seed)
     revision = ""
 
@@ -137,6 +176,9 @@ def steps(mode: str, rounds: int, seed: int) -> Iterator[tuple[str, Callable[[],
     for number in range(1, rounds + 1):
         if mode == "rollouts":
             yield f"update {number}", lambda number=number: rolled(number)  # type: ignore[misc]
+        elif mode == "outages":
+            yield f"{number}: stopped", lambda: stop_apiserver(outage_seconds)
+            yield f"{number}: killed", lambda: kill_apiserver(outage_seconds)
         else:
             yield f"{number}: to 1", lambda: scale(1)
             yield f"{number}: to {REPLICAS}", lambda: scale(REPLICAS)
@@ -144,7 +186,12 @@ def steps(mode: str, rounds: int, seed: int) -> Iterator[tuple[str, Callable[[],
 
 
 async def measure(
-    address: str, mode: str, rounds: int, seed: int, *, rate: float | None, requests: int
+    address: str,
+    mode: str,
+    todo: Iterator[tuple[str, Callable[[], None]]],
+    *,
+    rate: float | None,
+    requests: int,
 ) -> dict[str, Any]:
     """All steps under load; goes on after them until enough was asked."""
     path = f"/{NAME}"
@@ -153,16 +200,35 @@ async def measure(
     rate = rate or SHARE * capacity * fewest / REPLICAS
     click.echo(f"{capacity:.0f} requests/s of {REPLICAS} replicas; {rate:.0f} are sent")
     load = ServiceLoad(address, 80, path, rate)
-    found = await through(load, steps(mode, rounds, seed), requests)
+    found = await through(load, todo, requests)
     return {"mode": mode, "capacity": capacity, "rate": rate, **found}
 
 
+def table_of(mode: str, found: dict[str, Any], outage_seconds: float) -> Table:
+    """What was done, and what clients noticed."""
+    what = {
+        "rollouts": "rolling updates",
+        "scaling": f"times {REPLICAS} -> 1 -> {REPLICAS}",
+        "outages": f"times {outage_seconds:g} s without an apiserver, stopped and killed",
+    }[mode]
+    counts = found["counts"]
+    ends = ("update", "to 1", "killed")
+    done = sum(any(word in step["step"] for word in ends) for step in found["steps"])
+    row = [
+        str(done), f"{counts['sent']:,}", f"{counts['answered']:,}",
+        str(sum(counts["lost"].values())), f"{found['rate']:.0f}", f"{counts['slowest']:.2f} s",
+    ]  # fmt: skip
+    head = [what, "requests", "answered", "lost", "requests/s", "slowest"]
+    return Table(f"Requests to a Service under {what}", head, [row])
+
+
 @click.command(help=help_of(__doc__))
-@click.option("--mode", type=click.Choice(["rollouts", "scaling"]), default="rollouts")
-@click.option("--rounds", type=click.IntRange(1), help="[default: 20 updates, 50 cycles]")
-@click.option("--requests", type=click.IntRange(0), help="[default: 100,000, 50,000]")
+@click.option("--mode", type=click.Choice(list(ROUNDS)), default="rollouts")
+@click.option("--rounds", type=click.IntRange(1), help="[default: 20, 50 or 1]")
+@click.option("--requests", type=click.IntRange(0), help="[default: 100,000, 50,000, any]")
 @click.option("--rate", type=click.FloatRange(1), help="Requests a second, and not 80 %.")
 @click.option("--seed", default=1, show_default=True)
+@click.option("--seconds", default=600.0, show_default=True, help="Of an outage.")
 @out_option
 def main(
     *,
@@ -171,29 +237,18 @@ def main(
     requests: int | None,
     rate: float | None,
     seed: int,
+    seconds: float,
     out: Path | None,
 ) -> None:
     """See the module's docstring."""
     began = environment()
-    rounds = rounds or (20 if mode == "rollouts" else 50)
-    asked = requests if requests is not None else (100_000 if mode == "rollouts" else 50_000)
+    todo = steps(mode, rounds or ROUNDS[mode], seed, seconds)
+    asked = REQUESTS[mode] if requests is None else requests
     with deployed() as address:
-        found = asyncio.run(measure(address, mode, rounds, seed, rate=rate, requests=asked))
-    counts = found["counts"]
-    kept = [[str(n), why] for why, n in counts["lost"].items()]
-    lost = sum(counts["lost"].values())
-    what = "rolling updates" if mode == "rollouts" else f"times {REPLICAS} -> 1 -> {REPLICAS}"
-    done = sum(
-        step["step"].startswith("update") or "to 1" in step["step"] for step in found["steps"]
-    )
-    table = Table(
-        f"Requests to a Service under {what}",
-        [what, "requests", "answered", "lost", "requests/s", "slowest"],
-        [[
-            str(done), f"{counts['sent']:,}", f"{counts['answered']:,}", str(lost),
-            f"{found['rate']:.0f}", f"{counts['slowest']:.2f} s",
-        ]],
-    )  # fmt: skip
+        found = asyncio.run(measure(address, mode, todo, rate=rate, requests=asked))
+    kept = [[str(n), why] for why, n in found["counts"]["lost"].items()]
+    lost = sum(found["counts"]["lost"].values())
+    table = table_of(mode, found, seconds)
     reasons = Table("Lost", ["requests", "of which"], kept)
     note = (
         f"A batch takes {FIXED_MS} ms and 0.2 ms a row, up to 8 rows: {REPLICAS} replicas serve"

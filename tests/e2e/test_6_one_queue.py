@@ -3,9 +3,11 @@
 The image of Redis is made of Debian's package, which wants the local cluster.
 """
 
+import json
 import os
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 import pytest
@@ -71,15 +73,19 @@ def pulling(model: str, redis: str) -> Iterator[str]:
 
 
 def ready(role: str, name: str = "pulling", namespace: str = "e2e") -> list[str]:
-    """Names of an API's pods that have a role, are ready, and stay."""
-    pods = cluster.get_all(
-        "pod", namespace, f"batchedapi.dev/api={name},batchedapi.dev/role={role}"
-    )
+    """Names of an API's pods that have a role, or none, are ready, and stay."""
+    of_role = f"batchedapi.dev/role={role}" if role else "!batchedapi.dev/role"
+    pods = cluster.get_all("pod", namespace, f"batchedapi.dev/api={name},{of_role}")
     return sorted(
         pod["metadata"]["name"]
         for pod in pods
         if cluster.is_ready(pod) and "deletionTimestamp" not in pod["metadata"]
     )
+
+
+def are_ready(pods: dict[str, int]) -> bool:
+    """Whether so many of each role are; those of an API without a queue have none."""
+    return pods == {role: len(ready(role)) for role in pods}
 
 
 def at_zero(name: str, namespace: str) -> bool:
@@ -131,6 +137,21 @@ def test_a_killed_worker_and_a_drained_web_pod_lose_nothing(pulling: str) -> Non
         lambda: web not in ready("web") and len(ready("web")) == 2, 180, "another web pod"
     )
     time.sleep(3)
+    report = load.stop()
+
+    print(f"\n{report}")
+    assert (0, 0) == (report["wrong"], report["lost"])
+    assert report["ok"] > 9 * RATE / 2
+
+
+def test_a_queue_that_is_taken_away_and_given_back_loses_nothing(pulling: str, redis: str) -> None:
+    """Who answered before goes only when the others answer, in both directions."""
+    load = cluster.Load(cluster.service_url("pulling", pulling), RATE, 240)
+    for queue in (None, {"redis": {"host": redis}}):
+        patch = json.dumps({"spec": {"serverSideBatching": {"queue": queue}}})
+        cluster.kubectl("patch", "bapi", "pulling", "-n", pulling, "--type=merge", "-p", patch)
+        wanted = {"worker": 2, "web": 2, "": 0} if queue else {"worker": 0, "web": 0, "": 2}
+        cluster.wait_for(partial(are_ready, wanted), 180, f"ready pods {wanted}")
     report = load.stop()
 
     print(f"\n{report}")
