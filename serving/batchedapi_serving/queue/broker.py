@@ -645,6 +645,8 @@ async def _answering(waits: float = 0.0) -> AsyncIterator[None]:
     except ResponseError as error:
         if isinstance(error, NoPermissionError) or _aborted_for(error, "permissions"):
             raise BrokerDownError(f"{error}; {_RIGHTS}") from error
+        if "without MULTI" in str(error):  # what MULTI itself was answered, redis-py keeps
+            raise BrokerDownError(f"no permission to run 'multi'; {_RIGHTS}") from error
         if _not_there(error):
             raise QueueGoneError(str(error)) from error
         raise BrokerDownError(str(error)) from error

@@ -432,7 +432,6 @@ async def test_all_keys_of_an_api_are_in_one_slot_of_a_redis_cluster(tmp_path: P
 SELDOM: Final = frozenset({
     "+select",  # of another database than 0
     "+xgroup|delconsumer",  # of a worker that was forgotten after a minute
-    "+multi",  # without it, EXEC says so
 })  # fmt: skip
 
 
