@@ -94,6 +94,15 @@ def _nobody(server: Server) -> Server:
     return replace(server, prepare=prepare)
 
 
+def _four_lanes(server: Server) -> Server:
+    return replace(server, lanes=4)
+
+
+def _four_workers(server: Server) -> Server:
+    """On one queue, where nobody can tell who will get a client's next request."""
+    return _nobody(_four_lanes(server))
+
+
 def _no_bursts(server: Server) -> Server:
     def prepare(batcher: Batcher) -> None:
         batcher.bursts = NoBursts()
@@ -226,6 +235,7 @@ _BURSTS_OF_256: Final = Case(
 
 TERMS: Final[Mapping[str, Term]] = {
     "waiting for returning clients": Term(_plain, _nobody),
+    "waiting for returning clients, 4 lanes": Term(_four_lanes, _four_workers),
     "a wait is for all who are known": Term(_plain, _ruled(at_every_arrival)),
     "unless they come too slowly": Term(_plain, _ruled(for_everybody)),
     "who closed is not awaited": Term(

@@ -115,6 +115,25 @@ class Echo:
         return ids
 
 
+class Bent:
+    """Answers each id with itself; for half of the time large batches take much longer.
+
+    10 ms a batch and 2 ms a row; of more than `from_rows` rows 150 ms more, as of a model that no
+    longer fits a cache, in every second span of `seconds` on the machine's clock.
+    """
+
+    def __init__(self, config: Mapping[str, Any], *_: object) -> None:
+        """Takes from_rows and seconds."""
+        self._from, self._seconds = int(config["from_rows"]), float(config["seconds"])
+
+    @batched(inputs=Tensor("INT64", []), outputs=Tensor("INT64", []), max_batch_size=MAX_BATCH)
+    def predict(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """int64 (n,) -> int64 (n,)."""
+        bent = len(ids) > self._from and time.monotonic() // self._seconds % 2
+        time.sleep(0.010 + 0.002 * len(ids) + (0.150 if bent else 0.0))
+        return ids
+
+
 class Sleepy:
     """JSON items, 10 ms a batch and 0.2 ms a row; counts items that nobody waits for any more.
 
