@@ -33,6 +33,7 @@ from batchedapi_serving.metrics.slots import Memory, map_memory
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.processes import end_with_parent, essential, freeze_heap
 from batchedapi_serving.settings import QueueSettings, ReplicaSettings
+from batchedapi_serving.tracing import started_tracer
 from batchedapi_serving.tracing.spans import Tracer
 from batchedapi_serving.web.asgi import create_app
 from batchedapi_serving.web.connection import protocol_of
@@ -275,7 +276,11 @@ async def _serve(
     loop = asyncio.get_running_loop()
     memory = map_memory(settings.metrics_path)
     line = ControlLine(control)
-    tracer, end_tracing = _tracer(settings, memory, index)
+
+    def dropped(spans: int) -> None:
+        memory[slots.SPANS_DROPPED + index] += spans
+
+    tracer, end_tracing = started_tracer(settings.tracing, dropped)
     if index > 0:
         queue = _queue_elsewhere(settings)
     elif settings.queue is not None:
@@ -310,21 +315,6 @@ async def _serve(
         await frontend.large.close()
         watch.cancel()
     end_tracing()
-
-
-def _tracer(
-    settings: ReplicaSettings, memory: Memory, index: int
-) -> tuple[Tracer | None, Callable[[], None]]:
-    """What begins spans in this process, and what sends the last of them; None: nobody asked."""
-    if settings.tracing is None:
-        return None, _nothing
-
-    def dropped(spans: int) -> None:
-        memory[slots.SPANS_DROPPED + index] += spans
-
-    from batchedapi_serving.tracing.otlp import exporting_tracer  # noqa: PLC0415 - an extra, seldom asked for
-
-    return exporting_tracer(settings.tracing, dropped)
 
 
 async def _methods_known(backend: Backend, server: uvicorn.Server, *, others_accept: bool) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import uvloop
 
+from batchedapi_core import contract
 from batchedapi_serving.dispatch.dispatcher import Dispatcher
 from batchedapi_serving.dispatch.lane_connection import LaneConnection
 from batchedapi_serving.logs import configure_logging
@@ -26,6 +27,7 @@ from batchedapi_serving.processes import end_with_parent, essential, first_of, f
 from batchedapi_serving.queue.broker import RedisBroker
 from batchedapi_serving.queue.puller import Puller
 from batchedapi_serving.settings import QueueSettings, ReplicaSettings
+from batchedapi_serving.tracing import started_tracer
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +60,13 @@ async def work(settings: ReplicaSettings, shared: QueueSettings, control: socket
     loop = asyncio.get_running_loop()
     memory = map_memory(settings.metrics_path)
     line = WorkerLine(control)
-    dispatcher = Dispatcher(settings, Recorder(memory, WorkerRecorder), loop, line)
+
+    def dropped(spans: int) -> None:
+        memory[slots.SPANS_DROPPED + contract.MAX_WEB_PROCESSES] += spans
+
+    tracer, end_tracing = started_tracer(settings.tracing, dropped)
+    recorder = Recorder(memory, WorkerRecorder)
+    dispatcher = Dispatcher(settings, recorder, loop, line, tracer=tracer)
 
     def connected(now: bool) -> None:  # noqa: FBT001 - it has one meaning
         memory[slots.CONNECTED] = float(now)
@@ -85,6 +93,7 @@ async def work(settings: ReplicaSettings, shared: QueueSettings, control: socket
         pulling.cancel()
     server.close()
     beats.cancel()
+    end_tracing()
 
 
 async def _beat(memory: Memory, dispatcher: Dispatcher) -> None:

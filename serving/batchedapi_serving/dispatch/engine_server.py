@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import Answer, DecodedRequest, Receipt, Results
@@ -12,16 +12,16 @@ from batchedapi_serving.dispatch.remote_frames import (
     error_meta,
     hashable,
     receipt_meta,
+    stand_in,
     status_of,
+    told_of,
     unpack_payload,
 )
 from batchedapi_serving.errors import ServingError
 from batchedapi_serving.ipc.frames import BrokenFrameError, FrameReader, Meta, encode_frame
-from batchedapi_serving.tracing.spans import Form, Span, context_in
+from batchedapi_serving.tracing.spans import Span
 
 log = logging.getLogger(__name__)
-_ELSEWHERE: Final = Form("", server=False, constant=())
-"""Of spans that begin and end in another web process."""
 
 
 class EngineServer:
@@ -89,16 +89,13 @@ class _RemoteCaller:
     def answer(self, results: Results, start: int, stop: int, receipt: Receipt | None) -> Answer:
         """See Reply."""
         meta, buffers = results.to_frame(start, stop)
-        frame = {**meta, "answer": self.number, "receipt": receipt_meta(receipt), **self._told()}
-        return Answer(status_of(meta), b"", encode_frame(frame, buffers))
+        frame = {**meta, "answer": self.number, "receipt": receipt_meta(receipt)}
+        return Answer(status_of(meta), b"", encode_frame(frame | told_of(self.span), buffers))
 
     def problem(self, error: ServingError, request_id: str | None) -> Answer:  # noqa: ARG002 - the other side has it
         """See Reply."""
-        meta = {"answer": self.number, "error": error_meta(error), **self._told()}
+        meta = {"answer": self.number, "error": error_meta(error), **told_of(self.span)}
         return Answer(error.status, b"", encode_frame(meta))
-
-    def _told(self) -> Meta:
-        return {} if self.span is None else {"trace": self.span.told()}
 
 
 class RemoteWeb(asyncio.Protocol):
@@ -158,7 +155,7 @@ class RemoteWeb(asyncio.Protocol):
                 raise BrokenFrameError(f"frame with {', '.join(meta)}")
 
     def _submit(self, number: int, meta: Meta, payload: bytes) -> None:
-        forwarded = _RemoteCaller(self, number, _span(meta))
+        forwarded = _RemoteCaller(self, number, stand_in(meta))
         shapes, client = meta["shapes"], self._clients.get(meta["client"])
         if client is None:
             client = self._clients[meta["client"]] = Client()
@@ -200,9 +197,3 @@ class RemoteWeb(asyncio.Protocol):
             self._engine.disconnected(client)
         self._clients.clear()
         self._server.closed(self)
-
-
-def _span(meta: Meta) -> Span | None:
-    """Of a forwarded request; None: it is not traced."""
-    context = context_in(meta["trace"]) if "trace" in meta else None
-    return None if context is None else Span(_ELSEWHERE, context)

@@ -30,7 +30,13 @@ from batchedapi_serving.dispatch.engine import (
     RequestHandle,
     ServedMethod,
 )
-from batchedapi_serving.dispatch.remote_frames import error_of, pack_payload, receipt_of
+from batchedapi_serving.dispatch.remote_frames import (
+    error_of,
+    learn,
+    pack_payload,
+    receipt_of,
+    trace_of,
+)
 from batchedapi_serving.errors import NotReadyError, QueueFullError, ServingError
 from batchedapi_serving.ipc.frames import BrokenFrameError, FrameReader, Meta, encode_frame
 from batchedapi_serving.predictor import MethodSpec
@@ -146,8 +152,8 @@ class RemoteEngine(MethodTable[RemoteMethod]):
             "timeout": timeout,
             "payload": form,
         }
-        if self._settings.tracing is not None and request.caller.span is not None:
-            meta["trace"] = request.caller.span.context.headers()
+        if self._settings.tracing is not None:
+            meta |= trace_of(request.caller.span)
         self._transport.write(encode_frame(meta, buffers))
 
     def cancel(self, handle: RequestHandle, status: int = CLIENT_LEFT) -> None:
@@ -244,8 +250,7 @@ class RemoteEngine(MethodTable[RemoteMethod]):
         request = self._forwarded.pop(meta["answer"], None)
         if request is None:
             return
-        if "trace" in meta and request.caller.span is not None:
-            request.caller.span.learn(meta["trace"])
+        learn(request.caller.span, meta)
         if "error" in meta:
             self._fail(request, error_of(meta["error"]))
             return

@@ -23,9 +23,37 @@ from batchedapi_serving.codecs import Receipt
 from batchedapi_serving.codecs.named_codec import Row
 from batchedapi_serving.errors import LoadError, OverloadedError, ServingError
 from batchedapi_serving.ipc.frames import BrokenFrameError, Meta
+from batchedapi_serving.tracing.spans import Form, Span, context_in
 
+_ELSEWHERE: Final = Form("", server=False, constant=())
+"""Of spans that begin and end in another process."""
 _OK: Final = 200
 _FAILED: Final = 500
+
+
+def trace_of(span: Span | None) -> Meta:
+    """What a request says of its span."""
+    return {} if span is None else {"trace": span.context.headers()}
+
+
+def stand_in(meta: Meta) -> Span | None:
+    """For the span of a request from elsewhere, whose process is told what it learns.
+
+    None: the request is not traced.
+    """
+    context = context_in(meta["trace"]) if "trace" in meta else None
+    return None if context is None else Span(_ELSEWHERE, context)
+
+
+def told_of(span: Span | None) -> Meta:
+    """What an answer says of what a stand-in has learned."""
+    return {} if span is None else {"trace": span.told()}
+
+
+def learn(span: Span | None, meta: Meta) -> None:
+    """The reverse of `told_of`."""
+    if span is not None and "trace" in meta:
+        span.learn(meta["trace"])
 
 
 def pack_payload(payload: Any) -> tuple[Any, list[bytes]]:

@@ -177,7 +177,7 @@ class _MemoryCollector(Collector):
             contract.METRIC_SPANS_DROPPED, "Spans that were not sent to the collector of traces."
         )
         first = slots.SPANS_DROPPED
-        spans.add_metric((), sum(values[first : first + contract.MAX_WEB_PROCESSES]))
+        spans.add_metric((), sum(values[first : first + contract.MAX_WEB_PROCESSES + 1]))
         yield spans
         spent = CounterMetricFamily(
             contract.METRIC_PROCESS_CPU_SECONDS.removesuffix("_total"),

@@ -48,8 +48,8 @@ BEAT: Final = _replica.take(contract.MAX_WEB_PROCESSES)
 """Of each web process: its loop ran then, in seconds on its monotonic clock."""
 WEB_CPU: Final = _replica.take(contract.MAX_WEB_PROCESSES)
 """Of each web process: CPU seconds, those of the processes that it replaces too."""
-SPANS_DROPPED: Final = _replica.take(contract.MAX_WEB_PROCESSES)
-"""Of each web process: spans of its requests that were not sent."""
+SPANS_DROPPED: Final = _replica.take(contract.MAX_WEB_PROCESSES + 1)
+"""Of each web process: spans that it has not sent. The last is a worker's."""
 
 # Of a worker, which has lanes and takes from a queue elsewhere
 WORKER_BEAT: Final = _replica.take()

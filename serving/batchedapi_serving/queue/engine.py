@@ -37,7 +37,7 @@ from batchedapi_serving.dispatch.engine import (
     RequestHandle,
     ServedMethod,
 )
-from batchedapi_serving.dispatch.remote_frames import error_of, receipt_of
+from batchedapi_serving.dispatch.remote_frames import error_of, learn, receipt_of
 from batchedapi_serving.dispatch.requests import Clock, Deadlines, InFlightRequest, InFlightRequests
 from batchedapi_serving.errors import (
     DeadlineExceededError,
@@ -228,7 +228,7 @@ class QueueEngine(MethodTable[QueueMethod]):
         number = next(self._ids)
         known = self._clients.setdefault(client, number)
         left = None if seconds == math.inf else seconds
-        entry = write_entry(self.web, number, known, left, decoded)
+        entry = write_entry(self.web, number, known, left, decoded, span=caller.span)
         request = Request(number, served.spec.name, rows, rows, client, now, now + seconds)
         held = HeldRequest(served, request, decoded._replace(payload=None), caller, hurried=hurried)
         held.entry, held.place, held.sent = entry, None, False
@@ -446,6 +446,7 @@ class QueueEngine(MethodTable[QueueMethod]):
         queue, now, answer = held.queue, self._now(), None
         if isinstance(queue, QueueMethod):
             self._lengths[queue.stream] = max(0, self._lengths.get(queue.stream, 0) - 1)
+        learn(held.caller.span, meta)
         try:
             answer = _answer_of(held, meta, payload)
         except DeadlineExceededError:

@@ -5,6 +5,7 @@ other. Their meta:
     {"web", "request", "client", "rows", "sizes", "shapes", "timeout", "payload"}
     {"answer": request, "receipt": [...] | null, "kind": ...}   with results as Results.to_frame
     {"answer": request, "error": {"code", "message", "retry_after"}}
+and "trace" in each, of a request that has a span, as in dispatch's `remote_frames`.
 """
 
 import hashlib
@@ -21,11 +22,14 @@ from batchedapi_serving.dispatch.remote_frames import (
     hashable,
     pack_payload,
     receipt_meta,
+    told_of,
+    trace_of,
     unpack_payload,
 )
 from batchedapi_serving.errors import ServingError, TooLargeError
 from batchedapi_serving.ipc.frames import BrokenFrameError, FrameReader, Meta, encode_frame
 from batchedapi_serving.predictor import MethodSpec
+from batchedapi_serving.tracing.spans import Span
 
 MOST_BYTES: Final = 16 * 1024 * 1024
 """Of one request, and of its answer. Redis does nothing else while it reads or writes one."""
@@ -69,9 +73,15 @@ class Entry(NamedTuple):
 
 
 def write_entry(
-    web: str, number: int, client: int, timeout: float | None, decoded: DecodedRequest
+    web: str,
+    number: int,
+    client: int,
+    timeout: float | None,
+    decoded: DecodedRequest,
+    *,
+    span: Span | None = None,
 ) -> bytes:
-    """A request for the queue.
+    """A request for the queue; `span`: its own, if it is traced.
 
     Raises:
         TooLargeError: it has more bytes than may be in one.
@@ -92,6 +102,7 @@ def write_entry(
         "shapes": decoded.shapes,
         "timeout": timeout,
         "payload": form,
+        **trace_of(span),
     }
     return encode_frame(meta, buffers, length)
 
@@ -117,9 +128,18 @@ def _only(data: bytes) -> tuple[Meta, bytes]:
 
 
 def write_answer(
-    number: int, results: Results, start: int, stop: int, receipt: Receipt | None
+    number: int,
+    results: Results,
+    start: int,
+    stop: int,
+    receipt: Receipt | None,
+    *,
+    span: Span | None = None,
 ) -> bytes:
-    """The answer to a request; an error in its place if it has too many bytes."""
+    """The answer to a request; an error in its place if it has too many bytes.
+
+    `span` stands in for the request's own, which is told what it has learned.
+    """
     meta, buffers = results.to_frame(start, stop)
     length = sum(map(len, buffers))
     if length > MOST_BYTES:
@@ -129,14 +149,15 @@ def write_answer(
                 f"the answer is {length} bytes; expected at most {MOST_BYTES}, which is what goes"
                 " through serverSideBatching.queue; send fewer rows at once"
             ),
+            span=span,
         )
-    frame = {**meta, "answer": number, "receipt": receipt_meta(receipt)}
+    frame = {**meta, "answer": number, "receipt": receipt_meta(receipt), **told_of(span)}
     return encode_frame(frame, buffers, length)
 
 
-def write_problem(number: int, error: ServingError) -> bytes:
-    """The answer to a request that failed."""
-    return encode_frame({"answer": number, "error": error_meta(error)})
+def write_problem(number: int, error: ServingError, *, span: Span | None = None) -> bytes:
+    """The answer to a request that failed; `span` as in `write_answer`."""
+    return encode_frame({"answer": number, "error": error_meta(error), **told_of(span)})
 
 
 def joined_answers(answers: Sequence[bytes]) -> Iterable[bytes]:

@@ -28,6 +28,7 @@ from batchedapi_serving.codecs import Answer, Receipt, Results
 from batchedapi_serving.dispatch.dispatcher import Dispatcher
 from batchedapi_serving.dispatch.engine import RequestHandle
 from batchedapi_serving.dispatch.executor import DIED, Executor, MethodQueue
+from batchedapi_serving.dispatch.remote_frames import stand_in
 from batchedapi_serving.errors import NotReadyError, PredictorError, ServingError
 from batchedapi_serving.ipc.frames import BrokenFrameError
 from batchedapi_serving.processes import Backoff, came, first_of
@@ -83,9 +84,7 @@ _RESTORED: Final = (
 class TakenRequest:
     """A request of a web process while it is here: both Caller and Reply."""
 
-    __slots__ = ("entry", "handle", "places", "puller")
-
-    span = None  # the web process has it, if it is traced
+    __slots__ = ("entry", "handle", "places", "puller", "span")
 
     def __init__(self, puller: "Puller", entry: Entry, place: tuple[str, str]) -> None:
         self.puller = puller
@@ -93,6 +92,8 @@ class TakenRequest:
         self.places = [place]
         """(stream, place) in the queue; several if it was handed in again meanwhile."""
         self.handle: RequestHandle | None = None
+        self.span = stand_in(entry.meta)
+        """See Caller; for the one that the web process has."""
 
     def request_id(self) -> str | None:
         """See Caller; the web process has it."""
@@ -104,11 +105,12 @@ class TakenRequest:
 
     def answer(self, results: Results, start: int, stop: int, receipt: Receipt | None) -> Answer:
         """See Reply."""
-        return Answer(200, b"", write_answer(self.entry.number, results, start, stop, receipt))
+        body = write_answer(self.entry.number, results, start, stop, receipt, span=self.span)
+        return Answer(200, b"", body)
 
     def problem(self, error: ServingError, request_id: str | None) -> Answer:  # noqa: ARG002 - the web process has it
         """See Reply."""
-        return Answer(error.status, b"", write_problem(self.entry.number, error))
+        return Answer(error.status, b"", write_problem(self.entry.number, error, span=self.span))
 
 
 class Puller:

@@ -16,6 +16,7 @@ import pytest
 from batchedapi_core import contract
 from batchedapi_serving.codecs import open_inference_pb2 as messages
 from otlp import HOST, Collector, Received, collector
+from redis_server import running_redis
 from serving import Replica, free_ports, running_replica, start_replica, write_manifest
 from serving import end_replica as end
 
@@ -59,6 +60,7 @@ def traced(
     *,
     arguments: Sequence[str] = (),
     web_processes: int = 1,
+    environment: Mapping[str, str] | None = None,
     **spec: Any,
 ) -> Iterator[tuple[Replica, Collector]]:
     """A replica and its collector; the manifest's own variables say where that is."""
@@ -72,7 +74,7 @@ def traced(
     file = write_manifest(folder, CODE, {**spec, "predictor": predictor})
     with (
         collector(port) as found,
-        running_replica(folder, ["-f", str(file), *arguments]) as replica,
+        running_replica(folder, ["-f", str(file), *arguments], environment) as replica,
     ):
         yield replica, found
 
@@ -99,9 +101,28 @@ def test_a_callers_trace_goes_through_the_batch_into_the_predictor(
 ) -> None:
     """Request, batch and what the predictor would call, in one trace; from any web process."""
     with traced(tmp_path, NEVER, web_processes=web_processes) as (replica, found):
-        answers = [post(replica, "/api/told", "a", SAMPLED) for _ in range(8)]
-        unsampled = [post(replica, "/api/told", "a", headers) for headers in (UNSAMPLED, {})]
-        spans = found.wait_for(lambda spans: len(spans) == 16)
+        asked_and_found(replica, found)
+
+
+@pytest.mark.parametrize("web_processes", [1, 2])
+def test_a_trace_goes_through_a_shared_queue_to_a_worker(
+    tmp_path: Path, web_processes: int
+) -> None:
+    """The same, where web processes have the request's span, and a worker the batch's."""
+    with running_redis(tmp_path) as redis:
+        queue = {"redis": {"host": HOST, "port": redis.port}}
+        with traced(
+            tmp_path, NEVER, web_processes=web_processes, environment=redis.environment,
+            serverSideBatching={"queue": queue},
+        ) as (replica, found):  # fmt: skip
+            asked_and_found(replica, found)
+
+
+def asked_and_found(replica: Replica, found: Collector) -> None:
+    """Eight requests with a caller's trace and two without: what is said of the eight."""
+    answers = [post(replica, "/api/told", "a", SAMPLED) for _ in range(8)]
+    unsampled = [post(replica, "/api/told", "a", headers) for headers in (UNSAMPLED, {})]
+    spans = found.wait_for(lambda spans: len(spans) == 16)
 
     assert [{}, {}] == [answer.json() for answer in unsampled]
     assert not any("traceparent" in answer.headers for answer in unsampled)
