@@ -47,8 +47,8 @@ class FakeRedis:
         self.now = now
         self.down = False
         self.full = False
-        self.writing_seconds = 0.0
-        """That answers are on their way."""
+        self.writing_seconds = self.handing_seconds = self.looking_seconds = 0.0
+        """That answers are on their way, and what it says of requests and of a look."""
         self.handed_in: list[int] = []
         """Requests of each command."""
         self.written: list[int] = []
@@ -150,12 +150,14 @@ class FakeBroker:
             oldest = int(waiting[0].split("-")[0]) / 1000 if waiting else None
             exists = name in redis.streams
             depths[name] = Depth(len(waiting), oldest, len(stream.entries), exists)
-        return Look(
+        look = Look(
             redis.now(),
             {worker: redis.lives(worker) for worker in sorted(redis.workers)},
             frozenset(one for one in web if redis.lives(one) is not None),
             depths,
         )
+        await asyncio.sleep(redis.looking_seconds)
+        return look
 
     async def published(self) -> Mapping[str, bytes]:
         """See Broker."""
@@ -185,9 +187,9 @@ class FakeBroker:
             places.append(place)
         redis.tell()
         names = {name for name, _ in rows}
-        return HandedIn(
-            places, {name: len(redis.streams.get(name, Stream()).entries) for name in names}
-        )
+        lengths = {name: len(redis.streams.get(name, Stream()).entries) for name in names}
+        await asyncio.sleep(redis.handing_seconds)
+        return HandedIn(places, lengths)
 
     async def withdraw(self, rows: Iterable[tuple[str, str]]) -> None:
         """See Broker."""

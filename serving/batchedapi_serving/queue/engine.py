@@ -12,6 +12,7 @@ import logging
 import math
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -197,7 +198,9 @@ class QueueEngine(MethodTable[QueueMethod]):
         """Every method that was ever served, in the order of their blocks in the metrics."""
         self._workers: Sequence[Worker] = ()
         self._lengths: dict[str, int] = {}
-        """Requests in each stream, as far as is known."""
+        """Requests in each stream, as far as is known, with those that are to be handed in."""
+        self._handings: Counter[str] = Counter()
+        """Of each stream: times that handing in began or ended. Odd: it is under way."""
         self._rows = RowsARequest()
         self._homeless = 0
 
@@ -412,8 +415,13 @@ class QueueEngine(MethodTable[QueueMethod]):
                 rows.append((one.queue.stream, one.entry))
         if not rows:
             return
-        told = await self._broker.hand_in(rows)
-        self._lengths.update(told.lengths)
+        streams = {stream for stream, _ in rows}
+        self._handings.update(streams)
+        try:
+            told = await self._broker.hand_in(rows)
+        finally:
+            self._handings.update(streams)
+        self._lengths |= self._with_outbox(told.lengths)
         for one, place in zip(held, told.places, strict=True):
             one.place = place
             if place is None:
@@ -426,6 +434,13 @@ class QueueEngine(MethodTable[QueueMethod]):
                  for stream, length in self._lengths.items()},
                 0.0,
             )  # fmt: skip
+
+    def _with_outbox(self, lengths: Mapping[str, int]) -> dict[str, int]:
+        """What Redis says, and what came since."""
+        waiting = Counter(
+            one.queue.stream for one in self._outbox if isinstance(one.queue, QueueMethod)
+        )
+        return {stream: length + waiting[stream] for stream, length in lengths.items()}
 
     async def _receive(self) -> None:
         while True:
@@ -476,16 +491,28 @@ class QueueEngine(MethodTable[QueueMethod]):
                 for one in self._recalls.held.values()
                 if isinstance(one.queue, QueueMethod)
             }
+            handings = self._handings.copy()
             look = await self._broker.look(streams)
+            self._take_lengths(look.depths, handings)
             self._workers = [read_worker(says) for says in look.workers.values() if says]
             await self._choose()
-            self._lengths = {stream: depth.length for stream, depth in look.depths.items()}
             self._update_gauges(look.depths, look.time)
             if self._emptied(look.depths):
                 raise BrokerDownError("the queue was emptied")
             self._refuse_homeless()
             await asyncio.sleep(LOOK_SECONDS)
             self._found()
+
+    def _take_lengths(self, depths: Mapping[str, Depth], handings: Mapping[str, int]) -> None:
+        """What a look says, but of streams to which something was handed in since it began.
+
+        `handings` is of then. It may be older than what Redis said of these as it took them.
+        """
+        told = self._with_outbox({stream: depth.length for stream, depth in depths.items()})
+        for stream in depths:
+            if handings[stream] % 2 or handings[stream] != self._handings[stream]:
+                told[stream] = self._lengths.get(stream, 0)
+        self._lengths = told
 
     def _emptied(self, depths: Mapping[str, Depth]) -> bool:
         """Whether a stream is not there of which something was handed in."""

@@ -11,6 +11,7 @@ import pytest
 from batchedapi_core.batching import Client, ItemErrorPolicy
 from batchedapi_serving.codecs import Answer, RequestHead, Wire
 from batchedapi_serving.dispatch.engine import RequestHandle
+from batchedapi_serving.errors import QueueFullError
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.recorder import Recorder, WebRecorder
 from batchedapi_serving.predictor import MethodSpec
@@ -401,6 +402,24 @@ async def test_a_full_queue_and_a_full_redis_refuse() -> None:
 
     assert 503 == answer.status
     assert b"no memory" in answer.body
+
+
+@pytest.mark.parametrize("slow", ["handing_seconds", "looking_seconds"])
+async def test_a_queue_keeps_its_length_while_what_redis_says_of_it_is_old(slow: str) -> None:
+    """Requests that came since it was said count too."""
+    refused = 0
+    async with room() as here:
+        (await here.worker()).die()
+        web = await here.web(max_length=4)
+        setattr(here.redis, slow, 0.3)
+        for n in range(12):
+            try:
+                web.ask({"id": n})
+            except QueueFullError:
+                refused += 1
+            await asyncio.sleep(0.1)
+
+    assert 8 == refused
 
 
 async def test_a_redis_without_memory_takes_nobody_offline() -> None:
