@@ -11,7 +11,7 @@ from grpc.aio import ServicerContext
 from batchedapi_serving.codecs.open_inference_grpc import grpc_problem
 from batchedapi_serving.errors import UnauthenticatedError
 from batchedapi_serving.grpc.service import SERVICE, SPAN, message, status_code
-from batchedapi_serving.tracing.spans import CLIENT_LEFT, Form, Tracer
+from batchedapi_serving.tracing.spans import CLIENT_LEFT_ERROR, Form, Tracer
 from batchedapi_serving.web.access import AccessLog, ApiKeys
 from batchedapi_serving.web.frontend import Frontend
 from batchedapi_serving.web.parser import options_of
@@ -154,7 +154,7 @@ class _Traced(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
         async def traced(request: Any, context: ServicerContext) -> Any:
             SPAN.set(span)  # of the call's own task
-            error: str | None = CLIENT_LEFT
+            error: str | None = CLIENT_LEFT_ERROR
             code = StatusCode.CANCELLED.name
             try:
                 await context.send_initial_metadata((("traceparent", span.context.traceparent),))

@@ -21,14 +21,14 @@ from uvicorn.server import ServerState
 
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import Answer, Reply, RequestHead, Wire
-from batchedapi_serving.dispatch.engine import RequestHandle, ServedMethod
+from batchedapi_serving.dispatch.engine import CLIENT_LEFT, RequestHandle, ServedMethod
 from batchedapi_serving.errors import (
     NoRoomError,
     ServingError,
     TooSlowError,
     UnauthenticatedError,
 )
-from batchedapi_serving.tracing.spans import CLIENT_LEFT, Form, Span, Tracer
+from batchedapi_serving.tracing.spans import CLIENT_LEFT_ERROR, Form, Span, Tracer
 from batchedapi_serving.web.access import address_of, asks_for_key
 from batchedapi_serving.web.asgi import start_cycle
 from batchedapi_serving.web.frontend import Frontend
@@ -58,8 +58,6 @@ from batchedapi_serving.web.streams import StreamedAnswer
 from batchedapi_serving.web.timeouts import Timeouts, Verdict
 
 _SERVER_ERROR: Final = 500
-_LEFT: Final = 499
-"""What a request is logged with whose client left before its answer."""
 _NO_PAYLOAD: Final = b"null"
 """Body of a GET that asks for a stream."""
 _FIRST_LOOK_SECONDS: Final = 0.002
@@ -154,11 +152,11 @@ class Connection(asyncio.Protocol):
         if self._handle is not None:
             self._frontend.cancel(self._handle)
             self._handle = self._stream = None
-            self._log_access(_LEFT)
+            self._log_access(CLIENT_LEFT)
         else:
             self._frontend.engine.disconnected(self._client)
         if self.span is not None:
-            self._end_span(_LEFT)
+            self._end_span(CLIENT_LEFT)
         if self._cycle is not None:
             self._cycle.disconnected = True
             self._cycle.message_event.set()
@@ -362,8 +360,8 @@ class Connection(asyncio.Protocol):
         self.span = None
         if span is None or tracer is None:
             return
-        if status == _LEFT:
-            tracer.ends(span, CLIENT_LEFT)
+        if status == CLIENT_LEFT:
+            tracer.ends(span, CLIENT_LEFT_ERROR)
             return
         span.facts["http.response.status_code"] = status
         if self._named is not None:

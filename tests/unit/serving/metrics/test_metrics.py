@@ -330,7 +330,7 @@ def test_slots_do_not_overlap() -> None:
         (slots.READY, 1),
         (slots.BEAT, contract.MAX_WEB_PROCESSES),
         (slots.WEB_CPU, contract.MAX_WEB_PROCESSES),
-        (slots.SPANS_DROPPED, contract.MAX_WEB_PROCESSES),
+        (slots.SPANS_DROPPED, contract.MAX_WEB_PROCESSES + 1),
         (slots.ANSWERED, contract.MAX_PROCESSES),
     ]
     block = [
