@@ -249,6 +249,8 @@ def model() -> Iterator[ModelProcess]:
 class Asked:
     """A request, as its client sees it."""
 
+    span = None
+
     def __init__(self) -> None:
         self.answers: list[Answer] = []
         self.handle: RequestHandle | None = None
