@@ -142,20 +142,18 @@ class Store:
         Of a child that is known the name tells, whatever has become of its labels and owners.
         """
         labelled, child = ObjectKey.of_api(body), ObjectKey.of(body)
-        names = {child.name, child.name.rpartition("-")[0]}  # a revision's ends in its digest
-        found = {
-            key
-            for key in (ObjectKey(child.namespace, name) for name in names)
-            if self._knows(resource, key, child.name)
-        }
+        name, found = child.name, set[ObjectKey]()
+        # a revision's ends in its digest
+        for key in (ObjectKey(child.namespace, one) for one in (name, name.rpartition("-")[0])):
+            if resource is DEPLOYMENTS:
+                ours = name in {key.name, web_name(key.name)}
+                known = ours and key in self._of_name(key, name)
+            else:
+                known = key in self._others and (resource, name) in self._others[key]
+            if known:
+                found.add(key)
         owner = ObjectKey(child.namespace, ChildView.of(body).owner_api)
         return found | {key for key in (labelled, owner) if key is not None and key.name}
-
-    def _knows(self, resource: Resource, key: ObjectKey, name: str) -> bool:
-        if resource is DEPLOYMENTS:
-            ours = name in {key.name, web_name(key.name)}
-            return ours and key in self._of_name(key, name)
-        return key in self._others and (resource, name) in self._others[key]
 
     def revisions(self, key: ObjectKey) -> tuple[str, ...]:
         """Names of the revisions of an API that are known."""

@@ -97,7 +97,13 @@ class Executor:
         existing = apply.existing
         if existing is None and apply.resource is CONFIG_MAPS:
             # a revision is found by its label; one without it may be there under the same name
-            existing = await self._revision(key, apply.body)
+            found = await self._cluster.get_metadata(CONFIG_MAPS, key)
+            if found is not None:
+                child, (owner,) = ChildView.of(found), apply.body["metadata"]["ownerReferences"]
+                if child.owner_uid not in {"", owner["uid"]}:
+                    api = f"{key.namespace}/{owner['name']}"
+                    raise NotOwnedError("ConfigMap", str(key), api)
+                existing = child if owned(owner["uid"], child) else None
         if existing is not None:
             if self._applied.get((apply.resource, key)) == (digest, _seen(existing)):
                 return existing.uid, None
@@ -111,16 +117,6 @@ class Executor:
         child = DeploymentView.of(answer).child if deployed else ChildView.of(answer)
         self._applied[apply.resource, key] = (digest, _seen(child))
         return child.uid, answer
-
-    async def _revision(self, key: ObjectKey, body: JsonObject) -> ChildView | None:
-        """The revision of that name if it is one of ours, robbed of its label."""
-        found = await self._cluster.get_metadata(CONFIG_MAPS, key)
-        if found is None:
-            return None
-        child, (owner,) = ChildView.of(found), body["metadata"]["ownerReferences"]
-        if child.owner_uid not in {"", owner["uid"]}:
-            raise NotOwnedError("ConfigMap", str(key), f"{key.namespace}/{owner['name']}")
-        return child if owned(owner["uid"], child) else None
 
     async def _put_right(self, resource: Resource, body: JsonObject) -> JsonObject:
         """Apply to a child that is there; foreign fields that exclude ours go."""

@@ -3,7 +3,6 @@
 Pure: the same world gives the same plan, and a plan that was carried out gives an empty one.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -43,8 +42,6 @@ from batchedapi_operator.reconcile.views import (
     ChildView,
     DeploymentView,
     Observed,
-    PodView,
-    WebView,
 )
 from batchedapi_operator.resources.configmap import (
     Revision,
@@ -167,16 +164,20 @@ def plan(
     if deleted is not None or unpermitted is not None:
         return replace(nothing, notes=())
     if problem is not None or api is None or revision is None:
-        return replace(nothing, retry_after=_retry(problem, refusal, status, now))
+        if refusal is None and not isinstance(problem, NotOwnedError):
+            return replace(nothing, retry_after=None)  # the change that makes it good is told
+        # but nobody tells that a quota was raised or a webhook mended
+        since = _since(status, ConditionType.SPEC_VALID)
+        return replace(nothing, retry_after=again(since, now))
     if api.spec.paused:
         return nothing
     if waits is not None:
         since = waits[1] or _since(status, ConditionType.PROGRESSING)
         return replace(nothing, notes=(), retry_after=again(since, now))
-    surplus, retire = (
-        surplus_revisions(revision, observed),
-        stage_of(api, revision, observed).retire,
-    )
+    queue, web = api.spec.server_side_batching.queue, observed.web.deployment
+    web_begun = web is not None and web.replicas_owned and web.replicas > 0
+    surplus = surplus_revisions(revision, observed)
+    retire = stage_of(api, revision, observed).retire
     return Plan(
         apply=_children(api, revision, image, observed, policies),
         replicas=first_or_copied_count(api, observed.deployment),
@@ -189,21 +190,10 @@ def plan(
         status=status,
         notes=nothing.notes,
         retry_after=due,
-        web_replicas=_first_web_count(api, observed.web.deployment),
-        retire=observed.web.deployment.child if retire and observed.web.deployment else None,
+        # web pods to begin with; afterwards only the autoscaler moves them
+        web_replicas=None if queue is None or web_begun else queue.web.min_replicas,
+        retire=web.child if retire and web is not None else None,
     )
-
-
-def _retry(
-    problem: InvalidSpecError | None, refusal: InvalidSpecError | None, status: JsonObject, now: str
-) -> float | None:
-    """Seconds; None where the change that makes it good will be told of.
-
-    Nobody tells that a quota was raised or a webhook mended.
-    """
-    if refusal is None and not isinstance(problem, NotOwnedError):
-        return None
-    return again(_since(status, ConditionType.SPEC_VALID), now)
 
 
 def _since(status: JsonObject, kind: ConditionType) -> str:
@@ -213,11 +203,14 @@ def _since(status: JsonObject, kind: ConditionType) -> str:
 
 
 def _revision(api: BatchedAPI, observed: Observed, defaults: Pod) -> Revision:
-    source = api.spec.predictor.source
+    source, deployment = api.spec.predictor.source, observed.deployment
     made_with = running(api, observed)
-    if made_with is not None and _stuck(observed.deployment, observed.pods):
-        # nothing that answers is lost, and what it lacks may be a default that came later
-        made_with = replace(made_with, defaults=defaults)
+    if made_with is not None and deployment is not None and deployment.ready <= 0:
+        progress = deployment.conditions.get("Progressing")
+        timed_out = progress is not None and progress.reason == STUCK
+        if timed_out or deployment.refusal(observed.pods) is not None:
+            # none will answer: nothing is lost, and what it lacks may be a default that came later
+            made_with = replace(made_with, defaults=defaults)
     if source is None or source.config_map is None:
         return revision_of(api, {}, {}, made_with, defaults)
     if observed.source is None:
@@ -230,39 +223,27 @@ def _revision(api: BatchedAPI, observed: Observed, defaults: Pod) -> Revision:
     return revision_of(api, files.data, files.binary_data, made_with, defaults)
 
 
-def _stuck(deployment: DeploymentView | None, pods: Sequence[PodView]) -> bool:
-    """No replica answers, and none will: pods are refused, or did not get ready in time."""
-    if deployment is None or deployment.ready > 0:
-        return False
-    progress = deployment.conditions.get("Progressing")
-    timed_out = progress is not None and progress.reason == STUCK
-    return timed_out or deployment.refusal(pods) is not None
-
-
 def running(api: BatchedAPI, observed: Observed) -> Running | None:
     """What the pods are made with: as the Deployment tells, or the status where there is none.
 
     The status tells as well where the API is as it was when its children were written: then another
     setting or label in the Deployment is the work of others, to be put right under the same name.
     """
-    deployment, named = observed.deployment, (observed.status.get("revision") or {}).get("current")
+    deployment, status = observed.deployment, observed.status
+    named = (status.get("revision") or {}).get("current")
     setting = None if deployment is None else deployment.setting
     defaults = None if setting is None else setting.defaults
     digest = named and named.removeprefix(f"{api.metadata.name}-")
     written = Running(digest, None, defaults) if digest else None
     if deployment is None or not deployment.revision:
         return written
-    if written is not None and _accepted(observed.status, api.metadata.generation):
-        return written
-    return Running(deployment.revision, setting, defaults)
-
-
-def _accepted(status: JsonObject, generation: int) -> bool:
-    """Whether the children are those of this generation, as the status says."""
-    return status.get("observedGeneration") == generation and any(
+    accepted = status.get("observedGeneration") == api.metadata.generation and any(
         one["type"] == ConditionType.SPEC_VALID and one["status"] == "True"
         for one in status.get("conditions") or ()
     )
+    if written is not None and accepted:
+        return written
+    return Running(deployment.revision, setting, defaults)
 
 
 def image_for(api: BatchedAPI, revision: Revision, status: JsonObject, default_image: str) -> str:
@@ -283,7 +264,12 @@ def _children(
     The Service is before the pods, too: of workers that are to come, none may be sent a request.
     """
     known, stage = {one.name: one for one in observed.revisions}, stage_of(api, revision, observed)
-    there = observed.deployment
+    there, web, of_web = observed.deployment, observed.web, list[Apply]()
+    if stage.web and DISRUPTION_BUDGETS in policies.kinds:
+        of_web.append(Apply(DISRUPTION_BUDGETS, build_web_budget(api), web.budget))
+    if stage.web:
+        child = web.deployment.child if web.deployment is not None else None
+        of_web.append(Apply(DEPLOYMENTS, build_web(api, revision, image), child))
     body = build_deployment(api, revision, image, held=stage.held)
     if there is not None and there.stray_account:
         body = without_account(body)
@@ -294,19 +280,8 @@ def _children(
             Apply(kind, policies.build(kind, api, roles=stage.roles), observed.policies.get(kind))
             for kind in policies.kinds
         ),
-        *(_web_children(api, revision, image, observed.web, policies) if stage.web else ()),
+        *of_web,
         Apply(DEPLOYMENTS, body, there.child if there is not None else None),
-    )
-
-
-def _web_children(
-    api: BatchedAPI, revision: Revision, image: str, web: WebView, policies: Policies
-) -> tuple[Apply, ...]:
-    deployment = web.deployment.child if web.deployment is not None else None
-    budget = (Apply(DISRUPTION_BUDGETS, build_web_budget(api), web.budget),)
-    return (
-        *(budget if DISRUPTION_BUDGETS in policies.kinds else ()),
-        Apply(DEPLOYMENTS, build_web(api, revision, image), deployment),
     )
 
 
@@ -325,14 +300,6 @@ def first_or_copied_count(api: BatchedAPI, deployment: DeploymentView | None) ->
     if owned_already and deployment is not None and deployment.replicas == wanted:
         return None
     return wanted
-
-
-def _first_web_count(api: BatchedAPI, web: DeploymentView | None) -> int | None:
-    """Web pods to begin with; afterwards only the autoscaler moves them."""
-    queue = api.spec.server_side_batching.queue
-    if queue is None or (web is not None and web.replicas_owned and web.replicas > 0):
-        return None
-    return queue.web.min_replicas
 
 
 def surplus_revisions(revision: Revision, observed: Observed) -> tuple[ChildView, ...]:

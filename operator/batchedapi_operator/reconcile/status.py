@@ -14,7 +14,7 @@ from batchedapi_operator.outbox import News
 from batchedapi_operator.reconcile import conditions
 from batchedapi_operator.reconcile.conditions import Condition, Front
 from batchedapi_operator.reconcile.roles import web_is_there
-from batchedapi_operator.reconcile.views import DeploymentView, Observed
+from batchedapi_operator.reconcile.views import Observed
 from batchedapi_operator.resources import selector_text, url, worker_selector_text
 from batchedapi_operator.resources.configmap import Revision
 
@@ -104,6 +104,11 @@ def build_status(subject: Subject, observed: Observed, now: str) -> JsonObject:
         lasting["url"] = url(subject.api)
     if subject.revision is not None and subject.problem is None and not subject.paused:
         lasting["revision"] = {"current": subject.revision.name, "image": subject.image}
+    of_web = {
+        "replicas": web.existing if web else 0,
+        "readyReplicas": web.ready if web else 0,
+        "desiredReplicas": web.replicas if web else 0,
+    }
     return {
         "observedGeneration": subject.generation,
         "phase": _phase(subject, found, observed).value,
@@ -113,7 +118,7 @@ def build_status(subject: Subject, observed: Observed, now: str) -> JsonObject:
         "updatedReplicas": deployment.updated if deployment else 0,
         "desiredReplicas": deployment.replicas if deployment else 0,
         "selector": (worker_selector_text if queued else selector_text)(subject.name),
-        **({"web": _web(web)} if queued or web_is_there(observed.web) else {}),
+        **({"web": of_web} if queued or web_is_there(observed.web) else {}),
         **lasting,
         "conditions": conditions.dated(
             found if for_tools is None else (*found, for_tools),
@@ -140,14 +145,6 @@ def at_zero(api: BatchedAPI | None, observed: Observed) -> bool:
 def _replicas(observed: Observed) -> int:
     """Those that answer clients themselves."""
     return sum(one.ready and not one.gone and not one.role for one in observed.pods)
-
-
-def _web(web: DeploymentView | None) -> JsonObject:
-    return {
-        "replicas": web.existing if web else 0,
-        "readyReplicas": web.ready if web else 0,
-        "desiredReplicas": web.replicas if web else 0,
-    }
 
 
 def hindered_status(before: JsonObject, hindrance: Condition, now: str) -> JsonObject:

@@ -271,6 +271,8 @@ class PodView:
         )
         deleted, over = "deletionTimestamp" in metadata, status.get("phase") in _ENDED
         failed = status.get("phase") == "Failed" and not deleted
+        # in the words of who ended it
+        told = ": ".join(filter(None, (status.get("reason"), status.get("message"))))
         creating, created = waiting.get("reason") == _CREATING, metadata.get("creationTimestamp")
         return cls(
             name=metadata["name"],
@@ -298,7 +300,7 @@ class PodView:
             creating_since=_moment(status.get("startTime")) if creating else None,
             sandbox=conditions.get("PodReadyToStartContainers") if creating else None,
             volumes=_volumes(body.get("spec") or {}) if creating else (),
-            failure=_failure(status) if failed else "",
+            failure=(told or "it failed, and nobody says why") if failed else "",
             # one that its node refused has no conditions
             failed_at=_moment(ready.since or created) if failed else None,
         )
@@ -316,12 +318,6 @@ def _volumes(spec: Mapping[str, Any]) -> tuple[str, ...]:
             found.append(f"volume {one['name']}")
         found += [f"{kind} {of.get(name)}" for kind, of, name in named if not of.get("optional")]
     return tuple(found)
-
-
-def _failure(status: Mapping[str, Any]) -> str:
-    """In the words of who ended it; a kubelet's message begins with what is said already."""
-    told = (status.get("reason"), status.get("message"))
-    return ": ".join(filter(None, told)) or "it failed, and nobody says why"
 
 
 def _was_ready(

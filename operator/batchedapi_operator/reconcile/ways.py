@@ -9,7 +9,7 @@ fields are written down as ours, and the next apply, in one write, removes them 
 import copy
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from batchedapi_core import contract
@@ -34,33 +34,27 @@ def cleared(live: JsonObject, body: JsonObject, refused: Sequence[str]) -> list[
         None where nothing foreign is in the way of those fields.
     """
     managed = copy.deepcopy(live["metadata"].get("managedFields") or [])
-    ours = next((entry for entry in managed if _is_ours(entry)), None)
+    whole = [entry for entry in managed if not entry.get("subresource")]
+    our_name = (contract.FIELD_MANAGER, "Apply")
+    named = (one for one in whole if (one.get("manager"), one.get("operation")) == our_name)
+    ours = next(named, None)
     if ours is None:
         return None
     found = False
     for field in refused:
-        pattern = _steps(field)
-        for entry in managed:
-            if entry is ours or entry.get("subresource"):
-                continue
-            for path in tuple(_in_the_way(entry["fieldsV1"], live, body, pattern)):
-                _put(ours["fieldsV1"], path, _taken(entry["fieldsV1"], path))
+        # as steps of `fieldsV1`; which item of a list it was says nothing about ours
+        pattern: list[str] = []
+        for part in field.split("."):
+            pattern += [f"f:{_ITEM.sub('', part)}", *[_ANY] * len(_ITEM.findall(part))]
+        for theirs in (entry["fieldsV1"] for entry in whole if entry is not ours):
+            for path in tuple(_in_the_way(theirs, live, body, tuple(pattern))):
+                *above, last = path
+                place = ours["fieldsV1"]
+                for step in above:
+                    place = place.setdefault(step, {})
+                place[last] = _taken(theirs, path)
                 found = True
     return managed if found else None
-
-
-def _is_ours(entry: Mapping[str, Any]) -> bool:
-    named = entry.get("manager") == contract.FIELD_MANAGER and entry.get("operation") == "Apply"
-    return named and not entry.get("subresource")
-
-
-def _steps(field: str) -> _Path:
-    """`spec.ports[1].name` as steps of `fieldsV1`; which item it was says nothing about ours."""
-    steps: list[str] = []
-    for part in field.split("."):
-        steps.append(f"f:{_ITEM.sub('', part)}")
-        steps += [_ANY] * len(_ITEM.findall(part))
-    return tuple(steps)
 
 
 def _in_the_way(
@@ -69,9 +63,13 @@ def _in_the_way(
     """Paths of a foreign entry's `fields` that hold the refused one, or what excludes it."""
     *around, last = pattern
     for path in _matching(fields, tuple(around)):
-        held, own = _node(fields, path), _at(body, path)
+        held, own = fields, _at(body, path)
+        for step in path:
+            held = held[step]
         if own is None:  # an item of somebody's in a list of ours: by that field is it like ours
-            if last in held and _same(live, body, path, last):
+            name, item = last.removeprefix("f:"), _at(live, path) if last in held else None
+            items = _at(body, path[:-1]) or ()
+            if item is not None and any(item.get(name) == one.get(name) for one in items):
                 yield path
         elif last in held and not _has(own, last):
             yield (*path, last)
@@ -92,13 +90,6 @@ def _matching(fields: JsonObject, pattern: _Path, above: _Path = ()) -> Iterator
             yield from _matching(below, pattern[1:], (*above, step))
 
 
-def _same(live: JsonObject, body: JsonObject, path: _Path, last: str) -> bool:
-    """Whether the foreign item at `path` has that field as one of ours in the same list has it."""
-    name = last.removeprefix("f:")
-    item, items = _at(live, path), _at(body, path[:-1])
-    return item is not None and any(item.get(name) == one.get(name) for one in items or ())
-
-
 def _at(body: JsonObject, path: _Path) -> Any:
     place: Any = body
     for step in path:
@@ -113,12 +104,6 @@ def _at(body: JsonObject, path: _Path) -> Any:
     return place
 
 
-def _node(fields: JsonObject, path: _Path) -> JsonObject:
-    for step in path:
-        fields = fields[step]
-    return fields
-
-
 def _taken(fields: JsonObject, path: _Path) -> JsonObject:
     """Cut out; a struct of which nothing is left would say that all of it is owned."""
     first, *rest = path
@@ -129,10 +114,3 @@ def _taken(fields: JsonObject, path: _Path) -> JsonObject:
     if not fields[first]:
         del fields[first]
     return taken
-
-
-def _put(fields: JsonObject, path: _Path, node: JsonObject) -> None:
-    *above, last = path
-    for step in above:
-        fields = fields.setdefault(step, {})
-    fields[last] = node
