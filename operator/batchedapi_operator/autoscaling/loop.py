@@ -195,14 +195,23 @@ class Autoscaler:
             self._outbox.withdraw(key, REPLICAS)  # decided for an earlier spec
             return  # the reconciler has said so; the replicas stay as they are
         native = api.spec.autoscaling.mode is ScalingMode.NATIVE
-        front = await self._front(key, view, api, deployment if ours else None)
-        if native and front is None and api.spec.server_side_batching.queue is not None:
-            return  # its web pods are yet to be made, or to be brought by the watch
+        front = None
+        if api.spec.server_side_batching.queue is None:
+            self._without_queue(key)
+        else:
+            self._queued.setdefault(key, -math.inf)
+            front = await self._web.look(key, view, api, deployment if ours else None)
+            if native and front is None:
+                return  # its web pods are yet to be made, or to be brought by the watch
         if deployment is None or not ours or not native:
             if ours or api.spec.paused:
                 self._stand_aside(key, view, api, front)
             return
-        watched = self._watched_for(key, view)
+        watched = self._watched.get(key)
+        if watched is not None and watched.uid != view.uid:
+            self.decisions.forget(key)  # they are about a deleted API of the same name
+            watched = None
+        watched = self._watched[key] = watched or Watched.restored(view.uid, view.status)
         pods = [pod for pod in self._store.owned_pods(key) if pod.ready and not pod.gone]
         outcomes = await self._scrapes.scrape(pods)
         if self._watched.get(key) is not watched:
@@ -213,27 +222,9 @@ class Autoscaler:
         if front is not None and deployment.replicas == decided.decision.desired == 0:
             self._wait_for_rows(key, front.pods, watched)
 
-    async def _front(
-        self, key: ObjectKey, view: ApiView, api: BatchedAPI, deployment: DeploymentView | None
-    ) -> WebLook | None:
-        """What web pods tell; None without a queue, and while there are no web pods yet."""
-        if api.spec.server_side_batching.queue is None:
-            self._without_queue(key)
-            return None
-        self._queued.setdefault(key, -math.inf)
-        return await self._web.look(key, view, api, deployment)
-
     def _without_queue(self, key: ObjectKey) -> None:
         if self._queued.pop(key, None) is not None:
             self._web.forget(key)
-
-    def _watched_for(self, key: ObjectKey, view: ApiView) -> Watched:
-        watched = self._watched.get(key)
-        if watched is None or watched.uid != view.uid:
-            if watched is not None:
-                self.decisions.forget(key)  # they are about a deleted API of the same name
-            watched = self._watched[key] = Watched.restored(view.uid, view.status)
-        return watched
 
     def _wait_for_rows(self, key: ObjectKey, pods: Sequence[PodView], watched: Watched) -> None:
         """Look again at once when there are any: each second counts for who sent the first."""

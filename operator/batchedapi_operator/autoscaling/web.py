@@ -93,7 +93,13 @@ class WebSide:
                 self.forget(key)
             return None
         pods = tuple(one for one in self._store.web_pods(key) if one.ready and not one.gone)
-        pages = await self._pages(key, pods)
+        pages = []
+        for outcome in await self._scrapes.scrape_web(pods):
+            if isinstance(outcome, MetricsUnavailableError):
+                self._metrics.scraped(key, outcome.result)
+            else:
+                self._metrics.scraped(key, "success")
+                pages.append(outcome)
         if known is None or known.uid != view.uid:
             known = self._known[key] = _Remembered(view.uid, WebState())
         text = self._scale(key, web, queue, known, pages=None if api.spec.paused else pages)
@@ -106,16 +112,6 @@ class WebSide:
             told=told and web.existing <= web.updated,
         )
         return WebLook(look, pods, text)
-
-    async def _pages(self, key: ObjectKey, pods: Sequence[PodView]) -> list[WebPage]:
-        pages = []
-        for outcome in await self._scrapes.scrape_web(pods):
-            if isinstance(outcome, MetricsUnavailableError):
-                self._metrics.scraped(key, outcome.result)
-            else:
-                self._metrics.scraped(key, "success")
-                pages.append(outcome)
-        return pages
 
     def _scale(
         self,

@@ -207,14 +207,16 @@ def build_web(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
 
 
 def _web_pod(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
-    settings = as_written(api.spec.pod)
+    settings, keys = as_written(api.spec.pod), _keys(api)
+    runs = _runs(api, image, contract.ROLE_WEB, keys, web_resources(api))
+    mounts = [*_own_mounts(), *([_KEYS_MOUNT] if keys else [])]
     further = {name: settings[name] for name in _OF_WEB if settings.get(name)}
     own = {"labelSelector": {"matchLabels": role_labels(api.metadata.name, contract.ROLE_WEB)}}
     spread = as_written(SPREAD)["topologySpreadConstraints"]
     return {
         **_confined(api),
-        "containers": [_web_container(api, image)],
-        "volumes": [*_own_volumes(revision), *_keys(api)],
+        "containers": [{**runs, "volumeMounts": mounts}],
+        "volumes": [*_own_volumes(revision), *keys],
         "topologySpreadConstraints": [{**constraint, **own} for constraint in spread],
         **further,
     }
@@ -222,39 +224,48 @@ def _web_pod(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
 
 def _pod(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
     settings, name = as_written(api.spec.pod), api.metadata.name
+    worker = api.spec.server_side_batching.queue is not None
     further = {name: settings[name] for name in _AS_WRITTEN if settings.get(name)}
     if account := settings.get(_ACCOUNT):
         further[_OLD_ACCOUNT] = account
     if spread := settings.get("topologySpreadConstraints"):
-        queue = api.spec.server_side_batching.queue
-        among = selector_labels(name) if queue is None else role_labels(name, contract.ROLE_WORKER)
+        among = role_labels(name, contract.ROLE_WORKER) if worker else selector_labels(name)
         own = {"labelSelector": {"matchLabels": among}}
         further["topologySpreadConstraints"] = [{**constraint, **own} for constraint in spread]
+    keys = [] if worker else _keys(api)
+    claim, memory = _claim_volumes(api), _shared_memory(api.spec.pod)
+    model = {"name": _MODEL_VOLUME, "mountPath": contract.MODEL_DIRECTORY, "readOnly": True}
+    shared = {"name": _SHARED_MEMORY_VOLUME, "mountPath": SHARED_MEMORY_DIRECTORY}
+    command, resources = contract.ROLE_WORKER if worker else "serve", setting_of(api)["resources"]
+    mounts = [
+        *_own_mounts(),
+        *([model] if claim else []),
+        *([_KEYS_MOUNT] if keys else []),
+        *([shared] if memory else []),
+        *map(as_written, api.spec.pod.volume_mounts),
+    ]
     return {
         **_confined(api),
         "automountServiceAccountToken": bool(api.spec.pod.automount_service_account_token),
-        "containers": [_container(api, image)],
+        "containers": [{**_runs(api, image, command, keys, resources), "volumeMounts": mounts}],
         "volumes": [
-            *_own_volumes(revision),
-            *_claim_volumes(api),
-            *_shared_memory(api.spec.pod),
-            *(_keys(api) if api.spec.server_side_batching.queue is None else []),
-            *settings.get("volumes", ()),
+            *_own_volumes(revision), *claim, *memory, *keys, *settings.get("volumes", ()),
         ],
         **further,
-    }
+    }  # fmt: skip
 
 
 def _confined(api: BatchedAPI) -> JsonObject:
     """What the pods of both roles have: time to end in, and nothing of the node or the cluster."""
-    timeout, user = api.spec.overload.timeout or UNLIMITED_REQUEST_SECONDS, _user(api.spec.pod)
+    timeout, user = api.spec.overload.timeout or UNLIMITED_REQUEST_SECONDS, api.spec.pod.run_as_user
+    user = USER_ID if user is None else None if user == PLATFORM else int(user)
     grace = api.spec.update_strategy.drain_delay + timeout + contract.TERMINATION_MARGIN_SECONDS
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": math.ceil(grace),
         "securityContext": {
-            "runAsNonRoot": True,
+            "runAsNonRoot": True,  # and as whom, unless the platform says it
             **dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup") if user else (), user),
             "seccompProfile": {"type": "RuntimeDefault"},
         },
@@ -266,13 +277,6 @@ def _own_volumes(revision: Revision) -> list[JsonObject]:
         {"name": MANIFEST_VOLUME, "configMap": {"name": revision.name}},
         {"name": _SCRATCH_VOLUME, "emptyDir": {}},
     ]
-
-
-def _user(pod: Pod) -> int | None:
-    """None: the platform gives one."""
-    if pod.run_as_user == PLATFORM:
-        return None
-    return USER_ID if pod.run_as_user is None else int(pod.run_as_user)
 
 
 def _shared_memory(pod: Pod) -> list[JsonObject]:
@@ -288,30 +292,6 @@ def _keys(api: BatchedAPI) -> list[JsonObject]:
     if keys is None:
         return []
     return [{"name": _KEYS_VOLUME, "secret": {"secretName": keys.secret_name}}]
-
-
-def _container(api: BatchedAPI, image: str) -> JsonObject:
-    setting = setting_of(api)
-    worker = api.spec.server_side_batching.queue is not None
-    keys = [] if worker else _keys(api)
-    model = {"name": _MODEL_VOLUME, "mountPath": contract.MODEL_DIRECTORY, "readOnly": True}
-    shared = {"name": _SHARED_MEMORY_VOLUME, "mountPath": SHARED_MEMORY_DIRECTORY}
-    command = contract.ROLE_WORKER if worker else "serve"
-    return _runs(api, image, command, keys, setting["resources"]) | {
-        "volumeMounts": [
-            *_own_mounts(),
-            *([model] if _claim_volumes(api) else []),
-            *([_KEYS_MOUNT] if keys else []),
-            *([shared] if _shared_memory(api.spec.pod) else []),
-            *map(as_written, api.spec.pod.volume_mounts),
-        ],
-    }
-
-
-def _web_container(api: BatchedAPI, image: str) -> JsonObject:
-    keys = _keys(api)
-    mounts = [*_own_mounts(), *([_KEYS_MOUNT] if keys else [])]
-    return _runs(api, image, contract.ROLE_WEB, keys, web_resources(api)) | {"volumeMounts": mounts}
 
 
 def _own_mounts() -> list[JsonObject]:

@@ -31,58 +31,49 @@ class Policies:
 
     def build(self, resource: Resource, api: BatchedAPI, *, roles: bool = False) -> JsonObject:
         """The child of one of `kinds`; `roles`: some of its pods may be web pods."""
+        name = api.metadata.name
+        selector: JsonObject = {"matchLabels": selector_labels(name)}
         if resource is NETWORK_POLICIES:
-            return _network_policy(api, self.admin_peers)
-        return _disruption_budget(api, roles=roles)
-
-
-def _disruption_budget(api: BatchedAPI, *, roles: bool) -> JsonObject:
-    """One replica at a time may be evicted: a single one never holds a node back.
-
-    Replicas that are not ready are evicted whatever the budget says; they serve nobody.
-    """
-    body = head(api, DISRUPTION_BUDGETS, api.metadata.name)
-    selector: JsonObject = {"matchLabels": selector_labels(api.metadata.name)}
-    if roles:  # web pods have one of their own, and a pod of two budgets is never evicted
-        others = {"key": contract.LABEL_ROLE, "operator": "NotIn", "values": [contract.ROLE_WEB]}
-        selector["matchExpressions"] = [others]
-    body["spec"] = {
-        "maxUnavailable": 1,
-        "unhealthyPodEvictionPolicy": "AlwaysAllow",
-        "selector": selector,
-    }
-    return body
+            # Predictions from everywhere, the admin port from some; nothing is said of egress.
+            # Probes come from the replica's own node, which no policy keeps out.
+            asked = [
+                contract.HTTP_PORT,
+                *([contract.GRPC_PORT] if api.spec.networking.grpc else []),
+            ]
+            admin = [{"protocol": "TCP", "port": contract.ADMIN_PORT}]
+            body = head(api, NETWORK_POLICIES, name)
+            body["spec"] = {
+                "podSelector": selector,
+                "policyTypes": ["Ingress"],
+                "ingress": [
+                    {"ports": [{"protocol": "TCP", "port": port} for port in asked]},
+                    {"from": list(self.admin_peers), "ports": admin},
+                ],
+            }
+            return body
+        if roles:  # web pods have one of their own, and a pod of two budgets is never evicted
+            role, web = contract.LABEL_ROLE, [contract.ROLE_WEB]
+            selector["matchExpressions"] = [{"key": role, "operator": "NotIn", "values": web}]
+        return _disruption_budget(api, name, selector)
 
 
 def build_web_budget(api: BatchedAPI) -> JsonObject:
     """Of the web pods of an API with a queue, which are two at least: one of them may go."""
-    body = head(api, DISRUPTION_BUDGETS, web_name(api.metadata.name))
     own = role_labels(api.metadata.name, contract.ROLE_WEB)
+    body = _disruption_budget(api, web_name(api.metadata.name), {"matchLabels": own})
     body["metadata"]["labels"] |= own
-    body["spec"] = {
-        "maxUnavailable": 1,
-        "unhealthyPodEvictionPolicy": "AlwaysAllow",
-        "selector": {"matchLabels": own},
-    }
     return body
 
 
-def _network_policy(api: BatchedAPI, admin_peers: tuple[JsonObject, ...]) -> JsonObject:
-    """Predictions from everywhere, the admin port from `admin_peers`; nothing is said of egress.
+def _disruption_budget(api: BatchedAPI, name: str, selector: JsonObject) -> JsonObject:
+    """One pod at a time may be evicted: a single replica never holds a node back.
 
-    Probes come from the replica's own node, which no policy keeps out.
+    Those that are not ready are evicted whatever the budget says; they serve nobody.
     """
-    body = head(api, NETWORK_POLICIES, api.metadata.name)
-    asked = [contract.HTTP_PORT, *([contract.GRPC_PORT] if api.spec.networking.grpc else [])]
+    body = head(api, DISRUPTION_BUDGETS, name)
     body["spec"] = {
-        "podSelector": {"matchLabels": selector_labels(api.metadata.name)},
-        "policyTypes": ["Ingress"],
-        "ingress": [
-            {"ports": [{"protocol": "TCP", "port": port} for port in asked]},
-            {
-                "from": list(admin_peers),
-                "ports": [{"protocol": "TCP", "port": contract.ADMIN_PORT}],
-            },
-        ],
+        "maxUnavailable": 1,
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        "selector": selector,
     }
     return body

@@ -13,10 +13,12 @@ from batchedapi_core import contract
 from batchedapi_core.manifest import (
     CPU_COUNT,
     BatchedAPI,
+    Compute,
     Pod,
     Queue,
     Redis,
     UnitError,
+    Web,
     as_written,
     format_quantity,
     parse_quantity,
@@ -104,7 +106,19 @@ def setting_of(api: BatchedAPI) -> JsonObject:
         if entry.value_from is not None:
             value = {"valueFrom": as_written(entry.value_from)}
         told[entry.name] = value
-    told |= _from_secrets(api)
+    queue = api.spec.server_side_batching.queue
+    secrets = (
+        {}
+        if queue is None
+        else {
+            contract.ENV_REDIS_USERNAME: queue.redis.username_secret,
+            contract.ENV_REDIS_PASSWORD: queue.redis.password_secret,
+        }
+    )
+    for name, secret in secrets.items():
+        if secret is not None:  # what the manifest says beats a variable of that name
+            reference = {"name": secret.name, "key": secret.key}
+            told[name] = {"valueFrom": {"secretKeyRef": reference}}
     if predictor.processes_per_replica == CPU_COUNT:
         told[contract.ENV_CPU_REQUEST] = {"value": compute.cpu}
     sources, called = _sources(api)
@@ -112,10 +126,7 @@ def setting_of(api: BatchedAPI) -> JsonObject:
         about = {"sources": called, "env": [entry.name for entry in predictor.env]}
         told[contract.ENV_SOURCES] = {"value": json.dumps(about)}
     env = [{"name": name, **value} for name, value in told.items()]
-    requests: JsonObject = {"cpu": compute.cpu}
-    limits: JsonObject = {} if compute.cpu_limit is None else {"cpu": compute.cpu_limit}
-    if compute.mem is not None:
-        requests["memory"] = limits["memory"] = compute.mem
+    requests, limits = _cpu_and_memory(compute)
     if compute.ephemeral_storage is not None:
         requests[_DISK] = limits[_DISK] = compute.ephemeral_storage
     if compute.gpu:
@@ -128,31 +139,20 @@ def setting_of(api: BatchedAPI) -> JsonObject:
     }
 
 
-def _from_secrets(api: BatchedAPI) -> dict[str, JsonObject]:
-    """User's name and password of Redis; what the manifest says beats a variable of that name."""
-    queue = api.spec.server_side_batching.queue
-    if queue is None:
-        return {}
-    secrets = {
-        contract.ENV_REDIS_USERNAME: queue.redis.username_secret,
-        contract.ENV_REDIS_PASSWORD: queue.redis.password_secret,
-    }
-    return {
-        name: {"valueFrom": {"secretKeyRef": {"name": one.name, "key": one.key}}}
-        for name, one in secrets.items()
-        if one is not None
-    }
-
-
 def web_resources(api: BatchedAPI) -> JsonObject:
     """Of the serving container of a web pod, whose API has a queue."""
     queue = api.spec.server_side_batching.queue or Queue(redis=Redis())
-    web = queue.web
-    requests: JsonObject = {"cpu": web.cpu}
-    limits: JsonObject = {} if web.cpu_limit is None else {"cpu": web.cpu_limit}
-    if web.mem is not None:
-        requests["memory"] = limits["memory"] = web.mem
+    requests, limits = _cpu_and_memory(queue.web)
     return {"requests": requests, **({"limits": limits} if limits else {})}
+
+
+def _cpu_and_memory(of: Compute | Web) -> tuple[JsonObject, JsonObject]:
+    """(requests, limits)."""
+    requests: JsonObject = {"cpu": of.cpu}
+    limits: JsonObject = {} if of.cpu_limit is None else {"cpu": of.cpu_limit}
+    if of.mem is not None:
+        requests["memory"] = limits["memory"] = of.mem
+    return requests, limits
 
 
 def _sources(api: BatchedAPI) -> tuple[list[JsonObject], list[str]]:
