@@ -10,7 +10,7 @@ from typing import Final
 
 from batchedapi_core import contract
 from batchedapi_operator import election
-from batchedapi_operator.cluster import SYSTEM_NAMESPACE, JsonObject, Namespaces, ObjectKey
+from batchedapi_operator.cluster import SYSTEM_NAMESPACE, Namespaces, ObjectKey
 from batchedapi_operator.election import (
     ACTING,
     CLAIM_SECONDS,
@@ -162,7 +162,22 @@ class Claims:
         """Ask, and make sure that nobody goes on from an old claim; and when that began."""
         began = self._now()
         bodies = await self._kube.leases(contract.LABEL_LEASE, seconds=REQUEST_SECONDS)
-        found = election.survey(self._others_of(bodies), acting=acting)
+        now, seen_now = self._now(), dict[ObjectKey, Seen]()
+        known = self._others if now - self._looked <= CLAIM_SECONDS else {}
+        self._looked = now
+        for body in bodies:
+            key, held = ObjectKey.of(body), Held.of(body)
+            if key == self._lease.key or held.holder == self._release:
+                continue
+            if key == _CLAIM_OF_SYSTEM:
+                continue  # it is in none of `all namespaces`
+            seen_now[key] = seen(known.get(key), held, now)
+        self._others = seen_now
+        others = (
+            Other(key, one.held, alive=now < one.since + CLAIM_SECONDS)
+            for key, one in seen_now.items()
+        )
+        found = election.survey(tuple(others), acting=acting)
         if found.in_the_way is not None:
             other = found.in_the_way
             what = f"namespace {other.key.namespace}" if other.is_claim else "all namespaces"
@@ -172,23 +187,6 @@ class Claims:
             namespaces = other.held.namespaces
             await self._claim(other.key, namespaces).seize(other.held, holder)
         return "", began
-
-    def _others_of(self, bodies: list[JsonObject]) -> tuple[Other, ...]:
-        now, found = self._now(), dict[ObjectKey, Seen]()
-        known = self._others if now - self._looked <= CLAIM_SECONDS else {}
-        self._looked = now
-        for body in bodies:
-            key, held = ObjectKey.of(body), Held.of(body)
-            if key == self._lease.key or held.holder == self._release:
-                continue
-            if key == _CLAIM_OF_SYSTEM:
-                continue  # it is in none of `all namespaces`
-            found[key] = seen(known.get(key), held, now)
-        self._others = found
-        return tuple(
-            Other(key, one.held, alive=now < one.since + CLAIM_SECONDS)
-            for key, one in found.items()
-        )
 
     def _claim(self, key: ObjectKey, namespaces: str) -> LeaseLock:
         return LeaseLock(

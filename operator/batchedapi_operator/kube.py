@@ -8,8 +8,8 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, Final, Self
 
 import aiohttp
@@ -368,10 +368,16 @@ class Kube:
         accept: str = _JSON,
         seconds: float = REQUEST_SECONDS,
     ) -> JsonObject:
-        asked = dict(query or {})
-        with self._counted(method):
+        asked, permit = dict(query or {}), self._permit if method != "GET" else None
+        if permit is not None:
+            permit.under_way += 1
+        try:
+            if permit is not None:
+                if not permit.valid:
+                    text = f"{method} {path}: not sent, this replica does not lead at present"
+                    raise ApplyError(text, 0)
+                seconds = min(seconds, permit.seconds)
             if method != "GET":
-                seconds = self._allowed(f"{method} {path}", seconds)
                 asked["timeout"] = f"{seconds * 1000:.0f}ms"  # of the apiserver's work on it
             response = await self._send(
                 method, path, asked,
@@ -381,27 +387,11 @@ class Kube:
                 payload = await response.read()
             except (aiohttp.ClientError, TimeoutError) as error:
                 raise ApplyError(f"{method} {path}: {error!r}", 0) from error
+        finally:
+            if permit is not None:
+                permit.under_way -= 1
         _raise_for(response.status, payload, f"{method} {path}")
         return dict(json.loads(payload))
-
-    def _allowed(self, what: str, seconds: float) -> float:
-        """Seconds that a write may take."""
-        if self._permit is None:
-            return seconds
-        if not self._permit.valid:
-            raise ApplyError(f"{what}: not sent, this replica does not lead at present", 0)
-        return min(seconds, self._permit.seconds)
-
-    @contextmanager
-    def _counted(self, method: str) -> Iterator[None]:
-        counts = 0 if method == "GET" or self._permit is None else 1
-        if self._permit is not None:
-            self._permit.under_way += counts
-        try:
-            yield
-        finally:
-            if self._permit is not None:
-                self._permit.under_way -= counts
 
     async def _send(
         self,

@@ -106,11 +106,21 @@ class Elector:
     ) -> None:
         if self._resigned:
             return
-        ours = await self._renewed()
+        ours: bool | None = None  # the apiserver does not say
+        try:
+            ours = await self._lease.hold()
+            self._unheard = ""
+        except ApplyError as error:
+            log.warning("lease not renewed", extra={"error": error.message})
+            self._unheard = f"which replica leads cannot be read or written: {error.message}"
         if ours and self._now() >= self._look_at:
             await self._look()
         elif ours is False and self._now() >= self._stand_by_at:
-            await self._stand_by()
+            self._stand_by_at = self._now() + LOOK_SECONDS
+            try:
+                await self._claims.stand_by()
+            except ApplyError as error:
+                log.warning("claims not looked at", extra={"error": error.message})
         if ours is False or self._claims.refusal or self._term not in {None, self._number()}:
             await self._ended(end)
         if ours and not self._claims.refusal:
@@ -132,17 +142,6 @@ class Elector:
         held = self._lease.held
         return (-1 if held is None else held.transitions, self._claims.began)
 
-    async def _renewed(self) -> bool | None:
-        """Whether the Lease is ours; None: the apiserver did not say."""
-        try:
-            ours = await self._lease.hold()
-        except ApplyError as error:
-            log.warning("lease not renewed", extra={"error": error.message})
-            self._unheard = f"which replica leads cannot be read or written: {error.message}"
-            return None
-        self._unheard = ""
-        return ours
-
     async def _look(self) -> None:
         told, now = self._claims.refusal, self._now()
         try:
@@ -153,29 +152,22 @@ class Elector:
         refusal = self._claims.refusal
         if refusal and refusal != told:
             log.error("refused", extra={"refusal": refusal})
-            await self._tell(refusal)
+            # told in an event about the release's Lease, too, if it can be written
+            note, release = Note("Warning", "Refused", "Lead", refusal), self._identity.release
+            event = build_event(note, release, "", micro_time(utc_now()), uuid.uuid4().hex[:16])
+            event["regarding"] = {
+                "apiVersion": LEASES.api_version,
+                "kind": LEASES.kind,
+                "name": release.name,
+                "namespace": release.namespace,
+            }
+            try:
+                await self._kube.create_event(event)
+            except ApplyError as error:
+                log.warning("event not written", extra={"error": error.message})
         # two that refuse each other must not look again at the same time
         some = random.uniform(1.0, 2.0) if refusal else 1.0  # noqa: S311 - jitter
         self._look_at = now + (some * LOOK_SECONDS if self._claims.settled else RETRY_SECONDS)
-
-    async def _stand_by(self) -> None:
-        self._stand_by_at = self._now() + LOOK_SECONDS
-        try:
-            await self._claims.stand_by()
-        except ApplyError as error:
-            log.warning("claims not looked at", extra={"error": error.message})
-
-    async def _tell(self, text: str) -> None:
-        """An event about the release's Lease, if it can be written."""
-        key, now = self._identity.release, micro_time(utc_now())
-        note = Note("Warning", "Refused", "Lead", text)
-        event = build_event(note, key, "", now, uuid.uuid4().hex[:16])
-        about = {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "name": key.name}
-        event["regarding"] = {**about, "namespace": key.namespace}
-        try:
-            await self._kube.create_event(event)
-        except ApplyError as error:
-            log.warning("event not written", extra={"error": error.message})
 
     def _allow(self, begin: Callable[[], None], go_on: Callable[[], None]) -> None:
         lapsed = self._term is not None and not self._permit.valid

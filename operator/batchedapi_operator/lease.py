@@ -116,27 +116,14 @@ class LeaseLock:
         self._seen = None if body is None else seen(self._seen, Held.of(body), now)
 
     async def _write(self, holder: str, state: str) -> bool:
-        began, there, wanted = self._now(), self._body is not None, self._wanted(holder, state)
-        self._body = None  # whatever comes of it, unless the answer says so
-        write = self._kube.replace_lease if there else self._kube.create_lease
-        try:
-            body = await write(wanted, seconds=REQUEST_SECONDS)
-        except ConflictError:
-            return False
-        self._body, self._seen = body, seen(self._seen, Held.of(body), self._now())
-        if holder == self._identity:
-            self.until = began + self._seconds
-        return True
-
-    def _wanted(self, holder: str, state: str) -> JsonObject:
-        """What is to be written over what is there."""
+        began, there = self._now(), self._body is not None
         before: JsonObject = self._body or {}
         key = {"name": self.key.name, "namespace": self.key.namespace}
         metadata: JsonObject = before.get("metadata") or key
         spec: JsonObject = before.get("spec") or {}
         now, taken = micro_time(utc_now()), holder != (spec.get("holderIdentity") or "")
         notes = {contract.ANNOTATION_CLAIM: state, contract.ANNOTATION_NAMESPACES: self._namespaces}
-        return {
+        wanted = {
             "apiVersion": LEASES.api_version,
             "kind": LEASES.kind,
             "metadata": {
@@ -153,3 +140,13 @@ class LeaseLock:
                 "leaseTransitions": (spec.get("leaseTransitions") or 0) + (taken and bool(holder)),
             },
         }
+        self._body = None  # whatever comes of it, unless the answer says so
+        write = self._kube.replace_lease if there else self._kube.create_lease
+        try:
+            body = await write(wanted, seconds=REQUEST_SECONDS)
+        except ConflictError:
+            return False
+        self._body, self._seen = body, seen(self._seen, Held.of(body), self._now())
+        if holder == self._identity:
+            self.until = began + self._seconds
+        return True

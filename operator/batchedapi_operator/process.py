@@ -120,24 +120,17 @@ async def run(settings: Settings) -> None:
         stopped = asyncio.create_task(stop.wait(), name="stop signal")
         await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
         permit.end()
-        if await _settled(permit):
+        deadline = time.monotonic() + WRITES_END_SECONDS
+        while permit.under_way and time.monotonic() < deadline:  # noqa: ASYNC110 - once, at the end
+            await asyncio.sleep(0.02)
+        # else the Lease is left to run out: the apiserver may carry out what it was sent
+        if not permit.under_way:
             await elector.resign()
         for task in (work, stopped):
             task.cancel()
         with suppress(asyncio.CancelledError):
             await work
     log.info("operator stopped")
-
-
-async def _settled(permit: Permit) -> bool:
-    """Wait until none of our writes is under way; False: one still is.
-
-    Then the Lease is left to run out: the apiserver may carry out what it was sent.
-    """
-    deadline = time.monotonic() + WRITES_END_SECONDS
-    while permit.under_way and time.monotonic() < deadline:  # noqa: ASYNC110 - once, at the end
-        await asyncio.sleep(0.02)
-    return not permit.under_way
 
 
 async def _work(

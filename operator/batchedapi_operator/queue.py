@@ -118,32 +118,26 @@ class WorkQueue:
             entry.wanted.clear()
             entry.fresh.clear()
             async with self._slots:
-                again = await self._run(key, entry)
+                started, again = time.monotonic(), None
+                try:
+                    again = await self._work(key)
+                    entry.failures = 0
+                except ApplyError as error:
+                    entry.failed(error)
+                    if entry.unheard and started < self._returned:
+                        entry.rest = 0.0
+                    log.warning("reconcile failed", extra={"api": str(key), "error": error.message})
+                except Exception as error:  # behind kopf's handlers: one API must not stop others
+                    entry.failed(error)
+                    log.exception("reconcile failed unexpectedly", extra={"api": str(key)})
+                result = "error" if entry.failures else "success"
+                self._result(result, time.monotonic() - started)
             if entry.failures:
                 entry.wanted.set()
                 await first_of(entry.fresh, seconds=entry.rest)
             else:
                 await asyncio.sleep(SPACING)
         del self._entries[key]
-
-    async def _run(self, key: ObjectKey, entry: _Entry) -> float | None:
-        started = time.monotonic()
-        try:
-            again = await self._work(key)
-        except ApplyError as error:
-            entry.failed(error)
-            if entry.unheard and started < self._returned:
-                entry.rest = 0.0
-            log.warning("reconcile failed", extra={"api": str(key), "error": error.message})
-        except Exception as error:  # behind kopf's handlers: one bad API must not stop others
-            entry.failed(error)
-            log.exception("reconcile failed unexpectedly", extra={"api": str(key)})
-        else:
-            entry.failures = 0
-            self._result("success", time.monotonic() - started)
-            return again
-        self._result("error", time.monotonic() - started)
-        return None
 
 
 def backoff(

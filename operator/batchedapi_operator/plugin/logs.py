@@ -77,7 +77,11 @@ def print_logs(wanted: Wanted) -> None:
     """
     pods = _pods(wanted)
     if not pods:
-        raise click.ClickException(f"{wanted}; {_others(wanted)}")
+        found = sorted(revisions(wanted.namespace, wanted.name))
+        others = f"kubectl batchedapi status {wanted.name} -n {wanted.namespace} says why"
+        if wanted.revision is not None and found:
+            others = f"there are pods of {', '.join(found)}"
+        raise click.ClickException(f"{wanted}; {others}")
     readable: list[Iterator[Line]] = []
     for name in (str(pod["metadata"]["name"]) for pod in pods):
         try:
@@ -142,7 +146,8 @@ def _look(wanted: Wanted, tell: Tell, over: threading.Event) -> None:
             if name not in known:
                 known[name] = str(pod["metadata"].get("labels", {}).get(contract.LABEL_REVISION))
                 tell(f"{name}, revision {known[name]}")
-            container = _container_id(pod, wanted.container)
+            # the one that runs, or was the last to
+            container = str(_container(pod, wanted.container).get("containerID") or "")
             if container and container not in begun:
                 begun.add(container)
                 # what comes later is shown from its beginning
@@ -194,14 +199,6 @@ def _pods(wanted: Wanted) -> list[JsonObject]:
     ]
 
 
-def _others(wanted: Wanted) -> str:
-    """What to ask for instead."""
-    found = sorted(revisions(wanted.namespace, wanted.name))
-    if wanted.revision is not None and found:
-        return f"there are pods of {', '.join(found)}"
-    return f"kubectl batchedapi status {wanted.name} -n {wanted.namespace} says why"
-
-
 def revisions(namespace: str, name: str) -> set[str]:
     """Digests that pods of an API run; none where they cannot be listed."""
     try:
@@ -217,11 +214,6 @@ def _container(pod: JsonObject, name: str) -> JsonObject:
     kinds = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
     found = (one for kind in kinds for one in status.get(kind) or () if one["name"] == name)
     return next(found, {})
-
-
-def _container_id(pod: JsonObject, name: str) -> str:
-    """Of the container that runs, or was the last to; empty before there was one."""
-    return str(_container(pod, name).get("containerID") or "")
 
 
 _RUNNING: Final = "running"
@@ -257,8 +249,11 @@ def _lines(wanted: Wanted, pod: str, *, follow: bool = False) -> Iterator[Line]:
     }
     given = {name: value for name, value in options.items() if value is not None}
     given["_request_timeout"] = (SECONDS, _QUIET_SECONDS if follow else SECONDS)
+    configuration = client.Configuration.get_default_copy()
+    configuration.connection_pool_maxsize = _CONNECTIONS
+    core = client.CoreV1Api(client.ApiClient(configuration))
     try:
-        answer = _core().read_namespaced_pod_log(
+        answer = core.read_namespaced_pod_log(
             pod, wanted.namespace, timestamps=True, _preload_content=False, **given
         )
     except client.ApiException as error:
@@ -267,7 +262,11 @@ def _lines(wanted: Wanted, pod: str, *, follow: bool = False) -> Iterator[Line]:
                 f"you may not read logs in namespace {wanted.namespace!r}: that takes `get` on"
                 " pods/log, which whoever has the ClusterRole view there has"
             ) from error
-        raise LogUnreadableError(f"{pod}: {_said(error)}") from error
+        try:  # what the API server, or the kubelet behind it, says
+            said = str(json.loads(error.body or "")["message"])
+        except (ValueError, KeyError, TypeError):
+            said = f"apiserver: {error.status} {error.reason}"
+        raise LogUnreadableError(f"{pod}: {said}") from error
     except HTTPError as error:
         raise LogUnreadableError(f"{pod}: apiserver: {error}") from error
     return _parsed(pod, answer)
@@ -280,20 +279,6 @@ def _parsed(pod: str, answer: Any) -> Iterator[Line]:
             yield Line(when, pod, text)
     except HTTPError as error:
         raise LogUnreadableError(f"{pod}: the connection broke: {error}") from error
-
-
-def _core() -> client.CoreV1Api:
-    configuration = client.Configuration.get_default_copy()
-    configuration.connection_pool_maxsize = _CONNECTIONS
-    return client.CoreV1Api(client.ApiClient(configuration))
-
-
-def _said(error: client.ApiException) -> str:
-    """What the API server, or the kubelet behind it, says."""
-    try:
-        return str(json.loads(error.body or "")["message"])
-    except (ValueError, KeyError, TypeError):
-        return f"apiserver: {error.status} {error.reason}"
 
 
 def _notice(text: str) -> None:

@@ -97,7 +97,9 @@ def parse_page(text: str) -> Page:
             for sample in family.samples:
                 further = next((sample.labels[k] for k in _FURTHER if k in sample.labels), "")
                 series = (sample.name, sample.labels.get("method", ""))
-                values[series][further] = _checked(sample.value)
+                if not 0.0 <= sample.value <= LARGEST_COUNT:
+                    raise ValueError(f"a value of {sample.value}")  # noqa: TRY301 - as the parser
+                values[series][further] = float(sample.value)
                 if "le" in sample.labels and math.isnan(float(further)):
                     raise ValueError(f"{sample.name}: an edge that is NaN")  # noqa: TRY301 - as the parser
     except (ValueError, KeyError, IndexError) as error:  # what the parser says of no page
@@ -107,12 +109,6 @@ def parse_page(text: str) -> Page:
         name = contract.METRIC_PROCESS_START_TIME
         raise MetricsUnavailableError("incomplete", f"expected {name}, which is not there")
     return Page(start, values)
-
-
-def _checked(value: float) -> float:
-    if not 0.0 <= value <= LARGEST_COUNT:
-        raise ValueError(f"a value of {value}")
-    return float(value)
 
 
 def figures_of(readings: Sequence[Reading]) -> Window:
@@ -190,7 +186,10 @@ def _method(method: str, counted: Sequence[_Counted]) -> MethodFigures:
         return total(f"{name}_sum") / count if count else None
 
     def by(name: str) -> dict[str, float]:
-        sums = _summed(one.by(name, method) for one in counted)
+        sums: defaultdict[str, float] = defaultdict(float)
+        for one in counted:
+            for label, value in one.by(name, method).items():
+                sums[label] += value
         return {label: value for label, value in sums.items() if value}
 
     latencies = _alone(
@@ -218,14 +217,6 @@ def _method(method: str, counted: Sequence[_Counted]) -> MethodFigures:
         p50=quantile(latencies, 0.5),
         p99=quantile(latencies, 0.99),
     )
-
-
-def _summed(counts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    sums: defaultdict[str, float] = defaultdict(float)
-    for one in counts:
-        for label, value in one.items():
-            sums[label] += value
-    return dict(sums)
 
 
 def _alone(pages: Iterable[Mapping[str, float]]) -> tuple[tuple[float, float], ...]:

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -123,7 +123,13 @@ def read_pages(namespace: str, pods: Sequence[str]) -> tuple[list[Reading], list
         try:
             return _page(namespace, pod), time.monotonic()
         except ForwardError as error:
-            failures[pod] = _forward_refusal(namespace) if error.is_refusal else error.why
+            failures[pod] = error.why
+            if error.is_refusal:
+                failures[pod] = (
+                    f"you may not forward to pods in namespace {namespace!r}: that takes `get`"
+                    " and `create` on pods/portforward, which whoever has the ClusterRole edit"
+                    " there has"
+                )
         except MetricsUnavailableError as error:
             failures[pod] = str(error)
         return None
@@ -141,16 +147,11 @@ def read_pages(namespace: str, pods: Sequence[str]) -> tuple[list[Reading], list
         for pod in answering
         if (before := first[pod]) is not None and (after := second[pod]) is not None
     ]
-    return readings, _told(failures, len(pods))
-
-
-def _told(failures: Mapping[str, str], pods: int) -> list[str]:
-    """A sentence for each reason, not for each pod."""
     by_reason: dict[str, list[str]] = {}
     for pod, why in sorted(failures.items()):
         by_reason.setdefault(why, []).append(pod)
-    return [
-        f"batch sizes, queue and rates of {len(found)} of {pods} pods ({found[0]}"
+    return readings, [
+        f"batch sizes, queue and rates of {len(found)} of {len(pods)} pods ({found[0]}"
         f"{', ...' if len(found) > 1 else ''}): {why}"
         for why, found in by_reason.items()
     ]
@@ -173,10 +174,3 @@ def _page(namespace: str, pod: str) -> Page:
 
 
 _OK: Final = 200
-
-
-def _forward_refusal(namespace: str) -> str:
-    return (
-        f"you may not forward to pods in namespace {namespace!r}: that takes `get` and `create` on"
-        " pods/portforward, which whoever has the ClusterRole edit there has"
-    )

@@ -26,6 +26,15 @@ _NORMALLY_FALSE: Final = ("Progressing", "ScalingLimited", "SpecAdvice", "Reconc
 _MOST_PODS: Final = 8
 """Lines for single pods: the screen is for what is not as it should be."""
 _SMALLEST_BAR: Final = 10
+_REPORTED: Final = (
+    ("meanRows", "{} rows each"),
+    ("maxBatchSize", "at most {}"),
+    ("fullPercent", "{} % released full"),
+    ("rowsPerSecond", "{} rows/s"),
+    ("batchesPerSecond", "{} batches/s"),
+    ("busyPercent", "lanes busy {} % of the time"),
+)
+"""Figures of `status.batching`, and what each is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,21 +127,20 @@ class Seen:
 
     def revisions(self) -> list[dict[str, Any]]:
         """Pods by revision, the newest revision first."""
-        digests = sorted({one.view.revision for one in self.replicas}, key=self._newest_first)
+        newest = self.revision
+        found = {one.view.revision for one in self.replicas}
+        digests = sorted((digest != newest, digest) for digest in found)
         return [
             {
                 "revision": digest,
-                "current": digest == self.revision,
+                "current": not older,
                 "pods": len(pods),
                 "ready": sum(one.view.ready for one in pods),
                 "restarts": sum(one.restarts for one in pods),
             }
-            for digest in digests
+            for older, digest in digests
             if (pods := [one for one in self.replicas if one.view.revision == digest])
         ]
-
-    def _newest_first(self, digest: str) -> tuple[bool, str]:
-        return digest != self.revision, digest
 
 
 def conditions_by_urgency(
@@ -296,30 +304,24 @@ def _replicas(seen: Seen, writer: _Writer) -> Iterator[str]:
             for one in seen.revisions()
         ]
         yield from table(("REVISION", "", "PODS", "READY", "RESTARTS"), rows)
-    yield from _web(seen, writer)
+    told, queue = seen.status.get("web"), seen.status.get("queue") or {}
+    if told:  # one queue for all replicas: who answers, and what waits
+        wanted, ready = told.get("desiredReplicas") or 0, sum(one.view.ready for one in seen.web)
+        yield writer.title("WEB PODS") + f"  {wanted} wanted, {ready} ready"
+        if "rows" in queue:
+            oldest = queue.get("oldestSeconds") or "0"
+            waits = f", the oldest for {oldest} s" if queue["rows"] else ""
+            yield writer.title("QUEUE") + f"  {queue['rows']} rows wait{waits}"
+        yield from writer.wrapped(queue.get("webReason") or "")
     odd = [one for one in (*seen.replicas, *seen.web) if not one.is_as_wanted()]
     for one in odd[:_MOST_PODS]:
-        told = [one.state]
+        states = [one.state]
         if one.restarts:
             last = f", last {one.view.exit_reason}" if one.view.exit_reason else ""
-            told.append(f"{one.restarts} restart{'s' * (one.restarts > 1)}{last}")
-        yield from writer.wrapped(f"pod {one.view.name}: {'; '.join(told)}")
+            states.append(f"{one.restarts} restart{'s' * (one.restarts > 1)}{last}")
+        yield from writer.wrapped(f"pod {one.view.name}: {'; '.join(states)}")
     if len(odd) > _MOST_PODS:
         yield f"and {len(odd) - _MOST_PODS} more pods like these: -o json has all"
-
-
-def _web(seen: Seen, writer: _Writer) -> Iterator[str]:
-    """Of an API with one queue for all replicas: who answers, and what waits."""
-    told, queue = seen.status.get("web"), seen.status.get("queue") or {}
-    if not told:
-        return
-    wanted, ready = told.get("desiredReplicas") or 0, sum(one.view.ready for one in seen.web)
-    yield writer.title("WEB PODS") + f"  {wanted} wanted, {ready} ready"
-    if "rows" in queue:
-        oldest = queue.get("oldestSeconds") or "0"
-        waits = f", the oldest for {oldest} s" if queue["rows"] else ""
-        yield writer.title("QUEUE") + f"  {queue['rows']} rows wait{waits}"
-    yield from writer.wrapped(queue.get("webReason") or "")
 
 
 def _conditions(seen: Seen, writer: _Writer) -> Iterator[str]:
@@ -340,8 +342,21 @@ def _conditions(seen: Seen, writer: _Writer) -> Iterator[str]:
 
 def _batches(seen: Seen, writer: _Writer) -> Iterator[str]:
     window = seen.window
-    if not window.methods:
-        yield from _reported(seen.status.get("batching") or {}, writer)
+    if not window.methods:  # no page could be read: what the operator's last report says
+        batching = seen.status.get("batching") or {}
+        reported = [
+            text.format(batching[name])
+            for name, text in _REPORTED
+            if batching.get(name) not in (None, "")
+        ]
+        if reported:
+            yield writer.title("BATCHES") + "  by the operator's last report"
+            yield from writer.wrapped("; ".join(reported))
+            if batching.get("releaseReasons"):
+                reasons: Iterable[tuple[str, Any]] = batching["releaseReasons"].items()
+                yield from writer.wrapped(
+                    "released: " + ", ".join(f"{reason} {percent} %" for reason, percent in reasons)
+                )
         return
     pods = f"{seen.pages} pod{'s' * (seen.pages != 1)}"
     over = (
@@ -428,31 +443,6 @@ def _shares(counts: Mapping[str, float]) -> str:
     everything = sum(counts.values())
     ordered = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
     return ", ".join(f"{label} {_percent(count / everything)}" for label, count in ordered)
-
-
-def _reported(batching: Mapping[str, Any], writer: _Writer) -> Iterator[str]:
-    """What the operator's last report says, where no page could be read."""
-    figures = (
-        ("meanRows", "{} rows each"),
-        ("maxBatchSize", "at most {}"),
-        ("fullPercent", "{} % released full"),
-        ("rowsPerSecond", "{} rows/s"),
-        ("batchesPerSecond", "{} batches/s"),
-        ("busyPercent", "lanes busy {} % of the time"),
-    )
-    told = [
-        text.format(batching[name])
-        for name, text in figures
-        if batching.get(name) not in (None, "")
-    ]
-    if told:
-        yield writer.title("BATCHES") + "  by the operator's last report"
-        yield from writer.wrapped("; ".join(told))
-        if batching.get("releaseReasons"):
-            reasons: Iterable[tuple[str, Any]] = batching["releaseReasons"].items()
-            yield from writer.wrapped(
-                "released: " + ", ".join(f"{reason} {percent} %" for reason, percent in reasons)
-            )
 
 
 def _why(seen: Seen, writer: _Writer) -> Iterator[str]:

@@ -301,20 +301,44 @@ async def test_a_write_that_was_about_to_go_out_does_not_once_the_permit_is_over
     assert "leads no more" in str(error)
 
 
+class Client:
+    """Stands in for the client: what a request was given, and success."""
+
+    timeout = 0.0
+    query: Any = ()
+
+    async def param_serialize(self, *_: Any, query_params: Any, **_named: Any) -> tuple[()]:
+        """As the client's."""
+        self.query = query_params
+        return ()
+
+    async def call_api(self, *, _request_timeout: Any) -> Any:
+        """As the client's."""
+        self.timeout = _request_timeout.total
+
+        async def read() -> bytes:
+            return b"{}"
+
+        return SimpleNamespace(response=SimpleNamespace(status=200, read=read))
+
+
 async def test_a_write_is_refused_where_this_replica_does_not_lead_and_else_has_what_is_left() -> (
     None
 ):
     """Of the time of the Lease, for us and for the apiserver."""
     permit = Permit(lambda: 100.0)
-    kube = Kube(cast("Any", None), permit)
+    client = Client()
+    kube = Kube(cast("Any", client), permit)
 
     with pytest.raises(ApplyError, match="does not lead at present") as refused:
         await kube.scale(ObjectKey("demo", "iris"), 1, uid="uid")
     permit.extend(104.5)
+    await kube.scale(ObjectKey("demo", "iris"), 1, uid="uid")
 
     assert refused.value.unheard
     assert 0 == permit.under_way
-    assert 4.0 == kube._allowed("PATCH /x", 15.0)
+    assert 4.0 == client.timeout
+    assert ("timeout", "4000ms") in client.query
 
 
 @pytest.mark.parametrize("leads", [True, False])
