@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
+from batchedapi_core import contract
 from batchedapi_core.manifest import (
     SPREAD,
     BatchedAPI,
@@ -36,7 +37,6 @@ from batchedapi_operator.reconcile.ownership import (
     refuse_foreign,
     without_others,
 )
-from batchedapi_operator.reconcile.roles import stage_of
 from batchedapi_operator.reconcile.status import Subject, build_status
 from batchedapi_operator.reconcile.views import (
     ChildView,
@@ -310,3 +310,70 @@ def surplus_revisions(revision: Revision, observed: Observed) -> tuple[ChildView
     unused = [child for child in observed.revisions if child.revision not in used]
     unused.sort(key=lambda child: (child.created, child.name), reverse=True)
     return tuple(unused[max(0, REVISIONS_KEPT - 1) :])
+
+
+# How far an API is on its way to one queue for all replicas, or back.
+#
+# Pods of both shapes are there meanwhile, and nothing that a client has sent may be lost: whoever
+# answers stays until those that take its place answer, and workers stay while somebody fills the
+# queue. The Deployment's own controller replaces pods; what is decided here is whether it may.
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What follows for the children."""
+
+    roles: bool = False
+    """Not every pod answers: the Service selects those that do."""
+    web: bool = False
+    """NAME-web is to be there."""
+    held: bool = False
+    """New pods of the Deployment do not yet take the place of those before."""
+    retire: bool = False
+    """NAME-web is to go: replicas answer in its place."""
+
+
+def stage_of(api: BatchedAPI, revision: Revision, observed: Observed) -> Stage:
+    """From what is there.
+
+    To a queue: workers start beside the replicas, and tell what the methods are like; so web pods
+    become ready, and join the replicas behind the Service; then replicas go as workers come. A new
+    revision goes the same way: rows of the one before need its workers until its web pods have
+    ended. Back: as many replicas as workers start beside them and join the web pods behind the
+    Service; the web pods go, and when the last has ended the workers do.
+    """
+    if api.spec.server_side_batching.queue is not None:
+        before = any(one.revision != revision.digest and not one.gone for one in observed.pods)
+        return Stage(
+            roles=True, web=True, held=before and not web_is_current(api, revision, observed)
+        )
+    filling = observed.web.may_fill
+    workers = any(one.role == contract.ROLE_WORKER for one in observed.pods if one.runs)
+    return Stage(
+        roles=filling or workers,
+        held=filling,
+        retire=observed.web.is_wanted and _replicas_answer(api, revision, observed),
+    )
+
+
+def web_is_current(api: BatchedAPI, revision: Revision, observed: Observed) -> bool:
+    """Whether web pods of the revision answer, and none of another one is left."""
+    web, queue = observed.web.deployment, api.spec.server_side_batching.queue
+    if web is None or queue is None or web.revision != revision.digest:
+        return False
+    enough = web.ready >= min(queue.web.min_replicas, web.replicas) > 0
+    others = any(one.revision != revision.digest for one in observed.web.pods if one.runs)
+    return web.settled and enough and web.existing <= web.updated and not others
+
+
+def _replicas_answer(api: BatchedAPI, revision: Revision, observed: Observed) -> bool:
+    """Whether as many as are asked for do, or all that the cluster has room for beside workers."""
+    deployment = observed.deployment
+    if deployment is None or deployment.revision != revision.digest:
+        return False
+    if deployment.replicas == 0:  # nobody is to answer, by whoever chooses the number
+        return api.spec.autoscaling.mode is not ScalingMode.NATIVE
+    made = [one for one in observed.pods if one.revision == revision.digest and not one.gone]
+    ready = sum(one.ready for one in made)
+    homeless = sum(bool(one.unschedulable) for one in made)
+    return ready > 0 and ready + homeless >= deployment.replicas

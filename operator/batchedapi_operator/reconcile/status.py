@@ -13,7 +13,6 @@ from batchedapi_operator.errors import InvalidSpecError
 from batchedapi_operator.outbox import News
 from batchedapi_operator.reconcile import conditions
 from batchedapi_operator.reconcile.conditions import Condition, Front
-from batchedapi_operator.reconcile.roles import web_is_there
 from batchedapi_operator.reconcile.views import Observed
 from batchedapi_operator.resources import selector_text, url, worker_selector_text
 from batchedapi_operator.resources.configmap import Revision
@@ -118,7 +117,7 @@ def build_status(subject: Subject, observed: Observed, now: str) -> JsonObject:
         "updatedReplicas": deployment.updated if deployment else 0,
         "desiredReplicas": deployment.replicas if deployment else 0,
         "selector": (worker_selector_text if queued else selector_text)(subject.name),
-        **({"web": of_web} if queued or web_is_there(observed.web) else {}),
+        **({"web": of_web} if queued or observed.web.may_fill else {}),
         **lasting,
         "conditions": conditions.dated(
             found if for_tools is None else (*found, for_tools),

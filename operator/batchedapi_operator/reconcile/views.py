@@ -255,6 +255,11 @@ class PodView:
     failed_at: datetime | None = None
     """None of others, or where not known."""
 
+    @property
+    def runs(self) -> bool:
+        """It has not ended; of one that is being deleted, processes still run."""
+        return self.ending or not self.gone
+
     @classmethod
     def of(cls, body: JsonObject) -> Self:
         """From a pod's body."""
@@ -380,6 +385,16 @@ class WebView:
     deployment: DeploymentView | None = None
     budget: ChildView | None = None
     pods: tuple[PodView, ...] = ()
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether there are to be web pods; NAME-web stays behind without any when a queue goes."""
+        return self.deployment is not None and self.deployment.replicas > 0
+
+    @property
+    def may_fill(self) -> bool:
+        """Whether a web pod may still put rows into the queue."""
+        return self.is_wanted or any(one.runs for one in self.pods)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import pytest
 
 from batchedapi_core import contract
 from batchedapi_operator.cluster import JsonObject
-from batchedapi_operator.reconcile.ways import cleared
+from batchedapi_operator.reconcile.execute import cleared
 
 OURS = {"name": "http", "port": 80, "protocol": "TCP"}
 THEIRS = {"name": "http", "port": 81, "protocol": "TCP"}
