@@ -2,24 +2,118 @@
 
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, NamedTuple, Protocol
 
+import prometheus_client
 from aiohttp import web
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
 
 from batchedapi_core import contract, ui
 from batchedapi_operator.cluster import JsonObject, ObjectKey
+from batchedapi_operator.reconcile.views import PodView
+from batchedapi_operator.store import Store
+
+log = logging.getLogger(__name__)
+
+# The operator's own metrics; names in contract.py.
+
+_OBJECT: Final = ("namespace", "name")
+_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class _Figures(NamedTuple):
+    """Of the last decision about an API."""
+
+    desired: float
+    ready: float
+    base: float
+    capacity: float
+
+
+_GAUGES: Final = (
+    (contract.OPERATOR_DESIRED_REPLICAS, "Replicas decided on."),
+    (contract.OPERATOR_READY_REPLICAS, "Pods that are ready."),
+    (contract.OPERATOR_DEMAND, "Rows/s arriving, planned for."),
+    (contract.OPERATOR_CAPACITY, "Rows/s of one replica within the latency target."),
+)
+"""In the order of `_Figures`."""
+
+
+class Metrics(Collector):
+    """All of them, in a registry of their own. Written by the queue and the autoscaler.
+
+    Those of single APIs are numbers until somebody asks: a metric object for each series has 5 KiB
+    an API.
+    """
+
+    def __init__(self, leads: Callable[[], bool] = lambda: True) -> None:
+        self._leads = leads
+        self.registry = CollectorRegistry()
+        self._figures: dict[ObjectKey, _Figures] = {}
+        self._decisions: Counter[tuple[ObjectKey, str]] = Counter()
+        self._scrapes: Counter[tuple[ObjectKey, str]] = Counter()
+        self.registry.register(self)
+        self._reconciles = prometheus_client.Counter(
+            contract.OPERATOR_RECONCILES, "Reconcile runs.", ("result",), registry=self.registry
+        )
+        self._seconds = Histogram(
+            contract.OPERATOR_RECONCILE_SECONDS, "Seconds of a reconcile run.", buckets=_SECONDS,
+            registry=self.registry,
+        )  # fmt: skip
+
+    def reconciled(self, result: str, seconds: float) -> None:
+        """One run of the queue: `success` or `error`."""
+        self._reconciles.labels(result).inc()
+        self._seconds.observe(seconds)
+
+    def scraped(self, key: ObjectKey, result: str) -> None:
+        """One scrape of one pod."""
+        self._scrapes[key, result] += 1
+
+    def decided(
+        self, key: ObjectKey, reason: str, *, desired: int, ready: int, base: float, capacity: float
+    ) -> None:
+        """One decision; rates in rows/s."""
+        self._decisions[key, reason] += 1
+        self._figures[key] = _Figures(desired, ready, base, capacity)
+
+    def forget(self, key: ObjectKey) -> None:
+        """Drop the series of an API that is gone or no longer scaled by us."""
+        self._figures.pop(key, None)
+        for counts in (self._decisions, self._scrapes):
+            for one in [one for one in counts if one[0] == key]:
+                del counts[one]
+
+    def collect(self) -> Iterator[Metric]:
+        """The series of all APIs, and whether this replica leads."""
+        leader = "1 of the replica that acts, 0 of one that stands by or is refused."
+        yield GaugeMetricFamily(contract.OPERATOR_LEADER, leader, value=float(self._leads()))
+        for place, (name, text) in enumerate(_GAUGES):
+            gauge = GaugeMetricFamily(name, text, labels=_OBJECT)
+            for key, figures in self._figures.items():
+                gauge.add_metric((key.namespace, key.name), figures[place])
+            yield gauge
+        for name, text, label, counts in (
+            (contract.OPERATOR_DECISIONS, "Scaling decisions.", "reason", self._decisions),
+            (contract.OPERATOR_SCRAPES, "Scrapes of pods.", "result", self._scrapes),
+        ):
+            counter = CounterMetricFamily(name, text, labels=(*_OBJECT, label))
+            for (key, value), count in counts.items():
+                counter.add_metric((key.namespace, key.name, value), count)
+            yield counter
+
 
 # Whether the loops of the process go round; what liveness goes by.
 #
 # A loop that waits for an apiserver that does not answer goes round all the same: its requests
 # end after a time. A restart would not help it, and would forget what was seen of every load.
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -163,3 +257,60 @@ async def _served(app: web.Application, host: str | None, port: int) -> AsyncIte
         yield
     finally:
         await runner.cleanup()
+
+
+# The page about all APIs: a line of each, and the newest pages of one's replicas.
+
+MOST_APIS: Final = 200
+"""Lines; whoever has more names one in the address, or uses kubectl."""
+MOST_REPLICAS: Final = 32
+"""Read for one look of one person; figures are of these, and the page says how many are not."""
+
+
+class ReadsPages(Protocol):
+    """Where the pages of replicas come from."""
+
+    async def whole_pages(self, pods: Sequence[PodView]) -> list[str | None]:
+        """The text of each, in order; None: it was not had."""
+
+
+class Fleet:
+    """Reads the store that the watches fill."""
+
+    def __init__(self, store: Store, replicas: ReadsPages) -> None:
+        self._store = store
+        self._replicas = replicas
+
+    async def look(self, chosen: str) -> JsonObject:
+        """All APIs, and the replicas of the one that is `chosen`, as namespace/name.
+
+        Returns:
+            `apis`: a line of each, by name; `more`: those that are left out. Where the chosen one
+            is known, `pages`: texts by pod, and `missing`: its replicas that are not among them.
+        """
+        namespace, _, name = chosen.partition("/")
+        key = ObjectKey(namespace, name)
+        known = sorted(self._store.apis(), key=lambda one: (one != key, str(one)))
+        shown = sorted(known[:MOST_APIS], key=str)
+        lines = {"apis": [self._line(one) for one in shown], "more": len(known) - len(shown)}
+        if self._store.api(key) is None:
+            return lines
+        running = [pod for pod in self._store.owned_pods(key) if pod.ip and not pod.gone]
+        asked = running[:MOST_REPLICAS]
+        texts = await self._replicas.whole_pages(asked)
+        pages = {pod.name: text for pod, text in zip(asked, texts, strict=True) if text is not None}
+        return {**lines, "pages": pages, "missing": len(running) - len(pages)}
+
+    def _line(self, key: ObjectKey) -> JsonObject:
+        view = self._store.api(key)
+        status: dict[str, Any] = {} if view is None else view.status
+        batching = status.get("batching") or {}
+        decision = (status.get("autoscaling") or {}).get("lastDecision") or {}
+        why = [decision.get("text"), status.get("message"), batching.get("advice")]
+        return {
+            "api": str(key),
+            "phase": status.get("phase"),
+            "ready": status.get("readyReplicas"),
+            "wanted": status.get("desiredReplicas"),
+            "why": "; ".join(text for text in why if text),
+        }

@@ -1,4 +1,10 @@
-"""Which replica does the work: it holds the Lease of its release, and no other release objects."""
+"""Which replica does the work: it holds the Lease of its release, and no other release objects.
+
+Two releases never serve one namespace: whoever comes second waits, and says so. An operator of
+named namespaces holds a Lease in each, `contract.CLAIM_LEASE`, as that is all it may read. An
+operator of all namespaces reads the Leases of every release, and alone sees both kinds: it takes
+away claims that are not acted on yet, and stands back from those that are.
+"""
 
 import asyncio
 import logging
@@ -8,15 +14,209 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from batchedapi_operator.claims import Claims
-from batchedapi_operator.cluster import LEASES, Namespaces, ObjectKey, micro_time, utc_now
-from batchedapi_operator.election import ALL, LEADER_SECONDS, Clock, Permit, clock
+from batchedapi_core import contract
+from batchedapi_operator import election
+from batchedapi_operator.cluster import (
+    LEASES,
+    SYSTEM_NAMESPACE,
+    Namespaces,
+    ObjectKey,
+    micro_time,
+    utc_now,
+)
+from batchedapi_operator.election import (
+    ACTING,
+    ALL,
+    CLAIM_SECONDS,
+    LEADER_SECONDS,
+    WANTED,
+    Clock,
+    Held,
+    Other,
+    Permit,
+    Seen,
+    clock,
+    refusal_of,
+    seen,
+)
 from batchedapi_operator.errors import ApplyError
 from batchedapi_operator.events import Note, build_event
 from batchedapi_operator.kube import Kube
-from batchedapi_operator.lease import LeaseLock
+from batchedapi_operator.lease import REQUEST_SECONDS, LeaseLock
 
 log = logging.getLogger(__name__)
+
+FRESH_SECONDS: Final = 12.0
+"""For which a look that found no other release is good enough to act on."""
+QUIET_SECONDS: Final = 15.0
+"""For which a claim to a namespace stands before anybody acts on it: longer than `FRESH_SECONDS`,
+so that an operator of all namespaces has objected by then."""
+_NOT_THERE: Final = (403, 404)
+_CLAIM_OF_SYSTEM: Final = ObjectKey(SYSTEM_NAMESPACE, contract.CLAIM_LEASE)
+
+
+class Claims:
+    """Whether the namespaces are nobody else's. Asked by the replica that leads its release."""
+
+    def __init__(
+        self, kube: Kube, namespaces: Namespaces, lease: LeaseLock, now: Clock = clock
+    ) -> None:
+        self._kube = kube
+        self._release = str(lease.key)
+        self._lease = lease
+        self._now = now
+        self._named = tuple(
+            self._claim(ObjectKey(one, contract.CLAIM_LEASE), one) for one in namespaces.named
+        )
+        self._stands: dict[ObjectKey, tuple[int, float]] = {}
+        """Of claims that are not acted on yet: which term of ours, and since when it was seen."""
+        self._others: dict[ObjectKey, Seen] = {}
+        self._looked = float("-inf")
+        self.until = float("-inf")
+        """When what was seen of other releases is too old to act on."""
+        self.began = 0
+        """How often this replica was free to act, having not been so before."""
+        self.refusal = ""
+
+    async def look(self) -> None:
+        """Claim what is to be claimed; sets `until`, or `refusal`.
+
+        Raises:
+            ApplyError: The apiserver does not say.
+        """
+        found = await (self._look_at_named() if self._named else self._look_at_all())
+        if found:
+            self.refusal, self.until = found, float("-inf")
+            if self._lease.state:
+                await self._lease.mark("")
+        elif self.until > float("-inf"):
+            self.refusal = ""  # and not before: a claim that stands may be taken away again
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is free to act, or refused: nothing is about to come of the next look."""
+        return bool(self.refusal) or self.until > float("-inf")
+
+    def forget(self) -> None:
+        """This replica leads no more."""
+        self.until, self.refusal = float("-inf"), ""
+
+    async def stand_by(self) -> None:
+        """See since when our claims stand, should the replica that leads die before it acts.
+
+        One that is not there is made: the replica that leads may have died before that.
+
+        Raises:
+            ApplyError: The apiserver does not say.
+        """
+        for claim in self._named:
+            if claim.state != ACTING:
+                await claim.read()
+                if claim.held is None:
+                    await self._held(claim)
+                self._stood(claim, self._now())
+
+    def _stood(self, claim: LeaseLock, now: float) -> float:
+        """Seconds for which a claim has been ours in one go, as far as this process saw."""
+        if claim.held is None or not claim.ours:
+            self._stands.pop(claim.key, None)
+            return 0.0
+        term, since = self._stands.get(claim.key, (-1, now))
+        if term != claim.held.transitions:
+            since = now
+        self._stands[claim.key] = claim.held.transitions, since
+        return now - since
+
+    async def _look_at_named(self) -> str:
+        """Hold a claim to each namespace; the sentence where one is another's."""
+        ours = await asyncio.gather(*map(self._held, self._named))
+        held = [claim for claim, mine in zip(self._named, ours, strict=True) if mine]
+        if False in ours:
+            for claim in held:
+                await claim.release("")
+            self._stands.clear()
+            other = self._named[ours.index(False)]
+            holder = "unknown" if other.held is None else other.held.holder
+            return refusal_of(f"namespace {other.key.namespace}", holder)
+        now = self._now()
+        new = [claim for claim in held if claim.state != ACTING]
+        stood = [self._stood(claim, now) for claim in new]
+        if min(stood, default=QUIET_SECONDS) < QUIET_SECONDS:
+            self.until = float("-inf")
+            return ""
+        for claim in new:
+            if not await claim.mark(ACTING):
+                self.until = float("-inf")
+                return ""
+        self._stands.clear()
+        self.began += bool(new)
+        self.until = min((claim.until for claim in held), default=now + FRESH_SECONDS)
+        return ""
+
+    async def _held(self, claim: LeaseLock) -> bool | None:
+        """Whether it is ours; None where there cannot be one, and nobody acts."""
+        try:
+            return await claim.hold()
+        except ApplyError as error:
+            if error.status in _NOT_THERE:  # the namespace may be made yet, or the right granted
+                return None
+            raise
+
+    async def _look_at_all(self) -> str:
+        """Read the Leases of all releases; the sentence where another acts."""
+        acting = self._lease.state == ACTING
+        refusal, began = await self._surveyed(acting=acting)
+        if not refusal and not acting:
+            # First say so, then look again: of two that do so at once, one sees the other at least.
+            if not await self._lease.mark(WANTED):
+                return ""
+            refusal, began = await self._surveyed(acting=False)
+            if not refusal and not await self._lease.mark(ACTING):
+                return ""
+            self.began += not refusal
+        self.until = began + FRESH_SECONDS
+        return refusal
+
+    async def _surveyed(self, *, acting: bool) -> tuple[str, float]:
+        """Ask, and make sure that nobody goes on from an old claim; and when that began."""
+        began = self._now()
+        bodies = await self._kube.leases(contract.LABEL_LEASE, seconds=REQUEST_SECONDS)
+        now, seen_now = self._now(), dict[ObjectKey, Seen]()
+        known = self._others if now - self._looked <= CLAIM_SECONDS else {}
+        self._looked = now
+        for body in bodies:
+            key, held = ObjectKey.of(body), Held.of(body)
+            if key == self._lease.key or held.holder == self._release:
+                continue
+            if key == _CLAIM_OF_SYSTEM:
+                continue  # it is in none of `all namespaces`
+            seen_now[key] = seen(known.get(key), held, now)
+        self._others = seen_now
+        others = (
+            Other(key, one.held, alive=now < one.since + CLAIM_SECONDS)
+            for key, one in seen_now.items()
+        )
+        found = election.survey(tuple(others), acting=acting)
+        if found.in_the_way is not None:
+            other = found.in_the_way
+            what = f"namespace {other.key.namespace}" if other.is_claim else "all namespaces"
+            return refusal_of(what, other.held.holder if other.is_claim else str(other.key)), began
+        for other in found.disarmed:
+            holder = self._release if other.is_claim else other.held.holder
+            namespaces = other.held.namespaces
+            await self._claim(other.key, namespaces).seize(other.held, holder)
+        return "", began
+
+    def _claim(self, key: ObjectKey, namespaces: str) -> LeaseLock:
+        return LeaseLock(
+            self._kube,
+            key,
+            identity=self._release,
+            seconds=CLAIM_SECONDS,
+            namespaces=namespaces,
+            now=self._now,
+        )
+
 
 RENEW_SECONDS: Final = 2.0
 RETRY_SECONDS: Final = 0.5

@@ -17,7 +17,7 @@ from typing import Final
 
 from batchedapi_core import contract
 from batchedapi_core.manifest import SPREAD, Pod
-from batchedapi_operator.admin import Heartbeats, admin_server, decisions_server
+from batchedapi_operator.admin import Fleet, Heartbeats, Metrics, admin_server, decisions_server
 from batchedapi_operator.autoscaling.loop import Autoscaler
 from batchedapi_operator.autoscaling.scrape import Scraper
 from batchedapi_operator.cluster import (
@@ -32,17 +32,14 @@ from batchedapi_operator.cluster import (
 )
 from batchedapi_operator.election import LEADER_SECONDS, Permit
 from batchedapi_operator.errors import ApplyError
-from batchedapi_operator.fleet import Fleet
-from batchedapi_operator.handlers import Watched, watch_cluster
+from batchedapi_operator.handlers import WATCH_SECONDS, SourceWatch, Watched, watch_cluster
 from batchedapi_operator.kube import CONNECTIONS, Kube
 from batchedapi_operator.leader import Elector, Identity
 from batchedapi_operator.logs import LogFormat
-from batchedapi_operator.metrics import Metrics
 from batchedapi_operator.outbox import Outbox
 from batchedapi_operator.queue import LARGEST_UNHEARD, WorkQueue, backoff, first_of
 from batchedapi_operator.reconcile.reconciler import Reconciler
 from batchedapi_operator.resources.policies import Policies
-from batchedapi_operator.sources import WATCH_SECONDS, SourceWatch
 from batchedapi_operator.store import Store
 
 log = logging.getLogger(__name__)

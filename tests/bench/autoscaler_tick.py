@@ -26,11 +26,11 @@ from harness.report import Table, environment, help_of, out_option, report
 
 from batchedapi_core import contract
 from batchedapi_core.scaling.policy import SECONDS_BETWEEN_LOOKS
+from batchedapi_operator.admin import Metrics
 from batchedapi_operator.autoscaling.loop import Autoscaler
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
 from batchedapi_operator.autoscaling.scrape import Scraper
 from batchedapi_operator.cluster import DEPLOYMENTS, JsonObject, ObjectKey, Resource
-from batchedapi_operator.metrics import Metrics
 from batchedapi_operator.outbox import Outbox
 from batchedapi_operator.reconcile.views import PodView
 from batchedapi_operator.store import Store

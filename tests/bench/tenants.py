@@ -25,11 +25,11 @@ from autoscaler_tick import Apiserver, pages_of_a_replica, put_api
 from harness.report import Table, environment, help_of, out_option, report
 
 from batchedapi_core.scaling.policy import SECONDS_BETWEEN_LOOKS
+from batchedapi_operator.admin import Metrics
 from batchedapi_operator.autoscaling.loop import Autoscaler
 from batchedapi_operator.autoscaling.metrics_page import MAX_SERIES, MetricsPage
 from batchedapi_operator.autoscaling.scrape import Outcome, Scraper, WebOutcome
 from batchedapi_operator.cluster import JsonObject, ObjectKey
-from batchedapi_operator.metrics import Metrics
 from batchedapi_operator.outbox import Outbox
 from batchedapi_operator.reconcile.views import PodView
 from batchedapi_operator.store import Store

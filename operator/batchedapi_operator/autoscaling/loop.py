@@ -24,6 +24,7 @@ from batchedapi_core.scaling.observe import observe
 from batchedapi_core.scaling.policy import SECONDS_BETWEEN_LOOKS
 from batchedapi_core.scaling.recommendation import Batching
 from batchedapi_core.scaling.samples import Observation
+from batchedapi_operator.admin import Metrics
 from batchedapi_operator.autoscaling import report
 from batchedapi_operator.autoscaling.advice import (
     advice_seen,
@@ -51,14 +52,17 @@ from batchedapi_operator.autoscaling.report import (
     news,
     states_differ,
 )
-from batchedapi_operator.autoscaling.ring import DecisionRing
 from batchedapi_operator.autoscaling.scrape import Outcome, Scrapes
-from batchedapi_operator.autoscaling.watched import SECONDS_BEFORE_HOLD, Manifests, Watched
+from batchedapi_operator.autoscaling.watched import (
+    SECONDS_BEFORE_HOLD,
+    DecisionRing,
+    Manifests,
+    Watched,
+)
 from batchedapi_operator.autoscaling.web import WebLook, WebSide
 from batchedapi_operator.autoscaling.writes import Writes
 from batchedapi_operator.cluster import Cluster, JsonObject, ObjectKey, rfc3339, utc_now
 from batchedapi_operator.errors import InvalidSpecError
-from batchedapi_operator.metrics import Metrics
 from batchedapi_operator.outbox import (
     ADVICE_EVENTS,
     AUTOSCALER_STATUS,

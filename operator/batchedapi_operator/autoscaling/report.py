@@ -21,10 +21,9 @@ from batchedapi_core.scaling.decision import ClampName, Reason, ScalingDecision
 from batchedapi_core.scaling.observe import LoadWindow
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.recommendation import Batching, BatchingRecommendation
-from batchedapi_core.scaling.record import explain
+from batchedapi_core.scaling.record import explain, record
 from batchedapi_operator.autoscaling.advice import spec_advice
 from batchedapi_operator.autoscaling.metrics_page import MetricsPage
-from batchedapi_operator.autoscaling.ring import decision_json
 from batchedapi_operator.autoscaling.web import WebLook
 from batchedapi_operator.cluster import JsonObject, rfc3339
 from batchedapi_operator.reconcile.conditions import Condition, dated, states, told
@@ -221,6 +220,18 @@ def build_report(
             "learned": dict(look.learned),
         },
         "conditions": dated(found, before.get("conditions") or (), generation, now),
+    }
+
+
+def decision_json(policy: ScalingPolicy, decision: ScalingDecision, now: str) -> JsonObject:
+    """A decision as users read it; `now` is RFC 3339."""
+    recorded = record(policy, decision)
+    return {
+        "time": now,
+        "desired": decision.desired,
+        "reason": decision.reason.value,
+        "text": recorded["text"],
+        "record": recorded,
     }
 
 

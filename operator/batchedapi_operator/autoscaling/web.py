@@ -18,12 +18,12 @@ from batchedapi_core.scaling.web import (
     WebState,
     decide_web,
 )
+from batchedapi_operator.admin import Metrics
 from batchedapi_operator.autoscaling.metrics_page import WebPage
 from batchedapi_operator.autoscaling.scrape import Scrapes
 from batchedapi_operator.autoscaling.writes import Writes
 from batchedapi_operator.cluster import ObjectKey
 from batchedapi_operator.errors import MetricsUnavailableError
-from batchedapi_operator.metrics import Metrics
 from batchedapi_operator.outbox import SCALE_EVENT, WEB_REPLICAS, Outbox
 from batchedapi_operator.reconcile.views import DeploymentView, PodView
 from batchedapi_operator.resources import web_name

@@ -18,7 +18,8 @@ def main() -> None:
 
 def complete() -> None:
     """Print what may come next, for kubectl: it runs `kubectl_complete-batchedapi` on Tab."""
-    _loaded("completion").print_completions(_loaded("__main__").main, sys.argv[1:])
+    program = _loaded("__main__")
+    program.print_completions(program.main, sys.argv[1:])
 
 
 def _loaded(name: str) -> ModuleType:

@@ -8,22 +8,20 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 import click
+from click.shell_completion import CompletionItem, ShellComplete
+from kubernetes import client, config
+from urllib3.exceptions import HTTPError
 
+from batchedapi_core import contract
 from batchedapi_core.manifest import UnitError, parse_duration
-from batchedapi_operator.autoscaling.ring import ENTRIES
+from batchedapi_operator.autoscaling.watched import ENTRIES
 from batchedapi_operator.plugin.cluster import connect, read_api, read_decisions
-from batchedapi_operator.plugin.completion import (
-    complete_api,
-    complete_context,
-    complete_namespace,
-    complete_revision,
-)
-from batchedapi_operator.plugin.logs import Wanted, follow_logs, print_logs
+from batchedapi_operator.plugin.logs import Wanted, follow_logs, print_logs, revisions
 from batchedapi_operator.plugin.replicas import see
 from batchedapi_operator.plugin.screen import Terminal, as_json, screen
 from batchedapi_operator.plugin.ui import HOST, operator_in, page_server
@@ -37,6 +35,90 @@ from batchedapi_operator.plugin.why import (
     standing_aside,
 )
 from batchedapi_operator.resources.deployment import CONTAINER
+
+# What may come next on a command line: kubectl asks on Tab, and click knows the commands.
+
+_TAB_SECONDS: Final = 3.0
+"""Whoever pressed Tab waits."""
+_NO_FILES: Final = ":4"
+"""Cobra's ShellCompDirectiveNoFileComp, which kubectl reads from the last line."""
+
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def print_completions(command: click.Command, words: Sequence[str]) -> None:
+    """As kubectl reads them: one a line, what it is after a tab, and what to do with them.
+
+    Args:
+        command: What is being written.
+        words: After `kubectl batchedapi`; the last is what is being written, maybe empty.
+    """
+    *args, incomplete = words or [""]
+    shell = ShellComplete(command, {}, "kubectl batchedapi", "")
+    for item in shell.get_completions(args, incomplete):
+        click.echo(f"{item.value}\t{item.help}" if item.help else item.value)
+    click.echo(_NO_FILES)
+
+
+def _quietly(find: Callable[[click.Context], Sequence[str]]) -> Complete:
+    """Of names that a cluster has; none where it does not say them."""
+
+    def complete(
+        context: click.Context, _parameter: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        try:
+            found = find(context)
+        except (click.ClickException, client.ApiException, HTTPError, config.ConfigException):
+            return []  # a list cannot say why it is short
+        return [CompletionItem(name) for name in found if name.startswith(incomplete)]
+
+    return complete
+
+
+def _namespace(context: click.Context) -> str:
+    current = connect(context.params.get("context"))
+    return context.params.get("namespace") or current
+
+
+def _client(context: click.Context) -> client.ApiClient:
+    """One that gives up at once: who pressed Tab presses it again."""
+    connect(context.params.get("context"))
+    configuration = client.Configuration.get_default_copy()
+    configuration.retries = 0
+    return client.ApiClient(configuration)
+
+
+@_quietly
+def complete_api(context: click.Context) -> Sequence[str]:
+    """Names of the APIs there."""
+    found: Any = client.CustomObjectsApi(_client(context)).list_namespaced_custom_object(
+        contract.GROUP,
+        contract.VERSION,
+        _namespace(context),
+        contract.PLURAL,
+        _request_timeout=_TAB_SECONDS,
+    )
+    return [str(one["metadata"]["name"]) for one in found["items"]]
+
+
+@_quietly
+def complete_namespace(context: click.Context) -> Sequence[str]:
+    """Names of all."""
+    found: Any = client.CoreV1Api(_client(context)).list_namespace(_request_timeout=_TAB_SECONDS)
+    return [str(one.metadata.name) for one in found.items]
+
+
+@_quietly
+def complete_revision(context: click.Context) -> Sequence[str]:
+    """Those that pods of the API run."""
+    return sorted(revisions(_namespace(context), context.params["name"]))
+
+
+@_quietly
+def complete_context(_context: click.Context) -> Sequence[str]:
+    """Names of the kubeconfig's."""
+    known, _ = config.list_kube_config_contexts()  # type: ignore[no-untyped-call] # no types
+    return [str(one["name"]) for one in known]
 
 
 @click.group()

@@ -23,9 +23,8 @@ from tests.unit.operator.worlds import (
     replica_set_body,
 )
 
-from batchedapi_operator.admin import decisions_server
+from batchedapi_operator.admin import Fleet, decisions_server
 from batchedapi_operator.autoscaling.scrape import Scraper
-from batchedapi_operator.fleet import Fleet
 from batchedapi_operator.plugin.ui import page_server
 from batchedapi_operator.store import Store
 from browser import Watched

@@ -9,8 +9,8 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from batchedapi_core import contract
+from batchedapi_operator.admin import Metrics
 from batchedapi_operator.cluster import ObjectKey
-from batchedapi_operator.metrics import Metrics
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.page import Part, whole_page
 

@@ -9,7 +9,7 @@ from prometheus_client.exposition import generate_latest
 from tests.unit.operator.worlds import MemoryLeases
 
 from batchedapi_core import contract
-from batchedapi_operator.claims import QUIET_SECONDS
+from batchedapi_operator.admin import Metrics
 from batchedapi_operator.cluster import Namespaces, ObjectKey
 from batchedapi_operator.election import (
     ACTING,
@@ -23,8 +23,7 @@ from batchedapi_operator.election import (
 )
 from batchedapi_operator.errors import ApplyError
 from batchedapi_operator.kube import Kube, _permitted
-from batchedapi_operator.leader import LOOK_SECONDS, Elector, Identity
-from batchedapi_operator.metrics import Metrics
+from batchedapi_operator.leader import LOOK_SECONDS, QUIET_SECONDS, Elector, Identity
 
 SYSTEM: Final = "system"
 

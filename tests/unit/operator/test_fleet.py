@@ -10,7 +10,7 @@ from tests.unit.operator.worlds import (
     replica_set_body,
 )
 
-from batchedapi_operator.fleet import MOST_APIS, MOST_REPLICAS, Fleet
+from batchedapi_operator.admin import MOST_APIS, MOST_REPLICAS, Fleet
 from batchedapi_operator.reconcile.views import PodView
 from batchedapi_operator.store import Store
 

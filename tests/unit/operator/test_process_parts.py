@@ -12,7 +12,7 @@ from tests.unit.operator.worlds import KEY, MemoryCluster, api_body, deployment_
 from batchedapi_core.manifest import pod_defaults
 from batchedapi_operator import __main__ as program
 from batchedapi_operator import logs
-from batchedapi_operator.admin import admin_server, decisions_server
+from batchedapi_operator.admin import Metrics, admin_server, decisions_server
 from batchedapi_operator.cluster import (
     BATCHED_APIS,
     CONFIG_MAPS,
@@ -23,7 +23,6 @@ from batchedapi_operator.cluster import (
     ObjectKey,
 )
 from batchedapi_operator.logs import JsonFormatter, LogFormat, TextFormatter
-from batchedapi_operator.metrics import Metrics
 from batchedapi_operator.process import Settings, stale
 from batchedapi_operator.reconcile.views import DeploymentView, Observed
 from batchedapi_operator.resources.policies import Policies

@@ -21,12 +21,12 @@ from tests.unit.operator.worlds import (
     replica_set_body,
 )
 
+from batchedapi_operator.admin import Metrics
 from batchedapi_operator.autoscaling.loop import Autoscaler
 from batchedapi_operator.autoscaling.metrics_page import parse_page
 from batchedapi_operator.autoscaling.scrape import Outcome
 from batchedapi_operator.cluster import BATCHED_APIS, DEPLOYMENTS, JsonObject, ObjectKey, rfc3339
 from batchedapi_operator.errors import ApplyError, MetricsUnavailableError
-from batchedapi_operator.metrics import Metrics
 from batchedapi_operator.outbox import Outbox
 from batchedapi_operator.reconcile.views import PodView
 from batchedapi_operator.store import Store

@@ -11,7 +11,7 @@ from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.record import replay
 from batchedapi_core.scaling.samples import Observation
 from batchedapi_core.scaling.state import ScalingState
-from batchedapi_operator.autoscaling.ring import ENTRIES, DecisionRing
+from batchedapi_operator.autoscaling.watched import ENTRIES, DecisionRing
 from batchedapi_operator.cluster import ObjectKey
 
 BEGIN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

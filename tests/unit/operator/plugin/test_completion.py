@@ -9,8 +9,7 @@ from tests.unit.operator.plugin.test_command_line import Cluster, apiserver
 from tests.unit.operator.plugin.test_logs import running
 
 from batchedapi_operator import plugin
-from batchedapi_operator.plugin.__main__ import main
-from batchedapi_operator.plugin.completion import print_completions
+from batchedapi_operator.plugin.__main__ import main, print_completions
 
 __all__ = ["apiserver"]
 
