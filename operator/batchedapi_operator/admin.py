@@ -292,7 +292,23 @@ class Fleet:
         key = ObjectKey(namespace, name)
         known = sorted(self._store.apis(), key=lambda one: (one != key, str(one)))
         shown = sorted(known[:MOST_APIS], key=str)
-        lines = {"apis": [self._line(one) for one in shown], "more": len(known) - len(shown)}
+        apis: list[JsonObject] = []
+        for one in shown:
+            view = self._store.api(one)
+            status: dict[str, Any] = {} if view is None else view.status
+            batching = status.get("batching") or {}
+            decision = (status.get("autoscaling") or {}).get("lastDecision") or {}
+            why = [decision.get("text"), status.get("message"), batching.get("advice")]
+            apis.append(
+                {
+                    "api": str(one),
+                    "phase": status.get("phase"),
+                    "ready": status.get("readyReplicas"),
+                    "wanted": status.get("desiredReplicas"),
+                    "why": "; ".join(text for text in why if text),
+                }
+            )
+        lines = {"apis": apis, "more": len(known) - len(shown)}
         if self._store.api(key) is None:
             return lines
         running = [pod for pod in self._store.owned_pods(key) if pod.ip and not pod.gone]
@@ -300,17 +316,3 @@ class Fleet:
         texts = await self._replicas.whole_pages(asked)
         pages = {pod.name: text for pod, text in zip(asked, texts, strict=True) if text is not None}
         return {**lines, "pages": pages, "missing": len(running) - len(pages)}
-
-    def _line(self, key: ObjectKey) -> JsonObject:
-        view = self._store.api(key)
-        status: dict[str, Any] = {} if view is None else view.status
-        batching = status.get("batching") or {}
-        decision = (status.get("autoscaling") or {}).get("lastDecision") or {}
-        why = [decision.get("text"), status.get("message"), batching.get("advice")]
-        return {
-            "api": str(key),
-            "phase": status.get("phase"),
-            "ready": status.get("readyReplicas"),
-            "wanted": status.get("desiredReplicas"),
-            "why": "; ".join(text for text in why if text),
-        }

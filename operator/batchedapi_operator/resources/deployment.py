@@ -4,7 +4,7 @@ import math
 from typing import Final
 
 from batchedapi_core import contract
-from batchedapi_core.manifest import PLATFORM, SPREAD, BatchedAPI, Pod, as_written, format_duration
+from batchedapi_core.manifest import PLATFORM, SPREAD, BatchedAPI, as_written, format_duration
 from batchedapi_core.manifest.pod import SHARED_MEMORY_DIRECTORY
 from batchedapi_operator.cluster import DEPLOYMENTS, SERVICES, JsonObject
 from batchedapi_operator.resources import (
@@ -233,26 +233,28 @@ def _pod(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
         own = {"labelSelector": {"matchLabels": among}}
         further["topologySpreadConstraints"] = [{**constraint, **own} for constraint in spread]
     keys = [] if worker else _keys(api)
-    claim, memory = _claim_volumes(api), _shared_memory(api.spec.pod)
-    model = {"name": _MODEL_VOLUME, "mountPath": contract.MODEL_DIRECTORY, "readOnly": True}
-    shared = {"name": _SHARED_MEMORY_VOLUME, "mountPath": SHARED_MEMORY_DIRECTORY}
+    model, memory = api.spec.predictor.model, api.spec.pod.shared_memory
+    volumes, mounts = _own_volumes(revision), _own_mounts()
+    if model is not None and model.claim is not None:  # the slice names the folder it is mounted at
+        folder = {"mountPath": contract.MODEL_DIRECTORY, "readOnly": True}
+        claim = {"claimName": model.claim, "readOnly": True}
+        volumes.append({"name": _MODEL_VOLUME, "persistentVolumeClaim": claim})
+        mounts.append({"name": _MODEL_VOLUME, **folder})
+    if keys:
+        mounts.append(_KEYS_MOUNT)
+    if memory is not None:
+        of_memory = {"medium": "Memory", "sizeLimit": memory}
+        volumes.append({"name": _SHARED_MEMORY_VOLUME, "emptyDir": of_memory})
+        mounts.append({"name": _SHARED_MEMORY_VOLUME, "mountPath": SHARED_MEMORY_DIRECTORY})
+    mounts += map(as_written, api.spec.pod.volume_mounts)
     command, resources = contract.ROLE_WORKER if worker else "serve", setting_of(api)["resources"]
-    mounts = [
-        *_own_mounts(),
-        *([model] if claim else []),
-        *([_KEYS_MOUNT] if keys else []),
-        *([shared] if memory else []),
-        *map(as_written, api.spec.pod.volume_mounts),
-    ]
     return {
         **_confined(api),
         "automountServiceAccountToken": bool(api.spec.pod.automount_service_account_token),
         "containers": [{**_runs(api, image, command, keys, resources), "volumeMounts": mounts}],
-        "volumes": [
-            *_own_volumes(revision), *claim, *memory, *keys, *settings.get("volumes", ()),
-        ],
+        "volumes": [*volumes, *keys, *settings.get("volumes", ())],
         **further,
-    }  # fmt: skip
+    }
 
 
 def _confined(api: BatchedAPI) -> JsonObject:
@@ -277,13 +279,6 @@ def _own_volumes(revision: Revision) -> list[JsonObject]:
         {"name": MANIFEST_VOLUME, "configMap": {"name": revision.name}},
         {"name": _SCRATCH_VOLUME, "emptyDir": {}},
     ]
-
-
-def _shared_memory(pod: Pod) -> list[JsonObject]:
-    if pod.shared_memory is None:
-        return []
-    memory = {"medium": "Memory", "sizeLimit": pod.shared_memory}
-    return [{"name": _SHARED_MEMORY_VOLUME, "emptyDir": memory}]
 
 
 def _keys(api: BatchedAPI) -> list[JsonObject]:
@@ -345,15 +340,6 @@ def _runs(
 
 def _startup_seconds(api: BatchedAPI) -> int:
     return math.ceil(api.spec.predictor.startup_timeout)
-
-
-def _claim_volumes(api: BatchedAPI) -> list[JsonObject]:
-    """The claim of a `pvc://` model; the slice names the folder that it is mounted at."""
-    model = api.spec.predictor.model
-    if model is None or model.claim is None:
-        return []
-    claim = {"claimName": model.claim, "readOnly": True}
-    return [{"name": _MODEL_VOLUME, "persistentVolumeClaim": claim}]
 
 
 def _probe(path: str, *, period: int, failures: int, timeout: int = 1) -> JsonObject:
