@@ -82,7 +82,13 @@ def next_action(batcher: Batcher, now: float, *, ahead: bool = False) -> Action:
         case Strategy.WINDOW | Strategy.ADAPTIVE:
             action = _window(batcher, policy, queued, now)
         case Strategy.FIXED:
-            action = _fixed(batcher, policy, queued, now)
+            # as most batching servers: full, or the interval since the oldest request
+            release = batcher.queue.oldest_arrival + policy.batch_interval
+            action = (
+                Release(queued, INTERVAL, batcher.shape)
+                if now >= release
+                else WaitUntil(release, policy.max_batch_size)
+            )
         case Strategy.IMMEDIATE:
             action = _early(batcher, policy, queued)
         case _:
@@ -92,14 +98,6 @@ def next_action(batcher: Batcher, now: float, *, ahead: bool = False) -> Action:
 
 def _early(batcher: Batcher, policy: BatchPolicy, queued: int) -> Release:
     return Release(preferred(policy, queued), EARLY, batcher.shape)
-
-
-def _fixed(batcher: Batcher, policy: BatchPolicy, queued: int, now: float) -> Action:
-    """The rule of most batching servers: full, or the interval since the oldest request."""
-    release = batcher.queue.oldest_arrival + policy.batch_interval
-    if now >= release:
-        return Release(queued, INTERVAL, batcher.shape)
-    return WaitUntil(release, policy.max_batch_size)
 
 
 def _window(batcher: Batcher, policy: BatchPolicy, queued: int, now: float) -> Action:

@@ -70,7 +70,8 @@ def target_met(e: BottleneckEvidence, before: Told | None, now: float) -> Told |
     if not _known(e):
         return before
     found = _level(e, e.latency_target)
-    return _settled(found, before, now, 0.0 if _is_met(before) else CALM_SECONDS)
+    was_met = before is None or before.word is Level.MET
+    return _settled(found, before, now, 0.0 if was_met else CALM_SECONDS)
 
 
 def batches_fill(
@@ -95,10 +96,6 @@ def batches_fill(
 
 def _known(e: BottleneckEvidence) -> bool:
     return e.coverage >= COVERAGE and e.seconds >= SHORTEST_WINDOW
-
-
-def _is_met(before: Told | None) -> bool:
-    return before is None or before.word is Level.MET
 
 
 def _settled(found: Told, before: Told | None, now: float, seconds: float) -> Told:

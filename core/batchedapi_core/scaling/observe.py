@@ -92,7 +92,9 @@ def observe(
     state = of_revision(state.at(now), observation.revision)
     ready, current = max(0, observation.ready), max(0, observation.current)
     samples = usable(observation.samples)
-    changes = _changes(policy, state, samples, now)
+    full_look = state.looked if state.complete else None
+    since = None if full_look is None else max(1e-3, now - full_look)
+    changes = _compared(policy, state.samples, samples, since)
     coverage = min(1.0, len(changes) / ready) if ready else 0.0
     queue, came, of_demand = observation.queue, changes, coverage
     if queue is not None:  # who counts what arrives are others than those that run it
@@ -179,14 +181,6 @@ def in_rows(
     each = rows_per_size(recent(state.intervals, now, policy.window), usable(samples))
     rows = size if each is None else math.ceil(min(size * each, MAX_BATCH_SIZE_LIMIT))
     return replace(policy, max_batch_size=max(1, rows), max_size=size)
-
-
-def _changes(
-    policy: ScalingPolicy, state: ScalingState, samples: Sequence[PodSample], now: float
-) -> list[PodChange]:
-    full_look = state.looked if state.complete else None
-    since = None if full_look is None else max(1e-3, now - full_look)
-    return _compared(policy, state.samples, samples, since)
 
 
 def _compared(

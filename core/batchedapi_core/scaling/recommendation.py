@@ -195,7 +195,8 @@ def recommend(
             NoRecommendation.TOO_SMALL.effect.format(size=now.max_batch_size), known=False
         )
     size = max(now.max_batch_size, min(best, reach))
-    found = Batching(size, min(now.batch_interval, _two_digits(replica.seconds(size))))
+    interval = float(f"{replica.seconds(size):.2g}")  # as one would write it
+    found = Batching(size, min(now.batch_interval, interval))
     before, after = replica.serves(now), replica.serves(found)
     if found.alike(now) or after < before * (1.0 + (GAIN / 2 if standing else GAIN)):
         return BatchingRecommendation(NoRecommendation.AS_GOOD_AS_ANY.effect)
@@ -225,8 +226,3 @@ def _smallest(replica: _Replica, largest: int) -> int:
         return replica.serves(Batching(size, 0.0))
 
     return 1 + bisect_left(range(1, largest), ENOUGH * serves(largest), key=serves)
-
-
-def _two_digits(seconds: float) -> float:
-    """As one would write it."""
-    return float(f"{seconds:.2g}")

@@ -302,20 +302,17 @@ class VirtualReplica:
             return
         if self.scheduler.finished(batch, result, now).answered:
             if result is Result.SUCCEEDED:
-                self._answer(batch, now)
+                in_flight, books = self._in_flight, self._books
+                for request in batch.requests:
+                    if request.split is not None:
+                        self._part_ended(request, now)
+                    elif in_flight.pop(request.id, None) is not None:
+                        books.ended(request, End.ANSWERED, now)
             else:  # without isolation nobody is told of a refusal whose row is not known
                 refused = result is Result.ITEM_ERROR and (batch.rows == 1 or self._plan.isolates)
                 self._fail(batch, now, rows=refused)
         self._books.ran(batch, now)
         self._decide(now)
-
-    def _answer(self, batch: Batch, now: float) -> None:
-        in_flight, books = self._in_flight, self._books
-        for request in batch.requests:
-            if request.split is not None:
-                self._part_ended(request, now)
-            elif in_flight.pop(request.id, None) is not None:
-                books.ended(request, End.ANSWERED, now)
 
     def _fail(self, batch: Batch, now: float, *, rows: bool) -> None:
         """`rows`: each has an error of its own; else their requests fail."""
