@@ -12,7 +12,15 @@ from batchedapi_core.manifest.autoscaling import (
     ScalingStep,
     Slo,
 )
-from batchedapi_core.manifest.batching import MethodBatching, ServerSideBatching, Tuning
+from batchedapi_core.manifest.batching import (
+    MethodBatching,
+    Queue,
+    Redis,
+    SecretKey,
+    ServerSideBatching,
+    Tuning,
+    Web,
+)
 from batchedapi_core.manifest.document import (
     ManifestError,
     UnknownFields,
@@ -33,7 +41,6 @@ from batchedapi_core.manifest.predictor import (
     Source,
     WarmUp,
 )
-from batchedapi_core.manifest.queue import Queue, Redis, SecretKey, Web
 from batchedapi_core.manifest.reasons import REASONS
 from batchedapi_core.manifest.rules import Rule
 from batchedapi_core.manifest.scaling_policy import (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from batchedapi_core.manifest import BatchedAPI, parse_quantity
-from batchedapi_core.manifest.queue import Queue
+from batchedapi_core.manifest.batching import Queue
 from batchedapi_core.scaling.samples import QueueLook
 from batchedapi_core.scaling.web import (
     CpuSample,
