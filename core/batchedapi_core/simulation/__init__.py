@@ -7,20 +7,26 @@ One of two classes simulates each replica: `BatchingReplica` drives the serving 
 Scheduler and Admission; `FixedReplica` knows only the rule `Fixed` and is many times faster.
 """
 
-from batchedapi_core.simulation.capacity import Clairvoyant, clairvoyant, max_rate
+from batchedapi_core.simulation.controllers import (
+    CapacityController,
+    Clairvoyant,
+    clairvoyant,
+    max_rate,
+)
 from batchedapi_core.simulation.fleet import (
     STARTUP,
     Balancer,
     Controller,
     Fleet,
+    Outcome,
     PinnedConnections,
+    ReplicaChoice,
+    Second,
     SimulatedPod,
     at_random,
     simulate,
 )
-from batchedapi_core.simulation.native import CapacityController
-from batchedapi_core.simulation.outcome import Outcome, ReplicaChoice, Second
-from batchedapi_core.simulation.service import Pace, Service
+from batchedapi_core.simulation.replica import Pace, Service
 from batchedapi_core.simulation.trace import PoissonTrace, RecordedTrace, StepTrace, Trace
 
 __all__ = [

@@ -16,9 +16,8 @@ from typing import Final, NamedTuple
 
 from batchedapi_core.batching import SizeUnit
 from batchedapi_core.service_model import lane_capacity
-from batchedapi_core.simulation.fleet import simulate
-from batchedapi_core.simulation.outcome import Outcome
-from batchedapi_core.simulation.service import Service
+from batchedapi_core.simulation.fleet import Outcome, simulate
+from batchedapi_core.simulation.replica import Service
 from batchedapi_core.simulation.trace import PoissonTrace
 
 COMFORTABLE: Final = 0.8

@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from batchedapi_core.simulation.outcome import Integers
+from batchedapi_core.simulation.fleet import Integers
 
 SLOW_EVERY: Final = 5
 BEND: Final = 0.5  # of the largest batch

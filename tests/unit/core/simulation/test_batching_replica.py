@@ -6,9 +6,8 @@ from math import inf
 import pytest
 
 from batchedapi_core.batching import SizeUnit, Strategy
-from batchedapi_core.simulation.batching_replica import BatchingReplica
-from batchedapi_core.simulation.replica import Durations
-from batchedapi_core.simulation.service import RESTART, Service
+from batchedapi_core.simulation.engines import BatchingReplica
+from batchedapi_core.simulation.replica import RESTART, Durations, Service
 
 IMMEDIATE = Service(0.010, 0.001, 8, 0.005, strategy=Strategy.IMMEDIATE, noise=0.0)
 

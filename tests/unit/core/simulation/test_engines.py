@@ -10,11 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedapi_core.simulation import RecordedTrace, simulate
-from batchedapi_core.simulation.batching_replica import BatchingReplica
-from batchedapi_core.simulation.fixed_replica import FixedReplica
-from batchedapi_core.simulation.outcome import Integers
-from batchedapi_core.simulation.replica import Counters, Durations, Replica
-from batchedapi_core.simulation.service import Service
+from batchedapi_core.simulation.engines import BatchingReplica, FixedReplica
+from batchedapi_core.simulation.fleet import Integers
+from batchedapi_core.simulation.replica import Counters, Durations, Replica, Service
 
 
 @dataclass

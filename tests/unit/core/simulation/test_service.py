@@ -7,7 +7,7 @@ import pytest
 
 from batchedapi_core.batching import Strategy
 from batchedapi_core.simulation import Service
-from batchedapi_core.simulation.fixed_replica import is_fixed
+from batchedapi_core.simulation.engines import is_fixed
 
 GOOD: dict[str, Any] = {
     "fixed": 0.025,
