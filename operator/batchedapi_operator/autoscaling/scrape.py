@@ -111,12 +111,20 @@ class Scraper:
         share = _Share(len(pods))
 
         def page(text: str, pod: PodView, now: float, unix_time: float) -> MetricsPage:
+            if self._table.characters > REMEMBERED_IN_ALL:
+                self._table = Table()
+                self._layouts.clear()
+            # of the pods of one ReplicaSet; the one that was not asked for longest makes room
+            layout = self._layouts.pop(pod.owner_uid, None) or Layout(self._table)
+            self._layouts[pod.owner_uid] = layout
+            if len(self._layouts) > LAYOUTS:
+                self._layouts.popitem(last=False)
             return parse_page(
                 text,
                 pod.uid,
                 time=now,
                 unix_time=unix_time,
-                layout=self._layout(pod.owner_uid),
+                layout=layout,
                 startup=pod.startup,
                 revision=pod.revision,
             )
@@ -191,17 +199,6 @@ class Scraper:
             return error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return MetricsUnavailableError("unreachable", f"pod {pod.name}: {error!r}")
-
-    def _layout(self, replica_set: str) -> Layout:
-        """Of the pods of one ReplicaSet; the one that was not asked for longest makes room."""
-        if self._table.characters > REMEMBERED_IN_ALL:
-            self._table = Table()
-            self._layouts.clear()
-        layout = self._layouts.pop(replica_set, None) or Layout(self._table)
-        self._layouts[replica_set] = layout
-        if len(self._layouts) > LAYOUTS:
-            self._layouts.popitem(last=False)
-        return layout
 
     async def _fetch(self, url: str, share: "_Share") -> str:
         async with self._session.get(url, allow_redirects=False) as response:
