@@ -89,9 +89,18 @@ def batches_fill(
         return Told(Filling.DISABLED, "maxBatchSize in effect is 1")
     if not _known(e):
         return before
+    text = f"mean batch {size(e.mean_size)} of max {e.max_batch_size}"
+    standing = Kind.IDLE if before is not None and before.word is Filling.FILLING else None
+    if e.sums.batches < FEWEST_BATCHES:
+        found = Told(Filling.IDLE, f"{e.sums.batches:.0f} batches in {e.seconds:.0f} s")
+    elif verdict.kind in {Kind.MAX_BATCH_SIZE, Kind.COMPUTE}:
+        found = Told(Filling.SATURATED, f"{text}; {verdict.advice}")
+    elif e.mean_size < limit(LONE, Kind.IDLE, standing):
+        found = Told(Filling.STARVED, text)
+    else:
+        found = Told(Filling.FILLING, text)
     silent = before is None or before.word in {Filling.IDLE, Filling.DISABLED}
-    seconds = 0.0 if silent else SETTLED_SECONDS
-    return _settled(_filling(e, verdict, before), before, now, seconds)
+    return _settled(found, before, now, 0.0 if silent else SETTLED_SECONDS)
 
 
 def _known(e: BottleneckEvidence) -> bool:
@@ -146,15 +155,3 @@ def _bucket(e: BottleneckEvidence, mean: float) -> tuple[float, float]:
         if below >= rank:
             return low, high
     return edges[-1], float("inf")
-
-
-def _filling(e: BottleneckEvidence, verdict: Verdict, before: Told | None) -> Told:
-    if e.sums.batches < FEWEST_BATCHES:
-        return Told(Filling.IDLE, f"{e.sums.batches:.0f} batches in {e.seconds:.0f} s")
-    text = f"mean batch {size(e.mean_size)} of max {e.max_batch_size}"
-    if verdict.kind in {Kind.MAX_BATCH_SIZE, Kind.COMPUTE}:
-        return Told(Filling.SATURATED, f"{text}; {verdict.advice}")
-    standing = Kind.IDLE if before is not None and before.word is Filling.FILLING else None
-    if e.mean_size < limit(LONE, Kind.IDLE, standing):
-        return Told(Filling.STARVED, text)
-    return Told(Filling.FILLING, text)
