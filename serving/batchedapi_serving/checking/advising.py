@@ -48,13 +48,14 @@ def advise_method(
     advice = [_size(timings, report.max_batch_size)] if len(timings) > 1 else []
     of_row = full.size / full.rows
     gathered = full.rows_per_second * interval * of_row  # in one interval, at the best rate
+    counted = ROWS if report.unit == ROWS else "units"  # by maxBatchSize
     if report.max_batch_size != 1 and interval != 0.0 and gathered < report.max_batch_size:
         advice.append(
             Advice(
                 Weight.NOTE,
                 f"at {full.rows_per_second:,.0f} rows/s, the rate of full batches, a batchInterval"
                 f" of {_ms(interval)} gathers {gathered:,.1f} of {report.max_batch_size}"
-                f" {_noun(report)}: what does not gather while a batch runs needs"
+                f" {counted}: what does not gather while a batch runs needs"
                 f" {_ms(report.max_batch_size / of_row / full.rows_per_second)}",
             )
         )
@@ -79,11 +80,6 @@ def unit_of(size_of: SizeOf) -> str:
     elif size_of.per != 1:
         what = "bytes"
     return f"{size_of.per:g} {what}"
-
-
-def _noun(report: MethodReport) -> str:
-    """What `maxBatchSize` counts, after a number."""
-    return ROWS if report.unit == ROWS else "units"
 
 
 def _size(timings: tuple[Timing, ...], configured: int) -> Advice:

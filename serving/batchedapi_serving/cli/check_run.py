@@ -73,21 +73,19 @@ def load_items(path: Path) -> list[Any]:
     try:
         value = json.loads(text)
     except ValueError:
-        value = [
-            _line(path, i, line) for i, line in enumerate(text.splitlines(), 1) if line.strip()
-        ]
+        value = []
+        for number, line in enumerate(text.splitlines(), 1):
+            try:
+                value += [json.loads(line)] if line.strip() else []
+            except ValueError as error:
+                raise ItemsError(
+                    f"--items {path}, line {number}: expected JSON, got {error}"
+                ) from error
     if isinstance(value, dict):  # one line of a file of lines
         value = [value]
     if not isinstance(value, list) or not value:
         raise ItemsError(f"--items {path}: expected a JSON array, or one JSON value a line")
     return value
-
-
-def _line(path: Path, number: int, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise ItemsError(f"--items {path}, line {number}: expected JSON, got {error}") from error
 
 
 def run_check(documents: Documents, wanted: Wanted) -> tuple[ReplicaSettings, Report]:

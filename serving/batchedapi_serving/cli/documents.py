@@ -87,21 +87,16 @@ def load_documents(file: Path, name: str | None, unknown: UnknownFields) -> Docu
             " yaml), or leave out source to serve the code beside the file"
         )
     files = _files_of(config_map)
-    _tell_of_code_elsewhere(api.spec.predictor.path, source.config_map, files)
-    return Documents(api, files, folder)
-
-
-def _tell_of_code_elsewhere(path: str, config_map: str, files: Mapping[str, bytes]) -> None:
-    """A ConfigMap may have weights alone, and the image the code: nobody should have to guess."""
-    module = path.partition(":")[0]
-    file = module if module.endswith(".py") else f"{module.partition('.')[0]}.py"
-    if file not in files:
+    module = api.spec.predictor.path.partition(":")[0]
+    code = module if module.endswith(".py") else f"{module.partition('.')[0]}.py"
+    if code not in files:  # it may have weights alone, and the image the code: nobody is to guess
         log.warning(
             "spec.predictor.path: ConfigMap %s has no %s; what is here stands for what the image"
             " has, and where the image has none add the file to the ConfigMap",
-            config_map,
-            file,
+            source.config_map,
+            code,
         )
+    return Documents(api, files, folder)
 
 
 def load_api(file: Path, name: str | None, unknown: UnknownFields) -> BatchedAPI:
@@ -111,8 +106,17 @@ def load_api(file: Path, name: str | None, unknown: UnknownFields) -> BatchedAPI
 
 def _loaded(file: Path, name: str | None, unknown: UnknownFields) -> tuple[BatchedAPI, list[Any]]:
     documents = _objects(file, unknown)
-    api = parse_api(_chosen(documents, name), unknown, lambda text: log.warning("%s", text))
-    return api, documents
+    apis = _of_kind(documents, contract.KIND)
+    names = [_name_of(api) for api in apis]
+    if name is not None and name not in names:
+        raise DocumentError(f"no {contract.KIND} named {name!r}; the file has {_list(names)}")
+    if name is None and not apis:
+        kinds = [str(d.get("kind")) if isinstance(d, dict) else type(d).__name__ for d in documents]
+        raise DocumentError(f"expected a {contract.KIND} document, got {_list(kinds)}")
+    if name is None and len(apis) > 1:
+        raise DocumentError(f"several {contract.KIND}s: choose one with --name: {_list(names)}")
+    chosen = apis[0 if name is None else names.index(name)]
+    return parse_api(chosen, unknown, lambda text: log.warning("%s", text)), documents
 
 
 def _objects(file: Path, unknown: UnknownFields) -> list[Any]:
@@ -165,21 +169,6 @@ _NAMES: Final[dict[type, str]] = {list: "a list", str: "a text", int: "a number"
 
 def _of_kind(documents: list[Any], kind: str) -> list[dict[str, Any]]:
     return [one for one in documents if isinstance(one, dict) and one.get("kind") == kind]
-
-
-def _chosen(documents: list[Any], name: str | None) -> Any:
-    apis = _of_kind(documents, contract.KIND)
-    names = [_name_of(api) for api in apis]
-    if name is not None:
-        if name not in names:
-            raise DocumentError(f"no {contract.KIND} named {name!r}; the file has {_list(names)}")
-        return apis[names.index(name)]
-    if not apis:
-        kinds = [str(d.get("kind")) if isinstance(d, dict) else type(d).__name__ for d in documents]
-        raise DocumentError(f"expected a {contract.KIND} document, got {_list(kinds)}")
-    if len(apis) > 1:
-        raise DocumentError(f"several {contract.KIND}s: choose one with --name: {_list(names)}")
-    return apis[0]
 
 
 def _files_of(config_map: dict[str, Any]) -> dict[str, bytes]:

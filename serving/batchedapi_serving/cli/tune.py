@@ -44,7 +44,8 @@ class Progress:
     def tell(self, text: str, left: float) -> None:
         """What is being done, and seconds that the rest is expected to take."""
         now = time.monotonic()
-        line = f"{text}, about {_rounded(left)} left"
+        rest = f"{left:.0f} s" if left < 90 else f"{left / 60:.0f} min"  # noqa: PLR2004 - as one says
+        line = f"{text}, about {rest} left"
         if self._terminal:
             click.echo(f"\r\x1b[K{line}", err=True, nl=False)
         elif now - self._told >= _EVERY:
@@ -55,10 +56,6 @@ class Progress:
         """There is something to read now."""
         if self._terminal:
             click.echo("\r\x1b[K", err=True, nl=False)
-
-
-def _rounded(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"  # noqa: PLR2004 - as one says
 
 
 @click.command("tune")

@@ -135,7 +135,16 @@ def measure_curve(
         if first.statuses or asked.statuses or not counted.batches:
             if sizes:
                 break
-            raise MeasuringError(_why(first.statuses or asked.statuses))
+            if statuses := first.statuses or asked.statuses:
+                raise MeasuringError(
+                    f"a request of one row was answered {', '.join(map(str, statuses))};"
+                    " `batchedapi serve` and a request by hand show why, and --items FILE gives"
+                    " others"
+                )
+            raise MeasuringError(
+                "no batch was run: calls of an async method take no lane. Tune a manifest whose"
+                " `predict` is the method that it submits to"
+            )
         took = counted.batch_seconds / counted.batches
         sizes.append(size)
         seconds.append(took)
@@ -146,18 +155,6 @@ def measure_curve(
             break
     curve = tuning.Curve(tuple(sizes), tuple(seconds))
     return Measured(processes, threads, curve, size_of_row, outside)
-
-
-def _why(statuses: Sequence[int]) -> str:
-    if statuses:
-        return (
-            f"a request of one row was answered {', '.join(map(str, statuses))}; `batchedapi serve`"
-            " and a request by hand show why, and --items FILE gives others"
-        )
-    return (
-        "no batch was run: calls of an async method take no lane. Tune a manifest whose `predict`"
-        " is the method that it submits to"
-    )
 
 
 def is_last(sizes: Sequence[int], seconds: Sequence[float], target: float) -> bool:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from batchedapi_core.manifest import format_duration
-from batchedapi_serving.tuning.run import Known, Run
+from batchedapi_serving.tuning.run import Known
 
 REMEDY: Final = (
     "--picture draws with matplotlib, which is not installed; it comes with:"
@@ -40,7 +40,11 @@ def draw(known: Known, path: Path) -> None:
     curves.set(title="t(n)", xlabel="rows of a batch", ylabel="ms", xscale="log", yscale="log")
     for run in known.runs:
         steps = [step.answers for step in run.ladder.steps]
-        loads, name = [one.rate for one in steps], _name(known, run)
+        loads, setting = [one.rate for one in steps], run.setting
+        name = (
+            f"{known.manifest_size(setting)}, {format_duration(setting.batch_interval)},"
+            f" {setting.processes} x {setting.threads}: {run.label}"
+        )
         (line,) = goodput.plot(loads, [one.goodput for one in steps], marker="o", label=name)
         goodput.axvline(run.forecast.goodput, color=line.get_color(), linestyle=":", alpha=0.6)
         p99.plot(loads, [1e3 * one.p(0.99) for one in steps], marker="o", label=name)
@@ -55,11 +59,3 @@ def draw(known: Known, path: Path) -> None:
             axes.legend(fontsize="small")
     figure.suptitle(known.name)
     figure.savefig(path, format="png", dpi=_DOTS)
-
-
-def _name(known: Known, run: Run) -> str:
-    setting = run.setting
-    return (
-        f"{known.manifest_size(setting)}, {format_duration(setting.batch_interval)},"
-        f" {setting.processes} x {setting.threads}: {run.label}"
-    )

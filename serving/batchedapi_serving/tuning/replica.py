@@ -92,7 +92,27 @@ class Replica:
 
     def counters(self) -> Counters:
         """As of now."""
-        return _counters(_get(self.admin_port, contract.PATH_METRICS), _cpu_seconds(self.pid))
+        page, cpu = _get(self.admin_port, contract.PATH_METRICS), _cpu_seconds(self.pid)
+        sums: dict[str, float] = {}
+        web, sizes = [0.0], [1.0]
+        for family in text_string_to_metric_families(page):
+            for sample in family.samples:
+                if sample.name == contract.METRIC_WEB_CPU_SECONDS:
+                    web.append(sample.value)
+                elif sample.name == contract.METRIC_MAX_BATCH_SIZE:
+                    sizes.append(sample.value)
+                sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
+        return Counters(
+            batches=sums.get(f"{contract.METRIC_BATCH_ROWS}_count", 0.0),
+            rows=sums.get(f"{contract.METRIC_BATCH_ROWS}_sum", 0.0),
+            size=sums.get(contract.METRIC_BATCH_SIZE, 0.0),
+            batch_seconds=sums.get(f"{contract.METRIC_BATCH_SECONDS}_sum", 0.0),
+            requests=sums.get(contract.METRIC_REQUESTS, 0.0),
+            web_cpu=max(web),
+            cpu=cpu,
+            largest=max(sizes),
+            one_by_one=sums.get(contract.METRIC_ONE_BY_ONE, 0.0) > 0,
+        )
 
 
 @contextlib.contextmanager
@@ -110,7 +130,8 @@ def running(subject: Subject, changes: Changes) -> Iterator[Replica]:
         ManifestError: the changes do not go with the manifest.
     """
     api = with_changes(subject.api, changes)
-    port, admin_port = _free_ports()
+    with socket.create_server((HOST, 0)) as one, socket.create_server((HOST, 0)) as two:
+        port, admin_port = one.getsockname()[1], two.getsockname()[1]
     with tempfile.TemporaryDirectory(prefix="batchedapi-tune-") as folder:
         log, file = Path(folder, "serve.log"), Path(folder, contract.MANIFEST_FILE)
         file.write_text(yaml.safe_dump_all(_documents(api, subject.source)))
@@ -119,7 +140,13 @@ def running(subject: Subject, changes: Changes) -> Iterator[Replica]:
             _wait_ready(process, admin_port, api.spec.predictor.startup_timeout, log)
             yield Replica(port, admin_port, process.pid, api.endpoint)
         finally:
-            _stop(process)
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                try:
+                    process.wait(_STOP_SECONDS)
+                except subprocess.TimeoutExpired:
+                    process.kill()  # its children end with it
+                    process.wait()
 
 
 def _start(
@@ -161,11 +188,6 @@ def _documents(api: BatchedAPI, source: Mapping[str, bytes]) -> list[Any]:
     return documents
 
 
-def _free_ports() -> tuple[int, int]:
-    with socket.create_server((HOST, 0)) as one, socket.create_server((HOST, 0)) as two:
-        return one.getsockname()[1], two.getsockname()[1]
-
-
 def _wait_ready(
     process: "subprocess.Popen[bytes]", admin_port: int, seconds: float, log: Path
 ) -> None:
@@ -178,16 +200,6 @@ def _wait_ready(
             lines = log.read_text("utf-8", "replace").strip().splitlines() or ["no word"]
             raise LoadError("InitFailed", lines[-1].removeprefix("batchedapi: "))
         time.sleep(0.05)
-
-
-def _stop(process: "subprocess.Popen[bytes]") -> None:
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()  # its children end with it
-            process.wait()
 
 
 def _get(port: int, path: str) -> str:
@@ -204,29 +216,6 @@ def _get(port: int, path: str) -> str:
         return text
     finally:
         connection.close()
-
-
-def _counters(page: str, cpu: float) -> Counters:
-    sums: dict[str, float] = {}
-    web, sizes = [0.0], [1.0]
-    for family in text_string_to_metric_families(page):
-        for sample in family.samples:
-            if sample.name == contract.METRIC_WEB_CPU_SECONDS:
-                web.append(sample.value)
-            elif sample.name == contract.METRIC_MAX_BATCH_SIZE:
-                sizes.append(sample.value)
-            sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
-    return Counters(
-        batches=sums.get(f"{contract.METRIC_BATCH_ROWS}_count", 0.0),
-        rows=sums.get(f"{contract.METRIC_BATCH_ROWS}_sum", 0.0),
-        size=sums.get(contract.METRIC_BATCH_SIZE, 0.0),
-        batch_seconds=sums.get(f"{contract.METRIC_BATCH_SECONDS}_sum", 0.0),
-        requests=sums.get(contract.METRIC_REQUESTS, 0.0),
-        web_cpu=max(web),
-        cpu=cpu,
-        largest=max(sizes),
-        one_by_one=sums.get(contract.METRIC_ONE_BY_ONE, 0.0) > 0,
-    )
 
 
 def _cpu_seconds(pid: int) -> float:

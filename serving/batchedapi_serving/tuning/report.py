@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Sequence
 from typing import Any, Final
 
 import yaml
@@ -40,26 +39,19 @@ def render(known: Known) -> str:
 
 
 def _curve(measured: Measured) -> list[str]:
-    lanes = measured.processes * measured.threads
-    rates = [
-        lanes * n / t for n, t in zip(measured.curve.sizes, measured.curve.seconds, strict=True)
-    ]
+    processes, threads, curve = measured.processes, measured.threads, measured.curve
+    rates = [processes * threads * n / t for n, t in zip(curve.sizes, curve.seconds, strict=True)]
     best = max(rates)
+    lanes = f"{processes} process{'' if processes == 1 else 'es'}"
+    lanes += f" of {threads} thread{'' if threads == 1 else 's'}"
     return [
-        f"t(n), {_lanes(measured.processes, measured.threads)}",
+        f"t(n), {lanes}",
         f"{'rows':>6} {'ms a batch':>11} {'rows/s':>9}",
         *(
             f"{n:>6} {_ms(t):>11} {rate:>9,.0f}  {'#' * max(1, round(BAR * rate / best))}"
-            for n, t, rate in zip(measured.curve.sizes, measured.curve.seconds, rates, strict=True)
+            for n, t, rate in zip(curve.sizes, curve.seconds, rates, strict=True)
         ),
     ]
-
-
-def _lanes(processes: int, threads: int) -> str:
-    def several(count: int, what: str) -> str:
-        return f"{count} {what}{'' if count == 1 else 'es' if what.endswith('s') else 's'}"
-
-    return f"{several(processes, 'process')} of {several(threads, 'thread')}"
 
 
 _HEAD: Final = (
@@ -71,12 +63,13 @@ _HEAD: Final = (
 
 
 def _settings(known: Known) -> list[str]:
-    best = known.best_run
-    return [
-        _HEAD,
-        *(_setting(known, run, chosen=run is best) for run in known.runs),
-        *_marks(known.runs),
-    ]
+    best, runs = known.best_run, known.runs
+    lines = [_HEAD, *(_setting(known, run, chosen=run is best) for run in runs)]
+    if any(run.ladder.comfortable and run.ladder.comfortable.answers.late for run in runs):
+        lines.append("~ the generator was late at that load, and its lateness is in the p99")
+    if not all(run.ladder.bounded for run in runs):
+        lines.append("> the generator fell behind before the replica did: it may hold more")
+    return lines
 
 
 def _setting(known: Known, run: Run, *, chosen: bool) -> str:
@@ -91,15 +84,6 @@ def _setting(known: Known, run: Run, *, chosen: bool) -> str:
         f" {_ms(run.p99):>10} {_ms(step.answers.p(0.99)) if step else '-':>10}"
         f"{late}{' <- best' if chosen else ''}"
     ).rstrip()
-
-
-def _marks(runs: Sequence[Run]) -> list[str]:
-    lines = []
-    if any(run.ladder.comfortable and run.ladder.comfortable.answers.late for run in runs):
-        lines.append("~ the generator was late at that load, and its lateness is in the p99")
-    if not all(run.ladder.bounded for run in runs):
-        lines.append("> the generator fell behind before the replica did: it may hold more")
-    return lines
 
 
 _LOADS: Final = (

@@ -210,7 +210,12 @@ class Tuner:
 
     def _stages(self) -> None:
         ladder = _STEPS * (self._wanted.step + 1.0)
-        tries = self._tries()
+        # Processes and threads to measure: the manifest's, and others in doublings.
+        processes = {*tuning.powers_of_two(self._wanted.processes), self._lanes[0]}
+        threads = {*tuning.powers_of_two(self._wanted.threads), self._lanes[1]}
+        tries = sorted(
+            {(p, t) for p in processes for t in threads}, key=lambda one: (one[0] * one[1], one[0])
+        )
         self._clock.expect(
             3.0, *(_CURVE_SECONDS for _ in tries), ladder, ladder,
             _SEARCH_SECONDS * len(tries), *(ladder for _ in range(BEST)),
@@ -218,12 +223,15 @@ class Tuner:
         self._clock.begin()
         rows = self._look()
         self._measure(rows, tries)
-        own = self._own()
+        rows_of_own = max(1, int(self.known.own_size / self.known.size_of_row))
+        interval = self._subject.api.spec.server_side_batching.batch_interval
+        own = self.known.own = tuning.Setting(rows_of_own, interval, *self._lanes)
         task = self._task()
         self._run(AS_WRITTEN, self._forecast(task, own), rows)
         self._calibrate()
         task = self._task()
-        self._again(task)
+        written = self.known.runs.pop(0)  # its forecast again, with what its ladder has taught
+        self._ran(written.label, self._forecast(task, written.setting), written.ladder)
         self._run(
             WITHOUT,
             self._forecast(task, own._replace(max_batch_size=1, batch_interval=0.0)), rows,
@@ -240,14 +248,6 @@ class Tuner:
                 self._clock.begin()
 
     # ------------------------------------------------------------ measuring
-
-    def _tries(self) -> list[tuple[int, int]]:
-        """Processes and threads to measure: the manifest's, and others in doublings."""
-        processes = {*tuning.powers_of_two(self._wanted.processes), self._lanes[0]}
-        threads = {*tuning.powers_of_two(self._wanted.threads), self._lanes[1]}
-        return sorted(
-            {(p, t) for p in processes for t in threads}, key=lambda one: (one[0] * one[1], one[0])
-        )
 
     def _look(self) -> Rows:
         """What the method takes, and the size that is in effect."""
@@ -294,14 +294,6 @@ class Tuner:
             if served < HELPS * best:
                 useless.add((processes, threads))
             best = max(best, served)
-
-    def _own(self) -> tuning.Setting:
-        """The manifest's setting, in rows."""
-        known = self.known
-        rows = max(1, int(known.own_size / known.size_of_row))
-        interval = self._subject.api.spec.server_side_batching.batch_interval
-        known.own = tuning.Setting(rows, interval, *self._lanes)
-        return known.own
 
     # ------------------------------------------------------------ expecting
 
@@ -354,11 +346,6 @@ class Tuner:
             self.known.ceiling = web * _ONE_CORE * counted.requests / counted.web_cpu
         rows = self.known.measured[0].curve.slower(self.known.slower)
         self.known.rule = tuning.by_rule(rows, 1, self._wanted.target, self._wanted.largest)
-
-    def _again(self, task: tuning.Task) -> None:
-        """The manifest's own forecast, with what its ladder has taught."""
-        run = self.known.runs.pop(0)
-        self._ran(run.label, self._forecast(task, run.setting), run.ladder)
 
     def _ran(self, label: str, expected: tuning.Forecast, ladder: Ladder) -> None:
         """Remember a run, beside what is expected of the load that it is compared at."""
