@@ -17,10 +17,23 @@ from typing import Final
 
 from batchedapi_core import contract
 from batchedapi_core.service_model import BatchSums, ServiceTime, fit
-from batchedapi_serving.checking.advising import unit_of
-from batchedapi_serving.checking.asking import FailedError, Method, Sample, choose_samples
-from batchedapi_serving.checking.equality import Asked, by_shape, findings
-from batchedapi_serving.checking.report import REPORT_FILE, MethodReport, Report, Timing, Wanted
+from batchedapi_serving.checking.equality import (
+    Asked,
+    FailedError,
+    Method,
+    Sample,
+    by_shape,
+    choose_samples,
+    findings,
+)
+from batchedapi_serving.checking.report import (
+    REPORT_FILE,
+    MethodReport,
+    Report,
+    Timing,
+    Wanted,
+    unit_of,
+)
 from batchedapi_serving.codecs import codec_for
 from batchedapi_serving.errors import ClientError, LoadError
 from batchedapi_serving.ipc.frames import Meta, Payload

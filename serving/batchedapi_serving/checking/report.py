@@ -1,12 +1,17 @@
-"""What a check found; crosses processes, and is what `--json` prints."""
+"""What a check found, and what it suggests, in sentences and a table; no I/O but of its own file.
+
+A report crosses processes, and is what `--json` prints.
+"""
 
 import dataclasses
+import enum
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from batchedapi_core.service_model import ServiceTime
+from batchedapi_serving.predictor import Measure, SizeOf
 
 ROWS: Final = "rows"
 REPORT_FILE: Final = "check.json"
@@ -110,3 +115,202 @@ class Report:
             for method in value["methods"]
         )
         return cls(value["name"], methods, value["memory"])
+
+
+LITTLE: Final = 1.2
+"""Times the rate of single rows below which batching is hardly worth its wait."""
+STILL_RISING: Final = 1.2
+"""Times the rate at half the size above which a larger size is worth a try."""
+NEARLY_ALL: Final = 0.9
+"""Share of the best rate with which a smaller size makes do."""
+
+
+class Weight(enum.StrEnum):
+    """How much a piece of advice matters."""
+
+    NOTE = "note"
+    WARNING = "warning"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Advice:
+    """One piece."""
+
+    weight: Weight
+    text: str
+
+
+def advise_method(
+    report: MethodReport, *, interval: float, max_latency: float | None
+) -> list[Advice]:
+    """What the table of one method suggests.
+
+    Args:
+        report: Of the method.
+        interval: `batchInterval` in seconds.
+        max_latency: `maxLatency` in seconds; None: no target.
+    """
+    timings = report.timings
+    if not timings:
+        return []
+    full = timings[-1]
+    advice = [_size(timings, report.max_batch_size)] if len(timings) > 1 else []
+    of_row = full.size / full.rows
+    gathered = full.rows_per_second * interval * of_row  # in one interval, at the best rate
+    counted = ROWS if report.unit == ROWS else "units"  # by maxBatchSize
+    if report.max_batch_size != 1 and interval != 0.0 and gathered < report.max_batch_size:
+        advice.append(
+            Advice(
+                Weight.NOTE,
+                f"at {full.rows_per_second:,.0f} rows/s, the rate of full batches, a batchInterval"
+                f" of {_ms(interval)} gathers {gathered:,.1f} of {report.max_batch_size}"
+                f" {counted}: what does not gather while a batch runs needs"
+                f" {_ms(report.max_batch_size / of_row / full.rows_per_second)}",
+            )
+        )
+    if max_latency is not None:
+        advice += _latency(timings, interval, max_latency)
+    elif full.rows > 1 and interval > 0 and full.seconds > 5 * interval:
+        advice.append(
+            Advice(
+                Weight.NOTE,
+                f"a full batch takes {_ms(full.seconds)}, so a batchInterval of {_ms(interval)}"
+                " hardly matters for the latency: maxBatchSize decides it",
+            )
+        )
+    return advice
+
+
+def unit_of(size_of: SizeOf) -> str:
+    """What one unit of a method's cost is, in words."""
+    what = "byte"
+    if size_of.measure is Measure.LENGTH:
+        what = "of the length" if size_of.of is None else f"of the length of {size_of.of}"
+    elif size_of.per != 1:
+        what = "bytes"
+    return f"{size_of.per:g} {what}"
+
+
+def _size(timings: tuple[Timing, ...], configured: int) -> Advice:
+    single, half, full = timings[0], timings[-2], timings[-1]
+    best = max(timings, key=lambda timing: timing.rows_per_second)
+    gain = best.rows_per_second / single.rows_per_second if single.rows_per_second else 1.0
+    if gain < LITTLE:
+        return Advice(
+            Weight.WARNING,
+            f"batching buys next to nothing: {gain:.2f} times the rows per second of single rows."
+            " Look whether the method works on the whole array at once, or set maxBatchSize: 1:"
+            " neither size nor interval is the bottleneck, but CPU, processes or threads are",
+        )
+    enough = next(t for t in timings if t.rows_per_second >= NEARLY_ALL * best.rows_per_second)
+    if enough.rows < full.rows:
+        share = enough.rows_per_second / best.rows_per_second
+        return Advice(
+            Weight.NOTE,
+            f"maxBatchSize: {enough.size} would do: {share:.0%} of the best rate, and a batch takes"
+            f" {_ms(enough.seconds)} instead of {_ms(full.seconds)}",
+        )
+    if full.rows_per_second > STILL_RISING * half.rows_per_second:
+        return Advice(
+            Weight.NOTE,
+            f"the rate still rises at {full.rows} rows: try maxBatchSize: {2 * configured}",
+        )
+    return Advice(
+        Weight.NOTE,
+        f"maxBatchSize: {configured} fits: {gain:.1f} times the rows per second of single rows",
+    )
+
+
+def _latency(timings: tuple[Timing, ...], interval: float, max_latency: float) -> list[Advice]:
+    """A row waits for the interval or the batch in progress, and then for its own batch."""
+    full = timings[-1]
+    if full.seconds > max_latency:
+        text = f"a full batch takes {_ms(full.seconds)}, more than maxLatency {_ms(max_latency)}"
+    elif max(interval, full.seconds) + full.seconds > max_latency:
+        text = (
+            f"a row that waits for a full batch and then rides in one needs"
+            f" {_ms(max(interval, full.seconds) + full.seconds)}, more than maxLatency"
+            f" {_ms(max_latency)}"
+        )
+    else:
+        return []
+    fitting = [t for t in timings if max(interval, t.seconds) + t.seconds <= max_latency]
+    remedy = (
+        f"set maxBatchSize: {fitting[-1].size}"
+        if fitting
+        else "no size meets it: raise maxLatency, lower batchInterval, or use a faster model"
+    )
+    return [Advice(Weight.WARNING, f"{text}: {remedy}")]
+
+
+def advise_memory(peak: int, processes: int, limit: int | None) -> list[Advice]:
+    """Whether the copies fit; bytes, `limit` is `spec.compute.mem`."""
+    if limit is None:
+        return []
+    if processes * peak <= limit:
+        return []
+    return [
+        Advice(
+            Weight.WARNING,
+            f"{processes} processes of {peak / 2**20:.0f}Mi need more than spec.compute.mem"
+            f" {limit / 2**20:.0f}Mi: raise it, lower processesPerReplica, or lower maxBatchSize",
+        )
+    ]
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g}ms"
+
+
+# ------------------------------------------------------------ a report as text for a terminal
+
+_UNITS: Final = f" {'units':>8}"
+BAR: Final = 30
+"""Characters of the longest bar."""
+
+
+def render_method(report: MethodReport, advice: Sequence[Advice]) -> str:
+    """Everything about one method, ending with a line feed."""
+    lines = [f"{report.name}"]
+    if not report.samples:
+        return f"{report.name}\n  not checked: {report.source}\n"
+    if report.findings:
+        lines += [f"  WRONG  {finding}" for finding in report.findings]
+    elif report.batched:
+        lines.append(
+            f"  ok     {report.samples} rows ({report.source}) are answered the same alone, in"
+            " batches, and in another order"
+        )
+    lines += [f"  {line}" for line in render_table(report.timings, units=report.unit != ROWS)]
+    if report.unit != ROWS and report.timings:
+        lines.append(f"  maxBatchSize counts units: {report.unit}, at least one a row")
+    if report.line is not None:
+        fixed, per_row = report.line.fixed, report.line.per_row
+        lines.append(f"  t(n) = {1e3 * fixed:.3g} ms + {1e3 * per_row:.3g} ms * n")
+    lines += [f"  {one.weight.value + ':':8} {one.text}" for one in advice]
+    return "\n".join(lines) + "\n"
+
+
+def render_table(timings: Sequence[Timing], *, units: bool = False) -> list[str]:
+    """One line a size, with a bar as long as its rate; empty without sizes.
+
+    `units` adds the size as `maxBatchSize` counts it, where that is not rows.
+    """
+    if not timings:
+        return []
+    best = max(timing.rows_per_second for timing in timings) or 1.0
+    return [
+        f"{'rows':>6}{_UNITS if units else ''} {'ms a batch':>11} {'ms a row':>9} {'rows/s':>9}",
+        *(
+            f"{t.rows:>6}{f' {t.size:>8}' if units else ''} {_milliseconds(t.seconds):>11}"
+            f" {_milliseconds(t.seconds / t.rows):>9}"
+            f" {t.rows_per_second:>9.0f}  {'#' * max(1, round(BAR * t.rows_per_second / best))}"
+            for t in timings
+        ),
+    ]
+
+
+def _milliseconds(seconds: float) -> str:
+    """Milliseconds, with three digits that say something."""
+    value = 1e3 * seconds
+    return f"{value:.3f}" if value >= 0.1 else f"{value:#.3g}"  # noqa: PLR2004 - 0.100 has three

@@ -12,7 +12,7 @@ import click
 
 from batchedapi_core.manifest import CPU_COUNT, BatchedAPI, ManifestError, UnitError, UnknownFields
 from batchedapi_core.manifest import parse_duration as seconds_of
-from batchedapi_serving.cli.check_run import ItemsError, load_items
+from batchedapi_serving.cli.check import ItemsError, load_items
 from batchedapi_serving.cli.documents import MANIFEST_PATH, DocumentError, load_documents
 from batchedapi_serving.cli.serve import usable_cpu_count
 from batchedapi_serving.errors import LoadError

@@ -32,8 +32,7 @@ from batchedapi_core.manifest import (
 from batchedapi_core.manifest.crd import crd
 from batchedapi_operator.cluster import BATCHED_APIS
 from batchedapi_operator.errors import ApplyError
-from batchedapi_serving.cli.documents import DocumentError, load_api
-from batchedapi_serving.cli.kubernetes_yaml import read_documents
+from batchedapi_serving.cli.documents import DocumentError, load_api, read_documents
 
 pytestmark = pytest.mark.cluster
 

@@ -6,7 +6,11 @@ from pathlib import Path
 import pytest
 
 from batchedapi_core.service_model import ServiceTime
-from batchedapi_serving.checking.advising import (
+from batchedapi_serving.checking.report import (
+    MethodReport,
+    Report,
+    Timing,
+    Wanted,
     Weight,
     advise_memory,
     advise_method,
@@ -14,7 +18,6 @@ from batchedapi_serving.checking.advising import (
     render_table,
     unit_of,
 )
-from batchedapi_serving.checking.report import MethodReport, Report, Timing, Wanted
 from batchedapi_serving.predictor import SizeOf
 
 

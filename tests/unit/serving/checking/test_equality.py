@@ -10,8 +10,14 @@ import pytest
 
 from batchedapi_core.batching import ShapePolicy
 from batchedapi_serving.checking.__main__ import FEWEST_RUNS, time_batches
-from batchedapi_serving.checking.asking import FailedError, Method, Sample, choose_samples
-from batchedapi_serving.checking.equality import by_shape, findings
+from batchedapi_serving.checking.equality import (
+    FailedError,
+    Method,
+    Sample,
+    by_shape,
+    choose_samples,
+    findings,
+)
 from batchedapi_serving.codecs import codec_for
 from batchedapi_serving.errors import InvalidInputError
 from batchedapi_serving.model.batch import BatchRunner

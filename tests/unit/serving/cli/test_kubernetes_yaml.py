@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
-from batchedapi_serving.cli.kubernetes_yaml import read_documents
+from batchedapi_serving.cli.documents import read_documents
 
 
 @pytest.mark.parametrize(
