@@ -30,9 +30,8 @@ from batchedapi_core.scaling.learned import LearnedModel
 from batchedapi_core.scaling.need import replica_capacity
 from batchedapi_core.scaling.recommendation import Batching, recommend
 from batchedapi_core.service_model import ServiceTime
-from batchedapi_serving.tuning.measuring import Climb, Ladder
+from batchedapi_serving.tuning.measuring import Climb, Ladder, Rows
 from batchedapi_serving.tuning.replica import Changes, Subject, running
-from batchedapi_serving.tuning.sampling import Rows
 
 EXAMPLE: Final = ROOT / "examples/02-sleepy/batchedapi.yaml"
 TOLERANCE: Final = 0.15

@@ -13,7 +13,14 @@ from batchedapi_core.manifest import (
 )
 from batchedapi_serving.cli.documents import DocumentError, load_api, manifest_of
 from batchedapi_serving.simulating.report import BLOCKS, PLAIN, render
-from batchedapi_serving.simulating.run import AssertionFormError, Simulated, parse_assertion, run
+from batchedapi_serving.simulating.run import (
+    AssertionFormError,
+    Simulated,
+    TraceError,
+    parse_assertion,
+    parse_trace,
+    run,
+)
 from batchedapi_serving.simulating.settings import (
     OptionError,
     Options,
@@ -21,7 +28,6 @@ from batchedapi_serving.simulating.settings import (
     parse_startup,
     set_up,
 )
-from batchedapi_serving.simulating.trace import TraceError, parse_trace
 
 _MODEL: Final = "model:Model"
 """Whose manifest is taken without a file: every value is its default."""

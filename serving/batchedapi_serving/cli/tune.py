@@ -132,15 +132,13 @@ def tune_command(
     """
     # Here: numpy comes with it, and a replica's supervisor, which runs this program too, has no
     # memory to give away.
-    from batchedapi_serving.tuning import picture as drawing  # noqa: PLC0415
     from batchedapi_serving.tuning import report  # noqa: PLC0415
-    from batchedapi_serving.tuning.measuring import MeasuringError  # noqa: PLC0415
+    from batchedapi_serving.tuning.measuring import MeasuringError, NoRowsError  # noqa: PLC0415
     from batchedapi_serving.tuning.replica import Subject  # noqa: PLC0415
     from batchedapi_serving.tuning.run import Tuner, Wanted  # noqa: PLC0415
-    from batchedapi_serving.tuning.sampling import NoRowsError  # noqa: PLC0415
 
     if picture is not None and importlib.util.find_spec("matplotlib") is None:
-        _give_up([drawing.REMEDY])
+        _give_up([report.REMEDY])
     progress = Progress(terminal=sys.stderr.isatty())
     try:
         documents = load_documents(file, name, UnknownFields.REFUSE)
@@ -165,7 +163,7 @@ def tune_command(
         if out is not None:
             out.write_text(report.patch(known))
         if picture is not None:
-            drawing.draw(known, picture)
+            report.draw(known, picture)
     except (DocumentError, ManifestError, ItemsError) as error:
         progress.over()
         problems = error.problems if isinstance(error, ManifestError) else (str(error),)

@@ -3,10 +3,8 @@
 cli.tune ── options and exit codes
     run      ── the stages in order; keeps what is known when it is interrupted
         replica   ── `batchedapi serve` as a process, with other values in its manifest
-        sampling  ── rows to ask with, as bodies of requests
         load      ── open-loop requests, and one client for each lane
-        measuring ── t(n) by size, a ladder of loads
+        measuring ── rows to ask with; t(n) by size, a ladder of loads
         (search: batchedapi_core.simulation.tuning)
-    report   ── table, patch and JSON      pure
-    picture  ── the PNG; loads matplotlib
+    report   ── table, patch, JSON and picture
 """

@@ -15,11 +15,12 @@ from batchedapi_serving.tuning.measuring import (
     Climb,
     Ladder,
     Measured,
+    Rows,
     Tell,
     measure_curve,
+    rows_for,
 )
 from batchedapi_serving.tuning.replica import Changes, Subject, running
-from batchedapi_serving.tuning.sampling import Rows, rows_for
 
 BEST: Final = 3
 """Settings that are run for real, beside the manifest's own and the one without batching."""

@@ -10,7 +10,7 @@ import pytest
 
 from batchedapi_core.simulation import RecordedTrace
 from batchedapi_serving.recording import ArrivalLog, RecordFile, UnwrittenError
-from batchedapi_serving.simulating.trace import parse_trace
+from batchedapi_serving.simulating.run import parse_trace
 
 
 class Disk:

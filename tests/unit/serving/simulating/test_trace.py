@@ -3,7 +3,7 @@
 import pytest
 
 from batchedapi_core.simulation import RecordedTrace, StepTrace
-from batchedapi_serving.simulating.trace import TraceError, parse_trace
+from batchedapi_serving.simulating.run import TraceError, parse_trace
 
 
 def steps(text: str) -> StepTrace:

@@ -14,10 +14,9 @@ from batchedapi_core.simulation.tuning import Curve, Forecast, Setting, Task
 from batchedapi_serving.cli.documents import load_documents
 from batchedapi_serving.tuning import measuring, report, run
 from batchedapi_serving.tuning.load import Answers
-from batchedapi_serving.tuning.measuring import Measured, Step
+from batchedapi_serving.tuning.measuring import Measured, Rows, Step
 from batchedapi_serving.tuning.replica import Changes, Counters, Subject
 from batchedapi_serving.tuning.run import WITHOUT, Tuner, Wanted
-from batchedapi_serving.tuning.sampling import Rows
 
 CURVE = Curve((1, 2, 4, 8), (0.020, 0.021, 0.023, 0.027))
 MANIFEST = """
