@@ -39,7 +39,7 @@ from batchedapi_serving.errors import LoadError
 from batchedapi_serving.hardware import usable_cpus
 from batchedapi_serving.model_source import FETCH
 from batchedapi_serving.settings import ReplicaSettings
-from batchedapi_serving.supervisor.environment import model_environments
+from batchedapi_serving.supervisor.model_processes import model_environments
 
 _OPTIONS: Final = ServeOptions("127.0.0.1", 0, 0, drain_delay=0.0)
 """Nothing is listened on."""

@@ -20,10 +20,15 @@ from batchedapi_serving.predictor.files import MeasuredFiles
 from batchedapi_serving.processes import Backoff, Child, came, first_of
 from batchedapi_serving.settings import ReplicaSettings, Role
 from batchedapi_serving.supervisor.admin import AdminApp, AdminServer
-from batchedapi_serving.supervisor.environment import model_environments
-from batchedapi_serving.supervisor.health import READINESS_CHECK_SECONDS, Readiness
-from batchedapi_serving.supervisor.lifecycle import STARTS, CrashLoop, CrashLoopError, Life
-from batchedapi_serving.supervisor.model_processes import ModelProcesses
+from batchedapi_serving.supervisor.lifecycle import (
+    READINESS_CHECK_SECONDS,
+    STARTS,
+    CrashLoop,
+    CrashLoopError,
+    Life,
+    Readiness,
+)
+from batchedapi_serving.supervisor.model_processes import ModelProcesses, model_environments
 from batchedapi_serving.supervisor.web_processes import (
     ServingProcesses,
     WebProcesses,

@@ -12,8 +12,14 @@ from typing import Any, ClassVar, Final
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.processes import Backoff, Child, came
 from batchedapi_serving.settings import ReplicaSettings
-from batchedapi_serving.supervisor.health import BEAT_CHECK_SECONDS, Pulse
-from batchedapi_serving.supervisor.lifecycle import STARTS, CrashLoop, CrashLoopError, Life
+from batchedapi_serving.supervisor.lifecycle import (
+    BEAT_CHECK_SECONDS,
+    STARTS,
+    CrashLoop,
+    CrashLoopError,
+    Life,
+    Pulse,
+)
 
 log = logging.getLogger(__name__)
 

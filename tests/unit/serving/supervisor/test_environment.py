@@ -4,7 +4,7 @@ import pytest
 
 from batchedapi_core.placement import THREAD_VARIABLES, GpuAssignment
 from batchedapi_serving.errors import LoadError
-from batchedapi_serving.supervisor.environment import cuda_visible_devices, model_environment
+from batchedapi_serving.supervisor.model_processes import cuda_visible_devices, model_environment
 
 
 def environment_of(

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterable
 
-from batchedapi_serving.supervisor.health import (
+from batchedapi_serving.supervisor.lifecycle import (
     BEATS_MISSED,
     BEATS_MISSED_AT_START,
     LOOKS_MISSED,
