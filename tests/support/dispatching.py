@@ -21,7 +21,7 @@ from batchedapi_serving.codecs import Answer, RequestHead, Wire
 from batchedapi_serving.dispatch.dispatcher import Dispatcher
 from batchedapi_serving.dispatch.engine import RequestHandle
 from batchedapi_serving.dispatch.lane_connection import LaneConnection
-from batchedapi_serving.ipc.frames import Frame, FrameReader, Payload, encode_frame
+from batchedapi_serving.ipc import Frame, FrameReader, Payload, encode_frame
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.recorder import Recorder
 from batchedapi_serving.model.batch import BatchRunner

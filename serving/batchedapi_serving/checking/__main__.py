@@ -36,7 +36,7 @@ from batchedapi_serving.checking.report import (
 )
 from batchedapi_serving.codecs import codec_for
 from batchedapi_serving.errors import ClientError, LoadError
-from batchedapi_serving.ipc.frames import Meta, Payload
+from batchedapi_serving.ipc import Meta, Payload
 from batchedapi_serving.logs import configure_logging
 from batchedapi_serving.model.__main__ import load
 from batchedapi_serving.model.batch import BatchRunner

@@ -16,7 +16,7 @@ import orjson
 from batchedapi_serving.codecs import Codec, Encoded, Results
 from batchedapi_serving.codecs.results import ItemResults, TensorResults
 from batchedapi_serving.errors import PredictorError
-from batchedapi_serving.ipc.frames import Meta, Payload
+from batchedapi_serving.ipc import Meta, Payload
 from batchedapi_serving.predictor import MethodSpec
 
 Run = Callable[[Meta, bytes], tuple[Meta, Sequence[Payload]]]

@@ -17,7 +17,7 @@ import numpy as np
 
 from batchedapi_core.batching import Receipts
 from batchedapi_serving.errors import ServingError
-from batchedapi_serving.ipc.frames import Meta
+from batchedapi_serving.ipc import Meta
 from batchedapi_serving.predictor import MethodSpec
 
 Array = np.ndarray[Any, Any]

@@ -19,7 +19,7 @@ import orjson
 
 from batchedapi_serving.codecs.interface import Item, Results
 from batchedapi_serving.errors import PredictorError
-from batchedapi_serving.ipc.frames import Meta
+from batchedapi_serving.ipc import Meta
 from batchedapi_serving.predictor import SINGLE_OUTPUT, MethodSpec
 
 Array = np.ndarray[Any, Any]

@@ -16,7 +16,7 @@ from batchedapi_serving.codecs.interface import Codec, Encoded
 from batchedapi_serving.codecs.json_values import NON_FINITE
 from batchedapi_serving.codecs.results import OK, ItemResults, read_results
 from batchedapi_serving.errors import InvalidInputError, PredictorError
-from batchedapi_serving.ipc.frames import Meta
+from batchedapi_serving.ipc import Meta
 from batchedapi_serving.predictor import SINGLE_INPUT, ItemError, MethodSpec, SubmitError
 
 PLACE = "rows"

@@ -29,7 +29,7 @@ from batchedapi_serving.codecs.submits import submitted_rows
 from batchedapi_serving.dispatch.engine import Caller, Engine, Reader, RequestHandle
 from batchedapi_serving.dispatch.lane_connection import Done
 from batchedapi_serving.errors import InvalidInputError, ServingError
-from batchedapi_serving.ipc.frames import BrokenFrameError, Meta, encode_frame
+from batchedapi_serving.ipc import BrokenFrameError, Meta, encode_frame
 from batchedapi_serving.tracing.spans import Form, Span, Tracer, context_in
 
 _OK: Final = 200

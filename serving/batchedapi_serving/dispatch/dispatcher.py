@@ -28,7 +28,7 @@ from batchedapi_serving.dispatch.executor import Executor, MethodQueue, receipt_
 from batchedapi_serving.dispatch.lane_connection import Channel, LaneConnection
 from batchedapi_serving.dispatch.requests import Clock, Deadlines, InFlightRequest, InFlightRequests
 from batchedapi_serving.errors import DrainingError, PredictorError
-from batchedapi_serving.ipc.frames import Meta
+from batchedapi_serving.ipc import Meta
 from batchedapi_serving.metrics.recorder import Recorder
 from batchedapi_serving.oom import OomKills
 from batchedapi_serving.predictor import MethodSpec, default_method

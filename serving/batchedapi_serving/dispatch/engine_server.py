@@ -18,7 +18,7 @@ from batchedapi_serving.dispatch.remote_frames import (
     unpack_payload,
 )
 from batchedapi_serving.errors import ServingError
-from batchedapi_serving.ipc.frames import BrokenFrameError, FrameReader, Meta, encode_frame
+from batchedapi_serving.ipc import BrokenFrameError, FrameReader, Meta, encode_frame
 from batchedapi_serving.tracing.spans import Span
 
 log = logging.getLogger(__name__)

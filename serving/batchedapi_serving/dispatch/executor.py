@@ -44,7 +44,7 @@ from batchedapi_serving.dispatch.lane_connection import Runner
 from batchedapi_serving.dispatch.requests import Clock, InFlightRequest, InFlightRequests
 from batchedapi_serving.dispatch.traced_batches import TracedBatches
 from batchedapi_serving.errors import LateError, PredictorError, QueueFullError, ServingError
-from batchedapi_serving.ipc.frames import Meta
+from batchedapi_serving.ipc import Meta
 from batchedapi_serving.metrics.recorder import MethodRecorder
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.settings import ReplicaSettings

@@ -13,8 +13,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from batchedapi_core.batching import Batch, Request
-from batchedapi_serving.ipc.frames import BrokenFrameError, FrameReader, Meta
-from batchedapi_serving.ipc.shared_memory import MEMORIES, SharedMemory
+from batchedapi_serving.ipc import (
+    MEMORIES,
+    BrokenFrameError,
+    FrameReader,
+    Meta,
+    SharedMemory,
+)
 
 log = logging.getLogger(__name__)
 

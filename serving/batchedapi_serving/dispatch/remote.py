@@ -38,7 +38,7 @@ from batchedapi_serving.dispatch.remote_frames import (
     trace_of,
 )
 from batchedapi_serving.errors import NotReadyError, QueueFullError, ServingError
-from batchedapi_serving.ipc.frames import BrokenFrameError, FrameReader, Meta, encode_frame
+from batchedapi_serving.ipc import BrokenFrameError, FrameReader, Meta, encode_frame
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.settings import ReplicaSettings
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 from batchedapi_serving.codecs import Receipt
 from batchedapi_serving.codecs.named_codec import Row
 from batchedapi_serving.errors import LoadError, OverloadedError, ServingError
-from batchedapi_serving.ipc.frames import BrokenFrameError, Meta
+from batchedapi_serving.ipc import BrokenFrameError, Meta
 from batchedapi_serving.tracing.spans import Form, Span, context_in
 
 _ELSEWHERE: Final = Form("", server=False, constant=())

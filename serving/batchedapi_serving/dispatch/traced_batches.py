@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from batchedapi_core.batching import Batch, Request
 from batchedapi_serving.dispatch.requests import InFlightRequests
-from batchedapi_serving.ipc.frames import Meta
+from batchedapi_serving.ipc import Meta
 from batchedapi_serving.tracing.spans import Form, Span, Tracer
 
 _WAIT: Final = "batchedapi.queue_wait_seconds"

@@ -18,7 +18,7 @@ from batchedapi_serving.codecs.results import (
     item_frame,
 )
 from batchedapi_serving.errors import PredictorError
-from batchedapi_serving.ipc.frames import Meta, Payload
+from batchedapi_serving.ipc import Meta, Payload
 from batchedapi_serving.model.loading import REQUEST, taking
 from batchedapi_serving.model.marshalling import (
     Arguments,

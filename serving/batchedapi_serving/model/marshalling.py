@@ -32,7 +32,7 @@ from batchedapi_serving.codecs.results import (
     named_output,
 )
 from batchedapi_serving.errors import PredictorError
-from batchedapi_serving.ipc.frames import Meta, Payload
+from batchedapi_serving.ipc import Meta, Payload
 from batchedapi_serving.predictor import ItemError, MethodSpec, Response, Tensor
 
 Array = np.ndarray[Any, Any]

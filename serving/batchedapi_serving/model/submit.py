@@ -10,7 +10,7 @@ from typing import Any, Final
 from batchedapi_serving.codecs import Codec, Collated, Results, codec_for
 from batchedapi_serving.codecs.submits import answered_rows, rows_frame, submitted_rows
 from batchedapi_serving.errors import ServingError
-from batchedapi_serving.ipc.frames import Meta, Payload
+from batchedapi_serving.ipc import Meta, Payload
 from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.model.worker import ChannelLoop, ConnectionLostError
 from batchedapi_serving.predictor import MethodSpec, SubmitError

@@ -11,7 +11,7 @@ from batchedapi_core import contract
 from batchedapi_core.batching import ShapePolicy
 from batchedapi_serving.codecs import codec_of_shapes
 from batchedapi_serving.errors import ClientError, LoadError
-from batchedapi_serving.ipc.frames import Meta
+from batchedapi_serving.ipc import Meta
 from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.predictor import MethodSpec
 

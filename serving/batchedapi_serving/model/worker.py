@@ -20,15 +20,16 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from batchedapi_serving.codecs.interface import Item
-from batchedapi_serving.ipc.frames import (
+from batchedapi_serving.ipc import (
+    MEMORIES,
     BrokenFrameError,
     FrameReader,
     Meta,
     Payload,
+    SharedMemory,
     encode_frame,
     read_frames,
 )
-from batchedapi_serving.ipc.shared_memory import MEMORIES, SharedMemory
 from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.model.streams import Outlet
 from batchedapi_serving.predictor.api import TRACE_HEADERS

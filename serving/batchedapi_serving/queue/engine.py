@@ -48,7 +48,7 @@ from batchedapi_serving.errors import (
     QueueFullError,
     ServingError,
 )
-from batchedapi_serving.ipc.frames import BrokenFrameError, Meta
+from batchedapi_serving.ipc import BrokenFrameError, Meta
 from batchedapi_serving.metrics.recorder import MethodRecorder, Recorder
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.processes import Backoff, first_of

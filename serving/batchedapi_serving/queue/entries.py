@@ -1,6 +1,6 @@
 """What lies in the queue: requests, answers, and what processes say of themselves. No pickle.
 
-A request is one frame (see ipc.frames), an answer another; several answers are one behind the
+A request is one frame (see ipc), an answer another; several answers are one behind the
 other. Their meta:
     {"web", "request", "client", "rows", "sizes", "shapes", "timeout", "payload"}
     {"answer": request, "receipt": [...] | null, "kind": ...}   with results as Results.to_frame
@@ -27,7 +27,7 @@ from batchedapi_serving.dispatch.remote_frames import (
     unpack_payload,
 )
 from batchedapi_serving.errors import ServingError, TooLargeError
-from batchedapi_serving.ipc.frames import BrokenFrameError, FrameReader, Meta, encode_frame
+from batchedapi_serving.ipc import BrokenFrameError, FrameReader, Meta, encode_frame
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.tracing.spans import Span
 

@@ -30,7 +30,7 @@ from batchedapi_serving.dispatch.engine import RequestHandle
 from batchedapi_serving.dispatch.executor import DIED, Executor, MethodQueue
 from batchedapi_serving.dispatch.remote_frames import stand_in
 from batchedapi_serving.errors import NotReadyError, PredictorError, ServingError
-from batchedapi_serving.ipc.frames import BrokenFrameError
+from batchedapi_serving.ipc import BrokenFrameError
 from batchedapi_serving.processes import Backoff, came, first_of
 from batchedapi_serving.queue.broker import (
     Broker,

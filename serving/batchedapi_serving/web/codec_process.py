@@ -28,7 +28,7 @@ from batchedapi_serving.dispatch.remote_frames import (
     receipt_of,
 )
 from batchedapi_serving.errors import ServingError
-from batchedapi_serving.ipc.frames import Meta, encode_frame, read_frames
+from batchedapi_serving.ipc import Meta, encode_frame, read_frames
 from batchedapi_serving.logs import configure_logging
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.processes import give_memory_back, give_way_for_memory, kill_with_parent

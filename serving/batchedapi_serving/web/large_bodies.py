@@ -29,7 +29,7 @@ from batchedapi_serving.errors import (
     QueueFullError,
     ServingError,
 )
-from batchedapi_serving.ipc.frames import BrokenFrameError, FrameReader, Meta, encode_frame
+from batchedapi_serving.ipc import BrokenFrameError, FrameReader, Meta, encode_frame
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.processes import Backoff, Child, essential
 from batchedapi_serving.settings import ReplicaSettings

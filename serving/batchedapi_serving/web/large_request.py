@@ -10,7 +10,7 @@ from batchedapi_serving.codecs import Answer, Head, Receipt, Results, Wire
 from batchedapi_serving.dispatch.engine import Caller, Reader, RequestHandle, ServedMethod
 from batchedapi_serving.dispatch.remote_frames import error_meta, receipt_meta, status_of
 from batchedapi_serving.errors import DeadlineExceededError, ServingError
-from batchedapi_serving.ipc.frames import Meta, encode_frame
+from batchedapi_serving.ipc import Meta, encode_frame
 from batchedapi_serving.tracing.spans import Span
 
 _PASSED_OVER_SECONDS: Final = 1.0

@@ -22,7 +22,7 @@ ROUNDS: Final = 40
 SECONDS: Final = 0.001
 """That the model takes, and the client after its answer."""
 OURS: Final = ("/batchedapi_core/", "/batchedapi_serving/")
-OTHER_END: Final = ("/batchedapi_serving/model/", "/batchedapi_serving/ipc/")
+OTHER_END: Final = ("/batchedapi_serving/model/", "/batchedapi_serving/ipc.py")
 """What a test calls of these is the model process's part, with all that follows from it."""
 ROW: Final = b"[5.1, 3.5, 1.4, 0.2]"
 IRIS: Final = single(Tensor("FP32", [4]), Tensor("INT64", []))

@@ -23,7 +23,7 @@ from batchedapi_serving.dispatch.engine import Caller, RequestHandle, ServedMeth
 from batchedapi_serving.dispatch.lane_connection import Runner
 from batchedapi_serving.dispatch.remote import RemoteMethod
 from batchedapi_serving.errors import NoSuchRouteError, QueueFullError, ServingError
-from batchedapi_serving.ipc.frames import (
+from batchedapi_serving.ipc import (
     BrokenFrameError,
     Frame,
     FrameReader,

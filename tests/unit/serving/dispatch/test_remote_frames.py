@@ -20,7 +20,7 @@ from batchedapi_serving.dispatch.remote_frames import (
     status_of,
     unpack_payload,
 )
-from batchedapi_serving.ipc.frames import BrokenFrameError, FrameReader, encode_frame
+from batchedapi_serving.ipc import BrokenFrameError, FrameReader, encode_frame
 
 SETTINGS = settings(derandomize=True, database=None, deadline=None, max_examples=200)
 BYTES = st.binary(max_size=30)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedapi_serving.ipc.frames import (
+from batchedapi_serving.ipc import (
     MAX_META_BYTES,
     MAX_PAYLOAD_BYTES,
     BrokenFrameError,

@@ -14,8 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedapi_serving.ipc.frames import BrokenFrameError, Frame, FrameReader, Meta
-from batchedapi_serving.ipc.shared_memory import LARGEST, THRESHOLD, Region, SharedMemory
+from batchedapi_serving.ipc import (
+    LARGEST,
+    THRESHOLD,
+    BrokenFrameError,
+    Frame,
+    FrameReader,
+    Meta,
+    Region,
+    SharedMemory,
+)
 
 SETTINGS = settings(derandomize=True, database=None, deadline=None, max_examples=60)
 
@@ -176,8 +184,8 @@ def test_the_other_side_may_die_while_its_memory_is_in_use() -> None:
     ours, theirs = socket.socketpair()
     code = """
         import os, socket, sys, time
-        from batchedapi_serving.ipc.shared_memory import SharedMemory
-        from batchedapi_serving.ipc.frames import encode_frame
+        from batchedapi_serving.ipc import SharedMemory
+        from batchedapi_serving.ipc import encode_frame
         connection, shared = socket.socket(fileno=int(sys.argv[1])), SharedMemory.create()
         connection.sendall(encode_frame({"memory": shared.hello()}))
         connection.recv(1)

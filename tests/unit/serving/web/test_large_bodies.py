@@ -21,7 +21,7 @@ from batchedapi_serving.errors import (
     QueueFullError,
     ServingError,
 )
-from batchedapi_serving.ipc.frames import FrameReader, Meta
+from batchedapi_serving.ipc import FrameReader, Meta
 from batchedapi_serving.predictor import MethodSpec, Tensor
 from batchedapi_serving.web import large_bodies
 from batchedapi_serving.web.large_bodies import LargeBodies, is_large, is_large_beside
