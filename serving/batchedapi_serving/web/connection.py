@@ -31,8 +31,7 @@ from batchedapi_serving.errors import (
 from batchedapi_serving.tracing.spans import CLIENT_LEFT_ERROR, Form, Span, Tracer
 from batchedapi_serving.web.access import address_of, asks_for_key
 from batchedapi_serving.web.asgi import start_cycle
-from batchedapi_serving.web.frontend import Frontend
-from batchedapi_serving.web.inflating import Inflater
+from batchedapi_serving.web.frontend import Frontend, Route, wire_of_path
 from batchedapi_serving.web.large_bodies import is_large
 from batchedapi_serving.web.limits import (
     LINGER_BYTES,
@@ -40,6 +39,7 @@ from batchedapi_serving.web.limits import (
     SWEEP_SECONDS,
     UNCOUNTED_BYTES,
     HeldBodies,
+    Inflater,
 )
 from batchedapi_serving.web.parser import BODY, ENCODING, Request, RequestParser
 from batchedapi_serving.web.responses import (
@@ -52,7 +52,6 @@ from batchedapi_serving.web.responses import (
     problem_on,
     render,
 )
-from batchedapi_serving.web.routes import Route, wire_of_path
 from batchedapi_serving.web.sockets import is_gone, unread_bytes, unsent_bytes
 from batchedapi_serving.web.streams import StreamedAnswer
 from batchedapi_serving.web.timeouts import Timeouts, Verdict

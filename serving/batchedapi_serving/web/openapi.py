@@ -13,9 +13,9 @@ from batchedapi_serving.codecs import Wire
 from batchedapi_serving.codecs.json_values import NON_FINITE
 from batchedapi_serving.codecs.open_inference_metadata import MODEL_VERSION, model_metadata
 from batchedapi_serving.predictor import MethodSpec, Tensor
-from batchedapi_serving.web.frontend import Frontend
-from batchedapi_serving.web.routes import (
+from batchedapi_serving.web.frontend import (
     METADATA_PATHS,
+    Frontend,
     models,
     prediction_routes,
     wire_of_path,

@@ -6,7 +6,7 @@ import gzip
 import pytest
 
 from batchedapi_serving.errors import ServingError
-from batchedapi_serving.web.inflating import PIECE_BYTES, Inflater
+from batchedapi_serving.web.limits import PIECE_BYTES, Inflater
 from connections import LIMITS, Peer, Server
 
 LIMIT = 4 * PIECE_BYTES

@@ -10,8 +10,8 @@ from batchedapi_serving.errors import DrainingError, NoSuchRouteError, NotReadyE
 from batchedapi_serving.metrics.recorder import Recorder
 from batchedapi_serving.metrics.slots import BYTES, Memory
 from batchedapi_serving.predictor import MethodSpec, Tensor
+from batchedapi_serving.web.asgi import metadata_answer
 from batchedapi_serving.web.frontend import Frontend
-from batchedapi_serving.web.metadata import metadata_answer
 from connections import PREDICT, Server, web_settings
 
 pytestmark = pytest.mark.looptime

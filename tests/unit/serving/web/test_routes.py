@@ -3,7 +3,7 @@
 import pytest
 
 from batchedapi_serving.codecs import Wire
-from batchedapi_serving.web.routes import Route, prediction_routes, wire_of_path
+from batchedapi_serving.web.frontend import Route, prediction_routes, wire_of_path
 from connections import web_settings
 
 
