@@ -17,14 +17,13 @@ from batchedapi_serving.errors import LoadError
 from batchedapi_serving.hardware import visible_gpus
 from batchedapi_serving.logs import configure_logging
 from batchedapi_serving.model.batch import BatchRunner
-from batchedapi_serving.model.beside import Beside, with_calls
 from batchedapi_serving.model.loading import (
     MAX_METHODS,
     load_class,
     served_methods,
     start_predictor,
 )
-from batchedapi_serving.model.submit import ChannelSubmitter, LocalAnswers
+from batchedapi_serving.model.submit import Beside, ChannelSubmitter, LocalAnswers, with_calls
 from batchedapi_serving.model.warmup import Timing, warm_up, warm_up_async
 from batchedapi_serving.model.worker import ChannelLoop, run_lanes
 from batchedapi_serving.predictor import Context, MethodSpec

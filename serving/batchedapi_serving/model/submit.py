@@ -1,20 +1,136 @@
-"""`context.submit` of a running predictor: rows go to the queue of another of its methods.
+"""Rows that a predictor submits to another of its methods: by `context.submit`, and around a batch.
+
+A batched method with `decode` or `encode` is served twice. Under its own name it is a call for each
+request, which decodes, submits its row and encodes; the rows are batched under the name with BATCH
+behind it. Calls run side by side beside the lanes, as those of async methods do, so that no batch
+waits for somebody's decode.
 
 During the warm-up there is no queue yet, and rows are answered by that method at once.
 """
 
 import asyncio
-from collections.abc import Sequence
+import contextvars
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, Final
 
+import numpy as np
+
+from batchedapi_core.contract import METHOD_BATCH as BATCH
 from batchedapi_serving.codecs import Codec, Collated, Results, codec_for
 from batchedapi_serving.codecs.submits import answered_rows, rows_frame, submitted_rows
 from batchedapi_serving.errors import ServingError
 from batchedapi_serving.ipc import Meta, Payload
 from batchedapi_serving.model.batch import BatchRunner
+from batchedapi_serving.model.loading import REQUEST, declared_of, taking
 from batchedapi_serving.model.worker import ChannelLoop, ConnectionLostError
-from batchedapi_serving.predictor import MethodSpec, SubmitError
+from batchedapi_serving.predictor import ItemError, MethodSpec, SubmitError
 from batchedapi_serving.settings import ReplicaSettings
+
+THREADS: Final = 32
+"""That run `decode` and `encode` which are not async; further ones wait for one of them."""
+Submit = Callable[[str, Any], Awaitable[Any]]
+
+
+def with_calls(predictor_class: type, specs: Sequence[MethodSpec]) -> list[MethodSpec]:
+    """The methods as they are served: of each that decodes or encodes its call, then its batch."""
+    served: list[MethodSpec] = []
+    for spec in specs:
+        declared = declared_of(predictor_class, spec.name)
+        if declared.decode is None and declared.encode is None:
+            served.append(spec)
+        else:
+            served.append(MethodSpec(spec.name, batched=False, is_async=True))
+            served.append(replace(spec, name=f"{spec.name}{BATCH}"))
+    return served
+
+
+class Beside:
+    """A predictor that has its calls as methods beside its own."""
+
+    def __init__(self, predictor: Any, specs: Sequence[MethodSpec], submit: Submit) -> None:
+        """`specs` are those of with_calls; `submit` hands rows to a method of that name."""
+        self._predictor = predictor
+        pool = ThreadPoolExecutor(THREADS, thread_name_prefix="beside")
+        self._calls = {
+            spec.name.removesuffix(BATCH): _call_of(predictor, spec, submit, pool)
+            for spec in specs
+            if spec.name.endswith(BATCH)
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._calls:
+            return self._calls[name]
+        return getattr(self._predictor, name.removesuffix(BATCH))
+
+
+def _call_of(
+    predictor: Any, batch: MethodSpec, submit: Submit, pool: ThreadPoolExecutor
+) -> Callable[..., Awaitable[Any]]:
+    declared = declared_of(type(predictor), batch.name.removesuffix(BATCH))
+    decode = _step(pool, predictor, declared.decode, REQUEST)
+    encode = _step(pool, predictor, declared.encode, ("answer",))
+
+    async def call(payload: Any, query_params: Any, headers: Any) -> Any:
+        row = payload
+        if decode is not None:
+            row = await decode(payload, query_params, headers)
+        answer = _first(await submit(batch.name, _one_row(batch, row)))
+        if isinstance(answer, ItemError):
+            raise answer
+        return answer if encode is None else await encode(answer)
+
+    return call
+
+
+def _step(
+    pool: ThreadPoolExecutor, predictor: Any, name: str | None, given: Sequence[str]
+) -> Callable[..., Awaitable[Any]] | None:
+    """That method as something to await; one that is not async runs in a thread."""
+    if name is None:
+        return None
+    function = getattr(predictor, name)
+    called = taking(function, given) if given is REQUEST else function
+    if inspect.iscoroutinefunction(inspect.unwrap(function)):
+        return called
+    return functools.partial(_in_thread, pool, called)
+
+
+async def _in_thread(
+    pool: ThreadPoolExecutor, function: Callable[..., Any], *arguments: Any
+) -> Any:
+    """What it answers.
+
+    A thread cannot be cancelled. The call ends with it, so that one that hangs is seen to hang, and
+    its process replaced like one whose batch does.
+    """
+    context = contextvars.copy_context()  # so that a traced request's is known there
+    running = asyncio.get_running_loop().run_in_executor(pool, context.run, function, *arguments)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
+
+
+def _one_row(spec: MethodSpec, row: Any) -> Any:
+    """Rows first, as submit wants them."""
+    if not spec.inputs:
+        return [row]
+    if isinstance(row, Mapping):
+        return {name: np.asarray(value)[None] for name, value in row.items()}
+    return np.asarray(row)[None]
+
+
+def _first(rows: Any) -> Any:
+    """The only row of what a method answered."""
+    if isinstance(rows, Mapping):
+        return {name: array[0] for name, array in rows.items()}
+    return rows[0]
+
 
 _WHERE: Final = (
     "context.submit({!r}): expected to be awaited in an async method of the predictor; write"

@@ -47,13 +47,13 @@ from batchedapi_serving.web.responses import (
     CONTINUE,
     ERROR,
     STAYS,
+    StreamedAnswer,
     finished_error,
     new_request_id,
     problem_on,
     render,
 )
 from batchedapi_serving.web.sockets import is_gone, unread_bytes, unsent_bytes
-from batchedapi_serving.web.streams import StreamedAnswer
 from batchedapi_serving.web.timeouts import Timeouts, Verdict
 
 _SERVER_ERROR: Final = 500

@@ -20,7 +20,7 @@ from batchedapi_serving.web.frontend import (
     prediction_routes,
     wire_of_path,
 )
-from batchedapi_serving.web.streams import EVENTS, LINES
+from batchedapi_serving.web.responses import EVENTS, LINES
 
 Schema = dict[str, Any]
 

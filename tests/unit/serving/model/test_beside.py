@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchedapi_serving.model.beside import Beside, with_calls
 from batchedapi_serving.model.loading import served_methods
+from batchedapi_serving.model.submit import Beside, with_calls
 from batchedapi_serving.predictor import ItemError, Tensor, batched, default_method
 from dispatching import replica_settings
 

@@ -10,7 +10,7 @@ from batchedapi_serving.dispatch.engine import Reader
 from batchedapi_serving.errors import InvalidInputError, PredictorError
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.web.limits import EXPIRY_GRACE, SWEEP_SECONDS
-from batchedapi_serving.web.streams import ENOUGH_BYTES, ENOUGH_ITEMS, form_of
+from batchedapi_serving.web.responses import ENOUGH_BYTES, ENOUGH_ITEMS, form_of
 from connections import LIMITS, Peer, Server
 
 pytestmark = pytest.mark.looptime
