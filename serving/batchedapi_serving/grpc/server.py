@@ -297,21 +297,17 @@ class _Guarded(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the package
                 self._keys.check(headers)
             except UnauthenticatedError as error:
                 self._answered(error.status)
-                return _refused(error)
+                answer = grpc_problem(error)
+
+                async def refuse(_: bytes, context: ServicerContext) -> None:
+                    await context.abort(status_code(answer.status), message(answer))
+
+                return grpc.unary_unary_rpc_method_handler(refuse)
         return await continuation(handler_call_details)
 
 
 def _bytes(value: str | bytes) -> bytes:
     return value.encode("latin-1", "replace") if isinstance(value, str) else value
-
-
-def _refused(error: UnauthenticatedError) -> RpcMethodHandler:
-    answer = grpc_problem(error)
-
-    async def refuse(_: bytes, context: ServicerContext) -> None:
-        await context.abort(status_code(answer.status), message(answer))
-
-    return grpc.unary_unary_rpc_method_handler(refuse)
 
 
 class _Logged(grpc.aio.ServerInterceptor):  # type: ignore[misc]

@@ -282,15 +282,12 @@ class Histogram(_Metric):
         counts = (
             Series(
                 kind, name, f"{name}_bucket",
-                tuple(sorted((*labels, ("le", _edge(bucket))))), documentation,
+                tuple(sorted((*labels, ("le", "+Inf" if bucket == math.inf else repr(bucket))))),
+                documentation,
             )
             for bucket in buckets
         )  # fmt: skip
         return (*counts, Series(kind, name, f"{name}_sum", labels, documentation))
-
-
-def _edge(value: float) -> str:
-    return "+Inf" if value == math.inf else repr(value)
 
 
 M = TypeVar("M", bound=_Metric)

@@ -80,7 +80,14 @@ class AdminApp:
             return 405, _TEXT, b"only GET is served here\n"
         match path:
             case contract.PATH_METRICS:
-                return 200, CONTENT_TYPE_LATEST, self._page(query)
+                memory, methods = self._memory, self._methods()
+                memory[slots.PROCESS_CPU] = self._cpu()
+                text = (
+                    scaling_page(memory, methods, self._part)
+                    if query == contract.QUERY_SCALING
+                    else whole_page(memory, methods, *self._measured(), self._part)
+                )
+                return 200, CONTENT_TYPE_LATEST, text
             case contract.PATH_QUEUE if self._part.shared_queue and self._part.role != Role.WORKER:
                 return 200, contract.JSON, json.dumps(self._queued()).encode()
             case contract.PATH_LIVE:
@@ -93,13 +100,6 @@ class AdminApp:
             case _:
                 page = ui.read(path, ui.Mode.REPLICA)
                 return _NOT_FOUND if page is None else (200, *page)
-
-    def _page(self, query: str) -> bytes:
-        memory, methods = self._memory, self._methods()
-        memory[slots.PROCESS_CPU] = self._cpu()
-        if query == contract.QUERY_SCALING:
-            return scaling_page(memory, methods, self._part)
-        return whole_page(memory, methods, *self._measured(), self._part)
 
     async def wait(self, path: str, query: str) -> None:
         """Before `answer`: of a long poll, until a row is in the queue or its time is over."""
@@ -146,7 +146,13 @@ class AdminServer:
                     try:
                         connection, _ = await loop.sock_accept(self._listener)
                     except OSError as error:
-                        await self._make_room(error)
+                        # A descriptor is given for whoever waits, or somebody else's connection.
+                        log.warning("admin port cannot accept", extra={"error": str(error)})
+                        if self._spare:
+                            close(self._spare.pop())
+                        else:
+                            self._close_quietest()
+                            await asyncio.sleep(_RETRY_SECONDS)
                         continue
                     task = group.create_task(self._converse(connection))
                     self._open[task] = None
@@ -168,15 +174,6 @@ class AdminServer:
         with contextlib.suppress(OSError):
             while len(self._spare) < _RESERVED:
                 self._spare.append(os.open(os.devnull, os.O_RDONLY))
-
-    async def _make_room(self, error: OSError) -> None:
-        """Nobody can be accepted: give a descriptor for whoever waits."""
-        log.warning("admin port cannot accept", extra={"error": str(error)})
-        if self._spare:
-            close(self._spare.pop())
-        else:
-            self._close_quietest()
-            await asyncio.sleep(_RETRY_SECONDS)
 
     def _close_quietest(self) -> None:
         for task in self._open:

@@ -39,20 +39,29 @@ class ServingProcesses:
         memory: slots.Memory,
         life: Life,
         heard: Callable[[dict[str, Any]], None],
-        children: Sequence[Child],
+        children: Sequence[tuple[Child, Sequence[str]]],
         first_beat: int,
+        listener: socket.socket | None = None,
     ) -> None:
-        """`heard` gets every message of their control lines; `first_beat` is a slot."""
+        """What is common to all of a kind.
+
+        Args:
+            settings: Of the replica.
+            memory: Of its metrics.
+            life: Of the replica.
+            heard: Gets every message of their control lines.
+            children: Each with what it is told beside the runtime folder and its descriptors.
+            first_beat: A slot.
+            listener: They have a copy of it.
+        """
         self._settings = settings
         self._memory = memory
         self._life = life
         self._heard = heard
-        self._children = children
+        self._children = [child for child, _ in children]
+        self._told = [words for _, words in children]
         self._first_beat = first_beat
-
-    def _arguments(self, index: int) -> tuple[Sequence[str], Sequence[int]]:
-        """Of that program, short of the control socket: what it is told, and its descriptors."""
-        raise NotImplementedError
+        self._listener = listener
 
     @property
     def alive(self) -> bool:
@@ -113,9 +122,10 @@ class ServingProcesses:
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:  # the child has its own copy, and its end is to be seen here
-                words, descriptors = self._arguments(index)
-                descriptors = (*descriptors, theirs.fileno())
-                child.start([*words, *map(str, descriptors)], descriptors=descriptors)
+                shared = (theirs,) if self._listener is None else (self._listener, theirs)
+                descriptors = [one.fileno() for one in shared]
+                words = (self._settings.runtime, *self._told[index], *map(str, descriptors))
+                child.start(words, descriptors=descriptors)
             async with asyncio.TaskGroup() as group:
                 helpers = (
                     group.create_task(self._listen(child, ours)),
@@ -169,14 +179,10 @@ class WebProcesses(ServingProcesses):
     ) -> None:
         """See ServingProcesses; `listener` is of predictions."""
         children = [
-            Child(f"web-{i}", "batchedapi_serving.web_process")
+            (Child(f"web-{i}", "batchedapi_serving.web_process"), [str(i)])
             for i in range(settings.web_processes)
         ]
-        super().__init__(settings, memory, life, heard, children, slots.BEAT)
-        self._listener = listener
-
-    def _arguments(self, index: int) -> tuple[Sequence[str], Sequence[int]]:
-        return [self._settings.runtime, str(index)], (self._listener.fileno(),)
+        super().__init__(settings, memory, life, heard, children, slots.BEAT, listener)
 
 
 class WorkerProcess(ServingProcesses):
@@ -192,8 +198,5 @@ class WorkerProcess(ServingProcesses):
         heard: Callable[[dict[str, Any]], None],
     ) -> None:
         """See ServingProcesses."""
-        children = [Child("worker", "batchedapi_serving.worker_process")]
-        super().__init__(settings, memory, life, heard, children, slots.WORKER_BEAT)
-
-    def _arguments(self, index: int) -> tuple[Sequence[str], Sequence[int]]:  # noqa: ARG002 - there is one
-        return [self._settings.runtime], ()
+        child = Child("worker", "batchedapi_serving.worker_process")
+        super().__init__(settings, memory, life, heard, [(child, ())], slots.WORKER_BEAT)

@@ -72,7 +72,10 @@ def tracing_settings(
         resource["service.name"] = asked["OTEL_SERVICE_NAME"]
     headers = _pairs(asked, f"{_TRACES}HEADERS") or _pairs(asked, f"{_OTLP}HEADERS")
     most_queued = int(_number(asked, "OTEL_BSP_MAX_QUEUE_SIZE", 2048))
-    url = _url(endpoint or base or "")
+    url = endpoint or base or ""
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise _refused(f"{_OTLP}ENDPOINT", "http://HOST:4318 or https://...", url)
     return TracingSettings(
         endpoint=url if endpoint else f"{url.rstrip('/')}/{_TRACES_PATH}",
         headers=tuple(headers.items()),
@@ -156,13 +159,6 @@ def _number(
         limits = f"a number >= {least:g}" if most == math.inf else f"{least:g} to {most:g}"
         raise _refused(name, limits, text)
     return value
-
-
-def _url(text: str) -> str:
-    parts = urllib.parse.urlsplit(text)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise _refused(f"{_OTLP}ENDPOINT", "http://HOST:4318 or https://...", text)
-    return text
 
 
 def _refused(name: str, expected: str, got: str) -> LoadError:

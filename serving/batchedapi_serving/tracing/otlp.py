@@ -28,7 +28,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, St
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage
 
 from batchedapi_serving.settings import TracingSettings
-from batchedapi_serving.tracing.spans import Form, Span, SpanContext, Tracer, Value
+from batchedapi_serving.tracing.spans import Form, Span, Tracer, Value
 
 log = logging.getLogger(__name__)
 STOP_SECONDS: Final = 2.0
@@ -122,28 +122,27 @@ class Exporter:
             self._wanted.wait(self._settings.delay)
             self._wanted.clear()
             while self._held:
-                self._send_some()
-
-    def _send_some(self) -> None:
-        """Only this thread takes from the queue, so what it counts is there."""
-        count = min(len(self._held), self._settings.most_sent)
-        spans = []
-        for place in range(count):
-            spans.append(encoded(*self._held.popleft()))
-            if place % _AT_ONCE == _AT_ONCE - 1:
-                time.sleep(0)  # whoever waits for the interpreter goes first
-        try:
-            self._send(request_of(spans, self._resource))
-        except UnsentError as error:
-            self._dropped(count)
-            if not self._failing:  # each time it begins, not for each request
-                facts = {"endpoint": self._settings.endpoint, "error": str(error)}
-                log.warning("spans are dropped: the collector does not take them", extra=facts)
-            self._failing = True
-        else:
-            if self._failing:
-                log.info("the collector takes spans again")
-            self._failing = False
+                # Only this thread takes from the queue, so what it counts is there.
+                count = min(len(self._held), self._settings.most_sent)
+                spans = []
+                for place in range(count):
+                    spans.append(encoded(*self._held.popleft()))
+                    if place % _AT_ONCE == _AT_ONCE - 1:
+                        time.sleep(0)  # whoever waits for the interpreter goes first
+                try:
+                    self._send(request_of(spans, self._resource))
+                except UnsentError as error:
+                    self._dropped(count)
+                    if not self._failing:  # each time it begins, not for each request
+                        facts = {"endpoint": self._settings.endpoint, "error": str(error)}
+                        log.warning(
+                            "spans are dropped: the collector does not take them", extra=facts
+                        )
+                    self._failing = True
+                else:
+                    if self._failing:
+                        log.info("the collector takes spans again")
+                    self._failing = False
 
 
 def exporting_tracer(
@@ -215,7 +214,10 @@ def encoded(span: Span, ended: int, error: str | None) -> bytes:
         else:
             parts.append(_encoded_attribute(key, value))
     for other in span.links:
-        parts.append(_encoded_link(other))
+        link = _IDS.pack(_TRACE, other.trace_id, _SPAN, other.span_id)
+        if other.state:
+            link += _sized(SpanMessage.Link.TRACE_STATE_FIELD_NUMBER, other.state.encode())
+        parts.append(_sized(SpanMessage.LINKS_FIELD_NUMBER, link))
     if state:
         parts.append(_sized(SpanMessage.TRACE_STATE_FIELD_NUMBER, state.encode()))
     if error is not None:
@@ -252,10 +254,3 @@ def _encoded_attribute(key: str, value: Value) -> bytes:
         of_value = AnyValue(double_value=value)
     pair = KeyValue(key=key, value=of_value)
     return _sized(SpanMessage.ATTRIBUTES_FIELD_NUMBER, pair.SerializeToString())
-
-
-def _encoded_link(other: SpanContext) -> bytes:
-    ids = _IDS.pack(_TRACE, other.trace_id, _SPAN, other.span_id)
-    if other.state:
-        ids += _sized(SpanMessage.Link.TRACE_STATE_FIELD_NUMBER, other.state.encode())
-    return _sized(SpanMessage.LINKS_FIELD_NUMBER, ids)

@@ -153,7 +153,10 @@ class Tracer:
         """The span of a request that was drawn or whose caller has a trace; None: it has none."""
         parent = context_of(traceparent, tracestate) if traceparent else None
         if parent is not None:
-            return self.child(form, parent) if self._continues(parent) else None
+            drawn = parent.sampled
+            if not self._follows_parent:
+                drawn = int.from_bytes(parent.trace_id[8:], "big") < self._bound
+            return self.child(form, parent) if drawn else None
         if traceparent and not self.random() < self.ratio:  # nobody has drawn it yet
             return None
         first, last = self._source.getrandbits(64), self._source.getrandbits(64) * self._bound >> 64
@@ -168,11 +171,6 @@ class Tracer:
     def ends(self, span: Span, error: str | None = None) -> None:
         """It is over; `error` is why it failed."""
         self._finished(span, self.now(), error)
-
-    def _continues(self, parent: SpanContext) -> bool:
-        if self._follows_parent:
-            return parent.sampled
-        return int.from_bytes(parent.trace_id[8:], "big") < self._bound
 
     def _span_id(self) -> bytes:
         return (self._source.getrandbits(64) or 1).to_bytes(8, "big")
