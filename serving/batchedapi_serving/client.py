@@ -24,7 +24,6 @@ import orjson
 from batchedapi_core import contract
 from batchedapi_core.batching import Client, ItemErrorPolicy, LaneChoice, Receipts
 from batchedapi_serving.codecs import Answer, Receipt, Results
-from batchedapi_serving.codecs.interface import Item
 from batchedapi_serving.errors import NotReadyError, ServingError
 from batchedapi_serving.metrics.recorder import Recorder, WebRecorder
 from batchedapi_serving.metrics.slots import BYTES
@@ -266,9 +265,12 @@ class _Asked:
     def answer(self, results: Results, start: int, stop: int, receipt: Receipt | None) -> Answer:  # noqa: ARG002 - receipts are for responses
         """See Reply."""
         items = results.items(start, stop)
-        self._error = next((_failed(item) for item in items if item.status != _OK), None)
-        if self._error is None:
-            self._rows = [_value(item) for item in items]
+        failed = next((item for item in items if item.status != _OK), None)
+        if failed is None:
+            self._error, self._rows = None, [item.value() for item in items]
+        else:
+            message = str(orjson.loads(failed.body)["message"])
+            self._error = RowFailedError(failed.status, message)
         return Answer(_OK, b"", b"")
 
     def problem(self, error: ServingError, request_id: str | None) -> Answer:  # noqa: ARG002 - there is none
@@ -284,18 +286,3 @@ class _Asked:
             self.answered.set_result(self._rows)
         else:
             self.answered.set_exception(self._error)
-
-
-def _value(item: Item) -> Any:
-    match item.kind:
-        case "json":
-            return orjson.loads(item.body)
-        case "text":
-            return item.body.decode()
-        case _:
-            return item.body
-
-
-def _failed(item: Item) -> RowFailedError:
-    said = orjson.loads(item.body)
-    return RowFailedError(item.status, str(said["message"]))

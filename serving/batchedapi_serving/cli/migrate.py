@@ -38,7 +38,17 @@ def migrate_command(file: Path) -> None:
       batchedapi migrate densenet/config.pbtxt
     """
     try:
-        project = _read(file)
+        # Of weights only that they are there.
+        folder = file.resolve().parent
+        texts = {
+            str(path.relative_to(folder)): path.read_text("utf-8", "replace")
+            if path.suffix not in {".pt", ".pth"} and path.stat().st_size <= _MOST_BYTES
+            else ""
+            for path in sorted([*folder.glob("*"), *folder.glob("*/*.py")])
+            if path.is_file() and (path.suffix in _SUFFIXES or path.name in SAMPLES)
+        }
+        texts[file.name] = file.read_text("utf-8", "replace")
+        project = Project(folder.name, file.name, texts)
         migration = _translator(project)(project)
         parse_api(dict(migration.manifest), UnknownFields.REFUSE)
         written = _write(file.parent, migration)
@@ -60,23 +70,6 @@ def migrate_command(file: Path) -> None:
         click.echo(f"to edit         {file.parent / name}:{line}: {wanted}")
     click.echo(f"\n  batchedapi check -f {file.parent / MANIFEST}")
     click.echo(f"  batchedapi serve -f {file.parent / MANIFEST} --reload")
-
-
-def _read(file: Path) -> Project:
-    """The file, and the code and samples beside it; of weights only that they are there."""
-    folder = file.resolve().parent
-    paths = [
-        path
-        for path in sorted([*folder.glob("*"), *folder.glob("*/*.py")])
-        if path.is_file() and (path.suffix in _SUFFIXES or path.name in SAMPLES)
-    ]
-    texts = {
-        str(path.relative_to(folder)): path.read_text("utf-8", "replace")
-        if path.suffix not in {".pt", ".pth"} and path.stat().st_size <= _MOST_BYTES
-        else ""
-        for path in paths
-    }
-    return Project(folder.name, file.name, {**texts, file.name: file.read_text("utf-8", "replace")})
 
 
 def _translator(project: Project) -> Callable[[Project], Migration]:

@@ -14,6 +14,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import orjson
 
 from batchedapi_core.batching import Receipts
 from batchedapi_serving.errors import ServingError
@@ -97,6 +98,12 @@ class Item(NamedTuple):
     said: tuple[int, Mapping[str, str]] | None = None
     """Status and headers of the predictor's own, of a row that did not fail; names in lower
     case."""
+
+    def value(self) -> Any:
+        """What the predictor answered, of a row that did not fail."""
+        if self.kind == "json":
+            return orjson.loads(self.body)
+        return self.body.decode() if self.kind == "text" else self.body
 
 
 class Results(Protocol):

@@ -94,7 +94,12 @@ def answered_rows(spec: MethodSpec, meta: Meta, payload: bytes) -> Any:
         failed = next((item for item in items if item.status != OK), None)
         if spec.inputs and failed is not None:  # an array has no place for the error of one row
             raise SubmitError(failed.status, str(orjson.loads(failed.body)["message"]))
-        return [_item(item.status, item.kind, item.body) for item in items]
+        return [
+            item.value()
+            if item.status == OK
+            else ItemError(item.status, str(orjson.loads(item.body)["message"]))
+            for item in items
+        ]
     (_, _, shape), *_ = meta["outputs"]
     rows = len(shape) if isinstance(shape[0], list) else int(shape[0])
     try:
@@ -139,11 +144,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
         return value.tolist()
     raise TypeError(f"{type(value).__name__} is not JSON")
-
-
-def _item(status: int, kind: str, body: bytes) -> Any:
-    if status != OK:
-        return ItemError(status, str(orjson.loads(body)["message"]))
-    if kind == "json":
-        return orjson.loads(body)
-    return body.decode() if kind == "text" else body

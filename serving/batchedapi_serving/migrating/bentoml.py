@@ -335,8 +335,16 @@ def _options(options: Mapping[str, Any], spec: dict[str, Any], notes: list[Note]
 def _method(api: _Api, service: ast.ClassDef) -> str:
     batchable = bool(api.options.get("batchable"))
     declared = "example=EXAMPLE"
-    if batchable and api.parameters and (spec := _annotated(api.parameters[0].annotation)):
-        declared = f"inputs={spec}"
+    node = api.parameters[0].annotation if batchable and api.parameters else None
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple):
+        # It is Annotated, with a DType and a Shape.
+        calls = {
+            ast.unparse(one.func).rpartition(".")[2]: one.args[0]
+            for one in node.slice.elts
+            if isinstance(one, ast.Call) and one.args
+        }
+        if spec := _tensor(calls.get("DType"), calls.get("Shape")):
+            declared = f"inputs={spec}"
     start, wait = ("async def", "await ") if api.asynchronous else ("def", "")
     if batchable:
         answer = f"{wait}super().{api.name}(items)"
@@ -351,18 +359,6 @@ def _method(api: _Api, service: ast.ClassDef) -> str:
         f"    @batched({declared})\n    {start} {api.name}(self, items):  # bodies, as BentoML's\n"
         f"        return [{one} for item in items]\n"
     )
-
-
-def _annotated(node: ast.expr | None) -> str | None:
-    """The Tensor of Annotated[np.ndarray, DType(...), Shape(...)]; None where it says less."""
-    if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Tuple):
-        return None
-    calls = {
-        ast.unparse(one.func).rpartition(".")[2]: one.args[0]
-        for one in node.slice.elts
-        if isinstance(one, ast.Call) and one.args
-    }
-    return _tensor(calls.get("DType"), calls.get("Shape"))
 
 
 def _without_bentoml(text: str, tree: ast.Module, service: ast.ClassDef) -> tuple[str, list[int]]:

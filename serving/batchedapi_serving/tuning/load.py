@@ -176,8 +176,10 @@ class OpenLoop:
                 await asyncio.sleep(0)
                 continue
             answers.sent += 1
-            if (free := self._idle()) is not None:
-                self._send(answers, free, due)
+            while self._free and not self._free[-1].usable:
+                self._free.pop()
+            if self._free:
+                self._send(answers, self._free.pop(), due)
             else:
                 task = loop.create_task(self._connect(answers, due))
                 self._connecting.add(task)
@@ -191,12 +193,6 @@ class OpenLoop:
         for connection in (*self._free, *self._asked):  # who is given up on is not served any more
             connection.close()
         return answers
-
-    def _idle(self) -> _Connection | None:
-        while self._free:
-            if (free := self._free.pop()).usable:
-                return free
-        return None
 
     async def _connect(self, answers: Answers, due: float) -> None:
         with contextlib.suppress(OSError):

@@ -104,22 +104,22 @@ def _drawn(inputs: Sequence[Mapping[str, Any]]) -> list[Any]:
     if not inputs or any(one["datatype"] not in _DTYPES for one in inputs):
         return []
     chance = np.random.default_rng(SEED)
-    rows = [{one["name"]: _array(one, chance) for one in inputs} for _ in range(DIFFERENT)]
+    rows: list[dict[str, np.ndarray[Any, Any]]] = [{} for _ in range(DIFFERENT)]
+    for row in rows:
+        for one in inputs:  # its shape is without the first dimension, which is the batch's
+            shape = [VARIABLE if length < 0 else length for length in one["shape"][1:]]
+            dtype = np.dtype(_DTYPES[one["datatype"]])
+            row[one["name"]] = (
+                chance.standard_normal(shape).astype(dtype)
+                if dtype.kind == "f"
+                else chance.integers(0, 2, shape).astype(dtype)
+            )  # 0 or 1: whatever they index, these exist
     if len(inputs) == 1:
         name = inputs[0]["name"]
         if rows[0][name].size > MOST_NUMBERS:
             return [row[name] for row in rows]
         return [row[name].tolist() for row in rows]
     return [{name: array.tolist() for name, array in row.items()} for row in rows]
-
-
-def _array(tensor: Mapping[str, Any], chance: np.random.Generator) -> "np.ndarray[Any, Any]":
-    """One row of it: its shape without the first dimension, which is the batch's."""
-    shape = [VARIABLE if length < 0 else length for length in tensor["shape"][1:]]
-    dtype = np.dtype(_DTYPES[tensor["datatype"]])
-    if dtype.kind == "f":
-        return chance.standard_normal(shape).astype(dtype)
-    return chance.integers(0, 2, shape).astype(dtype)  # 0 or 1: whatever they index, these exist
 
 
 FEWEST_RUNS: Final = 4

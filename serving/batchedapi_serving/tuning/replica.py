@@ -137,7 +137,15 @@ def running(subject: Subject, changes: Changes) -> Iterator[Replica]:
         file.write_text(yaml.safe_dump_all(_documents(api, subject.source)))
         process = _start(file, subject.folder, log, port, admin_port)
         try:
-            _wait_ready(process, admin_port, api.spec.predictor.startup_timeout, log)
+            end = time.monotonic() + api.spec.predictor.startup_timeout
+            while True:
+                with contextlib.suppress(OSError):
+                    _get(admin_port, contract.PATH_READY)
+                    break
+                if process.poll() is not None or time.monotonic() > end:
+                    lines = log.read_text("utf-8", "replace").strip().splitlines() or ["no word"]
+                    raise LoadError("InitFailed", lines[-1].removeprefix("batchedapi: "))
+                time.sleep(0.05)
             yield Replica(port, admin_port, process.pid, api.endpoint)
         finally:
             if process.poll() is None:
@@ -186,20 +194,6 @@ def _documents(api: BatchedAPI, source: Mapping[str, bytes]) -> list[Any]:
          "metadata": {"name": api.metadata.name}, "spec": spec}
     )  # fmt: skip
     return documents
-
-
-def _wait_ready(
-    process: "subprocess.Popen[bytes]", admin_port: int, seconds: float, log: Path
-) -> None:
-    end = time.monotonic() + seconds
-    while True:
-        with contextlib.suppress(OSError):
-            _get(admin_port, contract.PATH_READY)
-            return
-        if process.poll() is not None or time.monotonic() > end:
-            lines = log.read_text("utf-8", "replace").strip().splitlines() or ["no word"]
-            raise LoadError("InitFailed", lines[-1].removeprefix("batchedapi: "))
-        time.sleep(0.05)
 
 
 def _get(port: int, path: str) -> str:
