@@ -314,7 +314,11 @@ class QueueEngine(MethodTable[QueueMethod]):
                 await self._connect()
                 await first_of(self._push(), self._receive(), self._look())
             except (BrokerDownError, BrokerUnfitError) as error:
-                self._lost(error)
+                if str(error) != str(self._why):
+                    log.warning("the queue cannot be reached", extra={"error": str(error)})
+                self._why, self.reached = error, False
+                if self._hold is None:
+                    self._hold = self._loop.call_later(_HELD_SECONDS, self._give_up)
             await asyncio.sleep(min(1.0, self._backoff.take()))
 
     async def close(self) -> None:
@@ -327,13 +331,6 @@ class QueueEngine(MethodTable[QueueMethod]):
             except BrokerDownError as error:
                 log.debug("left without a word", extra={"error": str(error)})
         await self._broker.close()
-
-    def _lost(self, why: Exception) -> None:
-        if str(why) != str(self._why):
-            log.warning("the queue cannot be reached", extra={"error": str(why)})
-        self._why, self.reached = why, False
-        if self._hold is None:
-            self._hold = self._loop.call_later(_HELD_SECONDS, self._give_up)
 
     def _give_up(self) -> None:
         self.given_up.set()
@@ -369,25 +366,9 @@ class QueueEngine(MethodTable[QueueMethod]):
             self._take_packs(packs)
         kept = [Kept(number, one.sent, one.place) for number, one in held.items()]
         self._verdict = again(kept, there, runs_again=self._runs_again)
-        self._follow(self._verdict)
-
-    def _found(self) -> None:
-        """It is reached, and not only connected to: each right has been used."""
-        if self._hold is not None:
-            self._hold.cancel()
-            self._hold = None
-            handed_in, refused = len(self._verdict.hand_in), len(self._verdict.refuse)
-            facts = {"handed_in_again": handed_in, "refused": refused}
-            log.warning("the queue is reached again", extra=facts)
-            self._backoff.reset()
-        self._why = None
-        self.given_up.clear()
-
-    def _follow(self, verdict: Again) -> None:
-        held = self._recalls.held
-        for number in verdict.refuse:
+        for number in self._verdict.refuse:
             self._in_flight.fail(held[number], NotReadyError(_LOST), self._now(), "queue_full")
-        self._outbox = [held[number] for number in verdict.hand_in]
+        self._outbox = [held[number] for number in self._verdict.hand_in]
         for one in self._outbox:
             one.place, one.sent = None, False
         self._kick.set()
@@ -493,7 +474,13 @@ class QueueEngine(MethodTable[QueueMethod]):
             }
             handings = self._handings.copy()
             look = await self._broker.look(streams)
-            self._take_lengths(look.depths, handings)
+            # Of streams to which something was handed in since then, the look may be older than
+            # what Redis said as it took it.
+            told = self._with_outbox({name: depth.length for name, depth in look.depths.items()})
+            for stream in look.depths:
+                if handings[stream] % 2 or handings[stream] != self._handings[stream]:
+                    told[stream] = self._lengths.get(stream, 0)
+            self._lengths = told
             self._workers = [read_worker(says) for says in look.workers.values() if says]
             await self._choose()
             self._update_gauges(look.depths, look.time)
@@ -501,18 +488,16 @@ class QueueEngine(MethodTable[QueueMethod]):
                 raise BrokerDownError("the queue was emptied")
             self._refuse_homeless()
             await asyncio.sleep(LOOK_SECONDS)
-            self._found()
-
-    def _take_lengths(self, depths: Mapping[str, Depth], handings: Mapping[str, int]) -> None:
-        """What a look says, but of streams to which something was handed in since it began.
-
-        `handings` is of then. It may be older than what Redis said of these as it took them.
-        """
-        told = self._with_outbox({stream: depth.length for stream, depth in depths.items()})
-        for stream in depths:
-            if handings[stream] % 2 or handings[stream] != self._handings[stream]:
-                told[stream] = self._lengths.get(stream, 0)
-        self._lengths = told
+            # It is reached, and not only connected to: each right has been used.
+            if self._hold is not None:
+                self._hold.cancel()
+                self._hold = None
+                handed_in, refused = len(self._verdict.hand_in), len(self._verdict.refuse)
+                facts = {"handed_in_again": handed_in, "refused": refused}
+                log.warning("the queue is reached again", extra=facts)
+                self._backoff.reset()
+            self._why = None
+            self.given_up.clear()
 
     def _emptied(self, depths: Mapping[str, Depth]) -> bool:
         """Whether a stream is not there of which something was handed in."""
@@ -539,30 +524,27 @@ class QueueEngine(MethodTable[QueueMethod]):
         chosen = signature_in_use(self._workers, revision, published, self._signature)
         if chosen is not None and chosen != self._signature and chosen in self._known:
             self._signature = chosen
-            self._serve(self._known[chosen])
-
-    def _serve(self, methods: Methods) -> None:
-        settings = self._settings
-        for spec in methods.specs:
-            if spec.name in self._counted or len(self._counted) < MAX_METHODS:
-                self._counted[spec.name] = spec
-        places = {name: place for place, name in enumerate(self._counted)}
-        self._served = {}
-        for spec in methods.specs:
-            own = settings.of_method(spec.name)
-            recorder = self._recorder.method(places.get(spec.name, 0))
-            self._served[spec.name] = QueueMethod(
-                spec,
-                codec_for(spec, own, settings.name, settings.receipts),
-                recorder,
-                methods.stream(spec.name),
-                own.batching.max_latency,
-                self._recalls,
-            )
-        self._default = methods.default
-        log.info("methods", extra={"signature": methods.signature, "methods": list(self._served)})
-        self._recorder.ready()
-        self._ready(list(self._counted.values()), methods.default)
+            methods, settings = self._known[chosen], self._settings
+            for spec in methods.specs:
+                if spec.name in self._counted or len(self._counted) < MAX_METHODS:
+                    self._counted[spec.name] = spec
+            places = {name: place for place, name in enumerate(self._counted)}
+            self._served = {}
+            for spec in methods.specs:
+                own = settings.of_method(spec.name)
+                self._served[spec.name] = QueueMethod(
+                    spec,
+                    codec_for(spec, own, settings.name, settings.receipts),
+                    self._recorder.method(places.get(spec.name, 0)),
+                    methods.stream(spec.name),
+                    own.batching.max_latency,
+                    self._recalls,
+                )
+            self._default = methods.default
+            facts = {"signature": methods.signature, "methods": list(self._served)}
+            log.info("methods", extra=facts)
+            self._recorder.ready()
+            self._ready(list(self._counted.values()), methods.default)
 
     def _refuse_homeless(self) -> None:
         """Rows of methods that no worker has any more, while there are workers, will never run."""

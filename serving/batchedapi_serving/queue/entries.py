@@ -113,18 +113,14 @@ def read_entry(data: bytes) -> Entry:
     Raises:
         BrokenFrameError: it is none.
     """
-    meta, payload = _only(data)
+    frames = list(FrameReader().feed(data))
+    if len(frames) != 1:
+        raise BrokenFrameError(f"expected one frame, got {len(frames)} in {len(data)} bytes")
+    meta, payload = frames[0]
     try:
         return Entry(meta["web"], meta["request"], meta["client"], meta["timeout"], meta, payload)
     except KeyError as error:
         raise BrokenFrameError(f"a request without {error}") from error
-
-
-def _only(data: bytes) -> tuple[Meta, bytes]:
-    frames = list(FrameReader().feed(data))
-    if len(frames) != 1:
-        raise BrokenFrameError(f"expected one frame, got {len(frames)} in {len(data)} bytes")
-    return frames[0]
 
 
 def write_answer(

@@ -197,29 +197,15 @@ class Puller:
                 await self._connect(methods)
                 await first_of(self._take(), self._answer(), self._watch(methods))
             except (BrokerDownError, BrokerUnfitError) as error:
-                self._lost(str(error))
+                if self._asks and self._given_until is None:
+                    self._given_until = self._now() + _GIVEN_SECONDS
+                self._reached = False
+                self._connected(False)
+                if str(error) != self._told:
+                    log.warning("the queue cannot be reached", extra={"error": str(error)})
+                self._told = str(error)
             await asyncio.sleep(min(1.0, self._backoff.take()))
             self._stop_if_idle()
-
-    def _lost(self, why: str) -> None:
-        if self._asks and self._given_until is None:
-            self._given_until = self._now() + _GIVEN_SECONDS
-        self._reached = False
-        self._connected(False)
-        if why != self._told:
-            log.warning("the queue cannot be reached", extra={"error": why})
-        self._told = why
-
-    def _found(self) -> None:
-        """The queue is reached, so this worker is ready.
-
-        Called after a whole look, and not as it is connected to: every command that is sent again
-        and again was answered by then, so no right is missing.
-        """
-        if not self._reached:
-            self._reached, self._told = True, ""
-            self._backoff.reset()
-            self._connected(True)
 
     def drain(self) -> None:
         """Take no more, unless nobody else could; run what is here."""
@@ -268,7 +254,11 @@ class Puller:
         self._asks, self._given_until = False, None
 
     async def _sign(self, methods: Methods) -> None:
-        capacity = {name: self._capacity(self._queue(name)) for name in self._streams}
+        capacity = {}
+        for name in self._streams:
+            queue = self._queue(name)
+            size = queue.batcher.effective.max_batch_size
+            capacity[name] = queue.executor.at_once, size, _full_seconds(queue)
         worker = Worker(
             methods.signature, self._settings.revision, self._started, self._draining, capacity
         )
@@ -276,11 +266,6 @@ class Puller:
 
     def _queue(self, method: str) -> MethodQueue:
         return self._dispatcher.served(method)
-
-    @staticmethod
-    def _capacity(queue: MethodQueue) -> tuple[int, int, float]:
-        size = queue.batcher.effective.max_batch_size
-        return queue.executor.at_once, size, _full_seconds(queue)
 
     # ------------------------------------------------------------ taking
 
@@ -331,7 +316,13 @@ class Puller:
         return self._draining and (self._others > 0 or self._quiet >= _QUIET_LOOKS)
 
     async def _accept(self, taken: Sequence[Taken]) -> None:
-        entries = [(one, entry) for one in taken if (entry := self._read(one)) is not None]
+        entries = []
+        for one in taken:
+            try:
+                entries.append((one, read_entry(one.entry)))
+            except BrokenFrameError as error:
+                log.error("broken request in the queue", extra={"error": str(error)})  # noqa: TRY400 - the frame is the fact, not the stack
+                self._forget([(one.stream, one.place)])
         strangers = {entry.web for _, entry in entries} - self._web.keys()
         if strangers:
             look = await self._broker.look((), strangers)
@@ -340,14 +331,6 @@ class Puller:
         for one, entry in entries:
             self._accept_one(one, entry)
         self._dispatcher.decide()
-
-    def _read(self, taken: Taken) -> Entry | None:
-        try:
-            return read_entry(taken.entry)
-        except BrokenFrameError as error:
-            log.error("broken request in the queue", extra={"error": str(error)})  # noqa: TRY400 - the frame is the fact, not the stack
-            self._forget([(taken.stream, taken.place)])
-            return None
 
     def _accept_one(self, taken: Taken, entry: Entry) -> None:
         place = (taken.stream, taken.place)
@@ -399,28 +382,19 @@ class Puller:
             return
         self._hand[entry.web, entry.number] = request
         try:
-            request.handle = self._dispatcher.take(
-                self._queue(stream.split(":", 1)[1]),
-                entry.decoded(request),
-                self._client(entry),
-                request,
-                waited,
-                left,
-            )
+            queue, decoded = self._queue(stream.split(":", 1)[1]), entry.decoded(request)
+            if self._others:  # a stranger: others may answer it the next time, so nobody waits
+                client = Client()
+            else:
+                key = (entry.web, entry.client)
+                client = self._clients.pop(key, None) or Client()
+                self._clients[key] = client
+                if len(self._clients) > _CLIENTS:
+                    self._clients.popitem(last=False)
+            request.handle = self._dispatcher.take(queue, decoded, client, request, waited, left)
         except BrokenFrameError as error:
             failed = PredictorError(f"the request was not understood by its worker: {error}")
             self.over(request, write_problem(entry.number, failed))
-
-    def _client(self, entry: Entry) -> Client:
-        """Who asks; a stranger where others may answer it the next time, so that nobody waits."""
-        if self._others:
-            return Client()
-        key = (entry.web, entry.client)
-        client = self._clients.pop(key, None) or Client()
-        self._clients[key] = client
-        if len(self._clients) > _CLIENTS:
-            self._clients.popitem(last=False)
-        return client
 
     # ------------------------------------------------------------ answering
 
@@ -511,23 +485,27 @@ class Puller:
             if not all(depth.exists for depth in look.depths.values()):
                 raise QueueGoneError("the queue was emptied")
             self._offset = look.time - self._now()
-            self._note(look, methods)
+            others = [
+                read_worker(says)
+                for name, says in look.workers.items()
+                if says and name != self.worker
+            ]
+            self._others = sum(
+                1 for one in others if one.signature == methods.signature and not one.draining
+            )
+            self._waiting = sum(depth.requests for depth in look.depths.values())
+            self._quiet = 0 if self._waiting or self._hand else self._quiet + 1
             await self._take_over(look)
             self._forget_dead_web(look)
             if self._goes() and self._idle:
                 self._stopped.set()
             await came(self._free, within=LOOK_SECONDS)
-            self._found()
-
-    def _note(self, look: Look, methods: Methods) -> None:
-        others = [
-            read_worker(says) for name, says in look.workers.items() if says and name != self.worker
-        ]
-        self._others = sum(
-            1 for one in others if one.signature == methods.signature and not one.draining
-        )
-        self._waiting = sum(depth.requests for depth in look.depths.values())
-        self._quiet = 0 if self._waiting or self._hand else self._quiet + 1
+            # After a whole look, and not as it is connected to, this worker is ready: every command
+            # that is sent again and again was answered by then, so no right is missing.
+            if not self._reached:
+                self._reached, self._told = True, ""
+                self._backoff.reset()
+                self._connected(True)
 
     async def _take_over(self, look: Look) -> None:
         """What workers had that are dead."""
