@@ -50,10 +50,16 @@ def load_class(path: str, search: Sequence[Path]) -> type:
         module = importlib.import_module(module_name)
     except Exception as error:  # user code: anything may be raised
         log.error("predictor import failed", extra={"traceback": traceback.format_exc()})  # noqa: TRY400 - one event with facts
+        remedy = ""
+        if isinstance(error, ModuleNotFoundError) and error.name is not None:
+            remedy = "; install it where the predictor runs"
+            if module_name == error.name or module_name.startswith(f"{error.name}."):
+                places = dict.fromkeys(str(folder) for folder in search)
+                remedy = f" (looked in {', '.join(places)})"
         raise LoadError(
             "ImportFailed",
             f"spec.predictor.path {path!r}: importing {module_name!r} raised"
-            f" {_last_line(error)}{_place(error, search)}{_remedy(error, module_name, search)}",
+            f" {_last_line(error)}{_place(error, search)}{remedy}",
         ) from error
     found = getattr(module, class_name, None)
     if not isinstance(found, type):
@@ -64,16 +70,6 @@ def load_class(path: str, search: Sequence[Path]) -> type:
             f" {class_name!r}{but}",
         )
     return found
-
-
-def _remedy(error: Exception, module_name: str, search: Sequence[Path]) -> str:
-    """What to do about a module that is missing."""
-    if not isinstance(error, ModuleNotFoundError) or error.name is None:
-        return ""
-    if module_name == error.name or module_name.startswith(f"{error.name}."):
-        places = dict.fromkeys(str(folder) for folder in search)
-        return f" (looked in {', '.join(places)})"
-    return "; install it where the predictor runs"
 
 
 def start_predictor(predictor_class: type, config: dict[str, Any], context: Context) -> Any:

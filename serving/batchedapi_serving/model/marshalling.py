@@ -154,12 +154,21 @@ def split_tensors(
         PredictorError: a missing output, wrong number of rows, shape, type or range.
     """
     known = {name: max(of_rows) for name, of_rows in (lengths or {}).items()}
-    arrays = {}
+    arrays, batch_dim = {}, method.batch_dim[1]
     refused: dict[str, Array] = {}
     for name, value in _named(method, answer).items():
         place = "" if method.single_output else f"output {name!r}: "
         tensor = method.outputs.get(name)
-        array = _rows_first(_as_array(value, tensor, place), rows, method.batch_dim[1], place)
+        array = _as_array(value, tensor, place)
+        if array.ndim <= batch_dim or array.shape[batch_dim] != rows:
+            place_of_rows = (
+                f"dimension {batch_dim} (batch_dim)" if batch_dim else "the first dimension"
+            )
+            raise PredictorError(
+                f"{place}expected {rows} rows, got an answer of shape {list(array.shape)};"
+                f" {place_of_rows} must have one for each row of the input"
+            )
+        array = np.moveaxis(array, batch_dim, 0) if batch_dim else array
         if tensor is not None:
             _check_shape(array, tensor, known, place)
         arrays[name] = _converted(array, tensor, place)
@@ -227,16 +236,6 @@ def _as_array(value: Any, tensor: Tensor | None, place: str) -> Array:
     if array.dtype.kind not in "biuf" or (tensor is None and array.dtype.itemsize > _WIDEST):
         raise PredictorError(f"{place}expected numbers, got an array of {array.dtype}")
     return array
-
-
-def _rows_first(array: Array, rows: int, batch_dim: int, place: str) -> Array:
-    if array.ndim <= batch_dim or array.shape[batch_dim] != rows:
-        where = "the first dimension" if batch_dim == 0 else f"dimension {batch_dim} (batch_dim)"
-        raise PredictorError(
-            f"{place}expected {rows} rows, got an answer of shape {list(array.shape)};"
-            f" {where} must have one for each row of the input"
-        )
-    return np.moveaxis(array, batch_dim, 0) if batch_dim else array
 
 
 def _check_shape(array: Array, tensor: Tensor, known: dict[str, int], place: str) -> None:

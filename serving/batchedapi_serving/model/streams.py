@@ -104,7 +104,15 @@ class Streams:
             Exception: what the generator raised, or PredictorError for what cannot be sent.
         """
         if isinstance(generator, AsyncGenerator):
-            return await _passed_on(generator, outlet)
+            try:
+                async for value in generator:
+                    item = _item(value)
+                    if item.status != OK:
+                        return item
+                    await outlet.put(item)
+            finally:
+                await generator.aclose()
+            return _ENDED
         context = contextvars.copy_context()  # what the call knows, such as its trace
         running = asyncio.get_running_loop().run_in_executor(
             self._pool, context.run, _passed_on_in_thread, generator, outlet
@@ -117,18 +125,6 @@ class Streams:
             outlet.close()
             await asyncio.wait([running])
             raise
-
-
-async def _passed_on(generator: AsyncGenerator[Any, Any], outlet: Outlet) -> Item:
-    try:
-        async for value in generator:
-            item = _item(value)
-            if item.status != OK:
-                return item
-            await outlet.put(item)
-    finally:
-        await generator.aclose()
-    return _ENDED
 
 
 def _passed_on_in_thread(generator: Generator[Any, Any, Any], outlet: Outlet) -> Item:

@@ -78,7 +78,14 @@ def _call_of(
         row = payload
         if decode is not None:
             row = await decode(payload, query_params, headers)
-        answer = _first(await submit(batch.name, _one_row(batch, row)))
+        rows: Any = [row]  # rows first, as submit wants them
+        if batch.inputs and isinstance(row, Mapping):
+            rows = {name: np.asarray(value)[None] for name, value in row.items()}
+        elif batch.inputs:
+            rows = np.asarray(row)[None]
+        said = await submit(batch.name, rows)
+        named = isinstance(said, Mapping)
+        answer = {name: array[0] for name, array in said.items()} if named else said[0]
         if isinstance(answer, ItemError):
             raise answer
         return answer if encode is None else await encode(answer)
@@ -114,22 +121,6 @@ async def _in_thread(
     except asyncio.CancelledError:
         await asyncio.wait([running])
         raise
-
-
-def _one_row(spec: MethodSpec, row: Any) -> Any:
-    """Rows first, as submit wants them."""
-    if not spec.inputs:
-        return [row]
-    if isinstance(row, Mapping):
-        return {name: np.asarray(value)[None] for name, value in row.items()}
-    return np.asarray(row)[None]
-
-
-def _first(rows: Any) -> Any:
-    """The only row of what a method answered."""
-    if isinstance(rows, Mapping):
-        return {name: array[0] for name, array in rows.items()}
-    return rows[0]
 
 
 _WHERE: Final = (
