@@ -17,7 +17,6 @@ is known from the calls, so that a circle is refused before it can wait for itse
 """
 
 import asyncio
-import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +29,7 @@ from batchedapi_serving.dispatch.engine import Caller, Engine, Reader, RequestHa
 from batchedapi_serving.dispatch.lane_connection import Done
 from batchedapi_serving.errors import InvalidInputError, ServingError
 from batchedapi_serving.ipc import BrokenFrameError, Meta, encode_frame
-from batchedapi_serving.tracing.spans import Form, Span, Tracer, context_in
+from batchedapi_serving.tracing.spans import Span, Tracer, context_in, method_form
 
 _OK: Final = 200
 _SWEEP_SECONDS: Final = 0.25
@@ -203,7 +202,12 @@ class ModelChannel:
     ) -> None:
         """Queue submitted rows; without a caller, a task of the predictor's own asked."""
         chain = () if caller is None else caller.chain
-        submitted = Submitted(self, number, chain, self._span(caller, method))
+        span = None
+        if caller is not None and caller.trace is not None and self._owner.tracer is not None:
+            parent = context_in(caller.trace)
+            form = method_form("submit", method)
+            span = None if parent is None else self._owner.tracer.child(form, parent)
+        submitted = Submitted(self, number, chain, span)
         try:
             if method in chain:
                 circle = " -> ".join((*chain, method))
@@ -220,13 +224,6 @@ class ModelChannel:
         else:
             if not handle.done:
                 self._handles[number] = handle
-
-    def _span(self, caller: _Call | None, method: str) -> Span | None:
-        """Of rows that a traced call submits."""
-        if caller is None or caller.trace is None or self._owner.tracer is None:
-            return None
-        parent = context_in(caller.trace)
-        return None if parent is None else self._owner.tracer.child(_form(method), parent)
 
     def deliver(self, number: int, answer: Answer, span: Span | None) -> None:
         """Send the answer to submit `number`."""
@@ -278,8 +275,3 @@ class Submitted:
         meta = {"submitted": self._number, "kind": "error"}
         frame = encode_frame({**meta, "status": error.status, "error": str(error)})
         return Answer(error.status, b"", frame)
-
-
-@functools.lru_cache(64)
-def _form(method: str) -> Form:
-    return Form(f"submit {method}", server=False, constant=(("batchedapi.method", method),))

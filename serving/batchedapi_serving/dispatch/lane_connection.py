@@ -112,21 +112,18 @@ class LaneConnection(asyncio.Protocol):
                 elif self._channel is not None:
                     self._channel.received(meta, payload)
                 else:
-                    self._said_hello(meta["hello"])
+                    hello = meta["hello"]
+                    self.worker_index, self.pid = hello["worker_index"], hello["pid"]
+                    if hello.get("channel") and self._transport is not None:
+                        self._channel = self._owner.channel_ready(self._transport, hello)
+                        continue
+                    announced = hello.get("memories", [None] * MEMORIES)
+                    self._memories = [SharedMemory.open(self.pid, one) for one in announced]
+                    self.ready = True
+                    self._owner.lane_ready(self, hello)
         except BrokenFrameError as error:
             log.error("lane sent a broken frame", extra={"pid": self.pid, "error": str(error)})  # noqa: TRY400 - the connection is the fact, not the stack
             self.close()
-
-    def _said_hello(self, hello: Meta) -> None:
-        self.worker_index = hello["worker_index"]
-        self.pid = hello["pid"]
-        if hello.get("channel") and self._transport is not None:
-            self._channel = self._owner.channel_ready(self._transport, hello)
-            return
-        announced = hello.get("memories", [None] * MEMORIES)
-        self._memories = [SharedMemory.open(self.pid, one) for one in announced]
-        self.ready = True
-        self._owner.lane_ready(self, hello)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why makes no difference
         """The model process ended or was replaced."""

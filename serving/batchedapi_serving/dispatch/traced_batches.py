@@ -4,7 +4,6 @@ A batch is a child of the first traced request in it, and linked to all of them,
 a trace shows one tree, and each request of a batch leads to what ran it.
 """
 
-import functools
 import math
 from collections.abc import Mapping
 from typing import Any, Final
@@ -12,7 +11,7 @@ from typing import Any, Final
 from batchedapi_core.batching import Batch, Request
 from batchedapi_serving.dispatch.requests import InFlightRequests
 from batchedapi_serving.ipc import Meta
-from batchedapi_serving.tracing.spans import Form, Span, Tracer
+from batchedapi_serving.tracing.spans import Span, Tracer, method_form
 
 _WAIT: Final = "batchedapi.queue_wait_seconds"
 _MOST_LINKS: Final = 128
@@ -39,7 +38,7 @@ class TracedBatches:
         if not riders:
             return meta
         (_, first), *_ = riders
-        span = self._tracer.child(_form(batch.method), first.context)
+        span = self._tracer.child(method_form("batch", batch.method), first.context)
         self._sent[batch] = span, riders
         return {**meta, "trace": span.context.headers()}
 
@@ -84,8 +83,3 @@ def batch_facts(batch: Batch) -> Mapping[str, Any]:
         "batchedapi.batch.requests": len(batch.requests),
         "batchedapi.batch.reason": batch.reason,
     }
-
-
-@functools.lru_cache(64)
-def _form(method: str) -> Form:
-    return Form(f"batch {method}", server=False, constant=(("batchedapi.method", method),))

@@ -29,7 +29,7 @@ from batchedapi_core.shared_queue import (
     expected_seconds,
     signature_in_use,
 )
-from batchedapi_serving.codecs import Answer, Codec, DecodedRequest, codec_for
+from batchedapi_serving.codecs import Codec, DecodedRequest, codec_for
 from batchedapi_serving.dispatch.engine import (
     CLIENT_LEFT,
     STOPPED,
@@ -444,7 +444,11 @@ class QueueEngine(MethodTable[QueueMethod]):
             self._lengths[queue.stream] = max(0, self._lengths.get(queue.stream, 0) - 1)
         learn(held.caller.span, meta)
         try:
-            answer = _answer_of(held, meta, payload)
+            if "error" in meta:
+                raise error_of(meta["error"])
+            results = held.queue.codec.results(meta, payload)
+            receipt = receipt_of(meta["receipt"])
+            answer = held.reply.answer(results, 0, held.request.rows, receipt)
         except DeadlineExceededError:
             self._recalls_nothing(held)
             self._in_flight.expire(held, now)
@@ -578,15 +582,3 @@ class _Nobody:
 
     def replace(self, pid: int) -> None:
         """Nothing runs here."""
-
-
-def _answer_of(held: HeldRequest, meta: Meta, payload: bytes) -> Answer:
-    """In the language of the request.
-
-    Raises:
-        ServingError: it failed there, or cannot be said here.
-    """
-    if "error" in meta:
-        raise error_of(meta["error"])
-    results = held.queue.codec.results(meta, payload)
-    return held.reply.answer(results, 0, held.request.rows, receipt_of(meta["receipt"]))

@@ -383,14 +383,14 @@ class Puller:
         self._hand[entry.web, entry.number] = request
         try:
             queue, decoded = self._queue(stream.split(":", 1)[1]), entry.decoded(request)
-            if self._others:  # a stranger: others may answer it the next time, so nobody waits
-                client = Client()
-            else:
+            if not self._others:
                 key = (entry.web, entry.client)
                 client = self._clients.pop(key, None) or Client()
                 self._clients[key] = client
                 if len(self._clients) > _CLIENTS:
                     self._clients.popitem(last=False)
+            else:  # a stranger: others may answer it the next time, so that nobody waits
+                client = Client()
             request.handle = self._dispatcher.take(queue, decoded, client, request, waited, left)
         except BrokenFrameError as error:
             failed = PredictorError(f"the request was not understood by its worker: {error}")

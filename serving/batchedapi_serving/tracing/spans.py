@@ -8,6 +8,7 @@ one random number. Ids are drawn as TraceIdRatioBased has it: the last eight byt
 sampled trace are below its bound, and whoever continues the trace by the same rule samples it too.
 """
 
+import functools
 import random
 import re
 import time
@@ -82,6 +83,12 @@ class Form(NamedTuple):
     """Of a request that came from outside; else the span is internal."""
     constant: Constant
     """Attributes."""
+
+
+@functools.lru_cache(128)
+def method_form(what: str, method: str) -> Form:
+    """Of what is done for a method: of its batches, or of rows that are submitted to it."""
+    return Form(f"{what} {method}", server=False, constant=(("batchedapi.method", method),))
 
 
 class Span:
