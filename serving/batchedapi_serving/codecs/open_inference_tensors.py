@@ -183,7 +183,11 @@ def encode_inputs(codec: Codec, inputs: Sequence[Input], head: Head) -> Encoded:
                 )
             arrays[tensor.name] = tensor.elements.reshape(tensor.shape)
             if tensor.name not in codec.method.inputs:
-                raise _unknown_input(codec.method, tensor)
+                named = " or ".join(map(repr, codec.method.inputs))
+                hint = " (a single Tensor is called so)" if codec.method.single_input else ""
+                raise InvalidInputError(
+                    f"{tensor.place}.name: expected {named}{hint}, got {brief(tensor.name)}"
+                )
         return codec.from_arrays(arrays, "inputs")
     # JSON items: of one tensor its rows, of several an object of each row's.
     columns = {tensor.name: _rows(tensor) for tensor in inputs}
@@ -191,14 +195,6 @@ def encode_inputs(codec: Codec, inputs: Sequence[Input], head: Head) -> Encoded:
         return codec.from_rows(columns[inputs[0].name], "inputs", head)
     items = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     return codec.from_rows(items, "inputs", head)
-
-
-def _unknown_input(method: MethodSpec, tensor: Input) -> InvalidInputError:
-    named = " or ".join(map(repr, method.inputs))
-    hint = " (a single Tensor is called so)" if method.single_input else ""
-    return InvalidInputError(
-        f"{tensor.place}.name: expected {named}{hint}, got {brief(tensor.name)}"
-    )
 
 
 def _rows(tensor: Input) -> Sequence[Any]:
@@ -248,7 +244,22 @@ def raw_elements(
     count = math.prod(shape)
     if datatype == BYTES:
         check_value_count(count, place)
-        return _bytes_elements(raw, count, place)
+        elements: list[bytes] = []
+        offset = 0
+        while offset < len(raw) and len(elements) < count:
+            start = offset + _LENGTH.size
+            if start > len(raw):
+                break
+            offset = start + _LENGTH.unpack_from(raw, offset)[0]
+            if offset > len(raw):
+                break
+            elements.append(bytes(raw[start:offset]))
+        if len(elements) != count or offset != len(raw):
+            raise InvalidInputError(
+                f"{place}: expected {count} elements, each after its length as uint32, in"
+                f" {len(raw)} bytes; got {len(elements)} that fit"
+            )
+        return elements
     expected = count * np.dtype(DTYPES[datatype]).itemsize
     if len(raw) != expected:
         raise InvalidInputError(
@@ -258,25 +269,6 @@ def raw_elements(
     if datatype == "BOOL" and expected and np.frombuffer(raw, "u1").max() > 1:
         raise InvalidInputError(f"{place}: expected bytes 0 and 1 for BOOL, got others")
     return packed_array(datatype, raw)
-
-
-def _bytes_elements(raw: bytes | memoryview, count: int, place: str) -> list[bytes]:
-    elements: list[bytes] = []
-    offset = 0
-    while offset < len(raw) and len(elements) < count:
-        start = offset + _LENGTH.size
-        if start > len(raw):
-            break
-        offset = start + _LENGTH.unpack_from(raw, offset)[0]
-        if offset > len(raw):
-            break
-        elements.append(bytes(raw[start:offset]))
-    if len(elements) != count or offset != len(raw):
-        raise InvalidInputError(
-            f"{place}: expected {count} elements, each after its length as uint32, in"
-            f" {len(raw)} bytes; got {len(elements)} that fit"
-        )
-    return elements
 
 
 def packed_array(datatype: str, packed: bytes | memoryview) -> Array:

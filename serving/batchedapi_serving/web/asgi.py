@@ -295,7 +295,9 @@ def metadata_answer(frontend: Frontend, path: str) -> Answer:
         case ["v2", "health", "ready"]:
             return _ready(frontend, server_ready(ready=True))
         case ["v2", "models", "stats"] if "stats" not in _served(frontend):
-            return _json(frontend.model_statistics(_all(frontend)))
+            api, methods = frontend.settings.name, frontend.engine.methods
+            models = {model_name(api, name): spec for name, spec in methods.items()}
+            return _json(frontend.model_statistics(models))
         case ["v2", "models", model, "versions", version, *what]:
             return _of_model(frontend, model, what, version)
         case ["v2", "models", model, *what]:
@@ -346,12 +348,6 @@ def _served(frontend: Frontend) -> dict[str, str | None]:
         found.name: found.method
         for found in models(frontend.settings.name, frontend.engine.methods)
     }
-
-
-def _all(frontend: Frontend) -> dict[str, MethodSpec]:
-    """Every method once, by its name as a model."""
-    methods = frontend.engine.methods
-    return {model_name(frontend.settings.name, name): spec for name, spec in methods.items()}
 
 
 def _ready(frontend: Frontend, document: Any) -> Answer:

@@ -16,7 +16,6 @@ import gc
 import socket
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import orjson
 
@@ -53,7 +52,12 @@ class CodecProcess:
                 return self._decode(number, meta, payload)
             case {"answer": int(number), "receipt": receipt}:
                 codec, decoded = self._asked.pop(number)
-                return _response(self._answer(codec, decoded, meta, payload, receipt))
+                try:
+                    results = codec.results(meta, payload)
+                    said = receipt_of(receipt)
+                    return _response(decoded.reply.answer(results, 0, decoded.rows, said))
+                except ServingError as error:
+                    return _response(decoded.reply.problem(error, None))
             case {"problem": int(number), "error": error, "request_id": request_id}:
                 _, decoded = self._asked.pop(number)
                 return _response(decoded.reply.problem(error_of(error), request_id))
@@ -83,16 +87,6 @@ class CodecProcess:
         self._asked[number] = codec, decoded._replace(payload=None, sizes=None, shapes=None)
         rows, sizes, shapes = decoded.rows, decoded.sizes, decoded.shapes
         return {"rows": rows, "sizes": sizes, "shapes": shapes, "payload": form}, buffers
-
-    @staticmethod
-    def _answer(
-        codec: Codec, decoded: DecodedRequest, meta: Meta, payload: bytes, receipt: list[Any] | None
-    ) -> Answer:
-        try:
-            results = codec.results(meta, payload)
-            return decoded.reply.answer(results, 0, decoded.rows, receipt_of(receipt))
-        except ServingError as error:
-            return decoded.reply.problem(error, None)
 
 
 def _response(answer: Answer) -> _Said:

@@ -308,17 +308,18 @@ def _paths(frontend: Frontend) -> dict[str, Any]:
         if method is None or not method.inputs:
             errors["default"] = _error(_ANY_ITEM_STATUS, route.wire)
         asked = "the default method" if route.method is None else f"`{route.method}`"
-        paths[path] = {
-            "post": {
-                "summary": f"Predict with {asked}",
-                "parameters": _REQUEST_HEADERS,
-                "requestBody": {"required": True, "content": request},
-                "responses": {"200": {"description": "The answer.", "content": answer}, **errors},
-                "tags": [_TAGS[route.wire]],
-            }
+        post: Schema = {
+            "summary": f"Predict with {asked}",
+            "parameters": _REQUEST_HEADERS,
+            "requestBody": {"required": True, "content": request},
+            "responses": {"200": {"description": "The answer.", "content": answer}, **errors},
+            "tags": [_TAGS[route.wire]],
         }
+        paths[path] = {"post": post}
         if streams and path != "/":
-            paths[path]["get"] = _without_body(paths[path]["post"])
+            get = {name: value for name, value in post.items() if name != "requestBody"}
+            get["summary"] = f"{post['summary']}: without a body, for EventSource"
+            paths[path]["get"] = get
     served = [model.name for model in models(frontend.settings.name, engine.methods)]
     for template in METADATA_PATHS:
         for model in served if "{model}" in template else [""]:
@@ -336,12 +337,6 @@ def _paths(frontend: Frontend) -> dict[str, Any]:
                 "tags": ["metadata"],
             }
     return paths
-
-
-def _without_body(post: Schema) -> Schema:
-    """What a browser's EventSource asks."""
-    get = {name: value for name, value in post.items() if name != "requestBody"}
-    return {**get, "summary": f"{post['summary']}: without a body, for EventSource"}
 
 
 def _errors(descriptions: dict[int, str], wire: Wire) -> dict[str, Any]:

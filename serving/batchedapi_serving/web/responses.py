@@ -207,7 +207,14 @@ class StreamedAnswer:
 
     def item(self, kind: str, body: bytes) -> int:
         """Write one item, or hold it; see go_on."""
-        self._held.append(self._piece(self._text(kind, body)))
+        if self._form != EVENTS:  # lines of JSON
+            text = item_text(kind, body) + b"\n"
+        elif kind != "text":
+            text = b"data: %b\n\n" % body
+        else:  # text stays text in events
+            lines = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+            text = b"".join([b"data: %b\n" % line for line in lines]) + b"\n"
+        self._held.append(self._piece(text))
         return self.go_on()
 
     def go_on(self) -> int:
@@ -255,15 +262,6 @@ class StreamedAnswer:
     def probe(self) -> bytes:
         """What makes a client that has left say so; nothing where it would be seen."""
         return self._piece(PROBE) if self._form == EVENTS else b""
-
-    def _text(self, kind: str, body: bytes) -> bytes:
-        """One item: text stays text in events, and is JSON in lines."""
-        if self._form != EVENTS:
-            return item_text(kind, body) + b"\n"
-        if kind != "text":
-            return b"data: %b\n\n" % body
-        lines = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        return b"".join([b"data: %b\n" % line for line in lines]) + b"\n"
 
     def _piece(self, data: bytes) -> bytes:
         if not data or not self.chunked:
