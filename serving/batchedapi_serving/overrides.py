@@ -48,7 +48,27 @@ def in_effect(
     Raises:
         ManifestError: a value is not possible, or not beside the others.
     """
-    api = _filled(api, {**api.spec.predictor.variables, **environment})
+    environment = {**api.spec.predictor.variables, **environment}
+    size, interval = (
+        environment.get(name, "") for name in (contract.ENV_BATCH_SIZE, contract.ENV_BATCH_TIME)
+    )
+    told, batching = [], api.spec.server_side_batching
+    filled: dict[str, int | str] = {}
+    if size and batching.max_batch_size is None:
+        told.append(f"{contract.ENV_BATCH_SIZE}={size}")
+        filled["maxBatchSize"] = int(_number(contract.ENV_BATCH_SIZE, size, whole=True))
+    if interval and "batch_interval" not in batching.model_fields_set:
+        told.append(f"{contract.ENV_BATCH_TIME}={interval}")
+        seconds = _number(contract.ENV_BATCH_TIME, interval, whole=False)
+        filled["batchInterval"] = format_duration(seconds)
+    if filled and "strategy" not in batching.model_fields_set:
+        # They come from a batcher that knows no other: full, or the time is up.
+        filled["strategy"] = Strategy.FIXED.value
+    try:
+        api = with_changes(api, {"serverSideBatching": filled}) if filled else api
+    except ManifestError as error:
+        said = " ".join(told)
+        raise ManifestError(tuple(f"{one} ({said})" for one in error.problems)) from error
     changes: dict[str, int | str] = {}
     if flags.processes is not None:
         changes["processesPerReplica"] = flags.processes
@@ -107,32 +127,6 @@ def check_sources(predictor: Predictor, environment: Mapping[str, str]) -> None:
             "a cluster sets variables of this source; here those of the environment are used",
             extra={"source": f"spec.predictor.envFrom[{index}]", "object": named and named.name},
         )
-
-
-def _filled(api: BatchedAPI, environment: Mapping[str, str]) -> BatchedAPI:
-    batching = api.spec.server_side_batching
-    changes: dict[str, int | str] = {}
-    told = []
-    size, interval = (
-        environment.get(name, "") for name in (contract.ENV_BATCH_SIZE, contract.ENV_BATCH_TIME)
-    )
-    if size and batching.max_batch_size is None:
-        told.append(f"{contract.ENV_BATCH_SIZE}={size}")
-        changes["maxBatchSize"] = int(_number(contract.ENV_BATCH_SIZE, size, whole=True))
-    if interval and "batch_interval" not in batching.model_fields_set:
-        told.append(f"{contract.ENV_BATCH_TIME}={interval}")
-        seconds = _number(contract.ENV_BATCH_TIME, interval, whole=False)
-        changes["batchInterval"] = format_duration(seconds)
-    if not changes:
-        return api
-    if "strategy" not in batching.model_fields_set:
-        # They come from a batcher that knows no other: full, or the time is up.
-        changes["strategy"] = Strategy.FIXED.value
-    try:
-        return with_changes(api, {"serverSideBatching": changes})
-    except ManifestError as error:
-        said = " ".join(told)
-        raise ManifestError(tuple(f"{one} ({said})" for one in error.problems)) from error
 
 
 def _number(name: str, text: str, *, whole: bool) -> float:

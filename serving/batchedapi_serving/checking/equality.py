@@ -151,7 +151,7 @@ FINDINGS = 5
 
 
 class Asked(Protocol):
-    """A method; see asking.Method."""
+    """A method; see Method."""
 
     def ask(self, samples: Sequence[Sample]) -> Results:
         """The answers to one batch."""

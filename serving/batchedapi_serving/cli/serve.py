@@ -189,7 +189,12 @@ def replica_settings(documents: Documents, options: ServeOptions, runtime: Path)
         check_sources(documents.api.spec.predictor, os.environ)
     cpus = usable_cpu_count(os.environ)
     api = in_effect(documents.api, options.flags, os.environ, cpus)
-    spec, folder = api.spec, _source_folder(documents, runtime)
+    spec, folder = api.spec, documents.folder
+    if documents.source:
+        folder = runtime / "source"
+        folder.mkdir(exist_ok=True)
+        for name, content in documents.source.items():
+            (folder / name).write_bytes(content)
     predictor, batching, overload = spec.predictor, spec.server_side_batching, spec.overload
     model, processes = predictor.model, predictor.processes_per_replica
     startup, warm_up = predictor.startup_timeout, predictor.warmup
@@ -300,16 +305,6 @@ def _model_uri(uri: str) -> str:
             " expected file:///, https:// or s3:// outside a cluster",
         )
     return uri
-
-
-def _source_folder(documents: Documents, runtime: Path) -> Path:
-    if not documents.source:
-        return documents.folder
-    folder = runtime / "source"
-    folder.mkdir(exist_ok=True)
-    for name, content in documents.source.items():
-        (folder / name).write_bytes(content)
-    return folder
 
 
 def create_record(path: Path) -> None:

@@ -118,9 +118,12 @@ def _runner(
         function, decorator = api
         route = function.name
         written = {k.arg: k.value for k in decorator.keywords}
-        spec = _array_of(written.get("input"))
-        if spec is not None:
-            declared, array = f"inputs={spec}", "x"
+        node = written.get("input")
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("NumpyNdarray"):
+            said = {k.arg: k.value for k in node.keywords}
+            spec = _tensor(said.get("dtype"), said.get("shape"))
+            if spec is not None:  # it says both
+                declared, array = f"inputs={spec}", "x"
         if len(function.body) > 1:
             notes.append(
                 Note(
@@ -192,14 +195,6 @@ def _of_runners(configuration: Mapping[str, Any], name: str, notes: list[Note]) 
         "compute": compute,
         "overload": overload,
     }
-
-
-def _array_of(node: ast.expr | None) -> str | None:
-    """The Tensor of NumpyNdarray(dtype=, shape=(-1, ...)); None where it does not say both."""
-    if not (isinstance(node, ast.Call) and ast.unparse(node.func).endswith("NumpyNdarray")):
-        return None
-    written = {k.arg: k.value for k in node.keywords}
-    return _tensor(written.get("dtype"), written.get("shape"))
 
 
 def _tensor(dtype: ast.expr | None, shape: ast.expr | None) -> str | None:

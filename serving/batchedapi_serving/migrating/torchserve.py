@@ -63,13 +63,6 @@ _REMEDIES: Final = {
 }
 
 
-def _properties(text: str) -> dict[str, str]:
-    """Names and values; a backslash goes on in the next line."""
-    lines = (line.strip() for line in text.replace("\\\n", " ").splitlines())
-    pairs = (line.partition("=") for line in lines if line and line[0] not in "#!")
-    return {name.strip(): value.strip() for name, _, value in pairs}
-
-
 def _handler(project: Project) -> tuple[str, str, bool]:
     """Path, name and whether it is a class, of the handler.
 
@@ -104,7 +97,10 @@ def migrate(project: Project) -> Migration:
     Raises:
         MigrateError: `models` is no JSON, or there is no handler.
     """
-    values = _properties(project.text)
+    # A backslash goes on in the next line.
+    lines = (line.strip() for line in project.text.replace("\\\n", " ").splitlines())
+    pairs = (line.partition("=") for line in lines if line and line[0] not in "#!")
+    values = {name.strip(): value.strip() for name, _, value in pairs}
     notes: list[Note] = []
     model, name = _model(values, project.folder, notes)
     workers = int(model.get("minWorkers") or values.get("default_workers_per_model") or 1)

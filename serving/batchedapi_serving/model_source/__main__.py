@@ -93,24 +93,23 @@ def fetch_model(
         LoadError: DownloadFailed or DigestMismatch.
     """
     began = time.monotonic()
-    path = _at_last(parse_location(uri, here), uri, folder, sleep)
+    location = parse_location(uri, here)
+    for wait in WAITS:
+        try:
+            path = _once(location, uri, folder)
+            break
+        except TransientError as error:
+            log.warning("download failed", extra={"error": str(error), "again_in": wait})
+            sleep(wait)
+    else:
+        try:
+            path = _once(location, uri, folder)
+        except TransientError as error:
+            raise DownloadFailedError(uri, f"{error}, {len(WAITS) + 1} times") from error
     check_digest(path, sha256)
     seconds = round(time.monotonic() - began, 3)
     log.info("model is here", extra={"uri": uri, "path": str(path), "seconds": seconds})
     return path
-
-
-def _at_last(location: Location, uri: str, folder: Path, sleep: Callable[[float], None]) -> Path:
-    for wait in WAITS:
-        try:
-            return _once(location, uri, folder)
-        except TransientError as error:
-            log.warning("download failed", extra={"error": str(error), "again_in": wait})
-            sleep(wait)
-    try:
-        return _once(location, uri, folder)
-    except TransientError as error:
-        raise DownloadFailedError(uri, f"{error}, {len(WAITS) + 1} times") from error
 
 
 def _once(location: Location, uri: str, folder: Path) -> Path:

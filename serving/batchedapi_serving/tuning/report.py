@@ -14,7 +14,7 @@ import yaml
 from batchedapi_core import contract
 from batchedapi_core.manifest import format_duration
 from batchedapi_core.simulation import tuning
-from batchedapi_serving.tuning.measuring import Ladder, Measured, Step
+from batchedapi_serving.tuning.measuring import Measured, Step
 from batchedapi_serving.tuning.run import TOLERANCE, Known, Run
 
 BAR: Final = 24
@@ -33,10 +33,15 @@ def render(known: Known) -> str:
         lines.append("interrupted: this is what was known by then")
     for measured in known.measured:
         lines += ["", *_curve(measured)]
-    lines += ["", *_settings(known)] if known.runs else []
+    best, runs = known.best_run, known.runs
+    if runs:
+        lines += ["", _HEAD, *(_setting(known, run, chosen=run is best) for run in runs)]
+    if any(run.ladder.comfortable and run.ladder.comfortable.answers.late for run in runs):
+        lines.append("~ the generator was late at that load, and its lateness is in the p99")
+    if not all(run.ladder.bounded for run in runs):
+        lines.append("> the generator fell behind before the replica did: it may hold more")
     if known.own_run is not None:
         lines += ["", *_ladder(known.own_run)]
-    best = known.best_run
     if best is not None and best is not known.own_run:
         lines += ["", *_ladder(best)]
     lines += ["", *verdict(known)]
@@ -67,16 +72,6 @@ _HEAD: Final = (
 )
 
 
-def _settings(known: Known) -> list[str]:
-    best, runs = known.best_run, known.runs
-    lines = [_HEAD, *(_setting(known, run, chosen=run is best) for run in runs)]
-    if any(run.ladder.comfortable and run.ladder.comfortable.answers.late for run in runs):
-        lines.append("~ the generator was late at that load, and its lateness is in the p99")
-    if not all(run.ladder.bounded for run in runs):
-        lines.append("> the generator fell behind before the replica did: it may hold more")
-    return lines
-
-
 def _setting(known: Known, run: Run, *, chosen: bool) -> str:
     setting, ladder = run.setting, run.ladder
     step = ladder.comfortable
@@ -98,21 +93,17 @@ _LOADS: Final = (
 
 
 def _ladder(run: Run) -> list[str]:
-    return [
-        f"loads, {run.label}",
-        _LOADS,
-        *(_load(step, run.ladder) for step in run.ladder.steps),
-    ]
-
-
-def _load(step: Step, ladder: Ladder) -> str:
-    answers = step.answers
-    mark = "  generator late" if answers.late else "  knee" if step is ladder.knee else ""
-    return (
-        f"{answers.rate:>10,.0f} {answers.goodput:>10,.0f} {answers.share_in_time:>7.1%}"
-        f" {_ms(answers.p(0.5)):>8} {_ms(answers.p(0.99)):>8} {step.mean_rows:>9.3g}"
-        f" {step.counted.cpu / step.seconds:>5.2f}{mark}"
-    )
+    lines = [f"loads, {run.label}", _LOADS]
+    for step in run.ladder.steps:
+        answers = step.answers
+        knee = step is run.ladder.knee
+        mark = "  generator late" if answers.late else "  knee" if knee else ""
+        lines.append(
+            f"{answers.rate:>10,.0f} {answers.goodput:>10,.0f} {answers.share_in_time:>7.1%}"
+            f" {_ms(answers.p(0.5)):>8} {_ms(answers.p(0.99)):>8} {step.mean_rows:>9.3g}"
+            f" {step.counted.cpu / step.seconds:>5.2f}{mark}"
+        )
+    return lines
 
 
 def _ms(seconds: float) -> str:
