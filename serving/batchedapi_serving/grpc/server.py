@@ -81,7 +81,31 @@ class GrpcServer:
         port = self._settings.grpc_port
         if port is None:
             raise ValueError("grpc_port: expected a port, got None; nothing is to be served there")
-        server = grpc.aio.server(interceptors=self._interceptors, options=self._options())
+        settings = self._settings
+        options = [
+            ("grpc.max_connection_idle_ms", int(settings.keep_alive * 1000)),
+            ("grpc.max_receive_message_length", settings.max_body_bytes),
+            ("grpc.max_send_message_length", _UNLIMITED),
+            ("grpc.max_metadata_size", contract.MAX_HEADER_BYTES),
+            ("grpc.absolute_max_metadata_size", contract.MAX_HEADER_BYTES),
+            ("grpc.max_concurrent_streams", settings.max_concurrency),
+            ("grpc.max_allowed_incoming_connections", self._connections),
+            ("grpc.server_handshake_timeout_ms", int(contract.HEADER_ARRIVAL_SECONDS * 1000)),
+            ("grpc.keepalive_time_ms", _PING_SECONDS * 1000),
+            ("grpc.keepalive_timeout_ms", _PONG_SECONDS * 1000),
+            # gRPC would share a port that is taken, and each of two servers get half the calls.
+            ("grpc.so_reuseport", 0),
+        ]
+        # gRPC jitters the age of a connection itself, by a tenth. One that is too old takes no
+        # further calls and answers those begun, each of which has an answer of some kind within
+        # the timeout.
+        if settings.max_connection_age is not None:
+            age = max(1, int(settings.max_connection_age * 1000))
+            options.append(("grpc.max_connection_age_ms", age))
+            if settings.timeout is not None:
+                grace = settings.timeout + contract.TERMINATION_MARGIN_SECONDS
+                options.append(("grpc.max_connection_age_grace_ms", int(grace * 1000)))
+        server = grpc.aio.server(interceptors=self._interceptors, options=options)
         server.add_generic_rpc_handlers((self._service.handler(),))
         add_introspection(server, SERVICE, self._service.ready, self._stopping)
         host = self._settings.host
@@ -110,35 +134,6 @@ class GrpcServer:
                 await asyncio.sleep(_ON_THE_WAY_SECONDS)
             await stopping
             self._server = None
-
-    def _options(self) -> list[tuple[str, int]]:
-        """Limits; gRPC jitters the age of a connection itself, by a tenth.
-
-        A connection that is too old takes no further calls and answers those begun, each of which
-        has an answer of some kind within the timeout.
-        """
-        settings = self._settings
-        ages = [("grpc.max_connection_idle_ms", int(settings.keep_alive * 1000))]
-        if settings.max_connection_age is not None:
-            age = max(1, int(settings.max_connection_age * 1000))
-            ages.append(("grpc.max_connection_age_ms", age))
-            if settings.timeout is not None:
-                grace = settings.timeout + contract.TERMINATION_MARGIN_SECONDS
-                ages.append(("grpc.max_connection_age_grace_ms", int(grace * 1000)))
-        return [
-            *ages,
-            ("grpc.max_receive_message_length", settings.max_body_bytes),
-            ("grpc.max_send_message_length", _UNLIMITED),
-            ("grpc.max_metadata_size", contract.MAX_HEADER_BYTES),
-            ("grpc.absolute_max_metadata_size", contract.MAX_HEADER_BYTES),
-            ("grpc.max_concurrent_streams", settings.max_concurrency),
-            ("grpc.max_allowed_incoming_connections", self._connections),
-            ("grpc.server_handshake_timeout_ms", int(contract.HEADER_ARRIVAL_SECONDS * 1000)),
-            ("grpc.keepalive_time_ms", _PING_SECONDS * 1000),
-            ("grpc.keepalive_timeout_ms", _PONG_SECONDS * 1000),
-            # gRPC would share a port that is taken, and each of two servers get half the calls.
-            ("grpc.so_reuseport", 0),
-        ]
 
 
 _LOOK_SECONDS: Final = 0.5

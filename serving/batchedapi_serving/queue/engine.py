@@ -488,7 +488,14 @@ class QueueEngine(MethodTable[QueueMethod]):
             self._workers = [read_worker(says) for says in look.workers.values() if says]
             await self._choose()
             self._update_gauges(look.depths, look.time)
-            if self._emptied(look.depths):
+            depths = look.depths.items()
+            gone = {name for name, depth in depths if not depth.exists and not depth.length}
+            if gone and any(
+                one.place is not None
+                and isinstance(one.queue, QueueMethod)
+                and one.queue.stream in gone
+                for one in self._recalls.held.values()
+            ):
                 raise BrokerDownError("the queue was emptied")
             self._refuse_homeless()
             await asyncio.sleep(LOOK_SECONDS)
@@ -502,16 +509,6 @@ class QueueEngine(MethodTable[QueueMethod]):
                 self._backoff.reset()
             self._why = None
             self.given_up.clear()
-
-    def _emptied(self, depths: Mapping[str, Depth]) -> bool:
-        """Whether a stream is not there of which something was handed in."""
-        gone = {stream for stream, depth in depths.items() if not depth.exists and not depth.length}
-        return bool(gone) and any(
-            one.place is not None
-            and isinstance(one.queue, QueueMethod)
-            and one.queue.stream in gone
-            for one in self._recalls.held.values()
-        )
 
     async def _choose(self) -> None:
         """Serve the methods that are to be served now."""

@@ -271,7 +271,15 @@ class Puller:
 
     async def _take(self) -> None:
         while True:
-            wanted = self._wanted()
+            wanted: dict[str, int] = {}  # requests that there is room for, by stream
+            full = self._alone or self._suspect or self._goes()
+            for executor in () if full else self._dispatcher.executors:
+                named = [name for name in executor.queues if name in self._streams]
+                rows = rows_to_take(_lanes(executor)) if named else 0
+                for name in named:
+                    requests = self._rows[name].requests(min(rows, self._room_behind(name)))
+                    if requests > 0:
+                        wanted[self._streams[name]] = requests
             if not wanted:
                 self._room.clear()
                 await came(self._room, within=_ROOM_SECONDS)
@@ -283,20 +291,6 @@ class Puller:
             self._asks = False
             if self._suspect and not self._hand:
                 self._free.set()
-
-    def _wanted(self) -> dict[str, int]:
-        """Requests that there is room for, by stream."""
-        if self._alone or self._suspect or self._goes():
-            return {}
-        wanted = {}
-        for executor in self._dispatcher.executors:
-            named = [name for name in executor.queues if name in self._streams]
-            rows = rows_to_take(_lanes(executor)) if named else 0
-            for name in named:
-                requests = self._rows[name].requests(min(rows, self._room_behind(name)))
-                if requests > 0:
-                    wanted[self._streams[name]] = requests
-        return wanted
 
     def _room_behind(self, method: str) -> int:
         """Rows for which a method that decodes has room in its batches; of others, any number."""

@@ -190,29 +190,24 @@ class AdminServer:
             try:
                 within = _LIMITS.header_arrival
                 while (request := await _request(http, connection, within)) is not None:
-                    await self._reply(http, connection, request)
+                    method, target = request.method.decode(), request.target.decode()
+                    try:
+                        asked = urlsplit(target)
+                    except ValueError:  # an address that is none
+                        asked = urlsplit("")
+                    await self._app.wait(asked.path, asked.query)
+                    answer = self._app.answer(method, asked.path, asked.query)
+                    await _send(http, connection, answer, has_body=method != "HEAD")
+                    if http.our_state is h11.MUST_CLOSE or http.their_state is h11.MUST_CLOSE:
+                        return  # it was asked to close
+                    http.start_next_cycle()
+                    task = asyncio.current_task()
+                    if task in self._open:
+                        self._open[task] = self._open.pop(task)  # it is the least quiet now
                     within = _LIMITS.idle
             except h11.RemoteProtocolError as error:
                 told = (error.error_status_hint, _TEXT, f"{error}\n".encode())
                 await _send(http, connection, told, has_body=True)
-
-    async def _reply(
-        self, http: h11.Connection, connection: socket.socket, request: h11.Request
-    ) -> None:
-        method, target = request.method.decode(), request.target.decode()
-        try:
-            asked = urlsplit(target)
-        except ValueError:  # an address that is none
-            asked = urlsplit("")
-        await self._app.wait(asked.path, asked.query)
-        answer = self._app.answer(method, asked.path, asked.query)
-        await _send(http, connection, answer, has_body=method != "HEAD")
-        if http.our_state is h11.MUST_CLOSE or http.their_state is h11.MUST_CLOSE:
-            raise ConnectionAbortedError("asked to close")
-        http.start_next_cycle()
-        task = asyncio.current_task()
-        if task in self._open:
-            self._open[task] = self._open.pop(task)  # it is the least quiet now
 
 
 async def _request(

@@ -42,7 +42,6 @@ from batchedapi_serving.errors import (
     ServingError,
 )
 from batchedapi_serving.predictor import MethodSpec
-from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.web.frontend import (
     METADATA_PATHS,
     Frontend,
@@ -121,6 +120,13 @@ def start_cycle(
     return cycle
 
 
+_OF_ANY_MODEL: Final = (
+    "/v1/models/{model}:predict",
+    "/v2/models/{model}/infer",
+    "/v2/models/{model}/versions/{version}/infer",
+)
+
+
 def create_app(frontend: Frontend) -> Any:
     """The ASGI application of one web process."""
     settings = frontend.settings
@@ -153,7 +159,10 @@ def create_app(frontend: Frontend) -> Any:
             answer = _problem(request, error)
         return _response(request, answer)
 
-    for path in dict.fromkeys(_prediction_templates(settings)):
+    # Predictions for whatever method or model. Those of the table are answered before they come
+    # here. Of the others a POST is not served, and another method is not allowed.
+    named = f"{settings.endpoint.rstrip('/')}/{{method}}"
+    for path in dict.fromkeys((*default_paths(settings), "/", named, *_OF_ANY_MODEL)):
         app.add_api_route(path, not_served, methods=["POST"], include_in_schema=False)
     for path in METADATA_PATHS:
         app.add_api_route(path, metadata, methods=["GET"], include_in_schema=False)
@@ -163,22 +172,6 @@ def create_app(frontend: Frontend) -> Any:
     app.add_exception_handler(Exception, _http_error)
     inner = app if frontend.cors is None else frontend.cors.around(app)
     return _Outermost(inner, frontend)
-
-
-def _prediction_templates(settings: ReplicaSettings) -> tuple[str, ...]:
-    """Paths of predictions for whatever method or model.
-
-    Those of the table are answered before they come here. Of the others a POST is not served, and
-    another method is not allowed.
-    """
-    return (
-        *default_paths(settings),
-        "/",
-        f"{settings.endpoint.rstrip('/')}/{{method}}",
-        "/v1/models/{model}:predict",
-        "/v2/models/{model}/infer",
-        "/v2/models/{model}/versions/{version}/infer",
-    )
 
 
 def _request_id(scope: MutableMapping[str, Any]) -> str:

@@ -144,22 +144,15 @@ def form_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
             continue
         for part in value.lower().split(b","):
             kind, *parameters = (word.strip() for word in part.split(b";"))
-            weight = _weight(parameters)
+            pairs = (parameter.partition(b"=") for parameter in parameters)
+            said = next((value for name, _, value in pairs if name.strip() == b"q"), b"1")
+            try:  # RFC 9110, 12.4.2; one that cannot be read is 1, as none is
+                weight = float(said)
+            except ValueError:
+                weight = 1.0
             if (kind == EVENTS or kind in LINES) and weight > best:
                 chosen, best = kind, weight
     return chosen
-
-
-def _weight(parameters: Iterable[bytes]) -> float:
-    """RFC 9110, 12.4.2; one that cannot be read is 1, as none is."""
-    for parameter in parameters:
-        name, _, value = parameter.partition(b"=")
-        if name.strip() == b"q":
-            try:
-                return float(value)
-            except ValueError:
-                return 1.0
-    return 1.0
 
 
 class StreamedAnswer:
