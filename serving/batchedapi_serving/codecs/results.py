@@ -195,21 +195,20 @@ class TensorResults:
                 if first <= i < last
             ]
             offset += last - first
-        whole = {name: self._concatenated(name, parts) for name, parts in columns.items()}
+        whole: dict[str, Column] = {}
+        for name, pieces in columns.items():
+            arrays = [part for part in pieces if isinstance(part, np.ndarray)]
+            if len(arrays) == len(pieces) and len({array.shape[1:] for array in arrays}) == 1:
+                whole[name] = np.concatenate(arrays)
+                continue
+            declared = self._method.outputs.get(name)
+            if not (self._method.variable if declared is None else declared.variable):
+                raise PredictorError(
+                    "the predictor answered rows of one request with different shapes: "
+                    + ", ".join(str(list(array.shape[1:])) for array in arrays)
+                )
+            whole[name] = [row for part in pieces for row in part]
         return TensorResults(self._method, whole, not_finite)
-
-    def _concatenated(self, name: str, parts: list[Column]) -> Column:
-        arrays = [part for part in parts if isinstance(part, np.ndarray)]
-        shapes = {array.shape[1:] for array in arrays}
-        if len(arrays) == len(parts) and len(shapes) == 1:
-            return np.concatenate(arrays)
-        declared = self._method.outputs.get(name)
-        if not (self._method.variable if declared is None else declared.variable):
-            raise PredictorError(
-                "the predictor answered rows of one request with different shapes: "
-                + ", ".join(str(list(array.shape[1:])) for array in arrays)
-            )
-        return [row for part in parts for row in part]
 
     def to_frame(self, start: int, stop: int) -> tuple[Meta, Sequence[bytes]]:
         """See Results.to_frame."""

@@ -182,21 +182,18 @@ class BatchRunner:
         try:
             served = self._methods.get(meta["method"]) or self._unknown(meta)
             if "calls" in meta:
-                return self._one_by_one(served, meta, payload)
+                # Requests that waited together, for a method that takes one.
+                outcomes: list[Item | BaseException] = []
+                for arguments in calls_of(meta, payload):
+                    try:
+                        outcomes.append(served.item(served.call(*arguments)))
+                    except (Exception, SystemExit) as error:  # noqa: BLE001 - user code: anything may be raised
+                        outcomes.append(error)
+                return self._of_calls(outcomes, meta)
             answer = served.call(*served.arguments(meta, payload))
             return served.split(answer, meta)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - user code: anything may be raised
             return self._failure(meta, error)
-
-    def _one_by_one(self, served: _Served, meta: Meta, payload: Payload) -> Result:
-        """Requests that waited together, for a method that takes one."""
-        outcomes: list[Item | BaseException] = []
-        for arguments in calls_of(meta, payload):
-            try:
-                outcomes.append(served.item(served.call(*arguments)))
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - user code: anything may be raised
-                outcomes.append(error)
-        return self._of_calls(outcomes, meta)
 
     async def _side_by_side(self, served: _Served, meta: Meta, payload: Payload) -> Result:
         """The same of an async method, whose calls wait for each other no more than before."""

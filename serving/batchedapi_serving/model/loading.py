@@ -189,7 +189,18 @@ def served_methods(predictor_class: type, settings: ReplicaSettings) -> list[Met
                 raise _failed(predictor_class, name, problem)
             specs.append(effective)
     _check_all(predictor_class, specs)
-    return _one_by_one(specs, settings)
+    # A size that is said of all methods is meant for those that take many rows, if there are any;
+    # one that takes one request at a time is run in batches of its own.
+    said = {method.name: method for method in settings.methods}
+    alone = not any(spec.batched for spec in specs)
+    found = []
+    for spec in specs:
+        size = settings.of_method(spec.name).batching.max_batch_size or 1
+        refused = spec.name in said and said[spec.name].batched is False
+        whole = not (spec.batched or spec.streams)
+        meant = (spec.name in said or alone) and whole and not refused
+        found.append(dataclasses.replace(spec, max_batch_size=size) if meant else spec)
+    return found
 
 
 def _effective(predictor_class: type, spec: MethodSpec, settings: MethodSettings) -> MethodSpec:
@@ -243,23 +254,6 @@ def _check_all(predictor_class: type, specs: Sequence[MethodSpec]) -> None:
             f"{name}: expected at most {MAX_METHODS} methods, got {len(specs)}; serve some from a"
             " BatchedAPI of their own",
         )
-
-
-def _one_by_one(specs: Sequence[MethodSpec], settings: ReplicaSettings) -> list[MethodSpec]:
-    """With the size of batches that methods which take one request at a time are to be run in.
-
-    A size that is said of all methods is meant for those that take many rows, if there are any.
-    """
-    named = {method.name: method for method in settings.methods}
-    alone = not any(spec.batched for spec in specs)
-    found = []
-    for spec in specs:
-        size = settings.of_method(spec.name).batching.max_batch_size or 1
-        refused = spec.name in named and named[spec.name].batched is False
-        whole = not (spec.batched or spec.streams)
-        meant = (spec.name in named or alone) and whole and not refused
-        found.append(dataclasses.replace(spec, max_batch_size=size) if meant else spec)
-    return found
 
 
 def _failed(predictor_class: type, name: str, message: str) -> LoadError:
