@@ -38,7 +38,7 @@ def migrate_command(file: Path) -> None:
       batchedapi migrate densenet/config.pbtxt
     """
     try:
-        # Of weights only that they are there.
+        # The file, with code and samples beside it; of weights only that they are there.
         folder = file.resolve().parent
         texts = {
             str(path.relative_to(folder)): path.read_text("utf-8", "replace")

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -18,7 +19,7 @@ from batchedapi_serving.errors import LoadError
 from batchedapi_serving.overrides import Flags, in_effect
 
 if TYPE_CHECKING:  # numpy comes with it
-    pass
+    from batchedapi_serving.tuning.run import Known
 
 BETTER = 1
 """Exit code: another setting serves more, or none meets the target."""
@@ -179,10 +180,15 @@ def tune_command(
         click.echo(report.render(known), nl=False)
         if text := report.patch(known):
             click.echo(f"\n{text}", nl=False)
-    code = BETTER if report.better(known) or known.best_run is None else 0
-    if known.undecided or known.interrupted:
-        code = INTERRUPTED if known.interrupted else NOT_TUNED
-    sys.exit(code)
+    sys.exit(_exit_code(known, report.better(known)))
+
+
+def _exit_code(known: "Known", change: Mapping[str, object]) -> int:
+    if known.interrupted:
+        return INTERRUPTED
+    if known.undecided:
+        return NOT_TUNED
+    return BETTER if change or known.best_run is None else 0
 
 
 def _target(api: BatchedAPI, slo: str | None) -> float:

@@ -271,15 +271,7 @@ class Puller:
 
     async def _take(self) -> None:
         while True:
-            wanted: dict[str, int] = {}  # requests that there is room for, by stream
-            full = self._alone or self._suspect or self._goes()
-            for executor in () if full else self._dispatcher.executors:
-                named = [name for name in executor.queues if name in self._streams]
-                rows = rows_to_take(_lanes(executor)) if named else 0
-                for name in named:
-                    requests = self._rows[name].requests(min(rows, self._room_behind(name)))
-                    if requests > 0:
-                        wanted[self._streams[name]] = requests
+            wanted = self._wanted()
             if not wanted:
                 self._room.clear()
                 await came(self._room, within=_ROOM_SECONDS)
@@ -291,6 +283,20 @@ class Puller:
             self._asks = False
             if self._suspect and not self._hand:
                 self._free.set()
+
+    def _wanted(self) -> dict[str, int]:
+        """Requests that there is room for, by stream."""
+        if self._alone or self._suspect or self._goes():
+            return {}
+        wanted = {}
+        for executor in self._dispatcher.executors:
+            named = [name for name in executor.queues if name in self._streams]
+            rows = rows_to_take(_lanes(executor)) if named else 0
+            for name in named:
+                requests = self._rows[name].requests(min(rows, self._room_behind(name)))
+                if requests > 0:
+                    wanted[self._streams[name]] = requests
+        return wanted
 
     def _room_behind(self, method: str) -> int:
         """Rows for which a method that decodes has room in its batches; of others, any number."""
@@ -377,14 +383,14 @@ class Puller:
         self._hand[entry.web, entry.number] = request
         try:
             queue, decoded = self._queue(stream.split(":", 1)[1]), entry.decoded(request)
-            if not self._others:
+            if self._others:  # a stranger: others may answer it the next time, so nobody waits
+                client = Client()
+            else:
                 key = (entry.web, entry.client)
                 client = self._clients.pop(key, None) or Client()
                 self._clients[key] = client
                 if len(self._clients) > _CLIENTS:
                     self._clients.popitem(last=False)
-            else:  # a stranger: others may answer it the next time, so that nobody waits
-                client = Client()
             request.handle = self._dispatcher.take(queue, decoded, client, request, waited, left)
         except BrokenFrameError as error:
             failed = PredictorError(f"the request was not understood by its worker: {error}")

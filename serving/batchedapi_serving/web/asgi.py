@@ -289,8 +289,8 @@ def metadata_answer(frontend: Frontend, path: str) -> Answer:
             return _ready(frontend, server_ready(ready=True))
         case ["v2", "models", "stats"] if "stats" not in _served(frontend):
             api, methods = frontend.settings.name, frontend.engine.methods
-            models = {model_name(api, name): spec for name, spec in methods.items()}
-            return _json(frontend.model_statistics(models))
+            by_model = {model_name(api, name): spec for name, spec in methods.items()}
+            return _json(frontend.model_statistics(by_model))
         case ["v2", "models", model, "versions", version, *what]:
             return _of_model(frontend, model, what, version)
         case ["v2", "models", model, *what]:

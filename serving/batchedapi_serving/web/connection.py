@@ -254,18 +254,7 @@ class Connection(asyncio.Protocol):
             case Verdict.CLOSE:
                 self._close()
             case Verdict.ABORT if self._stream is not None and self._stream.begun:
-                # It does not read: what it has not taken is dropped, but for the reason.
-                error = TooSlowError(
-                    f"stream: expected its reader to take {self._frontend.limits.least_rate} bytes"
-                    " a second when more is there than fits on the way; read faster, or ask for"
-                    " less"
-                )
-                if self._handle is not None:
-                    self._frontend.cancel(self._handle, error.status)
-                stream, self._stream = self._stream, None
-                stream.drop()
-                stream.stays_open = False
-                self._end_stream(stream, problem_on(Wire.PLAIN, error, self.request_id()))
+                self._give_up(self._stream)
             case Verdict.ABORT:
                 self._transport.abort()
 
@@ -530,6 +519,18 @@ class Connection(asyncio.Protocol):
         # Told that it stays, the client may have its next request on the way.
         self._leaving = self._leaving or (stream.stays_open and not stays_open)
         self._answered(stays_open=stays_open)
+
+    def _give_up(self, stream: StreamedAnswer) -> None:
+        """It does not read: what it has not taken is dropped, but for the reason."""
+        error = TooSlowError(
+            f"stream: expected its reader to take {self._frontend.limits.least_rate} bytes a second"
+            " when more is there than fits on the way; read faster, or ask for less"
+        )
+        if self._handle is not None:
+            self._frontend.cancel(self._handle, error.status)
+        stream.drop()
+        self._stream, stream.stays_open = None, False
+        self._end_stream(stream, problem_on(Wire.PLAIN, error, self.request_id()))
 
     def _stays_open(self) -> bool:
         """What ends a connection does so not before everything that was read of it is answered."""

@@ -145,7 +145,7 @@ def form_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
         for part in value.lower().split(b","):
             kind, *parameters = (word.strip() for word in part.split(b";"))
             pairs = (parameter.partition(b"=") for parameter in parameters)
-            said = next((value for name, _, value in pairs if name.strip() == b"q"), b"1")
+            said = next((text for key, _, text in pairs if key.strip() == b"q"), b"1")
             try:  # RFC 9110, 12.4.2; one that cannot be read is 1, as none is
                 weight = float(said)
             except ValueError:
