@@ -383,11 +383,10 @@ class Puller:
         self._hand[entry.web, entry.number] = request
         try:
             queue, decoded = self._queue(stream.split(":", 1)[1]), entry.decoded(request)
-            if self._others:  # a stranger: others may answer it the next time, so nobody waits
-                client = Client()
-            else:
+            client = Client()  # a stranger, for whom nobody waits, if others may answer it next
+            if not self._others:
                 key = (entry.web, entry.client)
-                client = self._clients.pop(key, None) or Client()
+                client = self._clients.pop(key, client)
                 self._clients[key] = client
                 if len(self._clients) > _CLIENTS:
                     self._clients.popitem(last=False)
