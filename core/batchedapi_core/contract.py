@@ -59,6 +59,8 @@ OPERATOR_DECISIONS_PORT: Final = 8082
 """Of the operator, on loopback alone: who may forward to its pod may ask there."""
 PATH_DECISIONS: Final = "/decisions"
 """On that port, before /NAMESPACE/NAME: the last decisions about that API."""
+DECISIONS_KEPT: Final = 64
+"""Of each API: those that may be asked for."""
 PATH_FLEET: Final = "/fleet"
 """On that port too: what the page about all APIs shows; `api=NAMESPACE/NAME` is looked at."""
 SELECTOR_OF_OPERATOR: Final = "app.kubernetes.io/name=batchedapi-operator"

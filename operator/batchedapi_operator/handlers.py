@@ -273,30 +273,34 @@ class SourceWatch:
 
     async def run(self) -> None:
         """Watch until cancelled."""
-        failures, where = 0, (CONFIG_MAPS, self._namespace)
+        failures = 0
         while True:
             self._beat()
             try:
-                found, version = await self._kube.list_metadata(*where)
-                self.connected = True
-                for body in found:
-                    self._concerned(body)
-                while version:
-                    self._beat()
-                    async for event in self._kube.watch_metadata(*where, version, WATCH_SECONDS):
-                        if event["type"] == "ERROR":
-                            version = ""  # it is too old to go on from: a fresh list is wanted
-                            break
-                        version = event["object"]["metadata"]["resourceVersion"]
-                        if event["type"] != "BOOKMARK":
-                            deleted = event["type"] == "DELETED"
-                            self._concerned(event["object"], deleted=deleted)
+                await self._list_and_watch()
                 failures = 0
             except ApplyError as error:
                 failures = 1 if self.connected else failures + 1
                 self.connected = False
                 log.warning("configmap watch interrupted", extra={"error": error.message})
                 await asyncio.sleep(rest_after(failures, error))
+
+    async def _list_and_watch(self) -> None:
+        """List, then follow; ends when the apiserver wants a fresh list."""
+        found, version = await self._kube.list_metadata(CONFIG_MAPS, self._namespace)
+        self.connected = True
+        for body in found:
+            self._concerned(body)
+        while version:
+            self._beat()
+            stream = self._kube.watch_metadata(CONFIG_MAPS, self._namespace, version, WATCH_SECONDS)
+            async for event in stream:
+                if event["type"] == "ERROR":
+                    return  # the version is too old to go on from
+                body = event["object"]
+                version = body["metadata"]["resourceVersion"]
+                if event["type"] != "BOOKMARK":
+                    self._concerned(body, deleted=event["type"] == "DELETED")
 
     def _concerned(self, body: JsonObject, *, deleted: bool = False) -> None:
         for owner in self._store.concerned(CONFIG_MAPS, body):

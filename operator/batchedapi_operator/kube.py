@@ -8,8 +8,8 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, Self
 
 import aiohttp
@@ -368,16 +368,14 @@ class Kube:
         accept: str = _JSON,
         seconds: float = REQUEST_SECONDS,
     ) -> JsonObject:
-        asked, permit = dict(query or {}), self._permit if method != "GET" else None
-        if permit is not None:
-            permit.under_way += 1
-        try:
-            if permit is not None:
-                if not permit.valid:
-                    text = f"{method} {path}: not sent, this replica does not lead at present"
-                    raise ApplyError(text, 0)
-                seconds = min(seconds, permit.seconds)
+        asked = dict(query or {})
+        with self._counted(method):
             if method != "GET":
+                if self._permit is not None:
+                    if not self._permit.valid:
+                        text = f"{method} {path}: not sent, this replica does not lead at present"
+                        raise ApplyError(text, 0)
+                    seconds = min(seconds, self._permit.seconds)
                 asked["timeout"] = f"{seconds * 1000:.0f}ms"  # of the apiserver's work on it
             response = await self._send(
                 method, path, asked,
@@ -387,11 +385,19 @@ class Kube:
                 payload = await response.read()
             except (aiohttp.ClientError, TimeoutError) as error:
                 raise ApplyError(f"{method} {path}: {error!r}", 0) from error
-        finally:
-            if permit is not None:
-                permit.under_way -= 1
         _raise_for(response.status, payload, f"{method} {path}")
         return dict(json.loads(payload))
+
+    @contextmanager
+    def _counted(self, method: str) -> Iterator[None]:
+        counts = 0 if method == "GET" or self._permit is None else 1
+        if self._permit is not None:
+            self._permit.under_way += counts
+        try:
+            yield
+        finally:
+            if self._permit is not None:
+                self._permit.under_way -= counts
 
     async def _send(
         self,

@@ -40,6 +40,10 @@ _FIRST_TO_GO: Final = 500
 """Added to the score of who may be killed for memory; 1000 is a whole machine's worth of it."""
 
 
+def nothing() -> None:
+    """Of what is to be called where nothing is to be done."""
+
+
 def end_with_parent(control: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
     """End this process when the supervisor's end of `control` closes, however it ended."""
 

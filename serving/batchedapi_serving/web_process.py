@@ -31,7 +31,7 @@ from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.recorder import Recorder, WebRecorder
 from batchedapi_serving.metrics.slots import Memory, map_memory
 from batchedapi_serving.predictor import MethodSpec
-from batchedapi_serving.processes import end_with_parent, essential, freeze_heap
+from batchedapi_serving.processes import end_with_parent, essential, freeze_heap, nothing
 from batchedapi_serving.settings import QueueSettings, ReplicaSettings
 from batchedapi_serving.tracing import started_tracer
 from batchedapi_serving.tracing.spans import Tracer
@@ -60,10 +60,6 @@ StopGrpc = Callable[[float | None], Coroutine[Any, Any, None]]
 """Waits so many seconds at most until calls that were begun are answered; None: however long."""
 
 
-def _nothing() -> None:
-    pass
-
-
 async def _at_once() -> None:
     pass
 
@@ -81,11 +77,11 @@ class Backend:
     """Counts a response by its code that the engine has not counted."""
     known: asyncio.Event
     """Set once the methods are known."""
-    sweep: Callable[[], None] = _nothing
+    sweep: Callable[[], None] = nothing
     """Called twice a second."""
-    drain: Callable[[], None] = _nothing
+    drain: Callable[[], None] = nothing
     """The replica is stopping: nothing waits for a fuller batch any more."""
-    abandon: Callable[[], None] = _nothing
+    abandon: Callable[[], None] = nothing
     """The time to stop is over: whoever still waits in the queue is answered 503."""
     emptied: Callable[[], Coroutine[Any, Any, None]] = _at_once
     """Wait until nobody needs this process any more, now that its connections are gone."""
@@ -100,7 +96,7 @@ class ControlLine:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self.known = asyncio.Event()
-        self.on_ready: Callable[[], None] = _nothing
+        self.on_ready: Callable[[], None] = nothing
 
     def replace(self, pid: int) -> None:
         """The model process with that pid hangs: kill it."""
@@ -208,7 +204,7 @@ def recorded(engine: Engine, settings: ReplicaSettings) -> tuple[Engine, Callabl
         recording = recording_engine(engine, settings.recording)
         if recording is not None:
             return recording, recording.close
-    return engine, _nothing
+    return engine, nothing
 
 
 class _Server(uvicorn.Server):

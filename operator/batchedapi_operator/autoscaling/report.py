@@ -63,6 +63,7 @@ def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
         or _figures_differ(before.get("batching") or {}, after.get("batching") or {})
         or _figures_differ(before.get("effective") or {}, after.get("effective") or {})
         or _figures_differ(before.get("queue") or {}, after.get("queue") or {})
+        or _web_reason_differs(before.get("queue") or {}, after.get("queue") or {})
     )
 
 
@@ -108,17 +109,20 @@ def _figures_differ(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool
     numeric = (before.keys() | after.keys()) - {*_WORDS, "releaseReasons"}
     old, new = before.get("releaseReasons") or {}, after.get("releaseReasons") or {}
     points = 100 * FIGURE_CHANGE  # five of a hundred batches
-    was, says = (str(one.get("webReason") or "") for one in (before, after))
-    if _NUMBER.sub("0", was) != _NUMBER.sub("0", says):
-        return True
-    # the same sentence, in which a number may be another by as much as counts
-    pairs = zip(map(float, _NUMBER.findall(was)), map(float, _NUMBER.findall(says)), strict=True)
     return (
         (before.get("bottleneck") or "") != (after.get("bottleneck") or "")  # as _differ
         or any(_differ(before.get(name), after.get(name)) for name in numeric)
         or any(abs(new.get(name, 0) - old.get(name, 0)) >= points for name in {*old, *new})
-        or any(not math.isclose(*one, rel_tol=FIGURE_CHANGE, abs_tol=POD_CHANGE) for one in pairs)
     )
+
+
+def _web_reason_differs(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether the sentence is another, or a number in it is another by as much as counts."""
+    old, new = (str(queue.get("webReason") or "") for queue in (before, after))
+    if _NUMBER.sub("0", old) != _NUMBER.sub("0", new):
+        return True
+    pairs = zip(map(float, _NUMBER.findall(old)), map(float, _NUMBER.findall(new)), strict=True)
+    return not all(math.isclose(*one, rel_tol=FIGURE_CHANGE, abs_tol=POD_CHANGE) for one in pairs)
 
 
 def _differ(before: object, after: object) -> bool:

@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 
 from pydantic import BaseModel
 
+from batchedapi_core import contract
 from batchedapi_core.bottleneck import Told, Verdict
 from batchedapi_core.manifest import BatchedAPI, BatchedAPISpec, ConditionType
 from batchedapi_core.placement import AdviceReason
@@ -179,9 +180,6 @@ class Manifests:
 #
 # Decisions in a row that came to the same are one entry: a quiet hour is one line, not 720.
 
-ENTRIES: Final = 64
-"""Of one API; an entry is a decision, whose size does not depend on anybody's input."""
-
 
 @dataclass(slots=True)
 class Stretch:
@@ -219,7 +217,7 @@ class DecisionRing:
     def __init__(self) -> None:
         self._present: dict[ObjectKey, Stretch] = {}
         self._past: defaultdict[ObjectKey, deque[bytes]] = defaultdict(
-            lambda: deque(maxlen=ENTRIES - 1)
+            lambda: deque(maxlen=contract.DECISIONS_KEPT - 1)
         )
         self._dictionary = b""
 

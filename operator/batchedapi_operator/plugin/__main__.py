@@ -19,7 +19,6 @@ from urllib3.exceptions import HTTPError
 
 from batchedapi_core import contract
 from batchedapi_core.manifest import UnitError, parse_duration
-from batchedapi_operator.autoscaling.watched import ENTRIES
 from batchedapi_operator.plugin.cluster import connect, read_api, read_decisions
 from batchedapi_operator.plugin.logs import Wanted, follow_logs, print_logs, revisions
 from batchedapi_operator.plugin.replicas import see
@@ -158,7 +157,7 @@ def _of_an_api(command: Callable[..., None]) -> Callable[..., None]:
 @_of_an_api
 @click.option(
     "--last",
-    type=click.IntRange(1, ENTRIES),
+    type=click.IntRange(1, contract.DECISIONS_KEPT),
     default=None,
     help="So many decisions, the newest first; those in a row that came to the same are one.",
 )

@@ -51,15 +51,7 @@ def page_server(port: int, ask: Ask) -> ThreadingHTTPServer:
             if self.headers.get("Host") not in {f"{n}:{address[1]}" for n in (HOST, "localhost")}:
                 self._answer(403, "text/plain", b"ask at http://127.0.0.1\n")
             elif path == contract.PATH_FLEET:
-                failure = ""  # of the operator; in a form that the page reads
-                try:
-                    status, body = ask(self.path)
-                    if status != 200:  # noqa: PLR2004 - HTTP: OK
-                        failure = f"the operator answers {status}: is it older than this command?"
-                except click.ClickException as error:
-                    failure = error.message
-                answer = json.dumps({"error": failure}).encode() if failure else body
-                self._answer(200, contract.JSON, answer)
+                self._answer(200, contract.JSON, _fleet(ask, self.path))
             elif (file := ui.read(path, ui.Mode.FLEET)) is not None:
                 self._answer(200, *file)
             else:
@@ -78,3 +70,15 @@ def page_server(port: int, ask: Ask) -> ThreadingHTTPServer:
     server = ThreadingHTTPServer((HOST, port), Handler)
     server.daemon_threads = True
     return server
+
+
+def _fleet(ask: Ask, path: str) -> bytes:
+    """The operator's answer, or why there is none, in a form that the page reads."""
+    try:
+        status, body = ask(path)
+    except click.ClickException as error:
+        return json.dumps({"error": error.message}).encode()
+    if status != 200:  # noqa: PLR2004 - HTTP: OK
+        text = f"the operator answers {status}: is it older than this command?"
+        return json.dumps({"error": text}).encode()
+    return body

@@ -260,7 +260,11 @@ def _pod(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
 def _confined(api: BatchedAPI) -> JsonObject:
     """What the pods of both roles have: time to end in, and nothing of the node or the cluster."""
     timeout, user = api.spec.overload.timeout or UNLIMITED_REQUEST_SECONDS, api.spec.pod.run_as_user
-    user = USER_ID if user is None else None if user == PLATFORM else int(user)
+    if user is None:
+        user = USER_ID
+    own = (
+        {} if user == PLATFORM else dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), int(user))
+    )
     grace = api.spec.update_strategy.drain_delay + timeout + contract.TERMINATION_MARGIN_SECONDS
     return {
         "automountServiceAccountToken": False,
@@ -268,7 +272,7 @@ def _confined(api: BatchedAPI) -> JsonObject:
         "terminationGracePeriodSeconds": math.ceil(grace),
         "securityContext": {
             "runAsNonRoot": True,  # and as whom, unless the platform says it
-            **dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup") if user else (), user),
+            **own,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
     }

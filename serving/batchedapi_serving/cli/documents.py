@@ -125,7 +125,7 @@ def _untagged(loader: _Loader, node: yaml.Node) -> Any:
     if isinstance(node, yaml.MappingNode):
         return loader.texts_as_keys(node)
     if isinstance(node, yaml.SequenceNode):
-        return loader.construct_sequence(node, deep=True)
+        return _sequence(loader, node)
     assert isinstance(node, yaml.ScalarNode)  # noqa: S101 - there are three kinds of nodes
     return _text(loader, node)
 

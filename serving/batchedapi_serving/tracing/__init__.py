@@ -6,6 +6,7 @@ Only `otlp` imports what the extra `otel` brings, and only a replica that traces
 
 from collections.abc import Callable
 
+from batchedapi_serving.processes import nothing
 from batchedapi_serving.settings import TracingSettings
 from batchedapi_serving.tracing.spans import Tracer
 
@@ -18,11 +19,7 @@ def started_tracer(
     None: nobody asked for traces. `dropped` counts spans that nobody will see; any thread calls it.
     """
     if settings is None:
-        return None, _nothing
+        return None, nothing
     from batchedapi_serving.tracing.otlp import exporting_tracer  # noqa: PLC0415 - an extra, seldom asked for
 
     return exporting_tracer(settings, dropped)
-
-
-def _nothing() -> None:
-    """Nothing was begun."""

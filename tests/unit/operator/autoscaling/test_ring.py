@@ -5,13 +5,14 @@ from datetime import UTC, datetime, timedelta
 
 from tests.unit.operator.worlds import KEY
 
+from batchedapi_core import contract
 from batchedapi_core.scaling.decide import step
 from batchedapi_core.scaling.decision import ScalingDecision
 from batchedapi_core.scaling.policy import ScalingPolicy
 from batchedapi_core.scaling.record import replay
 from batchedapi_core.scaling.samples import Observation
 from batchedapi_core.scaling.state import ScalingState
-from batchedapi_operator.autoscaling.watched import ENTRIES, DecisionRing
+from batchedapi_operator.autoscaling.watched import DecisionRing
 from batchedapi_operator.cluster import ObjectKey
 
 BEGIN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -61,11 +62,11 @@ def test_an_older_entry_has_all_that_it_had_when_it_was_the_newest() -> None:
 
 def test_it_is_bounded_in_entries_and_in_bytes() -> None:
     """An API that flaps for a week must not fill the operator's memory."""
-    ring = ring_of(*(2 + n % 2 for n in range(10 * ENTRIES)))
+    ring = ring_of(*(2 + n % 2 for n in range(10 * contract.DECISIONS_KEPT)))
 
     kept = ring.last(KEY, 1000)
 
-    assert len(kept) == ENTRIES
+    assert len(kept) == contract.DECISIONS_KEPT
     assert len(json.dumps(kept)) < 300_000
 
 
