@@ -48,7 +48,9 @@ async def test_a_child_that_was_killed_ends_with_the_signal() -> None:
     child.start(["--bind", "127.0.0.1", "0"], {"ADDED": "1"})
     pid = child.pid
     assert pid is not None
-    environment = await asyncio.to_thread(Path(f"/proc/{pid}/environ").read_bytes)
+    file = Path(f"/proc/{pid}/environ")
+    while not (environment := await asyncio.to_thread(file.read_bytes)):  # noqa: ASYNC110 - it is within exec
+        await asyncio.sleep(0.01)
     child.signal(9)
 
     assert await child.ended() == -9
