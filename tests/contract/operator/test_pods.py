@@ -14,7 +14,7 @@ from tests.contract.operator.world import NAMESPACES, Body, World, until
 import pod_specs
 from batchedapi_core.manifest import SPREAD, parse_api
 from batchedapi_operator.cluster import BATCHED_APIS, DEPLOYMENTS, PODS
-from batchedapi_operator.errors import ApplyError
+from batchedapi_operator.errors import ApplyError, ConflictError
 from batchedapi_operator.resources.configmap import revision_of
 from batchedapi_operator.resources.deployment import build_deployment
 
@@ -175,14 +175,21 @@ async def test_a_service_account_that_is_taken_out_of_a_manifest_leaves_the_pods
     async def gone() -> bool:
         return await accounts() == (None, None)
 
-    await until(given, "the account")
-    if left:
+    async def left_to_nobody() -> bool:
         found = await world.deployment(name)
         for entry in found["metadata"]["managedFields"]:
             of_pod = entry["fieldsV1"].get("f:spec", {}).get("f:template", {}).get("f:spec", {})
             of_pod.pop("f:serviceAccount", None)
             of_pod.pop("f:serviceAccountName", None)
-        await world.kube.set_managers(DEPLOYMENTS, found, found["metadata"]["managedFields"])
+        try:
+            await world.kube.set_managers(DEPLOYMENTS, found, found["metadata"]["managedFields"])
+        except ConflictError:  # its controller has written since
+            return False
+        return True
+
+    await until(given, "the account")
+    if left:
+        await until(left_to_nobody, "the account to be nobody's")
     await world.patch(BATCHED_APIS, name, {"spec": {"pod": {"serviceAccountName": None}}})
 
     await until(gone, "no account")
