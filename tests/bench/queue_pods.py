@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -81,7 +82,7 @@ def manifest(mode: str, address: str) -> list[dict[str, Any]]:
         spec["serverSideBatching"]["queue"] = {"redis": {"host": address}}
     spec["compute"] = {"cpu": "50m"}  # they sleep, and all have to fit on one small node
     if mode == "zero":
-        spec["autoscaling"] = {"minReplicas": 0, "maxReplicas": 2, "idleTimeout": "1s"}
+        spec["autoscaling"] = {"minReplicas": 0, "maxReplicas": 2, "idleTimeout": "2s"}
     else:
         spec |= {"autoscaling": {"mode": "External"}, "replicas": WORKERS}
     return [source, api]
@@ -222,6 +223,10 @@ class Starts:
             if cluster.is_ready(pod):
                 self.ready.setdefault(name, now)
 
+    def beyond(self, count: int) -> bool:
+        """Whether more than so many pods were ready since it was begun."""
+        return len(self.ready) > count
+
     def last_seconds(self) -> float:
         """Of the pod that was ready last, from when it was there."""
         name = max(self.ready, key=self.ready.__getitem__)
@@ -241,16 +246,17 @@ def to_zero_and_back(rounds: int) -> dict[str, Any]:
     try:
         for number in range(rounds):
             cluster.wait_for(lambda: not pods("worker"), STEP_SECONDS, "no worker")
-            began = time.monotonic()
+            before, began = len(starts.ready), time.monotonic()
             status, answer = cluster.post(url, {"id": number}, timeout=60.0)
             found["answers"].append(time.monotonic() - began)
             if (status, answer) != (200, {"id": number}):
                 found["lost"].append(f"{status} {answer}")
-            cluster.wait_for(lambda: any(map(cluster.is_ready, pods("worker"))), 30, "a worker")
+            cluster.wait_for(partial(starts.beyond, before), 30, "a worker that is ready")
             found["starts"].append(starts.last_seconds())
             click.echo(f"{number}: {found['answers'][-1]:.2f} s, start {found['starts'][-1]:.2f} s")
     except AssertionError as error:
         found["broken_off"] = str(error)
+        click.echo(f"broken off: {error}")
     finally:
         starts.stop()
     return found
