@@ -15,7 +15,6 @@ import random
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -212,7 +211,7 @@ async def measure(rounds: int, seed: int, began: Environment, out: Path | None) 
     try:
         for number in range(1, rounds + 1):
             found["rounds"].append(await one_round(number, wishes(rng), loads))
-            found["counts"] = [asdict(load.counts) for load in loads]
+            found["counts"] = [load.counts.told() for load in loads]
             write(found, began, out)
     except AssertionError as error:
         found["broken_off"] = str(error)
@@ -220,7 +219,7 @@ async def measure(rounds: int, seed: int, began: Environment, out: Path | None) 
         for load in loads:
             load.stop()
         await asyncio.gather(*sending)
-        found["counts"] = [asdict(load.counts) for load in loads]
+        found["counts"] = [load.counts.told() for load in loads]
     return found
 
 

@@ -47,6 +47,10 @@ class Counts:
     slowest: float = 0.0
     """Seconds from due to the answer."""
 
+    def told(self) -> dict[str, Any]:
+        """For a report; `asdict` alone would make of a Counter one that counts its pairs."""
+        return {**asdict(self), "lost": dict(self.lost)}
+
 
 class _Client(asyncio.Protocol):
     """One connection, with at most one request on it."""
@@ -205,7 +209,7 @@ async def through(
     finally:
         load.stop()
         await sending
-        found["counts"] = asdict(load.counts)
+        found["counts"] = load.counts.told()
     return found
 
 
