@@ -146,16 +146,14 @@ def roll(number: int) -> None:
     """Another revision of web pods and workers."""
     before = until_there()
     env = [{"name": "ROUND", "value": str(number)}]
-    patch = json.dumps({"spec": {"predictor": {"env": env}}})
-    cluster.kubectl("patch", "bapi", NAME, "-n", NAMESPACE, "--type=merge", "-p", patch)
+    cluster.patch_api(NAME, NAMESPACE, {"predictor": {"env": env}})
     cluster.wait_for(lambda: not until_there() & before, STEP_SECONDS, "another revision")
 
 
 def move(*, queue: bool) -> None:
     """Give the API a queue, or take it away; wait until what it had has ended."""
     wanted = {"redis": {"host": redis_address()}} if queue else None
-    patch = json.dumps({"spec": {"serverSideBatching": {"queue": wanted}}})
-    cluster.kubectl("patch", "bapi", NAME, "-n", NAMESPACE, "--type=merge", "-p", patch)
+    cluster.patch_api(NAME, NAMESPACE, {"serverSideBatching": {"queue": wanted}})
     until_there(queue=queue)
 
 

@@ -103,8 +103,7 @@ def until_there(replicas: int, before: str) -> str:
 def roll(number: int, before: str) -> str:
     """Another revision; which it is, once only its pods are there."""
     env = [{"name": "ROUND", "value": str(number)}]
-    patch = {"spec": {"predictor": {"env": env}}}
-    cluster.kubectl("patch", "bapi", NAME, "-n", NAMESPACE, "--type=merge", "-p", json.dumps(patch))
+    cluster.patch_api(NAME, NAMESPACE, {"predictor": {"env": env}})
     return until_there(REPLICAS, before)
 
 

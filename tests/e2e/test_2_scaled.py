@@ -163,9 +163,8 @@ def updated_under(rate: float, api: Api, replicas: int, *, version: int) -> dict
     namespace, name = api
     old = cluster.get("bapi", name, namespace)["status"]["revision"]["current"]
     load = cluster.Load(cluster.service_url(name, namespace), rate, 200)
-    patch = json.dumps({"spec": {"predictor": {"config": {"v": version}}}})
 
-    cluster.kubectl("patch", "bapi", name, "-n", namespace, "--type=merge", "-p", patch)
+    cluster.patch_api(name, namespace, {"predictor": {"config": {"v": version}}})
 
     def rolled_out() -> bool:
         deployment = cluster.get("deployment", name, namespace)

@@ -3,7 +3,6 @@
 The image of Redis is made of Debian's package, which wants the local cluster.
 """
 
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -43,7 +42,7 @@ def redis(namespace: str) -> Iterator[str]:
         if document["metadata"]["name"] == "redis":
             cluster.apply(document, namespace)
     yield cluster.get("service", "redis", namespace)["spec"]["clusterIP"]
-    cluster.kubectl("delete", "-n", namespace, "-f", EXAMPLE, "--wait=true")
+    cluster.kubectl("delete", "-n", namespace, "-f", EXAMPLE, "--wait=true", "--ignore-not-found")
 
 
 @pytest.fixture(scope="module")
@@ -148,8 +147,7 @@ def test_a_queue_that_is_taken_away_and_given_back_loses_nothing(pulling: str, r
     """Who answered before goes only when the others answer, in both directions."""
     load = cluster.Load(cluster.service_url("pulling", pulling), RATE, 240)
     for queue in (None, {"redis": {"host": redis}}):
-        patch = json.dumps({"spec": {"serverSideBatching": {"queue": queue}}})
-        cluster.kubectl("patch", "bapi", "pulling", "-n", pulling, "--type=merge", "-p", patch)
+        cluster.patch_api("pulling", pulling, {"serverSideBatching": {"queue": queue}})
         wanted = {"worker": 2, "web": 2, "": 0} if queue else {"worker": 0, "web": 0, "": 2}
         cluster.wait_for(partial(are_ready, wanted), 180, f"ready pods {wanted}")
     report = load.stop()

@@ -152,6 +152,12 @@ def uninstall_chart() -> None:
     run("helm", "uninstall", "batchedapi", "--namespace", SYSTEM_NAMESPACE, "--wait")
 
 
+def patch_api(name: str, namespace: str, spec: dict[str, Any]) -> None:
+    """Merge into the spec of a BatchedAPI; None takes a field out."""
+    patch = json.dumps({"spec": spec})
+    kubectl("patch", "bapi", name, "-n", namespace, "--type=merge", "-p", patch)
+
+
 def operator_pod() -> dict[str, Any]:
     """The running pod of the operator."""
 
