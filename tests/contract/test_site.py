@@ -7,7 +7,6 @@ person to look at, when a release is made.
 import functools
 import http.server
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -25,7 +24,6 @@ from browser import Watched
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CONFIG: Final = ROOT / "docs/site/mkdocs.yml"
-RESULTS: Final = ROOT / "tests/bench/results"
 LIMIT_SECONDS: Final = 300
 LOADED: Final = {("script", "src"), ("img", "src"), ("link", "href"), ("source", "src")}
 """Attributes whose address a browser asks for by itself."""
@@ -238,25 +236,3 @@ def test_an_older_release_warns_that_there_is_a_newer(
         else:
             assert not seen.page.evaluate(f"Boolean({SHOWN})")
         assert [] == seen.complaints
-
-
-def ratios(file: str) -> dict[str, str]:
-    """Medians by connections, of a table in the results of benchmarks."""
-    rows = re.findall(r"^\| (\d+) +\| ([\d.]+) \(", (RESULTS / file).read_text(), re.MULTILINE)
-    return dict(rows)
-
-
-@pytest.mark.parametrize("workload", ["w1", "w3"])
-@pytest.mark.parametrize(
-    ("name", "suffix"), [("mosec", ""), ("LitServe", "-litserve"), ("BentoML", "-bentoml")]
-)
-def test_figures_beside_others_are_those_of_the_results(
-    workload: str, name: str, suffix: str
-) -> None:
-    """Whoever renews the results renews the page."""
-    file = f"throughput-{workload}{suffix}.md"
-    found = ratios(file)
-    cells = " | ".join(found[number] for number in ("1", "16", "64", "256"))
-    page = (ROOT / "docs/why.md").read_text()
-
-    assert f"| {name} | {cells} | [{file}](../tests/bench/results/{file}) |" in page
