@@ -78,8 +78,9 @@ class TensorCodec:
         if self._pack_numbers is not None and type(value) is list and not may_hold_bool:
             # One row, as most requests have: numbers alone are nowhere nested. What else it is, or
             # is wrong with it, is seen below.
-            try:  # contextlib.suppress takes as long as the packing
-                return DecodedRequest(1, self._pack_numbers(*value), ITEM, self._size)
+            try:  # contextlib.suppress takes as long as the packing, DecodedRequest(...) too
+                packed = self._pack_numbers(*value)
+                return tuple.__new__(DecodedRequest, (1, packed, ITEM, self._size, None))
             except _REFUSED:
                 pass
         check_nesting(body, value)

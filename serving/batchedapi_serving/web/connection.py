@@ -293,12 +293,36 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------------ one request
 
     def _begin(self, request: Request) -> None:
+        method, path, _, _, _, body, self._keep_alive, options, old = (
+            request  # cheaper than by name
+        )
         self._busy = True
         self._timeouts.answering(more=self._parser.awaiting is not None)
-        self._keep_alive = request.keep_alive
-        self._kept = STAYS if request.old else b""
-        self._path = request.path
-        self._named = self._request_id = request.options.request_id
+        self._kept = STAYS if old else b""
+        self._path = path
+        self._named = self._request_id = options.request_id
+        frontend = self._frontend
+        if frontend.guarded and not self._admit(request):
+            return
+        if len(body) > UNCOUNTED_BYTES and not self._held.answering(len(body)):
+            self._answer_error(frontend.bodies.error())
+            return
+        route: Route | None = None
+        if method == b"POST":
+            route = frontend.routes.get(path) or frontend.route_of(path)
+        if route is None:
+            self._run_app(request)
+            return
+        tracer = frontend.tracer
+        if tracer is not None and (options.traceparent or tracer.random() < tracer.ratio):
+            self._begin_span(tracer, request)
+        if options.gzip and options.refusal is None:
+            self._inflate(request, Inflater(body, frontend.limits.body))
+        else:
+            self._predict(request, route)
+
+    def _admit(self, request: Request) -> bool:
+        """What the access log, CORS and keys have to do with a request; whether it may go on."""
         frontend = self._frontend
         if frontend.access_log is not None and self._asked is None:
             self._asked = request.method.decode("latin-1"), self._loop.time()
@@ -310,25 +334,8 @@ class Connection(asyncio.Protocol):
                 frontend.keys.check_request(request.method, request.path, request.headers)
             except UnauthenticatedError as error:
                 self._answer_error(error)
-                return
-        if len(request.body) > UNCOUNTED_BYTES and not self._held.answering(len(request.body)):
-            self._answer_error(frontend.bodies.error())
-            return
-        route: Route | None = None
-        if request.method == b"POST":
-            route = frontend.routes.get(request.path) or frontend.route_of(request.path)
-        if route is not None:
-            tracer = frontend.tracer
-            if tracer is not None and (
-                request.options.traceparent or tracer.random() < tracer.ratio
-            ):
-                self._begin_span(tracer, request)
-            if request.options.gzip and request.options.refusal is None:
-                self._inflate(request, Inflater(request.body, self._frontend.limits.body))
-            else:
-                self._predict(request, route)
-        else:
-            self._run_app(request)
+                return False
+        return True
 
     def _run_app(self, request: Request) -> None:
         """What is no POST of a prediction; a GET may ask for a stream."""

@@ -144,6 +144,8 @@ class Frontend:
         self.keys = None if settings.api_keys is None else ApiKeys(Path(settings.api_keys))
         self.cors = Cors(settings.cors_origins) if settings.cors_origins else None
         self.access_log = AccessLog() if settings.access_log else None
+        self.guarded = bool(self.keys or self.cors or self.access_log)
+        """Whether any of these is to see requests; where none is, asking each would be slower."""
         self.draining = False
         self.accepted_at = -math.inf
         """When the last client connected, over HTTP or gRPC, on the loop's clock."""
