@@ -77,7 +77,7 @@ class Dispatcher(MethodTable[MethodQueue]):
         self._clock = Clock(loop, now)
         self._now = now
         self._oom = OomKills() if oom_kills is None else oom_kills
-        self._in_flight = InFlightRequests(settings.timeout or math.inf)
+        self._in_flight = InFlightRequests(settings.timeout or math.inf, traces=tracer is not None)
         self._ids = itertools.count(1)
         self._deadlines = Deadlines(
             self._clock,
@@ -108,10 +108,9 @@ class Dispatcher(MethodTable[MethodQueue]):
         """See Engine."""
         if not isinstance(served, MethodQueue):
             raise TypeError(f"expected a method of this engine, got {type(served).__name__}")
-        now, in_flight = self._now(), self._in_flight
-        rows = decoded.rows
+        now, in_flight, method = self._now(), self._in_flight, served.method
+        rows, _, _, sizes, shapes = decoded
         served.recorder.received(rows)
-        sizes, method = decoded.sizes, served.method
         size = rows if sizes is None and method.counts_rows else method.size_of(rows, sizes)
         if len(in_flight.by_id) >= self._settings.max_concurrency:
             raise served.full(self._settings.max_concurrency, rows)
@@ -124,7 +123,7 @@ class Dispatcher(MethodTable[MethodQueue]):
         in_flight.add(pending)
         if deadline < self._deadlines.at:
             self._deadlines.look_at(deadline, now)
-        if served.scheduler.arrive(request, now, sizes, decoded.shapes):
+        if served.scheduler.arrive(request, now, sizes, shapes):
             served.executor.decide(now)
         return pending
 

@@ -17,6 +17,7 @@ from batchedapi_serving.codecs.results import OK
 from batchedapi_serving.dispatch.engine import Caller
 from batchedapi_serving.errors import DeadlineExceededError, ServingError
 from batchedapi_serving.metrics.recorder import MethodRecorder
+from batchedapi_serving.tracing.spans import Span
 
 log = logging.getLogger(__name__)
 _TIMER_ROUNDING: Final = 0.0005
@@ -60,9 +61,9 @@ class InFlightRequest:
     ) -> None:
         self.queue = queue
         self.request = request
-        self.reply = decoded.reply
-        self.payload: Any = decoded.payload
+        self.payload: Any
         """Of all its rows; None once it is answered."""
+        _, self.payload, self.reply, _, _ = decoded
         self.caller = caller
         self.hurried = hurried
         """Its deadline is its own, and not the replica's."""
@@ -111,9 +112,12 @@ class InFlightRequests:
     only those are kept in a heap, so that whoever brings none pays nothing for it.
     """
 
-    def __init__(self, timeout: float) -> None:
-        """`timeout` is the replica's, in seconds; inf: none."""
+    def __init__(self, timeout: float, *, traces: bool = False) -> None:
+        """`timeout` is the replica's, in seconds; inf: none. `traces`: requests may have spans."""
         self.timeout: Final = timeout
+        self._traces = traces
+        self.traced: dict[int, Span] = {}
+        """Spans of those that are traced, by the ids of their requests; to be changed only here."""
         self.by_id: dict[int, InFlightRequest] = {}
         """All of them, by the ids of their requests; to be changed only here."""
         self._steady: dict[
@@ -128,6 +132,8 @@ class InFlightRequests:
         """It was admitted."""
         request = pending.request
         self.by_id[request.id] = pending
+        if self._traces and pending.caller.span is not None:
+            self.traced[request.id] = pending.caller.span
         if not pending.hurried:
             self._steady[request.id] = pending
             return
@@ -156,7 +162,7 @@ class InFlightRequests:
 
     def answer(self, answers: Sequence[tuple[InFlightRequest, Answer]], now: float) -> None:
         """What one batch answers. All is counted before any client hears of it."""
-        seconds, by_id, steady = [], self.by_id, self._steady
+        seconds, by_id, steady, traced = [], self.by_id, self._steady, self.traced
         for pending, answer in answers:
             if answer.status == OK:
                 seconds.append(now - pending.request.arrived)
@@ -173,6 +179,8 @@ class InFlightRequests:
                 pending.payload = None
                 number = pending.request.id
                 del by_id[number], steady[number]
+                if traced:
+                    traced.pop(number, None)
             pending.caller.deliver(answer)
 
     def fail(
@@ -211,6 +219,7 @@ class InFlightRequests:
         pending.done = True
         pending.payload = None
         del self.by_id[pending.request.id]
+        self.traced.pop(pending.request.id, None)
         if not pending.hurried:
             del self._steady[pending.request.id]
             return

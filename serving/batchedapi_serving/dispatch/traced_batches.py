@@ -29,11 +29,11 @@ class TracedBatches:
 
     def sent(self, batch: Batch, meta: Meta) -> Meta:
         """The frame's meta, with the trace for the predictor where there is one."""
-        by_id = self._in_flight.by_id
+        traced = self._in_flight.traced
+        if not traced:
+            return meta
         riders = [
-            (request, span)
-            for request in batch.requests
-            if (span := by_id[request.id].caller.span) is not None
+            (request, traced[request.id]) for request in batch.requests if request.id in traced
         ]
         if not riders:
             return meta

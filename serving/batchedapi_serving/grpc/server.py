@@ -363,7 +363,8 @@ class _Traced(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         pairs = handler_call_details.invocation_metadata or ()
         options = options_of((name.encode(), _bytes(value)) for name, value in pairs)
         tracer = self._tracer
-        if not options.traceparent and not tracer.random() < tracer.ratio:
+        tracer.undrawn -= 1
+        if tracer.undrawn >= 0 and not options.traceparent:
             return handler
         span = tracer.begins(_FORM, options.traceparent, options.tracestate)
         if span is None:

@@ -3,12 +3,14 @@
     web, grpc: Tracer.begins ─▶ Span of a request ─▶ Tracer.ends
     dispatch:  Tracer.child  ─▶ Span of a batch, or of submitted rows ─▶ Tracer.ends
 
-A request is drawn before anything else is done for its trace, so that one that is not drawn costs
-one random number. Ids are drawn as TraceIdRatioBased has it: the last eight bytes of the id of a
+A request is drawn before anything else is done for its trace. Instead of a number for each request,
+the number of those is drawn that come before the next one that is traced: one that is not costs a
+subtraction. Ids are drawn as TraceIdRatioBased has it: the last eight bytes of the id of a
 sampled trace are below its bound, and whoever continues the trace by the same rule samples it too.
 """
 
 import functools
+import math
 import random
 import re
 import time
@@ -128,9 +130,10 @@ class Finished(Protocol):
 
 
 class Tracer:
-    """Draws requests and begins spans. Callers ask `begins` for those alone that they have drawn.
+    """Draws requests and begins spans. Callers count down, and ask `begins` for whom it may be.
 
-        if options.traceparent or tracer.random() < tracer.ratio:
+        tracer.undrawn -= 1
+        if tracer.undrawn < 0 or options.traceparent:
             span = tracer.begins(...)
 
     That is inlined where requests arrive: nearly all are not drawn, and a call for each of them
@@ -148,9 +151,10 @@ class Tracer:
     ) -> None:
         """`ratio` of the requests are drawn; `follows_parent`: a caller's decision counts."""
         source = random.Random() if source is None else source  # noqa: S311 - ids, not secrets
-        self.ratio: Final = ratio
-        self.random: Final = source.random
         self._source = source
+        self._ratio = ratio
+        self.undrawn = self._until_next()
+        """Requests that come before the next one that is drawn; below 0: this is the one."""
         self._bound = max(1, round(ratio * _RANGE))
         self._follows_parent = follows_parent
         self._finished = finished
@@ -158,13 +162,16 @@ class Tracer:
 
     def begins(self, form: Form, traceparent: bytes = b"", tracestate: bytes = b"") -> Span | None:
         """The span of a request that was drawn or whose caller has a trace; None: it has none."""
+        drawn = self.undrawn < 0
+        if drawn:
+            self.undrawn = self._until_next()
         parent = context_of(traceparent, tracestate) if traceparent else None
         if parent is not None:
-            drawn = parent.sampled
+            sampled = parent.sampled
             if not self._follows_parent:
-                drawn = int.from_bytes(parent.trace_id[8:], "big") < self._bound
-            return self.child(form, parent) if drawn else None
-        if traceparent and not self.random() < self.ratio:  # nobody has drawn it yet
+                sampled = int.from_bytes(parent.trace_id[8:], "big") < self._bound
+            return self.child(form, parent) if sampled else None
+        if traceparent and not drawn:
             return None
         first, last = self._source.getrandbits(64), self._source.getrandbits(64) * self._bound >> 64
         trace_id = ((first << 64 | last) or 1).to_bytes(16, "big")
@@ -178,6 +185,12 @@ class Tracer:
     def ends(self, span: Span, error: str | None = None) -> None:
         """It is over; `error` is why it failed."""
         self._finished(span, self.now(), error)
+
+    def _until_next(self) -> float:
+        """Whole, or inf; as if each request was drawn by itself: the geometric distribution."""
+        if not 0.0 < self._ratio < 1.0:
+            return 0.0 if self._ratio else math.inf
+        return math.log(1.0 - self._source.random()) // math.log1p(-self._ratio)
 
     def _span_id(self) -> bytes:
         return (self._source.getrandbits(64) or 1).to_bytes(8, "big")

@@ -314,8 +314,10 @@ class Connection(asyncio.Protocol):
             self._run_app(request)
             return
         tracer = frontend.tracer
-        if tracer is not None and (options.traceparent or tracer.random() < tracer.ratio):
-            self._begin_span(tracer, request)
+        if tracer is not None:
+            tracer.undrawn -= 1
+            if tracer.undrawn < 0 or options.traceparent:
+                self._begin_span(tracer, request)
         if options.gzip and options.refusal is None:
             self._inflate(request, Inflater(body, frontend.limits.body))
         else:
@@ -468,17 +470,16 @@ class Connection(asyncio.Protocol):
         if answer.status >= ERROR:
             request_id = self.request_id()
             answer = finished_error(answer, self._path.decode("latin-1"), request_id)
-        if self.span is not None:
-            traceparent = self.span.context.traceparent.encode()
-            answer = answer._replace(headers=(*answer.headers, (b"traceparent", traceparent)))
-            self._end_span(answer.status)
         stays_open, frontend = self._stays_open(), self._frontend
         if frontend.date_source is not self._state.default_headers:
             frontend.renew_date(self._state)
-        connection = self._kept if stays_open else CLOSES
+        lines = self._kept if stays_open else CLOSES
+        if self.span is not None:
+            lines += b"traceparent: %b\r\n" % self.span.context.traceparent.encode()
+            self._end_span(answer.status)
         if self._cors:
             answer = answer._replace(headers=(*answer.headers, *self._cors))
-        self._transport.write(render(answer, frontend.date, connection, request_id))
+        self._transport.write(render(answer, frontend.date, lines, request_id))
         if self._asked is not None:
             self._log_access(answer.status)
         self._answered(stays_open=stays_open)

@@ -43,18 +43,18 @@ _SHOWN: Final = 500
 """Bytes of an error body that its log line shows."""
 
 
-def render(answer: Answer, date: bytes, connection: bytes, request_id: str | None = None) -> bytes:
+def render(answer: Answer, date: bytes, lines: bytes, request_id: str | None = None) -> bytes:
     """One whole HTTP/1.1 response.
 
     Args:
         answer: Status, type, body and headers of its own.
         date: A complete `date: ...` header line, or nothing.
-        connection: What becomes of the connection, as a header line, or nothing.
+        lines: What becomes of the connection, and its trace, as header lines, or nothing.
         request_id: Sent back, so that a client can tell its answers apart; printable ASCII.
     """
     status, content_type, body, retry_after, headers = answer
     line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
-    extra = connection
+    extra = lines
     if retry_after:
         extra += b"retry-after: %d\r\n" % retry_after
     if headers:

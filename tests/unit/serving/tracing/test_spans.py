@@ -1,5 +1,6 @@
 """Trace context from others, who is drawn, and what one process tells another of a span."""
 
+import itertools
 import json
 import random
 
@@ -32,6 +33,14 @@ def tracer(ratio: float, *, follows_parent: bool = True, seed: int = 1) -> Trace
         source=random.Random(seed),
         now=lambda: 7,
     )
+
+
+def asked(ours: Tracer, traceparent: bytes = b"") -> Span | None:
+    """What a request gets, as those who take requests ask for it."""
+    ours.undrawn -= 1
+    if ours.undrawn < 0 or traceparent:
+        return ours.begins(FORM, traceparent)
+    return None
 
 
 def test_a_callers_context_is_read_and_written_as_it_came() -> None:
@@ -131,9 +140,35 @@ def test_without_parent_based_the_id_decides(last: str, traced: object) -> None:
 def test_whoever_sends_nonsense_is_drawn_like_those_who_send_nothing() -> None:
     """Else a wrong header would be a way to have everything traced."""
     ours = tracer(0.1)
-    found = [ours.begins(FORM, b"nonsense") for _ in range(2000)]
+    found = [asked(ours, b"nonsense") for _ in range(2000)]
 
     assert 120 < sum(span is not None for span in found) < 280
+
+
+@pytest.mark.parametrize(
+    ("ratio", "least", "most"),
+    [(0.0, 0, 0), (0.01, 150, 250), (0.5, 9_700, 10_300), (1.0, 2e4, 2e4)],
+)
+def test_as_many_are_drawn_as_the_share_says_and_each_by_itself(
+    ratio: float, least: float, most: float
+) -> None:
+    """Also after one that was drawn the chance of the next is the same."""
+    ours = tracer(ratio)
+    drawn = [asked(ours) is not None for _ in range(20_000)]
+    after = [now for before, now in itertools.pairwise(drawn) if before]
+
+    assert least <= sum(drawn) <= most
+    assert not after or ratio / 2 - 0.01 <= sum(after) / len(after) <= ratio * 1.5 + 0.01
+
+
+def test_a_caller_with_a_trace_takes_nothing_from_the_share_of_others() -> None:
+    """Each request is a chance of its own, whoever decides on it."""
+    ours = tracer(0.1)
+    sampled = f"00-{TRACE}-{PARENT}-01".encode()
+    found = [asked(ours, sampled if number % 2 else b"") for number in range(4000)]
+
+    assert all(span is not None for span in found[1::2])
+    assert 120 < sum(span is not None for span in found[::2]) < 280
 
 
 def test_what_another_process_learned_of_a_span_joins_it() -> None:
