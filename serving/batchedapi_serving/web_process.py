@@ -310,7 +310,7 @@ async def _serve(
         await backend.emptied()
         await frontend.large.close()
         watch.cancel()
-    end_tracing()
+    await end_tracing()
 
 
 async def _methods_known(backend: Backend, server: uvicorn.Server, *, others_accept: bool) -> None:

@@ -93,7 +93,7 @@ async def work(settings: ReplicaSettings, shared: QueueSettings, control: socket
         pulling.cancel()
     server.close()
     beats.cancel()
-    end_tracing()
+    await end_tracing()
 
 
 async def _beat(memory: Memory, dispatcher: Dispatcher) -> None:

@@ -8,6 +8,7 @@ with collector(port) as found:
 import contextlib
 import gzip
 import http.server
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -90,8 +91,8 @@ class Collector:
 
 
 @contextlib.contextmanager
-def collector(port: int) -> Iterator[Collector]:
-    """One on a loopback port for as long as the block runs."""
+def collector(port: int, tls: ssl.SSLContext | None = None) -> Iterator[Collector]:
+    """One on a loopback port for as long as the block runs; `tls`: it speaks that alone."""
     found = Collector()
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -109,6 +110,8 @@ def collector(port: int) -> Iterator[Collector]:
 
     server = http.server.ThreadingHTTPServer((HOST, port), Handler)
     server.daemon_threads = True
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

@@ -28,7 +28,7 @@ _SAMPLERS: Final = {
     "parentbased_always_off": (True, 0.0),
     "parentbased_traceidratio": (True, None),
 }
-_NEEDED: Final = ("opentelemetry.proto.collector.trace.v1", "urllib3")
+_NEEDED: Final = ("opentelemetry.proto.collector.trace.v1", "httpx")
 """What the extra brings."""
 
 

@@ -1,26 +1,32 @@
 """Spans that are over -> a collector, in OTLP over HTTP.
 
-    Tracer.ends -> Exporter.finished (event loop: queue, or count a drop)
-                -> its thread, every `delay`: encode, `most_sent` a request -> urllib3 -> collector
+    Tracer.ends -> Exporter.finished (queue, or count a drop)
+                -> its task, every `delay`: encode, `most_sent` a request -> httpx -> collector
+
+There is no thread. One that encodes waits for the interpreter again and again, and each time the
+event loop wakes it in vain; that there is a second thread at all makes every lock slower.
+
 
 A message of protobuf is its fields one behind the other. What recurs, attributes above all, is
 encoded once by the classes of OpenTelemetry's own package and kept; ids, times and lengths are put
-between. So a span takes a few microseconds of the interpreter; the SDK's spans and exporter take
-90 (decision 55). They are encoded together, as code that runs seldom is slow. Tests read what is
-sent by those classes.
+between. So a span takes a few microseconds; the SDK's spans and exporter take 90 (decision 55).
+They are encoded together, as code that runs seldom is slow. Tests read what is sent by those
+classes.
 """
 
+import asyncio
+import contextlib
 import functools
 import gzip
 import logging
+import random
+import ssl
 import struct
-import threading
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
-import urllib3
+import httpx
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
@@ -36,8 +42,10 @@ STOP_SECONDS: Final = 2.0
 _KEPT: Final = 4096
 """Encoded attributes, and kinds of spans; there are as many as sizes of batches, and a few more."""
 _AT_ONCE: Final = 32
-"""Spans that are encoded in a row: a tenth of a millisecond of the interpreter."""
-_RETRIES: Final = 3
+"""Spans that are encoded in a row: a tenth of a millisecond of the event loop."""
+_ATTEMPTS: Final = 4
+_BACKOFF_SECONDS: Final = 0.5
+"""Before the second attempt, doubled for each that follows; each wait is half to one and a half."""
 _AGAIN: Final = (429, 502, 503, 504)
 """Answers after which the same request may be sent again: OTLP/HTTP, "Retryable Response Codes"."""
 _OK: Final = 200
@@ -67,17 +75,17 @@ class UnsentError(Exception):
 class Sender(Protocol):
     """Where requests go; see `sender`."""
 
-    def __call__(self, body: bytes) -> None:
-        """Send one, or raise UnsentError; may take as long as the timeout."""
+    async def __call__(self, body: bytes) -> None:
+        """Send one, or raise UnsentError; may take as long as the timeouts of some attempts."""
 
 
 class Exporter:
-    """Owner of the spans that are over, and of the thread that sends them."""
+    """Owner of the spans that are over, and of the task that sends them."""
 
     def __init__(
         self, settings: TracingSettings, send: Sender, dropped: Callable[[int], None]
     ) -> None:
-        """`dropped` counts spans that nobody will see; called on the loop and on the thread."""
+        """`dropped` counts spans that nobody will see."""
         self._settings = settings
         self._send = send
         self._dropped = dropped
@@ -87,14 +95,12 @@ class Exporter:
         ]
         self._resource = ResourceSpans(resource=Resource(attributes=pairs)).SerializeToString()
         self._held: deque[tuple[Span, int, str | None]] = deque()
+        self._sending = 0
+        """Spans that the collector has not said it took."""
         self._failing = False
-        self._wanted = threading.Event()
+        self._wanted = asyncio.Event()
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="tracing", daemon=True)
-
-    def start(self) -> None:
-        """Begin to send."""
-        self._thread.start()
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="tracing")
 
     def finished(self, span: Span, ended: int, error: str | None) -> None:
         """See spans.Finished; it never waits."""
@@ -106,91 +112,107 @@ class Exporter:
         if len(held) == self._settings.most_sent:
             self._wanted.set()
 
-    def close(self, seconds: float = STOP_SECONDS) -> None:
+    async def close(self, seconds: float = STOP_SECONDS) -> None:
         """Send what is held, and give up after so long."""
         self._stopping = True
         self._wanted.set()
-        self._thread.join(seconds)
-        if self._held:
-            log.warning("spans are lost at the end", extra={"spans": len(self._held)})
-            self._dropped(len(self._held))
+        await asyncio.wait([self._task], timeout=seconds)
+        self._task.cancel()
+        lost = len(self._held) + self._sending
+        if lost:
+            log.warning("spans are lost at the end", extra={"spans": lost})
+            self._dropped(lost)
 
-    # ------------------------------------------------------------ the thread
-
-    def _run(self) -> None:
-        while not self._stopping:
-            self._wanted.wait(self._settings.delay)
+    async def _run(self) -> None:
+        stopping = False
+        while not stopping:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.delay):
+                    await self._wanted.wait()
             self._wanted.clear()
+            stopping = self._stopping  # before what is held now is sent
             while self._held:
-                # Only this thread takes from the queue, so what it counts is there.
-                count = min(len(self._held), self._settings.most_sent)
-                spans = []
-                for place in range(count):
-                    spans.append(encoded(*self._held.popleft()))
-                    if place % _AT_ONCE == _AT_ONCE - 1:
-                        time.sleep(0)  # whoever waits for the interpreter goes first
-                try:
-                    self._send(request_of(spans, self._resource))
-                except UnsentError as error:
-                    self._dropped(count)
-                    if not self._failing:  # each time it begins, not for each request
-                        facts = {"endpoint": self._settings.endpoint, "error": str(error)}
-                        log.warning(
-                            "spans are dropped: the collector does not take them", extra=facts
-                        )
-                    self._failing = True
-                else:
-                    if self._failing:
-                        log.info("the collector takes spans again")
-                    self._failing = False
+                self._sending = min(len(self._held), self._settings.most_sent)
+                await self._send_some(self._sending)
+                self._sending = 0
+
+    async def _send_some(self, count: int) -> None:
+        spans = []
+        for place in range(count):  # nobody else takes from the queue
+            spans.append(encoded(*self._held.popleft()))
+            if place % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+        try:
+            await self._send(request_of(spans, self._resource))
+        except UnsentError as error:
+            self._dropped(count)
+            if not self._failing:  # each time it begins, not for each request
+                facts = {"endpoint": self._settings.endpoint, "error": str(error)}
+                log.warning("spans are dropped: the collector does not take them", extra=facts)
+            self._failing = True
+        else:
+            if self._failing:
+                log.info("the collector takes spans again")
+            self._failing = False
 
 
 def exporting_tracer(
     settings: TracingSettings, dropped: Callable[[int], None]
-) -> tuple[Tracer, Callable[[], None]]:
+) -> tuple[Tracer, Callable[[], Awaitable[None]]]:
     """A tracer whose spans are sent from now on, and what ends that."""
-    exporter = Exporter(settings, sender(settings), dropped)
-    exporter.start()
+    client = client_of(settings)
+    exporter = Exporter(settings, functools.partial(send, client, settings), dropped)
     tracer = Tracer(settings.ratio, exporter.finished, follows_parent=settings.follows_parent)
-    return tracer, exporter.close
+
+    async def end() -> None:
+        await exporter.close()
+        await client.aclose()
+
+    return tracer, end
 
 
-def sender(settings: TracingSettings) -> Sender:
-    """What posts to the endpoint, over one connection that is kept."""
-    # It warns of each attempt; what came of them all is said once, by the exporter.
-    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
-    again = urllib3.Retry(
-        _RETRIES,
-        status_forcelist=_AGAIN,
-        allowed_methods=None,
-        backoff_factor=0.5,
-        redirect=False,
-        raise_on_status=False,
-        respect_retry_after_header=False,  # it may say a day
-    )
-    pool = urllib3.PoolManager(
-        1,
-        retries=again,
-        timeout=settings.timeout,
-        ca_certs=settings.certificate,
-        cert_file=settings.client_certificate,
-        key_file=settings.client_key,
-    )
+def client_of(settings: TracingSettings) -> httpx.AsyncClient:
+    """One that keeps a connection to the endpoint."""
+    # They tell of each attempt; what came of them all is said once, by the exporter.
+    for name in ("httpx", "httpcore"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    trusted: ssl.SSLContext | bool = False
+    if settings.endpoint.startswith("https:"):
+        trusted = ssl.create_default_context(cafile=settings.certificate)
+        if settings.client_certificate is not None:
+            trusted.load_cert_chain(settings.client_certificate, settings.client_key)
     headers = {"content-type": "application/x-protobuf", **dict(settings.headers)}
     if settings.gzip:
         headers["content-encoding"] = "gzip"
+    return httpx.AsyncClient(
+        headers=headers,
+        verify=trusted,
+        timeout=settings.timeout,
+        limits=httpx.Limits(max_connections=1),
+        trust_env=False,
+    )
 
-    def send(body: bytes) -> None:
-        if settings.gzip:
-            body = gzip.compress(body, 1)
+
+async def send(client: httpx.AsyncClient, settings: TracingSettings, body: bytes) -> None:
+    """Post one request to the endpoint; see Sender."""
+    if settings.gzip:
+        body = await asyncio.to_thread(gzip.compress, body, 1)
+    problem = ""
+    for attempt in range(_ATTEMPTS):
+        if attempt:  # a Retry-After is not obeyed: it may say a day
+            pause = _BACKOFF_SECONDS * 2 ** (attempt - 1)
+            await asyncio.sleep(pause * (0.5 + random.random()))  # noqa: S311 - no secret
         try:
-            answer = pool.request("POST", settings.endpoint, body=body, headers=headers)
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise UnsentError(str(error)) from error
-        if answer.status != _OK:
-            raise UnsentError(f"it answers {answer.status}: {answer.data[:200]!r}")
-
-    return send
+            answer = await client.post(settings.endpoint, content=body)
+        except (httpx.HTTPError, OSError) as error:
+            problem = str(error) or type(error).__name__
+            continue
+        if answer.status_code == _OK:
+            return
+        problem = f"it answers {answer.status_code}: {answer.content[:200]!r}"
+        if answer.status_code not in _AGAIN:
+            break
+    raise UnsentError(problem)
 
 
 def request_of(spans: Sequence[bytes], resource: bytes) -> bytes:

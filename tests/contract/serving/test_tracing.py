@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ import pytest
 
 from batchedapi_core import contract
 from batchedapi_serving.codecs import open_inference_pb2 as messages
+from certificates import make_certificates
 from otlp import HOST, Collector, Received, collector
 from redis_server import running_redis
 from serving import Replica, free_ports, running_replica, start_replica, write_manifest
@@ -280,6 +282,26 @@ def test_a_request_that_may_be_sent_again_is(tmp_path: Path) -> None:
         assert 0 == replica.metrics()[contract.METRIC_SPANS_DROPPED]
 
 
+def test_a_collector_behind_tls_is_trusted_and_shown_who_sends(tmp_path: Path) -> None:
+    """Both files are PEM, as everywhere; the collector takes nobody without a certificate."""
+    made = make_certificates(tmp_path)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(made.authority))
+    tls.load_cert_chain(made.server)
+    tls.verify_mode = ssl.CERT_REQUIRED
+    (port,) = free_ports(1)
+    variables = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"https://localhost:{port}",
+        "OTEL_EXPORTER_OTLP_CERTIFICATE": str(made.authority),
+        "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE": str(made.server),
+        "OTEL_EXPORTER_OTLP_CLIENT_KEY": str(made.server),
+    }
+    with collector(port, tls) as found, traced(tmp_path, variables) as (replica, _):
+        post(replica, "/api", [1.0, 2.0], {})
+        found.wait_for(lambda spans: len(spans) == 2)
+
+        assert 0 == replica.metrics()[contract.METRIC_SPANS_DROPPED]
+
+
 def test_a_variable_that_cannot_be_followed_ends_the_start_with_a_sentence(tmp_path: Path) -> None:
     """Not a trace that never comes; on the terminal, and in a cluster in the status."""
     file = write_manifest(tmp_path, CODE, {})
@@ -309,5 +331,5 @@ def test_a_replica_that_traces_nothing_loads_nothing_for_it() -> None:
 
     loaded = set(json.loads(ran.stdout))
     assert "batchedapi_serving.tracing.spans" in loaded
-    for name in ("batchedapi_serving.tracing.otlp", "opentelemetry.proto", "urllib3"):
+    for name in ("batchedapi_serving.tracing.otlp", "opentelemetry.proto", "httpx"):
         assert name not in loaded

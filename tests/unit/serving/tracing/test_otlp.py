@@ -1,7 +1,7 @@
 """What is sent to a collector, and what becomes of spans that it does not take."""
 
+import asyncio
 import logging
-import threading
 from typing import Any
 
 import pytest
@@ -39,17 +39,17 @@ class Collector:
     """Takes requests when it is let, and refuses as often as it is told to."""
 
     def __init__(self) -> None:
-        self.open = threading.Event()
+        self.open = asyncio.Event()
         self.open.set()
-        self.asked = threading.Semaphore(0)
+        self.asked = asyncio.Semaphore(0)
         self.refuses = 0
         self.spans: list[Received] = []
         self.dropped: list[int] = []
 
-    def __call__(self, body: bytes) -> None:
+    async def __call__(self, body: bytes) -> None:
         """See Sender."""
         self.asked.release()
-        assert self.open.wait(SECONDS)
+        await self.open.wait()
         if self.refuses:
             self.refuses -= 1
             raise UnsentError("nobody is there")
@@ -58,12 +58,10 @@ class Collector:
 
 def exporter(collector: Collector, **changes: Any) -> Exporter:
     """One that sends there."""
-    made = Exporter(settings(**changes), collector, collector.dropped.append)
-    made.start()
-    return made
+    return Exporter(settings(**changes), collector, collector.dropped.append)
 
 
-def test_a_span_has_everything_that_is_known_of_it() -> None:
+async def test_a_span_has_everything_that_is_known_of_it() -> None:
     """Ids, times, attributes of each type, links, and whose it is."""
     collector = Collector()
     ours, span = exporter(collector), a_span()
@@ -71,7 +69,7 @@ def test_a_span_has_everything_that_is_known_of_it() -> None:
     span.links.append(OTHER)
 
     ours.finished(span, 20, "500")
-    ours.close()
+    await ours.close()
 
     (found,) = collector.spans
     assert ("POST /iris", True, True) == (found.name, found.server, found.failed)
@@ -111,24 +109,24 @@ def test_attributes_of_any_size_are_read_as_they_were(value: str | float) -> Non
     assert 1.5 == found["again"].double_value
 
 
-def test_what_does_not_fit_is_dropped_and_counted() -> None:
+async def test_what_does_not_fit_is_dropped_and_counted() -> None:
     """The collector hangs: the queue is bounded, and nobody waits for it."""
     collector = Collector()
     collector.open.clear()
     ours = exporter(collector, most_queued=3)
     ours.finished(a_span("first"), 20, None)
-    assert collector.asked.acquire(timeout=SECONDS)  # it hangs with one span
+    await collector.asked.acquire()  # it hangs with one span
 
     for _ in range(5):
         ours.finished(a_span(), 20, None)
     collector.open.set()
-    ours.close(SECONDS)
+    await ours.close(SECONDS)
 
     assert [1, 1] == collector.dropped
     assert 4 == len(collector.spans)
 
 
-def test_a_collector_that_is_away_is_said_once_until_it_is_back(
+async def test_a_collector_that_is_away_is_said_once_until_it_is_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """One line, not one for each request; and one when it is back."""
@@ -138,7 +136,7 @@ def test_a_collector_that_is_away_is_said_once_until_it_is_back(
     with caplog.at_level(logging.INFO):
         for _ in range(4):
             ours.finished(a_span(), 20, None)
-        ours.close(SECONDS)
+        await ours.close(SECONDS)
 
     assert [1, 1, 1] == collector.dropped
     assert 1 == len(collector.spans)
@@ -148,7 +146,7 @@ def test_a_collector_that_is_away_is_said_once_until_it_is_back(
     assert "nobody is there" == caplog.records[0].error  # type: ignore[attr-defined]
 
 
-def test_the_end_waits_no_longer_than_it_may_and_says_what_is_lost(
+async def test_the_end_waits_no_longer_than_it_may_and_says_what_is_lost(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A collector that hangs does not hold up a stop."""
@@ -156,11 +154,11 @@ def test_the_end_waits_no_longer_than_it_may_and_says_what_is_lost(
     collector.open.clear()
     ours = exporter(collector)
     ours.finished(a_span(), 20, None)
-    assert collector.asked.acquire(timeout=SECONDS)
+    await collector.asked.acquire()
     ours.finished(a_span(), 20, None)
 
-    ours.close(0.01)
+    await ours.close(0.01)
 
-    assert [1] == collector.dropped
+    assert [2] == collector.dropped
     assert ["spans are lost at the end"] == [one.getMessage() for one in caplog.records]
     collector.open.set()
