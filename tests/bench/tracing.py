@@ -1,10 +1,12 @@
 """What tracing costs: off, on at 1 %, and the commit before there was any; rounds A B C A B C ...
 
-    python tests/bench/tracing.py --parent COMMIT --rounds 15 --seconds 2
+    python tests/bench/tracing.py --parent COMMIT --starts 5 --rounds 3 --seconds 2
 
-One wrk asks each server in turn with the body of W1. CPU seconds a request are from /proc, over the
-timed rounds: of all processes of a replica, and of the web process alone, which is what limits it.
-The spans go to a collector in this program, which takes them apart afterwards.
+One wrk asks each server in turn with the body of W1. After some rounds all are started anew: one
+process is 1 % faster than another of the same code, as its memory lies better. CPU seconds a
+request are from /proc, over the timed rounds: of all processes of a replica, and of the web process
+alone, which is what limits it. The spans go to a collector in this program, which takes them apart
+afterwards.
 """
 
 import contextlib
@@ -35,9 +37,9 @@ _STEP: Final = 10
 
 @dataclass(frozen=True)
 class Measured:
-    """One server and its rounds."""
+    """One server, started some times, and its rounds."""
 
-    server: Server
+    name: str
     rounds: list[WrkResult] = field(default_factory=list)
     web: list[float] = field(default_factory=list)
     """CPU seconds of the web process, of each round."""
@@ -76,26 +78,32 @@ def processes_of(server: Server) -> tuple[list[int], list[int]]:
     return web, [server.pid, *pids]
 
 
-def measure(found: Sequence[Measured], connections: int, rounds: int, seconds: float) -> None:
+def measure(
+    found: Sequence[Measured],
+    started: Sequence[Server],
+    connections: int,
+    rounds: int,
+    seconds: float,
+) -> None:
     """Rounds of all of them, interleaved."""
     chosen = workloads.WORKLOADS[WORKLOAD]
     rows = workloads.rows_of(chosen.width, 1)
     (body,) = workloads.bodies_of(rows)
-    for one in found:
-        wrk.timed(one.server, body, connections, _WARM_UP_SECONDS)
-    for number in range(rounds):
-        for one in found:
-            web, replica = processes_of(one.server)
+    for server in started:
+        wrk.timed(server, body, connections, _WARM_UP_SECONDS)
+    for _ in range(rounds):
+        for one, server in zip(found, started, strict=True):
+            web, replica = processes_of(server)
             before = cpu_seconds(web), cpu_seconds(replica)
-            one.rounds.append(wrk.timed(one.server, body, connections, seconds))
+            one.rounds.append(wrk.timed(server, body, connections, seconds))
             one.web.append(cpu_seconds(web) - before[0])
             one.replica.append(cpu_seconds(replica) - before[1])
-            click.echo(f"round {number + 1} {one.server.name}: {one.rounds[-1].rate:,.0f}/s")
+            click.echo(f"round {len(one.rounds)} {one.name}: {one.rounds[-1].rate:,.0f}/s")
 
 
 @contextlib.contextmanager
-def serving_all(parent: str | None, port: int) -> Iterator[tuple[list[Measured], Collector]]:
-    """Off, on, and the commit before; each a replica of its own."""
+def serving_all(parent: str | None, port: int) -> Iterator[tuple[list[Server], Collector]]:
+    """Off, on, and the commit before, as `names_of` has them; each a replica of its own."""
     variables = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{servers.HOST}:{port + 3 * _STEP}",
         "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
@@ -104,17 +112,19 @@ def serving_all(parent: str | None, port: int) -> Iterator[tuple[list[Measured],
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(servers.manifest_file(servers.manifest(WORKLOAD)))
         found = stack.enter_context(collector(port + 3 * _STEP))
-        off = stack.enter_context(servers.serving(file, port))
-        traced = stack.enter_context(servers.serving(file, port + _STEP, variables))
-        named = [_named(off, "off"), _named(traced, f"on, {SHARE:.0%}")]
+        started = [
+            stack.enter_context(servers.serving(file, port)),
+            stack.enter_context(servers.serving(file, port + _STEP, variables)),
+        ]
         if parent is not None:
             before = servers.serving_commit(WORKLOAD, parent, port + 2 * _STEP)
-            named.append(stack.enter_context(before))
-        yield [Measured(server) for server in named], found
+            started.append(stack.enter_context(before))
+        yield started, found
 
 
-def _named(server: Server, name: str) -> Server:
-    return Server(name, server.pid, server.port, server.path, server.admin_port, server.process)
+def names_of(parent: str | None) -> list[str]:
+    """The servers, as the table calls them."""
+    return ["off", f"on, {SHARE:.0%}", *([] if parent is None else [f"commit {parent}"])]
 
 
 def table_of(found: Sequence[Measured], spans: int) -> Table:
@@ -122,7 +132,7 @@ def table_of(found: Sequence[Measured], spans: int) -> Table:
     off = found[0]
     rows = [
         [
-            one.server.name,
+            one.name,
             Spread.of(one.rates).text(),
             ratio(one.rates, off.rates).text(3),
             Spread.of(one.each(one.web)).text(2),
@@ -143,27 +153,38 @@ def table_of(found: Sequence[Measured], spans: int) -> Table:
 
 @click.command(help=help_of(__doc__))
 @click.option("--connections", type=click.IntRange(1, 1024), default=64, show_default=True)
-@click.option("--rounds", type=click.IntRange(1, 50), default=15, show_default=True)
+@click.option("--starts", type=click.IntRange(1, 50), default=5, show_default=True)
+@click.option(
+    "--rounds", type=click.IntRange(1, 50), default=3, show_default=True, help="Of each start."
+)
 @click.option("--seconds", type=click.IntRange(1, 60), default=2, show_default=True)
 @click.option("--parent", metavar="COMMIT", help="Measure the server as it was there, too.")
 @click.option("--port", type=int, default=PORT, show_default=True, help="First of some ports.")
 @out_option
 def main(  # noqa: PLR0917 - click passes its options
-    connections: int, rounds: int, seconds: int, parent: str | None, port: int, out: Path | None
+    connections: int,
+    starts: int,
+    rounds: int,
+    seconds: int,
+    parent: str | None,
+    port: int,
+    out: Path | None,
 ) -> None:
     """See the module's docstring."""
     began = environment()
     wrk.require_wrk()
-    with serving_all(parent, port) as (found, spans):
-        measure(found, connections, rounds, seconds)
-        received = len(spans.spans)
+    found, received = [Measured(name) for name in names_of(parent)], 0
+    for _ in range(starts):
+        with serving_all(parent, port) as (started, spans):
+            measure(found, started, connections, rounds, seconds)
+            received += len(spans.spans)
     note = (
-        f"{rounds} interleaved rounds of {seconds} s at {connections} connections; wrk, three"
-        " replicas and the collector share the machine. The ratio is that of the medians, its range"
-        " that of neighbouring rounds. Absolute figures do not travel."
+        f"{starts} starts with {rounds} interleaved rounds of {seconds} s each at {connections}"
+        " connections; wrk, three replicas and the collector share the machine. The ratio is that"
+        " of the medians, its range that of neighbouring rounds. Absolute figures do not travel."
     )
     measured = {
-        one.server.name: {
+        one.name: {
             "requests_per_second": one.rates,
             "web_us": one.each(one.web),
             "replica_us": one.each(one.replica),
