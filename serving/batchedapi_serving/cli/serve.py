@@ -46,7 +46,7 @@ from batchedapi_serving.settings import (
 )
 from batchedapi_serving.supervisor.lifecycle import CrashLoopError
 from batchedapi_serving.supervisor.supervisor import Supervisor
-from batchedapi_serving.tracing.environment import check_installed, tracing_settings
+from batchedapi_serving.tracing.environment import check_installed, tls_of, tracing_settings
 from batchedapi_serving.web.access import read_keys
 
 _BACKLOG = 4096
@@ -253,6 +253,7 @@ def _tracing(documents: Documents) -> TracingSettings | None:
     tracing = tracing_settings({**os.environ, **api.spec.predictor.variables}, api.metadata.name)
     if tracing is not None:
         check_installed()
+        tls_of(tracing)  # web processes make their own: here it is for what is wrong with it
     return tracing
 
 

@@ -8,6 +8,7 @@ OTEL_BSP_* how many wait how long, OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTE
 import importlib.util
 import math
 import socket
+import ssl
 import urllib.parse
 from collections.abc import Mapping
 from typing import Final
@@ -110,6 +111,27 @@ def check_installed() -> None:
                 f"{_OTLP}ENDPOINT asks for traces, and {name} is not installed: pip install"
                 " 'batchedapi[serving,otel]', or set OTEL_TRACES_EXPORTER=none",
             )
+
+
+def tls_of(settings: TracingSettings) -> ssl.SSLContext | None:
+    """Whom we trust at the endpoint, and who we are there; None: no TLS is spoken.
+
+    Raises:
+        LoadError: a file cannot be read, or has no certificate or key in PEM.
+    """
+    if not settings.endpoint.startswith("https:"):
+        return None
+    what, where = "CERTIFICATE", settings.certificate
+    try:
+        context = ssl.create_default_context(cafile=settings.certificate)
+        if settings.client_certificate is not None:
+            what = "CLIENT_CERTIFICATE and _CLIENT_KEY"
+            where = f"{settings.client_certificate}, {settings.client_key}"
+            context.load_cert_chain(settings.client_certificate, settings.client_key)
+    except OSError as error:  # as ssl's own are
+        reason = error.strerror or str(error)
+        raise _refused(f"{_OTLP}{what}", "PEM that can be read", f"{where} ({reason})") from error
+    return context
 
 
 def _sampler(asked: Mapping[str, str]) -> tuple[bool, float]:

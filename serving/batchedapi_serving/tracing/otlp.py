@@ -20,7 +20,6 @@ import functools
 import gzip
 import logging
 import random
-import ssl
 import struct
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -34,6 +33,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, St
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage
 
 from batchedapi_serving.settings import TracingSettings
+from batchedapi_serving.tracing.environment import tls_of
 from batchedapi_serving.tracing.spans import Form, Span, Tracer, Value
 
 log = logging.getLogger(__name__)
@@ -176,17 +176,12 @@ def client_of(settings: TracingSettings) -> httpx.AsyncClient:
     # They tell of each attempt; what came of them all is said once, by the exporter.
     for name in ("httpx", "httpcore"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    trusted: ssl.SSLContext | bool = False
-    if settings.endpoint.startswith("https:"):
-        trusted = ssl.create_default_context(cafile=settings.certificate)
-        if settings.client_certificate is not None:
-            trusted.load_cert_chain(settings.client_certificate, settings.client_key)
     headers = {"content-type": "application/x-protobuf", **dict(settings.headers)}
     if settings.gzip:
         headers["content-encoding"] = "gzip"
     return httpx.AsyncClient(
         headers=headers,
-        verify=trusted,
+        verify=tls_of(settings) or False,
         timeout=settings.timeout,
         limits=httpx.Limits(max_connections=1),
         trust_env=False,

@@ -1,11 +1,13 @@
 """What the standard variables of OpenTelemetry ask for."""
 
+from pathlib import Path
+
 import pytest
 
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.settings import TracingSettings
 from batchedapi_serving.tracing import environment
-from batchedapi_serving.tracing.environment import check_installed, tracing_settings
+from batchedapi_serving.tracing.environment import check_installed, tls_of, tracing_settings
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
 
@@ -141,3 +143,36 @@ def test_a_missing_extra_is_a_sentence_with_the_remedy(monkeypatch: pytest.Monke
 
     with pytest.raises(LoadError, match=r"pip install 'batchedapi\[serving,otel\]'"):
         check_installed()
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("OTEL_EXPORTER_OTLP_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE: expected PEM"),
+        (
+            "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE",
+            "CLIENT_CERTIFICATE and _CLIENT_KEY: expected PEM",
+        ),
+    ],
+)
+@pytest.mark.parametrize("text", [None, "no certificate"])
+def test_a_file_that_cannot_be_read_is_a_sentence(
+    tmp_path: Path, name: str, told: str, text: str | None
+) -> None:
+    """It names the variable and the file; in a web process it would be a crash loop."""
+    file = tmp_path / "file.pem"
+    if text is not None:
+        file.write_text(text)
+    endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": "https://collector:4318"}
+    found = asked(**endpoint, **{name: str(file)})
+
+    with pytest.raises(LoadError) as raised:
+        tls_of(found)
+
+    assert told in str(raised.value)
+    assert str(file) in str(raised.value)
+
+
+def test_without_tls_no_file_is_looked_at() -> None:
+    """As curl does: the same variables may be set for everybody."""
+    assert tls_of(asked(OTEL_EXPORTER_OTLP_CERTIFICATE="/nowhere")) is None
