@@ -121,9 +121,8 @@ def _restarts(pod: dict[str, Any]) -> int:
 def until_acting(name: str) -> None:
     """Wait for the operator that runs now to do its work: to note an edit in the status."""
     before = cluster.get("bapi", name, NAMESPACE)["spec"]["autoscaling"].get("window")
-    edit = {"spec": {"autoscaling": {"window": "60s" if before != "60s" else "30s"}}}
-    patch = ("patch", "bapi", name, "-n", NAMESPACE, "--type=merge", "-p", json.dumps(edit))
-    cluster.kubectl(*patch)
+    edit = {"autoscaling": {"window": "60s" if before != "60s" else "30s"}}
+    cluster.patch_api(name, NAMESPACE, edit)
 
     def noted() -> bool:
         body = cluster.get("bapi", name, NAMESPACE)

@@ -109,9 +109,8 @@ def deployed(mode: str) -> Iterator[str]:
 
 
 def pods(role: str) -> list[dict[str, Any]]:
-    """All of a role that are there, those that end included; without a queue they have none."""
-    of_role = f"batchedapi.dev/role={role}" if role else "!batchedapi.dev/role"
-    return cluster.get_all("pod", NAMESPACE, f"batchedapi.dev/api={NAME},{of_role}")
+    """All of a role that are there."""
+    return cluster.pods_of(NAME, NAMESPACE, role)
 
 
 def until_there(*gone: str, queue: bool = True) -> set[str]:

@@ -4,7 +4,6 @@ What was watched since earlier tests is looked at before the operator restarts. 
 slow model, so that two cores hold several busy replicas.
 """
 
-import json
 import subprocess
 import time
 from collections.abc import Iterator
@@ -132,15 +131,16 @@ def test_a_paused_api_stays_as_it_is(busy: Api) -> None:
     """Neither replicas nor a new revision, until it goes on; and it says so."""
     namespace, name = busy
     revision = cluster.get("bapi", name, namespace)["status"]["revision"]["current"]
-    pause = {"spec": {"paused": True, "predictor": {"config": {"v": 2}}}}
+    pause = {"paused": True, "predictor": {"config": {"v": 2}}}
     watch = Replicas(namespace, name)
     try:
-        patch(namespace, name, pause)
+        cluster.patch_api(name, namespace, pause)
         cluster.wait_for(lambda: told_as_paused(namespace, name), 120, "both to say Paused")
         time.sleep(10)
         after = cluster.get("bapi", name, namespace)["status"]["revision"]["current"]
     finally:
-        patch(namespace, name, {"spec": {"paused": False, "predictor": {"config": None}}})
+        go_on = {"paused": False, "predictor": {"config": None}}
+        cluster.patch_api(name, namespace, go_on)
     counts = watch.stop()
 
     assert revision == after
@@ -207,9 +207,3 @@ def filter_packets(action: str, pod: dict[str, Any], source: str) -> None:
     rule = f"INPUT -p tcp --dport {ADMIN_PORT} -s {source} -j REJECT --reject-with tcp-reset"
     command = ["nsenter", space, "iptables", "-w", action, *rule.split()]
     subprocess.run(command, check=True, capture_output=True, text=True)
-
-
-def patch(namespace: str, name: str, change: dict[str, Any]) -> None:
-    """Merge into the object."""
-    text = json.dumps(change)
-    cluster.kubectl("patch", "bapi", name, "-n", namespace, "--type=merge", "-p", text)

@@ -73,11 +73,9 @@ def pulling(model: str, redis: str) -> Iterator[str]:
 
 def ready(role: str, name: str = "pulling", namespace: str = "e2e") -> list[str]:
     """Names of an API's pods that have a role, or none, are ready, and stay."""
-    of_role = f"batchedapi.dev/role={role}" if role else "!batchedapi.dev/role"
-    pods = cluster.get_all("pod", namespace, f"batchedapi.dev/api={name},{of_role}")
     return sorted(
         pod["metadata"]["name"]
-        for pod in pods
+        for pod in cluster.pods_of(name, namespace, role)
         if cluster.is_ready(pod) and "deletionTimestamp" not in pod["metadata"]
     )
 

@@ -158,6 +158,12 @@ def patch_api(name: str, namespace: str, spec: dict[str, Any]) -> None:
     kubectl("patch", "bapi", name, "-n", namespace, "--type=merge", "-p", patch)
 
 
+def pods_of(name: str, namespace: str, role: str) -> list[dict[str, Any]]:
+    """Pods of an API that have a role, those that end included; without a queue they have none."""
+    of_role = f"batchedapi.dev/role={role}" if role else "!batchedapi.dev/role"
+    return get_all("pod", namespace, f"batchedapi.dev/api={name},{of_role}")
+
+
 def operator_pod() -> dict[str, Any]:
     """The running pod of the operator."""
 
