@@ -8,6 +8,8 @@ the service as it is, at every size, with the arrivals of the case. Found is wha
 these; recommended is what tune's own rule says, which keeps a manifest that is within 5 % of it.
 The exhaustive search tries every size, interval and number of processes on that service. Tune
 searches with Poisson arrivals, whatever the case has: only the runs see bursts and waves.
+
+The best of hundreds of draws is a lucky one. So whoever was chosen is judged by other draws.
 """
 
 import math
@@ -17,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from statistics import mean
 from typing import Any, Final, TypeAlias
 
 import click
@@ -44,6 +47,7 @@ WITHIN: Final = 0.95
 QUANTILE: Final = 0.99
 REQUESTS: Final = 20_000  # of one load
 SEED: Final = 11  # not that of the search
+OTHER_DRAWS: Final = (21, 22, 23, 24, 25)
 INTERVALS: Final = (0.0, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2)  # of the target
 _ALL_SIZES: Final = 12  # rows up to which every size is tried
 _FINER: Final = 1.12  # between two sizes above
@@ -158,14 +162,14 @@ CASES: Final = (
 # ---------------------------------------------------------------- judging
 
 
-def goodput(case: Case, setting: Setting, least: float = 0.0) -> float:
+def goodput(case: Case, setting: Setting, least: float = 0.0, seed: int = SEED) -> float:
     """Highest load, in requests/s, that the service holds in a setting; 0 if not even `least`."""
     curve = case.truth(setting.processes)
     service = tuning.service_of(case.base, curve, setting)
 
     def holds(rate: float) -> bool:
         seconds = math.ceil(min(_LONGEST, max(5.0, REQUESTS / rate)))
-        outcome = simulate(service, case.pattern(rate, seconds), None, seed=SEED)
+        outcome = simulate(service, case.pattern(rate, seconds), None, seed=seed)
         return outcome.miss_fraction <= 1.0 - QUANTILE
 
     low, high = 0.0, 1.05 * full(curve, setting)
@@ -212,6 +216,12 @@ def exhaustive(case: Case, known: Forecast) -> Forecast:
     return best
 
 
+def judged(case: Case, one: Forecast) -> Forecast:
+    """A setting that was chosen, and what it holds in the mean of other draws."""
+    held = mean(goodput(case, one.setting, seed=seed) for seed in OTHER_DRAWS)
+    return one._replace(goodput=held)
+
+
 def run_of(label: str, setting: Setting, served: float) -> Run:
     """A run at whose knee so much was answered in time, for tune's own rule."""
     answers = Answers(served, 1.0, 1.0, sent=round(served), latencies=[0.0] * round(served))
@@ -245,19 +255,22 @@ def compared(case: Case) -> dict[str, Any]:
     simulated, known, recommended = tuned(case)
     forecasts = [run.forecast for run in known.runs]
     found = max(forecasts, key=lambda one: one.goodput)
-    best = exhaustive(case, found)
+    manifest, found, advised, best = (
+        judged(case, one)
+        for one in (forecasts[0], found, recommended.forecast, exhaustive(case, found))
+    )
     return {
         "name": case.name,
         "target": case.target,
         "arrivals": case.pattern.__name__,
-        "manifest": _told(forecasts[0]),
+        "manifest": _told(manifest),
         "found": _told(found),
-        "recommended": _told(recommended.forecast),
+        "recommended": _told(advised),
         "best": _told(best),
         "simulated": simulated,
         "tried": len(list(every_setting(case))),
         "ratio": round(found.goodput / best.goodput, 4),
-        "ratio_of_recommended": round(recommended.forecast.goodput / best.goodput, 4),
+        "ratio_of_recommended": round(advised.goodput / best.goodput, 4),
     }
 
 
@@ -316,10 +329,11 @@ def main(jobs: int, chosen: Sequence[str], out: Path | None) -> None:
         "A setting is maxBatchSize, batchInterval and processesPerReplica; behind it are the"
         " requests/s that are held with 99 % of them in time, by the same simulation for all three."
         " `simulated / all`: settings that tune simulates, and those of the exhaustive search."
-        " The exhaustive search has the best of many draws, of which each moves by 1 %."
+        f" Each was chosen by one draw of arrivals and noise, and is judged by {len(OTHER_DRAWS)}"
+        " others, as the best of hundreds of settings in one draw is a lucky one."
     )
     report("tuning", around, [table], notes=[note], measured={"cases": found}, out=out)
-    bad = [figures["name"] for figures in found if figures["ratio"] < WITHIN]
+    bad = [figures["name"] for figures in found if figures["ratio_of_recommended"] < WITHIN]
     if bad:
         sys.exit(f"less than {WITHIN:.0%} of the best: {'; '.join(bad)}")
 
