@@ -256,6 +256,25 @@ class Embeddings:
         [2.0, 4.0],
     ),
     Elsewhere(
+        "bentoml 1.4 arrays of any shape",
+        "service.py",
+        {
+            "service.py": """import bentoml
+import numpy as np
+
+
+@bentoml.service
+class Totals:
+    @bentoml.api(batchable=True, max_batch_size=8, max_latency_ms=200)
+    def total(self, x: np.ndarray) -> np.ndarray:
+        return x.sum(axis=1)
+""",
+            "sample.json": "[1.0, 2.0]",
+        },
+        [1.0, 2.5],
+        3.5,
+    ),
+    Elsewhere(
         "bentoml 1.4 one at a time",
         "service.py",
         {

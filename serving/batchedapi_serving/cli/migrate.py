@@ -63,11 +63,16 @@ def migrate_command(file: Path) -> None:
     except OSError as error:
         click.echo(f"batchedapi: {error}", err=True)
         sys.exit(2)
-    click.echo(f"{file.parent}: {', '.join(written)}\n")
-    for note in migration.notes:
-        click.echo(f"not taken over  {note.place}: {note.reason}; {note.remedy}")
-    for name, line, wanted in migration.edits():
-        click.echo(f"to edit         {file.parent / name}:{line}: {wanted}")
+    told = [
+        f"not taken over  {note.place}: {note.reason}; {note.remedy}" for note in migration.notes
+    ]
+    told += [
+        f"to edit         {file.parent / name}:{line}: {wanted}"
+        for name, line, wanted in migration.edits()
+    ]
+    click.echo(f"{file.parent}: {', '.join(written)}")
+    if told:
+        click.echo("\n" + "\n".join(told))
     click.echo(f"\n  batchedapi check -f {file.parent / MANIFEST}")
     click.echo(f"  batchedapi serve -f {file.parent / MANIFEST} --reload")
 

@@ -49,6 +49,9 @@ _LOADERS: Final = {
     "picklable_model": ("import pickle\n\n", "pickle.loads(FILE.read_bytes())"),
 }
 """What reads saved_model.pkl, by the framework that wrote it."""
+_ARRAYS: Final = frozenset({"ndarray", "NDArray"})
+_AS_THEY_COME: Final = frozenset({"", "list", "List", "Sequence", "Iterable", "Any"})
+"""Types of a batch for which the list of its rows will do."""
 _KNOWN_BATCHING: Final = {"enabled", "max_batch_size", "max_latency_ms"}
 
 
@@ -278,6 +281,14 @@ def _service(
                     'clients send {"instances": [...]}, or one row alone',
                 )
             )
+            if (taken := _taken(api)) not in _AS_THEY_COME | _ARRAYS and not _declared(api):
+                notes.append(
+                    Note(
+                        f"{api.name}: {name}: {taken}",
+                        "rows come as a list of what JSON has",
+                        f"make it of `items` in {PREDICTOR}",
+                    )
+                )
     spec["predictor"]["methods"] = methods
     _options(options, spec, notes)
     text, left = _without_bentoml(project.files[path], tree, service)
@@ -287,8 +298,10 @@ def _service(
     ]
     wrapped = "\n".join(_method(api, service) for api in apis)
     example = example_line(project) if "EXAMPLE" in wrapped else ""
+    numpy = "import numpy\n" if "numpy.asarray(items)" in wrapped else ""
     code = (
-        "from __future__ import annotations\n\nfrom batchedapi_serving import Tensor, batched\n\n"
+        f"from __future__ import annotations\n\n{numpy}"
+        "from batchedapi_serving import Tensor, batched\n\n"
         f"{text.rstrip()}\n\n\n{example}\n\nclass Model({service.name}):\n{wrapped}"
     )
     return Migration(manifest_of(service.name, spec), {PREDICTOR: code}, tuple(notes))
@@ -327,23 +340,40 @@ def _options(options: Mapping[str, Any], spec: dict[str, Any], notes: list[Note]
             notes.append(Note(f"@bentoml.service({key}=)", "has no field here", "see the guide"))
 
 
+def _declared(api: _Api) -> str | None:
+    """The argument of @batched for a parameter that is Annotated with a DType and a Shape."""
+    node = api.parameters[0].annotation if api.parameters else None
+    if not (isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple)):
+        return None
+    calls = {
+        ast.unparse(one.func).rpartition(".")[2]: one.args[0]
+        for one in node.slice.elts
+        if isinstance(one, ast.Call) and one.args
+    }
+    spec = _tensor(calls.get("DType"), calls.get("Shape"))
+    return None if spec is None else f"inputs={spec}"
+
+
+def _taken(api: _Api) -> str:
+    """The type that its batch has, without a module and without what is in it; empty: not said."""
+    node = api.parameters[0].annotation if api.parameters else None
+    if isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("Annotated"):
+        node = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) else node.slice
+    if isinstance(node, ast.Subscript):
+        node = node.value
+    return "" if node is None else ast.unparse(node).rpartition(".")[2]
+
+
 def _method(api: _Api, service: ast.ClassDef) -> str:
     batchable = bool(api.options.get("batchable"))
-    declared = "example=EXAMPLE"
-    node = api.parameters[0].annotation if batchable and api.parameters else None
-    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple):
-        # It is Annotated, with a DType and a Shape.
-        calls = {
-            ast.unparse(one.func).rpartition(".")[2]: one.args[0]
-            for one in node.slice.elts
-            if isinstance(one, ast.Call) and one.args
-        }
-        if spec := _tensor(calls.get("DType"), calls.get("Shape")):
-            declared = f"inputs={spec}"
+    declared = _declared(api) if batchable else None
+    example = declared is None
+    declared = declared or "example=EXAMPLE"
     start, wait = ("async def", "await ") if api.asynchronous else ("def", "")
     if batchable:
-        answer = f"{wait}super().{api.name}(items)"
-        if declared == "example=EXAMPLE":
+        items = "numpy.asarray(items)" if example and _taken(api) in _ARRAYS else "items"
+        answer = f"{wait}super().{api.name}({items})"
+        if example:
             answer = f"list({answer})"
         return (
             f"    @batched({declared})\n    {start} {api.name}(self, items):\n"

@@ -38,9 +38,9 @@ def laid_out(project: Elsewhere, folder: Path) -> Path:
     return folder
 
 
-def test_eighteen_of_twenty_are_taken_over() -> None:
+def test_nineteen_of_twenty_one_are_taken_over() -> None:
     """Nine in ten; the rest are told why."""
-    assert (20, 18) == (len(PROJECTS), len(TAKEN))
+    assert (21, 19) == (len(PROJECTS), len(TAKEN))
 
 
 @pytest.mark.parametrize("project", TAKEN, ids=lambda one: one.name)

@@ -24,6 +24,7 @@ TRANSLATORS = {
         ("triton scaled, two instances", ["parameters"]),
         ("torchserve mnist", ["inference_address"]),
         ("bentoml 1.4 summarization", ['summarize: body {"texts": [...]}']),
+        ("bentoml 1.4 arrays of any shape", ['total: body {"x": [...]}']),
         ("kserve sklearn-iris with batcher", ["storageUri: file://FOLDER/model"]),  # no path
     ],
 )
@@ -36,6 +37,24 @@ def test_what_is_not_taken_over_is_told_with_a_remedy(name: str, places: list[st
     assert places == [note.place for note in made.notes]
     assert all(note.reason and note.remedy for note in made.notes)
     assert parse_api(dict(made.manifest))
+
+
+def test_a_type_that_no_list_is_is_told() -> None:
+    """What JSON has is a list; whoever wants a frame makes it."""
+    code = """import bentoml
+import pandas as pd
+
+@bentoml.service
+class Prices:
+    @bentoml.api(batchable=True)
+    def price(self, rows: pd.DataFrame) -> list[float]:
+        return rows.sum(axis=1).tolist()
+"""
+    made = bentoml.migrate(Project("here", "service.py", {"service.py": code}))
+
+    assert ['price: body {"rows": [...]}', "price: rows: DataFrame"] == [
+        n.place for n in made.notes
+    ]
 
 
 def test_the_text_format_knows_lists_comments_and_messages_in_both_brackets() -> None:
