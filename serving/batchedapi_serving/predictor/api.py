@@ -86,8 +86,8 @@ def batched(
             batch.
         max_batch_size: Rows at most, or the sum of their costs, unless the manifest says otherwise;
             1 to 65536.
-        example: A row as JSON, to warm up with and to show in /docs; needed for JSON items, and
-            for variable dimensions that cannot have length 1.
+        example: A row as JSON, to warm up with and to show in /docs; with `decode`, what that
+            returns. Needed for JSON items, and for variable dimensions that cannot have length 1.
         batch_dim: Dimension of the arrays along which the rows lie, of input and output alike or
             as a pair. Clients send and get rows first whatever it is.
         size_of: Cost of a row, if not one.

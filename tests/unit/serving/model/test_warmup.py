@@ -1,6 +1,7 @@
 """The first batches: at real sizes, with the answers checked, before anybody waits."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -186,6 +187,18 @@ def test_a_device_that_is_lost_meanwhile_is_no_matter_of_shapes(*, hidden: bool)
         " error: device-side assert triggered; no batch can succeed in this process; the log has"
         " its traceback"
     )
+
+
+def test_where_requests_are_decoded_a_failure_says_what_the_example_is() -> None:
+    """A request, as many take it for, is what the method never sees."""
+    method = MethodSpec("predict.batch", batched=True, example={"value": 3})
+
+    model = SimpleNamespace(**{method.name: lambda items: [2 + item for item in items]})
+
+    with pytest.raises(LoadError) as caught:
+        warm_up(BatchRunner(model, [method]), method, 8)
+
+    assert "; example= of @batched is one row as decode= returns it" in str(caught.value)
 
 
 def test_an_example_that_is_no_row_says_what_is_wrong_with_it() -> None:
