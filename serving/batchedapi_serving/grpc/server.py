@@ -376,7 +376,7 @@ class _Traced(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             error: str | None = CLIENT_LEFT_ERROR
             code = StatusCode.CANCELLED.name
             try:
-                await context.send_initial_metadata((("traceparent", span.context.traceparent),))
+                await context.send_initial_metadata((("traceparent", span.traceparent.decode()),))
                 response = await answer(request, context)
                 error, code = None, StatusCode.OK.name
             except grpc.aio.AbortError:

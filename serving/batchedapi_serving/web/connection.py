@@ -475,7 +475,7 @@ class Connection(asyncio.Protocol):
             frontend.renew_date(self._state)
         lines = self._kept if stays_open else CLOSES
         if self.span is not None:
-            lines += b"traceparent: %b\r\n" % self.span.context.traceparent.encode()
+            lines += b"traceparent: %b\r\n" % self.span.traceparent
             self._end_span(answer.status)
         if self._cors:
             answer = answer._replace(headers=(*answer.headers, *self._cors))
@@ -507,7 +507,7 @@ class Connection(asyncio.Protocol):
         connection = self._kept if stream.stays_open else CLOSES
         headers = self._cors
         if self.span is not None:
-            headers = (*headers, (b"traceparent", self.span.context.traceparent.encode()))
+            headers = (*headers, (b"traceparent", self.span.traceparent))
         stream.begin(frontend.date, connection, self._named, headers)
 
     def _end_stream(self, stream: StreamedAnswer, answer: Answer) -> None:
