@@ -132,28 +132,27 @@ class Exporter:
             self._wanted.clear()
             stopping = self._stopping  # before what is held now is sent
             while self._held:
-                self._sending = min(len(self._held), self._settings.most_sent)
-                await self._send_some(self._sending)
+                spans: list[bytes] = []
+                while self._held and len(spans) < self._settings.most_sent:
+                    spans.append(encoded(*self._held.popleft()))
+                    self._sending = len(spans)
+                    if len(spans) % _AT_ONCE == 0:
+                        await asyncio.sleep(0)
+                try:
+                    await self._send(request_of(spans, self._resource))
+                except UnsentError as error:
+                    self._dropped(len(spans))
+                    if not self._failing:  # each time it begins, not for each request
+                        facts = {"endpoint": self._settings.endpoint, "error": str(error)}
+                        log.warning(
+                            "spans are dropped: the collector does not take them", extra=facts
+                        )
+                    self._failing = True
+                else:
+                    if self._failing:
+                        log.info("the collector takes spans again")
+                    self._failing = False
                 self._sending = 0
-
-    async def _send_some(self, count: int) -> None:
-        spans = []
-        for place in range(count):  # nobody else takes from the queue
-            spans.append(encoded(*self._held.popleft()))
-            if place % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)
-        try:
-            await self._send(request_of(spans, self._resource))
-        except UnsentError as error:
-            self._dropped(count)
-            if not self._failing:  # each time it begins, not for each request
-                facts = {"endpoint": self._settings.endpoint, "error": str(error)}
-                log.warning("spans are dropped: the collector does not take them", extra=facts)
-            self._failing = True
-        else:
-            if self._failing:
-                log.info("the collector takes spans again")
-            self._failing = False
 
 
 def exporting_tracer(

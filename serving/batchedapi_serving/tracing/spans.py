@@ -183,7 +183,10 @@ class Tracer:
         if traceparent and not drawn:
             return None
         if not self._roots:
-            self._roots = [self._root() for _ in range(_AHEAD)]
+            for _ in range(_AHEAD):
+                first, last = self._source.getrandbits(64), self._source.getrandbits(64)
+                trace_id = ((first << 64 | last * self._bound >> 64) or 1).to_bytes(16, "big")
+                self._roots.append(Span(_NO_FORM, SpanContext(trace_id, self._span_id())))
         span = self._roots.pop()
         span.form, span.started = form, self.now()
         return span
@@ -196,11 +199,6 @@ class Tracer:
     def ends(self, span: Span, error: str | None = None) -> None:
         """It is over; `error` is why it failed."""
         self._finished(span, self.now(), error)
-
-    def _root(self) -> Span:
-        first, last = self._source.getrandbits(64), self._source.getrandbits(64) * self._bound >> 64
-        trace_id = ((first << 64 | last) or 1).to_bytes(16, "big")
-        return Span(_NO_FORM, SpanContext(trace_id, self._span_id()))
 
     def _until_next(self) -> float:
         """Whole, or inf; as if each request was drawn by itself: the geometric distribution."""

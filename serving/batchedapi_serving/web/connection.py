@@ -28,7 +28,7 @@ from batchedapi_serving.errors import (
     TooSlowError,
     UnauthenticatedError,
 )
-from batchedapi_serving.tracing.spans import CLIENT_LEFT_ERROR, Form, Span, Tracer
+from batchedapi_serving.tracing.spans import CLIENT_LEFT_ERROR, Form, Span
 from batchedapi_serving.web.access import address_of, asks_for_key
 from batchedapi_serving.web.asgi import start_cycle
 from batchedapi_serving.web.frontend import Frontend, Route, wire_of_path
@@ -293,9 +293,8 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------------ one request
 
     def _begin(self, request: Request) -> None:
-        method, path, _, _, _, body, self._keep_alive, options, old = (
-            request  # cheaper than by name
-        )
+        # Cheaper than each by its name.
+        method, path, _, _, _, body, self._keep_alive, options, old = request
         self._busy = True
         self._timeouts.answering(more=self._parser.awaiting is not None)
         self._kept = STAYS if old else b""
@@ -314,10 +313,10 @@ class Connection(asyncio.Protocol):
             self._run_app(request)
             return
         tracer = frontend.tracer
-        if tracer is not None:
+        if tracer is not None and self.span is None:  # else it is begun once more, inflated
             tracer.undrawn -= 1
             if tracer.undrawn < 0 or options.traceparent:
-                self._begin_span(tracer, request)
+                self.span = tracer.begins(_form(path), options.traceparent, options.tracestate)
         if options.gzip and options.refusal is None:
             self._inflate(request, Inflater(body, frontend.limits.body))
         else:
@@ -356,11 +355,6 @@ class Connection(asyncio.Protocol):
             keep_alive=self._stays_open() and not request.old,
             on_response=self._app_answered,
         )
-
-    def _begin_span(self, tracer: Tracer, request: Request) -> None:
-        if self.span is None:  # else it is begun once more, inflated
-            options, path = request.options, request.path.decode("latin-1")
-            self.span = tracer.begins(_form(path), options.traceparent, options.tracestate)
 
     def _end_span(self, status: int) -> None:
         """Of a request that is answered with `status`, or was left by its client."""
@@ -628,13 +622,14 @@ class Connection(asyncio.Protocol):
 
 
 @functools.lru_cache(1024)
-def _form(path: str) -> Form:
+def _form(path: bytes) -> Form:
     """What spans of predictions at `path` have in common; names as OpenTelemetry's conventions."""
-    route = urllib.parse.unquote(path)
+    text = path.decode("latin-1")
+    route = urllib.parse.unquote(text)
     constant = (
         ("http.request.method", "POST"),
         ("http.route", route),
-        ("url.path", path),
+        ("url.path", text),
         ("url.scheme", "http"),
     )
     return Form(f"POST {route}", server=True, constant=constant)
