@@ -313,12 +313,12 @@ class Connection(asyncio.Protocol):
             self._run_app(request)
             return
         tracer = frontend.tracer
-        if tracer is not None and self.span is None:  # else it is begun once more, inflated
+        if tracer is not None:
             tracer.undrawn -= 1
             if tracer.undrawn < 0 or options.traceparent:
                 self.span = tracer.begins(_form(path), options.traceparent, options.tracestate)
         if options.gzip and options.refusal is None:
-            self._inflate(request, Inflater(body, frontend.limits.body))
+            self._inflate(request, route, Inflater(body, frontend.limits.body))
         else:
             self._predict(request, route)
 
@@ -370,10 +370,8 @@ class Connection(asyncio.Protocol):
             span.facts["batchedapi.request_id"] = self._named
         tracer.ends(span, str(status) if status >= _SERVER_ERROR else None)
 
-    def _inflate(self, request: Request, inflater: Inflater) -> None:
-        """Piece by piece, with others between; then begin once more, with the body as it is."""
-        if self._transport.is_closing():
-            return
+    def _inflate(self, request: Request, route: Route, inflater: Inflater) -> None:
+        """Piece by piece, with others between; then it goes on with the body as it is."""
         try:
             whole = inflater.step()
             if not self._held.answering(len(request.body) + inflater.size):
@@ -382,12 +380,15 @@ class Connection(asyncio.Protocol):
             self._answer_error(error)
             return
         if not whole:
-            self._loop.call_soon(self._inflate, request, inflater)
+            self._loop.call_soon(self._later, self._inflate, request, route, inflater)
             return
         headers = [header for header in request.headers if header[0] != ENCODING]
         options = request.options._replace(gzip=False)
         body = inflater.body()
-        self._begin_later(request._replace(body=body, headers=headers, options=options))
+        if len(body) > UNCOUNTED_BYTES and not self._held.answering(len(body)):
+            self._answer_error(self._frontend.bodies.error())
+            return
+        self._predict(request._replace(body=body, headers=headers, options=options), route)
 
     def _answer_error(self, error: ServingError) -> None:
         """What is wrong before anybody knows the request's language but from its path."""
@@ -574,19 +575,19 @@ class Connection(asyncio.Protocol):
                 self._flow.resume_reading()
             self._busy = True
             # Not from within the answer before: a thousand pipelined requests do not recurse.
-            self._loop.call_soon(self._begin_later, request)
+            self._loop.call_soon(self._later, self._begin, request)
         elif self._refusal is not None:
             self._tell_refusal(self._refusal)
 
-    def _begin_later(self, request: Request) -> None:
+    def _later(self, step: Callable[..., None], *given: Any) -> None:
         if self._transport.is_closing():
             return
-        begun = False
+        done = False
         try:
-            self._begin(request)
-            begun = True
+            step(*given)
+            done = True
         finally:
-            if not begun:  # a bug of ours must not leave the client waiting
+            if not done:  # a bug of ours must not leave the client waiting
                 self._transport.abort()
 
     def _refuse(self, error: ServingError) -> None:

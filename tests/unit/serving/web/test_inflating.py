@@ -2,10 +2,12 @@
 
 import asyncio
 import gzip
+import random
 
 import pytest
 
 from batchedapi_serving.errors import ServingError
+from batchedapi_serving.tracing.spans import Span, Tracer
 from batchedapi_serving.web.limits import PIECE_BYTES, Inflater
 from connections import LIMITS, Peer, Server
 
@@ -58,6 +60,28 @@ def test_a_bomb_is_stopped_at_the_limit() -> None:
         inflater.step()
 
     assert inflater.size == LIMIT
+
+
+@pytest.mark.looptime
+async def test_a_request_is_drawn_once_be_it_packed_or_not() -> None:
+    """Else half of one in two would be three in four."""
+    spans: list[Span] = []
+    tracer = Tracer(0.5, lambda span, _ended, _error: spans.append(span), source=random.Random(3))
+    server = Server()
+    server.frontend.tracer = tracer
+    client, drawn = server.connect(), []
+    for body, header in ((b"1", b""), (gzip.compress(b"1"), b"content-encoding: gzip\r\n")):
+        before = len(spans)
+        for _ in range(200):
+            client.send(
+                b"POST /api HTTP/1.1\r\nhost: t\r\n%bcontent-length: %d\r\n\r\n%b"
+                % (header, len(body), body)
+            )
+            await asyncio.sleep(0.1)
+        drawn.append(len(spans) - before)
+
+    assert [200] * 400 == client.statuses
+    assert all(70 < number < 130 for number in drawn), drawn
 
 
 @pytest.mark.parametrize(
