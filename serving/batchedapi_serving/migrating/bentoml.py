@@ -52,6 +52,8 @@ _LOADERS: Final = {
 _ARRAYS: Final = frozenset({"ndarray", "NDArray"})
 _AS_THEY_COME: Final = frozenset({"", "list", "List", "Sequence", "Iterable", "Any"})
 """Types of a batch for which the list of its rows will do."""
+_PLAIN: Final = frozenset({"str", "int", "float", "bool", "dict", "Dict", "object"})
+"""Types of a row that JSON has."""
 _KNOWN_BATCHING: Final = {"enabled", "max_batch_size", "max_latency_ms"}
 
 
@@ -281,11 +283,11 @@ def _service(
                     'clients send {"instances": [...]}, or one row alone',
                 )
             )
-            if (taken := _taken(api)) not in _AS_THEY_COME | _ARRAYS and not _declared(api):
+            if (taken := _taken(api)) not in _AS_THEY_COME | _ARRAYS:
                 notes.append(
                     Note(
                         f"{api.name}: {name}: {taken}",
-                        "rows come as a list of what JSON has",
+                        "rows come as a list of what JSON has, or as an array",
                         f"make it of `items` in {PREDICTOR}",
                     )
                 )
@@ -355,13 +357,26 @@ def _declared(api: _Api) -> str | None:
 
 
 def _taken(api: _Api) -> str:
-    """The type that its batch has, without a module and without what is in it; empty: not said."""
+    """The type that its batch has, without its module; of a list that of a row.
+
+    Empty: it is not said, or is one that JSON has.
+    """
     node = api.parameters[0].annotation if api.parameters else None
-    if isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("Annotated"):
-        node = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) else node.slice
-    if isinstance(node, ast.Subscript):
-        node = node.value
-    return "" if node is None else ast.unparse(node).rpartition(".")[2]
+    while node is not None:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            node = ast.parse(node.value, mode="eval").body
+        elif isinstance(node, ast.BinOp):  # X | None
+            node = node.left
+        elif isinstance(node, ast.Subscript):
+            outer = ast.unparse(node.value).rpartition(".")[2]
+            inner = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) else node.slice
+            if outer not in _AS_THEY_COME | {"Annotated", "Optional"}:
+                return "" if outer in _PLAIN else outer
+            node = inner
+        else:
+            name = ast.unparse(node).rpartition(".")[2]
+            return "" if name in _PLAIN else name
+    return ""
 
 
 def _method(api: _Api, service: ast.ClassDef) -> str:

@@ -143,8 +143,8 @@ def _check(method: MethodSpec, meta: Meta, answer: Meta) -> None:
     reason = "ShapeProbeFailed" if of_shapes else "WarmUpFailed"
     if reason == "WarmUpFailed":
         what += "; the log has its traceback"
-        if method.name.endswith(contract.METHOD_BATCH):
-            what += "; example= of @batched is one row as decode= returns it"
+        if method.name.endswith(contract.METHOD_BATCH) and method.example is not None:
+            what += "; example= of @batched is a row as this method gets it, not a request"
     if answer.get("oom"):
         reason = "OutOfMemory"
         what += "; a smaller maxBatchSize may fit"

@@ -39,22 +39,39 @@ def test_what_is_not_taken_over_is_told_with_a_remedy(name: str, places: list[st
     assert parse_api(dict(made.manifest))
 
 
-def test_a_type_that_no_list_is_is_told() -> None:
-    """What JSON has is a list; whoever wants a frame makes it."""
-    code = """import bentoml
-import pandas as pd
+@pytest.mark.parametrize(
+    ("annotation", "told", "called"),
+    [
+        ("pd.DataFrame", "DataFrame", "(items)"),
+        ("list[PIL.Image.Image]", "Image", "(items)"),
+        ("Annotated[torch.Tensor, DType('float32'), Shape((-1, 2))]", "Tensor", "(items)"),
+        ("list[list[float]]", None, "(items)"),
+        ("list[dict[str, int]]", None, "(items)"),
+        ("np.ndarray", None, "(numpy.asarray(items))"),
+        ("'np.ndarray'", None, "(numpy.asarray(items))"),
+        ("np.ndarray | None", None, "(numpy.asarray(items))"),
+        ("NDArray[np.float64]", None, "(numpy.asarray(items))"),
+        ("Annotated[np.ndarray, DType('float32'), Shape((-1, 2))]", None, "(items)"),
+    ],
+)
+def test_rows_are_given_as_the_method_wants_them_or_it_is_told(
+    annotation: str, told: str | None, called: str
+) -> None:
+    """JSON has lists, and tensors come as arrays; whoever wants a frame makes it."""
+    code = f"""import bentoml
 
 @bentoml.service
 class Prices:
     @bentoml.api(batchable=True)
-    def price(self, rows: pd.DataFrame) -> list[float]:
-        return rows.sum(axis=1).tolist()
+    def price(self, rows: {annotation}) -> list[float]:
+        return [1.0 for _ in rows]
 """
     made = bentoml.migrate(Project("here", "service.py", {"service.py": code}))
 
-    assert ['price: body {"rows": [...]}', "price: rows: DataFrame"] == [
-        n.place for n in made.notes
-    ]
+    body, *rest = [note.place for note in made.notes]
+    assert body == 'price: body {"rows": [...]}'
+    assert rest == ([] if told is None else [f"price: rows: {told}"])
+    assert f"super().price{called}" in made.files["batched_model.py"]
 
 
 def test_the_text_format_knows_lists_comments_and_messages_in_both_brackets() -> None:

@@ -198,7 +198,7 @@ def test_where_requests_are_decoded_a_failure_says_what_the_example_is() -> None
     with pytest.raises(LoadError) as caught:
         warm_up(BatchRunner(model, [method]), method, 8)
 
-    assert "; example= of @batched is one row as decode= returns it" in str(caught.value)
+    assert "; example= of @batched is a row as this method gets it" in str(caught.value)
 
 
 def test_an_example_that_is_no_row_says_what_is_wrong_with_it() -> None:
