@@ -177,7 +177,7 @@ def main(  # noqa: PLR0917 - click passes its options
     for _ in range(starts):
         with serving_all(parent, port) as (started, spans):
             measure(found, started, connections, rounds, seconds)
-            received += len(spans.spans)
+        received += len(spans.spans)  # what was held is sent when a replica stops
     note = (
         f"{starts} starts with {rounds} interleaved rounds of {seconds} s each at {connections}"
         " connections; wrk, three replicas and the collector share the machine. The ratio is that"

@@ -74,8 +74,7 @@ def tracing_settings(
     headers = _pairs(asked, f"{_TRACES}HEADERS") or _pairs(asked, f"{_OTLP}HEADERS")
     most_queued = int(_number(asked, "OTEL_BSP_MAX_QUEUE_SIZE", 2048))
     url = endpoint or base or ""
-    parts = urllib.parse.urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    if not _is_http(url):
         raise _refused(f"{_OTLP}ENDPOINT", "http://HOST:4318 or https://...", url)
     return TracingSettings(
         endpoint=url if endpoint else f"{url.rstrip('/')}/{_TRACES_PATH}",
@@ -119,19 +118,30 @@ def tls_of(settings: TracingSettings) -> ssl.SSLContext | None:
     Raises:
         LoadError: a file cannot be read, or has no certificate or key in PEM.
     """
-    if not settings.endpoint.startswith("https:"):
+    if urllib.parse.urlsplit(settings.endpoint).scheme != "https":
         return None
-    what, where = "CERTIFICATE", settings.certificate
+    what, files = "CERTIFICATE", [settings.certificate]
     try:
         context = ssl.create_default_context(cafile=settings.certificate)
         if settings.client_certificate is not None:
             what = "CLIENT_CERTIFICATE and _CLIENT_KEY"
-            where = f"{settings.client_certificate}, {settings.client_key}"
-            context.load_cert_chain(settings.client_certificate, settings.client_key)
+            files = [settings.client_certificate, settings.client_key]
+            # Without a password it would ask for one on the terminal.
+            context.load_cert_chain(settings.client_certificate, settings.client_key, password="")
     except OSError as error:  # as ssl's own are
-        reason = error.strerror or str(error)
-        raise _refused(f"{_OTLP}{what}", "PEM that can be read", f"{where} ({reason})") from error
+        named = ", ".join(file for file in files if file is not None)
+        got = f"{named} ({error.strerror or error})"
+        raise _refused(f"{_OTLP}[TRACES_]{what}", "PEM that can be read", got) from error
     return context
+
+
+def _is_http(url: str) -> bool:
+    parts = urllib.parse.urlsplit(url)
+    try:
+        parts.port  # noqa: B018 - raises what is wrong with it
+    except ValueError:
+        return False
+    return parts.scheme in {"http", "https"} and bool(parts.hostname)
 
 
 def _sampler(asked: Mapping[str, str]) -> tuple[bool, float]:

@@ -6,7 +6,6 @@
 There is no thread. One that encodes waits for the interpreter again and again, and each time the
 event loop wakes it in vain; that there is a second thread at all makes every lock slower.
 
-
 A message of protobuf is its fields one behind the other. What recurs, attributes above all, is
 encoded once by the classes of OpenTelemetry's own package and kept; ids, times and lengths are put
 between. So a span takes a few microseconds; the SDK's spans and exporter take 90 (decision 55).
@@ -73,7 +72,7 @@ class UnsentError(Exception):
 
 
 class Sender(Protocol):
-    """Where requests go; see `sender`."""
+    """Where requests go; see `send`."""
 
     async def __call__(self, body: bytes) -> None:
         """Send one, or raise UnsentError; may take as long as the timeouts of some attempts."""
@@ -100,6 +99,10 @@ class Exporter:
         self._failing = False
         self._wanted = asyncio.Event()
         self._stopping = False
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to send, on the running loop."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="tracing")
 
     def finished(self, span: Span, ended: int, error: str | None) -> None:
@@ -116,8 +119,9 @@ class Exporter:
         """Send what is held, and give up after so long."""
         self._stopping = True
         self._wanted.set()
-        await asyncio.wait([self._task], timeout=seconds)
-        self._task.cancel()
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=seconds)
+            self._task.cancel()
         lost = len(self._held) + self._sending
         if lost:
             log.warning("spans are lost at the end", extra={"spans": lost})
@@ -130,20 +134,22 @@ class Exporter:
                 async with asyncio.timeout(self._settings.delay):
                     await self._wanted.wait()
             self._wanted.clear()
-            stopping = self._stopping  # before what is held now is sent
-            while self._held:
+            stopping = self._stopping
+            due = len(self._held)  # what comes meanwhile waits for more, or for its time
+            while due:
                 spans: list[bytes] = []
-                while self._held and len(spans) < self._settings.most_sent:
+                while len(spans) < min(due, self._settings.most_sent):
                     spans.append(encoded(*self._held.popleft()))
                     self._sending = len(spans)
                     if len(spans) % _AT_ONCE == 0:
                         await asyncio.sleep(0)
                 try:
                     await self._send(request_of(spans, self._resource))
-                except UnsentError as error:
+                except Exception as error:  # noqa: BLE001 - whatever it is, the loop goes on
                     self._dropped(len(spans))
                     if not self._failing:  # each time it begins, not for each request
-                        facts = {"endpoint": self._settings.endpoint, "error": str(error)}
+                        told = str(error) if isinstance(error, UnsentError) else repr(error)
+                        facts = {"endpoint": self._settings.endpoint, "error": told}
                         log.warning(
                             "spans are dropped: the collector does not take them", extra=facts
                         )
@@ -153,6 +159,9 @@ class Exporter:
                         log.info("the collector takes spans again")
                     self._failing = False
                 self._sending = 0
+                due -= len(spans)
+            if len(self._held) >= self._settings.most_sent:
+                self._wanted.set()
 
 
 def exporting_tracer(
@@ -161,6 +170,7 @@ def exporting_tracer(
     """A tracer whose spans are sent from now on, and what ends that."""
     client = client_of(settings)
     exporter = Exporter(settings, functools.partial(send, client, settings), dropped)
+    exporter.start()
     tracer = Tracer(settings.ratio, exporter.finished, follows_parent=settings.follows_parent)
 
     async def end() -> None:
@@ -175,14 +185,15 @@ def client_of(settings: TracingSettings) -> httpx.AsyncClient:
     # They tell of each attempt; what came of them all is said once, by the exporter.
     for name in ("httpx", "httpcore"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    headers = {"content-type": "application/x-protobuf", **dict(settings.headers)}
+    headers = [(b"content-type", b"application/x-protobuf")]
+    headers += [(name.encode(), value.encode()) for name, value in settings.headers]
     if settings.gzip:
-        headers["content-encoding"] = "gzip"
+        headers.append((b"content-encoding", b"gzip"))
     return httpx.AsyncClient(
         headers=headers,
-        verify=tls_of(settings) or False,
+        verify=tls_of(settings) or True,
         timeout=settings.timeout,
-        limits=httpx.Limits(max_connections=1),
+        limits=httpx.Limits(max_connections=1, keepalive_expiry=None),
         trust_env=False,
     )
 
@@ -198,7 +209,7 @@ async def send(client: httpx.AsyncClient, settings: TracingSettings, body: bytes
             await asyncio.sleep(pause * (0.5 + random.random()))  # noqa: S311 - no secret
         try:
             answer = await client.post(settings.endpoint, content=body)
-        except (httpx.HTTPError, OSError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             problem = str(error) or type(error).__name__
             continue
         if answer.status_code == _OK:

@@ -165,6 +165,27 @@ async def test_a_failed_batch_says_why_and_what_ran_again_has_spans_of_its_own()
     assert "retry" == traced.batches[-1].facts["batchedapi.batch.reason"]
 
 
+async def test_nothing_is_kept_of_traced_requests_that_are_over() -> None:
+    """Answered, refused by the model, late, or left by their client; with a timeout or without."""
+    traced = Traced()
+
+    def fails_on_none(items: list[Any]) -> list[Any]:
+        if None in items:
+            raise ValueError("none")
+        return items
+
+    world = World(fails_on_none, tracer=traced.tracer, max_batch_size=2, seconds=lambda _: 0.5)
+    kept = world.dispatcher._in_flight.traced
+    for value, timeout in ((1, None), (2, 10.0), (3, 0.1), (None, None), (4, None), (5, 20.0)):
+        asked = world.ask(value, timeout=timeout, span=traced.request())
+        if value in {4, 5}:
+            world.cancel(asked)
+    meanwhile = len(kept)
+    await asyncio.sleep(5)
+
+    assert (4, {}) == (meanwhile, kept)
+
+
 async def test_a_batch_whose_process_died_has_a_span_and_runs_again_in_another() -> None:
     """The death is seen in the trace, and so is that nobody had to know of it."""
     traced = Traced()

@@ -1,5 +1,6 @@
 """What the standard variables of OpenTelemetry ask for."""
 
+import ssl
 from pathlib import Path
 
 import pytest
@@ -148,7 +149,7 @@ def test_a_missing_extra_is_a_sentence_with_the_remedy(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("OTEL_EXPORTER_OTLP_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE: expected PEM"),
+        ("OTEL_EXPORTER_OTLP_CERTIFICATE", "OTEL_EXPORTER_OTLP_[TRACES_]CERTIFICATE: expected PEM"),
         (
             "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE",
             "CLIENT_CERTIFICATE and _CLIENT_KEY: expected PEM",
@@ -176,3 +177,19 @@ def test_a_file_that_cannot_be_read_is_a_sentence(
 def test_without_tls_no_file_is_looked_at() -> None:
     """As curl does: the same variables may be set for everybody."""
     assert tls_of(asked(OTEL_EXPORTER_OTLP_CERTIFICATE="/nowhere")) is None
+
+
+@pytest.mark.parametrize("scheme", ["https", "HTTPS"])
+def test_whoever_speaks_tls_is_verified_however_the_scheme_is_written(scheme: str) -> None:
+    """A scheme has no case: RFC 3986, 3.1."""
+    found = tls_of(asked(OTEL_EXPORTER_OTLP_ENDPOINT=f"{scheme}://collector:4318"))
+
+    assert found is not None
+    assert (ssl.CERT_REQUIRED, True) == (found.verify_mode, found.check_hostname)
+
+
+@pytest.mark.parametrize("port", ["port", "99999", "-1"])
+def test_a_port_that_is_none_is_refused(port: str) -> None:
+    """At the start, not with each request to a collector that is never reached."""
+    with pytest.raises(LoadError, match="ENDPOINT: expected http://HOST:4318"):
+        asked(OTEL_EXPORTER_OTLP_ENDPOINT=f"http://collector:{port}")

@@ -9,7 +9,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage
 
 from batchedapi_serving.settings import TracingSettings
-from batchedapi_serving.tracing.otlp import Exporter, UnsentError, encoded
+from batchedapi_serving.tracing.otlp import Exporter, UnsentError, client_of, encoded
 from batchedapi_serving.tracing.spans import Form, Span, SpanContext
 from otlp import Received, spans_of
 
@@ -58,7 +58,9 @@ class Collector:
 
 def exporter(collector: Collector, **changes: Any) -> Exporter:
     """One that sends there."""
-    return Exporter(settings(**changes), collector, collector.dropped.append)
+    made = Exporter(settings(**changes), collector, collector.dropped.append)
+    made.start()
+    return made
 
 
 async def test_a_span_has_everything_that_is_known_of_it() -> None:
@@ -154,7 +156,7 @@ async def test_the_end_waits_no_longer_than_it_may_and_says_what_is_lost(
     collector.open.clear()
     ours = exporter(collector)
     ours.finished(a_span(), 20, None)
-    await collector.asked.acquire()
+    await asyncio.wait_for(collector.asked.acquire(), SECONDS)
     ours.finished(a_span(), 20, None)
 
     await ours.close(0.01)
@@ -162,3 +164,53 @@ async def test_the_end_waits_no_longer_than_it_may_and_says_what_is_lost(
     assert [2] == collector.dropped
     assert ["spans are lost at the end"] == [one.getMessage() for one in caplog.records]
     collector.open.set()
+
+
+async def test_what_comes_while_some_are_sent_waits_for_more() -> None:
+    """A collector gets a request for `most_sent` spans, not one for each that came meanwhile."""
+    collector = Collector()
+    collector.open.clear()
+    ours = exporter(collector, most_sent=4)
+    for _ in range(4):
+        ours.finished(a_span(), 20, None)
+    await asyncio.wait_for(collector.asked.acquire(), SECONDS)
+    for _ in range(3):
+        ours.finished(a_span(), 20, None)
+    collector.open.set()
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+    assert 4 == len(collector.spans)
+    ours.finished(a_span(), 20, None)
+    await asyncio.wait_for(collector.asked.acquire(), SECONDS)
+    await ours.close(SECONDS)
+    assert 8 == len(collector.spans)
+
+
+async def test_an_error_that_nobody_knows_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """It is told, and counted; the next are sent."""
+    collector = Collector()
+    wrong = [ValueError("of a library")]
+
+    async def send(body: bytes) -> None:
+        if wrong:
+            raise wrong.pop()
+        await collector(body)
+
+    ours = Exporter(settings(), send, collector.dropped.append)
+    ours.start()
+    ours.finished(a_span(), 20, None)
+    await asyncio.sleep(0.01)
+    ours.finished(a_span(), 20, None)
+    await ours.close(SECONDS)
+
+    assert ([1], 1) == (collector.dropped, len(collector.spans))
+    assert "ValueError('of a library')" == caplog.records[0].error  # type: ignore[attr-defined]
+
+
+async def test_headers_may_have_any_text() -> None:
+    """Percent-encoded in the variable; as UTF-8 on the way."""
+    client = client_of(settings(headers=(("x-team", "caf\u00e9"),)))
+
+    assert "caf\u00e9".encode() == client.headers.raw[-1][1]
+    await client.aclose()
