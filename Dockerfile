@@ -15,7 +15,7 @@ ARG BASE_IMAGE=docker.io/library/python:3.12-slim
 ARG PART=serving
 
 # What to install, told apart from the rest of pyproject.toml: the slow layers below are made again
-# only when this changes. The extra `otel` is 1 MB, so that a manifest can ask for traces.
+# only when this changes. The extra `otel` is 2.5 MB, so that a manifest can ask for traces.
 FROM ${BASE_IMAGE} AS requirements
 ARG PART
 WORKDIR /src

@@ -3,8 +3,8 @@
     Tracer.ends -> Exporter.finished (queue, or count a drop)
                 -> its task, every `delay`: encode, `most_sent` a request -> httpx -> collector
 
-There is no thread. One that encodes waits for the interpreter again and again, and each time the
-event loop wakes it in vain; that there is a second thread at all makes every lock slower.
+There is no thread: that there is a second one, though it sleeps, makes each lock of the interpreter
+slower, for every request (decision 59).
 
 A message of protobuf is its fields one behind the other. What recurs, attributes above all, is
 encoded once by the classes of OpenTelemetry's own package and kept; ids, times and lengths are put
