@@ -128,8 +128,8 @@ FLAT: Final = 1.03
 """Times the rate at half the size: two doublings that bring less end the measuring."""
 CLIMB: Final = (0.4, tuning.COMFORTABLE, 0.95, 1.05, 1.2, 1.4, 1.7, 2.1, 2.6, 3.2, 4.0)
 """Shares of the load that is expected to be held, one after the other until one is not."""
-DESCEND: Final = (0.6, 0.4, 0.25, 0.12)
-"""Where already a comfortable load is not held."""
+DESCEND: Final = (0.25, 0.12, 0.06, 0.03)
+"""Where not even the first of these is held."""
 NEAR: Final = 1.06
 """Times the load that is held: one that is not held so near is the knee."""
 _SETTLE: Final = 0.3  # seconds between two loads
@@ -308,25 +308,26 @@ class Climb:
         """
         low = high = 0.0
         for share in CLIMB:
-            if self._held(share * expected, tell):
+            if self.holds(share * expected, tell):
                 low = share * expected
             else:
                 high = share * expected
                 break
-        if low < tuning.COMFORTABLE * expected:
+        if not low:
             for share in DESCEND:
-                if low or self._held(share * expected, tell):
-                    low = low or share * expected
+                if self.holds(share * expected, tell):
+                    low = share * expected
                     break
                 high = share * expected
         while low and high > NEAR * low:
             middle = (low + high) / 2
-            if self._held(middle, tell):
+            if self.holds(middle, tell):
                 low = middle
             else:
                 high = middle
 
-    def _held(self, rate: float, tell: Tell) -> bool:
+    def holds(self, rate: float, tell: Tell) -> bool:
+        """One load of the ladder, of `rate` requests/s, and whether it is held."""
         tell(f"{rate:,.0f} requests/s")
         step = self.load(rate)
         if step.answers.late and not step.held(self._quantile):

@@ -95,3 +95,21 @@ def test_the_most_that_one_replica_serves_without_batching_is_measured_and_told(
     assert 50.0 >= alone.ladder.goodput
     assert alone.ladder.bounded
     assert "without batching" in report.render(tuner.known)
+
+
+@pytest.mark.parametrize("expected", [100.0, 300.0, 600.0])
+def test_a_ladder_sends_no_load_above_one_that_was_not_held(expected: float) -> None:
+    """A model that holds less than expected is overloaded as it is, for seconds each time."""
+    held = CURVE.most(1)
+    replica: Any = SimpleNamespace(size=1)
+    rows = Rows("/sleepy", [{"id": 1}], batched=True, source="the example")
+    climb = Climb(replica, rows, target=0.1, quantile=0.99, seconds=1.0)
+    told: list[str] = []
+
+    climb.climb(expected, told.append)
+
+    sent = [float(text.split()[0].replace(",", "")) for text in told]
+    missed = [rate for rate in sent if rate > held]
+    assert sorted(missed, reverse=True) == missed
+    assert len(set(missed)) == len(missed)
+    assert pytest.approx(held, rel=0.06) == climb.ladder.goodput
