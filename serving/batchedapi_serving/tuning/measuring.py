@@ -330,8 +330,9 @@ class Climb:
         """One load of the ladder, of `rate` requests/s, and whether it is held."""
         tell(f"{rate:,.0f} requests/s")
         step = self.load(rate)
-        if step.answers.late and not step.held(self._quantile):
-            step = self.load(rate)  # once more: it may have been another program's turn
+        if not step.held(self._quantile) and (step.answers.late or not self._steps):
+            # Once more: it was another program's turn, or the first calls of a model.
+            step = self.load(rate)
         self._steps.append(step)
         return step.held(self._quantile)
 

@@ -113,3 +113,26 @@ def test_a_ladder_sends_no_load_above_one_that_was_not_held(expected: float) -> 
     assert sorted(missed, reverse=True) == missed
     assert len(set(missed)) == len(missed)
     assert pytest.approx(held, rel=0.06) == climb.ladder.goodput
+
+
+class ColdClimb(Climb):
+    """Its replica's first calls take longer than any later one."""
+
+    cold = True
+
+    def load(self, rate: float) -> Step:
+        """The first is not held, whatever it is."""
+        step = super().load(rate if not self.cold else 1000.0 * rate)
+        self.cold = False
+        return step
+
+
+def test_a_model_whose_first_calls_are_slow_is_judged_by_the_later_ones() -> None:
+    """Else a ladder ends below its first load: two processes of torch are not warm for seconds."""
+    replica: Any = SimpleNamespace(size=8)
+    rows = Rows("/sleepy", [{"id": 1}], batched=True, source="the example")
+    climb = ColdClimb(replica, rows, target=0.1, quantile=0.99, seconds=1.0)
+
+    climb.climb(CURVE.most(8), lambda _text: None)
+
+    assert pytest.approx(CURVE.most(8), rel=0.06) == climb.ladder.goodput
