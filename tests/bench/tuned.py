@@ -9,9 +9,9 @@ what tune is told to try; threads stay as the manifest says, as tune tries no ot
 loads are tune's own: its generator, its ladder, its rule of what is held.
 
 Short loads rank the grid. Each setting is asked for nine tenths of the most that was held before
-it, and for more while it holds that. Intervals other than the manifest's are tried where a size
-keeps up with such a load: where full batches do not, no interval helps. The best few and the
-recommended setting then get whole ladders, in turns.
+it, first for half of that, and for more while it holds that. Intervals other than the manifest's
+are tried where a size keeps up with such a load: where full batches do not, no interval helps. The
+best few and the recommended setting then get whole ladders, in turns.
 
 The targets: of 02 that of docs/guides/tuning.md, of 03 the maxLatency of its manifest, of 04, which
 says nothing, about twenty times what a sentence alone takes. 03 and 04 need torch (`make examples`
@@ -63,7 +63,6 @@ MORE: Final = 1.1
 KEEPS_UP: Final = 0.8
 """Rows that are run while a load is sent and its last answers are waited for, as a share of those
 that come while it is sent."""
-_WARM: Final = 0.5  # seconds of a load before the first that counts
 _WHOLE_SECONDS: Final = 720.0  # that all of it is to take
 _LADDER_SECONDS: Final = 35.0  # of one, as far as one can say beforehand
 _LEAST_RANKING: Final = 150.0  # seconds: with less a grid is not ranked, but for its first settings
@@ -164,21 +163,17 @@ class Bench:
         return grid_of(own, self.target, self.size_of_row, most, processes)
 
     def ask(self, setting: Setting, rate: float) -> Short:
-        """Short loads, the first of `rate` requests/s, each of more than the last."""
+        """Short loads: of half of `rate` requests/s, of `rate`, and of more while it holds them."""
         with running(self.subject, changes_of(setting)) as replica:
-            self._climb(replica, _WARM).load(rate / 2)
             climb = self._climb(replica, SHORT)
             tell = _telling(setting)
-            held, asked = 0.0, rate
-            holds = climb.holds(asked, tell)
-            if not holds and _keeps_up(climb.ladder.steps[-1]):
-                holds = climb.holds(asked, tell)  # it may have been another program's turn
-            while holds:
-                held, asked = asked, MORE * asked
-                holds = climb.holds(asked, tell)
-        steps = climb.ladder.steps
-        share = max(step.answers.share_in_time for step in steps if step.answers.rate == rate)
-        return Short(setting, held, share, _keeps_up(steps[-1]))
+            held, asked = 0.0, rate / 2  # which warms it, too
+            while climb.holds(asked, tell):
+                held, asked = asked, MORE * asked if held else rate
+            if held == rate / 2 and _keeps_up(climb.ladder.steps[-1]) and climb.holds(asked, tell):
+                held = asked  # before, it was another program's turn
+        last = climb.ladder.steps[-1]
+        return Short(setting, held, last.answers.share_in_time, _keeps_up(last))
 
     def ladder(self, setting: Setting, expected: float) -> Ladder:
         """As tune runs one."""
@@ -310,7 +305,7 @@ def tables(name: str, found: Found) -> list[Table]:
     )
     ranking = Table(
         "Short loads",
-        ("maxBatchSize, batchInterval, processes", "held", "in time of the first load", "keeps up"),
+        ("maxBatchSize, batchInterval, processes", "held", "in time of the last", "keeps up"),
         [
             (told_of(one.setting), f"{one.held:,.0f}" if one.held else "-",
              f"{one.share_in_time:.1%}", "yes" if one.keeps_up else "no")
@@ -327,11 +322,12 @@ def notes(name: str, found: Found, rounds: int, seconds: float) -> list[str]:
         f" {rounds} of each setting in turns; p99 is at about 80 % of what is held. `>`: the"
         " generator fell behind first, so that a setting may hold more."
     )
+    passed_by, left_out = found.ranked.passed_by, found.ranked.left_out
     ranking = (
-        f"Short loads have {SHORT:g} s; `-`: not even the first was held, of {BAR:g} of the most"
-        f" before. {found.ranked.passed_by} settings of the grid were passed by, as their size did"
-        f" not keep up with the manifest's interval; {found.ranked.left_out} were left out for want"
-        " of time."
+        f"Short loads have {SHORT:g} s. The second is {BAR:g} of the most that was held before, the"
+        f" first half of that; `-`: not even the first was held. {passed_by} settings of the grid"
+        " were passed by, as their size did not keep up with the manifest's interval;"
+        f" {left_out} were left out for want of time."
     )
     return [ladders, ranking, f"All of it took {seconds / 60:.1f} min."]
 
@@ -382,8 +378,11 @@ def _figures(found: Found) -> dict[str, Any]:
 
 
 def _load(answers: Answers) -> list[float | bool]:
-    """Requests/s, share in time, whether the generator was late."""
-    return [round(answers.rate, 1), round(answers.share_in_time, 4), answers.late]
+    """Requests/s, share in time, refused, not sent, whether the generator was late."""
+    return [
+        round(answers.rate, 1), round(answers.share_in_time, 4), answers.refused, answers.skipped,
+        answers.late,
+    ]  # fmt: skip
 
 
 @click.command(help=help_of(__doc__))

@@ -25,9 +25,9 @@ class Short:
     setting: Setting
     held: float
     """The highest load that is; 0: not even the first."""
-    share_in_time: float  # of the first load
+    share_in_time: float  # of the last load
     keeps_up: bool
-    """Whether as many rows are run as come, in time or not, at the highest load."""
+    """Whether as many rows are run as come, in time or not, at the last load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def rank(
         grid: The settings.
         interval: With which each size is asked first, in seconds.
         held: Requests/s that something has held already.
-        ask: What short loads say of a setting, the first of so many requests/s.
+        ask: What short loads say of a setting, of so many requests/s and of more if it holds that.
         in_time: Whether there is time for another setting.
     """
     asked: list[Short] = []
