@@ -40,7 +40,7 @@ class TracedBatches:
         (_, first), *_ = riders
         span = self._tracer.child(method_form("batch", batch.method), first.context)
         self._sent[batch] = span, riders
-        return {**meta, "trace": span.headers()}
+        return {**meta, "trace": span.context.headers()}
 
     def over(self, batch: Batch, now: float, error: str | None, worker: int | None = None) -> None:
         """It ran until `now`, in seconds of the dispatcher's clock.

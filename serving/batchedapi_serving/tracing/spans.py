@@ -119,13 +119,6 @@ class Span:
         """Attributes that are known later."""
         self.links: list[SpanContext] = []
 
-    def headers(self) -> dict[str, str]:
-        """See SpanContext."""
-        headers = {"traceparent": self.traceparent.decode()}
-        if self.context.state:
-            headers["tracestate"] = self.context.state
-        return headers
-
     def told(self) -> dict[str, Any]:
         """What was learned of it elsewhere, for `learn`, as JSON."""
         return {"facts": self.facts, "links": [link.headers() for link in self.links]}

