@@ -17,7 +17,6 @@ import json
 import multiprocessing
 import multiprocessing.connection
 import os
-import sys
 import tempfile
 import textwrap
 import time
@@ -36,11 +35,9 @@ from batchedapi_serving.errors import ClientError
 from batchedapi_serving.model.loading import method_spec
 from batchedapi_serving.processes import freeze_heap
 from batchedapi_serving.settings import BatchingSettings, MethodSettings
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-
 from hostile_bodies import CODE, GRPC, METHODS, Body, body_of
-from serving import HOST, Replica, free_ports, running_replica, write_manifest
+from ports import HOST, free_port
+from serving import Replica, running_replica, write_manifest
 
 MIB: Final = 1 << 20
 RANKED_BYTES: Final = MIB
@@ -201,7 +198,7 @@ def look(replica: Replica, grpc_port: int, neighbour: Neighbour, body: Body) -> 
 @contextlib.contextmanager
 def replica_with_grpc(folder: Path) -> Iterator[tuple[Replica, int]]:
     """Everything at its default, and gRPC."""
-    (grpc_port,) = free_ports(1)
+    grpc_port = free_port()
     spec = {"networking": {"grpc": True}}
     manifest = str(write_manifest(folder, CODE, spec))
     arguments = ["-f", manifest, "--grpc-port", str(grpc_port)]

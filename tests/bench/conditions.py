@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from harness.control_plane import ADMIN, control_plane, free_port
+from harness.control_plane import ADMIN, control_plane
 from harness.induced import PATIENCE, Api, Pages, ended, replica_that_fails
 from harness.operated import Rig
 from harness.report import Table, environment, help_of, out_option, report
@@ -41,6 +41,7 @@ from batchedapi_operator.cluster import (
 )
 from batchedapi_operator.errors import ApplyError
 from batchedapi_operator.kube import Kube
+from ports import free_port
 
 SECONDS: Final = 10.0
 LATE: Final = (25.0, 100.0)

@@ -10,7 +10,6 @@ noted when the pod was seen to exist, to have a node, to run, and to be ready.
 """
 
 import re
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -23,8 +22,6 @@ import yaml
 from harness.report import ROOT, Table, environment, help_of, out_option, report
 from harness.rounds import Spread
 from kubernetes import client, config, watch
-
-sys.path.append(str(ROOT / "tests/support"))
 
 import cluster
 

@@ -23,8 +23,6 @@ import yaml
 from harness.report import ROOT, Environment, Table, environment, help_of, out_option, report
 from harness.service_load import ServiceLoad
 
-sys.path.insert(0, str(ROOT / "tests" / "support"))
-
 import cluster
 
 COMMIT: Final = "a3715b8"

@@ -26,13 +26,11 @@ from typing import Any, Final
 import click
 from harness.control_plane import ADMIN, ControlPlane, control_plane, controllers
 from harness.operators import CHILDREN, Operator, User, installed, quantile, until
-from harness.report import ROOT, Table, environment, help_of, out_option, report
+from harness.report import Table, environment, help_of, out_option, report
 
+from apiserver_proxy import FAULTS, KILLS, Proxy, proxy
 from batchedapi_operator.cluster import BATCHED_APIS, CONFIG_MAPS, JsonObject
 from batchedapi_operator.kube import Kube
-
-sys.path.append(str(ROOT / "tests/support"))
-from apiserver_proxy import FAULTS, KILLS, Proxy, proxy
 
 CASE_SECONDS: Final = 30.0
 GOLDEN_SECONDS: Final = 90.0

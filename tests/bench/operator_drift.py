@@ -19,8 +19,9 @@ from typing import Any, Final
 import click
 from harness.control_plane import OPERATOR, ControlPlane, control_plane, controllers
 from harness.operators import CHILDREN, Operator, User, installed, quantile, until
-from harness.report import ROOT, Table, environment, help_of, out_option, report
+from harness.report import Table, environment, help_of, out_option, report
 
+import drift
 from batchedapi_core import contract
 from batchedapi_operator.cluster import (
     BATCHED_APIS,
@@ -30,9 +31,6 @@ from batchedapi_operator.cluster import (
 )
 from batchedapi_operator.errors import ApplyError
 from batchedapi_operator.resources.deployment import CONTAINER
-
-sys.path.append(str(ROOT / "tests/support"))
-import drift
 from pod_specs import ACCEPTED
 
 SECONDS: Final = 2.0

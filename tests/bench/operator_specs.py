@@ -24,19 +24,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from harness.control_plane import ADMIN, ControlPlane, control_plane, controllers, free_port
+from harness.control_plane import ADMIN, ControlPlane, control_plane, controllers
 from harness.operated import Rig
-from harness.report import ROOT, Environment, Table, environment, help_of, out_option, report
+from harness.report import Environment, Table, environment, help_of, out_option, report
 from kubernetes.aio import client, config
-
-from batchedapi_core import contract
-from batchedapi_core.manifest.crd import crd
-from batchedapi_operator.cluster import BATCHED_APIS, CONFIG_MAPS, PODS
-from batchedapi_operator.errors import ApplyError
-from batchedapi_operator.kube import Kube
-
-sys.path.append(str(ROOT / "tests/support"))  # of what the contract tests import
-
 from tests.contract.operator.corpus import GOOD
 from tests.contract.operator.generated import (
     FIELDS,
@@ -66,7 +57,13 @@ from tests.contract.operator.outcomes import (
 )
 from tests.contract.operator.world import CUSTOM_RESOURCES, NAMESPACES, Body, World, until
 
+from batchedapi_core import contract
+from batchedapi_core.manifest.crd import crd
+from batchedapi_operator.cluster import BATCHED_APIS, CONFIG_MAPS, PODS
+from batchedapi_operator.errors import ApplyError
+from batchedapi_operator.kube import Kube
 from cluster import is_ready
+from ports import free_port
 
 FEW: Final = "few"
 """The namespace of counts of replicas, in which a quota ends what would be thousands of pods."""

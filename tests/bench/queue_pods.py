@@ -29,10 +29,6 @@ import click
 import yaml
 from harness.report import ROOT, Table, environment, help_of, out_option, report
 from harness.service_load import ServiceLoad, most, through
-
-sys.path.insert(0, str(ROOT / "tests" / "support"))
-sys.path.insert(0, str(ROOT))
-
 from tests.cluster.devcluster import images, local
 
 import cluster

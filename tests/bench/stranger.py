@@ -27,8 +27,6 @@ import click
 from harness import servers
 from harness.report import ROOT, Table, environment, help_of, out_option, report
 
-sys.path.append(str(ROOT / "tests/support"))
-
 import pages
 
 LIMIT_SECONDS: Final = 120.0

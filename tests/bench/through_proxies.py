@@ -18,9 +18,8 @@ import uvloop
 from harness import servers
 from harness.connections import Fate
 from harness.load import RunningLoad
-from harness.report import ROOT, Table, environment, help_of, out_option, report
+from harness.report import Table, environment, help_of, out_option, report
 
-sys.path.append(str(ROOT / "tests/support"))
 from proxies import NAMES, proxy
 
 _LONGEST_SECONDS: Final = 500.0

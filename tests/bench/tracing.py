@@ -25,7 +25,6 @@ from harness.rounds import Spread, ratio
 from harness.servers import PORT, Server
 from harness.wrk import WrkResult
 
-sys.path.insert(0, str(servers.BENCH.parent / "support"))
 from otlp import Collector, collector
 
 WORKLOAD: Final = "W1"

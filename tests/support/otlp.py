@@ -19,7 +19,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage
 
-HOST: Final = "127.0.0.1"
+from ports import HOST
+
 PATH: Final = "/v1/traces"
 _POLL_SECONDS: Final = 0.05
 

@@ -13,7 +13,6 @@ import select
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -40,7 +39,7 @@ from pages import (
     shown_by_prints,
     steps,
 )
-from serving import HOST, free_ports, own_ports
+from ports import HOST, free_ports, own_ports
 
 SECONDS: Final = 240.0
 """For one command, on a machine with nothing to spare."""
@@ -291,18 +290,9 @@ def _make_clone(clone: Path, programs: Path) -> None:
 
 def _three_ports() -> int:
     """The first of three free ports in a row."""
-    taken = 50
-    for _ in range(taken):
-        (first,) = free_ports(1)
-        in_a_row = range(first, first + len(PUBLISHED))
-        if in_a_row[-1] in own_ports() and all(_is_free(port) for port in in_a_row):
+    tries = 50
+    for _ in range(tries):
+        first, second, third = free_ports(len(PUBLISHED))
+        if (second, third) == (first + 1, first + 2):
             return first
-    raise StepError(f"no three ports in a row are free after {taken} tries in {own_ports()}")
-
-
-def _is_free(port: int) -> bool:
-    try:
-        socket.create_server((HOST, port)).close()
-    except OSError:
-        return False
-    return True
+    raise StepError(f"no three ports in a row are free after {tries} tries in {own_ports()}")

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from ports import HOST, free_port
 from programs import unpacked
 
-HOST: Final = "127.0.0.1"
 NAMES: Final = ("nginx", "envoy")
 _START_SECONDS: Final = 60.0
 _NGINX: Final = """
@@ -53,7 +53,7 @@ def proxy(name: str, upstream: int) -> Iterator[int]:
         tempfile.TemporaryDirectory(prefix=f"{name}-") as folder,
         (Path(folder) / "log").open("w+") as log,
     ):
-        port = _free_port()
+        port = free_port()
         command = _command(name, Path(folder), port, upstream)
         process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         try:
@@ -117,12 +117,6 @@ def _envoy(port: int, upstream: int) -> dict[str, object]:
             ],
         }
     }
-
-
-def _free_port() -> int:
-    with socket.create_server((HOST, 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def _wait_until_it_listens(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:

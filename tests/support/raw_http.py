@@ -6,7 +6,8 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final, NamedTuple
 
-HOST: Final = "127.0.0.1"
+from ports import HOST
+
 PATIENCE: Final = 20.0
 """Seconds for one response; longer than any that a test waits for on purpose."""
 

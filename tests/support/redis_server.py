@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from ports import HOST, free_port
 from programs import installed
-from serving import HOST, free_ports
 
 GUIDE: Final = Path(__file__).resolve().parents[2] / "docs" / "guides" / "one-queue.md"
 USER: Final = "batchedapi"
@@ -45,7 +45,7 @@ class RedisServer:
 
         `port` None: one that is free.
         """
-        self.port = port or free_ports(1)[0]
+        self.port = port or free_port()
         self._folder = folder
         self._program = installed("redis-server", "redis-server")
         listens = (

@@ -8,10 +8,8 @@ with running_replica(folder, ["-f", "batchedapi.yaml"]) as replica:
 import contextlib
 import http.client
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,34 +24,11 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from batchedapi_core import contract
+from ports import HOST, free_ports
 
-PORTS: Final = range(20000, 24000)
-"""Below the ephemeral ports, so that no client's connection takes one between test and server."""
-HOST: Final = "127.0.0.1"
 PROGRAM: Final = Path(sys.executable).parent / "batchedapi"
 START_SECONDS: Final = 60.0
 """A start on a machine with nothing to spare; on an idle one it takes one second."""
-
-
-def own_ports() -> range:
-    """Those of this test process: workers of pytest-xdist must not find the same ones free."""
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    share = len(PORTS) // workers
-    return PORTS[worker * share :][:share]
-
-
-def free_ports(count: int) -> list[int]:
-    """Different loopback ports that nobody listens on just now."""
-    own = own_ports()
-    with contextlib.ExitStack() as stack:
-        ports: list[int] = []
-        while len(ports) < count:
-            port = random.choice(own)
-            with contextlib.suppress(OSError):
-                stack.enter_context(socket.create_server((HOST, port)))
-                ports.append(port)
-        return ports
 
 
 def write_manifest(

@@ -6,9 +6,7 @@ Controllers are started where a measurement needs them: pods are objects that no
 import json
 import os
 import signal
-import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,12 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-ROOT: Final = Path(__file__).resolve().parents[3]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests/bench")]
+from tests.cluster.devcluster import pki, tools
 
-from tests.cluster.devcluster import pki, tools  # noqa: E402 - the same
+from ports import free_port
 
-from harness.servers import ending_on_sigterm  # noqa: E402 - where they lie is said above
+from .servers import ending_on_sigterm
 
 Identity = pki.Identity
 OPERATOR: Final = Identity("operator", "/O=system:masters/CN=operator")
@@ -40,14 +37,6 @@ AUDIT: Final = {
     "omitStages": ["RequestReceived"],
     "rules": [{"level": "Metadata", "users": ["operator", "operator-2"]}, {"level": "None"}],
 }
-
-
-def free_port() -> int:
-    """One that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @dataclass

@@ -27,8 +27,9 @@ from batchedapi_operator.kube import Kube
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.page import scaling_page
 from batchedapi_serving.metrics.recorder import MethodRecorder
+from ports import free_port
 
-from .control_plane import ADMIN, OPERATOR, ControlPlane, Identity, free_port
+from .control_plane import ADMIN, OPERATOR, ControlPlane, Identity
 
 NAMESPACE: Final = "bench"
 PATH_LOAD: Final = "/load"

@@ -32,8 +32,9 @@ from batchedapi_operator.cluster import (
 from batchedapi_operator.errors import ApplyError
 from batchedapi_operator.kube import Kube
 from batchedapi_operator.reconcile.status import OUR_CONDITIONS
+from ports import free_port
 
-from .control_plane import ADMIN, ControlPlane, free_port
+from .control_plane import ADMIN, ControlPlane
 
 NAMESPACES: Final = Resource("v1", "Namespace", "namespaces")
 CHILDREN: Final = (DEPLOYMENTS, SERVICES, CONFIG_MAPS, DISRUPTION_BUDGETS, NETWORK_POLICIES)

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,10 +17,7 @@ from typing import Any, Final, Literal
 from batchedapi_core import contract
 from harness import servers
 from harness.processes import children
-from harness.report import ROOT
 from harness.servers import HOST, Server
-
-sys.path.append(str(ROOT / "tests/support"))
 from redis_server import RedisServer
 
 Role = Literal["web", "worker"]

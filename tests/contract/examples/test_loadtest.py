@@ -13,7 +13,8 @@ from typing import Final
 
 import pytest
 
-from serving import Replica, free_ports, running_replica
+from ports import free_port
+from serving import Replica, running_replica
 
 EXAMPLES: Final = Path(__file__).resolve().parents[3] / "examples"
 LOADTEST: Final = EXAMPLES / "loadtest"
@@ -64,7 +65,7 @@ def test_the_threshold_over_which_a_request_fails_can_be_set(
 
 def test_the_page_of_locust_is_there(iris: Replica) -> None:
     """N03: the command of the README, with a port of its own."""
-    (port,) = free_ports(1)
+    port = free_port()
     with subprocess.Popen(
         [
             sys.executable, "-m", "locust", "-f", "locustfile.py",

@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import os
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -18,6 +17,7 @@ from tests.contract.operator.world import CUSTOM_RESOURCES, NAMESPACES, World, u
 
 from batchedapi_core.manifest.crd import crd
 from batchedapi_operator.kube import Kube
+from ports import free_port
 
 OPERATOR_LABEL = "app.kubernetes.io/name=batchedapi-operator"
 SERVING_IMAGE = "batchedapi-serving:dev"
@@ -129,14 +129,6 @@ class OperatorProcess:
             return error.code, error.read().decode()
         except OSError:
             return 0, ""
-
-
-def free_port() -> int:
-    """One that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        number: int = probe.getsockname()[1]
-    return number
 
 
 def start_operator(

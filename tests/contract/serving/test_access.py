@@ -13,7 +13,8 @@ import httpx
 import pytest
 
 from batchedapi_serving.codecs import open_inference_pb2 as messages
-from serving import HOST, Replica, free_ports, running_replica, start_replica, write_manifest
+from ports import HOST, free_port
+from serving import Replica, running_replica, start_replica, write_manifest
 from serving import end_replica as end
 
 KEY: Final = "a-key-of-some-length"
@@ -45,7 +46,7 @@ MODEL_INFER: Final = "/inference.GRPCInferenceService/ModelInfer"
 @pytest.fixture(scope="module")
 def grpc_port() -> int:
     """Where the replica answers gRPC."""
-    return free_ports(1)[0]
+    return free_port()
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 import prometheus
-from serving import HOST, Replica, free_ports, running_replica, write_manifest
+from ports import HOST, free_port
+from serving import Replica, running_replica, write_manifest
 
 RULES: Final = Path(__file__).resolve().parents[3] / "charts/batchedapi/rules/batchedapi.yaml"
 SHORTER: Final = {"[5m]": "[10s]", "for: 5m": "for: 2s"}
@@ -46,7 +47,7 @@ def watching(replica: Replica, tmp_path: Path) -> Iterator[prometheus.Prometheus
     config |= {"rule_files": [str(rules)]}
     config["global"]["evaluation_interval"] = "1s"
     try:
-        (port,) = free_ports(1)
+        port = free_port()
         with prometheus.running_prometheus(config, tmp_path, port) as running:
             yield running
     except prometheus.PrometheusUnavailableError as error:

@@ -23,8 +23,8 @@ from batchedapi_serving.queue.broker import (
 from batchedapi_serving.settings import QueueSettings
 from certificates import make_certificates
 from fake_broker import FakeBroker, FakeRedis
+from ports import HOST
 from redis_server import PASSWORD, USER, RedisServer, documented_acl, running_redis
-from serving import HOST
 
 STREAM: Final = "abc:predict"
 

@@ -13,8 +13,9 @@ import httpx
 import pytest
 import requests
 
+from ports import HOST
 from programs import installed
-from serving import HOST, Replica
+from serving import Replica
 
 CODE = """
     from batchedapi_serving import batched

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import tritonclient.grpc.aio as triton
 
+from ports import HOST, free_port
 from raw_http import connected, request_bytes
-from serving import HOST, Replica, free_ports, running_replica, write_manifest
+from serving import Replica, running_replica, write_manifest
 
 CODE = """
     from batchedapi_serving import batched
@@ -32,8 +33,7 @@ NETWORKING = {"networking": {"maxConnectionAge": "2s", "keepAlive": "3s"}}
 @pytest.fixture(scope="module")
 def grpc_port() -> int:
     """Of the one replica of this file."""
-    (port,) = free_ports(1)
-    return port
+    return free_port()
 
 
 @pytest.fixture(scope="module")

@@ -13,14 +13,8 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from serving import (
-    HOST,
-    Replica,
-    end_replica,
-    running_replica,
-    start_replica,
-    write_manifest,
-)
+from ports import HOST
+from serving import Replica, end_replica, running_replica, start_replica, write_manifest
 
 WAITS: Final = 0.2
 ASKED: Final = 8

@@ -11,7 +11,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from serving import HOST, Replica, free_ports, running_replica, write_manifest
+from ports import HOST, free_port
+from serving import Replica, running_replica, write_manifest
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 SECONDS: Final = 900.0
@@ -29,8 +30,7 @@ CODE: Final = """
 @pytest.fixture(scope="module")
 def grpc_port() -> int:
     """Where the replica answers gRPC."""
-    (port,) = free_ports(1)
-    return port
+    return free_port()
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_the_health_probe_of_kubernetes_is_answered(
 
 def test_an_open_watch_sees_the_end_and_does_not_hold_it_up(tmp_path: Path) -> None:
     """Somebody's page with the health in it is no reason to wait for the grace period."""
-    (port,) = free_ports(1)
+    port = free_port()
     manifest = write_manifest(tmp_path, CODE, {"overload": {"timeout": "300s"}})
     arguments = ["-f", str(manifest), "--grpc-port", str(port)]
     with (

@@ -6,8 +6,9 @@ import time
 
 import pytest
 
+from ports import HOST
 from raw_http import connected, request_bytes
-from serving import HOST, Replica
+from serving import Replica
 
 CODE = """
     import time

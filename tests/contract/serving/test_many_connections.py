@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import tritonclient.grpc.aio as triton
 
+from ports import HOST, free_port
 from raw_http import ask, connected, request_bytes
-from serving import HOST, Replica, free_ports, running_replica, write_manifest
+from serving import Replica, running_replica, write_manifest
 
 CODE = """
     from batchedapi_serving import batched
@@ -102,7 +103,7 @@ async def test_many_connections_that_do_nothing_are_in_nobodys_way(
     folder: Path,
 ) -> None:
     """S24, S26: 4,000 of them; others are answered, and a probe within a second."""
-    (grpc_port,) = free_ports(1)
+    grpc_port = free_port()
     manifest = write_manifest(folder, CODE, {})
     arguments = ["-f", str(manifest), "--grpc-port", str(grpc_port)]
     with running_replica(folder, arguments) as replica:

@@ -14,9 +14,10 @@ import pytest
 
 from batchedapi_serving.client import QueueClient, RowFailedError
 from batchedapi_serving.errors import NotReadyError, OverloadedError
+from ports import HOST, free_port
 from raw_http import Response, ask
 from redis_server import PASSWORD, USER, RedisServer, running_redis
-from serving import HOST, free_ports, running_replica
+from serving import running_replica
 
 EXAMPLE: Final = Path(__file__).resolve().parents[3] / "examples" / "09-own-app"
 ITEM: Final = {"content": "string", "nested": {"key": "string", "values": [1, 5, 2]}}
@@ -26,7 +27,7 @@ PATIENCE: Final = 60.0
 @contextlib.contextmanager
 def running_app(redis: RedisServer, workers: int) -> Iterator[int]:
     """The example's app in so many processes; its port."""
-    (port,) = free_ports(1)
+    port = free_port()
     process = subprocess.Popen(
         [
             sys.executable, "-m", "gunicorn", "app:app", "-k", "uvicorn.workers.UvicornWorker",

@@ -28,7 +28,8 @@ from batchedapi_operator.autoscaling.scrape import Scraper
 from batchedapi_operator.plugin.ui import page_server
 from batchedapi_operator.store import Store
 from browser import Watched
-from serving import HOST, Replica, free_ports, running_replica, write_manifest
+from ports import HOST, free_port
+from serving import Replica, running_replica, write_manifest
 
 MODEL: Final = """
     import time
@@ -262,7 +263,7 @@ class Operator:
         return asyncio.run(self._ask(path))
 
     async def _ask(self, path: str) -> tuple[int, bytes]:
-        (port,) = free_ports(1)
+        port = free_port()
         async with (
             Scraper.opened(self.replica.admin_port) as scraper,
             decisions_server(port, lambda _key, _last: [], Fleet(self.store, scraper).look),

@@ -25,7 +25,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.utils import InferenceServerException
 
 from batchedapi_core import contract
-from serving import HOST, Replica, free_ports, running_replica, write_manifest
+from ports import HOST, free_port
+from serving import Replica, running_replica, write_manifest
 
 CODE = """
     from batchedapi_serving import ItemError, Tensor, batched
@@ -121,7 +122,7 @@ def _lower(headers: Any) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def served(folder: Path) -> Iterator[Served]:
     """One replica for all tests, with receipts, and a window that every request falls into."""
-    (port,) = free_ports(1)
+    port = free_port()
     manifest = write_manifest(folder, CODE, SPEC)
     arguments = ["-f", str(manifest), "--grpc-port", str(port)]
     with running_replica(folder, arguments) as replica:

@@ -14,8 +14,9 @@ import numpy as np
 import tritonclient.grpc as triton_grpc
 
 from batchedapi_core import contract
+from ports import HOST, free_port
 from raw_http import Response, ask, connected
-from serving import HOST, Replica, end_replica, free_ports, running_replica, start_replica
+from serving import Replica, end_replica, running_replica, start_replica
 from serving import write_manifest as manifest_of
 
 CODE = """
@@ -106,7 +107,7 @@ async def test_every_request_of_all_web_processes_is_one_line(tmp_path: Path) ->
 async def test_every_protocol_is_recorded_with_method_and_shape(tmp_path: Path) -> None:
     """Rows of 1, 2, 3 and 4 numbers: JSON, v1, v2 over HTTP and gRPC; a refused body is none."""
     file, record = manifest(tmp_path), tmp_path / "record.jsonl"
-    (grpc_port,) = free_ports(1)
+    grpc_port = free_port()
     arguments = ["-f", file, "--record", str(record), "--grpc-port", str(grpc_port)]
     tensor = {"name": "input", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}
     with running_replica(tmp_path, arguments) as replica:

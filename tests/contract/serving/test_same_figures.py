@@ -29,7 +29,8 @@ from batchedapi_operator.autoscaling.in_effect import policy_of, samples_of
 from batchedapi_operator.autoscaling.metrics_page import parse_page
 from batchedapi_operator.plugin import pages as plugin
 from browser import Watched
-from serving import HOST, Replica, free_ports, running_replica, write_manifest
+from ports import HOST, free_port
+from serving import Replica, running_replica, write_manifest
 
 MODEL: Final = """
     import time
@@ -108,7 +109,7 @@ def seen(
     """Two pages, and what the dashboards say of the time between them."""
     target = {"targets": [f"{HOST}:{replica.admin_port}"], "labels": LABELS}
     config = prometheus.static_config({"batchedapi-serving": [target]})
-    (port,) = free_ports(1)
+    port = free_port()
     try:
         folder = tmp_path_factory.mktemp("prometheus")
         with prometheus.running_prometheus(config, folder, port) as running:

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from ports import HOST
 from raw_http import ask
-from serving import HOST, end_replica, is_alive, running_replica, start_replica, write_manifest
+from serving import end_replica, is_alive, running_replica, start_replica, write_manifest
 
 GOOD = """
     import os, threading

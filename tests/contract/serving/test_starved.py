@@ -24,16 +24,9 @@ from batchedapi_serving.processes import Child
 from batchedapi_serving.supervisor.lifecycle import Life
 from batchedapi_serving.supervisor.web_processes import WebProcesses
 from connections import web_settings
+from ports import HOST, free_port
 from raw_http import ask
-from serving import (
-    HOST,
-    Replica,
-    end_replica,
-    free_ports,
-    running_replica,
-    start_replica,
-    write_manifest,
-)
+from serving import Replica, end_replica, running_replica, start_replica, write_manifest
 
 BENCH = Path(__file__).parents[2] / "bench"
 
@@ -187,7 +180,7 @@ def test_the_admin_port_speaks_http(replica: Replica) -> None:
 
 def test_calls_of_the_supervisor_that_fail_leave_no_replica_ready_and_unable() -> None:
     """A sample of tests/bench/faults.py, which finds all calls and makes each fail; drawn anew."""
-    share, port = 0.005, free_ports(1)[0]
+    share, port = 0.005, free_port()
     command = [sys.executable, str(BENCH / "faults.py"), "--which", "once", "--share", str(share)]
     found = subprocess.run(
         [*command, "--seed", str(port), "--port", str(port)],

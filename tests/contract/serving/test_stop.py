@@ -17,8 +17,9 @@ import tritonclient.grpc.aio as triton
 from tritonclient.utils import InferenceServerException
 
 from batchedapi_serving.web.sockets import drain_backlog
+from ports import HOST, free_port
 from raw_http import ask, connected
-from serving import HOST, Replica, free_ports, is_alive, running_replica, write_manifest
+from serving import Replica, is_alive, running_replica, write_manifest
 
 SO_ATTACH_FILTER: Final = 26
 SO_DETACH_FILTER: Final = 27
@@ -150,7 +151,7 @@ async def test_clients_that_still_connect_over_grpc_keep_the_listener_open_as_we
 ) -> None:
     """Nobody speaks HTTP here: they would be refused from `drainDelay` on, and bounded it stays."""
     manifest = write_manifest(tmp_path, CODE, {})
-    (port,) = free_ports(1)
+    port = free_port()
     arguments = ["-f", str(manifest), "--drain-delay", "2s", "--grpc-port", str(port)]
     with running_replica(tmp_path, arguments) as replica:
         await ask_over_grpc(port, 100)
@@ -173,7 +174,7 @@ async def test_clients_that_still_connect_over_grpc_keep_the_listener_open_as_we
 async def test_a_connection_over_grpc_that_stays_does_not_hold_up_the_stop(tmp_path: Path) -> None:
     """Only the end sends it away: were its calls to count, every stop would take twice as long."""
     manifest = write_manifest(tmp_path, CODE, {})
-    (port,) = free_ports(1)
+    port = free_port()
     arguments = ["-f", str(manifest), "--drain-delay", "2s", "--grpc-port", str(port)]
     with running_replica(tmp_path, arguments) as replica:
         async with triton.InferenceServerClient(f"{HOST}:{port}") as client:
@@ -267,7 +268,7 @@ async def test_a_stop_breaks_no_busy_connection(
 async def test_a_stop_breaks_no_busy_connection_over_grpc(tmp_path: Path) -> None:
     """Every call is answered, or finds that nobody listens."""
     manifest = write_manifest(tmp_path, CODE, {"serverSideBatching": {"maxBatchSize": 64}})
-    (port,) = free_ports(1)
+    port = free_port()
     ends: list[str] = []
 
     async def loop_of_calls() -> None:

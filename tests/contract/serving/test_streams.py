@@ -21,7 +21,8 @@ import pytest
 from batchedapi_serving.codecs import open_inference_pb2 as messages
 from browser import BrowserUnavailableError, browser
 from pages import blocks
-from serving import HOST, Replica, free_ports, running_replica, write_manifest
+from ports import HOST, free_port
+from serving import Replica, running_replica, write_manifest
 
 PAGE: Final = "https://app.example.com"
 KEY: Final = "a-key-of-some-length"
@@ -498,7 +499,7 @@ def test_keys_are_asked_for_and_grpc_has_no_streams(tmp_path: Path) -> None:
     """EventSource sends no key: a page that has one reads with fetch."""
     (tmp_path / "keys").mkdir()
     (tmp_path / "keys" / "one").write_text(KEY)
-    port = free_ports(1)[0]
+    port = free_port()
     spec = {"networking": {"apiKeys": {"secretName": "keys"}}}
     arguments = ("--api-keys", "keys", "--grpc-port", str(port))
     with replica_of(tmp_path, spec, *arguments) as replica:

@@ -18,8 +18,9 @@ from batchedapi_core import contract
 from batchedapi_serving.codecs import open_inference_pb2 as messages
 from certificates import make_certificates
 from otlp import HOST, Collector, Received, collector
+from ports import free_port
 from redis_server import running_redis
-from serving import Replica, free_ports, running_replica, start_replica, write_manifest
+from serving import Replica, running_replica, start_replica, write_manifest
 from serving import end_replica as end
 
 CODE: Final = """
@@ -66,7 +67,7 @@ def traced(
     **spec: Any,
 ) -> Iterator[tuple[Replica, Collector]]:
     """A replica and its collector; the manifest's own variables say where that is."""
-    (port,) = free_ports(1)
+    port = free_port()
     told = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{HOST}:{port}", "OTEL_BSP_SCHEDULE_DELAY": "100",
         **(variables or {}),
@@ -209,7 +210,7 @@ def test_a_refused_row_and_a_large_body_have_spans(tmp_path: Path) -> None:
 
 def test_grpc_metadata_carries_the_trace_in_and_out(tmp_path: Path) -> None:
     """As headers do over HTTP; names are those of the conventions for RPC."""
-    (port,) = free_ports(1)
+    port = free_port()
     tensor = messages.ModelInferRequest.InferInputTensor(
         name="input", datatype="FP32", shape=[1, 2], contents={"fp32_contents": [1.0, 2.0]}
     )
@@ -288,7 +289,7 @@ def test_a_collector_behind_tls_is_trusted_and_shown_who_sends(tmp_path: Path) -
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(made.authority))
     tls.load_cert_chain(made.server)
     tls.verify_mode = ssl.CERT_REQUIRED
-    (port,) = free_ports(1)
+    port = free_port()
     variables = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": f"https://localhost:{port}",
         "OTEL_EXPORTER_OTLP_CERTIFICATE": str(made.authority),

@@ -1,7 +1,6 @@
 """The dashboards' queries on a real Prometheus that scrapes a page with every published metric."""
 
 import math
-import socket
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -14,6 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 import dashboards
 import prometheus
 from batchedapi_core import contract
+from ports import free_port
 
 VALUES: Final = {"namespace": "team", "name": "iris", "method": ".*", "__rate_interval": "10s"}
 FILL_SECONDS: Final = 10.0
@@ -65,12 +65,6 @@ class Page:
                         metric.inc()
                     case Histogram():
                         metric.observe(0.01)
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

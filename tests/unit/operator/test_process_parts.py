@@ -2,7 +2,6 @@
 
 import json
 import logging
-import socket
 
 import aiohttp
 import pytest
@@ -27,6 +26,7 @@ from batchedapi_operator.process import Settings, stale
 from batchedapi_operator.reconcile.views import DeploymentView, Observed
 from batchedapi_operator.resources.policies import Policies
 from batchedapi_operator.store import Store
+from ports import free_port
 
 
 @pytest.mark.parametrize(
@@ -141,14 +141,6 @@ def test_a_log_line_is_one_json_object_with_its_facts() -> None:
 def known_decisions(key: ObjectKey, count: int) -> list[JsonObject]:
     """One API has decided thrice."""
     return [{"desired": 3 - n} for n in range(3)][:count] if key.name == "iris" else []
-
-
-def free_port() -> int:
-    """One that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        number: int = probe.getsockname()[1]
-    return number
 
 
 async def answers_of(metrics: Metrics, *paths: str) -> dict[str, tuple[int, str]]:
