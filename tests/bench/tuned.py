@@ -14,7 +14,8 @@ are tried where a size keeps up with such a load: where full batches do not, no 
 best few and the recommended setting then get whole ladders, in turns.
 
 The targets: of 02 that of docs/guides/tuning.md, of 03 the maxLatency of its manifest, of 04, which
-says nothing, about twenty times what a sentence alone takes. 03 and 04 need torch (`make examples`
+says nothing, about twenty times what a sentence alone takes. Each replica has the CPUs of its
+`compute.cpu`, as with tune, and the generator the others. 03 and 04 need torch (`make examples`
 installs it); 03 is trained first where it is not yet.
 """
 
@@ -44,7 +45,7 @@ from batchedapi_serving.cli.serve import usable_cpu_count
 from batchedapi_serving.overrides import Flags, in_effect
 from batchedapi_serving.tuning.load import Answers, closed_loop, run_loop
 from batchedapi_serving.tuning.measuring import Climb, Ladder, Rows, Step, rows_for
-from batchedapi_serving.tuning.replica import Changes, Subject, running
+from batchedapi_serving.tuning.replica import Changes, Subject, apart_from, cpus_of, running
 from batchedapi_serving.tuning.run import AS_WRITTEN
 
 WITHIN: Final = 0.90
@@ -146,8 +147,10 @@ class Bench:
         self.file = ROOT / "examples" / name / "batchedapi.yaml"
         self.target = TARGETS[name]
         documents = load_documents(self.file, None, UnknownFields.REFUSE)
-        api = in_effect(documents.api, Flags(), os.environ, usable_cpu_count(os.environ))
-        self.subject = Subject(api, documents.source, documents.folder)
+        usable = usable_cpu_count(os.environ)
+        api = in_effect(documents.api, Flags(), os.environ, usable)
+        cpus = cpus_of(api.spec.compute, sorted(os.sched_getaffinity(0)), usable)
+        self.subject = Subject(api, documents.source, documents.folder, cpus)
         self.quantile = api.spec.autoscaling.slo.percentile / 100
         with running(self.subject, {}) as replica:
             metadata = replica.get(f"/v2/models/{api.metadata.name}")
@@ -253,23 +256,24 @@ def measure(name: str, processes: int, best: int, rounds: int) -> Found:
     served = max(1.0, *(run["goodput"] for run in tuned.told["runs"]))
     left = _WHOLE_SECONDS - tuned.seconds - rounds * (best + 1) * _LADDER_SECONDS
     end = time.monotonic() + max(_LEAST_RANKING, left)
-    ranked = rank(
-        bench.grid(own, processes),
-        own.batch_interval,
-        served,
-        bench.ask,
-        lambda: time.monotonic() < end,
-    )
-    few = [one.setting for one in ranked.best(best)]
-    turns = few if chosen in few else [*few, chosen]
-    ladders: dict[Setting, list[Ladder]] = {setting: [] for setting in turns}
-    expected = max(served, *(one.held for one in ranked.asked))
-    for number in range(rounds):
-        for setting in turns if number % 2 == 0 else reversed(turns):
-            before = [ladder.goodput for ladder in ladders[setting] if ladder.goodput]
-            # From the second round on around what it holds itself: a ladder's loads are 6 % apart,
-            # and other loads even that out.
-            ladders[setting].append(bench.ladder(setting, before[-1] if before else expected))
+    with apart_from(bench.subject.cpus):
+        ranked = rank(
+            bench.grid(own, processes),
+            own.batch_interval,
+            served,
+            bench.ask,
+            lambda: time.monotonic() < end,
+        )
+        few = [one.setting for one in ranked.best(best)]
+        turns = few if chosen in few else [*few, chosen]
+        ladders: dict[Setting, list[Ladder]] = {setting: [] for setting in turns}
+        expected = max(served, *(one.held for one in ranked.asked))
+        for number in range(rounds):
+            for setting in turns if number % 2 == 0 else reversed(turns):
+                before = [ladder.goodput for ladder in ladders[setting] if ladder.goodput]
+                # From the second round on around what it holds itself: a ladder's loads are 6 %
+                # apart, and other loads even that out.
+                ladders[setting].append(bench.ladder(setting, before[-1] if before else expected))
     return Found(tuned, own, chosen, ranked, ladders)
 
 

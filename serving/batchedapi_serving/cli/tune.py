@@ -77,7 +77,8 @@ class Progress:
 )  # fmt: skip
 @click.option(
     "--processes", type=click.IntRange(1, 64), metavar="N",
-    help="Model processes to try at most. [default: as many as CPUs, and the manifest's]",
+    help="Model processes to try at most. [default: as many as the replica has CPUs, and the"
+    " manifest's]",
 )  # fmt: skip
 @click.option(
     "--threads", type=click.IntRange(1, 64), default=1, show_default=True, metavar="N",
@@ -134,7 +135,7 @@ def tune_command(
     # memory to give away.
     from batchedapi_serving.tuning import report  # noqa: PLC0415
     from batchedapi_serving.tuning.measuring import MeasuringError, NoRowsError  # noqa: PLC0415
-    from batchedapi_serving.tuning.replica import Subject  # noqa: PLC0415
+    from batchedapi_serving.tuning.replica import Subject, cpus_of  # noqa: PLC0415
     from batchedapi_serving.tuning.run import Tuner, Wanted  # noqa: PLC0415
 
     if picture is not None and importlib.util.find_spec("matplotlib") is None:
@@ -142,8 +143,10 @@ def tune_command(
     progress = Progress(terminal=sys.stderr.isatty())
     try:
         documents = load_documents(file, name, UnknownFields.REFUSE)
-        cpus = usable_cpu_count(os.environ)
-        api = in_effect(documents.api, Flags(), os.environ, cpus)
+        usable = usable_cpu_count(os.environ)
+        api = in_effect(documents.api, Flags(), os.environ, usable)
+        own_cpus = cpus_of(api.spec.compute, sorted(os.sched_getaffinity(0)), usable)
+        cpus = len(own_cpus) or usable
         predictor = api.spec.predictor
         written = predictor.processes_per_replica
         own = cpus if written == CPU_COUNT else int(written), predictor.threads_per_process
@@ -156,7 +159,8 @@ def tune_command(
             largest=largest,
             step=max(_TARGETS_A_STEP * target, _SHORTEST_STEP, _duration("--step", step)),
         )
-        tuner = Tuner(Subject(api, documents.source, documents.folder), own, wanted, progress.tell)
+        subject = Subject(api, documents.source, documents.folder, own_cpus)
+        tuner = Tuner(subject, own, wanted, progress.tell)
         tuner.run()
         progress.over()
         known = tuner.known

@@ -7,7 +7,9 @@ from the time it was due, and a load whose generator fell behind is marked.
 
 import asyncio
 import contextlib
+import math
 import random
+import resource
 import statistics
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +20,10 @@ import httptools
 
 HOST: Final = "127.0.0.1"
 _OK: Final = 200
-_MOST_CONNECTIONS: Final = 800
-"""Requests at once, below the files that a process may open; what is beyond is not sent."""
+_MOST_CONNECTIONS: Final = 4_000
+"""Requests at once; what is beyond is not sent."""
+_OTHER_FILES: Final = 200
+"""That this process has open besides, with something to spare."""
 _LOOK: Final = 0.02  # seconds between two looks whether all are answered
 _PATIENCE: Final = 4.0
 """Targets for which an answer is waited for when a load is over; and at least a second."""
@@ -150,6 +154,16 @@ async def _connected(port: int) -> _Connection:
     return connection
 
 
+def most_connections() -> int:
+    """At once, of one load: as many as wanted, or as this process may have files open."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (math.inf if one == resource.RLIM_INFINITY else one for one in limits)
+    wanted = int(min(_MOST_CONNECTIONS + _OTHER_FILES, hard))
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, limits[1]))
+    return max(1, wanted - _OTHER_FILES)
+
+
 class OpenLoop:
     """Poisson arrivals, each on a connection that is free; no task for each, which takes long."""
 
@@ -158,6 +172,7 @@ class OpenLoop:
         self._port = port
         self._requests = requests
         self._target = target
+        self._most = most_connections()
         self._random = random.Random(seed)  # noqa: S311 - no cryptography
         self._free: list[_Connection] = []
         self._asked: set[_Connection] = set()
@@ -171,7 +186,7 @@ class OpenLoop:
         while (due := due + self._random.expovariate(rate)) < begin + seconds:
             if (wait := due - loop.time()) > 0:
                 await asyncio.sleep(wait)
-            if len(self._asked) + len(self._connecting) >= _MOST_CONNECTIONS:
+            if len(self._asked) + len(self._connecting) >= self._most:
                 answers.skipped += 1
                 await asyncio.sleep(0)
                 continue

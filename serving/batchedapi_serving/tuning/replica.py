@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from batchedapi_core import contract
-from batchedapi_core.manifest import BatchedAPI, with_changes
+from batchedapi_core.manifest import BatchedAPI, Compute, parse_quantity, with_changes
+from batchedapi_core.placement import cpu_count
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.tuning.load import HOST
 
@@ -30,6 +31,7 @@ _PROGRAM: Final = (
     "from batchedapi_serving.processes import kill_with_parent; kill_with_parent();"
     " from batchedapi_serving.cli import main; main()"
 )
+_ON_CPUS: Final = "import os; os.sched_setaffinity(0, {}); "
 Changes = Mapping[str, Mapping[str, Any]]
 """Section of `spec` -> field -> value as in a manifest."""
 
@@ -42,6 +44,34 @@ class Subject:
     source: Mapping[str, bytes]
     """Files of its ConfigMap; empty: the code is in `folder`, or importable."""
     folder: Path
+    cpus: frozenset[int] = frozenset()
+    """Numbers of those that it runs on, and nothing else does; empty: any."""
+
+
+def cpus_of(compute: Compute, machine: Sequence[int], usable: int) -> frozenset[int]:
+    """CPUs for a replica, as many as its pod is sure of; empty: none would be left for the loads.
+
+    Args:
+        compute: Of its manifest.
+        machine: Numbers of the CPUs that this process may run on.
+        usable: How many of them it may use.
+    """
+    sure = cpu_count((), parse_quantity(compute.cpu_limit or compute.cpu), usable)
+    return frozenset(machine[:sure]) if sure < usable else frozenset()
+
+
+@contextlib.contextmanager
+def apart_from(cpus: frozenset[int]) -> Iterator[None]:
+    """Leave these to a replica: this process runs on the others, until the end."""
+    if not cpus:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, before - cpus)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +84,7 @@ class Counters:
     batch_seconds: float
     requests: float
     web_cpu: float  # seconds of the busiest web process
+    webs_cpu: float  # seconds of all web processes
     cpu: float  # seconds of all its processes
     largest: float  # maxBatchSize in effect
     one_by_one: bool
@@ -67,6 +98,7 @@ class Counters:
             self.batch_seconds - before.batch_seconds,
             self.requests - before.requests,
             self.web_cpu - before.web_cpu,
+            self.webs_cpu - before.webs_cpu,
             self.cpu - before.cpu,
             self.largest,
             self.one_by_one,
@@ -109,6 +141,7 @@ class Replica:
             batch_seconds=sums.get(f"{contract.METRIC_BATCH_SECONDS}_sum", 0.0),
             requests=sums.get(contract.METRIC_REQUESTS, 0.0),
             web_cpu=max(web),
+            webs_cpu=sum(web),
             cpu=cpu,
             largest=max(sizes),
             one_by_one=sums.get(contract.METRIC_ONE_BY_ONE, 0.0) > 0,
@@ -135,7 +168,7 @@ def running(subject: Subject, changes: Changes) -> Iterator[Replica]:
     with tempfile.TemporaryDirectory(prefix="batchedapi-tune-") as folder:
         log, file = Path(folder, "serve.log"), Path(folder, contract.MANIFEST_FILE)
         file.write_text(yaml.safe_dump_all(_documents(api, subject.source)))
-        process = _start(file, subject.folder, log, port, admin_port)
+        process = _start(file, subject, log, port, admin_port)
         try:
             end = time.monotonic() + api.spec.predictor.startup_timeout
             while True:
@@ -158,18 +191,19 @@ def running(subject: Subject, changes: Changes) -> Iterator[Replica]:
 
 
 def _start(
-    file: Path, folder: Path, log: Path, port: int, admin_port: int
+    file: Path, subject: Subject, log: Path, port: int, admin_port: int
 ) -> "subprocess.Popen[bytes]":
-    """`folder` is the user's: code is looked for there."""
+    """Where the user's folder is: code is looked for there."""
+    program = (_ON_CPUS.format(set(subject.cpus)) if subject.cpus else "") + _PROGRAM
     command = [
-        sys.executable, "-c", _PROGRAM, "serve", "-f", str(file), "--host", HOST,
+        sys.executable, "-c", program, "serve", "-f", str(file), "--host", HOST,
         "--port", str(port), "--admin-port", str(admin_port), "--grpc-port", "0",
         "--log-format", "json",
     ]  # fmt: skip
     path = os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH"))))
     with log.open("wb") as output:
         return subprocess.Popen(  # noqa: S603 - our own program
-            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            command, cwd=subject.folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             start_new_session=True, env={**os.environ, "PYTHONPATH": path},
         )  # fmt: skip
 

@@ -28,6 +28,7 @@ def render(known: Known) -> str:
     lines = [
         f"{known.name}: in time is an answer within {target}; a load is held where {share} are",
         f"requests of one row: {known.source}",
+        f"the replica runs on {_cpus(known.cpus)}",
     ]
     if known.interrupted:
         lines.append("interrupted: this is what was known by then")
@@ -46,6 +47,13 @@ def render(known: Known) -> str:
         lines += ["", *_ladder(best)]
     lines += ["", *verdict(known)]
     return "\n".join(lines) + "\n"
+
+
+def _cpus(cpus: int) -> str:
+    if not cpus:
+        return "all CPUs, which the generator of the loads shares"
+    said = "1 CPU" if cpus == 1 else f"{cpus} CPUs"
+    return f"{said}, as spec.compute says, and the generator of the loads on others"
 
 
 def _curve(measured: Measured) -> list[str]:
@@ -204,6 +212,7 @@ def as_object(known: Known) -> dict[str, Any]:
         "quantile": known.quantile,
         "interrupted": known.interrupted,
         "undecided": known.undecided,
+        "cpus": known.cpus or None,
         "curves": [
             {"processes": m.processes, "threads": m.threads, "rows": m.curve.sizes,
              "seconds": m.curve.seconds}

@@ -37,7 +37,7 @@ def step(rate: int, *, held: bool = True, lag: float = 0.0) -> Step:
     answers = Answers(
         rate, 1.0, 0.1, sent=rate, latencies=[0.05 if held else 0.5] * rate, lags=[lag] * rate
     )
-    counted = Counters(rate / 4, rate, rate, 0.5, rate, 0.2, 0.6, 8.0, one_by_one=False)
+    counted = Counters(rate / 4, rate, rate, 0.5, rate, 0.2, 0.3, 0.6, 8.0, one_by_one=False)
     return Step(answers, counted, 1.0)
 
 
@@ -72,6 +72,17 @@ def test_the_manifest_with_the_patch_is_the_setting_that_was_found(tmp_path: Pat
     assert 0.02 == spec.server_side_batching.batch_interval
     assert 2 == spec.predictor.processes_per_replica
     assert "model:Sleepy" == spec.predictor.path
+
+
+def test_the_cpus_of_the_replica_are_told() -> None:
+    """Figures say nothing without them."""
+    one, two, any_ = known(WORSE), known(WORSE), known(WORSE)
+    one.cpus, two.cpus = 1, 2
+
+    assert "the replica runs on 1 CPU, as spec.compute says" in report.render(one)
+    assert "the replica runs on 2 CPUs, as spec.compute says" in report.render(two)
+    assert "the replica runs on all CPUs, which the generator" in report.render(any_)
+    assert (1, None) == (report.as_object(one)["cpus"], report.as_object(any_)["cpus"])
 
 
 def test_within_5_percent_nothing_is_to_be_changed() -> None:
@@ -194,7 +205,7 @@ def test_the_guide_shows_what_is_printed() -> None:
         run(FOUND, Setting(32, 0.01), *late),
         run(FOUND, Setting(64, 0.01), late[0]),
     )
-    found.source, found.rule = "the method's example", (8, 0.087)
+    found.source, found.rule, found.cpus = "the method's example", (8, 0.087), 1
 
     printed = f"{report.render(found)}\n{report.patch(found)}"
 
