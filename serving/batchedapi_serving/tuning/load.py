@@ -7,6 +7,7 @@ from the time it was due, and a load whose generator fell behind is marked.
 
 import asyncio
 import contextlib
+import itertools
 import math
 import random
 import resource
@@ -14,6 +15,7 @@ import statistics
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from time import monotonic as now  # that of uvloop stands still while a callback runs
 from typing import Any, Final, TypeVar, cast
 
 import httptools
@@ -25,6 +27,10 @@ _MOST_CONNECTIONS: Final = 4_000
 _OTHER_FILES: Final = 200
 """That this process has open besides, with something to spare."""
 _LOOK: Final = 0.02  # seconds between two looks whether all are answered
+_FEW: Final = 50
+"""Connections that any load may have."""
+_IN_A_ROW: Final = 32
+"""Requests that are sent before answers are read: who is behind is not to forget them."""
 _PATIENCE: Final = 4.0
 """Targets for which an answer is waited for when a load is over; and at least a second."""
 LATE: Final = 0.05
@@ -111,9 +117,7 @@ class _Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """See httptools: an answer is whole."""
         self.usable = self._parser.should_keep_alive()
-        status = self._parser.get_status_code()
-        self._parser = httptools.HttpResponseParser(self)
-        self._tell(status)
+        self._tell(self._parser.get_status_code())
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - any end is one
         self.usable = False
@@ -168,12 +172,12 @@ class OpenLoop:
     """Poisson arrivals, each on a connection that is free; no task for each, which takes long."""
 
     def __init__(self, port: int, requests: Sequence[bytes], target: float, *, seed: int) -> None:
-        """`requests` are sent in random order; `target` in seconds."""
+        """`requests` are sent in one random order, again and again; `target` in seconds."""
         self._port = port
-        self._requests = requests
         self._target = target
         self._most = most_connections()
         self._random = random.Random(seed)  # noqa: S311 - no cryptography
+        self._following = itertools.cycle(self._random.sample(requests, len(requests)))
         self._free: list[_Connection] = []
         self._asked: set[_Connection] = set()
         self._connecting: set[asyncio.Task[None]] = set()
@@ -182,10 +186,17 @@ class OpenLoop:
         """Send `rate` requests/s for so long, then wait a little for the last answers."""
         loop = asyncio.get_running_loop()
         answers = Answers(rate, seconds, self._target)
-        begin = due = loop.time()
-        while (due := due + self._random.expovariate(rate)) < begin + seconds:
-            if (wait := due - loop.time()) > 0:
+        at_once = rate * self._target  # with more than these in the mean, answers come too late
+        self._most = int(min(self._most, 2.0 * at_once + _FEW))
+        await self._open(int(min(self._most, at_once)))
+        due, gap, in_a_row = now(), self._random.expovariate, 0
+        end = due + seconds
+        while (due := due + gap(rate)) < end:
+            if (wait := due - now()) > 0:
                 await asyncio.sleep(wait)
+                in_a_row = 0
+            elif (in_a_row := in_a_row + 1) % _IN_A_ROW == 0:
+                await asyncio.sleep(0)
             if len(self._asked) + len(self._connecting) >= self._most:
                 answers.skipped += 1
                 await asyncio.sleep(0)
@@ -199,8 +210,8 @@ class OpenLoop:
                 task = loop.create_task(self._connect(answers, due))
                 self._connecting.add(task)
                 task.add_done_callback(self._connecting.discard)
-        end = loop.time() + max(1.0, _PATIENCE * self._target)
-        while (self._asked or self._connecting) and loop.time() < end:  # noqa: ASYNC110 - a look now and then
+        end = now() + max(1.0, _PATIENCE * self._target)
+        while (self._asked or self._connecting) and now() < end:  # noqa: ASYNC110 - a look now and then
             await asyncio.sleep(_LOOK)
         for task in self._connecting:
             task.cancel()
@@ -209,25 +220,31 @@ class OpenLoop:
             connection.close()
         return answers
 
+    async def _open(self, count: int) -> None:
+        """Connections beforehand: when a replica falls behind is no time to make its clients."""
+        with contextlib.suppress(OSError):
+            for _ in range(count):
+                self._free.append(await _connected(self._port))
+
     async def _connect(self, answers: Answers, due: float) -> None:
         with contextlib.suppress(OSError):
             self._send(answers, await _connected(self._port), due)
 
     def _send(self, answers: Answers, connection: _Connection, due: float) -> None:
         self._asked.add(connection)
-        now = asyncio.get_running_loop().time
         answers.lags.append(now() - due)
+        connection.ask(next(self._following), partial(self._answered, answers, connection, due))
 
-        def answered(status: int | None) -> None:
-            self._asked.discard(connection)
-            if status == _OK:
-                answers.latencies.append(now() - due)
-            elif status is not None:
-                answers.refused += 1
-            if connection.usable:
-                self._free.append(connection)
-
-        connection.ask(self._random.choice(self._requests), answered)
+    def _answered(
+        self, answers: Answers, connection: _Connection, due: float, status: int | None
+    ) -> None:
+        self._asked.discard(connection)
+        if status == _OK:
+            answers.latencies.append(now() - due)
+        elif status is not None:
+            answers.refused += 1
+        if connection.usable:
+            self._free.append(connection)
 
 
 @dataclass(frozen=True, slots=True)
