@@ -198,12 +198,12 @@ def test_the_guide_shows_what_is_printed() -> None:
         for command, below in commands(block.text if block.language == "console" else "")
         if " tune " in command and below
     )
-    late = [step(rate, lag=0.05) for rate in (160, 200)]
+    held = (step(160), step(200), step(240, held=False))
     found = known(
-        run(AS_WRITTEN, OWN, step(80), step(100, lag=0.05)),
-        run(WITHOUT, Setting(1, 0.0), late[0]),
-        run(FOUND, Setting(32, 0.01), *late),
-        run(FOUND, Setting(64, 0.01), late[0]),
+        WORSE,
+        run(WITHOUT, Setting(1, 0.0), step(40), step(60, held=False)),
+        run(FOUND, Setting(32, 0.01), *held),
+        run(FOUND, Setting(64, 0.01), step(150), step(180, held=False)),
     )
     found.source, found.rule, found.cpus = "the method's example", (8, 0.087), 1
 

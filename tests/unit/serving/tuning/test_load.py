@@ -1,0 +1,98 @@
+"""The open loop against servers that answer, refuse, or say nothing."""
+
+import asyncio
+from collections.abc import Callable
+
+from batchedapi_serving.tuning.load import Answers, OpenLoop
+from ports import HOST
+
+REQUEST = b"POST /api HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n[]"
+FINE = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]"
+BUSY = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n"
+
+
+class Server(asyncio.Protocol):
+    """Answers each request with what `answer` says; with nothing, it is not answered."""
+
+    def __init__(self, answer: Callable[[], bytes], connected: list["Server"]) -> None:
+        self.requests = 0
+        self._answer = answer
+        self._connected = connected
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio."""
+        self._connected.append(self)
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Requests are small: each comes whole."""
+        assert data == REQUEST
+        self.requests += 1
+        self._transport.write(self._answer())
+
+
+async def loaded(
+    answer: Callable[[], bytes], rate: float, target: float
+) -> tuple[Answers, list[Server]]:
+    """Half a second of a load, and the connections of the server."""
+    connected: list[Server] = []
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Server(answer, connected), HOST, 0)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        return await OpenLoop(port, [REQUEST], target, seed=1).run(rate, 0.5), connected
+    finally:
+        server.close()
+
+
+async def test_each_request_is_answered_on_one_of_the_connections_opened_before() -> None:
+    """As many as wait in the mean when answers take as long as they may: 100 for 100 ms of 1,000/s.
+
+    To connect when a replica falls behind makes the generator late, and the figures its own.
+    """
+    answers, connected = await loaded(lambda: FINE, 400.0, 0.25)
+
+    assert 100 <= len(connected)
+    assert answers.due == answers.sent == len(answers.latencies) > 100
+    assert (0, 0, 0) == (answers.refused, answers.broken, answers.skipped)
+    assert answers.sent == sum(one.requests for one in connected) == len(answers.lags)
+
+
+async def test_what_is_refused_is_not_in_time() -> None:
+    """However fast it was."""
+    answers, _ = await loaded(lambda: BUSY, 200.0, 1.0)
+
+    assert (answers.sent, 0, 0) == (answers.refused, answers.broken, answers.in_time)
+
+
+async def test_of_a_replica_that_says_nothing_no_more_is_asked_than_could_be_in_time() -> None:
+    """Twice what waits in the mean, and some: what is beyond counts as not answered."""
+    answers, connected = await loaded(lambda: b"", 2_000.0, 0.02)
+
+    most = 2 * 40 + 50
+    assert most == answers.sent == answers.broken == len(connected)
+    assert answers.skipped > 0
+    assert 0.0 == answers.share_in_time
+
+
+async def test_nobody_there_is_no_crash() -> None:
+    """Its requests are broken, all of them."""
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(asyncio.Protocol, HOST, 0)
+    port = server.sockets[0].getsockname()[1]
+    server.close()
+    await server.wait_closed()
+
+    answers = await OpenLoop(port, [REQUEST], 0.1, seed=1).run(100.0, 0.3)
+
+    assert answers.sent == answers.broken > 0
+
+
+async def test_a_connection_that_the_server_closes_is_replaced() -> None:
+    """One answer, and no more: `connection: close`."""
+    last = FINE.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
+    answers, connected = await loaded(lambda: last, 300.0, 0.1)
+
+    assert answers.sent == len(answers.latencies) > 50
+    assert all(one.requests <= 1 for one in connected)
