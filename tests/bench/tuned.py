@@ -192,7 +192,7 @@ class Bench:
 
 
 def _keeps_up(step: Step) -> bool:
-    return step.counted.rows >= KEEPS_UP * step.answers.rate * step.seconds
+    return step.counted.rows >= KEEPS_UP * step.answers.rate * step.answers.seconds
 
 
 def _telling(setting: Setting) -> Tell:

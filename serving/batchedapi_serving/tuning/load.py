@@ -182,13 +182,19 @@ class OpenLoop:
         self._asked: set[_Connection] = set()
         self._connecting: set[asyncio.Task[None]] = set()
 
-    async def run(self, rate: float, seconds: float) -> Answers:
-        """Send `rate` requests/s for so long, then wait a little for the last answers."""
+    async def run(
+        self, rate: float, seconds: float, begins: Callable[[], None] = lambda: None
+    ) -> Answers:
+        """Send `rate` requests/s for so long, then wait a little for the last answers.
+
+        `begins` is called when the connections are open, before the first request.
+        """
         loop = asyncio.get_running_loop()
         answers = Answers(rate, seconds, self._target)
         at_once = rate * self._target  # with more than these in the mean, answers come too late
         self._most = int(min(self._most, 2.0 * at_once + _FEW))
         await self._open(int(min(self._most, at_once)))
+        begins()
         due, gap, in_a_row = now(), self._random.expovariate, 0
         end = due + seconds
         while (due := due + gap(rate)) < end:

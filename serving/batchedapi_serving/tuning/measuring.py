@@ -341,8 +341,13 @@ class Climb:
     def load(self, rate: float) -> Step:
         """One load of `rate` requests/s, which is not of the ladder."""
         load = OpenLoop(self._replica.port, self._requests, self._target, seed=len(self._steps))
+        readings: list[tuple[Counters, float]] = []
+
+        def read() -> None:
+            readings.append((self._replica.counters(), time.monotonic()))
+
         time.sleep(_SETTLE)
-        before, began = self._replica.counters(), time.monotonic()
-        answers = run_loop(load.run(rate, self._seconds))
-        counted, seconds = self._replica.counters().since(before), time.monotonic() - began
-        return Step(answers, counted, seconds)
+        answers = run_loop(load.run(rate, self._seconds, read))
+        read()
+        (before, began), (after, ended) = readings
+        return Step(answers, after.since(before), ended - began)

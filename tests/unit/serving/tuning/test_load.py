@@ -32,6 +32,11 @@ class Server(asyncio.Protocol):
         self._transport.write(self._answer())
 
 
+def asked_before(connected: list[Server]) -> None:
+    """Whoever reads counters before a load reads them before its first request."""
+    assert not any(one.requests for one in connected)
+
+
 async def loaded(
     answer: Callable[[], bytes], rate: float, target: float
 ) -> tuple[Answers, list[Server]]:
@@ -41,7 +46,8 @@ async def loaded(
     server = await loop.create_server(lambda: Server(answer, connected), HOST, 0)
     port = server.sockets[0].getsockname()[1]
     try:
-        return await OpenLoop(port, [REQUEST], target, seed=1).run(rate, 0.5), connected
+        load = OpenLoop(port, [REQUEST], target, seed=1)
+        return await load.run(rate, 0.5, lambda: asked_before(connected)), connected
     finally:
         server.close()
 
