@@ -53,7 +53,7 @@ _ALL_SIZES: Final = 12  # rows up to which every size is tried
 _FINER: Final = 1.12  # between two sizes above
 _PRECISION: Final = 1.005  # of a load that is held
 _LONGEST: Final = 400.0  # seconds of one load
-_IDLE: Final = Counters(0, 0, 0, 0, 0, 0, 0, 0, 0, one_by_one=False)
+_IDLE: Final = Counters(0, 0, 0, 0, 0, 0, 0, 0, one_by_one=False)
 
 Seconds: TypeAlias = Callable[[int], float]
 """Of a batch of so many rows."""

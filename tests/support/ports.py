@@ -1,6 +1,7 @@
 """Free loopback ports for the servers that tests and benchmarks start."""
 
 import contextlib
+import errno
 import itertools
 import os
 import random
@@ -33,17 +34,24 @@ _ports: Final = _in_turn()
 def free_ports(count: int) -> list[int]:
     """Different loopback ports that nobody listens on just now.
 
-    They come in turn, so that no port is given again, to a server that starts beside one which
-    does not listen on its own yet, before all the others of this process were given.
+    They come in turn: a port is not given again before all others of this process were. Its server
+    may not listen yet when ports are wanted for the next one.
+
+    Raises:
+        OSError: there are not so many.
     """
     with contextlib.ExitStack() as stack:
         ports: list[int] = []
         for port in itertools.islice(_ports, len(own_ports())):
-            with contextlib.suppress(OSError):
+            try:
                 stack.enter_context(socket.create_server((HOST, port)))
-                ports.append(port)
-                if len(ports) == count:
-                    return ports
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                continue
+            ports.append(port)
+            if len(ports) == count:
+                return ports
     raise OSError(f"free ports: expected {count} in {own_ports()}, got {len(ports)}")
 
 

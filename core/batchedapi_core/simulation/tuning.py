@@ -46,7 +46,6 @@ class Curve:
 
     sizes: tuple[int, ...]  # rows
     seconds: tuple[float, ...]  # of a batch, as many
-    cpu: tuple[float, ...] = ()  # CPU seconds of a batch, as many; empty: nobody knows
 
     def __post_init__(self) -> None:
         sizes = list(self.sizes)
@@ -54,31 +53,21 @@ class Curve:
             raise ValueError(f"curve: expected ascending sizes from 1, got {sizes}")
         if len(self.seconds) != len(sizes) or not all(0 < t < math.inf for t in self.seconds):
             raise ValueError(f"curve: expected seconds > 0 of each size, got {self.seconds}")
-        known = len(self.cpu) == len(sizes) and all(0 <= t < math.inf for t in self.cpu)
-        if self.cpu and not known:
-            raise ValueError(f"curve: expected CPU seconds >= 0 of each size, got {self.cpu}")
 
     def at(self, rows: int) -> float:
         """Seconds of a batch: between sizes on a line, beyond the last in proportion."""
-        return self._at(rows, self.seconds)
-
-    def cpu_at(self, rows: int) -> float:
-        """CPU seconds of a batch, likewise; 0 if nobody knows."""
-        return self._at(rows, self.cpu) if self.cpu else 0.0
-
-    def _at(self, rows: int, values: Sequence[float]) -> float:
-        sizes = self.sizes
+        sizes, seconds = self.sizes, self.seconds
         i = bisect_left(sizes, rows)
         if i == len(sizes):
-            return values[-1] * rows / sizes[-1]
+            return seconds[-1] * rows / sizes[-1]
         if sizes[i] == rows:
-            return values[i]
+            return seconds[i]
         share = (rows - sizes[i - 1]) / (sizes[i] - sizes[i - 1])
-        return values[i - 1] + share * (values[i] - values[i - 1])
+        return seconds[i - 1] + share * (seconds[i] - seconds[i - 1])
 
     def slower(self, factor: float) -> "Curve":
-        """Every batch so many times longer, for the same work."""
-        return replace(self, seconds=tuple(factor * t for t in self.seconds))
+        """Every batch so many times longer."""
+        return Curve(self.sizes, tuple(factor * t for t in self.seconds))
 
     def most(self, rows: int) -> float:
         """Rows/s of one lane at the best size of at most `rows`."""
@@ -129,9 +118,6 @@ class Task:
     quantile: float = 0.99  # of the requests, to be in time
     ceiling: float = math.inf
     """Requests/s that the rest of a replica lets through, whatever its batches do."""
-    cpus: float = math.inf
-    """That the whole replica can use."""
-    cpu_of_request: float = 0.0  # seconds, without its batch's
     requests: int = REQUESTS
     seed: int = 3
     target: float = field(init=False)  # seconds
@@ -140,12 +126,6 @@ class Task:
         if self.service.latency_target is None:
             raise ValueError("task: expected a service with a latency target, got none")
         object.__setattr__(self, "target", self.service.latency_target)
-
-
-def bound(task: Task, curve: Curve, size: int) -> float:
-    """Requests/s, of one row, that are not to be exceeded in full batches, with any lanes."""
-    cpu = task.cpu_of_request + curve.cpu_at(size) / size
-    return min(task.ceiling, task.cpus / cpu if cpu else math.inf)
 
 
 def service_of(base: Service, curve: Curve, setting: Setting) -> Service:
@@ -176,8 +156,8 @@ def service_of(base: Service, curve: Curve, setting: Setting) -> Service:
 def forecast(task: Task, curve: Curve, setting: Setting) -> Forecast:
     """What one setting is expected to do, by simulation."""
     service = service_of(task.service, curve, setting)
-    size = setting.max_batch_size
-    held = min(_held(task, service, setting.lanes * curve.most(size)), bound(task, curve, size))
+    held = min(_held(task, service, setting.lanes * curve.most(setting.max_batch_size)),
+               task.ceiling)  # fmt: skip
     if held <= 0.0:
         return Forecast(setting, 0.0, math.nan)
     return Forecast(setting, held, expected_at(task, curve, setting, COMFORTABLE * held).p99)
@@ -274,8 +254,7 @@ class _Search:
         for setting in settings:
             if setting in self._made:
                 continue
-            size = setting.max_batch_size
-            full = min(setting.lanes * curve.most(size), bound(self._task, curve, size))
+            full = setting.lanes * curve.most(setting.max_batch_size)
             if full < _HOPELESS * self._best and setting != self._task.manifest:
                 continue
             made = self._made[setting] = forecast(self._task, curve, setting)

@@ -7,7 +7,6 @@ from the time it was due, and a load whose generator fell behind is marked.
 
 import asyncio
 import contextlib
-import itertools
 import math
 import random
 import resource
@@ -15,7 +14,7 @@ import statistics
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from time import monotonic as now  # that of uvloop stands still while a callback runs
+from time import monotonic as now  # uvloop's counts whole milliseconds
 from typing import Any, Final, TypeVar, cast
 
 import httptools
@@ -28,9 +27,9 @@ _OTHER_FILES: Final = 200
 """That this process has open besides, with something to spare."""
 _LOOK: Final = 0.02  # seconds between two looks whether all are answered
 _FEW: Final = 50
-"""Connections that any load may have."""
+"""Connections beside those: for arrivals that come close together."""
 _IN_A_ROW: Final = 32
-"""Requests that are sent before answers are read: who is behind is not to forget them."""
+"""Requests that are sent before answers are read, so that a generator that is behind reads them."""
 _PATIENCE: Final = 4.0
 """Targets for which an answer is waited for when a load is over; and at least a second."""
 LATE: Final = 0.05
@@ -49,10 +48,12 @@ class Answers:
     sent: int = 0
     skipped: int = 0
     """Not sent, as too many waited for an answer already."""
+    capped: bool = False
+    """Fewer connections were allowed than the load may need."""
     refused: int = 0  # other answers than 200
     broken: int = 0  # no answer at all
     latencies: list[float] = field(default_factory=list)  # of answers with 200
-    lags: list[float] = field(default_factory=list)  # from due to sent
+    lags: list[float] = field(default_factory=list)  # from due to sent, or to not sent
 
     @property
     def due(self) -> int:
@@ -77,6 +78,8 @@ class Answers:
     @property
     def late(self) -> bool:
         """Whether the generator itself was, so that the figures are its own."""
+        if self.capped and self.skipped:
+            return True
         return quantile(self.lags, 0.99) > max(LEAST_LATE, LATE * self.target)
 
     def p(self, share: float) -> float:
@@ -172,12 +175,11 @@ class OpenLoop:
     """Poisson arrivals, each on a connection that is free; no task for each, which takes long."""
 
     def __init__(self, port: int, requests: Sequence[bytes], target: float, *, seed: int) -> None:
-        """`requests` are sent in one random order, again and again; `target` in seconds."""
+        """`requests` are sent in random order; `target` in seconds."""
         self._port = port
+        self._requests = requests
         self._target = target
-        self._most = most_connections()
         self._random = random.Random(seed)  # noqa: S311 - no cryptography
-        self._following = itertools.cycle(self._random.sample(requests, len(requests)))
         self._free: list[_Connection] = []
         self._asked: set[_Connection] = set()
         self._connecting: set[asyncio.Task[None]] = set()
@@ -191,9 +193,10 @@ class OpenLoop:
         """
         loop = asyncio.get_running_loop()
         answers = Answers(rate, seconds, self._target)
-        at_once = rate * self._target  # with more than these in the mean, answers come too late
-        self._most = int(min(self._most, 2.0 * at_once + _FEW))
-        await self._open(int(min(self._most, at_once)))
+        at_once = rate * self._target  # in the mean, when each answer takes as long as it may
+        wanted, allowed = int(2.0 * at_once) + _FEW, most_connections()
+        most, answers.capped = min(wanted, allowed), wanted > allowed
+        await self._open(min(most, int(at_once)))
         begins()
         due, gap, in_a_row = now(), self._random.expovariate, 0
         end = due + seconds
@@ -203,14 +206,15 @@ class OpenLoop:
                 in_a_row = 0
             elif (in_a_row := in_a_row + 1) % _IN_A_ROW == 0:
                 await asyncio.sleep(0)
-            if len(self._asked) + len(self._connecting) >= self._most:
+            if len(self._asked) + len(self._connecting) >= most:
                 answers.skipped += 1
+                answers.lags.append(now() - due)
                 await asyncio.sleep(0)
                 continue
             answers.sent += 1
             while self._free and not self._free[-1].usable:
                 self._free.pop()
-            if self._free:
+            if self._free:  # the last one that was answered: no more clients than it takes
                 self._send(answers, self._free.pop(), due)
             else:
                 task = loop.create_task(self._connect(answers, due))
@@ -222,7 +226,8 @@ class OpenLoop:
         for task in self._connecting:
             task.cancel()
         answers.broken = answers.sent - len(answers.latencies) - answers.refused
-        for connection in (*self._free, *self._asked):  # who is given up on is not served any more
+        # The replica need not answer what nobody waits for.
+        for connection in (*self._free, *self._asked):
             connection.close()
         return answers
 
@@ -238,8 +243,11 @@ class OpenLoop:
 
     def _send(self, answers: Answers, connection: _Connection, due: float) -> None:
         self._asked.add(connection)
-        answers.lags.append(now() - due)
-        connection.ask(next(self._following), partial(self._answered, answers, connection, due))
+        sent = now()
+        due = min(due, sent)  # timers count whole milliseconds, and some are early
+        answers.lags.append(sent - due)
+        request = self._random.choice(self._requests)
+        connection.ask(request, partial(self._answered, answers, connection, due))
 
     def _answered(
         self, answers: Answers, connection: _Connection, due: float, status: int | None
@@ -251,6 +259,8 @@ class OpenLoop:
             answers.refused += 1
         if connection.usable:
             self._free.append(connection)
+        else:
+            connection.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,7 +234,6 @@ def measure_curve(
     processes, threads = lanes
     sizes: list[int] = []
     seconds: list[float] = []
-    cpu: list[float] = []
     size_of_row = outside = 0.0
     for size in tuning.powers_of_two(largest if rows.batched else 1):
         tell(f"batches of {size} rows, {processes * threads} at once")
@@ -261,13 +260,12 @@ def measure_curve(
         took = counted.batch_seconds / counted.batches
         sizes.append(size)
         seconds.append(took)
-        cpu.append(max(0.0, counted.cpu - counted.webs_cpu) / counted.batches)
         if size == 1:
             outside = max(0.0, asked.latency - took)
             size_of_row = counted.size / counted.rows
         if counted.one_by_one or is_last(sizes, seconds, target):
             break
-    curve = tuning.Curve(tuple(sizes), tuple(seconds), tuple(cpu))
+    curve = tuning.Curve(tuple(sizes), tuple(seconds))
     return Measured(processes, threads, curve, size_of_row, outside)
 
 

@@ -45,24 +45,32 @@ class Subject:
     """Files of its ConfigMap; empty: the code is in `folder`, or importable."""
     folder: Path
     cpus: frozenset[int] = frozenset()
-    """Numbers of those that it runs on, and nothing else does; empty: any."""
+    """Numbers of those that it runs on, and the generator of the loads does not; empty: both share
+    all CPUs."""
+
+
+def asked_cpu(compute: Compute) -> str:
+    """What a pod has of CPUs by its manifest: the limit, else the request."""
+    return compute.cpu_limit or compute.cpu
 
 
 def cpus_of(compute: Compute, machine: Sequence[int], usable: int) -> frozenset[int]:
-    """CPUs for a replica, as many as its pod is sure of; empty: none would be left for the loads.
+    """CPUs for a replica: as many as it asks for, rounded down, at least one.
+
+    Empty where it asks for all: the generator of the loads has to share them.
 
     Args:
         compute: Of its manifest.
         machine: Numbers of the CPUs that this process may run on.
         usable: How many of them it may use.
     """
-    sure = cpu_count((), parse_quantity(compute.cpu_limit or compute.cpu), usable)
-    return frozenset(machine[:sure]) if sure < usable else frozenset()
+    asked = cpu_count((), parse_quantity(asked_cpu(compute)), usable)
+    return frozenset(machine[:asked]) if asked < usable else frozenset()
 
 
 @contextlib.contextmanager
 def apart_from(cpus: frozenset[int]) -> Iterator[None]:
-    """Leave these to a replica: this process runs on the others, until the end."""
+    """Leave these to a replica: the calling thread runs on the others, until the end."""
     if not cpus:
         yield
         return
@@ -84,7 +92,6 @@ class Counters:
     batch_seconds: float
     requests: float
     web_cpu: float  # seconds of the busiest web process
-    webs_cpu: float  # seconds of all web processes
     cpu: float  # seconds of all its processes
     largest: float  # maxBatchSize in effect
     one_by_one: bool
@@ -98,7 +105,6 @@ class Counters:
             self.batch_seconds - before.batch_seconds,
             self.requests - before.requests,
             self.web_cpu - before.web_cpu,
-            self.webs_cpu - before.webs_cpu,
             self.cpu - before.cpu,
             self.largest,
             self.one_by_one,
@@ -141,7 +147,6 @@ class Replica:
             batch_seconds=sums.get(f"{contract.METRIC_BATCH_SECONDS}_sum", 0.0),
             requests=sums.get(contract.METRIC_REQUESTS, 0.0),
             web_cpu=max(web),
-            webs_cpu=sum(web),
             cpu=cpu,
             largest=max(sizes),
             one_by_one=sums.get(contract.METRIC_ONE_BY_ONE, 0.0) > 0,
@@ -193,7 +198,7 @@ def running(subject: Subject, changes: Changes) -> Iterator[Replica]:
 def _start(
     file: Path, subject: Subject, log: Path, port: int, admin_port: int
 ) -> "subprocess.Popen[bytes]":
-    """Where the user's folder is: code is looked for there."""
+    """It runs in the user's folder, where code is looked for, on the CPUs of the subject."""
     program = (_ON_CPUS.format(set(subject.cpus)) if subject.cpus else "") + _PROGRAM
     command = [
         sys.executable, "-c", program, "serve", "-f", str(file), "--host", HOST,

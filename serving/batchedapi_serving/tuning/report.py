@@ -28,7 +28,7 @@ def render(known: Known) -> str:
     lines = [
         f"{known.name}: in time is an answer within {target}; a load is held where {share} are",
         f"requests of one row: {known.source}",
-        f"the replica runs on {_cpus(known.cpus)}",
+        _cpus(known),
     ]
     if known.interrupted:
         lines.append("interrupted: this is what was known by then")
@@ -49,11 +49,17 @@ def render(known: Known) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _cpus(cpus: int) -> str:
-    if not cpus:
-        return "all CPUs, which the generator of the loads shares"
-    said = "1 CPU" if cpus == 1 else f"{cpus} CPUs"
-    return f"{said}, as spec.compute says, and the generator of the loads on others"
+def _cpus(known: Known) -> str:
+    if not known.cpus:
+        return (
+            f"spec.compute asks for {known.asked} CPUs: the replica and the generator of the loads"
+            " share all there are"
+        )
+    said = "1 CPU" if known.cpus == 1 else f"{known.cpus} CPUs"
+    return (
+        f"the replica runs on {said}, as spec.compute asks for {known.asked}, and the generator of"
+        " the loads on others"
+    )
 
 
 def _curve(measured: Measured) -> list[str]:

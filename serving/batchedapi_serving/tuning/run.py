@@ -20,7 +20,7 @@ from batchedapi_serving.tuning.measuring import (
     measure_curve,
     rows_for,
 )
-from batchedapi_serving.tuning.replica import Changes, Subject, apart_from, running
+from batchedapi_serving.tuning.replica import Changes, Subject, apart_from, asked_cpu, running
 
 BEST: Final = 3
 """Settings that are run for real, beside the manifest's own and the one without batching."""
@@ -28,8 +28,8 @@ TOLERANCE: Final = 0.05
 """Goodputs that differ by less are one: a second run of the same setting differs as much."""
 HELPS: Final = 1.1
 """Times what fewer lanes serve: more that bring less are not looked at any further."""
-_USABLE: Final = 0.95
-"""Of a core, for requests."""
+_ONE_CORE: Final = 0.95
+"""Of a core that a web process can use for requests."""
 _SLOWER: Final = (0.8, 4.0)
 """Times longer that batches take under load than alone, at least and at most."""
 _MOST: Final = 30_000  # of maxBatchSize while t(n) is measured; what maxReplicaConcurrency may be
@@ -86,10 +86,10 @@ class Known:
     """Times longer that batches take under load than alone."""
     ceiling: float = math.inf
     """Requests/s that the busiest web process can do."""
+    asked: str = ""
+    """CPUs by `spec.compute`, as written there."""
     cpus: int = 0
-    """That the replica had to itself; 0: it shared the machine with the loads."""
-    cpu_of_request: float = 0.0
-    """CPU seconds of web processes for one."""
+    """That the generator left to the replica; 0: both shared all of them."""
     rule: tuple[int, float] | None = None
     """Rows and seconds of the rule of thumb."""
     forecasts: list[tuning.Forecast] = field(default_factory=list)
@@ -194,6 +194,7 @@ class Tuner:
         """`own`: processes and threads of the manifest; `tell` has a text and seconds left."""
         spec = subject.api.spec
         self.known = Known(subject.api.metadata.name, wanted, spec.autoscaling.slo.percentile / 100)
+        self.known.asked = asked_cpu(spec.compute)
         self.known.cpus = len(subject.cpus)
         self._subject = subject
         self._lanes = own
@@ -327,8 +328,6 @@ class Tuner:
             largest=largest,
             quantile=known.quantile,
             ceiling=known.ceiling,
-            cpus=_USABLE * known.cpus if known.cpus else math.inf,
-            cpu_of_request=known.cpu_of_request,
         )
 
     def _curve(self, task: tuning.Task, setting: tuning.Setting) -> tuning.Curve:
@@ -352,8 +351,7 @@ class Tuner:
         self.known.slower = min(most, max(least, counted.batch_seconds / alone))
         if counted.web_cpu > 0:
             web = self._subject.api.spec.predictor.web_processes
-            self.known.ceiling = web * _USABLE * counted.requests / counted.web_cpu
-            self.known.cpu_of_request = counted.webs_cpu / counted.requests
+            self.known.ceiling = web * _ONE_CORE * counted.requests / counted.web_cpu
         rows = self.known.measured[0].curve.slower(self.known.slower)
         self.known.rule = tuning.by_rule(rows, 1, self._wanted.target, self._wanted.largest)
 

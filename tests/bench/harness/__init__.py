@@ -1,7 +1,8 @@
 """What the benchmark programs share: servers, load generators, statistics and reports.
 
 Importing it makes what it shares with the tests importable: `tests/support` and the package
-`tests`; and its neighbours, for a test that imports it as `tests.bench.harness`.
+`tests`; and its neighbours, for a test that imports it as `tests.bench.harness`. So it is imported
+before them, as the order of imports has it.
 """
 
 import sys

@@ -1,14 +1,20 @@
 """`batchedapi tune` of a real replica: to its end, and to Ctrl-C; and what is refused."""
 
 import contextlib
+import os
 import re
 import signal
 import subprocess
 import time
 from pathlib import Path
 
+import httpx
 import yaml
 
+from batchedapi_core.manifest import UnknownFields
+from batchedapi_serving.cli.documents import load_documents
+from batchedapi_serving.tuning.replica import Subject, apart_from, running
+from ports import HOST
 from serving import PROGRAM, write_manifest
 
 SLEEPY = """
@@ -73,6 +79,34 @@ def test_the_patch_of_a_whole_tune_serves_many_times_more(tmp_path: Path) -> Non
     assert int(told[1]) > 2 * int(told[2])
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert "Traceback" not in done.stderr
+
+
+COUNTS = """
+    import os
+    from batchedapi_serving import batched
+
+    class Model:
+        @batched(example={"id": 1})
+        def predict(self, items):
+            return [sorted(os.sched_getaffinity(0)) for _ in items]
+"""
+
+
+def test_a_replica_runs_on_its_cpus_and_the_generator_on_the_others(tmp_path: Path) -> None:
+    """Each process of it; where there is one CPU, on that."""
+    manifest = write_manifest(tmp_path, COUNTS, {})
+    documents = load_documents(manifest, None, UnknownFields.REFUSE)
+    machine = os.sched_getaffinity(0)
+    own = frozenset({max(machine)})
+    subject = Subject(documents.api, documents.source, documents.folder, own)
+
+    with apart_from(own if len(machine) > 1 else frozenset()), running(subject, {}) as replica:
+        answer = httpx.post(f"http://{HOST}:{replica.port}/api", json={"id": 1}, timeout=30)
+        ours = os.sched_getaffinity(0)
+
+    assert [max(machine)] == answer.json()
+    assert ours == (machine - own or machine)
+    assert machine == os.sched_getaffinity(0)
 
 
 def test_without_a_target_nothing_is_tuned(tmp_path: Path) -> None:

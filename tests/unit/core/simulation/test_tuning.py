@@ -15,7 +15,6 @@ from batchedapi_core.simulation.tuning import (
     Setting,
     Task,
     best_few,
-    bound,
     by_rule,
     choose,
     explore,
@@ -48,21 +47,6 @@ def test_between_sizes_a_curve_is_a_line_and_beyond_the_last_in_proportion() -> 
     assert 0.08 == pytest.approx(curve.at(8))
     assert 0.02 == curve.slower(2.0).at(1)
     assert 100 == pytest.approx(curve.most(8))
-    assert 0.0 == curve.cpu_at(8)
-    known = replace(curve, cpu=(0.002, 0.005))
-    assert 0.003 == pytest.approx(known.slower(2.0).cpu_at(2))
-
-
-def test_on_few_cpus_a_setting_serves_what_its_work_leaves_room_for() -> None:
-    """Batches and web processes share them: more lanes bring nothing, larger batches do."""
-    curve = replace(SLOW, cpu=tuple(0.5 * t for t in SLOW.seconds))
-    shared = task(cpus=1.0, cpu_of_request=0.01)
-
-    two = forecast(shared, curve, Setting(4, 0.01, processes=2))
-    assert 1.0 / (0.01 + 0.036 / 4) == pytest.approx(bound(shared, curve, 4)) == two.goodput
-    assert bound(shared, curve, 16) > 1.3 * two.goodput
-    assert math.inf == bound(task(), SLOW, 4)
-    assert 7.0 == bound(replace(shared, ceiling=7.0), curve, 4)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,15 @@
 """The open loop against servers that answer, refuse, or say nothing."""
 
 import asyncio
+import resource
+import time
 from collections.abc import Callable
 
+import pytest
+
+from batchedapi_serving.tuning import load
 from batchedapi_serving.tuning.load import Answers, OpenLoop
-from ports import HOST
+from ports import HOST, free_port
 
 REQUEST = b"POST /api HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n[]"
 FINE = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]"
@@ -29,7 +34,10 @@ class Server(asyncio.Protocol):
         """Requests are small: each comes whole."""
         assert data == REQUEST
         self.requests += 1
-        self._transport.write(self._answer())
+        answer = self._answer()
+        self._transport.write(answer)
+        if b"connection: close" in answer:
+            self._transport.close()
 
 
 def asked_before(connected: list[Server]) -> None:
@@ -46,14 +54,14 @@ async def loaded(
     server = await loop.create_server(lambda: Server(answer, connected), HOST, 0)
     port = server.sockets[0].getsockname()[1]
     try:
-        load = OpenLoop(port, [REQUEST], target, seed=1)
-        return await load.run(rate, 0.5, lambda: asked_before(connected)), connected
+        generator = OpenLoop(port, [REQUEST], target, seed=1)
+        return await generator.run(rate, 0.5, lambda: asked_before(connected)), connected
     finally:
         server.close()
 
 
 async def test_each_request_is_answered_on_one_of_the_connections_opened_before() -> None:
-    """As many as wait in the mean when answers take as long as they may: 100 for 100 ms of 1,000/s.
+    """As many as wait in the mean when answers take as long as they may: 100 for 250 ms of 400/s.
 
     To connect when a replica falls behind makes the generator late, and the figures its own.
     """
@@ -84,13 +92,7 @@ async def test_of_a_replica_that_says_nothing_no_more_is_asked_than_could_be_in_
 
 async def test_nobody_there_is_no_crash() -> None:
     """Its requests are broken, all of them."""
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(asyncio.Protocol, HOST, 0)
-    port = server.sockets[0].getsockname()[1]
-    server.close()
-    await server.wait_closed()
-
-    answers = await OpenLoop(port, [REQUEST], 0.1, seed=1).run(100.0, 0.3)
+    answers = await OpenLoop(free_port(), [REQUEST], 0.1, seed=1).run(100.0, 0.3)
 
     assert answers.sent == answers.broken > 0
 
@@ -102,3 +104,35 @@ async def test_a_connection_that_the_server_closes_is_replaced() -> None:
 
     assert answers.sent == len(answers.latencies) > 50
     assert all(one.requests <= 1 for one in connected)
+
+
+async def test_a_generator_that_stalled_is_late_though_it_sent_little_of_what_was_due() -> None:
+    """What it did not send was late, too: else the replica is blamed for it."""
+    stalled = asyncio.get_running_loop().call_later(0.1, time.sleep, 0.3)
+    answers, _ = await loaded(lambda: FINE, 1_000.0, 0.02)
+
+    stalled.cancel()
+    assert answers.skipped > 0
+    assert answers.late
+
+
+async def test_a_load_for_which_the_system_allows_too_few_connections_is_the_generators(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever answers within the target, and is not asked, is not full."""
+    monkeypatch.setattr(load, "most_connections", lambda: 5)
+    answers, connected = await loaded(lambda: b"", 400.0, 0.1)
+
+    assert 5 == answers.sent == len(connected)
+    assert answers.late
+
+
+def test_more_files_are_opened_than_a_process_may_by_default() -> None:
+    """As many as a load may need, as far as the system lets this process have them."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (500, before[1]))
+        assert 300 < load.most_connections() <= 4_000
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 500
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

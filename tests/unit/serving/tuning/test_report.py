@@ -37,7 +37,7 @@ def step(rate: int, *, held: bool = True, lag: float = 0.0) -> Step:
     answers = Answers(
         rate, 1.0, 0.1, sent=rate, latencies=[0.05 if held else 0.5] * rate, lags=[lag] * rate
     )
-    counted = Counters(rate / 4, rate, rate, 0.5, rate, 0.2, 0.3, 0.6, 8.0, one_by_one=False)
+    counted = Counters(rate / 4, rate, rate, 0.5, rate, 0.2, 0.6, 8.0, one_by_one=False)
     return Step(answers, counted, 1.0)
 
 
@@ -77,11 +77,11 @@ def test_the_manifest_with_the_patch_is_the_setting_that_was_found(tmp_path: Pat
 def test_the_cpus_of_the_replica_are_told() -> None:
     """Figures say nothing without them."""
     one, two, any_ = known(WORSE), known(WORSE), known(WORSE)
-    one.cpus, two.cpus = 1, 2
+    one.cpus, one.asked, two.cpus, two.asked, any_.asked = 1, "200m", 2, "2500m", "8"
 
-    assert "the replica runs on 1 CPU, as spec.compute says" in report.render(one)
-    assert "the replica runs on 2 CPUs, as spec.compute says" in report.render(two)
-    assert "the replica runs on all CPUs, which the generator" in report.render(any_)
+    assert "runs on 1 CPU, as spec.compute asks for 200m, and the" in report.render(one)
+    assert "runs on 2 CPUs, as spec.compute asks for 2500m, and the" in report.render(two)
+    assert "spec.compute asks for 8 CPUs: the replica and the" in report.render(any_)
     assert (1, None) == (report.as_object(one)["cpus"], report.as_object(any_)["cpus"])
 
 
@@ -205,7 +205,8 @@ def test_the_guide_shows_what_is_printed() -> None:
         run(FOUND, Setting(32, 0.01), *held),
         run(FOUND, Setting(64, 0.01), step(150), step(180, held=False)),
     )
-    found.source, found.rule, found.cpus = "the method's example", (8, 0.087), 1
+    found.source, found.rule = "the method's example", (8, 0.087)
+    found.cpus, found.asked = 1, "100m"
 
     printed = f"{report.render(found)}\n{report.patch(found)}"
 

@@ -46,7 +46,7 @@ class Climb(measuring.Climb):
 
 def counters(size: int) -> Counters:
     """Of a replica with that maxBatchSize."""
-    return Counters(0, 0, 0, 0.0, 0, 0.0, 0.0, 0.0, float(size), one_by_one=False)
+    return Counters(0, 0, 0, 0.0, 0, 0.0, 0.0, float(size), one_by_one=False)
 
 
 @pytest.fixture
