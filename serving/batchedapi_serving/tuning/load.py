@@ -13,7 +13,6 @@ import resource
 import statistics
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from time import monotonic as now  # uvloop's counts whole milliseconds
 from typing import Any, Final, TypeVar, cast
 
@@ -28,8 +27,6 @@ _OTHER_FILES: Final = 200
 _LOOK: Final = 0.02  # seconds between two looks whether all are answered
 _FEW: Final = 50
 """Connections beside those: for arrivals that come close together."""
-_IN_A_ROW: Final = 32
-"""Requests that are sent before answers are read, so that a generator that is behind reads them."""
 _PATIENCE: Final = 4.0
 """Targets for which an answer is waited for when a load is over; and at least a second."""
 LATE: Final = 0.05
@@ -151,11 +148,6 @@ def run_loop(work: Coroutine[Any, Any, Value]) -> Value:
     return asyncio.run(work)
 
 
-def _settle(answer: "asyncio.Future[int | None]", status: int | None) -> None:
-    if not answer.done():  # Ctrl-C
-        answer.set_result(status)
-
-
 async def _connected(port: int) -> _Connection:
     _, connection = await asyncio.get_running_loop().create_connection(_Connection, HOST, port)
     return connection
@@ -196,20 +188,19 @@ class OpenLoop:
         at_once = rate * self._target  # in the mean, when each answer takes as long as it may
         wanted, allowed = int(2.0 * at_once) + _FEW, most_connections()
         most, answers.capped = min(wanted, allowed), wanted > allowed
-        await self._open(min(most, int(at_once)))
+        # Beforehand: when a replica falls behind is no time to make its clients.
+        with contextlib.suppress(OSError):
+            for _ in range(min(most, int(at_once))):
+                self._free.append(await _connected(self._port))
         begins()
-        due, gap, in_a_row = now(), self._random.expovariate, 0
+        due, gap = now(), self._random.expovariate
         end = due + seconds
         while (due := due + gap(rate)) < end:
-            if (wait := due - now()) > 0:
-                await asyncio.sleep(wait)
-                in_a_row = 0
-            elif (in_a_row := in_a_row + 1) % _IN_A_ROW == 0:
-                await asyncio.sleep(0)
+            # Each time, so that a generator that is behind reads answers, too.
+            await asyncio.sleep(max(0.0, due - now()))
             if len(self._asked) + len(self._connecting) >= most:
                 answers.skipped += 1
                 answers.lags.append(now() - due)
-                await asyncio.sleep(0)
                 continue
             answers.sent += 1
             while self._free and not self._free[-1].usable:
@@ -231,12 +222,6 @@ class OpenLoop:
             connection.close()
         return answers
 
-    async def _open(self, count: int) -> None:
-        """Connections beforehand: when a replica falls behind is no time to make its clients."""
-        with contextlib.suppress(OSError):
-            for _ in range(count):
-                self._free.append(await _connected(self._port))
-
     async def _connect(self, answers: Answers, due: float) -> None:
         with contextlib.suppress(OSError):
             self._send(answers, await _connected(self._port), due)
@@ -246,21 +231,19 @@ class OpenLoop:
         sent = now()
         due = min(due, sent)  # timers count whole milliseconds, and some are early
         answers.lags.append(sent - due)
-        request = self._random.choice(self._requests)
-        connection.ask(request, partial(self._answered, answers, connection, due))
 
-    def _answered(
-        self, answers: Answers, connection: _Connection, due: float, status: int | None
-    ) -> None:
-        self._asked.discard(connection)
-        if status == _OK:
-            answers.latencies.append(now() - due)
-        elif status is not None:
-            answers.refused += 1
-        if connection.usable:
-            self._free.append(connection)
-        else:
-            connection.close()
+        def answered(status: int | None) -> None:
+            self._asked.discard(connection)
+            if status == _OK:
+                answers.latencies.append(now() - due)
+            elif status is not None:
+                answers.refused += 1
+            if connection.usable:
+                self._free.append(connection)
+            else:
+                connection.close()
+
+        connection.ask(self._random.choice(self._requests), answered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,12 +269,18 @@ async def closed_loop(
 
     async def client() -> None:
         connection = await _connected(port)
+        answer: asyncio.Future[int | None] = loop.create_future()
         done = 0
+
+        def answered(status: int | None) -> None:
+            if not answer.done():  # Ctrl-C
+                answer.set_result(status)
+
         try:
             while not statuses and (done < runs or loop.time() < end):
                 began = loop.time()
-                answer: asyncio.Future[int | None] = loop.create_future()
-                connection.ask(request, partial(_settle, answer))
+                answer = loop.create_future()
+                connection.ask(request, answered)
                 status = await answer
                 if status is None:
                     raise ConnectionResetError("closed before the answer")

@@ -25,10 +25,16 @@ def render(known: Known) -> str:
     """Everything that is known, ending with a line feed."""
     target = format_duration(known.wanted.target)
     share = f"{100 * known.quantile:g} %"
+    cpus = "1 CPU" if known.cpus == 1 else f"{known.cpus} CPUs"
+    place = f"the replica runs on {cpus}, as spec.compute asks for {known.asked}, and the"
+    place += " generator of the loads on others"
+    if not known.cpus:
+        place = f"spec.compute asks for {known.asked} CPUs: the replica and the generator of the"
+        place += " loads share all there are"
     lines = [
         f"{known.name}: in time is an answer within {target}; a load is held where {share} are",
         f"requests of one row: {known.source}",
-        _cpus(known),
+        place,
     ]
     if known.interrupted:
         lines.append("interrupted: this is what was known by then")
@@ -47,19 +53,6 @@ def render(known: Known) -> str:
         lines += ["", *_ladder(best)]
     lines += ["", *verdict(known)]
     return "\n".join(lines) + "\n"
-
-
-def _cpus(known: Known) -> str:
-    if not known.cpus:
-        return (
-            f"spec.compute asks for {known.asked} CPUs: the replica and the generator of the loads"
-            " share all there are"
-        )
-    said = "1 CPU" if known.cpus == 1 else f"{known.cpus} CPUs"
-    return (
-        f"the replica runs on {said}, as spec.compute asks for {known.asked}, and the generator of"
-        " the loads on others"
-    )
 
 
 def _curve(measured: Measured) -> list[str]:

@@ -87,6 +87,7 @@ async def test_of_a_replica_that_says_nothing_no_more_is_asked_than_could_be_in_
     most = 2 * 40 + 50
     assert most == answers.sent == answers.broken == len(connected)
     assert answers.skipped > 0
+    assert answers.due == len(answers.lags)
     assert 0.0 == answers.share_in_time
 
 
@@ -106,13 +107,12 @@ async def test_a_connection_that_the_server_closes_is_replaced() -> None:
     assert all(one.requests <= 1 for one in connected)
 
 
-async def test_a_generator_that_stalled_is_late_though_it_sent_little_of_what_was_due() -> None:
-    """What it did not send was late, too: else the replica is blamed for it."""
+async def test_a_generator_that_stalled_is_late() -> None:
+    """Else the replica is blamed for it."""
     stalled = asyncio.get_running_loop().call_later(0.1, time.sleep, 0.3)
     answers, _ = await loaded(lambda: FINE, 1_000.0, 0.02)
 
     stalled.cancel()
-    assert answers.skipped > 0
     assert answers.late
 
 
