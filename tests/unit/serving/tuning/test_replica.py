@@ -20,7 +20,7 @@ from batchedapi_serving.tuning.replica import apart_from, cpus_of
         ({"cpu": "1"}, 1, set()),
     ],
 )
-def test_a_replica_has_the_cpus_that_its_pod_is_sure_of_where_the_loads_have_others(
+def test_a_replica_has_the_cpus_that_it_asks_for_where_the_loads_have_others(
     compute: dict[str, str], usable: int, expected: set[int]
 ) -> None:
     """Else both share all of them, and the figures are of both."""
