@@ -147,7 +147,7 @@ class ModelLane:
 
     def lose_connection(self) -> None:
         """As the dispatcher sees the end of the process."""
-        self._world.running -= bool(self.sent)
+        self._world.cut_off(bool(self.sent))
         self._lane.connection_lost(None)
 
     def _finish(self, meta: dict[str, Any], payload: bytes) -> None:
@@ -212,7 +212,7 @@ class ModelEndOfChannel:
 
     def lose_connection(self) -> None:
         """As the dispatcher sees the end of the process."""
-        self._world.running -= len(self.calls)
+        self._world.cut_off(len(self.calls))
         for call in self.calls.values():
             call.cancel()
         self._lane.connection_lost(None)
@@ -307,6 +307,8 @@ class World:
         self.methods_run: list[str] = []
         """Methods of the same."""
         self.running = self.most_running = 0
+        self.lost = 0
+        """Batches that ran when their process ended."""
         self.replaced: list[int] = []
         self.announced: list[list[str]] = []
         self.oom_kills = 0
@@ -356,6 +358,11 @@ class World:
         self.batches.append(orjson.loads(payload) if payload[:1] == b"[" else [payload])
         self.running += 1
         self.most_running = max(self.most_running, self.running)
+
+    def cut_off(self, batches: int) -> None:
+        """So many ran when their process ended."""
+        self.running -= batches
+        self.lost += batches
 
     def ask(
         self,

@@ -133,7 +133,7 @@ def _worth_waiting_for_clients(batcher: Batcher, policy: BatchPolicy, now: float
     if not groups:
         return inf
     queued, lanes = batcher.queue.size, batcher.lanes.total
-    total: float = queued + batcher.running_size
+    total = float(queued + batcher.running_size)
     back = []
     for group in groups:
         if group.end > now and group.away > 0:

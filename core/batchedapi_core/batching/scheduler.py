@@ -41,7 +41,7 @@ from batchedapi_core.batching.request import Isolation, Request, split_parts
 from batchedapi_core.batching.reruns import MemoryLimits, Reruns, Trial, blamed
 from batchedapi_core.batching.traffic import Client
 
-LONGEST_AHEAD: Final = 0.1
+LONGEST_AHEAD = 0.1
 """Seconds that a batch takes behind which another waits at the lane. A lane is idle for about 1 ms
 between two: where they take longer, that is less than a hundredth."""
 

@@ -9,7 +9,7 @@ import io
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from batchedapi_serving.codecs.json_values import check_row_count
 from batchedapi_serving.errors import InvalidInputError, MalformedError, TooLargeError, brief
 from batchedapi_serving.predictor import MethodSpec, Tensor
 
-Array = np.ndarray[Any, Any]
+Array: TypeAlias = np.ndarray[Any, Any]
 MAX_WIDENED_BYTES: Final = 64 * 1024 * 1024
 """Of one input after its values were converted to a wider type; what is sent in the declared type
 is bounded by the body alone."""

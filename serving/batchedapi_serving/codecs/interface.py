@@ -11,7 +11,7 @@ whatever the method: TensorResults and ItemResults; every Reply can write both.
 
 import enum
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import orjson
@@ -21,7 +21,7 @@ from batchedapi_serving.errors import ServingError
 from batchedapi_serving.ipc import Meta
 from batchedapi_serving.predictor import MethodSpec
 
-Array = np.ndarray[Any, Any]
+Array: TypeAlias = np.ndarray[Any, Any]
 
 
 class Wire(enum.Enum):

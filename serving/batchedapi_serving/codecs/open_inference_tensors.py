@@ -14,7 +14,7 @@ import contextlib
 import math
 import struct
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import orjson
@@ -42,7 +42,7 @@ from batchedapi_serving.predictor import DTYPES, SINGLE_OUTPUT, MethodSpec
 BYTES: Final = "BYTES"
 _LENGTH: Final = struct.Struct("<I")
 _DATATYPES: Final = {np.dtype(text).str: name for name, text in DTYPES.items()}
-Elements = Array | Sequence[Any]
+Elements: TypeAlias = Array | Sequence[Any]
 _MAX_DIMENSIONS: Final = 32
 """numpy's own limit lies above this; nobody has come near it."""
 _CODES: Final = {

@@ -12,7 +12,7 @@ with tensors answers this only for a row that failed with a status of its own.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import orjson
@@ -22,8 +22,8 @@ from batchedapi_serving.errors import PredictorError
 from batchedapi_serving.ipc import Meta
 from batchedapi_serving.predictor import SINGLE_OUTPUT, MethodSpec
 
-Array = np.ndarray[Any, Any]
-Column = Array | Sequence[Array]
+Array: TypeAlias = np.ndarray[Any, Any]
+Column: TypeAlias = Array | Sequence[Array]
 """(rows, ...), or where rows differ in shape one array a row."""
 OK: Final = 200
 NOT_FINITE: Final = "the predictor answered NaN or Infinity"

@@ -25,7 +25,7 @@ from batchedapi_serving.dispatch.engine import (
     ServedMethod,
 )
 from batchedapi_serving.dispatch.executor import Executor, MethodQueue, receipt_book
-from batchedapi_serving.dispatch.lane_connection import Channel, LaneConnection
+from batchedapi_serving.dispatch.lane_connection import Channel, Runner
 from batchedapi_serving.dispatch.requests import Clock, Deadlines, InFlightRequest, InFlightRequests
 from batchedapi_serving.errors import DrainingError, PredictorError
 from batchedapi_serving.ipc import Meta
@@ -88,7 +88,7 @@ class Dispatcher(MethodTable[MethodQueue]):
         self._receipts = receipt_book(settings.receipts)
         self._trial = Trial()
         self._sync = self._new_executor()
-        self._lanes: dict[int, list[LaneConnection]] = {}
+        self._lanes: dict[int, list[Runner]] = {}
         """By the process that opened them."""
         self._channels: dict[int, Channel] = {}
         self._calls: list[tuple[Executor, int, float]] = []
@@ -207,7 +207,7 @@ class Dispatcher(MethodTable[MethodQueue]):
     def _executors(self) -> list[Executor]:
         return [self._sync, *(executor for executor, _, _ in self._calls)]
 
-    def lane_ready(self, lane: LaneConnection, hello: Meta) -> None:
+    def lane_ready(self, lane: Runner, hello: Meta) -> None:
         """See RunnerOwner."""
         now = self._now()
         self._process_ready(hello)
@@ -216,7 +216,7 @@ class Dispatcher(MethodTable[MethodQueue]):
         self.update_gauges()
         self._sync.decide(now)
 
-    def lane_lost(self, lane: LaneConnection) -> None:
+    def lane_lost(self, lane: Runner) -> None:
         """See RunnerOwner."""
         self._process_lost(lane.pid)
 

@@ -60,10 +60,10 @@ class Channel(Runner, Protocol):
 class RunnerOwner(Protocol):
     """The dispatcher, as lanes and channels see it."""
 
-    def lane_ready(self, lane: "LaneConnection", hello: Meta) -> None:
+    def lane_ready(self, lane: Runner, hello: Meta) -> None:
         """The model is loaded and warm; the lane can take batches."""
 
-    def lane_lost(self, lane: "LaneConnection") -> None:
+    def lane_lost(self, lane: Runner) -> None:
         """The lane is gone; what it ran is not answered."""
 
     def channel_ready(self, transport: asyncio.Transport, hello: Meta) -> Channel:

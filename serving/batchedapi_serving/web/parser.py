@@ -142,6 +142,8 @@ class RequestParser:
         body_bytes: How much of its body has come.
     """
 
+    __deletable__ = ("_parser",)  # mypyc asks which attributes may be deleted
+
     def __init__(self, limits: Limits, repeated: Container[bytes], *, traced: bool = False) -> None:
         """`repeated`: paths whose requests are worth a shortcut when they come again.
 
@@ -214,8 +216,8 @@ class RequestParser:
         self._complete = []
         self._began_here = False
         self._piece = len(data)
-        self._parse(data)
-        if self.awaiting == HEADERS and self.error is None:
+        all_is_well = self._parse(data)
+        if all_is_well and self.awaiting == HEADERS:
             self._count_head()
         elif len(self._complete) == 1 and (between or self._head):
             self._remember(self._head + data, self._complete[0])
@@ -224,7 +226,8 @@ class RequestParser:
         complete, self._complete = self._complete, []  # what was answered is not held here
         return complete
 
-    def _parse(self, data: bytes) -> None:
+    def _parse(self, data: bytes) -> bool:
+        """Whether all is well; if not, `error` says why."""
         try:
             rest = self._fed(data)
             while rest is not None:
@@ -247,6 +250,7 @@ class RequestParser:
         except httptools.HttpParserError as error:
             if not self._ended:  # what follows a request that closes is nobody's
                 self.error = MalformedError(f"expected an HTTP/1.1 request, got {error}")
+        return self.error is None
 
     def _fed(self, data: bytes | memoryview) -> memoryview | None:
         """What comes after a head that asks for another protocol; None: there was none."""

@@ -96,7 +96,6 @@ class Observed(World):
         self.deadlines: dict[int, float] = {}
         """By item."""
         self.begun: list[tuple[float, str, list[dict[str, Any]]]] = []
-        self.lost = 0
         specs = [
             MethodSpec(name, batched=True, is_async=name == "fetch", max_batch_size=size)
             for name, size in zip(METHODS, (8, 5, 4), strict=True)
@@ -106,15 +105,6 @@ class Observed(World):
             methods=list(zip(specs, calls, strict=True)), max_batch_size=None, restart=0.1,
             timeout=TIMEOUT, receipts=Receipts.ALL, **options,
         )  # fmt: skip
-        for executor in self.dispatcher._executors:
-            executor.lost = self._counting(executor.lost)  # type: ignore[method-assign]  # to count them
-
-    def _counting(self, lost: Any) -> Any:
-        def counted(*args: Any, **kwargs: Any) -> None:
-            self.lost += 1
-            lost(*args, **kwargs)
-
-        return counted
 
     def began(self, meta: dict[str, Any], payload: bytes) -> None:
         """A batch reached the model."""
