@@ -121,7 +121,7 @@ def taking(function: Callable[..., Any], given: Sequence[str]) -> Callable[..., 
         return function
     chosen = {name: given.index(name) for name in signature.parameters if name in given}
     first = next(iter(signature.parameters.values()), None)
-    if given is REQUEST and first is not None and first.kind is first.POSITIONAL_OR_KEYWORD:
+    if given == REQUEST and first is not None and first.kind is first.POSITIONAL_OR_KEYWORD:
         chosen.setdefault(first.name, 0)
     signature.bind(**dict.fromkeys(chosen))
 

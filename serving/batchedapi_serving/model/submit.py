@@ -100,7 +100,7 @@ def _step(
     if name is None:
         return None
     function = getattr(predictor, name)
-    called = taking(function, given) if given is REQUEST else function
+    called = taking(function, given) if given == REQUEST else function
     if inspect.iscoroutinefunction(inspect.unwrap(function)):
         return called
     return functools.partial(_in_thread, pool, called)

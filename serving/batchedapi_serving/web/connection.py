@@ -188,7 +188,7 @@ class Connection(asyncio.Protocol):
     def _incomplete(self, part: str) -> None:
         """A request has begun and not ended: its limits in time run, and its bytes count."""
         arrived = self._parser.body_bytes
-        if part is BODY and arrived and not self._held.coming(arrived):
+        if part == BODY and arrived and not self._held.coming(arrived):
             self._refuse(self._frontend.bodies.error())
             return
         if self._parser.wants_continue:

@@ -221,7 +221,7 @@ class RequestParser:
             self._count_head()
         elif len(self._complete) == 1 and (between or self._head):
             self._remember(self._head + data, self._complete[0])
-        head_alone = between and self.awaiting is BODY and not self.body_bytes
+        head_alone = between and self.awaiting == BODY and not self.body_bytes
         self._head = data if head_alone and not self.wants_continue else b""
         complete, self._complete = self._complete, []  # what was answered is not held here
         return complete
@@ -311,7 +311,7 @@ class RequestParser:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header; a trailer is counted and dropped: it could fake what a proxy strips."""
-        if self.awaiting is HEADERS:
+        if self.awaiting == HEADERS:
             self._headers.append((name.lower(), value))
             return
         self._trailer_bytes += len(name) + len(value) + 4
