@@ -11,6 +11,8 @@
 #   USER 65532
 #   COPY model.py /app/
 ARG BASE_IMAGE=docker.io/library/python:3.12-slim
+# The same Python, with a C compiler: the path of a request is compiled here.
+ARG BUILD_IMAGE=docker.io/library/python:3.12
 # The folder, an extra of pyproject.toml and the last stage have the same name: serving, operator.
 ARG PART=serving
 
@@ -22,34 +24,46 @@ WORKDIR /src
 COPY pyproject.toml ./
 RUN python3 -c 'import sys, tomllib; \
         p = tomllib.load(open("pyproject.toml", "rb")); project = p["project"]; \
+        hook = p["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]; \
         extras = {"serving": ("serving", "otel", "redis"), "operator": ("operator",)}[sys.argv[1]]; \
         print(*project["dependencies"], *(r for e in extras for r in project["optional-dependencies"][e] if not r.startswith("batchedapi")), sep="\n", file=open("run.txt", "w")); \
-        print(*p["build-system"]["requires"], sep="\n", file=open("build.txt", "w"))' "$PART"
+        print(*p["build-system"]["requires"], *hook["dependencies"], sep="\n", file=open("build.txt", "w"))' "$PART"
 
 FROM ${BASE_IMAGE} AS dependencies
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
-RUN python3 -m venv /opt/venv && python3 -m venv /opt/build
+RUN python3 -m venv /opt/venv
 WORKDIR /src
 ARG PART
-COPY --from=requirements /src/run.txt /src/build.txt ./
+COPY --from=requirements /src/run.txt ./
 COPY constraints.txt ./
 # The secrets are optional: how pip reaches packages from where the build runs. Nothing is installed
 # into the operator's image later, so pip itself goes.
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     --mount=type=secret,id=pip-cert,target=/run/secrets/pip-cert \
-    /opt/build/bin/pip install --no-compile -c constraints.txt -r build.txt \
-    && /opt/venv/bin/pip install --no-compile -c constraints.txt -r run.txt \
+    /opt/venv/bin/pip install --no-compile -c constraints.txt -r run.txt \
     && /opt/venv/bin/pip uninstall -q -y setuptools $([ "$PART" = serving ] || echo pip)
 # Compiled here, for good: containers run with a read-only root, and would compile on every start.
 RUN /opt/venv/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/venv/lib
 
-FROM dependencies AS project
+FROM ${BUILD_IMAGE} AS wheel
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+WORKDIR /src
+COPY --from=requirements /src/build.txt ./
+COPY constraints.txt ./
+RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
+    --mount=type=secret,id=pip-cert,target=/run/secrets/pip-cert \
+    python3 -m venv /opt/build && /opt/build/bin/pip install --no-compile -c constraints.txt -r build.txt
 ARG PART
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY core core
 COPY ${PART} ${PART}
-RUN /opt/build/bin/pip wheel --no-index --no-deps --no-build-isolation --wheel-dir dist . \
-    && /opt/build/bin/pip --python /opt/venv/bin/python install --no-index --no-deps --no-compile --prefix /opt/project dist/*.whl \
+RUN HATCH_BUILD_HOOK_ENABLE_CUSTOM=true \
+    /opt/build/bin/pip wheel --no-index --no-deps --no-build-isolation --wheel-dir dist .
+
+FROM dependencies AS project
+COPY --from=wheel /src/dist dist
+RUN python3 -m venv /opt/install \
+    && /opt/install/bin/pip --python /opt/venv/bin/python install --no-index --no-deps --no-compile --prefix /opt/project dist/*.whl \
     && /opt/venv/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/project
 
 FROM ${BASE_IMAGE} AS runtime

@@ -7,6 +7,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 STEP := @tests/support/step
+# What wheels and images have. Not in .venv, where what one edits is what runs.
+COMPILED := $(CURDIR)/.cache/compiled
+COMPILE := HATCH_BUILD_HOOK_ENABLE_CUSTOM=true
 
 export CLUSTER
 # Where the cluster's kubeconfig is; with CLUSTER=current, wherever kubectl looks.
@@ -39,15 +42,17 @@ serve: .venv/.serving ## Serve examples/01-iris on this machine (needs nothing b
 	@echo 'batchedapi is in .venv/bin: source .venv/bin/activate puts it on the PATH'
 	$(BIN)/batchedapi serve -f examples/01-iris/batchedapi.yaml --port $(PORT) --admin-port $$(($(PORT) + 1))
 
-wheel: ## The wheel that one installs, in dist
+# pip takes the second where it fits: it is the faster one, and needs gcc here, not there.
+wheel: ## The wheels that one installs, in dist: one for all machines, one compiled for those like this
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	$(BIN)/pip wheel -q --disable-pip-version-check --no-deps -w dist .
+	$(COMPILE) $(BIN)/pip wheel -q --disable-pip-version-check --no-deps -w dist .
 
 demo: $(INSTALLED) ## The whole product on a cluster: install, apply, predict, load, scale up and why
 	$(BIN)/python examples/demo.py
 
 ##@ Checks
-.PHONY: test lint type arch verify unit contract examples operator e2e fmt site site-test
+.PHONY: test lint type arch verify unit unit-compiled contract examples operator e2e fmt site site-test
 test: ## Every check below, in this order; what e2e needs is built beside them
 	@tests/support/beside tests/cluster/prepare $(MAKE) --no-print-directory checks
 
@@ -56,6 +61,7 @@ checks:
 	$(STEP) install $(MAKE) --no-print-directory install
 	$(STEP) 'lint, type, arch, verify' $(MAKE) --no-print-directory -j 2 -O lint type arch verify
 	$(STEP) unit $(MAKE) --no-print-directory unit
+	$(STEP) compiled $(MAKE) --no-print-directory unit-compiled
 	$(STEP) contract $(MAKE) --no-print-directory contract
 	$(STEP) site $(MAKE) --no-print-directory site-test
 	$(STEP) torch $(MAKE) --no-print-directory .venv/.torch
@@ -73,7 +79,7 @@ lint: $(INSTALLED) ## ruff: every rule but those ignored with a reason
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
 type: $(INSTALLED) ## mypy --strict
-	$(BIN)/mypy core serving operator crds docs/site tests/support tests/cluster tests/bench tests/e2e tests/fuzz
+	$(BIN)/mypy hatch_build.py core serving operator crds docs/site tests/support tests/cluster tests/bench tests/e2e tests/fuzz
 
 arch: $(INSTALLED) ## import-linter: who may know whom
 	$(BIN)/lint-imports
@@ -95,18 +101,29 @@ unit: $(INSTALLED) .cache/bin/kubeconform ## Fast tests, on every core; the pure
 .cache/bin/kubeconform:
 	tests/cluster/tools
 
+.PHONY: compiled
+compiled: $(COMPILED)/.made ## What wheels and images have, in .cache/compiled
+$(COMPILED)/.made: $(INSTALLED) hatch_build.py $(shell find core serving operator -name '*.py')
+	rm -rf $(COMPILED) .cache/wheel
+	$(COMPILE) $(BIN)/pip wheel -q --disable-pip-version-check --no-deps -w .cache/wheel .
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps --target $(COMPILED) .cache/wheel/*.whl
+	@touch $@
+
+unit-compiled: $(COMPILED)/.made ## The same of core and serving, as wheels and images have them
+	PYTHONPATH=$(COMPILED) $(BIN)/python -m pytest -n auto --dist worksteal tests/unit/core tests/unit/serving
+
 # Three at once on two cores: half of the time nothing is computed, but waited for.
-contract: $(INSTALLED) ## The serving half: real processes and sockets
-	$(BIN)/python -m pytest -n 3 --dist loadfile -m "not alone" tests/contract/serving tests/contract/test_bench_programs.py --durations 15
-	$(BIN)/python -m pytest -m alone tests/contract/serving
+contract: $(COMPILED)/.made ## The serving half, compiled: real processes and sockets
+	PYTHONPATH=$(COMPILED) $(BIN)/python -m pytest -n 3 --dist loadfile -m "not alone" tests/contract/serving tests/contract/test_bench_programs.py --durations 15
+	PYTHONPATH=$(COMPILED) $(BIN)/python -m pytest -m alone tests/contract/serving
 
 # Torch is large: only the examples that need it wait for it.
 .venv/.torch: $(INSTALLED)
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[torch-examples,loadtest]'
 	@touch $@
 
-examples: .venv/.torch ## The examples with a real model, trained and served; installs torch
-	$(BIN)/python -m pytest tests/contract/examples
+examples: .venv/.torch $(COMPILED)/.made ## The examples with a real model, trained and served; installs torch
+	PYTHONPATH=$(COMPILED) $(BIN)/python -m pytest tests/contract/examples
 
 # Each of the three has a namespace and an operator of its own. In the order of the files: those with
 # few tests would come last otherwise, and they are the long ones.
@@ -140,8 +157,8 @@ picture: $(INSTALLED) ## The README's picture of the page, as it is now
 
 ##@ Measuring
 .PHONY: bench bench-peers fuzz
-bench: bench-peers ## Interleaved ratios against mosec, LitServe and BentoML; wants a quiet machine
-	$(BIN)/python tests/bench/run_all.py
+bench: bench-peers $(COMPILED)/.made ## Interleaved ratios against mosec, LitServe and BentoML; wants a quiet machine
+	PYTHONPATH=$(COMPILED) $(BIN)/python tests/bench/run_all.py
 
 # BentoML in an environment of its own: it pins other versions of OpenTelemetry than constraints.txt.
 bench-peers: $(INSTALLED)

@@ -11,6 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from batchedapi_core import COMPILED
 from batchedapi_operator.plugin.__main__ import main as plugin
 from batchedapi_serving.cli.main import main
 
@@ -72,4 +73,5 @@ def test_a_program_says_which_release_it_is(program: str) -> None:
     """What a report of a mistake begins with."""
     said = CliRunner().invoke(PROGRAMS[program], ["--version"], prog_name=program)
 
-    assert f"{program}, version {version('batchedapi')}" == said.output.strip()
+    compiled = " (compiled)" if COMPILED and program == "batchedapi" else ""
+    assert f"{program}, version {version('batchedapi')}{compiled}" == said.output.strip()

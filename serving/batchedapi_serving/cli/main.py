@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 from click.shell_completion import BashComplete, FishComplete, ZshComplete
 
-from batchedapi_core import contract
+from batchedapi_core import COMPILED, contract
 from batchedapi_core.manifest import (
     CPU_COUNT,
     ManifestError,
@@ -158,7 +158,11 @@ def _with(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="batchedapi", prog_name="batchedapi")
+@click.version_option(
+    package_name="batchedapi",
+    prog_name="batchedapi",
+    message=f"%(prog)s, version %(version)s{' (compiled)' if COMPILED else ''}",
+)
 def main() -> None:
     """Serve a model over HTTP in batches.
 

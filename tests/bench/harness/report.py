@@ -14,6 +14,8 @@ from typing import Any
 
 import click
 
+from batchedapi_core import COMPILED
+
 ROOT = Path(__file__).resolve().parents[3]
 
 out_option = click.option(
@@ -34,6 +36,8 @@ class Environment:
     cpu: str
     python: str
     system: str
+    compiled: bool
+    """The path of a request was, as in wheels and images (`make compiled`)."""
     load: float
     """Load average of the last minute as the program began; above about 0.5 the machine is busy."""
 
@@ -75,6 +79,7 @@ def environment() -> Environment:
         cpu=_cpu(),
         python=f"{platform.python_implementation()} {platform.python_version()}",
         system=f"{platform.system()} {platform.release()}",
+        compiled=COMPILED,
         load=os.getloadavg()[0],
     )
 
@@ -116,7 +121,8 @@ def report(
 
 def _facts(began: Environment) -> str:
     return (
-        f"{began.date}, commit {began.commit}, {began.cores} cores ({began.cpu}), {began.python},"
+        f"{began.date}, commit {began.commit}, {began.cores} cores ({began.cpu}), {began.python}"
+        f"{', compiled' if began.compiled else ''},"
         f" {began.system}, load average at the start {began.load:.2f}.\n\n    {began.command}"
     )
 

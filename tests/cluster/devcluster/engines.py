@@ -25,12 +25,15 @@ class Recipe:
     image: inputs.Image
     base: str
     """Given as BASE_IMAGE; empty for the Dockerfile's own."""
+    build: str = ""
+    """Given as BUILD_IMAGE, likewise."""
     labels: dict[str, str] = field(default_factory=dict)
 
     def arguments(self) -> list[str]:
         """Give the arguments that buildah and docker have in common."""
         words = [f"--build-arg=PART={self.image.part}"]
         words += [f"--build-arg=BASE_IMAGE={self.base}"] if self.base else []
+        words += [f"--build-arg=BUILD_IMAGE={self.build}"] if self.build else []
         return words + [f"--label={key}={value}" for key, value in self.labels.items()]
 
 

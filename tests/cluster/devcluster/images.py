@@ -14,6 +14,9 @@ SUITE: Final = "bookworm"
 BASE_PACKAGES: Final = "python3,python3-venv,ca-certificates"
 BASE: Final = f"localhost/batchedapi-base:{SUITE}"
 """Stands in for python:3.12-slim where no registry can be reached; Python 3.11."""
+BUILD_PACKAGES: Final = f"{BASE_PACKAGES},gcc,libc6-dev,python3-dev"
+BUILD: Final = f"localhost/batchedapi-build:{SUITE}"
+"""Stands in for python:3.12, likewise."""
 REDIS: Final = "docker.io/library/redis:7"
 """What stands in for the registry's, for the example that brings a Redis of its own."""
 DEBIAN_DOCKERFILE: Final = """\
@@ -101,9 +104,9 @@ def archive_of(image: Image, fingerprint: str, *, force: bool = False) -> Path:
         if archive.exists() and not force:
             return archive
         buildah = Buildah()
-        make_base(buildah)
+        make_bases(buildah)
         with step(f"{image.tag}: build"):
-            buildah.build(Recipe(image, base=BASE, labels=labels(image, fingerprint)))
+            buildah.build(Recipe(image, BASE, BUILD, labels(image, fingerprint)))
         with step(f"{image.tag}: write archive"):
             archive.parent.mkdir(parents=True, exist_ok=True)
             for old in archive.parent.glob(f"{image.key}-*"):
@@ -127,9 +130,10 @@ def for_kind(image: Image, *, force: bool) -> None:
     state.note_loaded(image.key, fingerprint)
 
 
-def make_base(buildah: Buildah) -> None:
-    """Make the base image, unless it is there."""
+def make_bases(buildah: Buildah) -> None:
+    """Make the images that others are built from and in, unless they are there."""
     debian_image(buildah, BASE, BASE_PACKAGES, "python3", paths.CACHE / f"base-{SUITE}.tar")
+    debian_image(buildah, BUILD, BUILD_PACKAGES, "python3", paths.CACHE / f"build-{SUITE}.tar")
 
 
 def redis_archive() -> Path:

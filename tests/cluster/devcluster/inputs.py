@@ -64,6 +64,7 @@ COMMON: Final = (
     "Dockerfile",
     "pyproject.toml",
     "constraints.txt",
+    "hatch_build.py",
     "README.md",
     "LICENSE",
     ".dockerignore",

@@ -1,6 +1,8 @@
 """How far one row of JSON travels through a web process: calls of ours, and files they are in."""
 
 import asyncio
+import tomllib
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -12,10 +14,12 @@ from tests.support.walks import Walk
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from batchedapi_core import COMPILED
 from batchedapi_core.batching import Strategy
 from batchedapi_serving.predictor import Tensor
 from batchedapi_serving.web.frontend import Frontend
 
+ROOT: Final = Path(__file__).resolve().parents[3]
 MOST_CALLS: Final = 75
 MOST_FILES: Final = 24
 ROUNDS: Final = 40
@@ -24,8 +28,21 @@ SECONDS: Final = 0.001
 OURS: Final = ("/batchedapi_core/", "/batchedapi_serving/")
 OTHER_END: Final = ("/batchedapi_serving/model/", "/batchedapi_serving/ipc.py")
 """What a test calls of these is the model process's part, with all that follows from it."""
+NOT_COMPILED: Final = {"serving/ipc.py", "serving/dispatch/engine.py"}
+"""Which mypyc does not take: an error of the system's, a protocol that is looked at as it runs."""
 ROW: Final = b"[5.1, 3.5, 1.4, 0.2]"
 IRIS: Final = single(Tensor("FP32", [4]), Tensor("INT64", []))
+
+
+def compiled_files() -> set[str]:
+    """What a wheel for this machine has compiled, as a walk names files."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    hook = project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]
+    return {
+        f"{package}/{module}.py".replace("/batchedapi_core", "").replace("/batchedapi_serving", "")
+        for package, modules in hook["compiled"].items()
+        for module in modules
+    }
 
 
 def first_class(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -51,6 +68,7 @@ async def ask(client: Peer, request: bytes) -> None:
         await asyncio.sleep(2 * SECONDS)
 
 
+@pytest.mark.skipif(COMPILED, reason="calls from one compiled module to another are not seen")
 @pytest.mark.looptime
 async def test_a_row_of_json_is_answered_in_few_calls_and_few_files() -> None:
     """Whoever follows a request reads so much; a hop that only forwards is one too many."""
@@ -76,3 +94,4 @@ async def test_a_row_of_json_is_answered_in_few_calls_and_few_files() -> None:
     assert sum(path.values()) <= MOST_CALLS, listed
     assert len({file for file, _ in path}) <= MOST_FILES, listed
     assert [] == [file for file, _ in walk.calls if "trac" in file], "tracing is off"
+    assert NOT_COMPILED == {file for file, _ in path} - compiled_files()
