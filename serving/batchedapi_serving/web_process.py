@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import json
 import logging
-import resource
 import signal
 import socket
 import sys
@@ -31,7 +30,13 @@ from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.recorder import Recorder, WebRecorder
 from batchedapi_serving.metrics.slots import Memory, map_memory
 from batchedapi_serving.predictor import MethodSpec
-from batchedapi_serving.processes import end_with_parent, essential, freeze_heap, nothing
+from batchedapi_serving.processes import (
+    end_with_parent,
+    essential,
+    freeze_heap,
+    may_open,
+    nothing,
+)
 from batchedapi_serving.settings import QueueSettings, ReplicaSettings
 from batchedapi_serving.tracing import started_tracer
 from batchedapi_serving.tracing.spans import Tracer
@@ -253,12 +258,8 @@ def run_web(
     """
     # As many descriptors as this process is allowed to have.
     grpc = index == 0 and settings.grpc_port is not None
-    some, all_of_them = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = descriptors_wanted(settings.max_concurrency, grpc=grpc)
-    if some < wanted:
-        some = wanted if all_of_them == resource.RLIM_INFINITY else min(wanted, all_of_them)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (some, all_of_them))
-    connections = most_connections(some, settings.max_concurrency, grpc=grpc)
+    descriptors = may_open(descriptors_wanted(settings.max_concurrency, grpc=grpc))
+    connections = most_connections(descriptors, settings.max_concurrency, grpc=grpc)
     uvloop.run(_serve(settings, listener, control, index, connections))
 
 

@@ -7,9 +7,7 @@ from the time it was due, and a load whose generator fell behind is marked.
 
 import asyncio
 import contextlib
-import math
 import random
-import resource
 import statistics
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +15,8 @@ from time import monotonic as now  # uvloop's counts whole milliseconds
 from typing import Any, Final, TypeVar, cast
 
 import httptools
+
+from batchedapi_serving.processes import may_open
 
 HOST: Final = "127.0.0.1"
 _OK: Final = 200
@@ -153,14 +153,9 @@ async def _connected(port: int) -> _Connection:
     return connection
 
 
-def most_connections() -> int:
+def clients_allowed() -> int:
     """At once, of one load: as many as wanted, or as this process may have files open."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    soft, hard = (math.inf if one == resource.RLIM_INFINITY else one for one in limits)
-    wanted = int(min(_MOST_CONNECTIONS + _OTHER_FILES, hard))
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, limits[1]))
-    return max(1, wanted - _OTHER_FILES)
+    return max(1, may_open(_MOST_CONNECTIONS + _OTHER_FILES) - _OTHER_FILES)
 
 
 class OpenLoop:
@@ -186,7 +181,7 @@ class OpenLoop:
         loop = asyncio.get_running_loop()
         answers = Answers(rate, seconds, self._target)
         at_once = rate * self._target  # in the mean, when each answer takes as long as it may
-        wanted, allowed = int(2.0 * at_once) + _FEW, most_connections()
+        wanted, allowed = int(2.0 * at_once) + _FEW, clients_allowed()
         most, answers.capped = min(wanted, allowed), wanted > allowed
         # Beforehand: when a replica falls behind is no time to make its clients.
         with contextlib.suppress(OSError):

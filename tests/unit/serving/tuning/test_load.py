@@ -119,7 +119,7 @@ async def test_a_load_for_which_the_system_allows_too_few_connections_is_the_gen
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whoever answers within the target, and is not asked, is not full."""
-    monkeypatch.setattr(load, "most_connections", lambda: 5)
+    monkeypatch.setattr(load, "clients_allowed", lambda: 5)
     answers, connected = await loaded(lambda: b"", 400.0, 0.1)
 
     assert 5 == answers.sent == len(connected)
@@ -131,7 +131,7 @@ def test_more_files_are_opened_than_a_process_may_by_default() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (500, before[1]))
-        assert 300 < load.most_connections() <= 4_000
+        assert 300 < load.clients_allowed() <= 4_000
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 500
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
