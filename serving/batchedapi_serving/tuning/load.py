@@ -27,6 +27,8 @@ _OTHER_FILES: Final = 200
 _LOOK: Final = 0.02  # seconds between two looks whether all are answered
 _FEW: Final = 50
 """Connections beside those: for arrivals that come close together."""
+_IN_A_ROW: Final = 8
+"""Requests that are due, between two looks at what came: each look is a call of the system."""
 _PATIENCE: Final = 4.0
 """Targets for which an answer is waited for when a load is over; and at least a second."""
 LATE: Final = 0.05
@@ -161,9 +163,12 @@ def clients_allowed() -> int:
 class OpenLoop:
     """Poisson arrivals, each on a connection that is free; no task for each, which takes long."""
 
-    def __init__(self, port: int, requests: Sequence[bytes], target: float, *, seed: int) -> None:
-        """`requests` are sent in random order; `target` in seconds."""
+    def __init__(
+        self, port: int, requests: Sequence[bytes], target: float, *, allowed: int, seed: int
+    ) -> None:
+        """`requests` go out in random order; `target` in seconds; `allowed` clients at once."""
         self._port = port
+        self._allowed = allowed
         self._requests = requests
         self._target = target
         self._random = random.Random(seed)  # noqa: S311 - no cryptography
@@ -181,18 +186,21 @@ class OpenLoop:
         loop = asyncio.get_running_loop()
         answers = Answers(rate, seconds, self._target)
         at_once = rate * self._target  # in the mean, when each answer takes as long as it may
-        wanted, allowed = int(2.0 * at_once) + _FEW, clients_allowed()
-        most, answers.capped = min(wanted, allowed), wanted > allowed
+        wanted = int(2.0 * at_once) + _FEW
+        most, answers.capped = min(wanted, self._allowed), wanted > self._allowed
         # Beforehand: when a replica falls behind is no time to make its clients.
         with contextlib.suppress(OSError):
             for _ in range(min(most, int(at_once))):
                 self._free.append(await _connected(self._port))
         begins()
-        due, gap = now(), self._random.expovariate
+        due, gap, in_a_row = now(), self._random.expovariate, 0
         end = due + seconds
         while (due := due + gap(rate)) < end:
-            # Each time, so that a generator that is behind reads answers, too.
-            await asyncio.sleep(max(0.0, due - now()))
+            early, in_a_row = due - now(), in_a_row + 1
+            if early > 0.0 or in_a_row >= _IN_A_ROW:
+                # So that a generator that is behind reads answers, too.
+                in_a_row = 0
+                await asyncio.sleep(max(0.0, early))
             if len(self._asked) + len(self._connecting) >= most:
                 answers.skipped += 1
                 answers.lags.append(now() - due)

@@ -15,7 +15,14 @@ import numpy as np
 
 from batchedapi_core import contract
 from batchedapi_core.simulation import tuning
-from batchedapi_serving.tuning.load import HOST, Answers, OpenLoop, closed_loop, run_loop
+from batchedapi_serving.tuning.load import (
+    HOST,
+    Answers,
+    OpenLoop,
+    clients_allowed,
+    closed_loop,
+    run_loop,
+)
 from batchedapi_serving.tuning.replica import Counters, Replica
 
 DIFFERENT: Final = 64
@@ -338,7 +345,13 @@ class Climb:
 
     def load(self, rate: float) -> Step:
         """One load of `rate` requests/s, which is not of the ladder."""
-        load = OpenLoop(self._replica.port, self._requests, self._target, seed=len(self._steps))
+        load = OpenLoop(
+            self._replica.port,
+            self._requests,
+            self._target,
+            allowed=clients_allowed(),
+            seed=len(self._steps),
+        )
         readings: list[tuple[Counters, float]] = []
 
         def read() -> None:

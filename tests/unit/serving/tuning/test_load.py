@@ -5,8 +5,6 @@ import resource
 import time
 from collections.abc import Callable
 
-import pytest
-
 from batchedapi_serving.tuning import load
 from batchedapi_serving.tuning.load import Answers, OpenLoop
 from ports import HOST, free_port
@@ -46,7 +44,7 @@ def asked_before(connected: list[Server]) -> None:
 
 
 async def loaded(
-    answer: Callable[[], bytes], rate: float, target: float
+    answer: Callable[[], bytes], rate: float, target: float, allowed: int = 4_000
 ) -> tuple[Answers, list[Server]]:
     """Half a second of a load, and the connections of the server."""
     connected: list[Server] = []
@@ -54,7 +52,7 @@ async def loaded(
     server = await loop.create_server(lambda: Server(answer, connected), HOST, 0)
     port = server.sockets[0].getsockname()[1]
     try:
-        generator = OpenLoop(port, [REQUEST], target, seed=1)
+        generator = OpenLoop(port, [REQUEST], target, allowed=allowed, seed=1)
         return await generator.run(rate, 0.5, lambda: asked_before(connected)), connected
     finally:
         server.close()
@@ -93,7 +91,7 @@ async def test_of_a_replica_that_says_nothing_no_more_is_asked_than_could_be_in_
 
 async def test_nobody_there_is_no_crash() -> None:
     """Its requests are broken, all of them."""
-    answers = await OpenLoop(free_port(), [REQUEST], 0.1, seed=1).run(100.0, 0.3)
+    answers = await OpenLoop(free_port(), [REQUEST], 0.1, allowed=99, seed=1).run(100.0, 0.3)
 
     assert answers.sent == answers.broken > 0
 
@@ -115,12 +113,9 @@ async def test_a_generator_that_stalled_is_late() -> None:
     assert answers.late
 
 
-async def test_a_load_for_which_the_system_allows_too_few_connections_is_the_generators(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_load_for_which_the_system_allows_too_few_connections_is_the_generators() -> None:
     """Whoever answers within the target, and is not asked, is not full."""
-    monkeypatch.setattr(load, "clients_allowed", lambda: 5)
-    answers, connected = await loaded(lambda: b"", 400.0, 0.1)
+    answers, connected = await loaded(lambda: b"", 400.0, 0.1, allowed=5)
 
     assert 5 == answers.sent == len(connected)
     assert answers.late
