@@ -16,6 +16,8 @@ from typing import Any, Final
 
 from hatchling.builders.config import BuilderConfig
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from mypyc.build import mypycify
+from setuptools import Distribution
 
 # Nothing that happens to be installed changes what is compiled: the types of other packages are not
 # read, and what comes from them is any object.
@@ -68,10 +70,6 @@ def compiled(
     `packages` are modules by the folder of their package; those that are not there are left out:
     the operator's image is built without the serving half.
     """
-    # Not installed where no wheel is compiled.
-    from mypyc.build import mypycify  # noqa: PLC0415
-    from setuptools import Distribution  # noqa: PLC0415
-
     paths = [root / package / f"{name}.py" for package, names in packages.items() for name in names]
     trees = {path.relative_to(root).parts[0] for path in paths}
     os.environ["MYPYPATH"] = os.pathsep.join(str(root / tree) for tree in sorted(trees))
