@@ -226,7 +226,7 @@ def run_of(label: str, setting: Setting, served: float) -> Run:
     """A run at whose knee so much was answered in time, for tune's own rule."""
     answers = Answers(served, 1.0, 1.0, sent=round(served), latencies=[0.0] * round(served))
     return Run(label, Forecast(setting, served, math.nan),
-               Ladder((Step(answers, _IDLE, 1.0),), QUANTILE))  # fmt: skip
+               (Ladder((Step(answers, _IDLE, 1.0),), QUANTILE),))  # fmt: skip
 
 
 def tuned(case: Case) -> tuple[int, Known, Run]:

@@ -45,7 +45,7 @@ def render(known: Known) -> str:
         lines += ["", _HEAD, *(_setting(known, run, chosen=run is best) for run in runs)]
     if any(run.ladder.comfortable and run.ladder.comfortable.answers.late for run in runs):
         lines.append("~ the generator was late at that load, and its lateness is in the p99")
-    if not all(run.ladder.bounded for run in runs):
+    if not all(run.bounded for run in runs):
         lines.append("> the generator fell behind before the replica did: it may hold more")
     if known.own_run is not None:
         lines += ["", *_ladder(known.own_run)]
@@ -83,11 +83,11 @@ def _setting(known: Known, run: Run, *, chosen: bool) -> str:
     setting, ladder = run.setting, run.ladder
     step = ladder.comfortable
     late = "" if step is None or not step.answers.late else " ~"
-    late += "" if ladder.bounded else " >"
+    late += "" if run.bounded else " >"
     return (
         f"{run.label:<22} {known.manifest_size(setting):>8}"
         f" {format_duration(setting.batch_interval):>9} {setting.processes:>6}"
-        f" {setting.threads:>7} {run.forecast.goodput:>10,.0f} {ladder.goodput:>10,.0f}"
+        f" {setting.threads:>7} {run.forecast.goodput:>10,.0f} {run.goodput:>10,.0f}"
         f" {_ms(run.p99):>10} {_ms(step.answers.p(0.99)) if step else '-':>10}"
         f"{late}{' <- best' if chosen else ''}"
     ).rstrip()
@@ -147,13 +147,13 @@ def verdict(known: Known) -> list[str]:
     elif own is None or best is own:
         lines.append(
             f"The manifest is within {TOLERANCE:.0%} of the best that was found:"
-            f" {best.ladder.goodput:,.0f} requests/s within {target}."
+            f" {best.goodput:,.0f} requests/s within {target}."
         )
     else:
-        instead = own.ladder.goodput
-        least = "" if best.ladder.bounded else "at least "
+        instead = own.goodput
+        least = "" if best.bounded else "at least "
         lines.append(
-            f"Better: {_values(known, best.setting)}, {least}{best.ladder.goodput:,.0f} requests/s"
+            f"Better: {_values(known, best.setting)}, {least}{best.goodput:,.0f} requests/s"
             f" within {target} instead of {instead:,.0f}."
         )
     if best is not None and best.ladder.knee is not None:
@@ -246,11 +246,12 @@ def _run(known: Known, run: Run) -> dict[str, Any]:
         **_forecast(known, run.forecast),
         "label": run.label,
         "expected_p99": _number(run.p99),
-        "goodput": run.ladder.goodput,
+        "goodput": run.goodput,
+        "goodputs": [ladder.goodput for ladder in run.ladders],
         "p99": None if step is None else _number(step.answers.p(0.99)),
         "p99_at": None if step is None else step.answers.rate,
         "p99_generator_late": None if step is None else step.answers.late,
-        "bounded": run.ladder.bounded,
+        "bounded": run.bounded,
         "loads": [
             {
                 "rate": one.answers.rate,

@@ -43,7 +43,7 @@ def step(rate: int, *, held: bool = True, lag: float = 0.0) -> Step:
 
 def run(label: str, setting: Setting, *steps: Step) -> Run:
     """One whose goodput was expected to be 90 requests/s, with p99 of 40 ms."""
-    return Run(label, Forecast(setting, 90.0, 0.03), Ladder(steps, 0.99), 0.04)
+    return Run(label, Forecast(setting, 90.0, 0.03), (Ladder(steps, 0.99),), 0.04)
 
 
 def known(*runs: Run) -> Known:

@@ -1,8 +1,11 @@
 """The stages of a tuning, on replicas that serve what their curve says."""
 
 import contextlib
+import copy
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import mean
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,16 +32,22 @@ spec:
 """
 
 
+HELD: dict[int, list[float]] = {}
+"""Requests/s that ladders hold, one after the other, by maxBatchSize; else what the curve says."""
+
+
 class Climb(measuring.Climb):
     """A ladder on a replica that holds what full batches serve, and nothing above."""
 
     def __init__(self, replica: Any, rows: Rows, **settings: Any) -> None:
         super().__init__(replica, rows, **settings)
         self._size: int = replica.size
+        held = HELD.get(self._size)
+        self._most = held.pop(0) if held else CURVE.most(self._size)
 
     def load(self, rate: float) -> Step:
         """Without a request."""
-        held, count = rate <= CURVE.most(self._size), round(rate)
+        held, count = rate <= self._most, round(rate)
         took = [0.05 if held else 0.5] * count
         answers = Answers(rate, 1.0, 0.1, sent=count, latencies=took, lags=[0.0] * count)
         return Step(answers, counters(self._size), 1.0)
@@ -95,6 +104,49 @@ def test_the_most_that_one_replica_serves_without_batching_is_measured_and_told(
     assert 50.0 >= alone.ladder.goodput
     assert alone.ladder.bounded
     assert "without batching" in report.render(tuner.known)
+
+
+@pytest.mark.parametrize(
+    ("held", "best", "ladders"),
+    [
+        pytest.param(
+            {8: [100, 100], 12: [120], 16: [150, 150]}, 16, {8: 2, 1: 1, 12: 1, 16: 2},
+            id="the best is run twice",
+        ),
+        pytest.param(
+            {8: [80, 110], 12: [90], 16: [110, 80]}, 8, {8: 2, 1: 1, 12: 1, 16: 2},
+            id="the manifest had no luck, and the best had all",
+        ),
+        pytest.param(
+            {8: [70, 70], 12: [90, 90], 16: [110, 60]}, 12, {8: 2, 1: 1, 12: 2, 16: 2},
+            id="another has its turn",
+        ),
+        pytest.param(
+            {8: [150], 12: [120], 16: [130]}, 8, {8: 1, 1: 1, 12: 1, 16: 1},
+            id="nothing is to take the manifest's place",
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("started")
+def test_what_takes_the_manifests_place_has_held_more_on_two_ladders(
+    held: dict[int, list[float]], best: int, ladders: dict[int, int],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The best of some ladders is the luckiest, too."""
+    file = tmp_path / "batchedapi.yaml"
+    file.write_text(MANIFEST)
+    api = load_documents(file, None, UnknownFields.REFUSE).api
+    few = [Forecast(Setting(size, 0.0), CURVE.most(size), 0.04) for size in (12, 16)]
+    monkeypatch.setattr(tuning, "best_few", lambda *_: few)
+    monkeypatch.setattr(sys.modules[__name__], "HELD", copy.deepcopy(held))
+    tuner = Tuner(Subject(api, {}, tmp_path), (1, 1), Wanted(0.1), lambda *_: None)
+
+    tuner.run()
+
+    runs = {one.setting.max_batch_size: one for one in tuner.known.runs}
+    assert ladders == {size: len(one.ladders) for size, one in runs.items()}
+    assert runs[best] is tuner.known.best_run
+    assert pytest.approx(mean(held[best]), rel=0.06) == runs[best].goodput
 
 
 @pytest.mark.parametrize("expected", [100.0, 300.0, 600.0])
