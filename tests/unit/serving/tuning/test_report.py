@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,24 @@ def test_a_row_has_what_was_expected_and_what_was_measured() -> None:
     assert "instead of 100." in text
 
 
+def test_of_two_ladders_the_mean_counts_and_the_second_is_shown() -> None:
+    """Nothing was chosen by the second; one figure in two places would not do without a word."""
+    second = run(FOUND, BETTER, step(140), step(180), step(220, held=False))
+    both = replace(FOUND_BETTER, ladders=(*FOUND_BETTER.ladders, *second.ladders))
+
+    text = report.render(known(WORSE, both))
+    of_best = json.loads(report.as_json(known(WORSE, both)))["best"]
+
+    (row,) = [line for line in text.splitlines() if line.startswith(FOUND)]
+    assert "190" == row.split()[6]
+    assert "190 requests/s within 100ms instead of 100." in text
+    assert "the best and the manifest's own ran twice" in text
+    assert "ran twice" not in report.render(known(WORSE, FOUND_BETTER))
+    assert (190.0, [200.0, 180.0], 140.0) == tuple(
+        of_best[name] for name in ("goodput", "goodputs", "p99_at")
+    )
+
+
 def test_a_generator_that_was_late_is_said_in_the_row_and_the_sentence() -> None:
     """Its lateness is in the p99, and what it did not send the replica may hold."""
     late = run(FOUND, BETTER, step(160, lag=0.02), step(200, lag=0.02),
@@ -200,7 +219,7 @@ def test_the_guide_shows_what_is_printed() -> None:
     )
     held = (step(160), step(200), step(240, held=False))
     found = known(
-        WORSE,
+        replace(WORSE, ladders=2 * WORSE.ladders),
         run(WITHOUT, Setting(1, 0.0), step(40), step(60, held=False)),
         run(FOUND, Setting(32, 0.01), *held),
         run(FOUND, Setting(64, 0.01), step(150), step(180, held=False)),
