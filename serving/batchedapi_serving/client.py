@@ -27,7 +27,6 @@ from batchedapi_serving.codecs import Answer, Receipt, Results
 from batchedapi_serving.errors import NotReadyError, ServingError
 from batchedapi_serving.metrics.recorder import Recorder, WebRecorder
 from batchedapi_serving.metrics.slots import BYTES
-from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.processes import first_of
 from batchedapi_serving.queue.broker import RedisBroker
 from batchedapi_serving.queue.engine import QueueEngine
@@ -211,14 +210,11 @@ class _Line:
             RedisBroker(queue, settings.name),
             Recorder(memory, WebRecorder),
             asyncio.get_running_loop(),
-            self._ready,
+            lambda _methods, _default: self._known.set(),
             unreachable=_UNREACHABLE,
         )
         self.client = Client()
         self._running = asyncio.create_task(self.engine.run())
-
-    def _ready(self, methods: Sequence[MethodSpec], default: str | None) -> None:  # noqa: ARG002 - as the engine calls it
-        self._known.set()
 
     async def known(self, name: str, within: float) -> None:
         """Wait until workers have said what they serve.

@@ -14,6 +14,7 @@ import numpy as np
 import orjson
 
 from batchedapi_serving.codecs import Codec, Encoded, Results
+from batchedapi_serving.codecs.interface import Array
 from batchedapi_serving.codecs.results import ItemResults, TensorResults
 from batchedapi_serving.errors import PredictorError
 from batchedapi_serving.ipc import Meta, Payload
@@ -82,7 +83,6 @@ LENGTHS: Final = (3, 8)
 """Of variable dimensions: two, so that padded batches are checked too."""
 SMALL: Final = 2
 """Random integers are 0 or 1: whatever they index, these exist."""
-Array = np.ndarray[Any, Any]
 
 
 class Samples(NamedTuple):

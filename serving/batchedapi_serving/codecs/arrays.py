@@ -9,15 +9,15 @@ import io
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 
+from batchedapi_serving.codecs.interface import Array
 from batchedapi_serving.codecs.json_values import check_row_count
 from batchedapi_serving.errors import InvalidInputError, MalformedError, TooLargeError, brief
 from batchedapi_serving.predictor import MethodSpec, Tensor
 
-Array: TypeAlias = np.ndarray[Any, Any]
 MAX_WIDENED_BYTES: Final = 64 * 1024 * 1024
 """Of one input after its values were converted to a wider type; what is sent in the declared type
 is bounded by the body alone."""

@@ -20,9 +20,9 @@ import orjson
 from batchedapi_core import contract
 from batchedapi_core.batching import Receipts
 from batchedapi_serving.codecs import wires
-from batchedapi_serving.codecs.arrays import Array
 from batchedapi_serving.codecs.forms import is_form, parse_form
 from batchedapi_serving.codecs.interface import (
+    Array,
     Collated,
     DecodedRequest,
     Encoded,

@@ -17,12 +17,11 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import orjson
 
-from batchedapi_serving.codecs.interface import Item, Results
+from batchedapi_serving.codecs.interface import Array, Item, Results
 from batchedapi_serving.errors import PredictorError
 from batchedapi_serving.ipc import Meta
 from batchedapi_serving.predictor import SINGLE_OUTPUT, MethodSpec
 
-Array: TypeAlias = np.ndarray[Any, Any]
 Column: TypeAlias = Array | Sequence[Array]
 """(rows, ...), or where rows differ in shape one array a row."""
 OK: Final = 200

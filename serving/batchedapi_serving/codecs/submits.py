@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
-from batchedapi_serving.codecs.interface import Codec, Encoded
+from batchedapi_serving.codecs.interface import Array, Codec, Encoded
 from batchedapi_serving.codecs.json_values import NON_FINITE
 from batchedapi_serving.codecs.results import OK, ItemResults, read_results
 from batchedapi_serving.errors import InvalidInputError, PredictorError
@@ -21,7 +21,6 @@ from batchedapi_serving.predictor import SINGLE_INPUT, ItemError, MethodSpec, Su
 
 PLACE = "rows"
 """What messages call them."""
-Array = np.ndarray[Any, Any]
 _WRITE: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 

@@ -23,7 +23,7 @@ import numpy as np
 import orjson
 
 from batchedapi_serving.codecs.forms import parse_form
-from batchedapi_serving.codecs.interface import Item
+from batchedapi_serving.codecs.interface import Array, Item
 from batchedapi_serving.codecs.results import (
     OK,
     cut_back,
@@ -35,7 +35,6 @@ from batchedapi_serving.errors import PredictorError
 from batchedapi_serving.ipc import Meta, Payload
 from batchedapi_serving.predictor import ItemError, MethodSpec, Response, Tensor
 
-Array: TypeAlias = np.ndarray[Any, Any]
 Lengths = Mapping[str, Sequence[int]]
 _LARGE: Final = 1 << 15  # bytes from which a copy less is worth a view
 _WIDEST: Final = 8  # bytes of a number on the wire; longdouble has more
