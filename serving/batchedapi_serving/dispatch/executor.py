@@ -42,7 +42,7 @@ from batchedapi_serving.codecs.results import (
 )
 from batchedapi_serving.dispatch.lane_connection import Runner
 from batchedapi_serving.dispatch.requests import Clock, InFlightRequest, InFlightRequests
-from batchedapi_serving.dispatch.traced_batches import TracedBatches
+from batchedapi_serving.dispatch.traced_batches import Rider, TracedBatches
 from batchedapi_serving.errors import LateError, PredictorError, QueueFullError, ServingError
 from batchedapi_serving.ipc import Meta
 from batchedapi_serving.metrics.recorder import MethodRecorder
@@ -211,7 +211,7 @@ class Executor:
         self._most = settings.max_concurrency
         self._receipts = receipts
         self._logs_batches = log.isEnabledFor(logging.DEBUG)
-        self._traced = None if tracer is None else TracedBatches(tracer, in_flight)
+        self._traced = None if tracer is None else TracedBatches(tracer)
 
     @property
     def at_once(self) -> int:
@@ -255,15 +255,19 @@ class Executor:
 
     def _send(self, batch: Batch) -> None:
         codec, by_id, payloads = self.queues[batch.method].codec, self._in_flight.by_id, []
+        riders: list[Rider] = []
         for request in batch.requests:
-            payload = by_id[request.id].payload
+            pending = by_id[request.id]
+            payload = pending.payload
             if request.split is not None:
                 payload = codec.part(payload, request.first, request.first + request.rows)
             payloads.append(payload)
+            if pending.span is not None:
+                riders.append((request, pending, pending.span))
         meta, buffers = codec.collate(payloads)
         frame = {"method": batch.method, "rows": batch.rows, **meta}
-        if self._traced is not None:
-            frame = self._traced.sent(batch, frame)
+        if self._traced is not None and riders:
+            frame = self._traced.sent(batch, riders, frame)
         self._runners[batch.lane].run(batch, frame, buffers, self._finished)
 
     def _begun(self, batch: Batch, now: float) -> None:

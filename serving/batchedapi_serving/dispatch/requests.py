@@ -48,7 +48,9 @@ class Queue(Protocol):
 class InFlightRequest:
     """One request from admission to answer; `request` is what the scheduler knows of it."""
 
-    __slots__ = ("caller", "done", "hurried", "payload", "pieces", "queue", "reply", "request")
+    __slots__ = (
+        "caller", "done", "hurried", "payload", "pieces", "queue", "reply", "request", "span"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -68,6 +70,8 @@ class InFlightRequest:
         self.hurried = hurried
         """Its deadline is its own, and not the replica's."""
         self.done = False
+        self.span: Span | None = None
+        """Its own, from admission on; None: it is not traced."""
         self.pieces: Pieces | None = None
         """What was answered of a request in parts; None until anything was."""
 
@@ -116,8 +120,6 @@ class InFlightRequests:
         """`timeout` is the replica's, in seconds; inf: none. `traces`: requests may have spans."""
         self.timeout: Final = timeout
         self._traces = traces
-        self.traced: dict[int, Span] = {}
-        """Spans of those that are traced, by the ids of their requests; to be changed only here."""
         self.by_id: dict[int, InFlightRequest] = {}
         """All of them, by the ids of their requests; to be changed only here."""
         self._steady: dict[
@@ -132,8 +134,8 @@ class InFlightRequests:
         """It was admitted."""
         request = pending.request
         self.by_id[request.id] = pending
-        if self._traces and pending.caller.span is not None:
-            self.traced[request.id] = pending.caller.span
+        if self._traces:
+            pending.span = pending.caller.span
         if not pending.hurried:
             self._steady[request.id] = pending
             return
@@ -162,7 +164,7 @@ class InFlightRequests:
 
     def answer(self, answers: Sequence[tuple[InFlightRequest, Answer]], now: float) -> None:
         """What one batch answers. All is counted before any client hears of it."""
-        seconds, by_id, steady, traced = [], self.by_id, self._steady, self.traced
+        seconds, by_id, steady = [], self.by_id, self._steady
         for pending, answer in answers:
             if answer.status == OK:
                 seconds.append(now - pending.request.arrived)
@@ -179,8 +181,6 @@ class InFlightRequests:
                 pending.payload = None
                 number = pending.request.id
                 del by_id[number], steady[number]
-                if traced:
-                    traced.pop(number, None)
             pending.caller.deliver(answer)
 
     def fail(
@@ -219,7 +219,6 @@ class InFlightRequests:
         pending.done = True
         pending.payload = None
         del self.by_id[pending.request.id]
-        self.traced.pop(pending.request.id, None)
         if not pending.hurried:
             del self._steady[pending.request.id]
             return

@@ -6,10 +6,10 @@ a trace shows one tree, and each request of a batch leads to what ran it.
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from batchedapi_core.batching import Batch, Request
-from batchedapi_serving.dispatch.requests import InFlightRequests
+from batchedapi_serving.dispatch.requests import InFlightRequest
 from batchedapi_serving.ipc import Meta
 from batchedapi_serving.tracing.spans import Span, Tracer, method_form
 
@@ -18,26 +18,21 @@ _MOST_LINKS: Final = 128
 """Of one span, as SDKs have it (OTEL_SPAN_LINK_COUNT_LIMIT)."""
 
 
+Rider: TypeAlias = tuple[Request, InFlightRequest, Span]
+"""A traced request of a batch, or a part of it, and its span."""
+
+
 class TracedBatches:
-    """Of one executor. Asked once for each batch that is sent, and once when it is over."""
+    """Of one executor. Asked for each batch in which a traced request rides, and at its end."""
 
-    def __init__(self, tracer: Tracer, in_flight: InFlightRequests) -> None:
+    def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
-        self._in_flight = in_flight
-        self._sent: dict[Batch, tuple[Span, list[tuple[Request, Span]]]] = {}
-        """Those with a traced request that are not over: their spans, and the requests'."""
+        self._sent: dict[Batch, tuple[Span, list[Rider]]] = {}
+        """Those that are not over, and their spans."""
 
-    def sent(self, batch: Batch, meta: Meta) -> Meta:
-        """The frame's meta, with the trace for the predictor where there is one."""
-        traced = self._in_flight.traced
-        if not traced:
-            return meta
-        riders = [
-            (request, traced[request.id]) for request in batch.requests if request.id in traced
-        ]
-        if not riders:
-            return meta
-        (_, first), *_ = riders
+    def sent(self, batch: Batch, riders: list[Rider], meta: Meta) -> Meta:
+        """The frame's meta, with the trace for the predictor."""
+        _, _, first = riders[0]
         span = self._tracer.child(method_form("batch", batch.method), first.context)
         self._sent[batch] = span, riders
         return {**meta, "trace": span.context.headers()}
@@ -56,15 +51,15 @@ class TracedBatches:
         span.facts |= facts
         if worker is not None:
             span.facts["batchedapi.model_process"] = worker
-        for request, of_request in riders:
-            if request.id not in self._in_flight.by_id:  # its span is over, and not ours any more
+        for request, pending, of_request in riders:
+            if pending.done:  # its span is over, and not ours any more
                 continue
             if _WAIT not in of_request.facts:  # else it is a rerun, and waited before
                 of_request.facts[_WAIT] = batch.started - request.arrived
             of_request.facts |= facts
             if span.context not in of_request.links:
                 of_request.links.append(span.context)
-        span.links += dict.fromkeys(one.context for _, one in riders[:_MOST_LINKS])
+        span.links += dict.fromkeys(one.context for _, _, one in riders[:_MOST_LINKS])
         self._tracer.ends(span, error)
 
     def lost_ahead(self, pid: int) -> None:

@@ -175,7 +175,7 @@ async def test_nothing_is_kept_of_traced_requests_that_are_over() -> None:
         return items
 
     world = World(fails_on_none, tracer=traced.tracer, max_batch_size=2, seconds=lambda _: 0.5)
-    kept = world.dispatcher._in_flight.traced
+    kept = world.dispatcher._in_flight.by_id
     for value, timeout in ((1, None), (2, 10.0), (3, 0.1), (None, None), (4, None), (5, 20.0)):
         asked = world.ask(value, timeout=timeout, span=traced.request())
         if value in {4, 5}:
@@ -183,7 +183,9 @@ async def test_nothing_is_kept_of_traced_requests_that_are_over() -> None:
     meanwhile = len(kept)
     await asyncio.sleep(5)
 
-    assert (4, {}) == (meanwhile, kept)
+    (executor,) = world.dispatcher.executors
+    assert executor._traced is not None
+    assert (4, {}, {}) == (meanwhile, kept, executor._traced._sent)
 
 
 async def test_a_batch_whose_process_died_has_a_span_and_runs_again_in_another() -> None:
