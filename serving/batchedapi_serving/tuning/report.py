@@ -45,7 +45,8 @@ def render(known: Known) -> str:
         lines += ["", _HEAD, *(_setting(known, run, chosen=run is best) for run in runs)]
     if any(len(run.ladders) > 1 for run in runs):
         lines.append(
-            "the best and the manifest's own ran twice: requests/s in the mean, all else of the second"
+            "the best and the manifest's own ran twice: requests/s in the mean,"
+            " all else of the second"
         )
     if any(run.ladder.comfortable and run.ladder.comfortable.answers.late for run in runs):
         lines.append("~ the generator was late at that load, and its lateness is in the p99")
