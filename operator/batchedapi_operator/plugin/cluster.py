@@ -1,8 +1,10 @@
 """What the command line asks of a cluster, with the user's kubeconfig and rights."""
 
+import contextlib
 import http.client
 import json
 import re
+import socket
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ NOT_FOUND: Final = 404
 REFUSED: Final = (401, 403)
 SECONDS: Final = 15.0
 _RELEASE: Final = "batchedapi-operator"
+_DROPPED_BYTES: Final = 1 << 16  # at once
 _HANDSHAKE: Final = re.compile(r"Handshake status ([0-9]{3})")
 """All that the client says of a forward that the API server refused."""
 
@@ -200,8 +203,8 @@ def get_forwarded(
     """
     forward = _forwarded(namespace, pod, port, seconds)
     connection = http.client.HTTPConnection("localhost", timeout=seconds)
-    connection.sock = forward.socket(port)
-    connection.sock.settimeout(seconds)
+    connection.sock = ours = forward.socket(port)
+    ours.settimeout(seconds)
     try:
         connection.request("GET", path, headers={"Accept": f"{contract.JSON}, text/plain"})
         answer = connection.getresponse()
@@ -210,6 +213,11 @@ def get_forwarded(
         why = forward.error(port) or repr(error)
         raise ForwardError(why.strip(), opened=True) from error
     finally:
+        # Closed with bytes unread it resets the other end, whose thread would print a traceback.
+        with contextlib.suppress(OSError):
+            ours.shutdown(socket.SHUT_WR)
+            while ours.recv(_DROPPED_BYTES):
+                pass
         forward.close()
 
 

@@ -1,6 +1,8 @@
 """Asking operators: one that does not answer keeps nobody from asking the next."""
 
+import contextlib
 import json
+import socket
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -8,9 +10,15 @@ from typing import Any
 import click
 import pytest
 from kubernetes import client
+from kubernetes.stream.ws_client import PortForward
 
 from batchedapi_operator.plugin import cluster
-from batchedapi_operator.plugin.cluster import OperatorPod, operator_pods, read_decisions
+from batchedapi_operator.plugin.cluster import (
+    ForwardError,
+    OperatorPod,
+    operator_pods,
+    read_decisions,
+)
 
 DOWN = click.ClickException("does not answer")
 DECISIONS = (200, json.dumps({"decisions": [{"desired": 3}]}).encode())
@@ -79,3 +87,50 @@ def test_a_forward_that_is_never_accepted_ends(monkeypatch: pytest.MonkeyPatch) 
             cluster.ask_operator(OperatorPod("ns", "a", "operator"), "/")
     finally:
         over.set()
+
+
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n"
+
+
+class Silent:
+    """The websocket of a forward, to an API server that takes all and says nothing."""
+
+    connected = True
+
+    def __init__(self) -> None:
+        self.sock, self._server = socket.socketpair()
+
+    def fileno(self) -> int:
+        """For select."""
+        return self.sock.fileno()
+
+    def close(self) -> None:
+        """As the client does."""
+        self.connected = False
+        self.sock.close()
+        self._server.close()
+
+
+@pytest.mark.parametrize(
+    ("page", "most"),
+    [
+        pytest.param(OK % 999999 + 9999 * b"x", 10, id="large"),
+        pytest.param(OK % 1 + b"xyz", -1, id="more than it said"),
+        pytest.param(b"no HTTP\r\n\r\nat all", -1, id="something else"),
+    ],
+)  # fmt: skip
+def test_what_is_left_of_an_answer_ends_the_forward_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, page: bytes, most: int
+) -> None:
+    """The client's thread would print one on the user's terminal; here pytest fails for it."""
+    forward = PortForward(Silent(), [8081])
+    (thread,) = [one for one in threading.enumerate() if one.name.endswith("proxy: 8081")]
+    forward.local_ports[8081].python.sendall(page)
+    monkeypatch.setattr(cluster, "_forwarded", lambda *_: forward)
+
+    with contextlib.suppress(ForwardError):
+        cluster.get_forwarded("ns", "pod", 8081, "/metrics", seconds=20.0, most=most)
+    thread.join(20.0)
+
+    assert not thread.is_alive()
+    assert not forward.connected
