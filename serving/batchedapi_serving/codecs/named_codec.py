@@ -22,14 +22,7 @@ import numpy as np
 from batchedapi_core.batching import Receipts, ShapePolicy
 from batchedapi_serving.codecs import wires
 from batchedapi_serving.codecs.arrays import check_finite, checked_arrays
-from batchedapi_serving.codecs.interface import (
-    Array,
-    Collated,
-    DecodedRequest,
-    Encoded,
-    Head,
-    Wire,
-)
+from batchedapi_serving.codecs.interface import Array, Collated, DecodedRequest, Encoded, Head, Wire
 from batchedapi_serving.codecs.json_values import is_deeper, is_json, parse_json
 from batchedapi_serving.codecs.replies import ITEM, plain_rows
 from batchedapi_serving.codecs.results import read_results

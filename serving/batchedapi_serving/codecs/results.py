@@ -288,7 +288,7 @@ def named_output(method: MethodSpec) -> str:
     return next(iter(method.outputs), SINGLE_OUTPUT)
 
 
-def json_rows(array: np.ndarray[Any, Any]) -> list[bytes]:
+def json_rows(array: Array) -> list[bytes]:
     """JSON text of each row of `array`, (rows, ...), rows >= 1.
 
     The whole batch is written at once and cut between rows, which is far cheaper than a call a row;
@@ -307,14 +307,14 @@ def json_rows(array: np.ndarray[Any, Any]) -> list[bytes]:
     return [b"%b%b%b" % (opening, row, closing) for row in inner]
 
 
-def json_text(array: np.ndarray[Any, Any]) -> bytes:
+def json_text(array: Array) -> bytes:
     """JSON text of an array: NaN is null, Infinity and -Infinity are texts of that name."""
     text = orjson.dumps(np.ascontiguousarray(array), option=_NUMPY)
     # No number, true or false has the letter; to search for a byte costs next to nothing.
     return _with_infinities(text, array) if _N in text else text
 
 
-def _with_infinities(text: bytes, array: np.ndarray[Any, Any]) -> bytes:
+def _with_infinities(text: bytes, array: Array) -> bytes:
     """The text of an array that orjson wrote, which has null for Infinity too."""
     if not np.isinf(array).any():
         return text

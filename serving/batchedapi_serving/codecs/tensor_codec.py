@@ -20,14 +20,7 @@ import numpy as np
 from batchedapi_core.batching import Receipts
 from batchedapi_serving.codecs import wires
 from batchedapi_serving.codecs.arrays import check_finite, checked_arrays
-from batchedapi_serving.codecs.interface import (
-    Array,
-    Collated,
-    DecodedRequest,
-    Encoded,
-    Head,
-    Wire,
-)
+from batchedapi_serving.codecs.interface import Array, Collated, DecodedRequest, Encoded, Head, Wire
 from batchedapi_serving.codecs.json_values import (
     check_nesting,
     is_json,

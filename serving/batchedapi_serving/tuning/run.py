@@ -286,7 +286,7 @@ class Tuner:
                 return
             for run in again:
                 # Around what it held: loads are some percent apart, and others even that out.
-                self._run(run.label, run.forecast, rows, run.goodput)
+                self._run(run.label, run.forecast, rows, run)
 
     # ------------------------------------------------------------ measuring
 
@@ -388,7 +388,9 @@ class Tuner:
         rows = self.known.measured[0].curve.slower(self.known.slower)
         self.known.rule = tuning.by_rule(rows, 1, self._wanted.target, self._wanted.largest)
 
-    def _ran(self, label: str, expected: tuning.Forecast, ladder: Ladder) -> None:
+    def _ran(
+        self, label: str, expected: tuning.Forecast, ladder: Ladder, before: Run | None = None
+    ) -> None:
         """Remember a ladder, beside what is expected of the load that it is compared at."""
         task, step, p99 = self._task(), ladder.comfortable, math.nan
         if step is not None:
@@ -396,18 +398,20 @@ class Tuner:
             outcome = tuning.expected_at(task, curve, expected.setting, step.answers.rate)
             p99 = outcome.p99 + self._wanted.target - task.target
         runs = self.known.runs
-        for place, run in enumerate(runs):
-            if (run.label, run.setting) == (label, expected.setting):
-                runs[place] = replace(run, ladders=(*run.ladders, ladder), p99=p99)
-                return
-        runs.append(Run(label, expected, (ladder,), p99))
+        if before is None:
+            runs.append(Run(label, expected, (ladder,), p99))
+        else:
+            again = replace(before, ladders=(*before.ladders, ladder), p99=p99)
+            runs[runs.index(before)] = again
 
     # ------------------------------------------------------------ running
 
-    def _run(self, label: str, expected: tuning.Forecast, rows: Rows, held: float = 0.0) -> None:
+    def _run(
+        self, label: str, expected: tuning.Forecast, rows: Rows, before: Run | None = None
+    ) -> None:
         """One setting on a ladder; what it did until Ctrl-C is known, too.
 
-        `held`: requests/s, on the ladder before; 0: there is none.
+        `before`: the same setting, as it is known, to which the ladder is added.
         """
         self._clock.begin()
         setting, known, wanted = expected.setting, self.known, self._wanted
@@ -419,11 +423,10 @@ class Tuner:
             )
             tell: Tell = lambda text: self._clock.tell(f"{what}: {text}")  # noqa: E731 - one line
             curve = self._curve(self._task(), setting)
-            start = (
-                held or expected.goodput or 0.5 * setting.lanes * curve.most(setting.max_batch_size)
-            )
+            held = expected.goodput if before is None else before.goodput or expected.goodput
+            start = held or 0.5 * setting.lanes * curve.most(setting.max_batch_size)
             try:
                 climb.climb(start, tell)
             finally:
                 if climb.ladder.steps:
-                    self._ran(label, expected, climb.ladder)
+                    self._ran(label, expected, climb.ladder, before)
