@@ -267,7 +267,7 @@ class Executor:
         meta, buffers = codec.collate(payloads)
         frame = {"method": batch.method, "rows": batch.rows, **meta}
         if self._traced is not None and riders:
-            frame = self._traced.sent(batch, riders, frame)
+            self._traced.sent(batch, riders, frame)
         self._runners[batch.lane].run(batch, frame, buffers, self._finished)
 
     def _begun(self, batch: Batch, now: float) -> None:

@@ -5,13 +5,12 @@ a trace shows one tree, and each request of a batch leads to what ran it.
 """
 
 import math
-from collections.abc import Mapping
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from batchedapi_core.batching import Batch, Request
 from batchedapi_serving.dispatch.requests import InFlightRequest
 from batchedapi_serving.ipc import Meta
-from batchedapi_serving.tracing.spans import Span, Tracer, method_form
+from batchedapi_serving.tracing.spans import Span, Tracer, Value, method_form
 
 _WAIT: Final = "batchedapi.queue_wait_seconds"
 _MOST_LINKS: Final = 128
@@ -30,36 +29,36 @@ class TracedBatches:
         self._sent: dict[Batch, tuple[Span, list[Rider]]] = {}
         """Those that are not over, and their spans."""
 
-    def sent(self, batch: Batch, riders: list[Rider], meta: Meta) -> Meta:
-        """The frame's meta, with the trace for the predictor."""
+    def sent(self, batch: Batch, riders: list[Rider], meta: Meta) -> None:
+        """Put into the frame's meta the trace for the predictor."""
         _, _, first = riders[0]
-        span = self._tracer.child(method_form("batch", batch.method), first.context)
+        span = self._tracer.batch(method_form("batch", batch.method), first)
         self._sent[batch] = span, riders
-        return {**meta, "trace": span.context.headers()}
+        meta["trace"] = span.headers
 
     def over(self, batch: Batch, now: float, error: str | None, worker: int | None = None) -> None:
         """It ran until `now`, in seconds of the dispatcher's clock.
 
         `error` is why it failed; `worker` the model process that answered, if any did.
         """
-        found = self._sent.pop(batch, None)
+        found = self._sent.pop(batch, None) if self._sent else None
         if found is None:
             return
         span, riders = found
         span.started = self._tracer.now() - round(1e9 * (now - batch.started))
         facts = batch_facts(batch)
-        span.facts |= facts
+        span.facts += facts
         if worker is not None:
-            span.facts["batchedapi.model_process"] = worker
+            span.facts.append(("batchedapi.model_process", worker))
         for request, pending, of_request in riders:
+            if len(span.links) < _MOST_LINKS:
+                span.links.append(of_request.context)
             if pending.done:  # its span is over, and not ours any more
                 continue
-            if _WAIT not in of_request.facts:  # else it is a rerun, and waited before
-                of_request.facts[_WAIT] = batch.started - request.arrived
-            of_request.facts |= facts
-            if span.context not in of_request.links:
-                of_request.links.append(span.context)
-        span.links += dict.fromkeys(one.context for _, _, one in riders[:_MOST_LINKS])
+            if not of_request.links:  # else it is a rerun, and waited before
+                of_request.facts.append((_WAIT, batch.started - request.arrived))
+            of_request.facts += facts
+            of_request.links.append(span.context)
         self._tracer.ends(span, error)
 
     def lost_ahead(self, pid: int) -> None:
@@ -71,10 +70,10 @@ class TracedBatches:
             del self._sent[batch]
 
 
-def batch_facts(batch: Batch) -> Mapping[str, Any]:
+def batch_facts(batch: Batch) -> tuple[tuple[str, Value], ...]:
     """Attributes that a batch and each of its requests have."""
-    return {
-        "batchedapi.batch.rows": batch.rows,
-        "batchedapi.batch.requests": len(batch.requests),
-        "batchedapi.batch.reason": batch.reason,
-    }
+    return (
+        ("batchedapi.batch.rows", batch.rows),
+        ("batchedapi.batch.requests", len(batch.requests)),
+        ("batchedapi.batch.reason", batch.reason),
+    )

@@ -376,7 +376,8 @@ class _Traced(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             error: str | None = CLIENT_LEFT_ERROR
             code = StatusCode.CANCELLED.name
             try:
-                await context.send_initial_metadata((("traceparent", span.traceparent.decode()),))
+                traceparent = span.headers["traceparent"]
+                await context.send_initial_metadata((("traceparent", traceparent),))
                 response = await answer(request, context)
                 error, code = None, StatusCode.OK.name
             except grpc.aio.AbortError:
@@ -384,9 +385,9 @@ class _Traced(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 error = code if code in _OUR_FAULTS else None
                 raise
             finally:
-                span.facts["rpc.response.status_code"] = code
+                span.facts.append(("rpc.response.status_code", code))
                 if options.request_id is not None:
-                    span.facts["batchedapi.request_id"] = options.request_id
+                    span.facts.append(("batchedapi.request_id", options.request_id))
                 tracer.ends(span, error)
             return response
 

@@ -15,7 +15,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -92,27 +92,14 @@ def serve_lane(path: Path, runner: BatchRunner, hello: Mapping[str, Any]) -> Non
                 connection.sendall(encode_frame({"hello": {**hello, "memories": announced}}))
                 for meta, payload in read_frames(connection):
                     memory = memories[meta.get("memory", 0)]
-                    run = runner.run if "trace" not in meta else traced(meta["trace"], runner.run)
-                    result, buffers = run(meta, memory.view(meta, payload))
+                    TRACE_HEADERS.set(meta.get("trace"))
+                    result, buffers = runner.run(meta, memory.view(meta, payload))
                     if "unfit" in result:
                         raise UnfitError(result["error"])
                     connection.sendall(memory.encode(result, buffers))
         except ConnectionError as error:
             log.debug("lane reconnects", extra={"error": repr(error)})
             time.sleep(RECONNECT_SECONDS)
-
-
-def traced(headers: Mapping[str, str], run: Callable[..., T]) -> Callable[..., T]:
-    """`run`, with `headers` as those that continue the trace of its batch."""
-
-    def within(meta: Meta, payload: Payload) -> T:
-        token = TRACE_HEADERS.set(headers)
-        try:
-            return run(meta, payload)
-        finally:
-            TRACE_HEADERS.reset(token)
-
-    return within
 
 
 def end_without(supervisor: int) -> None:

@@ -230,17 +230,19 @@ def request_of(spans: Sequence[bytes], resource: bytes) -> bytes:
 def encoded(span: Span, ended: int, error: str | None) -> bytes:
     """The message of a span that is over: its parts, one behind the other."""
     trace_id, span_id, _, state = span.context
-    facts = span.facts if error is None else {**span.facts, "error.type": error}
     parts = [_encoded_form(span.form), _IDS.pack(_TRACE, trace_id, _SPAN, span_id)]
     if span.parent_id:
         parts += (_PARENT, span.parent_id)
     parts.append(_TIMES.pack(_START, span.started, _END, ended))
+    facts = dict(span.facts)
+    if error is not None:
+        facts["error.type"] = error
     for key, value in facts.items():
         if type(value) is float:
             parts.append(_encoded_attribute(key, 0.0)[: -_DOUBLE.size] + _DOUBLE.pack(value))
         else:
             parts.append(_encoded_attribute(key, value))
-    for other in span.links:
+    for other in dict.fromkeys(span.links):
         link = _IDS.pack(_TRACE, other.trace_id, _SPAN, other.span_id)
         if other.state:
             link += _sized(SpanMessage.Link.TRACE_STATE_FIELD_NUMBER, other.state.encode())

@@ -7,6 +7,10 @@ A request is drawn before anything else is done for its trace. Instead of a numb
 the number of those is drawn that come before the next one that is traced: one that is not costs a
 subtraction. Ids are drawn as TraceIdRatioBased has it: the last eight bytes of the id of a
 sampled trace are below its bound, and whoever continues the trace by the same rule samples it too.
+
+Code that runs seldom finds nothing of its own in the caches, and takes several times as long. So
+traces are drawn ahead, many together: the span of the request, that of the batch it will ride in,
+and when the next one is due.
 """
 
 import functools
@@ -26,8 +30,7 @@ _NO_TRACE: Final = bytes(16)
 _NO_SPAN: Final = bytes(8)
 _RANGE: Final = 1 << 64
 _AHEAD: Final = 32
-"""Traces whose ids are drawn at once: one at a time, seldom, takes several times as long, as then
-neither code nor memory is in the caches."""
+"""Traces that are drawn at once."""
 CLIENT_LEFT_ERROR: Final = "client_left"
 """`error.type` of a request whose client did not wait for its answer."""
 
@@ -102,30 +105,33 @@ def method_form(what: str, method: str) -> Form:
 class Span:
     """One that is not over."""
 
-    __slots__ = ("context", "facts", "form", "links", "parent_id", "started", "traceparent")
+    __slots__ = ("batch", "context", "facts", "form", "headers", "links", "parent_id", "started")
 
     def __init__(
         self, form: Form, context: SpanContext, parent_id: bytes = b"", started: int = 0
     ) -> None:
         self.form = form
         self.context = context
-        self.traceparent = context.traceparent.encode()
-        """The value of the header."""
+        self.headers = context.headers()
+        """What its trace is continued with."""
         self.parent_id = parent_id
         """Empty: the trace begins here."""
         self.started = started
         """Unix time in nanoseconds."""
-        self.facts: dict[str, Value] = {}
-        """Attributes that are known later."""
+        self.facts: list[tuple[str, Value]] = []
+        """Attributes that are known later; of two with one name the later one counts."""
         self.links: list[SpanContext] = []
+        """May name one twice."""
+        self.batch: Span | None = None
+        """A child that was drawn ahead, see Tracer.batch."""
 
     def told(self) -> dict[str, Any]:
         """What was learned of it elsewhere, for `learn`, as JSON."""
-        return {"facts": self.facts, "links": [link.headers() for link in self.links]}
+        return {"facts": dict(self.facts), "links": [link.headers() for link in self.links]}
 
     def learn(self, told: Mapping[str, Any]) -> None:
         """Take over what another process said of it."""
-        self.facts |= told["facts"]
+        self.facts += told["facts"].items()
         links = (context_in(headers) for headers in told["links"])
         self.links += [link for link in links if link is not None]
 
@@ -162,6 +168,7 @@ class Tracer:
         self._source = source
         self._ratio = ratio
         self._roots: list[Span] = []  # whose requests have not come
+        self._gaps: list[float] = []  # see `undrawn`, each of them before one that is drawn
         self.undrawn = self._until_next()
         """Requests that come before the next one that is drawn; below 0: this is the one."""
         self._bound = max(1, round(ratio * _RANGE))
@@ -173,7 +180,9 @@ class Tracer:
         """The span of a request that was drawn or whose caller has a trace; None: it has none."""
         drawn = self.undrawn < 0
         if drawn:
-            self.undrawn = self._until_next()
+            if not self._gaps:
+                self._gaps = [self._until_next() for _ in range(_AHEAD)]
+            self.undrawn = self._gaps.pop()
         parent = context_of(traceparent, tracestate) if traceparent else None
         if parent is not None:
             sampled = parent.sampled
@@ -183,10 +192,7 @@ class Tracer:
         if traceparent and not drawn:
             return None
         if not self._roots:
-            for _ in range(_AHEAD):
-                first, last = self._source.getrandbits(64), self._source.getrandbits(64)
-                trace_id = ((first << 64 | last * self._bound >> 64) or 1).to_bytes(16, "big")
-                self._roots.append(Span(_NO_FORM, SpanContext(trace_id, self._span_id())))
+            self._roots = [self._root() for _ in range(_AHEAD)]
         span = self._roots.pop()
         span.form, span.started = form, self.now()
         return span
@@ -196,9 +202,25 @@ class Tracer:
         context = SpanContext(parent.trace_id, self._span_id(), state=parent.state)
         return Span(form, context, parent.span_id, self.now())
 
+    def batch(self, form: Form, rider: Span) -> Span:
+        """The span of a batch, under that of a request in it; whoever ends it says its start."""
+        span = rider.batch
+        if span is None:
+            return self.child(form, rider.context)
+        rider.batch = None
+        span.form = form
+        return span
+
     def ends(self, span: Span, error: str | None = None) -> None:
         """It is over; `error` is why it failed."""
         self._finished(span, self.now(), error)
+
+    def _root(self) -> Span:
+        first, last = self._source.getrandbits(64), self._source.getrandbits(64)
+        trace_id = ((first << 64 | last * self._bound >> 64) or 1).to_bytes(16, "big")
+        span = Span(_NO_FORM, SpanContext(trace_id, self._span_id()))
+        span.batch = self.child(_NO_FORM, span.context)
+        return span
 
     def _until_next(self) -> float:
         """Whole, or inf; as if each request was drawn by itself: the geometric distribution."""

@@ -71,10 +71,11 @@ async def test_a_batch_is_a_child_of_the_first_traced_request_and_linked_with_al
         "batchedapi.batch.rows": 4, "batchedapi.batch.requests": 4,
         "batchedapi.batch.reason": "full",
     }  # fmt: skip
-    assert facts | {"batchedapi.model_process": 0} == batch.facts
+    assert facts | {"batchedapi.model_process": 0} == dict(batch.facts)
     for span in (first, second):
-        assert facts == {name: value for name, value in span.facts.items() if name != WAIT}
-        assert pytest.approx(0.4, abs=0.1) == span.facts[WAIT]
+        learned = dict(span.facts)
+        assert pytest.approx(0.4, abs=0.1) == learned.pop(WAIT)
+        assert facts == learned
     assert pytest.approx(0.5e9, abs=1e8) == batch.started
 
 
@@ -140,7 +141,7 @@ async def test_an_oversize_request_is_linked_to_every_batch_it_rode_in() -> None
 
     assert 3 == len(traced.batches)
     assert {batch.context for batch in traced.batches} == set(span.links)
-    assert pytest.approx(0.0, abs=1e-3) == span.facts[WAIT]
+    assert pytest.approx(0.0, abs=1e-3) == dict(span.facts)[WAIT]
 
 
 async def test_a_failed_batch_says_why_and_what_ran_again_has_spans_of_its_own() -> None:
@@ -162,7 +163,7 @@ async def test_a_failed_batch_says_why_and_what_ran_again_has_spans_of_its_own()
     errors = [error for _, error in traced.over]
     assert len(errors) == len(culprit.links) > 1
     assert {"raised ValueError"} == set(errors)
-    assert "retry" == traced.batches[-1].facts["batchedapi.batch.reason"]
+    assert "retry" == dict(traced.batches[-1].facts)["batchedapi.batch.reason"]
 
 
 async def test_nothing_is_kept_of_traced_requests_that_are_over() -> None:

@@ -67,7 +67,7 @@ async def test_a_span_has_everything_that_is_known_of_it() -> None:
     """Ids, times, attributes of each type, links, and whose it is."""
     collector = Collector()
     ours, span = exporter(collector), a_span()
-    span.facts |= {"rows": 3, "wait": 0.25, "reason": "full"}
+    span.facts += [("rows", 3), ("wait", 0.25), ("reason", "full")]
     span.links.append(OTHER)
 
     ours.finished(span, 20, "500")
@@ -101,8 +101,8 @@ def test_a_root_has_no_parent_and_success_has_no_status() -> None:
 def test_attributes_of_any_size_are_read_as_they_were(value: str | float) -> None:
     """Lengths of several bytes, and values that protobuf leaves out elsewhere."""
     span = a_span()
-    span.facts["found"] = value
-    span.facts["again"] = 1.5
+    span.facts.append(("found", value))
+    span.facts.append(("again", 1.5))
     message = SpanMessage.FromString(encoded(span, 20, None))
 
     found = {pair.key: pair.value for pair in message.attributes}

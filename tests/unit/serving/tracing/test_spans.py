@@ -171,12 +171,29 @@ def test_a_caller_with_a_trace_takes_nothing_from_the_share_of_others() -> None:
     assert 120 < sum(span is not None for span in found[::2]) < 280
 
 
+@pytest.mark.parametrize("header", [b"", f"00-{TRACE}-{PARENT}-01".encode()])
+def test_each_batch_of_a_request_has_a_span_of_its_own_below_it(header: bytes) -> None:
+    """Whether that was drawn ahead, as the first one's of a trace that begins here, or is now."""
+    ours = tracer(1.0)
+    request = ours.begins(FORM, header)
+    assert request is not None
+    batch = Form("batch predict", server=False, constant=())
+    found = [ours.batch(batch, request) for _ in range(3)]
+
+    assert 4 == len({span.context.span_id for span in (request, *found)})
+    for span in found:
+        assert (request.context.trace_id, request.context.span_id, batch) == (
+            span.context.trace_id, span.parent_id, span.form,
+        )  # fmt: skip
+        assert span.context.headers() == span.headers
+
+
 def test_what_another_process_learned_of_a_span_joins_it() -> None:
     """As JSON between web processes."""
     ours, there = tracer(1.0).begins(FORM), tracer(1.0, seed=2).begins(FORM)
     assert ours is not None
     assert there is not None
-    there.facts |= {"batchedapi.batch.rows": 3, "batchedapi.queue_wait_seconds": 0.25}
+    there.facts += [("batchedapi.batch.rows", 3), ("batchedapi.queue_wait_seconds", 0.25)]
     there.links.append(SpanContext(bytes.fromhex(TRACE), bytes.fromhex(PARENT), True, "a=1"))
 
     ours.learn(json.loads(json.dumps(there.told())))
