@@ -192,7 +192,12 @@ class Tracer:
         if traceparent and not drawn:
             return None
         if not self._roots:
-            self._roots = [self._root() for _ in range(_AHEAD)]
+            for _ in range(_AHEAD):
+                first, last = self._source.getrandbits(64), self._source.getrandbits(64)
+                trace_id = ((first << 64 | last * self._bound >> 64) or 1).to_bytes(16, "big")
+                root = Span(_NO_FORM, SpanContext(trace_id, self._span_id()))
+                root.batch = self.child(_NO_FORM, root.context)
+                self._roots.append(root)
         span = self._roots.pop()
         span.form, span.started = form, self.now()
         return span
@@ -214,13 +219,6 @@ class Tracer:
     def ends(self, span: Span, error: str | None = None) -> None:
         """It is over; `error` is why it failed."""
         self._finished(span, self.now(), error)
-
-    def _root(self) -> Span:
-        first, last = self._source.getrandbits(64), self._source.getrandbits(64)
-        trace_id = ((first << 64 | last * self._bound >> 64) or 1).to_bytes(16, "big")
-        span = Span(_NO_FORM, SpanContext(trace_id, self._span_id()))
-        span.batch = self.child(_NO_FORM, span.context)
-        return span
 
     def _until_next(self) -> float:
         """Whole, or inf; as if each request was drawn by itself: the geometric distribution."""
