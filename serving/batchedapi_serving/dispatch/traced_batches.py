@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 from batchedapi_core.batching import Batch, Request
 from batchedapi_serving.dispatch.requests import InFlightRequest
 from batchedapi_serving.ipc import Meta
-from batchedapi_serving.tracing.spans import Span, Tracer, Value, method_form
+from batchedapi_serving.tracing.spans import Attributes, Span, Tracer, method_form
 
 _WAIT: Final = "batchedapi.queue_wait_seconds"
 _MOST_LINKS: Final = 128
@@ -70,8 +70,8 @@ class TracedBatches:
             del self._sent[batch]
 
 
-def batch_facts(batch: Batch) -> tuple[tuple[str, Value], ...]:
-    """Attributes that a batch and each of its requests have."""
+def batch_facts(batch: Batch) -> Attributes:
+    """What a batch and each of its requests have."""
     return (
         ("batchedapi.batch.rows", batch.rows),
         ("batchedapi.batch.requests", len(batch.requests)),

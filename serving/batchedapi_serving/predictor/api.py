@@ -303,7 +303,7 @@ class Response:
 TRACE_HEADERS: Final = contextvars.ContextVar[Mapping[str, str] | None](
     "trace_headers", default=None
 )
-"""See Context.trace_headers; set around each traced batch, and None around the others."""
+"""See Context.trace_headers; set for each batch, to None where it is not traced."""
 
 
 class SubmitError(ItemError):

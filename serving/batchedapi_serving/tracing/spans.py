@@ -35,7 +35,7 @@ CLIENT_LEFT_ERROR: Final = "client_left"
 """`error.type` of a request whose client did not wait for its answer."""
 
 Value = str | int | float
-Constant = tuple[tuple[str, Value], ...]
+Attributes = tuple[tuple[str, Value], ...]
 
 
 class SpanContext(NamedTuple):
@@ -49,15 +49,10 @@ class SpanContext(NamedTuple):
     state: str = ""
     """`tracestate`, passed on as it came."""
 
-    @property
-    def traceparent(self) -> str:
-        """The header's value."""
-        flags = "01" if self.sampled else "00"
-        return f"00-{self.trace_id.hex()}-{self.span_id.hex()}-{flags}"
-
     def headers(self) -> dict[str, str]:
         """What to call others with."""
-        headers = {"traceparent": self.traceparent}
+        flags = "01" if self.sampled else "00"
+        headers = {"traceparent": f"00-{self.trace_id.hex()}-{self.span_id.hex()}-{flags}"}
         if self.state:
             headers["tracestate"] = self.state
         return headers
@@ -89,8 +84,7 @@ class Form(NamedTuple):
     name: str
     server: bool
     """Of a request that came from outside; else the span is internal."""
-    constant: Constant
-    """Attributes."""
+    constant: Attributes
 
 
 _NO_FORM: Final = Form("", server=True, constant=())
