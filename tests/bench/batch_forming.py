@@ -57,7 +57,8 @@ OPEN: Final = ("open", "bursty")
 KINDS: Final = ("closed", "open", "bursty", "mixed")
 MEAN_GOAL: Final = 0.005
 WORST_GOAL: Final = 0.51
-"""Regret of ours: in the mean of all cells, and in the worst."""
+RETURNING_GOAL: Final = 0.10
+"""Regret of ours: in the mean of all cells, in the worst, and there by address, as RETURNING."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,7 +340,8 @@ def main(jobs: int, services: Sequence[str], out: Path | None) -> None:
         },
     }  # fmt: skip
     report("batch_forming", around, [table, dearest], notes=[HOW], measured=measured, out=out)
-    sys.exit(fmean(of(OURS)) > MEAN_GOAL or max(of(OURS)) > WORST_GOAL)
+    missed = max(of(OURS)) > WORST_GOAL or max(of(RETURNING)) > RETURNING_GOAL
+    sys.exit(fmean(of(OURS)) > MEAN_GOAL or missed)
 
 
 WORST: Final = 6  # cells that are named

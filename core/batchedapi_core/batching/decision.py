@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, TypeAlias, assert_never
 
 from batchedapi_core.batching.batcher import Batcher
 from batchedapi_core.batching.policy import BatchPolicy, Strategy, preferred
+from batchedapi_core.batching.traffic import TICK
 
 FULL: Final = "full"
 INTERVAL: Final = "interval"
@@ -105,15 +106,19 @@ def _window(batcher: Batcher, policy: BatchPolicy, queued: int, now: float) -> A
     oldest = batcher.queue.oldest_arrival
     # From the free lane on: what queued during a batch has otherwise used the interval up.
     release, reason = max(oldest, batcher.lanes.free_since) + policy.batch_interval, INTERVAL
+    # An interval that ends as clients come would split them for ever: 64 clients that think for
+    # 1 ms +- 1 % get 2,191 rows/s of an interval of 1 ms, and 2,693 so.
+    at_most = release + TICK
     if policy.latency_target is not None:
         late = oldest + policy.latency_target - LATENCY_MARGIN * batcher.service.seconds(queued)
         if late < release:
             release, reason = late, DEADLINE
+        at_most = min(at_most, late)
     if now >= release:
         return Release(queued, reason, batcher.shape)
     until = _worth_waiting_for_clients(batcher, policy, now)
     if until < inf:
-        return WaitUntil(min(until, release), _size_to_ask_again(batcher, policy, now))
+        return WaitUntil(min(until, at_most), _size_to_ask_again(batcher, policy, now))
     bursts = batcher.bursts
     left = bursts.end - now
     if (
@@ -167,7 +172,7 @@ def _size_to_ask_again(batcher: Batcher, policy: BatchPolicy, now: float) -> int
     With several lanes nobody knows on which of them the others will meet: at every arrival.
 
     Decided on at every arrival 8 clients get 425 rows/s of one lane, and 523 so. For everybody,
-    however slowly they come, independent requests through a pool take 1.3 ms instead of 1.0 ms.
+    however slowly they come, independent requests through a pool take 1.6 ms instead of 1.0 ms.
     """
     if batcher.lanes.total > 1:
         return 0

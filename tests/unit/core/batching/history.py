@@ -17,6 +17,7 @@ from batchedapi_core.batching import (
     WaitUntil,
     next_action,
 )
+from batchedapi_core.batching.traffic import TICK
 
 MAX_SIZE: Final = 8
 TIMEOUT: Final = 0.3  # seconds
@@ -175,9 +176,9 @@ class History:
 
     def check_wait(self, wait: WaitUntil) -> None:
         """Later than now, never beyond the interval, and not for what is already here."""
-        oldest = self.live[0].arrived
-        begun = oldest if self.policy.strategy is Strategy.FIXED else max(oldest, self.free_since)
-        assert self.now < wait.at <= begun + self.policy.batch_interval
+        oldest, fixed = self.live[0].arrived, self.policy.strategy is Strategy.FIXED
+        until = oldest if fixed else max(oldest, self.free_since) + TICK
+        assert self.now < wait.at <= until + self.policy.batch_interval
         assert wait.size == 0 or self.batcher.queue.size < wait.size <= MAX_SIZE
         assert len({request.shape for request in self.live}) == 1
 

@@ -19,7 +19,7 @@ from batchedapi_core.batching import (
     WaitUntil,
     next_action,
 )
-from batchedapi_core.batching.traffic import AnsweredGroup, ThinkTime
+from batchedapi_core.batching.traffic import TICK, AnsweredGroup, ThinkTime
 
 FIXED, PER_ROW = 0.010, 0.0002  # seconds
 
@@ -338,7 +338,7 @@ def test_two_lanes_share_the_clients(queued: int) -> None:
 
 @pytest.mark.parametrize("interval", [0.0, 0.0005])
 def test_the_interval_bounds_every_wait(interval: float) -> None:
-    """It is the user's promise of how long a request is held; 0 means never."""
+    """The user's promise of how long a request is held, a tick more for who is due; 0: never."""
     world = World(interval=interval)
     world.answer_together(clients_of(64), around_1ms(64))
     world.arrive(Client())
@@ -347,8 +347,21 @@ def test_the_interval_bounds_every_wait(interval: float) -> None:
     if interval:
         world.now = world.wait().at
 
-    assert arrived + interval == world.now
+    assert pytest.approx(arrived + (interval and interval + TICK)) == world.now
     assert Release(1, "interval") == world.ask()
+
+
+def test_an_interval_that_ends_as_clients_come_splits_nobody() -> None:
+    """62 of them think for 0.99 to 1.01 ms, as long as the interval is."""
+    world, clients = World(interval=0.001), clients_of(62)
+    gaps = [0.00099 + 0.00002 * n / 61 for n in range(62)]
+    world.answer_together(clients, gaps)
+    world.arrive(Client(), Client())
+
+    wait = world.wait()
+
+    assert wait.size == 64
+    assert wait.at >= world.now + max(gaps)
 
 
 def test_a_latency_target_nearly_used_up_ends_the_wait() -> None:
