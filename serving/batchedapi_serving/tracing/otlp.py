@@ -54,11 +54,12 @@ _MORE: Final = 0x80
 _BYTES: Final = 2
 _FIXED: Final = 1
 """How protobuf says what follows a tag: a length, or eight bytes."""
-_IDS: Final = struct.Struct("2s16s2s8s")
-"""Trace and span, each behind its tag and length; a link has the same numbers as a span."""
 _TRACE: Final = bytes((SpanMessage.TRACE_ID_FIELD_NUMBER << 3 | _BYTES, 16))
 _SPAN: Final = bytes((SpanMessage.SPAN_ID_FIELD_NUMBER << 3 | _BYTES, 8))
+"""What is before a trace's id, and before a span's; a link has the same numbers as a span."""
 _PARENT: Final = bytes((SpanMessage.PARENT_SPAN_ID_FIELD_NUMBER << 3 | _BYTES, 8))
+_LINK: Final = bytes((SpanMessage.LINKS_FIELD_NUMBER << 3 | _BYTES, 2 + 16 + 2 + 8))
+"""What is before a link that has nothing but ids."""
 _TIMES: Final = struct.Struct("<BQBQ")
 _START: Final = SpanMessage.START_TIME_UNIX_NANO_FIELD_NUMBER << 3 | _FIXED
 _END: Final = SpanMessage.END_TIME_UNIX_NANO_FIELD_NUMBER << 3 | _FIXED
@@ -230,23 +231,27 @@ def request_of(spans: Sequence[bytes], resource: bytes) -> bytes:
 def encoded(span: Span, ended: int, error: str | None) -> bytes:
     """The message of a span that is over: its parts, one behind the other."""
     trace_id, span_id, _, state = span.context
-    parts = [_encoded_form(span.form), _IDS.pack(_TRACE, trace_id, _SPAN, span_id)]
+    parts = [_encoded_form(span.form), _TRACE, trace_id, _SPAN, span_id]
     if span.parent_id:
         parts += (_PARENT, span.parent_id)
     parts.append(_TIMES.pack(_START, span.started, _END, ended))
     facts = dict(span.facts)
     if error is not None:
         facts["error.type"] = error
-    for key, value in facts.items():
+    for fact in facts.items():
+        value = fact[1]
         if type(value) is float:
-            parts.append(_encoded_attribute(key, 0.0)[: -_DOUBLE.size] + _DOUBLE.pack(value))
+            parts += (_encoded_attribute((fact[0], None)), _DOUBLE.pack(value))
         else:
-            parts.append(_encoded_attribute(key, value))
+            parts.append(_encoded_attribute(fact))
     for other in dict.fromkeys(span.links):
-        link = _IDS.pack(_TRACE, other.trace_id, _SPAN, other.span_id)
+        ids = _TRACE, other.trace_id, _SPAN, other.span_id
         if other.state:
-            link += _sized(SpanMessage.Link.TRACE_STATE_FIELD_NUMBER, other.state.encode())
-        parts.append(_sized(SpanMessage.LINKS_FIELD_NUMBER, link))
+            link = _sized(SpanMessage.Link.TRACE_STATE_FIELD_NUMBER, other.state.encode())
+            parts.append(_sized(SpanMessage.LINKS_FIELD_NUMBER, b"".join(ids) + link))
+        else:
+            parts.append(_LINK)
+            parts += ids
     if state:
         parts.append(_sized(SpanMessage.TRACE_STATE_FIELD_NUMBER, state.encode()))
     if error is not None:
@@ -269,17 +274,19 @@ def _encoded_form(form: Form) -> bytes:
     kinds = SpanMessage.SpanKind
     kind = kinds.SPAN_KIND_SERVER if form.server else kinds.SPAN_KIND_INTERNAL
     message: bytes = SpanMessage(name=form.name, kind=kind).SerializeToString()
-    return message + b"".join(_encoded_attribute(key, value) for key, value in form.constant)
+    return message + b"".join(_encoded_attribute(fact) for fact in form.constant)
 
 
-@functools.lru_cache(_KEPT, typed=True)
-def _encoded_attribute(key: str, value: Value) -> bytes:
-    """As a field of a span; of a float the last eight bytes are the value."""
-    if isinstance(value, str):
+@functools.lru_cache(_KEPT)
+def _encoded_attribute(fact: tuple[str, Value | None]) -> bytes:
+    """As a field of a span; None: of a float, which is to follow as eight bytes."""
+    key, value = fact
+    if value is None:
+        of_value = AnyValue(double_value=0.0)
+    elif isinstance(value, str):
         of_value = AnyValue(string_value=value)
-    elif isinstance(value, int):
-        of_value = AnyValue(int_value=value)
     else:
-        of_value = AnyValue(double_value=value)
+        of_value = AnyValue(int_value=int(value))
     pair = KeyValue(key=key, value=of_value)
-    return _sized(SpanMessage.ATTRIBUTES_FIELD_NUMBER, pair.SerializeToString())
+    attribute = _sized(SpanMessage.ATTRIBUTES_FIELD_NUMBER, pair.SerializeToString())
+    return attribute if value is not None else attribute[: -_DOUBLE.size]
