@@ -66,7 +66,7 @@ FULL: Final = (
 QUICK: Final = (
     "throughput.py --workload W1 --connections 1,64 --rounds 1 --seconds 1",
     "throughput.py --workload W3 --connections 1,64 --rounds 1 --seconds 1 --baseline bare",
-    "tracing.py --rounds 1 --seconds 1",
+    "tracing.py --starts 2 --rounds 1",
     "throughput.py --workload W1 --peer litserve --connections 1,64 --rounds 1 --seconds 1",
     "throughput.py --workload W1 --peer bentoml --connections 1,64 --rounds 1 --seconds 1",
     "batches.py --seconds 1 --rounds 1",

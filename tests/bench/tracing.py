@@ -1,16 +1,17 @@
-"""What tracing costs: off, on at 1 %, and the commit before there was any; rounds A B C A B C ...
+"""What tracing costs: off, on at 1 %, and the commit before there was any; rounds A B C C B A ...
 
-    python tests/bench/tracing.py --parent COMMIT --starts 5 --rounds 3 --seconds 2
+    python tests/bench/tracing.py --parent COMMIT --starts 12 --rounds 8 --seconds 1
 
 One wrk asks each server in turn with the body of W1. After some rounds all are started anew: one
-process is 1 % faster than another of the same code, as its memory lies better. CPU seconds a
-request are from /proc, over the timed rounds: of all processes of a replica, and of the web process
-alone, which is what limits it. The spans go to a collector in this program, which takes them apart
-afterwards.
+process is some percent faster than another of the same code, as its memory lies better. So a start
+is what is counted: the median of its rounds beside their neighbours. CPU seconds a request are from
+/proc, over the timed rounds: of all processes of a replica, and of the web process alone, which is
+what limits it. The spans go to a collector in this program, which takes them apart afterwards.
 """
 
 import contextlib
-import os
+import math
+import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ import click
 import workloads
 from harness import servers, wrk
 from harness.report import Table, environment, help_of, out_option, report
-from harness.rounds import Spread, ratio
+from harness.rounds import Spread, quotient
 from harness.servers import PORT, Server
 from harness.wrk import WrkResult
 
@@ -57,12 +58,11 @@ class Measured:
 
 def cpu_seconds(pids: Sequence[int]) -> float:
     """That these processes have used so far."""
-    ticks = 0
+    nanoseconds = 0
     for pid in pids:
-        _, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
-        user, system = rest.split()[11:13]
-        ticks += int(user) + int(system)
-    return ticks / os.sysconf("SC_CLK_TCK")
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            nanoseconds += int((task / "schedstat").read_text().split()[0])
+    return nanoseconds / 1e9
 
 
 def processes_of(server: Server) -> tuple[list[int], list[int]]:
@@ -90,8 +90,9 @@ def measure(
     (body,) = workloads.bodies_of(rows)
     for server in started:
         wrk.timed(server, body, connections, _WARM_UP_SECONDS)
-    for _ in range(rounds):
-        for one, server in zip(found, started, strict=True):
+    for number in range(rounds):
+        turn = list(zip(found, started, strict=True))
+        for one, server in turn if number % 2 == 0 else reversed(turn):
             web, replica = processes_of(server)
             before = cpu_seconds(web), cpu_seconds(replica)
             one.rounds.append(wrk.timed(server, body, connections, seconds))
@@ -126,18 +127,26 @@ def names_of(parent: str | None) -> list[str]:
     return ["off", f"on, {SHARE:.0%}", *([] if parent is None else [f"commit {parent}"])]
 
 
-def table_of(found: Sequence[Measured], spans: int) -> Table:
+def beside(ours: Sequence[float], theirs: Sequence[float], rounds: int) -> str:
+    """Mean of the starts, of so many rounds each, and its standard error."""
+    pairs = [quotient(a, b) for a, b in zip(ours, theirs, strict=True)]
+    starts = [statistics.median(pairs[n : n + rounds]) for n in range(0, len(pairs), rounds)]
+    error = statistics.stdev(starts) / math.sqrt(len(starts)) if len(starts) > 1 else math.nan
+    return f"{statistics.fmean(starts):.3f} +- {error:.3f}"
+
+
+def table_of(found: Sequence[Measured], spans: int, rounds: int) -> Table:
     """Each beside the first, which is off."""
     off = found[0]
     rows = [
         [
             one.name,
             Spread.of(one.rates).text(),
-            ratio(one.rates, off.rates).text(3),
+            beside(one.rates, off.rates, rounds),
             Spread.of(one.each(one.web)).text(2),
-            ratio(one.each(one.web), off.each(off.web)).text(3),
+            beside(one.each(one.web), off.each(off.web), rounds),
             Spread.of(one.each(one.replica)).text(2),
-            ratio(one.each(one.replica), off.each(off.replica)).text(3),
+            beside(one.each(one.replica), off.each(off.replica), rounds),
             str(sum(result.errors for result in one.rounds)),
             str(spans if one is found[1] else 0),
         ]
@@ -152,11 +161,11 @@ def table_of(found: Sequence[Measured], spans: int) -> Table:
 
 @click.command(help=help_of(__doc__))
 @click.option("--connections", type=click.IntRange(1, 1024), default=64, show_default=True)
-@click.option("--starts", type=click.IntRange(1, 50), default=5, show_default=True)
+@click.option("--starts", type=click.IntRange(1, 50), default=12, show_default=True)
 @click.option(
-    "--rounds", type=click.IntRange(1, 50), default=3, show_default=True, help="Of each start."
+    "--rounds", type=click.IntRange(1, 50), default=8, show_default=True, help="Of each start."
 )
-@click.option("--seconds", type=click.IntRange(1, 60), default=2, show_default=True)
+@click.option("--seconds", type=click.IntRange(1, 60), default=1, show_default=True)
 @click.option("--parent", metavar="COMMIT", help="Measure the server as it was there, too.")
 @click.option("--port", type=int, default=PORT, show_default=True, help="First of some ports.")
 @out_option
@@ -179,8 +188,9 @@ def main(  # noqa: PLR0917 - click passes its options
         received += len(spans.spans)  # what was held is sent when a replica stops
     note = (
         f"{starts} starts with {rounds} interleaved rounds of {seconds} s each at {connections}"
-        " connections; wrk, three replicas and the collector share the machine. The ratio is that"
-        " of the medians, its range that of neighbouring rounds. Absolute figures do not travel."
+        " connections; wrk, the replicas and the collector share the machine. / off: of each"
+        " start the median of the ratios of neighbouring rounds; their mean, and its standard"
+        " error. Absolute figures do not travel."
     )
     measured = {
         one.name: {
@@ -190,7 +200,7 @@ def main(  # noqa: PLR0917 - click passes its options
         }
         for one in found
     }
-    tables = [table_of(found, received)]
+    tables = [table_of(found, received, rounds)]
     report("tracing", began, tables, notes=[note], measured=measured, out=out)
     if not received or any(result.errors for one in found for result in one.rounds):
         sys.exit("no span was received, or requests failed: see the table")
