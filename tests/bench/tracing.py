@@ -10,7 +10,6 @@ what limits it. The spans go to a collector in this program, which takes them ap
 """
 
 import contextlib
-import math
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,7 @@ import click
 import workloads
 from harness import servers, wrk
 from harness.report import Table, environment, help_of, out_option, report
-from harness.rounds import Spread, quotient
+from harness.rounds import Spread, mean_and_error, quotient
 from harness.servers import PORT, Server
 from harness.wrk import WrkResult
 
@@ -101,20 +100,26 @@ def measure(
             click.echo(f"round {len(one.rounds)} {one.name}: {one.rounds[-1].rate:,.0f}/s")
 
 
-@contextlib.contextmanager
-def serving_all(parent: str | None, port: int) -> Iterator[tuple[list[Server], Collector]]:
-    """Off, on, and the commit before, as `names_of` has them; each a replica of its own."""
-    variables = {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{servers.HOST}:{port + 3 * _STEP}",
+def variables_of(port: int) -> dict[str, str]:
+    """That have SHARE of the requests traced, for a collector on that port."""
+    return {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{servers.HOST}:{port}",
         "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
         "OTEL_TRACES_SAMPLER_ARG": str(SHARE),
     }
+
+
+@contextlib.contextmanager
+def serving_all(parent: str | None, port: int) -> Iterator[tuple[list[Server], Collector]]:
+    """Off, on, and the commit before, as `names_of` has them; each a replica of its own."""
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(servers.manifest_file(servers.manifest(WORKLOAD)))
         found = stack.enter_context(collector(port + 3 * _STEP))
         started = [
             stack.enter_context(servers.serving(file, port)),
-            stack.enter_context(servers.serving(file, port + _STEP, variables)),
+            stack.enter_context(
+                servers.serving(file, port + _STEP, variables_of(port + 3 * _STEP))
+            ),
         ]
         if parent is not None:
             before = servers.serving_commit(WORKLOAD, parent, port + 2 * _STEP)
@@ -130,9 +135,8 @@ def names_of(parent: str | None) -> list[str]:
 def beside(ours: Sequence[float], theirs: Sequence[float], rounds: int) -> str:
     """Mean of the starts, of so many rounds each, and its standard error."""
     pairs = [quotient(a, b) for a, b in zip(ours, theirs, strict=True)]
-    starts = [statistics.median(pairs[n : n + rounds]) for n in range(0, len(pairs), rounds)]
-    error = statistics.stdev(starts) / math.sqrt(len(starts)) if len(starts) > 1 else math.nan
-    return f"{statistics.fmean(starts):.3f} +- {error:.3f}"
+    starts = range(0, len(pairs), rounds)
+    return mean_and_error([statistics.median(pairs[n : n + rounds]) for n in starts])
 
 
 def table_of(found: Sequence[Measured], spans: int, rounds: int) -> Table:

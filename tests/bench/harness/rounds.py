@@ -39,6 +39,14 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
     return Spread(middle, min(pairs), max(pairs))
 
 
+def mean_and_error(values: Sequence[float]) -> str:
+    """`mean +- standard error` of independent values; nan is the error of one."""
+    error = math.nan
+    if len(values) > 1:
+        error = statistics.stdev(values) / math.sqrt(len(values))
+    return f"{statistics.fmean(values):.3f} +- {error:.3f}"
+
+
 def quotient(a: float, b: float) -> float:
     """`a / b`; infinite where b is 0, as for a server that answered nothing."""
     return a / b if b else math.inf
