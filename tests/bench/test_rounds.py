@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from harness.rounds import Spread, percentile, ratio
+from harness.rounds import Spread, mean_and_error, percentile, ratio
 
 
 def test_a_spread_is_the_median_and_both_ends() -> None:
@@ -33,6 +33,12 @@ def test_a_ratio_of_unequal_rounds_is_refused() -> None:
 def test_a_ratio_to_a_server_that_answered_nothing_is_infinite() -> None:
     """A peer that is down must not end the run after a quarter of an hour."""
     assert math.inf == ratio([1.0], [0.0]).median
+
+
+def test_a_mean_says_how_far_it_may_be_off() -> None:
+    """The deviation of three is 0.1, by the root of three; of one nothing is known."""
+    assert "1.100 +- 0.058" == mean_and_error([1.0, 1.1, 1.2])
+    assert "1.000 +- nan" == mean_and_error([1.0])
 
 
 @pytest.mark.parametrize(("percent", "expected"), [(0, 1.0), (50, 2.0), (75, 3.0), (99, 4.0)])
