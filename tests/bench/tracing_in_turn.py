@@ -25,7 +25,7 @@ from harness import metrics, servers, wrk
 from harness.report import Table, environment, help_of, out_option, report
 from harness.rounds import mean_and_error
 from harness.servers import PORT, Server
-from tracing import WORKLOAD, cpu_seconds, processes_of, variables_of
+from tracing import SHARE, WORKLOAD, cpu_seconds, processes_of, variables_of
 
 from batchedapi_core import contract
 from otlp import collector
@@ -137,7 +137,7 @@ def main(connections: int, starts: int, seconds: int, port: int, out: Path | Non
         click.echo("start {}: {:.3f} {:.3f} {:.3f}".format(len(found), *found[-1]))
     figures = [mean_and_error(values) for values in zip(*found, strict=True)]
     table = Table(
-        "W1: with 1 % drawn, of none",
+        f"{WORKLOAD}: with {SHARE:.0%} drawn, of none",
         ("web process, CPU a request", "replica, CPU a request", "requests/s", "errors", "spans"),
         [(*figures, str(errors), str(received))],
     )
