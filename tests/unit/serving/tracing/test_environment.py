@@ -46,12 +46,15 @@ def test_it_is_turned_off_as_everywhere(name: str, value: str) -> None:
 
 
 def test_the_defaults_are_those_of_the_specification() -> None:
-    """Who reads it there finds it here: every request, unless its caller says otherwise."""
+    """Who reads it there finds it here: every request, unless its caller says otherwise.
+
+    More spans are queued and sent at once than there: 2,048 and 512.
+    """
     found = asked()
 
     assert "http://collector:4318/v1/traces" == found.endpoint
     assert (1.0, True) == (found.ratio, found.follows_parent)
-    assert (10.0, 5.0, 2048, 512) == (
+    assert (10.0, 5.0, 8192, 4096) == (
         found.timeout, found.delay, found.most_queued, found.most_sent,
     )  # fmt: skip
     assert (("service.name", "iris"), ("service.instance.id", "iris-0")) == found.resource

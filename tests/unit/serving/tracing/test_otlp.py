@@ -128,6 +128,23 @@ async def test_what_does_not_fit_is_dropped_and_counted() -> None:
     assert 4 == len(collector.spans)
 
 
+async def test_spans_that_are_encoded_and_those_that_are_not_share_the_queue() -> None:
+    """Some in a row are encoded before they are sent; they count for as long as they are held."""
+    collector = Collector()
+    ours = exporter(collector, most_queued=50, most_sent=50)
+    for _ in range(40):
+        ours.finished(a_span(), 20, None)
+    await asyncio.sleep(0)
+    assert [] == collector.spans
+
+    for _ in range(20):
+        ours.finished(a_span(), 20, None)
+    await ours.close(SECONDS)
+
+    assert [1] * 10 == collector.dropped
+    assert 50 == len(collector.spans)
+
+
 async def test_a_collector_that_is_away_is_said_once_until_it_is_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
