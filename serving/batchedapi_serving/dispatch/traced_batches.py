@@ -45,7 +45,7 @@ class TracedBatches:
         if found is None:
             return
         span, riders = found
-        span.started = self._tracer.now() - round(1e9 * (now - batch.started))
+        span.started = self._tracer.now() - int(1e9 * (now - batch.started))
         facts = batch_facts(batch)
         span.facts += facts
         if worker is not None:

@@ -29,7 +29,7 @@ _STATE: Final = re.compile(rb"[\x20-\x7e]{1,512}")
 _NO_TRACE: Final = bytes(16)
 _NO_SPAN: Final = bytes(8)
 _RANGE: Final = 1 << 64
-_AHEAD: Final = 32
+_AHEAD: Final = 128
 """Traces that are drawn at once."""
 CLIENT_LEFT_ERROR: Final = "client_left"
 """`error.type` of a request whose client did not wait for its answer."""
