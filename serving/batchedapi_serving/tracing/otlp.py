@@ -240,16 +240,17 @@ def encoded(span: Span, ended: int, error: str | None) -> bytes:
     if span.parent_id:
         parts += (_PARENT, span.parent_id)
     parts.append(_TIMES.pack(_START, span.started, _END, ended))
-    facts = dict(span.facts)
-    if error is not None:
-        facts["error.type"] = error
-    for fact in facts.items():
-        value = fact[1]
-        if type(value) is float:
-            parts += (_encoded_attribute((fact[0], None)), _DOUBLE.pack(value))
+    facts, links = span.facts, span.links
+    if len(links) > 1:  # a rerun, or a batch of several: only these may have something twice
+        facts, links = list(dict(facts).items()), list(dict.fromkeys(links))
+    for fact in facts:
+        if type(fact[1]) is float:
+            parts += (_encoded_attribute((fact[0], None)), _DOUBLE.pack(fact[1]))
         else:
             parts.append(_encoded_attribute(fact))
-    for other in dict.fromkeys(span.links):
+    if error is not None:
+        parts.append(_encoded_attribute(("error.type", error)))
+    for other in links:
         ids = _TRACE, other.trace_id, _SPAN, other.span_id
         if other.state:
             link = _sized(SpanMessage.Link.TRACE_STATE_FIELD_NUMBER, other.state.encode())
