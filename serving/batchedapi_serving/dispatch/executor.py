@@ -42,7 +42,7 @@ from batchedapi_serving.codecs.results import (
 )
 from batchedapi_serving.dispatch.lane_connection import Runner
 from batchedapi_serving.dispatch.requests import Clock, InFlightRequest, InFlightRequests
-from batchedapi_serving.dispatch.traced_batches import Rider, TracedBatches
+from batchedapi_serving.dispatch.traced_batches import Riders, TracedBatches
 from batchedapi_serving.errors import LateError, PredictorError, QueueFullError, ServingError
 from batchedapi_serving.ipc import Meta
 from batchedapi_serving.metrics.recorder import MethodRecorder
@@ -255,7 +255,7 @@ class Executor:
 
     def _send(self, batch: Batch) -> None:
         codec, by_id, payloads = self.queues[batch.method].codec, self._in_flight.by_id, []
-        riders: list[Rider] = []
+        riders: Riders = {}
         for request in batch.requests:
             pending = by_id[request.id]
             payload = pending.payload
@@ -263,7 +263,7 @@ class Executor:
                 payload = codec.part(payload, request.first, request.first + request.rows)
             payloads.append(payload)
             if pending.span is not None:
-                riders.append((request, pending, pending.span))
+                riders[pending] = pending.span
         meta, buffers = codec.collate(payloads)
         frame = {"method": batch.method, "rows": batch.rows, **meta}
         if self._traced is not None and riders:

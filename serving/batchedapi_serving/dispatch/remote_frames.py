@@ -33,7 +33,7 @@ _FAILED: Final = 500
 
 def trace_of(span: Span | None) -> Meta:
     """What a request says of its span."""
-    return {} if span is None else {"trace": span.headers}
+    return {} if span is None else {"trace": span.headers()}
 
 
 def stand_in(meta: Meta) -> Span | None:

@@ -376,8 +376,7 @@ class _Traced(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             error: str | None = CLIENT_LEFT_ERROR
             code = StatusCode.CANCELLED.name
             try:
-                traceparent = span.headers["traceparent"]
-                await context.send_initial_metadata((("traceparent", traceparent),))
+                await context.send_initial_metadata((("traceparent", span.traceparent),))
                 response = await answer(request, context)
                 error, code = None, StatusCode.OK.name
             except grpc.aio.AbortError:
@@ -385,9 +384,9 @@ class _Traced(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 error = code if code in _OUR_FAULTS else None
                 raise
             finally:
-                span.facts.append(("rpc.response.status_code", code))
+                span.set_attribute("rpc.response.status_code", code)
                 if options.request_id is not None:
-                    span.facts.append(("batchedapi.request_id", options.request_id))
+                    span.set_attribute("batchedapi.request_id", options.request_id)
                 tracer.ends(span, error)
             return response
 

@@ -32,15 +32,24 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage
 
 from batchedapi_serving.settings import TracingSettings
 from batchedapi_serving.tracing.environment import tls_of
-from batchedapi_serving.tracing.spans import Form, Span, Tracer, Value
+from batchedapi_serving.tracing.spans import (
+    QUEUE_WAIT,
+    Attributes,
+    Form,
+    InBatch,
+    Span,
+    Tracer,
+    Value,
+    batch_attributes,
+)
 
 log = logging.getLogger(__name__)
 STOP_SECONDS: Final = 2.0
 """For a collector that hangs when the replica stops; within what a web process gets to end."""
-_KEPT: Final = 4096
-"""Encoded attributes, and kinds of spans; there are as many as sizes of batches, and a few more."""
-_IN_A_ROW: Final = 32
-"""Spans that are encoded together: a tenth of a millisecond of the event loop."""
+_MOST_KEPT: Final = 4096
+"""Forms, batches and attributes; with more of them, all are forgotten: clients choose some."""
+_IN_A_ROW: Final = 128
+"""Spans that are encoded together: a third of a millisecond of the event loop."""
 _ATTEMPTS: Final = 4
 _BACKOFF_SECONDS: Final = 0.5
 """Before the second attempt, doubled for each that follows; each wait is half to one and a half."""
@@ -65,6 +74,9 @@ _END: Final = SpanMessage.END_TIME_UNIX_NANO_FIELD_NUMBER << 3 | _FIXED
 _DOUBLE: Final = struct.Struct("<d")
 _FAILED: Final = SpanMessage(status=Status(code=Status.STATUS_CODE_ERROR)).SerializeToString()
 _SCOPE: Final = ScopeSpans(scope=InstrumentationScope(name="batchedapi")).SerializeToString()
+
+_kept: Final[dict[Form | InBatch | tuple[str, Value], bytes]] = {}
+"""What was encoded and comes again."""
 
 
 class UnsentError(Exception):
@@ -94,7 +106,7 @@ class Exporter:
         ]
         self._resource = ResourceSpans(resource=Resource(attributes=pairs)).SerializeToString()
         self._in_a_row = min(_IN_A_ROW, settings.most_sent)
-        self._ended: list[tuple[Span, int, str | None]] = []
+        self._ended: list[Span] = []
         """Not encoded yet."""
         self._held: list[bytes] = []
         """Encoded, and not sent yet."""
@@ -109,12 +121,12 @@ class Exporter:
         """Begin to send, on the running loop."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="tracing")
 
-    def finished(self, span: Span, ended: int, error: str | None) -> None:
+    def finished(self, span: Span) -> None:
         """See spans.Finished; it never waits."""
         if len(self._held) + len(self._ended) >= self._settings.most_queued:
             self._dropped(1)
             return
-        self._ended.append((span, ended, error))
+        self._ended.append(span)
         if len(self._ended) == self._in_a_row:  # after the answers that are on their way
             asyncio.get_running_loop().call_soon(self._encode)
 
@@ -164,8 +176,8 @@ class Exporter:
 
     def _encode(self) -> None:
         """What has ended; it is short, as few spans end before the event loop comes to it."""
-        for one in self._ended:
-            self._held.append(_sized(ScopeSpans.SPANS_FIELD_NUMBER, encoded(*one)))
+        for span in self._ended:
+            self._held.append(_sized(ScopeSpans.SPANS_FIELD_NUMBER, encoded(span)))
         self._ended.clear()
         if len(self._held) >= self._settings.most_sent:
             self._wanted.set()
@@ -233,24 +245,27 @@ def request_of(spans: Sequence[bytes], resource: bytes) -> bytes:
     return _sized(ExportTraceServiceRequest.RESOURCE_SPANS_FIELD_NUMBER, resource + scope)
 
 
-def encoded(span: Span, ended: int, error: str | None) -> bytes:
+def encoded(span: Span) -> bytes:
     """The message of a span that is over: its parts, one behind the other."""
-    trace_id, span_id, _, state = span.context
-    parts = [_encoded_form(span.form), _TRACE, trace_id, _SPAN, span_id]
+    own = span.context
+    form = _kept.get(span.form)
+    if form is None:
+        form = _keep(span.form, span.form.constant, _encoded_form(span.form))
+    parts = [form, _TRACE, own.trace_id, _SPAN, own.span_id]
     if span.parent_id:
         parts += (_PARENT, span.parent_id)
-    parts.append(_TIMES.pack(_START, span.started, _END, ended))
-    facts, links = span.facts, span.links
-    if len(links) > 1:  # a rerun, or a batch of several: only these may have something twice
-        facts, links = list(dict(facts).items()), list(dict.fromkeys(links))
+    parts.append(_TIMES.pack(_START, span.started, _END, span.ended))
+    if span.queue_wait >= 0.0:
+        parts += (_QUEUE_WAIT, _DOUBLE.pack(span.queue_wait))
+    in_batch, facts = span.in_batch, span.facts
+    if in_batch[0]:
+        parts.append(_kept.get(in_batch) or _keep(in_batch, batch_attributes(in_batch)))
+    if span.error is not None:
+        parts.append(_FAILED)
+        facts += (("error.type", span.error),)
     for fact in facts:
-        if type(fact[1]) is float:
-            parts += (_encoded_attribute((fact[0], None)), _DOUBLE.pack(fact[1]))
-        else:
-            parts.append(_encoded_attribute(fact))
-    if error is not None:
-        parts.append(_encoded_attribute(("error.type", error)))
-    for other in links:
+        parts.append(_kept.get(fact) or _keep(fact, (fact,)))
+    for other in span.links:
         ids = _TRACE, other.trace_id, _SPAN, other.span_id
         if other.state:
             link = _sized(SpanMessage.Link.TRACE_STATE_FIELD_NUMBER, other.state.encode())
@@ -258,10 +273,8 @@ def encoded(span: Span, ended: int, error: str | None) -> bytes:
         else:
             parts.append(_LINK)
             parts += ids
-    if state:
-        parts.append(_sized(SpanMessage.TRACE_STATE_FIELD_NUMBER, state.encode()))
-    if error is not None:
-        parts.append(_FAILED)
+    if own.state:
+        parts.append(_sized(SpanMessage.TRACE_STATE_FIELD_NUMBER, own.state.encode()))
     return b"".join(parts)
 
 
@@ -275,24 +288,35 @@ def _sized(number: int, content: bytes) -> bytes:
     return bytes(sizes) + content
 
 
-@functools.lru_cache(_KEPT)
 def _encoded_form(form: Form) -> bytes:
     kinds = SpanMessage.SpanKind
     kind = kinds.SPAN_KIND_SERVER if form.server else kinds.SPAN_KIND_INTERNAL
     message: bytes = SpanMessage(name=form.name, kind=kind).SerializeToString()
-    return message + b"".join(_encoded_attribute(fact) for fact in form.constant)
+    return message
 
 
-@functools.lru_cache(_KEPT)
-def _encoded_attribute(fact: tuple[str, Value | None]) -> bytes:
-    """As a field of a span; None: of a float, which is to follow as eight bytes."""
-    key, value = fact
-    if value is None:
-        of_value = AnyValue(double_value=0.0)
-    elif isinstance(value, str):
+def _keep(
+    what: Form | InBatch | tuple[str, Value], attributes: Attributes, message: bytes = b""
+) -> bytes:
+    """Encode attributes, and keep them behind `message` for whoever has the same."""
+    if len(_kept) >= _MOST_KEPT:
+        _kept.clear()
+    found = message + b"".join([_encoded_attribute(*fact) for fact in attributes])
+    _kept[what] = found
+    return found
+
+
+def _encoded_attribute(key: str, value: Value | float) -> bytes:
+    """As a field of a span."""
+    if isinstance(value, str):
         of_value = AnyValue(string_value=value)
+    elif isinstance(value, int):
+        of_value = AnyValue(int_value=value)
     else:
-        of_value = AnyValue(int_value=int(value))
+        of_value = AnyValue(double_value=value)
     pair = KeyValue(key=key, value=of_value)
-    attribute = _sized(SpanMessage.ATTRIBUTES_FIELD_NUMBER, pair.SerializeToString())
-    return attribute if value is not None else attribute[: -_DOUBLE.size]
+    return _sized(SpanMessage.ATTRIBUTES_FIELD_NUMBER, pair.SerializeToString())
+
+
+_QUEUE_WAIT: Final = _encoded_attribute(QUEUE_WAIT, 0.0)[: -_DOUBLE.size]
+"""What is before its eight bytes."""

@@ -19,7 +19,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 _TRACEPARENT: Final = re.compile(
     rb"(?P<version>[0-9a-f]{2})-(?P<trace>[0-9a-f]{32})-(?P<span>[0-9a-f]{16})"
@@ -31,31 +31,37 @@ _NO_SPAN: Final = bytes(8)
 _RANGE: Final = 1 << 64
 _AHEAD: Final = 128
 """Traces that are drawn at once."""
+QUEUE_WAIT: Final = "batchedapi.queue_wait_seconds"
+"""The one attribute that is a float."""
 CLIENT_LEFT_ERROR: Final = "client_left"
 """`error.type` of a request whose client did not wait for its answer."""
 
-Value = str | int | float
+Value = str | int
 Attributes = tuple[tuple[str, Value], ...]
+InBatch = tuple[int, int, str]
+"""Rows, requests and reason of a batch."""
 
 
-class SpanContext(NamedTuple):
+class SpanContext:
     """What crosses to others, so that they continue a trace: https://www.w3.org/TR/trace-context/."""
 
-    trace_id: bytes
-    """16 bytes, not all zero."""
-    span_id: bytes
-    """8 bytes, not all zero."""
-    sampled: bool = True
-    state: str = ""
-    """`tracestate`, passed on as it came."""
+    __slots__ = ("sampled", "span_id", "state", "trace_id")
 
-    def headers(self) -> dict[str, str]:
-        """What to call others with."""
+    def __init__(
+        self, trace_id: bytes, span_id: bytes, *, sampled: bool = True, state: str = ""
+    ) -> None:
+        self.trace_id: Final = trace_id
+        """16 bytes, not all zero."""
+        self.span_id: Final = span_id
+        """8 bytes, not all zero."""
+        self.sampled: Final = sampled
+        self.state: Final = state
+        """`tracestate`, passed on as it came."""
+
+    def traceparent(self) -> str:
+        """As the header of that name."""
         flags = "01" if self.sampled else "00"
-        headers = {"traceparent": f"00-{self.trace_id.hex()}-{self.span_id.hex()}-{flags}"}
-        if self.state:
-            headers["tracestate"] = self.state
-        return headers
+        return f"00-{self.trace_id.hex()}-{self.span_id.hex()}-{flags}"
 
 
 def context_of(traceparent: bytes, tracestate: bytes = b"") -> SpanContext | None:
@@ -69,22 +75,26 @@ def context_of(traceparent: bytes, tracestate: bytes = b"") -> SpanContext | Non
     if trace_id == _NO_TRACE or span_id == _NO_SPAN:
         return None
     state = tracestate.decode() if _STATE.fullmatch(tracestate) else ""
-    return SpanContext(trace_id, span_id, bool(int(found["flags"], 16) & 1), state)
+    sampled = bool(int(found["flags"], 16) & 1)
+    return SpanContext(trace_id, span_id, sampled=sampled, state=state)
 
 
 def context_in(headers: Mapping[str, str]) -> SpanContext | None:
-    """The reverse of `SpanContext.headers`."""
+    """The reverse of `Span.headers`."""
     state = headers.get("tracestate", "")
     return context_of(headers.get("traceparent", "").encode(), state.encode())
 
 
-class Form(NamedTuple):
-    """What spans of one kind have in common; hashable, so that it is encoded once."""
+class Form:
+    """What spans of one kind have in common; made once for each kind, and encoded once."""
 
-    name: str
-    server: bool
-    """Of a request that came from outside; else the span is internal."""
-    constant: Attributes
+    __slots__ = ("constant", "name", "server")
+
+    def __init__(self, name: str, *, server: bool, constant: Attributes) -> None:
+        self.name: Final = name
+        self.server: Final = server
+        """Of a request that came from outside; else the span is internal."""
+        self.constant: Final = constant
 
 
 _NO_FORM: Final = Form("", server=True, constant=())
@@ -96,45 +106,86 @@ def method_form(what: str, method: str) -> Form:
     return Form(f"{what} {method}", server=False, constant=(("batchedapi.method", method),))
 
 
-class Span:
-    """One that is not over."""
+def batch_attributes(in_batch: InBatch) -> Attributes:
+    """As they are named."""
+    rows, requests, reason = in_batch
+    return (
+        ("batchedapi.batch.rows", rows),
+        ("batchedapi.batch.requests", requests),
+        ("batchedapi.batch.reason", reason),
+    )
 
-    __slots__ = ("batch", "context", "facts", "form", "headers", "links", "parent_id", "started")
+
+class Span:
+    """Of a request, of a batch, or of submitted rows."""
+
+    __slots__ = (
+        "batch", "context", "ended", "error", "facts", "form", "in_batch", "links", "parent_id",
+        "queue_wait", "started", "traceparent",
+    )  # fmt: skip
 
     def __init__(
         self, form: Form, context: SpanContext, parent_id: bytes = b"", started: int = 0
     ) -> None:
         self.form = form
         self.context = context
-        self.headers = context.headers()
-        """What its trace is continued with."""
+        self.traceparent = context.traceparent()
         self.parent_id = parent_id
         """Empty: the trace begins here."""
         self.started = started
-        """Unix time in nanoseconds."""
-        self.facts: list[tuple[str, Value]] = []
-        """Attributes that are known later; of two with one name the later one counts."""
-        self.links: list[SpanContext] = []
-        """May name one twice."""
+        self.ended = 0
+        """Unix time in nanoseconds, as `started`."""
+        self.error: str | None = None
+        """Why it failed, in a few words."""
+        self.queue_wait = -1.0
+        """Seconds until a batch took it; below 0: none did."""
+        self.in_batch: InBatch = (0, 0, "")
+        """Of itself, or of the last one that it rode in; 0 rows: of none."""
+        self.facts: Attributes = ()
+        """What else is known later."""
+        self.links: tuple[SpanContext, ...] = ()
         self.batch: Span | None = None
         """A child that was drawn ahead, see Tracer.batch."""
 
+    def set_attribute(self, key: str, value: Value) -> None:
+        """Learn one."""
+        self.facts += ((key, value),)
+
+    def headers(self) -> dict[str, str]:
+        """What its trace is continued with."""
+        return _headers(self.traceparent, self.context.state)
+
+    def attributes(self) -> dict[str, Value | float]:
+        """What is known of it beside its form."""
+        waited = {QUEUE_WAIT: self.queue_wait} if self.queue_wait >= 0.0 else {}
+        batch = batch_attributes(self.in_batch) if self.in_batch[0] else ()
+        return {**waited, **dict(batch), **dict(self.facts)}
+
     def told(self) -> dict[str, Any]:
         """What was learned of it elsewhere, for `learn`, as JSON."""
-        return {"facts": dict(self.facts), "links": [link.headers() for link in self.links]}
+        links = [_headers(link.traceparent(), link.state) for link in self.links]
+        return {"facts": self.attributes(), "links": links}
 
     def learn(self, told: Mapping[str, Any]) -> None:
         """Take over what another process said of it."""
-        self.facts += told["facts"].items()
+        facts = dict(told["facts"])
+        self.queue_wait = facts.pop(QUEUE_WAIT, self.queue_wait)
+        self.facts += tuple(facts.items())
         links = (context_in(headers) for headers in told["links"])
-        self.links += [link for link in links if link is not None]
+        self.links += tuple(link for link in links if link is not None)
+
+
+def _headers(traceparent: str, state: str) -> dict[str, str]:
+    if state:
+        return {"traceparent": traceparent, "tracestate": state}
+    return {"traceparent": traceparent}
 
 
 class Finished(Protocol):
     """Who is given spans that are over."""
 
-    def __call__(self, span: Span, ended: int, error: str | None) -> None:
-        """`ended` is Unix time in nanoseconds; `error` is why it failed, in a few words."""
+    def __call__(self, span: Span) -> None:
+        """It has everything that there is to know of it."""
 
 
 class Tracer:
@@ -190,7 +241,8 @@ class Tracer:
                 first, last = self._source.getrandbits(64), self._source.getrandbits(64)
                 trace_id = ((first << 64 | last * self._bound >> 64) or 1).to_bytes(16, "big")
                 root = Span(_NO_FORM, SpanContext(trace_id, self._span_id()))
-                root.batch = self.child(_NO_FORM, root.context)
+                child = SpanContext(trace_id, self._span_id())
+                root.batch = Span(_NO_FORM, child, root.context.span_id)
                 self._roots.append(root)
         span = self._roots.pop()
         span.form, span.started = form, self.now()
@@ -210,9 +262,12 @@ class Tracer:
         span.form = form
         return span
 
-    def ends(self, span: Span, error: str | None = None) -> None:
-        """It is over; `error` is why it failed."""
-        self._finished(span, self.now(), error)
+    def ends(self, span: Span, error: str | None = None, seconds: float | None = None) -> None:
+        """It is over. `error`: why it failed; `seconds`: how long it took, if it has no start."""
+        span.ended, span.error = self.now(), error
+        if seconds is not None:
+            span.started = span.ended - int(1e9 * seconds)
+        self._finished(span)
 
     def _until_next(self) -> float:
         """Whole, or inf; as if each request was drawn by itself: the geometric distribution."""

@@ -365,9 +365,9 @@ class Connection(asyncio.Protocol):
         if status == CLIENT_LEFT:
             tracer.ends(span, CLIENT_LEFT_ERROR)
             return
-        span.facts.append(("http.response.status_code", status))
+        span.set_attribute("http.response.status_code", status)
         if self._named is not None:
-            span.facts.append(("batchedapi.request_id", self._named))
+            span.set_attribute("batchedapi.request_id", self._named)
         tracer.ends(span, str(status) if status >= _SERVER_ERROR else None)
 
     def _inflate(self, request: Request, route: Route, inflater: Inflater) -> None:
@@ -468,7 +468,7 @@ class Connection(asyncio.Protocol):
             frontend.renew_date(self._state)
         lines = self._kept if stays_open else CLOSES
         if self.span is not None:
-            lines += b"traceparent: %b\r\n" % self.span.headers["traceparent"].encode()
+            lines += b"traceparent: %b\r\n" % self.span.traceparent.encode()
             self._end_span(answer.status)
         if self._cors:
             answer = answer._replace(headers=(*answer.headers, *self._cors))
@@ -500,7 +500,7 @@ class Connection(asyncio.Protocol):
         connection = self._kept if stream.stays_open else CLOSES
         headers = self._cors
         if self.span is not None:
-            headers = (*headers, (b"traceparent", self.span.headers["traceparent"].encode()))
+            headers = (*headers, (b"traceparent", self.span.traceparent.encode()))
         stream.begin(frontend.date, connection, self._named, headers)
 
     def _end_stream(self, stream: StreamedAnswer, answer: Answer) -> None:

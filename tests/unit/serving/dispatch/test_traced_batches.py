@@ -9,13 +9,12 @@ import pytest
 
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.predictor.api import TRACE_HEADERS
-from batchedapi_serving.tracing.spans import Form, Span, Tracer
+from batchedapi_serving.tracing.spans import QUEUE_WAIT, Form, Span, Tracer
 from dispatching import DiedError, World, echo
 
 pytestmark = pytest.mark.looptime
 
 FORM = Form("POST /api", server=True, constant=())
-WAIT = "batchedapi.queue_wait_seconds"
 CALL = MethodSpec("predict", batched=False, is_async=True)
 STREAM = MethodSpec("predict", batched=False, is_async=True, streams=True)
 SYNC = MethodSpec("embed", batched=True, max_batch_size=4)
@@ -31,10 +30,10 @@ class Traced:
             1.0, self, source=random.Random(1), now=lambda: round(1e9 * loop.time())
         )
 
-    def __call__(self, span: Span, ended: int, error: str | None) -> None:
+    def __call__(self, span: Span) -> None:
         """See Finished."""
-        self.over.append((span, error))
-        assert ended == self.tracer.now()
+        self.over.append((span, span.error))
+        assert span.ended == self.tracer.now()
 
     def request(self) -> Span:
         """One that came just now."""
@@ -65,16 +64,16 @@ async def test_a_batch_is_a_child_of_the_first_traced_request_and_linked_with_al
     assert (first.context.trace_id, first.context.span_id) == (
         batch.context.trace_id, batch.parent_id,
     )  # fmt: skip
-    assert [first.context, second.context] == batch.links
-    assert [[batch.context], [batch.context]] == [first.links, second.links]
+    assert (first.context, second.context) == batch.links
+    assert [(batch.context,), (batch.context,)] == [first.links, second.links]
     facts = {
         "batchedapi.batch.rows": 4, "batchedapi.batch.requests": 4,
         "batchedapi.batch.reason": "full",
     }  # fmt: skip
-    assert facts | {"batchedapi.model_process": 0} == dict(batch.facts)
+    assert facts | {"batchedapi.model_process": 0} == batch.attributes()
     for span in (first, second):
-        learned = dict(span.facts)
-        assert pytest.approx(0.4, abs=0.1) == learned.pop(WAIT)
+        learned = span.attributes()
+        assert pytest.approx(0.4, abs=0.1) == learned.pop(QUEUE_WAIT)
         assert facts == learned
     assert pytest.approx(0.5e9, abs=1e8) == batch.started
 
@@ -104,7 +103,7 @@ async def test_the_predictor_is_told_the_trace_of_its_batch() -> None:
     await asyncio.sleep(1)
 
     (batch,) = traced.batches
-    assert [batch.context.headers(), None] == seen
+    assert [batch.headers(), None] == seen
     assert None is TRACE_HEADERS.get()
 
 
@@ -141,7 +140,7 @@ async def test_an_oversize_request_is_linked_to_every_batch_it_rode_in() -> None
 
     assert 3 == len(traced.batches)
     assert {batch.context for batch in traced.batches} == set(span.links)
-    assert pytest.approx(0.0, abs=1e-3) == dict(span.facts)[WAIT]
+    assert pytest.approx(0.0, abs=1e-3) == span.queue_wait
 
 
 async def test_a_failed_batch_says_why_and_what_ran_again_has_spans_of_its_own() -> None:
@@ -163,7 +162,8 @@ async def test_a_failed_batch_says_why_and_what_ran_again_has_spans_of_its_own()
     errors = [error for _, error in traced.over]
     assert len(errors) == len(culprit.links) > 1
     assert {"raised ValueError"} == set(errors)
-    assert "retry" == dict(traced.batches[-1].facts)["batchedapi.batch.reason"]
+    for span in (traced.batches[-1], culprit):
+        assert ("retry", 1) == (span.in_batch[2], span.in_batch[0])
 
 
 async def test_nothing_is_kept_of_traced_requests_that_are_over() -> None:
@@ -206,7 +206,7 @@ async def test_a_batch_whose_process_died_has_a_span_and_runs_again_in_another()
 
     assert 200 == asked.status
     assert ["died on this input", None] == [error for _, error in traced.over]
-    assert [batch.context for batch in traced.batches] == span.links
+    assert tuple(batch.context for batch in traced.batches) == span.links
 
 
 async def test_a_batch_that_never_began_has_no_span() -> None:
@@ -228,7 +228,7 @@ async def test_a_batch_that_never_began_has_no_span() -> None:
 
     assert {200} == {one.status for one in (first, *ahead)}
     (batch,) = traced.batches
-    assert [batch.context] == span.links
+    assert (batch.context,) == span.links
     assert {} == world.dispatcher.served(None).executor._traced._sent
 
 
@@ -256,4 +256,4 @@ async def test_submitted_rows_have_a_span_under_the_call_that_waits_for_them() -
     assert request.context.span_id == call.parent_id
     assert call.context.span_id == rows.parent_id
     assert rows.context.span_id == batch.parent_id
-    assert [batch.context] == rows.links
+    assert (batch.context,) == rows.links

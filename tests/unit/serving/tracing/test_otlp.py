@@ -9,11 +9,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage
 
 from batchedapi_serving.settings import TracingSettings
-from batchedapi_serving.tracing.otlp import Exporter, UnsentError, client_of, encoded
-from batchedapi_serving.tracing.spans import Form, Span, SpanContext
+from batchedapi_serving.tracing.otlp import Exporter, UnsentError, _kept, client_of, encoded
+from batchedapi_serving.tracing.spans import QUEUE_WAIT, Form, Span, SpanContext
 from otlp import Received, spans_of
 
-CONTEXT = SpanContext(b"t" * 16, b"s" * 8, True, "a=1")
+CONTEXT = SpanContext(b"t" * 16, b"s" * 8, state="a=1")
 OTHER = SpanContext(b"u" * 16, b"v" * 8)
 SECONDS = 30.0
 
@@ -30,9 +30,11 @@ def settings(**changes: Any) -> TracingSettings:
 
 
 def a_span(name: str = "POST /iris") -> Span:
-    """Of a request."""
+    """Of a request that is over."""
     form = Form(name, server=True, constant=(("http.route", "/iris"), ("n", 1)))
-    return Span(form, CONTEXT, b"p" * 8, started=10)
+    span = Span(form, CONTEXT, b"p" * 8, started=10)
+    span.ended = 20
+    return span
 
 
 class Collector:
@@ -67,10 +69,13 @@ async def test_a_span_has_everything_that_is_known_of_it() -> None:
     """Ids, times, attributes of each type, links, and whose it is."""
     collector = Collector()
     ours, span = exporter(collector), a_span()
-    span.facts += [("rows", 3), ("wait", 0.25), ("reason", "full")]
-    span.links.append(OTHER)
+    span.queue_wait = 0.25
+    span.in_batch = 3, 2, "full"
+    span.set_attribute("batchedapi.request_id", "mine")
+    span.links += (OTHER,)
+    span.error = "500"
 
-    ours.finished(span, 20, "500")
+    ours.finished(span)
     await ours.close()
 
     (found,) = collector.spans
@@ -80,8 +85,9 @@ async def test_a_span_has_everything_that_is_known_of_it() -> None:
     )
     assert (10, 20, "a=1") == (found.start, found.end, found.state)
     assert {
-        "http.route": "/iris", "n": 1, "rows": 3, "wait": 0.25, "reason": "full",
-        "error.type": "500",
+        "http.route": "/iris", "n": 1, QUEUE_WAIT: 0.25, "batchedapi.batch.rows": 3,
+        "batchedapi.batch.requests": 2, "batchedapi.batch.reason": "full",
+        "batchedapi.request_id": "mine", "error.type": "500",
     } == found.attributes  # fmt: skip
     assert [((b"u" * 16).hex(), (b"v" * 8).hex())] == found.links
     assert {"service.name": "iris"} == found.resource
@@ -89,26 +95,46 @@ async def test_a_span_has_everything_that_is_known_of_it() -> None:
 
 def test_a_root_has_no_parent_and_success_has_no_status() -> None:
     """As the protocol says it: empty, and unset."""
-    message = SpanMessage.FromString(
-        encoded(Span(Form("batch", server=False, constant=()), OTHER), 20, None)
-    )
+    message = SpanMessage.FromString(encoded(Span(Form("b", server=False, constant=()), OTHER)))
 
     assert b"" == message.parent_span_id
     assert not message.HasField("status")
 
 
-@pytest.mark.parametrize("value", ["x" * 300, "", 0, 1 << 40, -3, 0.0, -1e300])
-def test_attributes_of_any_size_are_read_as_they_were(value: str | float) -> None:
+@pytest.mark.parametrize("value", ["x" * 300, "", 0, 1 << 40, -3])
+def test_attributes_of_any_size_are_read_as_they_were(value: str | int) -> None:
     """Lengths of several bytes, and values that protobuf leaves out elsewhere."""
     span = a_span()
-    span.facts.append(("found", value))
-    span.facts.append(("again", 1.5))
-    message = SpanMessage.FromString(encoded(span, 20, None))
+    span.set_attribute("found", value)
+    message = SpanMessage.FromString(encoded(span))
 
     found = {pair.key: pair.value for pair in message.attributes}
+    assert {"http.route", "n", "found"} == set(found)  # of no wait, as it had none
     read = getattr(found["found"], str(found["found"].WhichOneof("value")))
     assert (type(value), value) == (type(read), read)
-    assert 1.5 == found["again"].double_value
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.25, 1e300])
+def test_a_wait_is_read_as_it_was(seconds: float) -> None:
+    """Also none at all, which protobuf leaves out elsewhere."""
+    span = a_span()
+    span.queue_wait = seconds
+    message = SpanMessage.FromString(encoded(span))
+
+    found = {pair.key: pair.value for pair in message.attributes}
+    assert seconds == found[QUEUE_WAIT].double_value
+    assert "double_value" == found[QUEUE_WAIT].WhichOneof("value")
+
+
+def test_however_many_values_clients_think_of_few_are_kept() -> None:
+    """Each is encoded right, also one that was kept and is not any more."""
+    for number in [*range(5000), 0]:
+        span = a_span()
+        span.set_attribute("batchedapi.request_id", str(number))
+        message = SpanMessage.FromString(encoded(span))
+        assert str(number) == message.attributes[-1].value.string_value
+
+        assert 0 < len(_kept) <= 4096
 
 
 async def test_what_does_not_fit_is_dropped_and_counted() -> None:
@@ -116,11 +142,11 @@ async def test_what_does_not_fit_is_dropped_and_counted() -> None:
     collector = Collector()
     collector.open.clear()
     ours = exporter(collector, most_queued=3)
-    ours.finished(a_span("first"), 20, None)
+    ours.finished(a_span("first"))
     await asyncio.wait_for(collector.asked.acquire(), SECONDS)  # it hangs with one span
 
     for _ in range(5):
-        ours.finished(a_span(), 20, None)
+        ours.finished(a_span())
     collector.open.set()
     await ours.close(SECONDS)
 
@@ -133,12 +159,12 @@ async def test_spans_that_are_encoded_and_those_that_are_not_share_the_queue() -
     collector = Collector()
     ours = exporter(collector, most_queued=50, most_sent=50)
     for _ in range(40):
-        ours.finished(a_span(), 20, None)
+        ours.finished(a_span())
     await asyncio.sleep(0)
     assert [] == collector.spans
 
     for _ in range(20):
-        ours.finished(a_span(), 20, None)
+        ours.finished(a_span())
     await ours.close(SECONDS)
 
     assert [1] * 10 == collector.dropped
@@ -154,7 +180,7 @@ async def test_a_collector_that_is_away_is_said_once_until_it_is_back(
     ours = exporter(collector)
     with caplog.at_level(logging.INFO):
         for _ in range(4):
-            ours.finished(a_span(), 20, None)
+            ours.finished(a_span())
         await ours.close(SECONDS)
 
     assert [1, 1, 1] == collector.dropped
@@ -172,9 +198,9 @@ async def test_the_end_waits_no_longer_than_it_may_and_says_what_is_lost(
     collector = Collector()
     collector.open.clear()
     ours = exporter(collector)
-    ours.finished(a_span(), 20, None)
+    ours.finished(a_span())
     await asyncio.wait_for(collector.asked.acquire(), SECONDS)
-    ours.finished(a_span(), 20, None)
+    ours.finished(a_span())
 
     await ours.close(0.01)
 
@@ -189,16 +215,16 @@ async def test_what_comes_while_some_are_sent_waits_for_more() -> None:
     collector.open.clear()
     ours = exporter(collector, most_sent=4)
     for _ in range(4):
-        ours.finished(a_span(), 20, None)
+        ours.finished(a_span())
     await asyncio.wait_for(collector.asked.acquire(), SECONDS)
     for _ in range(3):
-        ours.finished(a_span(), 20, None)
+        ours.finished(a_span())
     collector.open.set()
     for _ in range(10):
         await asyncio.sleep(0)
 
     assert 4 == len(collector.spans)
-    ours.finished(a_span(), 20, None)
+    ours.finished(a_span())
     await asyncio.wait_for(collector.asked.acquire(), SECONDS)
     await ours.close(SECONDS)
     assert 8 == len(collector.spans)
@@ -216,9 +242,9 @@ async def test_an_error_that_nobody_knows_ends_nothing(caplog: pytest.LogCapture
 
     ours = Exporter(settings(), send, collector.dropped.append)
     ours.start()
-    ours.finished(a_span(), 20, None)
+    ours.finished(a_span())
     await asyncio.sleep(0.01)
-    ours.finished(a_span(), 20, None)
+    ours.finished(a_span())
     await ours.close(SECONDS)
 
     assert ([1], 1) == (collector.dropped, len(collector.spans))

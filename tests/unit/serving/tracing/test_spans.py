@@ -6,7 +6,15 @@ import random
 
 import pytest
 
-from batchedapi_serving.tracing.spans import Form, Span, SpanContext, Tracer, context_in, context_of
+from batchedapi_serving.tracing.spans import (
+    QUEUE_WAIT,
+    Form,
+    Span,
+    SpanContext,
+    Tracer,
+    context_in,
+    context_of,
+)
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
@@ -17,11 +25,11 @@ class Kept:
     """Spans that are over."""
 
     def __init__(self) -> None:
-        self.spans: list[tuple[Span, int, str | None]] = []
+        self.spans: list[Span] = []
 
-    def __call__(self, span: Span, ended: int, error: str | None) -> None:
+    def __call__(self, span: Span) -> None:
         """See Finished."""
-        self.spans.append((span, ended, error))
+        self.spans.append(span)
 
 
 def tracer(ratio: float, *, follows_parent: bool = True, seed: int = 1) -> Tracer:
@@ -45,12 +53,16 @@ def asked(ours: Tracer, traceparent: bytes = b"") -> Span | None:
 
 def test_a_callers_context_is_read_and_written_as_it_came() -> None:
     """Its trace and its state; the span is its own, under which ours is."""
-    found = context_of(f"00-{TRACE}-{PARENT}-01".encode(), b"a=1,b=2")
-
-    assert SpanContext(bytes.fromhex(TRACE), bytes.fromhex(PARENT), True, "a=1,b=2") == found
     headers = {"traceparent": f"00-{TRACE}-{PARENT}-01", "tracestate": "a=1,b=2"}
-    assert headers == found.headers()
-    assert found == context_in(headers)
+    for found in (
+        context_of(headers["traceparent"].encode(), headers["tracestate"].encode()),
+        context_in(headers),
+    ):
+        assert found is not None
+        assert (bytes.fromhex(TRACE), bytes.fromhex(PARENT), True, "a=1,b=2") == (
+            found.trace_id, found.span_id, found.sampled, found.state,
+        )  # fmt: skip
+        assert headers == Span(FORM, found).headers()
 
 
 @pytest.mark.parametrize(
@@ -101,7 +113,7 @@ def test_a_state_that_cannot_be_passed_on_is_left_out(state: bytes) -> None:
     found = context_of(f"00-{TRACE}-{PARENT}-01".encode(), state)
 
     assert found is not None
-    assert {"traceparent": f"00-{TRACE}-{PARENT}-01"} == found.headers()
+    assert {"traceparent": f"00-{TRACE}-{PARENT}-01"} == Span(FORM, found).headers()
 
 
 def test_a_trace_that_begins_here_would_be_sampled_by_the_same_rule_elsewhere() -> None:
@@ -185,7 +197,7 @@ def test_each_batch_of_a_request_has_a_span_of_its_own_below_it(header: bytes) -
         assert (request.context.trace_id, request.context.span_id, batch) == (
             span.context.trace_id, span.parent_id, span.form,
         )  # fmt: skip
-        assert span.context.headers() == span.headers
+        assert {"traceparent": span.context.traceparent()} == span.headers()
 
 
 def test_what_another_process_learned_of_a_span_joins_it() -> None:
@@ -193,10 +205,24 @@ def test_what_another_process_learned_of_a_span_joins_it() -> None:
     ours, there = tracer(1.0).begins(FORM), tracer(1.0, seed=2).begins(FORM)
     assert ours is not None
     assert there is not None
-    there.facts += [("batchedapi.batch.rows", 3), ("batchedapi.queue_wait_seconds", 0.25)]
-    there.links.append(SpanContext(bytes.fromhex(TRACE), bytes.fromhex(PARENT), True, "a=1"))
+    there.queue_wait = 0.25
+    there.set_attribute("batchedapi.batch.rows", 3)
+    link = SpanContext(bytes.fromhex(TRACE), bytes.fromhex(PARENT), state="a=1")
+    there.links += (link,)
 
     ours.learn(json.loads(json.dumps(there.told())))
 
-    assert there.facts == ours.facts
-    assert there.links == ours.links
+    assert {QUEUE_WAIT: 0.25, "batchedapi.batch.rows": 3} == ours.attributes()
+    (found,) = ours.links
+    assert (link.traceparent(), "a=1") == (found.traceparent(), found.state)
+
+
+def test_a_span_that_waited_nowhere_learns_no_wait() -> None:
+    """As of rows that were refused before a batch took them."""
+    ours, there = tracer(1.0).begins(FORM), tracer(1.0, seed=2).begins(FORM)
+    assert ours is not None
+    assert there is not None
+
+    ours.learn(there.told())
+
+    assert ({}, ()) == (ours.attributes(), ours.links)

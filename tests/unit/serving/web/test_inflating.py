@@ -66,7 +66,7 @@ def test_a_bomb_is_stopped_at_the_limit() -> None:
 async def test_a_request_is_drawn_once_be_it_packed_or_not() -> None:
     """Else half of one in two would be three in four."""
     spans: list[Span] = []
-    tracer = Tracer(0.5, lambda span, _ended, _error: spans.append(span), source=random.Random(3))
+    tracer = Tracer(0.5, spans.append, source=random.Random(3))
     server = Server()
     server.frontend.tracer = tracer
     client, drawn = server.connect(), []
