@@ -46,16 +46,15 @@ class TracedBatches:
         span.in_batch = batch.rows, len(batch.requests), batch.reason
         if worker is not None:
             span.set_attribute("batchedapi.model_process", worker)
-        links = []
         for rider, of_request in riders.items():
-            links.append(of_request.context)
+            if len(span.links) < _MOST_LINKS:
+                span.links += (of_request.context,)
             if rider.done:  # its span is over, and not ours any more
                 continue
             if not of_request.links:  # else it is a rerun, and waited before
                 of_request.queue_wait = batch.started - rider.request.arrived
             of_request.in_batch = span.in_batch
             of_request.links += (span.context,)
-        span.links = tuple(links[:_MOST_LINKS])
         self._tracer.ends(span, error, now - batch.started)
 
     def lost_ahead(self, pid: int) -> None:

@@ -41,13 +41,12 @@ from batchedapi_serving.tracing.spans import (
     Tracer,
     Value,
     batch_attributes,
+    keep,
 )
 
 log = logging.getLogger(__name__)
 STOP_SECONDS: Final = 2.0
 """For a collector that hangs when the replica stops; within what a web process gets to end."""
-_MOST_KEPT: Final = 4096
-"""Forms, batches and attributes; with more of them, all are forgotten: clients choose some."""
 _IN_A_ROW: Final = 128
 """Spans that are encoded together: a third of a millisecond of the event loop."""
 _ATTEMPTS: Final = 4
@@ -105,6 +104,7 @@ class Exporter:
             for name, value in settings.resource
         ]
         self._resource = ResourceSpans(resource=Resource(attributes=pairs)).SerializeToString()
+        self._most_queued = settings.most_queued
         self._in_a_row = min(_IN_A_ROW, settings.most_sent)
         self._ended: list[Span] = []
         """Not encoded yet."""
@@ -123,7 +123,7 @@ class Exporter:
 
     def finished(self, span: Span) -> None:
         """See spans.Finished; it never waits."""
-        if len(self._held) + len(self._ended) >= self._settings.most_queued:
+        if len(self._held) + len(self._ended) >= self._most_queued:
             self._dropped(1)
             return
         self._ended.append(span)
@@ -250,7 +250,7 @@ def encoded(span: Span) -> bytes:
     own = span.context
     form = _kept.get(span.form)
     if form is None:
-        form = _keep(span.form, span.form.constant, _encoded_form(span.form))
+        form = _encoded_once(span.form, span.form.constant, _encoded_form(span.form))
     parts = [form, _TRACE, own.trace_id, _SPAN, own.span_id]
     if span.parent_id:
         parts += (_PARENT, span.parent_id)
@@ -259,12 +259,12 @@ def encoded(span: Span) -> bytes:
         parts += (_QUEUE_WAIT, _DOUBLE.pack(span.queue_wait))
     in_batch, facts = span.in_batch, span.facts
     if in_batch[0]:
-        parts.append(_kept.get(in_batch) or _keep(in_batch, batch_attributes(in_batch)))
+        parts.append(_kept.get(in_batch) or _encoded_once(in_batch, batch_attributes(in_batch)))
     if span.error is not None:
         parts.append(_FAILED)
         facts += (("error.type", span.error),)
     for fact in facts:
-        parts.append(_kept.get(fact) or _keep(fact, (fact,)))
+        parts.append(_kept.get(fact) or _encoded_once(fact, (fact,)))
     for other in span.links:
         ids = _TRACE, other.trace_id, _SPAN, other.span_id
         if other.state:
@@ -295,14 +295,12 @@ def _encoded_form(form: Form) -> bytes:
     return message
 
 
-def _keep(
+def _encoded_once(
     what: Form | InBatch | tuple[str, Value], attributes: Attributes, message: bytes = b""
 ) -> bytes:
     """Encode attributes, and keep them behind `message` for whoever has the same."""
-    if len(_kept) >= _MOST_KEPT:
-        _kept.clear()
     found = message + b"".join([_encoded_attribute(*fact) for fact in attributes])
-    _kept[what] = found
+    keep(_kept, what, found)
     return found
 
 

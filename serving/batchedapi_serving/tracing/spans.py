@@ -13,13 +13,12 @@ traces are drawn ahead, many together: the span of the request, that of the batc
 and when the next one is due.
 """
 
-import functools
 import math
 import random
 import re
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 _TRACEPARENT: Final = re.compile(
     rb"(?P<version>[0-9a-f]{2})-(?P<trace>[0-9a-f]{32})-(?P<span>[0-9a-f]{16})"
@@ -31,6 +30,8 @@ _NO_SPAN: Final = bytes(8)
 _RANGE: Final = 1 << 64
 _AHEAD: Final = 128
 """Traces that are drawn at once."""
+_MOST_KEPT: Final = 4096
+"""In each of those that `keep` puts into."""
 QUEUE_WAIT: Final = "batchedapi.queue_wait_seconds"
 """The one attribute that is a float."""
 CLIENT_LEFT_ERROR: Final = "client_left"
@@ -40,6 +41,20 @@ Value = str | int
 Attributes = tuple[tuple[str, Value], ...]
 InBatch = tuple[int, int, str]
 """Rows, requests and reason of a batch."""
+
+
+Key = TypeVar("Key")
+Kept = TypeVar("Kept")
+
+
+def keep(kept: dict[Key, Kept], key: Key, value: Kept) -> None:
+    """Put it there; if there are too many all are forgotten, as clients choose some keys.
+
+    What is found again seldom costs less so than by functools.lru_cache, which moves what it finds.
+    """
+    if len(kept) >= _MOST_KEPT:
+        kept.clear()
+    kept[key] = value
 
 
 class SpanContext:
@@ -100,10 +115,17 @@ class Form:
 _NO_FORM: Final = Form("", server=True, constant=())
 
 
-@functools.lru_cache(128)
+_method_forms: Final[dict[tuple[str, str], Form]] = {}
+
+
 def method_form(what: str, method: str) -> Form:
     """Of what is done for a method: of its batches, or of rows that are submitted to it."""
-    return Form(f"{what} {method}", server=False, constant=(("batchedapi.method", method),))
+    form = _method_forms.get((what, method))
+    if form is None:
+        constant = (("batchedapi.method", method),)
+        form = Form(f"{what} {method}", server=False, constant=constant)
+        keep(_method_forms, (what, method), form)
+    return form
 
 
 def batch_attributes(in_batch: InBatch) -> Attributes:

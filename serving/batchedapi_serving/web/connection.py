@@ -28,7 +28,7 @@ from batchedapi_serving.errors import (
     TooSlowError,
     UnauthenticatedError,
 )
-from batchedapi_serving.tracing.spans import CLIENT_LEFT_ERROR, Form, Span
+from batchedapi_serving.tracing.spans import CLIENT_LEFT_ERROR, Form, Span, keep
 from batchedapi_serving.web.access import address_of, asks_for_key
 from batchedapi_serving.web.asgi import start_cycle
 from batchedapi_serving.web.frontend import Frontend, Route, wire_of_path
@@ -620,9 +620,14 @@ class Connection(asyncio.Protocol):
         self._transport.write_eof()
 
 
-@functools.lru_cache(1024)
+_forms: Final[dict[bytes, Form]] = {}
+
+
 def _form(path: bytes) -> Form:
     """What spans of predictions at `path` have in common; names as OpenTelemetry's conventions."""
+    form = _forms.get(path)
+    if form is not None:
+        return form
     text = path.decode("latin-1")
     route = urllib.parse.unquote(text)
     constant = (
@@ -631,4 +636,6 @@ def _form(path: bytes) -> Form:
         ("url.path", text),
         ("url.scheme", "http"),
     )
-    return Form(f"POST {route}", server=True, constant=constant)
+    form = Form(f"POST {route}", server=True, constant=constant)
+    keep(_forms, path, form)
+    return form
