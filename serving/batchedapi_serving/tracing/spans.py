@@ -32,6 +32,8 @@ _AHEAD: Final = 128
 """Traces that are drawn at once."""
 _MOST_KEPT: Final = 4096
 """In each of those that `keep` puts into."""
+_MOST_LINKS: Final = 128
+"""Of one span, as SDKs have it (OTEL_SPAN_LINK_COUNT_LIMIT)."""
 QUEUE_WAIT: Final = "batchedapi.queue_wait_seconds"
 """The one attribute that is a float."""
 CLIENT_LEFT_ERROR: Final = "client_left"
@@ -43,14 +45,14 @@ InBatch = tuple[int, int, str]
 """Rows, requests and reason of a batch."""
 
 
-Key = TypeVar("Key")
-Kept = TypeVar("Kept")
+_Key = TypeVar("_Key")
+_Kept = TypeVar("_Kept")
 
 
-def keep(kept: dict[Key, Kept], key: Key, value: Kept) -> None:
+def keep(kept: dict[_Key, _Kept], key: _Key, value: _Kept) -> None:
     """Put it there; if there are too many all are forgotten, as clients choose some keys.
 
-    What is found again seldom costs less so than by functools.lru_cache, which moves what it finds.
+    functools.lru_cache moves what it finds, which is slow where it is seldom asked (decision 64).
     """
     if len(kept) >= _MOST_KEPT:
         kept.clear()
@@ -113,8 +115,6 @@ class Form:
 
 
 _NO_FORM: Final = Form("", server=True, constant=())
-
-
 _method_forms: Final[dict[tuple[str, str], Form]] = {}
 
 
@@ -173,6 +173,11 @@ class Span:
         """Learn one."""
         self.facts += ((key, value),)
 
+    def add_link(self, other: SpanContext) -> None:
+        """Link it with another, if there are not too many."""
+        if len(self.links) < _MOST_LINKS:
+            self.links += (other,)
+
     def headers(self) -> dict[str, str]:
         """What its trace is continued with."""
         return _headers(self.traceparent, self.context.state)
@@ -193,8 +198,10 @@ class Span:
         facts = dict(told["facts"])
         self.queue_wait = facts.pop(QUEUE_WAIT, self.queue_wait)
         self.facts += tuple(facts.items())
-        links = (context_in(headers) for headers in told["links"])
-        self.links += tuple(link for link in links if link is not None)
+        for headers in told["links"]:
+            link = context_in(headers)
+            if link is not None:
+                self.add_link(link)
 
 
 def _headers(traceparent: str, state: str) -> dict[str, str]:

@@ -72,7 +72,7 @@ async def test_a_span_has_everything_that_is_known_of_it() -> None:
     span.queue_wait = 0.25
     span.in_batch = 3, 2, "full"
     span.set_attribute("batchedapi.request_id", "mine")
-    span.links += (OTHER,)
+    span.add_link(OTHER)
     span.error = "500"
 
     ours.finished(span)
