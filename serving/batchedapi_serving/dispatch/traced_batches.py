@@ -40,16 +40,16 @@ class TracedBatches:
         if found is None:
             return
         span, riders = found
-        span.in_batch = batch.rows, len(batch.requests), batch.reason
+        span.batch_facts = batch.rows, len(batch.requests), batch.reason
         if worker is not None:
-            span.set_attribute("batchedapi.model_process", worker)
+            span.add_attribute("batchedapi.model_process", worker)
         for rider, of_request in riders.items():
             span.add_link(of_request.context)
             if rider.done:  # its span is over, and not ours any more
                 continue
-            if not of_request.links:  # else it is a rerun, and waited before
-                of_request.queue_wait = batch.started - rider.request.arrived
-            of_request.in_batch = span.in_batch
+            if not of_request.links:  # else it is a rerun or a later part, and waited before
+                of_request.queue_wait = max(0.0, batch.started - rider.request.arrived)
+            of_request.batch_facts = span.batch_facts
             of_request.add_link(span.context)
         self._tracer.ends(span, error, now - batch.started)
 

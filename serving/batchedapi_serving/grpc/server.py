@@ -384,9 +384,9 @@ class _Traced(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 error = code if code in _OUR_FAULTS else None
                 raise
             finally:
-                span.set_attribute("rpc.response.status_code", code)
+                span.add_attribute("rpc.response.status_code", code)
                 if options.request_id is not None:
-                    span.set_attribute("batchedapi.request_id", options.request_id)
+                    span.add_attribute("batchedapi.request_id", options.request_id)
                 tracer.ends(span, error)
             return response
 

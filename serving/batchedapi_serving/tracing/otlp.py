@@ -9,8 +9,8 @@ slower, for every request (decision 59).
 A message of protobuf is its fields one behind the other. What recurs, attributes above all, is
 encoded once by the classes of OpenTelemetry's own package and kept; ids, times and lengths are put
 between. So a span takes a few microseconds; the SDK's spans and exporter take 90 (decision 55).
-They are encoded together, as code that runs seldom is slow, and soon, as a message takes a third of
-the memory that a span does. Tests read what is sent by those classes.
+They are encoded together, as code that runs seldom is slow, and soon, as a message takes less
+memory than a span. Tests read what is sent by those classes.
 """
 
 import asyncio
@@ -35,8 +35,8 @@ from batchedapi_serving.tracing.environment import tls_of
 from batchedapi_serving.tracing.spans import (
     QUEUE_WAIT,
     Attributes,
+    BatchFacts,
     Form,
-    InBatch,
     Span,
     Tracer,
     Value,
@@ -74,8 +74,10 @@ _DOUBLE: Final = struct.Struct("<d")
 _FAILED: Final = SpanMessage(status=Status(code=Status.STATUS_CODE_ERROR)).SerializeToString()
 _SCOPE: Final = ScopeSpans(scope=InstrumentationScope(name="batchedapi")).SerializeToString()
 
-_kept: Final[dict[Form | InBatch | tuple[str, Value], bytes]] = {}
-"""What was encoded and comes again."""
+_forms: Final[dict[Form, bytes]] = {}
+_batches: Final[dict[BatchFacts, bytes]] = {}
+_facts: Final[dict[tuple[str, Value], bytes]] = {}
+"""What was encoded and comes again, of each by itself: request ids come once, and fill the last."""
 
 
 class UnsentError(Exception):
@@ -176,9 +178,13 @@ class Exporter:
 
     def _encode(self) -> None:
         """What has ended; it is short, as few spans end before the event loop comes to it."""
-        for span in self._ended:
-            self._held.append(_sized(ScopeSpans.SPANS_FIELD_NUMBER, encoded(span)))
-        self._ended.clear()
+        ended, self._ended = self._ended, []
+        for span in ended:
+            try:
+                self._held.append(_sized(ScopeSpans.SPANS_FIELD_NUMBER, encoded(span)))
+            except Exception as error:  # noqa: BLE001 - whatever it is, others go on
+                self._dropped(1)
+                log.warning("a span cannot be encoded", extra={"error": repr(error)})
         if len(self._held) >= self._settings.most_sent:
             self._wanted.set()
 
@@ -247,24 +253,22 @@ def request_of(spans: Sequence[bytes], resource: bytes) -> bytes:
 
 def encoded(span: Span) -> bytes:
     """The message of a span that is over: its parts, one behind the other."""
-    own = span.context
-    form = _kept.get(span.form)
-    if form is None:
-        form = _encoded_once(span.form, span.form.constant, _encoded_form(span.form))
-    parts = [form, _TRACE, own.trace_id, _SPAN, own.span_id]
+    own, form, batch, facts = span.context, span.form, span.batch_facts, span.facts
+    before = _forms.get(form) or keep(_forms, form, _encoded_form(form))
+    parts = [before, _TRACE, own.trace_id, _SPAN, own.span_id]
     if span.parent_id:
         parts += (_PARENT, span.parent_id)
     parts.append(_TIMES.pack(_START, span.started, _END, span.ended))
     if span.queue_wait >= 0.0:
         parts += (_QUEUE_WAIT, _DOUBLE.pack(span.queue_wait))
-    in_batch, facts = span.in_batch, span.facts
-    if in_batch[0]:
-        parts.append(_kept.get(in_batch) or _encoded_once(in_batch, batch_attributes(in_batch)))
+    if batch[0]:
+        told = _batches.get(batch)
+        parts.append(told or keep(_batches, batch, _encoded_attributes(batch_attributes(batch))))
     if span.error is not None:
         parts.append(_FAILED)
         facts += (("error.type", span.error),)
     for fact in facts:
-        parts.append(_kept.get(fact) or _encoded_once(fact, (fact,)))
+        parts.append(_facts.get(fact) or keep(_facts, fact, _encoded_attributes((fact,))))
     for other in span.links:
         ids = _TRACE, other.trace_id, _SPAN, other.span_id
         if other.state:
@@ -292,29 +296,23 @@ def _encoded_form(form: Form) -> bytes:
     kinds = SpanMessage.SpanKind
     kind = kinds.SPAN_KIND_SERVER if form.server else kinds.SPAN_KIND_INTERNAL
     message: bytes = SpanMessage(name=form.name, kind=kind).SerializeToString()
-    return message
+    return message + _encoded_attributes(form.constant)
 
 
-def _encoded_once(
-    what: Form | InBatch | tuple[str, Value], attributes: Attributes, message: bytes = b""
-) -> bytes:
-    """Encode attributes, and keep them behind `message` for whoever has the same."""
-    found = message + b"".join([_encoded_attribute(*fact) for fact in attributes])
-    keep(_kept, what, found)
-    return found
+def _encoded_attributes(attributes: Attributes) -> bytes:
+    """As fields of a span."""
+    fields = []
+    for key, value in attributes:
+        if isinstance(value, str):
+            of_value = AnyValue(string_value=value)
+        elif isinstance(value, int):
+            of_value = AnyValue(int_value=value)
+        else:
+            of_value = AnyValue(double_value=value)
+        pair = KeyValue(key=key, value=of_value).SerializeToString()
+        fields.append(_sized(SpanMessage.ATTRIBUTES_FIELD_NUMBER, pair))
+    return b"".join(fields)
 
 
-def _encoded_attribute(key: str, value: Value | float) -> bytes:
-    """As a field of a span."""
-    if isinstance(value, str):
-        of_value = AnyValue(string_value=value)
-    elif isinstance(value, int):
-        of_value = AnyValue(int_value=value)
-    else:
-        of_value = AnyValue(double_value=value)
-    pair = KeyValue(key=key, value=of_value)
-    return _sized(SpanMessage.ATTRIBUTES_FIELD_NUMBER, pair.SerializeToString())
-
-
-_QUEUE_WAIT: Final = _encoded_attribute(QUEUE_WAIT, 0.0)[: -_DOUBLE.size]
+_QUEUE_WAIT: Final = _encoded_attributes(((QUEUE_WAIT, 0.0),))[: -_DOUBLE.size]
 """What is before its eight bytes."""

@@ -35,13 +35,12 @@ _MOST_KEPT: Final = 4096
 _MOST_LINKS: Final = 128
 """Of one span, as SDKs have it (OTEL_SPAN_LINK_COUNT_LIMIT)."""
 QUEUE_WAIT: Final = "batchedapi.queue_wait_seconds"
-"""The one attribute that is a float."""
 CLIENT_LEFT_ERROR: Final = "client_left"
 """`error.type` of a request whose client did not wait for its answer."""
 
-Value = str | int
+Value = str | int | float
 Attributes = tuple[tuple[str, Value], ...]
-InBatch = tuple[int, int, str]
+BatchFacts = tuple[int, int, str]
 """Rows, requests and reason of a batch."""
 
 
@@ -49,7 +48,7 @@ _Key = TypeVar("_Key")
 _Kept = TypeVar("_Kept")
 
 
-def keep(kept: dict[_Key, _Kept], key: _Key, value: _Kept) -> None:
+def keep(kept: dict[_Key, _Kept], key: _Key, value: _Kept) -> _Kept:
     """Put it there; if there are too many all are forgotten, as clients choose some keys.
 
     functools.lru_cache moves what it finds, which is slow where it is seldom asked (decision 64).
@@ -57,6 +56,7 @@ def keep(kept: dict[_Key, _Kept], key: _Key, value: _Kept) -> None:
     if len(kept) >= _MOST_KEPT:
         kept.clear()
     kept[key] = value
+    return value
 
 
 class SpanContext:
@@ -75,8 +75,8 @@ class SpanContext:
         self.state: Final = state
         """`tracestate`, passed on as it came."""
 
-    def traceparent(self) -> str:
-        """As the header of that name."""
+    def header(self) -> str:
+        """`traceparent`, the header of that name."""
         flags = "01" if self.sampled else "00"
         return f"00-{self.trace_id.hex()}-{self.span_id.hex()}-{flags}"
 
@@ -124,13 +124,13 @@ def method_form(what: str, method: str) -> Form:
     if form is None:
         constant = (("batchedapi.method", method),)
         form = Form(f"{what} {method}", server=False, constant=constant)
-        keep(_method_forms, (what, method), form)
+        return keep(_method_forms, (what, method), form)
     return form
 
 
-def batch_attributes(in_batch: InBatch) -> Attributes:
-    """As they are named."""
-    rows, requests, reason = in_batch
+def batch_attributes(batch_facts: BatchFacts) -> Attributes:
+    """What a span says of a batch."""
+    rows, requests, reason = batch_facts
     return (
         ("batchedapi.batch.rows", rows),
         ("batchedapi.batch.requests", requests),
@@ -142,7 +142,7 @@ class Span:
     """Of a request, of a batch, or of submitted rows."""
 
     __slots__ = (
-        "batch", "context", "ended", "error", "facts", "form", "in_batch", "links", "parent_id",
+        "batch", "batch_facts", "context", "ended", "error", "facts", "form", "links", "parent_id",
         "queue_wait", "started", "traceparent",
     )  # fmt: skip
 
@@ -151,7 +151,7 @@ class Span:
     ) -> None:
         self.form = form
         self.context = context
-        self.traceparent = context.traceparent()
+        self.traceparent = context.header()
         self.parent_id = parent_id
         """Empty: the trace begins here."""
         self.started = started
@@ -161,7 +161,7 @@ class Span:
         """Why it failed, in a few words."""
         self.queue_wait = -1.0
         """Seconds until a batch took it; below 0: none did."""
-        self.in_batch: InBatch = (0, 0, "")
+        self.batch_facts: BatchFacts = (0, 0, "")
         """Of itself, or of the last one that it rode in; 0 rows: of none."""
         self.facts: Attributes = ()
         """What else is known later."""
@@ -169,8 +169,8 @@ class Span:
         self.batch: Span | None = None
         """A child that was drawn ahead, see Tracer.batch."""
 
-    def set_attribute(self, key: str, value: Value) -> None:
-        """Learn one."""
+    def add_attribute(self, key: str, value: Value) -> None:
+        """Learn one that it has not yet."""
         self.facts += ((key, value),)
 
     def add_link(self, other: SpanContext) -> None:
@@ -185,22 +185,23 @@ class Span:
     def attributes(self) -> dict[str, Value | float]:
         """What is known of it beside its form."""
         waited = {QUEUE_WAIT: self.queue_wait} if self.queue_wait >= 0.0 else {}
-        batch = batch_attributes(self.in_batch) if self.in_batch[0] else ()
+        batch = batch_attributes(self.batch_facts) if self.batch_facts[0] else ()
         return {**waited, **dict(batch), **dict(self.facts)}
 
     def told(self) -> dict[str, Any]:
         """What was learned of it elsewhere, for `learn`, as JSON."""
-        links = [_headers(link.traceparent(), link.state) for link in self.links]
+        links = [_headers(link.header(), link.state) for link in self.links]
         return {"facts": self.attributes(), "links": links}
 
     def learn(self, told: Mapping[str, Any]) -> None:
-        """Take over what another process said of it."""
-        facts = dict(told["facts"])
+        """Take over what another process said of it; of the same twice, the later."""
+        facts = {**dict(self.facts), **told["facts"]}
         self.queue_wait = facts.pop(QUEUE_WAIT, self.queue_wait)
-        self.facts += tuple(facts.items())
+        self.facts = tuple(facts.items())
+        known = {link.span_id for link in self.links}
         for headers in told["links"]:
             link = context_in(headers)
-            if link is not None:
+            if link is not None and link.span_id not in known:
                 self.add_link(link)
 
 
@@ -283,7 +284,7 @@ class Tracer:
         return Span(form, context, parent.span_id, self.now())
 
     def batch(self, form: Form, rider: Span) -> Span:
-        """The span of a batch, under that of a request in it; whoever ends it says its start."""
+        """The span of a batch, under that of a request in it; who ends it says how long it took."""
         span = rider.batch
         if span is None:
             return self.child(form, rider.context)

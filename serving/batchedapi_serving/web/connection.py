@@ -365,9 +365,9 @@ class Connection(asyncio.Protocol):
         if status == CLIENT_LEFT:
             tracer.ends(span, CLIENT_LEFT_ERROR)
             return
-        span.set_attribute("http.response.status_code", status)
+        span.add_attribute("http.response.status_code", status)
         if self._named is not None:
-            span.set_attribute("batchedapi.request_id", self._named)
+            span.add_attribute("batchedapi.request_id", self._named)
         tracer.ends(span, str(status) if status >= _SERVER_ERROR else None)
 
     def _inflate(self, request: Request, route: Route, inflater: Inflater) -> None:
@@ -636,6 +636,4 @@ def _form(path: bytes) -> Form:
         ("url.path", text),
         ("url.scheme", "http"),
     )
-    form = Form(f"POST {route}", server=True, constant=constant)
-    keep(_forms, path, form)
-    return form
+    return keep(_forms, path, Form(f"POST {route}", server=True, constant=constant))

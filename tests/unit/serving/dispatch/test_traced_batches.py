@@ -143,6 +143,21 @@ async def test_an_oversize_request_is_linked_to_every_batch_it_rode_in() -> None
     assert pytest.approx(0.0, abs=1e-3) == span.queue_wait
 
 
+async def test_two_parts_in_one_batch_are_linked_with_it_once() -> None:
+    """Rows of one shape that stood apart in the request: they are parts, and run together."""
+    traced = Traced()
+    world = World(tracer=traced.tracer, max_batch_size=8)
+    span = traced.request()
+
+    world.ask_rows([1, 2, 3], shapes=[(3,), (5,), (3,)], span=span)
+    await asyncio.sleep(1)
+
+    assert [2, 1] == sorted((batch.batch_facts[0] for batch in traced.batches), reverse=True)
+    assert [(span.context,)] * 2 == [batch.links for batch in traced.batches]
+    assert {batch.context for batch in traced.batches} == set(span.links)
+    assert 2 == len(span.links)
+
+
 async def test_a_failed_batch_says_why_and_what_ran_again_has_spans_of_its_own() -> None:
     """Halves of a batch are batches; the culprit's request is linked to each that it was in."""
     traced = Traced()
@@ -163,7 +178,7 @@ async def test_a_failed_batch_says_why_and_what_ran_again_has_spans_of_its_own()
     assert len(errors) == len(culprit.links) > 1
     assert {"raised ValueError"} == set(errors)
     for span in (traced.batches[-1], culprit):
-        assert ("retry", 1) == (span.in_batch[2], span.in_batch[0])
+        assert ("retry", 1) == (span.batch_facts[2], span.batch_facts[0])
 
 
 async def test_nothing_is_kept_of_traced_requests_that_are_over() -> None:

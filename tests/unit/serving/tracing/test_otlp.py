@@ -9,7 +9,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage
 
 from batchedapi_serving.settings import TracingSettings
-from batchedapi_serving.tracing.otlp import Exporter, UnsentError, _kept, client_of, encoded
+from batchedapi_serving.tracing.otlp import Exporter, UnsentError, _facts, client_of, encoded
 from batchedapi_serving.tracing.spans import QUEUE_WAIT, Form, Span, SpanContext
 from otlp import Received, spans_of
 
@@ -70,8 +70,8 @@ async def test_a_span_has_everything_that_is_known_of_it() -> None:
     collector = Collector()
     ours, span = exporter(collector), a_span()
     span.queue_wait = 0.25
-    span.in_batch = 3, 2, "full"
-    span.set_attribute("batchedapi.request_id", "mine")
+    span.batch_facts = 3, 2, "full"
+    span.add_attribute("batchedapi.request_id", "mine")
     span.add_link(OTHER)
     span.error = "500"
 
@@ -101,11 +101,11 @@ def test_a_root_has_no_parent_and_success_has_no_status() -> None:
     assert not message.HasField("status")
 
 
-@pytest.mark.parametrize("value", ["x" * 300, "", 0, 1 << 40, -3])
-def test_attributes_of_any_size_are_read_as_they_were(value: str | int) -> None:
+@pytest.mark.parametrize("value", ["x" * 300, "", 0, 1 << 40, -3, 0.5, -1e300])
+def test_attributes_of_any_size_are_read_as_they_were(value: str | float) -> None:
     """Lengths of several bytes, and values that protobuf leaves out elsewhere."""
     span = a_span()
-    span.set_attribute("found", value)
+    span.add_attribute("found", value)
     message = SpanMessage.FromString(encoded(span))
 
     found = {pair.key: pair.value for pair in message.attributes}
@@ -130,11 +130,11 @@ def test_however_many_values_clients_think_of_few_are_kept() -> None:
     """Each is encoded right, also one that was kept and is not any more."""
     for number in [*range(5000), 0]:
         span = a_span()
-        span.set_attribute("batchedapi.request_id", str(number))
+        span.add_attribute("batchedapi.request_id", str(number))
         message = SpanMessage.FromString(encoded(span))
         assert str(number) == message.attributes[-1].value.string_value
 
-        assert 0 < len(_kept) <= 4096
+        assert 0 < len(_facts) <= 4096
 
 
 async def test_what_does_not_fit_is_dropped_and_counted() -> None:
@@ -154,21 +154,38 @@ async def test_what_does_not_fit_is_dropped_and_counted() -> None:
     assert 4 == len(collector.spans)
 
 
+async def test_a_span_that_cannot_be_encoded_takes_no_other_with_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is counted and said; those around it are sent, and so are later ones."""
+    collector = Collector()
+    ours = exporter(collector, most_sent=100)
+    with caplog.at_level(logging.WARNING):
+        for name in ("first", "\ud800", "last"):
+            ours.finished(a_span(name))
+        await ours.close(SECONDS)
+
+    assert [1] == collector.dropped
+    assert ["first", "last"] == [span.name for span in collector.spans]
+    assert ["a span cannot be encoded"] == [record.getMessage() for record in caplog.records]
+
+
 async def test_spans_that_are_encoded_and_those_that_are_not_share_the_queue() -> None:
     """Some in a row are encoded before they are sent; they count for as long as they are held."""
     collector = Collector()
-    ours = exporter(collector, most_queued=50, most_sent=50)
-    for _ in range(40):
+    ours = exporter(collector, most_queued=150, most_sent=150)
+    for _ in range(130):
         ours.finished(a_span())
     await asyncio.sleep(0)
+    assert (130, 0) == (len(ours._held), len(ours._ended))
     assert [] == collector.spans
 
-    for _ in range(20):
+    for _ in range(30):
         ours.finished(a_span())
     await ours.close(SECONDS)
 
     assert [1] * 10 == collector.dropped
-    assert 50 == len(collector.spans)
+    assert 150 == len(collector.spans)
 
 
 async def test_a_collector_that_is_away_is_said_once_until_it_is_back(

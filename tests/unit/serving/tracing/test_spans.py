@@ -197,7 +197,7 @@ def test_each_batch_of_a_request_has_a_span_of_its_own_below_it(header: bytes) -
         assert (request.context.trace_id, request.context.span_id, batch) == (
             span.context.trace_id, span.parent_id, span.form,
         )  # fmt: skip
-        assert {"traceparent": span.context.traceparent()} == span.headers()
+        assert {"traceparent": span.context.header()} == span.headers()
 
 
 def test_what_another_process_learned_of_a_span_joins_it() -> None:
@@ -206,15 +206,22 @@ def test_what_another_process_learned_of_a_span_joins_it() -> None:
     assert ours is not None
     assert there is not None
     there.queue_wait = 0.25
-    there.set_attribute("batchedapi.batch.rows", 3)
-    link = SpanContext(bytes.fromhex(TRACE), bytes.fromhex(PARENT), state="a=1")
-    there.add_link(link)
+    there.batch_facts = 3, 2, "full"
+    there.add_link(SpanContext(bytes.fromhex(TRACE), bytes.fromhex(PARENT), state="a=1"))
+    facts = {
+        QUEUE_WAIT: 0.25, "batchedapi.batch.rows": 3, "batchedapi.batch.requests": 2,
+        "batchedapi.batch.reason": "full",
+    }  # fmt: skip
+    link = {"traceparent": f"00-{TRACE}-{PARENT}-01", "tracestate": "a=1"}
 
-    ours.learn(json.loads(json.dumps(there.told())))
+    told = json.loads(json.dumps(there.told()))
+    assert {"facts": facts, "links": [link]} == told  # as replicas of other versions know it
+    for _ in range(2):  # a second answer to the same request says the same once more
+        ours.learn(told)
 
-    assert {QUEUE_WAIT: 0.25, "batchedapi.batch.rows": 3} == ours.attributes()
+    assert facts == ours.attributes() == {**dict(ours.facts), QUEUE_WAIT: 0.25}
     (found,) = ours.links
-    assert (link.traceparent(), "a=1") == (found.traceparent(), found.state)
+    assert (link["traceparent"], "a=1") == (found.header(), found.state)
 
 
 def test_a_span_that_waited_nowhere_learns_no_wait() -> None:
