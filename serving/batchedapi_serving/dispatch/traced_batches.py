@@ -5,12 +5,15 @@ a trace shows one tree, and each request of a batch leads to what ran it.
 """
 
 import math
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from batchedapi_core.batching import Batch
 from batchedapi_serving.dispatch.requests import InFlightRequest
 from batchedapi_serving.ipc import Meta
 from batchedapi_serving.tracing.spans import Span, Tracer, method_form
+
+_MOST_LINKS: Final = 128
+"""Of one span, as SDKs have it (OTEL_SPAN_LINK_COUNT_LIMIT)."""
 
 Riders: TypeAlias = dict[InFlightRequest, Span]
 """The traced requests of a batch, or of which parts are in it, and their spans."""
@@ -44,13 +47,14 @@ class TracedBatches:
         if worker is not None:
             span.add_attribute("batchedapi.model_process", worker)
         for rider, of_request in riders.items():
-            span.add_link(of_request.context)
+            if len(span.links) < _MOST_LINKS:
+                span.links.append(of_request.context)
             if rider.done:  # its span is over, and not ours any more
                 continue
             if not of_request.links:  # else it is a rerun or a later part, and waited before
                 of_request.queue_wait = max(0.0, batch.started - rider.request.arrived)
             of_request.batch_facts = span.batch_facts
-            of_request.add_link(span.context)
+            of_request.links.append(span.context)
         self._tracer.ends(span, error, now - batch.started)
 
     def lost_ahead(self, pid: int) -> None:

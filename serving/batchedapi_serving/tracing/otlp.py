@@ -182,7 +182,7 @@ class Exporter:
         for span in ended:
             try:
                 self._held.append(_sized(ScopeSpans.SPANS_FIELD_NUMBER, encoded(span)))
-            except Exception as error:  # noqa: BLE001 - whatever it is, others go on
+            except (TypeError, ValueError) as error:  # the others go on
                 self._dropped(1)
                 log.warning("a span cannot be encoded", extra={"error": repr(error)})
         if len(self._held) >= self._settings.most_sent:
@@ -268,7 +268,10 @@ def encoded(span: Span) -> bytes:
         parts.append(_FAILED)
         facts += (("error.type", span.error),)
     for fact in facts:
-        parts.append(_facts.get(fact) or keep(_facts, fact, _encoded_attributes((fact,))))
+        if type(fact[1]) is float:  # 0.0 would be found where 0 is kept
+            parts.append(_encoded_attributes((fact,)))
+        else:
+            parts.append(_facts.get(fact) or keep(_facts, fact, _encoded_attributes((fact,))))
     for other in span.links:
         ids = _TRACE, other.trace_id, _SPAN, other.span_id
         if other.state:

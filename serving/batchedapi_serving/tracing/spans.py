@@ -32,8 +32,6 @@ _AHEAD: Final = 128
 """Traces that are drawn at once."""
 _MOST_KEPT: Final = 4096
 """In each of those that `keep` puts into."""
-_MOST_LINKS: Final = 128
-"""Of one span, as SDKs have it (OTEL_SPAN_LINK_COUNT_LIMIT)."""
 QUEUE_WAIT: Final = "batchedapi.queue_wait_seconds"
 CLIENT_LEFT_ERROR: Final = "client_left"
 """`error.type` of a request whose client did not wait for its answer."""
@@ -165,18 +163,13 @@ class Span:
         """Of itself, or of the last one that it rode in; 0 rows: of none."""
         self.facts: Attributes = ()
         """What else is known later."""
-        self.links: tuple[SpanContext, ...] = ()
+        self.links: list[SpanContext] = []
         self.batch: Span | None = None
         """A child that was drawn ahead, see Tracer.batch."""
 
     def add_attribute(self, key: str, value: Value) -> None:
         """Learn one that it has not yet."""
         self.facts += ((key, value),)
-
-    def add_link(self, other: SpanContext) -> None:
-        """Link it with another, if there are not too many."""
-        if len(self.links) < _MOST_LINKS:
-            self.links += (other,)
 
     def headers(self) -> dict[str, str]:
         """What its trace is continued with."""
@@ -202,7 +195,7 @@ class Span:
         for headers in told["links"]:
             link = context_in(headers)
             if link is not None and link.span_id not in known:
-                self.add_link(link)
+                self.links.append(link)
 
 
 def _headers(traceparent: str, state: str) -> dict[str, str]:

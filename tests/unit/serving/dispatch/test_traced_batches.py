@@ -64,8 +64,8 @@ async def test_a_batch_is_a_child_of_the_first_traced_request_and_linked_with_al
     assert (first.context.trace_id, first.context.span_id) == (
         batch.context.trace_id, batch.parent_id,
     )  # fmt: skip
-    assert (first.context, second.context) == batch.links
-    assert [(batch.context,), (batch.context,)] == [first.links, second.links]
+    assert [first.context, second.context] == batch.links
+    assert [[batch.context], [batch.context]] == [first.links, second.links]
     facts = {
         "batchedapi.batch.rows": 4, "batchedapi.batch.requests": 4,
         "batchedapi.batch.reason": "full",
@@ -153,7 +153,7 @@ async def test_two_parts_in_one_batch_are_linked_with_it_once() -> None:
     await asyncio.sleep(1)
 
     assert [2, 1] == sorted((batch.batch_facts[0] for batch in traced.batches), reverse=True)
-    assert [(span.context,)] * 2 == [batch.links for batch in traced.batches]
+    assert [[span.context]] * 2 == [batch.links for batch in traced.batches]
     assert {batch.context for batch in traced.batches} == set(span.links)
     assert 2 == len(span.links)
 
@@ -221,7 +221,7 @@ async def test_a_batch_whose_process_died_has_a_span_and_runs_again_in_another()
 
     assert 200 == asked.status
     assert ["died on this input", None] == [error for _, error in traced.over]
-    assert tuple(batch.context for batch in traced.batches) == span.links
+    assert [batch.context for batch in traced.batches] == span.links
 
 
 async def test_a_batch_that_never_began_has_no_span() -> None:
@@ -243,7 +243,7 @@ async def test_a_batch_that_never_began_has_no_span() -> None:
 
     assert {200} == {one.status for one in (first, *ahead)}
     (batch,) = traced.batches
-    assert (batch.context,) == span.links
+    assert [batch.context] == span.links
     assert {} == world.dispatcher.served(None).executor._traced._sent
 
 
@@ -271,4 +271,4 @@ async def test_submitted_rows_have_a_span_under_the_call_that_waits_for_them() -
     assert request.context.span_id == call.parent_id
     assert call.context.span_id == rows.parent_id
     assert rows.context.span_id == batch.parent_id
-    assert (batch.context,) == rows.links
+    assert [batch.context] == rows.links

@@ -72,7 +72,7 @@ async def test_a_span_has_everything_that_is_known_of_it() -> None:
     span.queue_wait = 0.25
     span.batch_facts = 3, 2, "full"
     span.add_attribute("batchedapi.request_id", "mine")
-    span.add_link(OTHER)
+    span.links.append(OTHER)
     span.error = "500"
 
     ours.finished(span)
@@ -101,17 +101,19 @@ def test_a_root_has_no_parent_and_success_has_no_status() -> None:
     assert not message.HasField("status")
 
 
-@pytest.mark.parametrize("value", ["x" * 300, "", 0, 1 << 40, -3, 0.5, -1e300])
+@pytest.mark.parametrize("value", ["x" * 300, "", 0, 1 << 40, -3, 0.0, -1e300])
 def test_attributes_of_any_size_are_read_as_they_were(value: str | float) -> None:
     """Lengths of several bytes, and values that protobuf leaves out elsewhere."""
     span = a_span()
     span.add_attribute("found", value)
+    span.add_attribute("again", 1.5)
     message = SpanMessage.FromString(encoded(span))
 
     found = {pair.key: pair.value for pair in message.attributes}
-    assert {"http.route", "n", "found"} == set(found)  # of no wait, as it had none
+    assert {"http.route", "n", "found", "again"} == set(found)  # of no wait, as it had none
     read = getattr(found["found"], str(found["found"].WhichOneof("value")))
     assert (type(value), value) == (type(read), read)
+    assert 1.5 == found["again"].double_value
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.25, 1e300])
