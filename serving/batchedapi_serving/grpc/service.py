@@ -173,7 +173,7 @@ class Service:
         request_id = options_of(metadata).request_id
         caller = _Asker(request_id)
         client = self._peers.client(context.peer())
-        held = HeldBodies(self._frontend.bodies)
+        held = HeldBodies(self._frontend.bodies, "")
         try:
             if not held.answering(len(body)):
                 raise self._frontend.bodies.error()  # noqa: TRY301 - refused as whatever else is

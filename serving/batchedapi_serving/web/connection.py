@@ -90,7 +90,7 @@ class Connection(asyncio.Protocol):
         frontend.accepted_at = now = self._loop.time()
         self._timeouts = Timeouts(frontend.limits, now, random.random())  # noqa: S311 - no secret
         self._client = Client()
-        self._held = HeldBodies(frontend.bodies)
+        self._held = HeldBodies(frontend.bodies, "")
         self._asked: tuple[str, float] | None = None  # method and start, for the access log
         self._cors: tuple[tuple[bytes, bytes], ...] = ()  # headers that a browser's page needs
         self._transport: Any = None

@@ -9,7 +9,7 @@ import heapq
 import io
 import math
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, TypeVar
 
 from batchedapi_core import contract
@@ -115,18 +115,74 @@ class ConnectionLimit:
         return [connection for _, _, connection in leaving]
 
 
+class _Owned:
+    """What one owner holds: of how many bytes, and which of its holdings, the oldest first."""
+
+    __slots__ = ("bytes", "holdings")
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.holdings: dict[HeldBodies, None] = {}
+
+
 class BodyBudget:
-    """Of one web process."""
+    """Bytes that one web process holds for its clients.
+
+    One owner, who is a key or else an address, may have all of it while no other wants any. Once
+    it is full, the owner who holds most gives back what another one needs who holds less.
+    """
 
     def __init__(self, max_body_bytes: int) -> None:
         self.most: Final = max(BODIES_BYTES, 2 * max_body_bytes)
         self.held = 0
+        self._owners: dict[str, _Owned] = {}
         self._freed = 0  # bytes since memory was given back
 
-    def changed(self, more: int) -> None:
-        """So many bytes more are held, or fewer."""
+    def changed(self, holding: "HeldBodies", size: int) -> None:
+        """`holding` is to have `size` bytes."""
+        more = size - holding.bytes
+        if more == 0:
+            return
+        owned = self._owners.get(holding.owner)
+        if owned is None:
+            owned = self._owners[holding.owner] = _Owned()
         self.held += more
         self._freed -= min(0, more)
+        owned.bytes += more
+        if size == 0:
+            del owned.holdings[holding]
+        else:
+            owned.holdings[holding] = None
+        if not owned.holdings:
+            del self._owners[holding.owner]
+        holding.bytes = size
+
+    def has_room(self, holding: "HeldBodies", more: int) -> bool:
+        """Whether `holding` may have so many more bytes, once others have left for it."""
+        while more > 0 and self.held + more > self.most:
+            leaving = self._who_leaves(holding, more)
+            if leaving is None:
+                return False
+            leaving.leave()
+        return True
+
+    def _who_leaves(self, holding: "HeldBodies", more: int) -> "HeldBodies | None":
+        """Of the fullest owner, the oldest of the holdings that are worth least.
+
+        Among one's own only those leave whose client does not read.
+        """
+        own = self._owners.get(holding.owner, _NONE)
+        fuller = [owned for owned in self._owners.values() if owned.bytes > own.bytes + more]
+        fuller.sort(key=lambda owned: owned.bytes, reverse=True)
+        for owned in (*fuller, own):
+            leaving = [
+                one
+                for one in owned.holdings
+                if one.leaves is not None and one is not holding and (one.waits or owned is not own)
+            ]
+            if leaving:
+                return min(leaving, key=lambda one: one.worth)
+        return None
 
     def sweep(self) -> None:
         """Called about twice a second: give the system back what bodies took."""
@@ -146,40 +202,81 @@ class HeldBodies:
     """What one connection, or one call, has of the budget.
 
     Attributes:
-        bytes: Of the bodies that are coming and being answered.
+        bytes: Of the bodies that are coming and being answered, and of what waits.
+        owner: A key, or the address that it comes from; see `owned_by`.
+        leaves: Called when others need its room, which is theirs already: nothing more is to be
+            held for it. None: it cannot leave before its end.
     """
 
-    __slots__ = ("_budget", "_coming", "bytes")
+    __slots__ = ("_answering", "_budget", "_coming", "_waiting", "bytes", "leaves", "owner")
 
-    def __init__(self, budget: BodyBudget) -> None:
+    def __init__(
+        self, budget: BodyBudget, owner: str, leaves: Callable[[], None] | None = None
+    ) -> None:
         self._budget = budget
-        self._coming = self.bytes = 0
+        self.owner = owner
+        self.leaves = leaves
+        self._coming = self._answering = self._waiting = self.bytes = 0
+
+    def owned_by(self, owner: str) -> None:
+        """What it has, and will have, is this one's."""
+        if owner != self.owner:
+            self._budget.changed(self, 0)
+            self.owner = owner
+            self._count()
 
     def coming(self, size: int) -> bool:
-        """So many bytes of a body are here; False, and as before, if the budget is used up."""
-        more = size - self._coming
-        if more > 0 and self._budget.held + more > self._budget.most:
+        """So many bytes of a request are here; False, and as before, if there is no room."""
+        if not self._budget.has_room(self, size - self._coming):
             return False
         self._coming = size
-        self._hold(self.bytes + more)
+        self._count()
         return True
 
     def answering(self, size: int) -> bool:
-        """A body of this length is complete; False, and as before, if it is beyond the budget."""
-        if self._budget.held - self.bytes + size > self._budget.most:
+        """A body of this length is complete; False, and as before, if there is no room."""
+        if not self._budget.has_room(self, size - self._coming - self._answering):
             return False
-        self._coming = 0
-        self._hold(size)
+        self._coming, self._answering = 0, size
+        self._count()
         return True
+
+    def waiting(self, size: int) -> None:
+        """So many bytes wait for the client: answers that it does not read, or has yet to.
+
+        The newest is never refused: others who wait leave for it.
+        """
+        self._budget.has_room(self, size - self._waiting)
+        self._waiting = size
+        self._count()
 
     def released(self) -> None:
         """It is answered, or gone; of a next one that is coming the next piece counts again."""
-        self._coming = 0
-        self._hold(0)
+        self._coming = self._answering = 0
+        self._count()
 
-    def _hold(self, size: int) -> None:
-        self._budget.changed(size - self.bytes)
-        self.bytes = size
+    def leave(self) -> None:
+        """Others need the room."""
+        self._coming = self._answering = self._waiting = 0
+        self._count()
+        if self.leaves is not None:
+            self.leaves()
+
+    @property
+    def waits(self) -> bool:
+        """Whether its client is the one who is waited for."""
+        return self._waiting > 0
+
+    @property
+    def worth(self) -> int:
+        """What was done for it: of what waits for its client nothing more is to be done."""
+        return 0 if self._waiting else 2 if self._answering else 1
+
+    def _count(self) -> None:
+        self._budget.changed(self, self._coming + self._answering + self._waiting)
+
+
+_NONE: Final = _Owned()
 
 
 PIECE_BYTES: Final = 256 * 1024

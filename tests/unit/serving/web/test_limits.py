@@ -135,7 +135,7 @@ MIB = 1 << 20
 def test_a_body_counts_from_its_first_piece_to_its_answer() -> None:
     """What was announced and has not come takes nothing from others."""
     budget = BodyBudget(MIB)
-    held = HeldBodies(budget)
+    held = HeldBodies(budget, "a")
 
     sizes = []
     for step in (
@@ -156,7 +156,7 @@ def test_a_body_counts_from_its_first_piece_to_its_answer() -> None:
 def test_who_brings_too_much_is_refused_and_keeps_what_it_has() -> None:
     """Others go on with what it gives back."""
     budget = BodyBudget(MIB)
-    first, second = HeldBodies(budget), HeldBodies(budget)
+    first, second = HeldBodies(budget, "a"), HeldBodies(budget, "b")
 
     assert first.coming(BODIES_BYTES - MIB)
     assert not second.coming(MIB + 1)
@@ -172,5 +172,106 @@ def test_two_bodies_of_the_largest_size_always_fit() -> None:
     """Otherwise a large `maxBodySize` would be one that nobody can send."""
     budget = BodyBudget(BODIES_BYTES)
 
-    assert [True, True, False] == [HeldBodies(budget).answering(BODIES_BYTES) for _ in range(3)]
+    fits = [HeldBodies(budget, "a").answering(BODIES_BYTES) for _ in range(3)]
+
+    assert [True, True, False] == fits
     assert "at most 536870912" in str(budget.error())
+
+
+class Leaving:
+    """Holdings by name, and who left."""
+
+    def __init__(self) -> None:
+        self.budget = BodyBudget(MIB)
+        self.left: list[str] = []
+
+    def of(self, owner: str, name: str) -> HeldBodies:
+        """One that can leave."""
+        return HeldBodies(self.budget, owner, lambda: self.left.append(name))
+
+
+def test_the_owner_who_holds_most_makes_room_for_one_who_holds_less() -> None:
+    """One key, or one address, would have the whole budget otherwise, for as long as it likes."""
+    world = Leaving()
+    many = [world.of("greedy", f"upload {number}") for number in range(8)]
+    for held in many:
+        assert held.coming(BODIES_BYTES // 8)
+
+    assert not world.of("greedy", "own").coming(MIB)
+    assert world.of("small", "other").coming(MIB)
+
+    assert ["upload 0"] == world.left
+    assert BODIES_BYTES - BODIES_BYTES // 8 + MIB == world.budget.held
+
+
+def test_nobody_takes_more_than_another_has() -> None:
+    """Two who want all of it would take it from each other for ever."""
+    world = Leaving()
+    assert world.of("a", "a").coming(BODIES_BYTES // 2)
+    assert world.of("b", "b").coming(BODIES_BYTES // 2 - 1)
+
+    assert not world.of("b", "one more").coming(MIB)
+    assert not world.of("c", "large").coming(BODIES_BYTES // 2)
+
+    assert [] == world.left
+
+
+def test_what_is_being_answered_leaves_last() -> None:
+    """The most was done for it; for an answer that is not read there is nothing left to do."""
+    world = Leaving()
+    third = BODIES_BYTES // 3
+    assert world.of("greedy", "answered").answering(third)
+    assert world.of("greedy", "coming").coming(third)
+    world.of("greedy", "unread").waiting(third)
+    other = world.of("other", "other")
+
+    left = []
+    for size in (third // 2, third, third + MIB):
+        other.coming(size)
+        left.append(tuple(world.left))
+
+    assert [("unread",), ("unread",), ("unread", "coming")] == left
+
+
+def test_an_answer_finds_room_where_others_do_not_read_theirs() -> None:
+    """Also those of the same owner: behind a proxy all clients have one address."""
+    world = Leaving()
+    for number in range(4):
+        world.of("proxy", f"reader {number}").waiting(BODIES_BYTES // 3)
+
+    assert ["reader 0"] == world.left
+    assert world.of("proxy", "upload").coming(MIB)
+    assert ["reader 0", "reader 1"] == world.left
+
+
+def test_who_cannot_leave_stays() -> None:
+    """A call over gRPC that is being answered, say."""
+    budget = BodyBudget(MIB)
+    assert HeldBodies(budget, "greedy").answering(BODIES_BYTES)
+
+    assert not HeldBodies(budget, "other").coming(1)
+
+
+def test_what_is_held_moves_with_its_owner() -> None:
+    """Before its key is read a connection is its address's."""
+    world = Leaving()
+    held = world.of("address", "moved")
+    assert held.coming(BODIES_BYTES)
+    held.owned_by("key")
+    assert not world.of("key", "own").coming(1)
+
+    assert world.of("address", "next").coming(1)
+
+    assert ["moved"] == world.left
+
+
+def test_what_nobody_holds_is_forgotten() -> None:
+    """An entry for each address that ever came would grow without end."""
+    budget = BodyBudget(MIB)
+    for number in range(100):
+        held = HeldBodies(budget, str(number))
+        held.coming(MIB)
+        held.released()
+
+    assert not budget._owners
+    assert 0 == budget.held
