@@ -45,6 +45,7 @@ def generated_files() -> dict[str, str]:
         f"{CHART}/templates/crd.yaml": resource.crd_template(),
         f"{CHART}/values.yaml": chart_values.values_yaml(),
         f"{CHART}/values.schema.json": chart_values.values_schema(),
+        f"{CHART}/templates/_defaults.tpl": chart_values.defaults_template(),
         **{
             f"{CHART}/dashboards/{name}.json": grafana.dashboard_json(page)
             for name, page in dashboards.DASHBOARDS.items()

@@ -36,7 +36,8 @@ def crd_template() -> str:
     if slot not in text:
         raise ValueError(f"the dumped CRD has no line {slot!r}: nowhere to put the keep policy")
     body = text.replace(slot, _KEEP, 1)
-    return "{{- if .Values.crds.install }}\n" + HEADER + body + "{{- end }}\n"
+    begin = '{{- include "batchedapi.complete" . -}}\n{{- if .Values.crds.install }}\n'
+    return begin + HEADER + body + "{{- end }}\n"
 
 
 def escape_template(text: str) -> str:

@@ -7,6 +7,36 @@
 {{- end -}}
 {{- end -}}
 
+{{/* Gives values that are missing their defaults: after `helm upgrade --reuse-values` all those are
+     that the earlier chart did not have. Called first in each file that reads values.
+
+     `null` takes away, too, and is how one gets rid of a limit, or of whoever may read metrics. So
+     of a group that is there, an object stays away, and a list where nothing but it is missing. */}}
+{{- define "batchedapi.complete" -}}
+{{- $earlier := false -}}
+{{- $lists := list -}}
+{{- range $name, $default := include "batchedapi.defaults" . | fromJson -}}
+  {{- $given := index $.Values $name -}}
+  {{- if kindIs "invalid" $given -}}
+    {{- $_ := set $.Values $name $default -}}
+    {{- $earlier = true -}}
+  {{- else if kindIs "map" $default -}}
+    {{- range $inner, $value := $default -}}
+      {{- if not (kindIs "invalid" (index $given $inner)) -}}
+      {{- else if and (kindIs "slice" $value) $value -}}
+        {{- $lists = append $lists (list $given $inner $value) -}}
+      {{- else if not (and (kindIs "map" $value) $value) -}}
+        {{- $_ := set $given $inner $value -}}
+        {{- $earlier = true -}}
+      {{- end -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- range ternary $lists list $earlier -}}
+  {{- $_ := set (index . 0) (index . 1) (index . 2) -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "batchedapi.selectorLabels" -}}
 app.kubernetes.io/name: batchedapi-operator
 app.kubernetes.io/instance: {{ .Release.Name }}
