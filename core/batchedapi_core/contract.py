@@ -255,6 +255,8 @@ HEADER_ARRIVAL_SECONDS: Final = 10.0
 BODY_ARRIVAL_SECONDS: Final = 30.0
 TERMINATION_MARGIN_SECONDS: Final = 10.0
 """terminationGracePeriodSeconds = drainDelay + timeout + this."""
+UNLIMITED_REQUEST_SECONDS: Final = 600
+"""How long a stopping replica is given where `spec.overload.timeout` sets no limit."""
 DEFAULT_BATCHED_MAX_BATCH_SIZE: Final = 32
 """For a method with @batched when nothing says otherwise; 1 for a method without."""
 

@@ -197,6 +197,8 @@ class ReplicaSettings:
     role: Role = Role.REPLICA
     queue: QueueSettings | None = None
     """None: requests wait in the replica itself."""
+    in_pod: bool = False
+    """The cluster knows who ends, and sends new clients elsewhere if anybody else is ready."""
 
     def of_method(self, name: str) -> MethodSettings:
         """What the manifest says of the method `name`, or of the one whose batches have it."""

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import os
 import signal
 import socket
 import sys
@@ -20,6 +21,7 @@ from typing import Any, Final
 import uvicorn
 import uvloop
 
+from batchedapi_core import contract
 from batchedapi_serving.dispatch.dispatcher import Dispatcher
 from batchedapi_serving.dispatch.engine import Engine
 from batchedapi_serving.dispatch.engine_server import EngineServer
@@ -53,6 +55,8 @@ log = logging.getLogger(__name__)
 _SHOWN_EXAMPLE: Final = 2048
 """Characters; a longer example is not worth showing on a terminal."""
 _BACKLOG = 4096
+_LAST_SECONDS = 5.0
+"""For whoever is let in last, or half of the timeout if that is less."""
 _QUIET_SECONDS = 1.0
 """Without a new connection: who sends them here has learned that this process stops."""
 _LOOK_SECONDS = 0.5
@@ -120,6 +124,10 @@ class ControlLine:
             }
         )
         self.on_ready()
+
+    def closing(self) -> None:
+        """This process lets nobody in any more."""
+        self._say({"closing": os.getpid()})
 
     def _say(self, message: dict[str, object]) -> None:
         self._control.send(json.dumps(message).encode() + b"\n")
@@ -291,7 +299,7 @@ async def _serve(
         server = _Server(frontend, memory)
         end_with_parent(control, loop)
         stop_grpc = await _start_grpc(settings, frontend) if index == 0 else None
-        stop = _Stop(settings, frontend, backend, server, stop_grpc)
+        stop = _Stop(frontend, backend, server, stop_grpc, line.closing)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.begin)
         replaced = memory[slots.WEB_CPU + index]  # what the one that this replaces had used
@@ -349,25 +357,27 @@ class _Stop:
 
     It goes on answering for `drain_delay`, each answer closing its connection, and then until
     nobody connects any more: on a busy node endpoints settle late, and whoever is in the backlog
-    when the listener closes is reset. That takes at most as long again. A connection over gRPC
-    counts with its first prediction, which is all that gRPC shows of it; later ones do not: nothing
-    but the end of the listener sends a client away that stays connected. What was begun by then is
-    answered; a request that takes longer than its timeout gets a 503.
+    when the listener closes is reset. That takes at most as long again; in a pod nearly as long as
+    the timeout, for there clients come only as long as no other replica is ready. A connection over
+    gRPC counts with its first prediction, which is all that gRPC shows of it; later ones do not:
+    nothing but the end of the listener sends a client away that stays connected. What was begun by
+    then is answered; a request that takes longer than its timeout gets a 503.
     """
 
     def __init__(
         self,
-        settings: ReplicaSettings,
         frontend: Frontend,
         backend: Backend,
         server: uvicorn.Server,
         stop_grpc: StopGrpc | None,
+        closing: Callable[[], None],
     ) -> None:
-        self._settings = settings
+        self._settings = frontend.settings
         self._frontend = frontend
         self._backend = backend
         self._server = server
         self._stop_grpc = stop_grpc
+        self._closing = closing
         self._grpc_stops: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
@@ -378,10 +388,7 @@ class _Stop:
         self._frontend.draining = True
         self._backend.drain()
         log.info("draining", extra={"drain_delay": settings.drain_delay})
-        longer = settings.drain_delay
-        if settings.timeout is not None:  # who comes last still gets half of it
-            longer = min(longer, settings.timeout / 2)
-        last = loop.time() + settings.drain_delay + longer
+        last = loop.time() + settings.drain_delay + _longer(settings)
         loop.call_later(settings.drain_delay, self._stop_when_quiet, last)
         if settings.timeout is not None:  # who still waits then, in the queue or before it, is told
             for abandon in (self._backend.abandon, self._frontend.large.abandon):
@@ -393,7 +400,8 @@ class _Stop:
         if loop.time() < min(last, self._frontend.accepted_at + _QUIET_SECONDS):
             loop.call_later(_QUIET_SECONDS / 4, self._stop_when_quiet, last)
             return
-        self._server.should_exit = True
+        self._server.should_exit = self._frontend.closing = True
+        self._closing()
         if self._stop_grpc is not None:
             self._grpc_stops = asyncio.create_task(self._stop_grpc(self._settings.timeout))
 
@@ -401,6 +409,14 @@ class _Stop:
         """Wait until every call over gRPC is answered."""
         if self._grpc_stops is not None:
             await self._grpc_stops
+
+
+def _longer(settings: ReplicaSettings) -> float:
+    """Seconds after `drain_delay` for which clients that still connect are let in."""
+    timeout = settings.timeout or contract.UNLIMITED_REQUEST_SECONDS
+    if settings.in_pod and settings.drain_delay > 0:
+        return timeout - min(_LAST_SECONDS, timeout / 2)
+    return min(settings.drain_delay, timeout / 2)  # who comes last still gets half of it
 
 
 def main(runtime: str, index: str, listener: str, control: str) -> None:

@@ -65,8 +65,6 @@ USER_ID: Final = 65532
 """The `nonroot` user of the image; pods are admitted under Pod Security `restricted`."""
 PROGRESS_MARGIN_SECONDS: Final = 60
 """A rollout is not called stuck while a model may still be loading."""
-UNLIMITED_REQUEST_SECONDS: Final = 600
-"""How long a stopping replica is given where `spec.overload.timeout` sets no limit."""
 MANIFEST_VOLUME: Final = "revision"
 _SCRATCH_VOLUME: Final = "tmp"
 _MODEL_VOLUME: Final = "model"
@@ -259,7 +257,8 @@ def _pod(api: BatchedAPI, revision: Revision, image: str) -> JsonObject:
 
 def _confined(api: BatchedAPI) -> JsonObject:
     """What the pods of both roles have: time to end in, and nothing of the node or the cluster."""
-    timeout, user = api.spec.overload.timeout or UNLIMITED_REQUEST_SECONDS, api.spec.pod.run_as_user
+    timeout = api.spec.overload.timeout or contract.UNLIMITED_REQUEST_SECONDS
+    user = api.spec.pod.run_as_user
     if user is None:
         user = USER_ID
     own = (

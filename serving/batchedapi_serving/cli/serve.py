@@ -244,6 +244,7 @@ def replica_settings(documents: Documents, options: ServeOptions, runtime: Path)
         tracing=_tracing(documents),
         role=options.role,
         queue=queue_settings(batching, options.role, {**predictor.variables, **os.environ}),
+        in_pod="KUBERNETES_SERVICE_HOST" in os.environ,
     )
 
 

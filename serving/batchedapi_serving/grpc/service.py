@@ -101,7 +101,7 @@ class Service:
 
     def ready(self) -> bool:
         """Whether predictions are answered now."""
-        return bool(self._engine.methods) and not self._frontend.draining
+        return bool(self._engine.methods) and not self._frontend.leaving
 
     async def server_live(
         self, _: messages.ServerLiveRequest, __: ServicerContext
@@ -125,7 +125,7 @@ class Service:
             return messages.ModelReadyResponse(ready=False)
         except ServingError as error:
             await _fail(context, grpc_problem(error), options_of(_metadata(context)).request_id)
-        return messages.ModelReadyResponse(ready=not self._frontend.draining)
+        return messages.ModelReadyResponse(ready=not self._frontend.leaving)
 
     async def server_metadata(
         self, _: messages.ServerMetadataRequest, __: ServicerContext

@@ -83,6 +83,8 @@ class Supervisor:
         self._readiness = Readiness(waits=takes)
         self._fetcher = Child("model-source", "batchedapi_serving.model_source")
         self._user_environment = environment
+        self._closing: set[int] = set()
+        """Pids of web processes that let nobody in any more."""
         self._web: WebProcesses | None = None
         self._worker: WorkerProcess | None = None
         self._models: ModelProcesses | None = None
@@ -158,7 +160,7 @@ class Supervisor:
 
         def ready() -> bool:
             able = self._readiness.able and all(one.alive for one in self._takers)
-            return started() and able and not self._life.draining.is_set()
+            return started() and able and not (self._life.draining.is_set() and self._leaves())
 
         measured = MeasuredFiles(self._settings.predictor_metrics_path).read
         app = AdminApp(
@@ -168,6 +170,12 @@ class Supervisor:
             part=Part(self._settings.role.value, shared_queue=self._settings.queue is not None),
         )  # fmt: skip
         return AdminServer(app, self._admin_listener)
+
+    def _leaves(self) -> bool:
+        """Whether a replica that stops says so: outside of a pod nobody else does."""
+        if self._web is None or self._life.failure is not None or not self._settings.in_pod:
+            return True
+        return self._closing.issuperset(self._web.pids)
 
     async def _watch_readiness(self) -> None:
         while True:
@@ -210,9 +218,9 @@ class Supervisor:
                 await one.ended()
 
     def _heard(self, message: dict[str, Any]) -> None:
-        """A message of a web process: {"ready": example, "methods": ...} or {"replace": pid}.
+        """A message of a web process: {"ready": example, "methods": ...}, {"replace": pid}.
 
-        A worker says {"loaded": methods}.
+        {"closing": pid}, its own, when it stops. A worker says {"loaded": methods}.
         """
         if "ready" in message:
             known = bool(self._methods)
@@ -222,6 +230,8 @@ class Supervisor:
         elif "loaded" in message:
             if self._web is None:  # else its web process says the same, once it knows
                 self._methods = tuple((name, size) for name, size in message["loaded"])
+        elif "closing" in message:
+            self._closing.add(message["closing"])
         elif "replace" in message and self._models is not None:
             self._models.kill(message["replace"])
 

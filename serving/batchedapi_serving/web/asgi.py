@@ -351,7 +351,7 @@ def _ready(frontend: Frontend, document: Any) -> Answer:
 
 
 def _why_not_ready(frontend: Frontend) -> ServingError | None:
-    if frontend.draining:
+    if frontend.leaving:
         return DrainingError("the replica is stopping")
     if not frontend.engine.methods:
         return NotReadyError("the model is still being loaded; try again in a moment")

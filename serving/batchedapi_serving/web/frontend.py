@@ -147,6 +147,8 @@ class Frontend:
         self.guarded = bool(self.keys or self.cors or self.access_log)
         """Whether any of these is to see requests; where none is, asking each would be slower."""
         self.draining = False
+        self.closing = False
+        """Nobody is let in any more."""
         self.accepted_at = -math.inf
         """When the last client connected, over HTTP or gRPC, on the loop's clock."""
         self.routes: dict[bytes, Route] = {}
@@ -156,6 +158,11 @@ class Frontend:
         """The `date` header, made of `date_source`."""
         self.date_source: list[tuple[bytes, bytes]] | None = None
         self._learn_methods()
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it says that it is not ready; in a pod it does as long as anybody is let in."""
+        return self.closing or (self.draining and not self.settings.in_pod)
 
     def cancel(self, handle: RequestHandle, status: int = CLIENT_LEFT) -> None:
         """The client of a request left: what is not done is not begun, and nobody is told."""

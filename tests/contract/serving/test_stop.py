@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import ctypes
+import functools
 import os
 import signal
 import socket
@@ -18,7 +19,7 @@ from tritonclient.utils import InferenceServerException
 
 from batchedapi_serving.web.sockets import drain_backlog
 from ports import HOST, free_port
-from raw_http import ask, connected
+from raw_http import ask, connected, request_bytes
 from serving import Replica, is_alive, running_replica, write_manifest
 
 SO_ATTACH_FILTER: Final = 26
@@ -95,6 +96,38 @@ async def test_readiness_ends_at_once_and_requests_are_taken_for_the_drain_delay
 
         assert (503, 200) == (ready, live)
         assert (200, "close") == (response.status, response.headers.get("connection"))
+        assert await asyncio.to_thread(replica.stop) == 0
+
+
+@pytest.mark.parametrize("arguments", [[], ["--web-processes", "2"]], ids=str)
+async def test_in_a_pod_it_is_ready_as_long_as_it_lets_anybody_in(
+    tmp_path: Path, arguments: list[str]
+) -> None:
+    """Who ends is known by its deletion there, and gets new clients while no other is ready.
+
+    A replica that said otherwise would be left out, and whoever asks the only one be refused.
+    """
+    manifest = write_manifest(tmp_path, CODE, {})
+    arguments = ["-f", str(manifest), "--drain-delay", "1s", *arguments]
+    pod = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
+    with running_replica(tmp_path, arguments, pod) as replica:
+        began = time.monotonic()
+        replica.process.send_signal(signal.SIGTERM)
+
+        while time.monotonic() - began < 5:  # outside of a pod it is at most twice `drainDelay`
+            assert 200 == (await ask(replica.port, 100)).status
+            async with connected(replica.port) as connection:
+                await connection.send(request_bytes("/v2/health/ready", b"", method="GET"))
+                assert 200 == (await connection.receive()).status
+            assert 200 == replica.admin("/readyz")[0]
+            await asyncio.sleep(0.1)
+
+        async with connected(replica.port) as last:  # answered in the end, when nobody is let in
+            asked = asyncio.create_task(last.post_json("/predict", 4))
+            gone = functools.partial(replica.wait_for, lambda: replica.admin("/readyz")[0] == 503)
+            await asyncio.to_thread(gone, "still ready")
+            assert not asked.done()
+            assert 200 == (await asked).status
         assert await asyncio.to_thread(replica.stop) == 0
 
 
