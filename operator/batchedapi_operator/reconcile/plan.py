@@ -3,6 +3,8 @@
 Pure: the same world gives the same plan, and a plan that was carried out gives an empty one.
 """
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -16,6 +18,7 @@ from batchedapi_core.manifest import (
     Pod,
     ScalingMode,
     UnknownFields,
+    Web,
     parse_api,
 )
 from batchedapi_operator.cluster import (
@@ -40,8 +43,8 @@ from batchedapi_operator.reconcile.ownership import (
 from batchedapi_operator.reconcile.status import Subject, build_status
 from batchedapi_operator.reconcile.views import (
     ChildView,
-    DeploymentView,
     Observed,
+    PodView,
 )
 from batchedapi_operator.resources.configmap import (
     Revision,
@@ -60,6 +63,8 @@ from batchedapi_operator.resources.setting import Running
 
 REVISIONS_KEPT: Final = 5
 """Besides those in use: what `kubectl rollout undo` may want to go back to."""
+OVERDUE_SECONDS: Final = 30.0
+"""After the end of its grace a pod is taken for ended: its node is gone, and says nothing of it."""
 NO_POLICIES: Final = Policies(disruption_budgets=False)
 
 
@@ -133,7 +138,11 @@ def plan(
         unpermitted: The right that the last try lacked; the same.
         defaults: What lies under the settings of the pods of a new revision.
     """
-    metadata, key = document["metadata"], ObjectKey.of(document)
+    metadata, key, moment = (
+        document["metadata"],
+        ObjectKey.of(document),
+        datetime.fromisoformat(now),
+    )
     uid = metadata["uid"]
     ours = without_others(uid, observed)
     api: BatchedAPI | None = None
@@ -159,7 +168,7 @@ def plan(
     )
     status = build_status(subject, ours, now)
     pods = (*observed.pods, *observed.web.pods)
-    due = until_told(pods, datetime.fromisoformat(now))
+    due = min(filter(None, (until_told(pods, moment), until_overdue(pods, moment))), default=None)
     nothing = Plan((), None, (), (), status, notes_of(observed.status, status), due)
     if deleted is not None or unpermitted is not None:
         return replace(nothing, notes=())
@@ -175,12 +184,11 @@ def plan(
         since = waits[1] or _since(status, ConditionType.PROGRESSING)
         return replace(nothing, notes=(), retry_after=again(since, now))
     queue, web = api.spec.server_side_batching.queue, observed.web.deployment
-    web_begun = web is not None and web.replicas_owned and web.replicas > 0
     surplus = surplus_revisions(revision, observed)
-    retire = stage_of(api, revision, observed).retire
+    stage = stage_of(api, revision, without_overdue(observed, moment))
     return Plan(
-        apply=_children(api, revision, image, observed, policies),
-        replicas=first_or_copied_count(api, observed.deployment),
+        apply=_children(api, revision, image, observed, policies, stage=stage),
+        replicas=first_or_copied_count(api, observed),
         delete=surplus,
         give_back=tuple(
             Apply(CONFIG_MAPS, headed(api, child.name), child)
@@ -190,9 +198,8 @@ def plan(
         status=status,
         notes=nothing.notes,
         retry_after=due,
-        # web pods to begin with; afterwards only the autoscaler moves them
-        web_replicas=None if queue is None or web_begun else queue.web.min_replicas,
-        retire=web.child if retire and web is not None else None,
+        web_replicas=None if queue is None else first_web_count(queue.web, observed),
+        retire=web.child if stage.retire and web is not None else None,
     )
 
 
@@ -257,13 +264,19 @@ def image_for(api: BatchedAPI, revision: Revision, status: JsonObject, default_i
 
 
 def _children(
-    api: BatchedAPI, revision: Revision, image: str, observed: Observed, policies: Policies
+    api: BatchedAPI,
+    revision: Revision,
+    image: str,
+    observed: Observed,
+    policies: Policies,
+    *,
+    stage: "Stage",
 ) -> tuple[Apply, ...]:
     """The revision first: pods that name it must find it; and be guarded from the first on.
 
     The Service is before the pods, too: of workers that are to come, none may be sent a request.
     """
-    known, stage = {one.name: one for one in observed.revisions}, stage_of(api, revision, observed)
+    known = {one.name: one for one in observed.revisions}
     there, web, of_web = observed.deployment, observed.web, list[Apply]()
     if stage.web and DISRUPTION_BUDGETS in policies.kinds:
         of_web.append(Apply(DISRUPTION_BUDGETS, build_web_budget(api), web.budget))
@@ -285,21 +298,34 @@ def _children(
     )
 
 
-def first_or_copied_count(api: BatchedAPI, deployment: DeploymentView | None) -> int | None:
+def first_or_copied_count(api: BatchedAPI, observed: Observed) -> int | None:
     """Replicas to be written now; None where they are the autoscaler's, or right already.
 
-    In mode Native that is the first count alone: afterwards only the autoscaler moves them.
+    In mode Native that is the first count alone, or where the Deployment was deleted the last one:
+    afterwards only the autoscaler moves them.
     """
+    deployment, scaling = observed.deployment, api.spec.autoscaling
     owned_already = deployment is not None and deployment.replicas_owned
-    scaling = api.spec.autoscaling
     if scaling.mode is ScalingMode.NATIVE:
         first = scaling.min_replicas if scaling.init_replicas is None else scaling.init_replicas
+        had = int(observed.status.get("desiredReplicas", 0))
+        if had > 0:
+            first = min(max(had, scaling.min_replicas), scaling.max_replicas)
         # one at least: from a worker the web pods know what the methods are like
         return None if owned_already else max(1, first)
     wanted = api.spec.replicas if api.spec.replicas is not None else 1
     if owned_already and deployment is not None and deployment.replicas == wanted:
         return None
     return wanted
+
+
+def first_web_count(web: Web, observed: Observed) -> int | None:
+    """The same of web pods, which only the autoscaler moves afterwards, in whichever mode."""
+    there = observed.web.deployment
+    if there is not None and there.replicas_owned and there.replicas > 0:
+        return None
+    had = int((observed.status.get("web") or {}).get("desiredReplicas", 0))
+    return min(max(had, web.min_replicas), web.max_replicas)
 
 
 def surplus_revisions(revision: Revision, observed: Observed) -> tuple[ChildView, ...]:
@@ -331,6 +357,29 @@ class Stage:
     """New pods of the Deployment do not yet take the place of those before."""
     retire: bool = False
     """NAME-web is to go: replicas answer in its place."""
+
+
+def without_overdue(observed: Observed, now: datetime) -> Observed:
+    """Without pods that should have ended long ago, such as those of a node that is dead."""
+
+    def kept(pods: Iterable[PodView]) -> tuple[PodView, ...]:
+        return tuple(one for one in pods if _left(one, now) > 0)
+
+    web = replace(observed.web, pods=kept(observed.web.pods))
+    return replace(observed, pods=kept(observed.pods), web=web)
+
+
+def until_overdue(pods: Iterable[PodView], now: datetime) -> float | None:
+    """Seconds until the first of them should have ended long ago; None where none ends."""
+    left = (_left(one, now) for one in pods)
+    return min((seconds for seconds in left if 0 < seconds < math.inf), default=None)
+
+
+def _left(pod: PodView, now: datetime) -> float:
+    """Seconds until it should have ended long ago; infinite of one that is not to end."""
+    if not pod.ending or pod.ends_at is None:
+        return math.inf
+    return (pod.ends_at - now).total_seconds() + OVERDUE_SECONDS
 
 
 def stage_of(api: BatchedAPI, revision: Revision, observed: Observed) -> Stage:

@@ -13,7 +13,7 @@ from batchedapi_operator.errors import InvalidSpecError
 from batchedapi_operator.outbox import News
 from batchedapi_operator.reconcile import conditions
 from batchedapi_operator.reconcile.conditions import Condition, Front
-from batchedapi_operator.reconcile.views import Observed
+from batchedapi_operator.reconcile.views import DeploymentView, Observed
 from batchedapi_operator.resources import selector_text, url, worker_selector_text
 from batchedapi_operator.resources.configmap import Revision
 
@@ -106,7 +106,7 @@ def build_status(subject: Subject, observed: Observed, now: str) -> JsonObject:
     of_web = {
         "replicas": web.existing if web else 0,
         "readyReplicas": web.ready if web else 0,
-        "desiredReplicas": web.replicas if web else 0,
+        "desiredReplicas": _desired(web, before.get("web") or {}),
     }
     return {
         "observedGeneration": subject.generation,
@@ -115,7 +115,7 @@ def build_status(subject: Subject, observed: Observed, now: str) -> JsonObject:
         "replicas": deployment.existing if deployment else 0,
         "readyReplicas": deployment.ready if deployment else 0,
         "updatedReplicas": deployment.updated if deployment else 0,
-        "desiredReplicas": deployment.replicas if deployment else 0,
+        "desiredReplicas": _desired(deployment, before),
         "selector": (worker_selector_text if queued else selector_text)(subject.name),
         **({"web": of_web} if queued or observed.web.may_fill else {}),
         **lasting,
@@ -126,6 +126,13 @@ def build_status(subject: Subject, observed: Observed, now: str) -> JsonObject:
             now,
         ),
     }
+
+
+def _desired(deployment: DeploymentView | None, before: JsonObject) -> int:
+    """Of one that was deleted, or whose replicas nobody has set yet, what was told last is kept."""
+    if deployment is not None and deployment.replicas_owned:
+        return deployment.replicas
+    return int(before.get("desiredReplicas") or (deployment.replicas if deployment else 0))
 
 
 def at_zero(api: BatchedAPI | None, observed: Observed) -> bool:

@@ -238,6 +238,8 @@ class PodView:
     """It is, or was before, so it is not on its way."""
     ending: bool = False
     """Deleted, and its processes still answer what they have."""
+    ends_at: datetime | None = None
+    """When the grace of one that was deleted is over."""
     role: str = ""
     """`web` or `worker` of an API with a queue; empty of a replica."""
     creating_since: datetime | None = None
@@ -301,6 +303,7 @@ class PodView:
             created=_moment(created),
             was_ready=_was_ready(status, ready, container),
             ending=deleted and not over,
+            ends_at=_moment(metadata.get("deletionTimestamp")),
             role=(metadata.get("labels") or {}).get(contract.LABEL_ROLE, ""),
             creating_since=_moment(status.get("startTime")) if creating else None,
             sandbox=conditions.get("PodReadyToStartContainers") if creating else None,

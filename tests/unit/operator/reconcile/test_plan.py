@@ -298,6 +298,43 @@ def test_a_deployment_that_was_deleted_comes_back_with_its_revision() -> None:
         assert made.status["revision"] == gone.status["revision"]
 
 
+@pytest.mark.parametrize(
+    ("had", "scaling", "expected"),
+    [
+        (7, {"minReplicas": 2, "initReplicas": 3}, 7),
+        (9, {"maxReplicas": 4}, 4),
+        (1, {"minReplicas": 2}, 2),
+        (0, {"minReplicas": 2}, 2),
+    ],
+    ids=["as many", "no more than allowed", "no fewer", "none: as at first"],
+)
+def test_a_deployment_that_was_deleted_comes_back_with_the_replicas_it_had(
+    had: int, scaling: dict[str, Any], expected: int
+) -> None:
+    """Its load is still there: with the first count most of it would be refused."""
+    gone = Observed(status={"desiredReplicas": had})
+
+    assert expected == planned(gone, autoscaling=scaling).replicas
+
+
+def test_replicas_of_a_deployment_that_was_deleted_are_kept_until_they_are_set() -> None:
+    """A write that fails in between would be the end of what is known of them."""
+    gone = Observed(status={"desiredReplicas": 7})
+    made = planned(gone)
+    again = planned(replace(existing(replicas=1, replicas_owned=False), status=made.status))
+
+    assert (7, 7) == (made.status["desiredReplicas"], made.replicas)
+    assert (7, 7) == (again.status["desiredReplicas"], again.replicas)
+    assert 2 == planned(replace(existing(), status=made.status)).status["desiredReplicas"]
+
+
+def test_in_other_modes_a_deployment_that_was_deleted_comes_back_as_its_user_wants_it() -> None:
+    """What an HPA has written since then counts."""
+    gone = Observed(status={"desiredReplicas": 7})
+
+    assert 5 == planned(gone, autoscaling={"mode": "External"}, replicas=5).replicas
+
+
 def test_older_revisions_that_were_robbed_are_given_back_what_they_had() -> None:
     """Not the current one, which is applied anyway, nor those that go."""
     kept, gone = revision_children(8)[-1], revision_children(8)[0]
