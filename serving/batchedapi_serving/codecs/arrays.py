@@ -122,6 +122,15 @@ def converted(array: Array, tensor: Tensor, place: str) -> Array:
             f"{place}: expected at most {MAX_WIDENED_BYTES} bytes as {tensor.dtype}, got {size};"
             f" send fewer rows at a time, or values that are {tensor.dtype} already"
         )
+    return cast(array, tensor, place)
+
+
+def cast(array: Array, tensor: Tensor, place: str) -> Array:
+    """The same, however many bytes it takes; no integer is wrapped, no number becomes Infinity.
+
+    Raises:
+        InvalidInputError: a value is out of the type's range, or not finite though it must be.
+    """
     with np.errstate(over="ignore"):  # an overflow becomes inf and is refused below
         packed = np.ascontiguousarray(array, dtype=tensor.numpy_dtype).reshape(array.shape)
     if packed.dtype.kind == "f":

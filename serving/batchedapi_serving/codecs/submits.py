@@ -5,15 +5,15 @@ The meta of a submit's frame says how the rows came:
     without: JSON text of a list of items
 """
 
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import orjson
 
+from batchedapi_serving.codecs.arrays import cast, check_dtype
 from batchedapi_serving.codecs.interface import Array, Codec, Encoded
-from batchedapi_serving.codecs.json_values import NON_FINITE
+from batchedapi_serving.codecs.own_values import json_of
 from batchedapi_serving.codecs.results import OK, ItemResults, read_results
 from batchedapi_serving.errors import InvalidInputError, PredictorError
 from batchedapi_serving.ipc import Meta
@@ -21,7 +21,6 @@ from batchedapi_serving.predictor import SINGLE_INPUT, ItemError, MethodSpec, Su
 
 PLACE = "rows"
 """What messages call them."""
-_WRITE: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
 def rows_frame(spec: MethodSpec, rows: Any) -> tuple[Meta, Sequence[bytes]]:
@@ -40,14 +39,11 @@ def rows_frame(spec: MethodSpec, rows: Any) -> tuple[Meta, Sequence[bytes]]:
             named = {name: rows}
         else:  # better sent as JSON items
             items = list(rows)
-            text = orjson.dumps(items, default=_plain, option=_WRITE)
-            if b"null" in text:  # which is what NaN and Infinity are written as
-                allowed = any(tensor.allow_non_finite for tensor in spec.inputs.values())
-                spelled = _spelled(items, allowed=allowed)
-                text = orjson.dumps(spelled, default=_plain, option=_WRITE)
+            allowed = any(tensor.allow_non_finite for tensor in spec.inputs.values())
+            text = json_of(items, spelled=allowed)
             return meta, (text,)
         arrays = {name: _array(spec, name, value) for name, value in named.items()}
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, InvalidInputError) as error:
         raise SubmitError(
             422, f"rows: expected what {spec.name!r} takes, got {type(rows).__name__}: {error}"
         ) from error
@@ -112,34 +108,10 @@ def answered_rows(spec: MethodSpec, meta: Meta, payload: bytes) -> Any:
 
 def _array(spec: MethodSpec, name: str, value: Any) -> Array:
     array = np.asarray(value)
-    if name in spec.inputs:
-        return array.astype(spec.inputs[name].numpy_dtype, casting="same_kind", copy=False)
+    tensor = spec.inputs.get(name)
+    if tensor is not None:
+        check_dtype(array.dtype, tensor, PLACE)
+        return cast(array, tensor, PLACE)
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name}: expected numbers, got an array of {array.dtype}")
     return array.astype(array.dtype.newbyteorder("<"), copy=False)
-
-
-def _spelled(value: Any, *, allowed: bool) -> Any:
-    """A value with the words that JSON has for NaN and Infinity; see NON_FINITE.
-
-    Raises:
-        ValueError: there is one, and they are not allowed.
-    """
-    if isinstance(value, Mapping):
-        return {name: _spelled(member, allowed=allowed) for name, member in value.items()}
-    if isinstance(value, np.ndarray | np.generic):
-        return _spelled(value.tolist(), allowed=allowed)
-    if isinstance(value, list | tuple):
-        return [_spelled(member, allowed=allowed) for member in value]
-    if not isinstance(value, float) or math.isfinite(value):
-        return value
-    if not allowed:
-        raise ValueError("NaN or Infinity")
-    return next(word for word, number in NON_FINITE.items() if number == value or math.isnan(value))
-
-
-def _plain(value: Any) -> Any:
-    """An array that orjson does not read: transposed or sliced."""
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} is not JSON")

@@ -14,6 +14,7 @@ arrays together, of JSON items each on its own.
 """
 
 import json
+import logging
 import math
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +25,9 @@ import orjson
 
 from batchedapi_serving.codecs.forms import parse_form
 from batchedapi_serving.codecs.interface import Array, Item
+from batchedapi_serving.codecs.own_values import NotJsonError, json_of, utf8_of
 from batchedapi_serving.codecs.results import (
+    NOT_FINITE,
     OK,
     cut_back,
     error_object,
@@ -35,10 +38,10 @@ from batchedapi_serving.errors import PredictorError
 from batchedapi_serving.ipc import Meta, Payload
 from batchedapi_serving.predictor import ItemError, MethodSpec, Response, Tensor
 
+log = logging.getLogger(__name__)
 Lengths = Mapping[str, Sequence[int]]
 _LARGE: Final = 1 << 15  # bytes from which a copy less is worth a view
 _WIDEST: Final = 8  # bytes of a number on the wire; longdouble has more
-_WRITE: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 Arguments: TypeAlias = Callable[[Meta, Payload], tuple[Any, ...]]
 """What a method is called with for one batch frame: its own to keep and to write into, while the
 payload may be memory in which the next batch will be."""
@@ -181,6 +184,9 @@ def split_tensors(
         # cut back, as what a model computes for padding does not count
         column = cut_back(method, name, where, lengths or {})
         not_finite.update(i for i, row in enumerate(column) if row.any())
+    if not_finite:
+        facts = {"method": method.name, "error": NOT_FINITE, "wrong": len(not_finite), "rows": rows}
+        log.error("wrong answer", extra=facts)
     outputs = [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()]
     meta: Meta = {"kind": "tensors", "outputs": outputs, "not_finite": sorted(not_finite)}
     if lengths:
@@ -200,6 +206,8 @@ def _named(method: MethodSpec, answer: Any) -> Mapping[str, Any]:
         if not isinstance(answer, np.ndarray) and isinstance(answer, Mapping):
             remedy = "" if method.outputs else "; declare outputs={...} to answer several"
             raise PredictorError(f"expected one array, got a dict of {', '.join(answer)}{remedy}")
+        if _is_named_tuple(answer):
+            raise PredictorError(f"expected one array, got {type(answer).__name__}, a named tuple")
         return {named_output(method): answer}
     expected = ", ".join(method.outputs)
     if not isinstance(answer, Mapping):
@@ -211,6 +219,11 @@ def _named(method: MethodSpec, answer: Any) -> Mapping[str, Any]:
     return {name: answer[name] for name in method.outputs}
 
 
+def _is_named_tuple(answer: Any) -> bool:
+    """Whether members are fields of one answer, and no rows: torch.max answers one, too."""
+    return isinstance(answer, tuple) and type(answer) is not tuple
+
+
 def _as_array(value: Any, tensor: Tensor | None, place: str) -> Array:
     try:
         array = np.asarray(value)
@@ -218,6 +231,8 @@ def _as_array(value: Any, tensor: Tensor | None, place: str) -> Array:
         raise PredictorError(
             f"{place}expected an array, got {type(value).__name__} ({error})"
         ) from error
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise PredictorError(f"{place}expected numbers, got masked values; fill them")
     if array.ndim == 0:
         raise PredictorError(
             f"{place}expected an array with rows, got {type(value).__name__} of shape []"
@@ -286,11 +301,19 @@ def split_items(answer: Any, meta: Meta) -> tuple[Meta, Sequence[bytes]]:
     rows = meta["rows"]
     if isinstance(answer, np.ndarray):
         answer = list(answer)
-    if not isinstance(answer, list | tuple):
+    if not isinstance(answer, list | tuple) or _is_named_tuple(answer):
         raise PredictorError(f"expected a list of {rows} answers, got {type(answer).__name__}")
     if len(answer) != rows:
         raise PredictorError(f"expected {rows} answers, got {len(answer)}")
-    return item_frame([_item(value) for value in answer])
+    items: list[Item] = []
+    told = False
+    for value in answer:
+        try:
+            items.append(_item(value))
+        except NotJsonError as error:
+            items.append(_refused(error, told=told))
+            told = True  # one line a batch says it
+    return item_frame(items)
 
 
 def split_call(value: Any, _: Meta) -> tuple[Meta, Sequence[bytes]]:
@@ -303,11 +326,12 @@ def call_item(value: Any) -> Item:
     if isinstance(value, Response):
         item = call_item(value.content)
         return item._replace(said=(value.status, value.headers)) if item.status == OK else item
-    if isinstance(value, bytes | bytearray):
+    if isinstance(value, bytes | bytearray | memoryview):
         return Item(OK, "bytes", bytes(value))
-    if isinstance(value, str):
-        return Item(OK, "text", value.encode("utf-8", "replace"))
-    return _item(value)
+    try:
+        return Item(OK, "text", utf8_of(value)) if isinstance(value, str) else _item(value)
+    except NotJsonError as error:
+        return _refused(error, told=False)
 
 
 def error_item(error: ItemError) -> Item:
@@ -318,31 +342,13 @@ def error_item(error: ItemError) -> Item:
 def _item(value: Any) -> Item:
     if isinstance(value, ItemError):
         return error_item(value)
-    try:
-        text = orjson.dumps(value, default=_strided, option=_WRITE)
-    except (TypeError, ValueError) as error:
-        return failed_item(f"the predictor answered something that is not JSON: {error}")
-    # NaN and Infinity are written as null: only then is the answer looked through.
-    if b"null" in text and not _is_finite(value):
-        return failed_item("the predictor answered NaN or Infinity")
-    return Item(OK, "json", text)
+    return Item(OK, "json", json_of(value))
 
 
-def _strided(value: Any) -> Any:
-    """A transposed or sliced array, which orjson does not read."""
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-        return value.tolist()
-    raise TypeError(type(value).__name__)
-
-
-def _is_finite(value: Any) -> bool:
-    if isinstance(value, dict):
-        return all(_is_finite(member) for member in value.values())
-    if isinstance(value, list | tuple):
-        return all(_is_finite(member) for member in value)
-    if isinstance(value, np.ndarray | np.floating):
-        return value.dtype.kind != "f" or bool(np.isfinite(value).all())
-    return not isinstance(value, float) or math.isfinite(value)
+def _refused(error: NotJsonError, *, told: bool) -> Item:
+    if not told:
+        log.error("wrong answer", extra={"error": str(error)})
+    return failed_item(f"the predictor answered {error}")
 
 
 def failed_item(message: str) -> Item:

@@ -1,13 +1,13 @@
 """Arrays that a method answered: every check between its mistakes and other people's answers."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from batchedapi_serving import Tensor
 from batchedapi_serving.errors import PredictorError
-from batchedapi_serving.model.marshalling import TensorSplitter, split_tensors
+from batchedapi_serving.model.marshalling import TensorSplitter, split_items, split_tensors
 from batchedapi_serving.predictor import MethodSpec
 from protocols import named, single
 
@@ -17,6 +17,13 @@ TOKENS = named(
     {"ids": Tensor("INT64", ["tokens"])},
     {"scores": Tensor("FP32", ["tokens"]), "boxes": Tensor("FP32", ["found", 4])},
 )
+
+
+class Labelled(NamedTuple):
+    """An answer of two fields."""
+
+    scores: object
+    labels: object
 
 
 def refusal(method: MethodSpec, answer: Any, rows: int = 2, **lengths: list[int]) -> str:
@@ -99,6 +106,35 @@ def test_values_out_of_range_fail_instead_of_wrapping_around() -> None:
 
     assert "got one out of range" in refusal(integers, np.array([[1], [300]]))
     assert [1] == split_tensors(halves, np.array([[1], [1e6]]), 2)[0]["not_finite"]
+
+
+def test_a_named_tuple_is_no_list_of_rows() -> None:
+    """Of as many fields as there are rows, each row would get a field: torch.max answers one."""
+    answer = Labelled(np.array([[0.5], [0.6]]), np.array([[1.0], [2.0]]))
+
+    assert refusal(ANY, answer) == "expected one array, got Labelled, a named tuple"
+    with pytest.raises(PredictorError, match="expected a list of 2 answers, got Labelled"):
+        split_items(answer, {"rows": 2})
+
+
+def test_masked_values_are_no_numbers() -> None:
+    """What is below the mask would be answered; without one masked it is an array as any."""
+    masked = np.ma.array([[1.0], [2.0]], mask=[[True], [False]])
+
+    assert refusal(ANY, masked) == "expected numbers, got masked values; fill them"
+    assert [] == split_tensors(ANY, np.ma.array([[1.0], [2.0]]), 2)[0]["not_finite"]
+
+
+def test_rows_that_are_not_finite_are_told_in_one_line_of_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whose predictor it is reads the log, and not its clients' answers."""
+    with caplog.at_level("ERROR"):
+        split_tensors(ANY, np.array([[np.nan], [1], [np.inf]]), 3)
+
+    (line,) = caplog.records
+    told = vars(line)
+    assert ("wrong answer", 2, 3) == (line.message, told["wrong"], told["rows"])
 
 
 def test_integers_of_any_width_and_sign_are_cast_if_they_fit() -> None:
