@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+import traceback
 from typing import Final
 
 from pythonjsonlogger.json import JsonFormatter
@@ -57,6 +58,19 @@ def configure_logging(level: str, role: str) -> None:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     # It warns of each form that is wrong, which is told to the client.
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
+
+
+def name_of(error: BaseException) -> str:
+    """Name of its class, whose metaclass may say anything."""
+    return str.__str__(type.__dict__["__name__"].__get__(type(error)))
+
+
+def traceback_of(error: BaseException) -> str:
+    """The text of its traceback, or why there is none: its class may define anything."""
+    try:
+        return "".join(traceback.format_exception(error))
+    except BaseException as another:  # noqa: BLE001 - user code: anything may be raised
+        return f"{name_of(error)}, which raises {name_of(another)} where it is looked at"
 
 
 class _RoleFilter(logging.Filter):

@@ -5,6 +5,7 @@ only on the event loop, so a test of a timeout takes none.
 """
 
 import asyncio
+import contextvars
 import dataclasses
 import itertools
 import math
@@ -37,7 +38,19 @@ ITEMS: Final = MethodSpec("predict", batched=True, max_batch_size=32)
 _HEAD: Final = RequestHead(b"application/json", b"", ())
 
 
-class DiedError(BaseException):
+_ENDINGS: Final = contextvars.ContextVar[list[BaseException]]("endings")
+"""Of the batch or call that runs: what its model raised that is no answer of a real process."""
+
+
+class EndingError(BaseException):
+    """What a model does here by raising, as user code cannot: all that is raised is an answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        _ENDINGS.get().append(self)
+
+
+class DiedError(EndingError):
     """The model process ends here, without an answer."""
 
 
@@ -45,7 +58,7 @@ class KilledForMemoryError(DiedError):
     """The kernel ends the process here, because memory ran out."""
 
 
-class HangsError(BaseException):
+class HangsError(EndingError):
     """The model never answers this batch."""
 
 
@@ -153,22 +166,23 @@ class ModelLane:
     def _finish(self, meta: dict[str, Any], payload: bytes) -> None:
         if not self._process.alive:
             return
-        try:
-            result, parts = self._process.runner.run(meta, payload)
-        except DiedError as error:
-            self._world.oom_kills += isinstance(error, KilledForMemoryError)
-            self.die()
-        except HangsError:
-            return
-        else:
-            if "unfit" in result:
+        endings: list[BaseException] = []
+        _ENDINGS.set(endings)
+        result, parts = self._process.runner.run(meta, payload)
+        match endings:
+            case [DiedError() as error, *_]:
+                self._world.oom_kills += isinstance(error, KilledForMemoryError)
                 self.die()
+            case [_, *_]:
                 return
-            self._world.running -= 1
-            self.sent.popleft()
-            if self.sent:
-                self._begin()
-            self._say(result, parts)
+            case _ if "unfit" in result:
+                self.die()
+            case _:
+                self._world.running -= 1
+                self.sent.popleft()
+                if self.sent:
+                    self._begin()
+                self._say(result, parts)
 
     def _say(self, meta: Any, parts: Sequence[Payload] = ()) -> None:
         self._lane.data_received(encode_frame(meta, parts))
@@ -227,13 +241,15 @@ class ModelEndOfChannel:
         return await runner.run_stream(meta, payload, outlet)
 
     async def _call(self, meta: dict[str, Any], payload: bytes) -> None:
+        endings: list[BaseException] = []
+        _ENDINGS.set(endings)
         try:
             result, parts = await self._run(meta, payload)
-        except DiedError:
-            self._process.die()
-            return
         except asyncio.CancelledError:
             result, parts = {"kind": "error", "error": "was cancelled"}, ()
+        if endings:
+            self._process.die()
+            return
         if "unfit" in result:
             self._process.die()
         if self._process.alive:

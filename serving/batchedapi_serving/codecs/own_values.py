@@ -87,7 +87,7 @@ def utf8_of(text: str) -> bytes:
         NotJsonError: it holds half a surrogate, which is no character.
     """
     try:
-        return text.encode()
+        return str.encode(text)  # a subclass may have another encode
     except UnicodeEncodeError as error:
         raise NotJsonError(f"text with half a surrogate at {error.start}") from error
 

@@ -7,7 +7,6 @@ import asyncio
 import inspect
 import logging
 import re
-import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Never
 
@@ -19,6 +18,7 @@ from batchedapi_serving.codecs.results import (
 )
 from batchedapi_serving.errors import PredictorError
 from batchedapi_serving.ipc import Meta, Payload
+from batchedapi_serving.logs import name_of, traceback_of
 from batchedapi_serving.model.loading import REQUEST, taking
 from batchedapi_serving.model.marshalling import (
     Arguments,
@@ -33,6 +33,7 @@ from batchedapi_serving.model.marshalling import (
 )
 from batchedapi_serving.model.streams import Outlet, Streams
 from batchedapi_serving.predictor import ItemError, MethodSpec
+from batchedapi_serving.predictor.api import error_head
 
 _NO_MEMORY: Final = (
     "CUDA out of memory",
@@ -160,7 +161,7 @@ class BatchRunner:
             return item_frame([await self._streams.run(generator, outlet)])
         except asyncio.CancelledError as error:
             return self._of_cancelled(meta, error)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - user code: anything may be raised
+        except BaseException as error:  # noqa: BLE001 - user code: anything may be raised
             return self._failure(meta, error)
 
     def _probe_after(self, method: str, result: Meta) -> tuple[Meta, bytes] | None:
@@ -187,23 +188,26 @@ class BatchRunner:
                 for arguments in calls_of(meta, payload):
                     try:
                         outcomes.append(served.item(served.call(*arguments)))
-                    except (Exception, SystemExit) as error:  # noqa: BLE001 - user code: anything may be raised
+                    except BaseException as error:  # noqa: BLE001 - user code: anything may be raised
                         outcomes.append(error)
                 return self._of_calls(outcomes, meta)
             answer = served.call(*served.arguments(meta, payload))
             return served.split(answer, meta)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - user code: anything may be raised
+        except BaseException as error:  # noqa: BLE001 - user code: anything may be raised
             return self._failure(meta, error)
 
     async def _side_by_side(self, served: _Served, meta: Meta, payload: Payload) -> Result:
         """The same of an async method, whose calls wait for each other no more than before."""
 
-        async def item(arguments: tuple[Any, ...]) -> Item:
-            answer = served.call(*arguments)
-            return served.item(await answer if inspect.isawaitable(answer) else answer)
+        async def item(arguments: tuple[Any, ...]) -> Item | BaseException:
+            try:
+                answer = served.call(*arguments)
+                return served.item(await answer if inspect.isawaitable(answer) else answer)
+            except BaseException as error:  # noqa: BLE001 - user code: anything may be raised
+                return error  # a task's own would go on through the event loop, if it ends programs
 
         calls = (item(arguments) for arguments in calls_of(meta, payload))
-        return self._of_calls(await asyncio.gather(*calls, return_exceptions=True), meta)
+        return self._of_calls(await asyncio.gather(*calls), meta)
 
     def _of_calls(self, outcomes: Sequence[Item | BaseException], meta: Meta) -> Result:
         """Each request fails alone, but for what says more of the process: devices and memory."""
@@ -233,7 +237,7 @@ class BatchRunner:
             return served.split(answer, meta)
         except asyncio.CancelledError as error:
             return self._of_cancelled(meta, error)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - user code: anything may be raised
+        except BaseException as error:  # noqa: BLE001 - user code: anything may be raised
             return self._failure(meta, error)
 
     def _of_cancelled(self, meta: Meta, error: asyncio.CancelledError) -> Result:
@@ -247,11 +251,19 @@ class BatchRunner:
         raise PredictorError(f"there is no method {meta['method']!r}")
 
     def _failure(self, meta: Meta, error: BaseException) -> Result:
+        try:
+            return self._judged(meta, error)
+        except BaseException as another:  # noqa: BLE001 - user code: of the exception's own class
+            return self._raised(meta, another)
+
+    def _judged(self, meta: Meta, error: BaseException) -> Result:
         rows = meta["rows"]
         facts = {"method": meta["method"], "rows": rows}
         if (lost := device_lost(error)) is not None:  # whatever it was turned into on its way
-            text = "".join(traceback.format_exception(error))
-            log.error("the device is lost to this process", extra={**facts, "traceback": text})
+            log.error(
+                "the device is lost to this process",
+                extra={**facts, "traceback": traceback_of(error)},
+            )
             first_line = str(lost).partition("\n")[0]
             return _unfit(meta["method"], f"raised {type(lost).__name__}: {first_line}")
         if isinstance(error, PredictorError):
@@ -260,16 +272,18 @@ class BatchRunner:
         if isinstance(error, ItemError):
             # Raised, not returned: of one row it is that row's answer; else find whose it is.
             if rows > 1:
-                # Status and message are for the rows of one request that are never run one by one;
-                # of half a surrogate no JSON can be made.
-                message = str(error.message).encode("utf-8", "replace").decode()
-                told = {"of_a_row": True, "status": error.status, "message": message}
+                # Status and message are for the rows of one request that are never run one by one.
+                status, message = error_head(error)
+                told = {"of_a_row": True, "status": status, "message": message}
                 return {"kind": "error", "error": "raised ItemError", "oom": False, **told}, ()
             answer, buffers = item_frame([error_item(error)])
             return {**answer, "raised": True}, buffers
-        text = "".join(traceback.format_exception(error))
-        log.error("predict raised", extra={**facts, "traceback": text})
-        return _error(f"raised {type(error).__name__}", oom=out_of_memory(error))
+        return self._raised(meta, error, oom=out_of_memory(error))
+
+    def _raised(self, meta: Meta, error: BaseException, *, oom: bool = False) -> Result:
+        facts = {"method": meta["method"], "rows": meta["rows"]}
+        log.error("predict raised", extra={**facts, "traceback": traceback_of(error)})
+        return _error(f"raised {name_of(error)}", oom=oom)
 
 
 def _failed(result: Meta) -> bool:
@@ -288,6 +302,7 @@ def _unfit(method: str, why: str) -> Result:
 
 
 def _error(text: str, *, oom: bool = False) -> Result:
+    text = text.encode("utf-8", "replace").decode()  # of half a surrogate no JSON can be made
     return {"kind": "error", "error": text, "oom": oom}, ()
 
 

@@ -13,7 +13,6 @@ Of an answer, every check is here that stands between its mistakes and other peo
 arrays together, of JSON items each on its own.
 """
 
-import json
 import logging
 import math
 import urllib.parse
@@ -36,7 +35,9 @@ from batchedapi_serving.codecs.results import (
 )
 from batchedapi_serving.errors import PredictorError
 from batchedapi_serving.ipc import Meta, Payload
+from batchedapi_serving.logs import traceback_of
 from batchedapi_serving.predictor import ItemError, MethodSpec, Response, Tensor
+from batchedapi_serving.predictor.api import error_head, response_head
 
 log = logging.getLogger(__name__)
 Lengths = Mapping[str, Sequence[int]]
@@ -303,6 +304,8 @@ def split_items(answer: Any, meta: Meta) -> tuple[Meta, Sequence[bytes]]:
         answer = list(answer)
     if not isinstance(answer, list | tuple) or _is_named_tuple(answer):
         raise PredictorError(f"expected a list of {rows} answers, got {type(answer).__name__}")
+    if isinstance(answer, list) and type(answer) is not list:
+        answer = list(list.__iter__(answer))  # what it holds: its own class tells any length
     if len(answer) != rows:
         raise PredictorError(f"expected {rows} answers, got {len(answer)}")
     items: list[Item] = []
@@ -322,12 +325,16 @@ def split_call(value: Any, _: Meta) -> tuple[Meta, Sequence[bytes]]:
 
 
 def call_item(value: Any) -> Item:
-    """One answer of a method that takes one request at a time."""
+    """One answer of a method that takes one request at a time.
+
+    Raises:
+        Exception: what the methods of its type raise, or those of a Response whose head is wrong.
+    """
     if isinstance(value, Response):
         item = call_item(value.content)
-        return item._replace(said=(value.status, value.headers)) if item.status == OK else item
+        return item._replace(said=response_head(value)) if item.status == OK else item
     if isinstance(value, bytes | bytearray | memoryview):
-        return Item(OK, "bytes", bytes(value))
+        return Item(OK, "bytes", value if type(value) is bytes else memoryview(value).tobytes())
     try:
         return Item(OK, "text", utf8_of(value)) if isinstance(value, str) else _item(value)
     except NotJsonError as error:
@@ -335,14 +342,25 @@ def call_item(value: Any) -> Item:
 
 
 def error_item(error: ItemError) -> Item:
-    """The answer of an item that failed on its own."""
-    return Item(error.status, "json", _error_json("item_failed", error.message))
+    """The answer of an item that failed on its own.
+
+    Raises:
+        Exception: its status or message is wrong; see error_head.
+    """
+    status, message = error_head(error)
+    return Item(status, "json", _error_json("item_failed", message))
 
 
 def _item(value: Any) -> Item:
-    if isinstance(value, ItemError):
-        return error_item(value)
-    return Item(OK, "json", json_of(value))
+    try:
+        return (
+            error_item(value) if isinstance(value, ItemError) else Item(OK, "json", json_of(value))
+        )
+    except (NotJsonError, MemoryError):  # of the latter: a smaller batch may fit
+        raise
+    except BaseException as error:  # noqa: BLE001 - user code: of the value's own type
+        log.error("wrong answer", extra={"traceback": traceback_of(error)})  # noqa: TRY400 - it may not be shown
+        return failed_item(str(PredictorError.logged("answered what cannot be sent")))
 
 
 def _refused(error: NotJsonError, *, told: bool) -> Item:
@@ -357,6 +375,5 @@ def failed_item(message: str) -> Item:
 
 
 def _error_json(code: str, message: str) -> bytes:
-    # orjson refuses half a surrogate, which a predictor's message may hold.
-    text = json.dumps(error_object(code, message), ensure_ascii=False, separators=(",", ":"))
-    return text.encode("utf-8", "replace")
+    # orjson refuses half a surrogate, which a text of a predictor's may hold.
+    return orjson.dumps(error_object(code, message.encode("utf-8", "replace").decode()))

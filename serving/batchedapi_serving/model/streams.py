@@ -8,18 +8,21 @@ it enters there (`torch.inference_mode`, a CUDA stream) holds as it would in any
 
 import asyncio
 import contextvars
+import functools
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from batchedapi_serving.codecs.interface import Item
 from batchedapi_serving.codecs.results import OK
 from batchedapi_serving.errors import PredictorError
 from batchedapi_serving.model.marshalling import call_item, error_item
 from batchedapi_serving.predictor import ItemError, Response
+from batchedapi_serving.processes import nothing
 
+T = TypeVar("T")
 MOST_ITEMS: Final = 64
 MOST_BYTES: Final = 256 * 1024
 """What a stream may have sent of which its reader has not taken anything; one item at least."""
@@ -113,18 +116,35 @@ class Streams:
             finally:
                 await generator.aclose()
             return _ENDED
-        context = contextvars.copy_context()  # what the call knows, such as its trace
-        running = asyncio.get_running_loop().run_in_executor(
-            self._pool, context.run, _passed_on_in_thread, generator, outlet
-        )
-        try:
-            return await asyncio.shield(running)
-        except asyncio.CancelledError:
-            # A thread cannot be cancelled: it is told, and the call ends with it, so that one that
-            # hangs is seen to hang, and its process replaced.
-            outlet.close()
-            await asyncio.wait([running])
-            raise
+        passed_on = functools.partial(_passed_on_in_thread, generator, outlet)
+        return await in_thread(self._pool, passed_on, outlet.close)
+
+
+async def in_thread(
+    pool: ThreadPoolExecutor, function: Callable[[], T], give_up: Callable[[], None] = nothing
+) -> T:
+    """What it answers, or raises, in a thread that knows what the call knows, such as its trace.
+
+    A thread cannot be cancelled: `give_up` tells it. The call ends with it, so that one that hangs
+    is seen to hang, and its process replaced like one whose batch does.
+    """
+    run = contextvars.copy_context().run
+    running = asyncio.get_running_loop().run_in_executor(pool, run, _answered, function)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        give_up()
+        await asyncio.wait([running])
+        raise
+
+
+def _answered(function: Callable[[], T]) -> T:
+    try:
+        return function()
+    except (StopIteration, GeneratorExit) as error:
+        # No future takes the one, and a coroutine that is thrown the other is closed. Of the one,
+        # generators and coroutines make the same.
+        raise RuntimeError(f"raised {type(error).__name__}") from error
 
 
 def _passed_on_in_thread(generator: Generator[Any, Any, Any], outlet: Outlet) -> Item:

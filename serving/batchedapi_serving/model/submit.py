@@ -9,7 +9,6 @@ During the warm-up there is no queue yet, and rows are answered by that method a
 """
 
 import asyncio
-import contextvars
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -26,6 +25,7 @@ from batchedapi_serving.errors import ServingError
 from batchedapi_serving.ipc import Meta, Payload
 from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.model.loading import REQUEST, declared_of, taking
+from batchedapi_serving.model.streams import in_thread
 from batchedapi_serving.model.worker import ChannelLoop, ConnectionLostError
 from batchedapi_serving.predictor import ItemError, MethodSpec, SubmitError
 from batchedapi_serving.settings import ReplicaSettings
@@ -103,24 +103,11 @@ def _step(
     called = taking(function, given) if given == REQUEST else function
     if inspect.iscoroutinefunction(inspect.unwrap(function)):
         return called
-    return functools.partial(_in_thread, pool, called)
 
+    async def step(*arguments: Any) -> Any:
+        return await in_thread(pool, functools.partial(called, *arguments))
 
-async def _in_thread(
-    pool: ThreadPoolExecutor, function: Callable[..., Any], *arguments: Any
-) -> Any:
-    """What it answers.
-
-    A thread cannot be cancelled. The call ends with it, so that one that hangs is seen to hang, and
-    its process replaced like one whose batch does.
-    """
-    context = contextvars.copy_context()  # so that a traced request's is known there
-    running = asyncio.get_running_loop().run_in_executor(pool, context.run, function, *arguments)
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait([running])
-        raise
+    return step
 
 
 _WHERE: Final = (

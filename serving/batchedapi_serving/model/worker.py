@@ -8,6 +8,7 @@ program: what computes belongs into a sync method, which lanes run, and is await
 
 import asyncio
 import concurrent.futures
+import contextlib
 import contextvars
 import functools
 import logging
@@ -30,6 +31,7 @@ from batchedapi_serving.ipc import (
     encode_frame,
     read_frames,
 )
+from batchedapi_serving.logs import name_of, traceback_of
 from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.model.streams import Outlet
 from batchedapi_serving.predictor.api import TRACE_HEADERS
@@ -142,7 +144,9 @@ class ChannelLoop:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         try:
-            self.loop.run_forever()
+            while not self.loop.is_closed():
+                with contextlib.suppress(SystemExit, KeyboardInterrupt):  # of a task of user code
+                    self.loop.run_forever()
         except BaseException:
             log.exception("channel ended; the process ends with it")
             raise
@@ -204,7 +208,8 @@ class _Connection(asyncio.Protocol):
         """By call: of those that are streams."""
         self._submits: dict[int, asyncio.Future[tuple[Meta, bytes]]] = {}
         self._next = 0
-        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self.closed: asyncio.Future[None] = self._loop.create_future()
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
@@ -235,7 +240,8 @@ class _Connection(asyncio.Protocol):
                 if "trace" in meta:
                     context.run(TRACE_HEADERS.set, meta["trace"])
                 coroutine = self._coroutine(call, meta, payload)
-                task = asyncio.get_running_loop().create_task(coroutine, context=context)
+                # Not by the loop, to whose tasks user code may have done something.
+                task = asyncio.Task(coroutine, loop=self._loop, context=context)
                 self._calls[call] = task
                 task.add_done_callback(functools.partial(self._finished, call))
             case {"cancel": int(call)}:
@@ -272,10 +278,9 @@ class _Connection(asyncio.Protocol):
             result: Meta = {"kind": "error", "error": "was cancelled"}
             buffers: Sequence[Payload] = ()
         elif (error := task.exception()) is not None:
-            log.error(
-                "call ended by what is no Exception; the process ends with it", exc_info=error
-            )
-            os._exit(1)  # as a lane does: not answered, the call would count as running for ever
+            # Not answered, the call would count as running for ever.
+            log.error("no answer of a call", extra={"traceback": traceback_of(error)})
+            result, buffers = {"kind": "error", "error": f"raised {name_of(error)}"}, ()
         else:
             result, buffers = task.result()
             if "unfit" in result:

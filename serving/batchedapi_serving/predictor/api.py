@@ -6,11 +6,13 @@ Imported by the supervisor too, which is why numpy is not.
 import contextvars
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
+from operator import index
 from typing import Any, Final, Protocol, TypeVar, overload
 
 from batchedapi_core import contract
+from batchedapi_serving.errors import brief
 from batchedapi_serving.predictor.metrics import Metrics
 from batchedapi_serving.predictor.spec import SINGLE_INPUT, SINGLE_OUTPUT, Measure, SizeOf, Tensor
 
@@ -216,6 +218,9 @@ class Upload:
     content: bytes
 
 
+_FAILURES: Final = range(400, 600)
+
+
 class ItemError(Exception):
     """Returned (or raised) by a predictor for one item: fails that item, not its batch.
 
@@ -227,8 +232,10 @@ class ItemError(Exception):
         status: Of a subclass that does not call this constructor, 500.
         message: Of such a subclass, empty.
 
+    Both are read when the row is answered: what was made of them by then is checked as here.
+
     Raises:
-        ValueError: the status is another.
+        ValueError: the status is another, or no integer.
     """
 
     # Of a subclass that does not call our __init__: its items fail like those of any exception.
@@ -236,24 +243,54 @@ class ItemError(Exception):
     message: str = ""
 
     def __init__(self, status: int, message: str) -> None:
-        if not 400 <= status <= 599:  # noqa: PLR2004 - the range of HTTP error statuses
-            raise ValueError(
-                f"{type(self).__name__}: expected a status of 400 to 599, got {status}"
-            )
         super().__init__(message)
-        self.status = int(status)  # numpy's integers, too
-        self.message = str(message)
+        self.status, self.message = _error_head(status, str(message))
+
+
+def error_head(error: ItemError) -> tuple[int, str]:
+    """Its status and message, of plain types, as they are now.
+
+    Raises:
+        ValueError: user code has made something else of them.
+    """
+    return _error_head(error.status, error.message)
+
+
+def _error_head(status: Any, message: Any) -> tuple[int, str]:
+    number = _status(status, _FAILURES, "ItemError: expected a status of 400 to 599")
+    return number, _plain(message, "ItemError: message")
+
+
+def _status(status: Any, allowed: Container[int], expected: str) -> int:
+    """An `int` and no subclass, numpy's integers too."""
+    try:
+        number = index(status)
+    except TypeError as error:
+        raise ValueError(f"{expected}, got {brief(status)}") from error
+    if number not in allowed:
+        raise ValueError(f"{expected}, got {brief(number)}")
+    return number
+
+
+def _plain(text: Any, place: str) -> str:
+    """A `str` and no subclass, whose methods may be anything, without halves of surrogates."""
+    if not isinstance(text, str):
+        raise ValueError(f"{place}: expected text, got {type(text).__name__}")  # noqa: TRY004 - as every other
+    return str.encode(text, "utf-8", "replace").decode()
 
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 """The name of a header: RFC 9110, 5.6.2."""
 _VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _OURS: Final = frozenset((
-    "connection", "content-length", "date", "keep-alive", "transfer-encoding", "upgrade",
-    "x-request-id",
+    "connection", "content-length", "date", "keep-alive", "proxy-connection", "te", "trailer",
+    "transfer-encoding", "upgrade", "x-request-id",
 ))  # fmt: skip
-"""Headers that the server writes."""
-_WITHOUT_BODY: Final = (204, 205, 304)
+"""Headers that the server writes, and those of a connection, not of an answer."""
+_MOST: Final = 32 * 1024
+"""Characters of headers: clients and proxies refuse more, half of what is taken from clients."""
+_ANSWERS: Final = frozenset(range(200, 400)) - {204, 205, 304}
+"""Statuses of answers that have a body."""
 
 
 class Response:
@@ -273,6 +310,9 @@ class Response:
         status: As it was given.
         headers: By their names in lower case.
 
+    All three are read when the request is answered: what was made of them by then is checked as
+    here.
+
     Raises:
         ValueError: a status or a header that cannot be sent.
     """
@@ -282,22 +322,40 @@ class Response:
     def __init__(
         self, content: Any, status: int = 200, headers: Mapping[str, str] | None = None
     ) -> None:
-        if not 200 <= status <= 399 or status in _WITHOUT_BODY:  # noqa: PLR2004 - HTTP's classes
-            raise ValueError(
-                f"Response: expected a status of 200 to 399 that has a body, got {status}; a"
-                " failure is an ItemError"
-            )
         self.content = content
-        self.status = int(status)
-        self.headers = {}
-        for name, value in (headers or {}).items():
-            if not _TOKEN.fullmatch(name) or name.lower() in _OURS:
-                raise ValueError(f"Response: {name!r} is no header that a predictor may set")
-            if not isinstance(value, str) or not _VALUE.fullmatch(value):
-                raise ValueError(
-                    f"Response: header {name}: expected printable text of latin-1, got {value!r}"
-                )
-            self.headers[name.lower()] = value
+        self.status, self.headers = _response_head(status, headers)
+
+
+def response_head(response: Response) -> tuple[int, dict[str, str]]:
+    """Its status and headers, of plain types, as they are now.
+
+    Raises:
+        ValueError: user code has made of them what cannot be sent.
+    """
+    return _response_head(response.status, response.headers)
+
+
+def _response_head(status: Any, headers: Any) -> tuple[int, dict[str, str]]:
+    expected = "a status of 200 to 399 that has a body, and an ItemError for a failure"
+    number = _status(status, _ANSWERS, f"Response: expected {expected}")
+    headers = {} if headers is None else headers
+    if not isinstance(headers, Mapping):
+        raise ValueError(f"Response: expected a mapping as headers, got {type(headers).__name__}")  # noqa: TRY004 - as every other
+    found, room = {}, _MOST
+    for key, text in headers.items():
+        name = _plain(key, "Response: name of a header").lower()
+        if not _TOKEN.fullmatch(name) or name in _OURS:
+            raise ValueError(f"Response: {name!r} is no header that a predictor may set")
+        value = _plain(text, f"Response: header {name}")
+        if not _VALUE.fullmatch(value):
+            raise ValueError(
+                f"Response: header {name}: expected printable text of latin-1, got {value!r}"
+            )
+        found[name] = value
+        room -= len(name) + len(value)
+        if room < 0:
+            raise ValueError(f"Response: expected headers of at most {_MOST} characters in all")
+    return number, found
 
 
 TRACE_HEADERS: Final = contextvars.ContextVar[Mapping[str, str] | None](

@@ -1,4 +1,4 @@
-"""Predictors at the edges: very large rows, very many rows, threads that user code ends."""
+"""Predictors at the edges: very large rows, very many rows, what is raised that is no Exception."""
 
 from pathlib import Path
 
@@ -23,14 +23,20 @@ ENDING = """
     import asyncio
     from batchedapi_serving import batched
 
+    class Panic(BaseException):
+        pass
+
+    RAISED = {"cancelled": asyncio.CancelledError, "exit": SystemExit, "panic": Panic}
+
     class Model:
         def __init__(self, config, context):
             pass
 
         @batched(example=1)
         def predict(self, items):
-            if "end" in items:
-                raise asyncio.CancelledError
+            for item in items:
+                if item in RAISED:
+                    raise RAISED[item]
             return items
 """
 
@@ -62,13 +68,13 @@ async def test_too_many_rows_are_refused_and_many_are_served(tmp_path: Path) -> 
     assert "65536" in more.error["message"]
 
 
-async def test_a_thread_that_user_code_ends_is_not_lost(tmp_path: Path) -> None:
-    """The process ends with its lane and is replaced with all of them."""
-    spec = {"predictor": {"threadsPerProcess": 2}}
-    manifest = write_manifest(tmp_path, ENDING, spec)
+async def test_what_would_end_a_thread_is_an_answer(tmp_path: Path) -> None:
+    """Else a process, and a model that took minutes to load, would end with it."""
+    manifest = write_manifest(tmp_path, ENDING, {})
     with running_replica(tmp_path, ["-f", str(manifest)]) as replica:
-        failed = await ask(replica.port, "end")
-        replica.wait_for(lambda: replica.metrics().get("batchedapi_lanes") == 2, "no two lanes")
+        failed = [await ask(replica.port, what) for what in ("cancelled", "exit", "panic")]
         after = await ask(replica.port, "on")
+        restarts = replica.metrics()["batchedapi_process_restarts_total{role=model}"]
 
-    assert (500, 200) == (failed.status, after.status)
+    assert [500] * 3 == [one.status for one in failed]
+    assert (200, 0) == (after.status, restarts)
