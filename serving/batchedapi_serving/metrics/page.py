@@ -1,10 +1,12 @@
 """The metrics memory as a Prometheus page; read by the supervisor, whatever the others do."""
 
+import functools
 import itertools
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Self
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -16,6 +18,8 @@ from prometheus_client.registry import Collector
 from batchedapi_core import contract
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.settings import Role
+
+log = logging.getLogger(__name__)
 
 _GAUGES: Final = (
     (contract.METRIC_QUEUE_ROWS, slots.QUEUE_ROWS, "Rows waiting in the queue."),
@@ -86,10 +90,25 @@ def whole_page(
     in the order of their blocks. Before they are known there are none, and little to say. `dropped`
     are updates of the predictor's metrics for which there was no room.
     """
-    registry = CollectorRegistry()
-    registry.register(_MemoryCollector.of(memory, methods, part))
-    registry.register(_PredictorCollector(predictors, dropped))
-    return generate_latest(registry)
+    ours = [*_MemoryCollector.of(memory, methods, part).collect(), _dropped(dropped)]
+    try:
+        return generate_latest(_Families([*ours, *predictors]))
+    except Exception:  # noqa: BLE001 - names and texts are the predictor's, and may be anything
+        return generate_latest(_Families(ours)) + b"".join(map(_text_of, predictors))
+
+
+def _text_of(family: Metric) -> bytes:
+    """Of one family; nothing if it cannot be written, which the log says once."""
+    try:
+        return generate_latest(_Families([family]))
+    except Exception as error:  # noqa: BLE001 - see whole_page
+        _tell(repr(family.name), type(error).__name__)
+        return b""
+
+
+@functools.lru_cache(maxsize=100)  # as many as a predictor may have
+def _tell(family: str, error: str) -> None:
+    log.warning("a predictor's metric cannot be written", extra={"metric": family, "error": error})
 
 
 def scaling_page(
@@ -223,19 +242,21 @@ class _MemoryCollector(Collector):
             yield family
 
 
-class _PredictorCollector(Collector):
-    def __init__(self, families: Sequence[Metric], dropped: float) -> None:
+class _Families(Collector):
+    def __init__(self, families: Sequence[Metric]) -> None:
         self._families = families
-        self._dropped = dropped
 
     def collect(self) -> Iterable[Metric]:
-        dropped = CounterMetricFamily(
-            contract.METRIC_PREDICTOR_UPDATES_DROPPED,
-            "Updates of the predictor's own metrics beyond the limit on series.",
-        )
-        dropped.add_metric((), self._dropped)
-        yield dropped
-        yield from self._families
+        return self._families
+
+
+def _dropped(updates: float) -> Metric:
+    family = CounterMetricFamily(
+        contract.METRIC_PREDICTOR_UPDATES_DROPPED,
+        "Updates of the predictor's own metrics beyond the limit on series.",
+    )
+    family.add_metric((), updates)
+    return family
 
 
 def _observe(

@@ -8,6 +8,7 @@ the supervisor merges all of them for the page.
 import contextlib
 import json
 import logging
+import os
 import struct
 import time
 from collections.abc import Iterable, Sequence
@@ -19,13 +20,40 @@ from prometheus_client.mmap_dict import MmapedDict, mmap_key
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from batchedapi_core import contract
-from batchedapi_serving.predictor.metrics import Series
+from batchedapi_serving.predictor.metrics import RESERVED, Series
 
 log = logging.getLogger(__name__)
 
 _DROPPED: Final = contract.METRIC_PREDICTOR_UPDATES_DROPPED.removesuffix("_total")
-_UNREADABLE: Final = (OSError, ValueError, KeyError, IndexError, RuntimeError, struct.error)
-"""What a file raises that something else has written to."""
+_HEAD: Final = 8
+_NUMBERS: Final = 16
+"""Bytes of prometheus-client's files: before the first entry, and behind the key of each."""
+_LENGTH: Final = struct.Struct("i")
+_FIRST_SIZE: Final = 1 << 16
+
+
+class _Allocated(MmapedDict):
+    """The disk has its bytes before they are written: a write without them ends the process."""
+
+    def __init__(self, path: Path) -> None:
+        with path.open("ab") as file:
+            size = os.fstat(file.fileno()).st_size or _FIRST_SIZE
+            _allocate(file.fileno(), size)
+        super().__init__(str(path))  # type: ignore[no-untyped-call]
+
+    def _init_value(self, key: str) -> None:
+        most = self._used + _HEAD + len(key.encode()) + _HEAD + _NUMBERS
+        capacity = self._capacity
+        while capacity < most:
+            capacity *= 2
+        if capacity > self._capacity:
+            _allocate(self._f.fileno(), capacity)
+        super()._init_value(key)  # type: ignore[no-untyped-call]
+
+
+def _allocate(descriptor: int, size: int) -> None:
+    if hasattr(os, "posix_fallocate"):  # macOS has none
+        os.posix_fallocate(descriptor, 0, size)
 
 
 class PredictorFiles:
@@ -40,13 +68,7 @@ class PredictorFiles:
 
     def opened(self, kind: str) -> Iterable[Series]:
         """See Values."""
-        try:
-            return _series(kind, self._file(kind))
-        except _UNREADABLE as error:
-            log.warning("predictor's metrics begin anew", extra={"error": repr(error)})
-            self._files.pop(kind, None)
-            self._path(kind).unlink()
-            return _series(kind, self._file(kind))
+        return _series(kind, self._file(kind))
 
     def add(self, series: Series, amount: float) -> None:
         """See Values."""
@@ -61,7 +83,17 @@ class PredictorFiles:
     def _file(self, kind: str) -> MmapedDict:
         file = self._files.get(kind)
         if file is None:
-            file = self._files[kind] = MmapedDict(str(self._path(kind)))
+            path = self._path(kind)
+            try:
+                if path.exists():
+                    _check_entries(path)
+                    _series(kind, _Allocated(path))
+            except OSError:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever others have written there
+                log.warning("predictor's metrics begin anew", extra={"error": repr(error)})
+                path.unlink()
+            file = self._files[kind] = _Allocated(path)
         return file
 
     def _path(self, kind: str) -> Path:
@@ -76,6 +108,25 @@ class PredictorFiles:
             names, values = [name for name, _ in labels], [value for _, value in labels]
             key = self._keys[series] = mmap_key(family, sample, names, values, documentation)
         return key
+
+
+def _check_entries(path: Path) -> None:
+    """That the lengths in a file lead from its head to its end; the library would follow any.
+
+    Raises:
+        ValueError: they do not.
+    """
+    data = path.read_bytes()
+    used = _LENGTH.unpack_from(data)[0] if len(data) >= _HEAD else 0
+    at = _HEAD
+    while at < used:
+        length = _LENGTH.unpack_from(data, at)[0] if at + _LENGTH.size <= len(data) else -1
+        start = at + _LENGTH.size
+        at = start + length + 8 - (length + _LENGTH.size) % 8 + _NUMBERS
+        if length < 0 or at > used:
+            raise ValueError(f"{path.name}: the entry at byte {start} does not fit")
+    if used > len(data):
+        raise ValueError(f"{path.name}: expected {used} bytes, got {len(data)}")
 
 
 def _series(kind: str, file: MmapedDict) -> list[Series]:
@@ -99,23 +150,44 @@ class MeasuredFiles:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._failing = False
+        self._failing: set[str] = set()
 
     def read(self) -> Measured:
-        """What they say now; nothing if they cannot be read."""
-        try:
-            # one that was just made has nothing in it, not even how much that is
-            files = sorted(str(path) for path in self._folder.glob("*.db") if path.stat().st_size)
-            families = {family.name: family for family in MultiProcessCollector.merge(files)}
-        except _UNREADABLE as error:
-            if not self._failing:  # each time it begins, not for each page
-                log.warning("predictor's metrics cannot be read", extra={"error": repr(error)})
-            self._failing = True
-            return Measured()
-        self._failing = False
-        dropped = families.pop(_DROPPED, None)
-        count = 0.0 if dropped is None else sum(sample.value for sample in dropped.samples)
-        return Measured(list(families.values()), count)
+        """What they say now; a file that cannot be read costs what is in it."""
+        files = sorted(self._folder.glob("*.db"))
+        for alone in (False, True):
+            with contextlib.suppress(Exception):  # whatever others have written there
+                return _measured(MultiProcessCollector.merge(self._readable(files, alone=alone)))
+        return Measured()
+
+    def _readable(self, files: Sequence[Path], *, alone: bool) -> list[str]:
+        """Those that lead from head to end; `alone`: and that make metrics, one by one."""
+        readable = []
+        for path in files:
+            try:
+                # one that was just made has nothing in it, not even how much that is
+                if path.stat().st_size:
+                    _check_entries(path)
+                    if alone:
+                        MultiProcessCollector.merge([str(path)])
+                    readable.append(str(path))
+                    self._failing.discard(path.name)
+            except FileNotFoundError:  # of a process that has ended just now
+                pass
+            except Exception as error:  # noqa: BLE001 - whatever others have written there
+                if path.name not in self._failing:  # each time it begins, not for each page
+                    log.warning("predictor's metrics cannot be read", extra={"error": repr(error)})
+                self._failing.add(path.name)
+        return readable
+
+
+def _measured(merged: Iterable[Metric]) -> Measured:
+    families = {family.name: family for family in merged}
+    dropped = families.get(_DROPPED)
+    return Measured(
+        [family for name, family in families.items() if not name.startswith(RESERVED)],
+        sum(sample.value for sample in dropped.samples) if dropped is not None else 0.0,
+    )
 
 
 def forget_gauges(folder: Path, worker_index: int) -> None:

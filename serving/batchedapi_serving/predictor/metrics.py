@@ -7,6 +7,7 @@ Names and methods are prometheus-client's. Series are bounded here; where values
 server's affair, so that a unit test needs none.
 """
 
+import contextlib
 import itertools
 import logging
 import math
@@ -29,8 +30,10 @@ LONGEST_LABEL: Final = 128
 """Characters of a label's value; what is longer is cut."""
 MERGES: Final = ("sum", "max", "min", "mostrecent")
 """What the page says of a gauge that several processes set."""
-_NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
-_RESERVED: Final = ("batchedapi_", "process_")
+LONGEST_TEXT: Final = 1000
+"""Characters of what documents a metric; each of its series keeps them."""
+_NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,199}")
+RESERVED: Final = ("batchedapi_", "process_")
 """Beginnings of the names on a replica's own page."""
 
 
@@ -90,20 +93,32 @@ class Book:
 
     def take(self, several: Sequence[Series]) -> bool:
         """Make room for all of them, each 0 unless it is kept already; False: there is none."""
-        with self._lock:
-            if self._values is None:
-                self._values = self._open()
-            kind = several[0].kind
-            if kind not in self._kinds:
-                self._kinds.add(kind)
-                self._kept.update(set(self._values.opened(kind)) - {_DROPPED})
-            new = [series for series in several if series not in self._kept]
-            if new and len(self._kept) + len(new) > MOST_SERIES:
-                return False
-            for series in new:
-                self._values.add(series, 0.0)
-            self._kept.update(new)
-            return True
+        try:
+            with self._lock:
+                return self._taken(self._opened(), several)
+        except OSError as error:  # a full disk costs a metric, and nobody's request
+            self._tell("context.metrics: a metric cannot be kept", error=repr(error))
+            return False
+
+    def _opened(self) -> Values:
+        if self._values is None:
+            values = self._open()
+            values.add(_DROPPED, 0.0)  # while there is room
+            self._values = values
+        return self._values
+
+    def _taken(self, values: Values, several: Sequence[Series]) -> bool:
+        kind = several[0].kind
+        if kind not in self._kinds:
+            self._kept.update(set(values.opened(kind)) - {_DROPPED})
+            self._kinds.add(kind)
+        new = [series for series in several if series not in self._kept]
+        if new and len(self._kept) + len(new) > MOST_SERIES:
+            return False
+        for series in new:
+            values.add(series, 0.0)
+        self._kept.update(new)
+        return True
 
     def add(self, amounts: Sequence[tuple[Series, float]]) -> None:
         """To series that were taken."""
@@ -120,17 +135,27 @@ class Book:
 
     def drop(self, name: str) -> None:
         """An update of a metric for which there is no room."""
+        with self._lock, contextlib.suppress(OSError):  # then it is told, and not counted
+            self._opened().add(_DROPPED, 1.0)
+        self._tell(
+            "context.metrics: too many series; what is beyond is dropped, and counted in"
+            f" {contract.METRIC_PREDICTOR_UPDATES_DROPPED}",
+            metric=name,
+            most_series=MOST_SERIES,
+            most_metrics=MOST_METRICS,
+        )
+
+    def _tell(self, what: str, **facts: object) -> None:
+        """One line a process, of whatever is dropped first."""
         with self._lock:
-            if self._values is None:
-                self._values = self._open()
-            self._values.add(_DROPPED, 1.0)
             told, self._told = self._told, True
         if not told:
-            log.warning(
-                "context.metrics: too many series; what is beyond is dropped, and counted in %s",
-                contract.METRIC_PREDICTOR_UPDATES_DROPPED,
-                extra={"metric": name, "most_series": MOST_SERIES, "most_metrics": MOST_METRICS},
-            )
+            log.warning(what, extra=facts)
+
+
+def _text(value: object, most: int) -> str:
+    """What a page can have: it is UTF-8, in which there is no half of a surrogate."""
+    return str(value)[:most].encode("utf-8", "replace").decode()
 
 
 _DROPPED: Final = Series(
@@ -188,7 +213,7 @@ class _Metric:
             values = tuple(named[name] for name in names)
         if len(values) != len(names):
             raise ValueError(f"{self._declared.name}: labels() {self._expected()}")
-        key = tuple(str(value)[:LONGEST_LABEL] for value in values)
+        key = tuple(_text(value, LONGEST_LABEL) for value in values)
         child = self._children.get(key)
         if child is None:
             child = type(self)(self._book, self._declared, key, room=self._room)
@@ -364,10 +389,10 @@ class Metrics:
             ValueError: see `counter`; or the buckets do not ascend, or there are none.
         """
         edges = tuple(float(edge) for edge in buckets)
+        if edges and edges[-1] != math.inf:
+            edges = (*edges, math.inf)
         if not edges or any(not a < b for a, b in itertools.pairwise(edges)):
             raise ValueError(f"{name}: expected buckets that ascend, got {list(buckets)!r}")
-        if edges[-1] != math.inf:
-            edges = (*edges, math.inf)
         declared = _Declared("histogram", name, documentation, tuple(labelnames), edges)
         parts = ("bucket", "sum", "count")
         return self._named(Histogram, declared, (name, *(f"{name}_{part}" for part in parts)))
@@ -375,6 +400,7 @@ class Metrics:
     def _named(self, kind: type[M], declared: _Declared, samples: Sequence[str]) -> M:
         """The metric of that name, made if there is none yet."""
         name = declared.name
+        declared = declared._replace(documentation=_text(declared.documentation, LONGEST_TEXT))
         known, metric = self._metrics.get(name, (None, None))
         if known == declared and isinstance(metric, kind):
             return metric
@@ -404,7 +430,7 @@ def _check(declared: _Declared) -> None:
         raise ValueError(
             f"context.metrics: expected a name of letters, digits and underscores, got {name!r}"
         )
-    for reserved in _RESERVED:
+    for reserved in RESERVED:
         if name.startswith(reserved):
             raise ValueError(
                 f"context.metrics: {name!r}: names that begin with {reserved} are the server's"

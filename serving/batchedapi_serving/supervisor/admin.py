@@ -74,8 +74,15 @@ class AdminApp:
         self._started = started
         self._ready = ready
 
-    def answer(self, method: str, path: str, query: str = "") -> Answer:  # noqa: PLR0911 - one for each path
-        """To one request."""
+    def answer(self, method: str, path: str, query: str = "") -> Answer:
+        """To one request; one that fails costs that request alone."""
+        try:
+            return self._answer(method, path, query)
+        except Exception:
+            log.exception("admin page failed", extra={"path": path[:100]})
+            return 500, _TEXT, b"a bug of the server; its log has the details\n"
+
+    def _answer(self, method: str, path: str, query: str) -> Answer:  # noqa: PLR0911 - one for each path
         if method not in {"GET", "HEAD"}:
             return 405, _TEXT, b"only GET is served here\n"
         match path:

@@ -6,8 +6,9 @@ import os
 import signal
 from pathlib import Path
 
-from raw_http import connected
-from serving import Replica, start_replica, write_manifest
+from odd_texts import ODD_TEXTS
+from raw_http import ask, connected
+from serving import Replica, running_replica, start_replica, write_manifest
 
 CODE = """
     from batchedapi_serving import batched
@@ -36,6 +37,17 @@ CLASHES = """
 
         def predict(self, payload):
             return payload
+"""
+ODD = """
+    class Model:
+        def __init__(self, context):
+            self.seen = context.metrics.counter("seen", "Half of \\ud800 a surrogate.", ["text"])
+            self.level = context.metrics.gauge("level", "Any number.")
+
+        def predict(self, payload):
+            self.seen.labels("half \\udfff " + payload["text"]).inc()
+            self.level.set(payload["level"] * 10)
+            return 1
 """
 TEXT = "one two three"
 
@@ -96,3 +108,24 @@ def test_a_name_of_ours_is_refused_when_it_starts(tmp_path: Path) -> None:
     assert "names that begin with batchedapi_ are the server's own; call it 'words'" in (
         replica.text()
     )
+
+
+async def test_odd_texts_and_broken_files_cost_a_series_and_not_the_admin_port(
+    tmp_path: Path,
+) -> None:
+    """Probes and the page are a replica's life; what a predictor measures is data."""
+    manifest = write_manifest(tmp_path, ODD, {})
+    with running_replica(tmp_path, ["-f", str(manifest)]) as replica:
+        for text in ODD_TEXTS.values():
+            spoken = text.encode("utf-8", "replace").decode()
+            answer = await ask(replica.port, {"text": spoken, "level": 1e308})
+            assert 200 == answer.status, answer
+        for folder in replica.scratch.rglob("counter_0.db"):
+            (folder.parent / "counter_7.db").write_bytes(b"\xff" * 100)
+
+        page = replica.metrics()
+
+        assert sum(1 for name in page if name.startswith("seen_total")) > 10
+        assert 0.0 == page["batchedapi_predictor_updates_dropped_total"]
+        assert replica.process.poll() is None
+        assert {200} == {replica.admin(path)[0] for path in ("/readyz", "/livez", "/metrics", "/")}

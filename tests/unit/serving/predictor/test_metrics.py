@@ -1,7 +1,10 @@
 """`context.metrics`: what a predictor counts of its own, bounded and under names of its own."""
 
+import json
 import logging
 import math
+import resource
+import signal
 import struct
 import threading
 from pathlib import Path
@@ -15,6 +18,7 @@ from batchedapi_serving.metrics.page import whole_page
 from batchedapi_serving.predictor import Context
 from batchedapi_serving.predictor.files import MeasuredFiles, PredictorFiles, forget_gauges
 from batchedapi_serving.predictor.metrics import LONGEST_LABEL, MOST_METRICS, MOST_SERIES, Metrics
+from odd_texts import ODD_TEXTS
 
 
 def process(folder: Path, index: int = 0) -> Metrics:
@@ -265,3 +269,106 @@ def test_a_file_that_was_just_made_is_no_file_yet(tmp_path: Path) -> None:
     (tmp_path / "counter_1.db").touch()
 
     assert 1.0 == page(tmp_path)["words_total"]
+
+
+@pytest.mark.parametrize("text", ODD_TEXTS.values(), ids=ODD_TEXTS)
+def test_any_text_as_a_label_or_documentation_is_on_a_page_that_can_be_read(
+    tmp_path: Path, text: str
+) -> None:
+    """Half a surrogate has no bytes: the whole page, and who serves it, would end by it."""
+    metrics = process(tmp_path)
+    metrics.counter("words", text, ["text"]).labels(text).inc()
+    metrics.gauge("level", "Level.").set(1)
+
+    found = page(tmp_path)
+
+    assert 1.0 == found["level"]
+    assert [1.0] == [value for name, value in found.items() if name.startswith("words_total")]
+    assert len(process(tmp_path).counter("words", text, ["text"]).labels(text)._series) == 1
+
+
+@pytest.mark.parametrize("buckets", [[math.nan], [1, math.nan], []])
+def test_buckets_that_no_value_can_be_in_are_refused(buckets: list[float]) -> None:
+    """Prometheus reads no edge that is no number."""
+    with pytest.raises(ValueError, match="expected buckets that ascend"):
+        Metrics().histogram("seconds", "Seconds.", buckets=buckets)
+
+
+def entry(key: object, length: int | None = None) -> bytes:
+    """A file of prometheus-client's with one value, whose key says to be so long."""
+    text = json.dumps(key).encode()
+    padded = text + b" " * (8 - (len(text) + 4) % 8)
+    body = struct.pack("i", len(text) if length is None else length) + padded
+    body += struct.pack("dd", 1.0, 0.0)
+    return struct.pack("ii", 8 + len(body), 0) + body
+
+
+WORDS = ["lines", "lines_total", {}, "Lines."]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        entry(WORDS)[:-8],
+        entry(WORDS)[:20],
+        entry(WORDS)[:6],
+        entry(WORDS, -12),
+        entry(WORDS, -100),
+        entry(WORDS, 2**31 - 1),
+        struct.pack("ii", 2**31 - 1, 0),
+        struct.pack("ii", 2**20, 0) + bytes(2**20),
+        entry(5),
+        entry(["a", "b", "c", "d"]),
+        entry(["a", None, {}, "d"]),
+        entry(["a", "a_total", {}, None]),
+        entry(["a", "a_total", {"x": "\ud800"}, "d"]),
+        entry(["a", "a_total", {"x": 5}, "d"]),
+        entry(["batchedapi_rows_received", "batchedapi_rows_received_total", {}, "Ours."]),
+    ],
+)
+def test_a_file_that_was_broken_or_forged_costs_what_is_in_it(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its process was killed, or others write there; lengths that lead nowhere are not followed."""
+    process(tmp_path, 1).counter("words", "Words.").inc()
+    (tmp_path / "counter_0.db").write_bytes(content)
+
+    assert {"words_total": 1.0, "dropped": 0.0} == page(tmp_path)
+    assert len(caplog.records) <= 1
+    process(tmp_path, 0).counter("words", "Words.").inc()
+    assert 2.0 == page(tmp_path)["words_total"]
+
+
+def test_a_full_disk_costs_a_metric_and_no_process(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file that is mapped and has no bytes on the disk ends who writes to it, by a signal."""
+    metrics = process(tmp_path)
+    kept = metrics.counter("kept", "Kept.")
+    resource_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, resource_limit[1]))
+        words = metrics.counter("words", "Words.", ["text"])
+        for number in range(MOST_SERIES - 1):
+            words.labels(f"{number:0>128}").inc()
+        kept.inc()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, resource_limit)
+        signal.signal(signal.SIGXFSZ, before)
+
+    found = page(tmp_path)
+    assert 1.0 == found["kept_total"]
+    assert 100 < sum(1 for name in found if name.startswith("words_total")) < MOST_SERIES
+    assert 0 < found["dropped"]
+    assert ["context.metrics: a metric cannot be kept"] == [r.message for r in caplog.records]
+
+
+def test_a_folder_that_cannot_be_made_costs_metrics_alone(tmp_path: Path) -> None:
+    """The predictor is served without them."""
+    (tmp_path / "file").touch()
+    words = process(tmp_path / "file" / "metrics").counter("words", "Words.")
+
+    words.inc()
+
+    assert {"dropped": 0.0} == page(tmp_path)

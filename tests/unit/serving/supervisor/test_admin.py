@@ -4,6 +4,7 @@ import pytest
 
 from batchedapi_core import contract
 from batchedapi_serving.metrics import slots
+from batchedapi_serving.predictor.files import Measured
 from batchedapi_serving.supervisor.admin import AdminApp, Answer
 
 
@@ -57,3 +58,19 @@ def test_the_operator_gets_a_page_of_what_it_reads_and_everybody_else_the_whole(
     assert b"#" not in narrow
     assert b"process_start_time_seconds 0.0\n" in narrow
     assert b"# HELP process_start_time_seconds" in whole
+
+
+def test_a_page_that_cannot_be_made_costs_its_own_request(caplog: pytest.LogCaptureFixture) -> None:
+    """Probes are answered as before: nothing that a predictor measures ends the port."""
+
+    def fail() -> Measured:
+        raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
+
+    memory = memoryview(bytearray(slots.BYTES)).cast("d")
+    app = AdminApp(
+        memory, started=lambda: True, ready=lambda: True, methods=lambda: (), measured=fail
+    )
+
+    assert 500 == app.answer("GET", "/metrics")[0]
+    assert 200 == app.answer("GET", "/readyz")[0]
+    assert ["admin page failed"] == [record.message for record in caplog.records]
