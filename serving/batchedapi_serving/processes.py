@@ -13,8 +13,9 @@ import os
 import resource
 import signal
 import socket
+import struct
 import sys
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -156,6 +157,11 @@ class Child:
         """Of the running process."""
         return self._pid if self._code is None else None
 
+    @property
+    def session(self) -> int:
+        """What the last one has started is in it too, unless it has made one of its own."""
+        return self._pid or 0
+
     def start(
         self,
         arguments: Sequence[str],
@@ -171,7 +177,8 @@ class Child:
         kept = [(os.POSIX_SPAWN_DUP2, number, number) for number in descriptors]
         self._pid = os.posix_spawn(
             sys.executable,
-            [sys.executable, "-m", self._module, *arguments],
+            # -P: with -m, files beside the model would come before the standard library
+            [sys.executable, "-P", "-m", self._module, *arguments],
             {**os.environ, **(environment or {})},
             file_actions=[nothing, *kept],
             setsid=True,  # Ctrl+C in a terminal is for the supervisor alone
@@ -184,7 +191,7 @@ class Child:
         if self._pid is None:
             raise AssertionError(f"{self.role} was never started")
         with _told_of_the_end(self._pid) as told:
-            while not self._reaped():
+            while not self.reap():
                 if told is None:
                     await asyncio.sleep(_LOOK_SECONDS)
                 elif await came(told, within=_AGAIN_SECONDS):
@@ -193,8 +200,8 @@ class Child:
             raise AssertionError(f"{self.role} ended without an exit code")
         return self._code
 
-    def _reaped(self) -> bool:
-        """Whether its exit code is known; several may wait for it."""
+    def reap(self) -> bool:
+        """Whether its exit code is known, which is asked for; several may wait for it."""
         if self._code is None and self._pid is not None:
             try:
                 pid, status = os.waitpid(self._pid, os.WNOHANG)
@@ -275,6 +282,75 @@ def close(descriptor: int) -> None:
     """Give a descriptor back; nothing depends on whether that worked."""
     with contextlib.suppress(OSError):
         os.close(descriptor)
+
+
+_CREDENTIALS: Final = struct.Struct("3i")
+"""What SO_PEERCRED says: pid, uid and gid of who connected."""
+
+
+def ends_with_peer(transport: asyncio.BaseTransport) -> Callable[[], None]:
+    """Have a connection over a Unix socket end when the process that made it ends.
+
+    Processes that it forked have that socket too, and would hold the connection open with nobody
+    to answer. What the process had sent by then is read before the end.
+
+    Returns:
+        How to stop watching; where the kernel cannot tell, the socket alone says when it ends.
+    """
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        with contextlib.suppress(OSError), _copy_of(transport) as connection:
+            connection.shutdown(socket.SHUT_RDWR)
+
+    try:
+        with _copy_of(transport) as connection:
+            said = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        descriptor = os.pidfd_open(_CREDENTIALS.unpack(said)[0])
+    except ProcessLookupError:
+        end()
+        return nothing
+    except (AttributeError, OSError):  # not Linux, an older one, or no descriptor left
+        return nothing
+
+    def ended() -> None:
+        loop.remove_reader(descriptor)
+        end()
+
+    def stop() -> None:
+        loop.remove_reader(descriptor)
+        close(descriptor)
+
+    loop.add_reader(descriptor, ended)
+    return stop
+
+
+def _copy_of(transport: asyncio.BaseTransport) -> socket.socket:
+    """Its socket, with a descriptor of its own: a loop lets nobody shut down what it has."""
+    return socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+
+
+@contextlib.contextmanager
+def kept_from_forks(*descriptors: int) -> Iterator[None]:
+    """Within, processes that user code forks have /dev/null in the place of these descriptors.
+
+    A fork that went on with our code would answer for this process; and memory that is shared
+    would stay for as long as the fork. Their numbers stay taken: who closes them twice, as the
+    fork's copy of our code might, hits nothing else.
+    """
+    held = list(descriptors)
+
+    def give_up() -> None:
+        for descriptor in held:
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, descriptor, inheritable=False)
+            os.close(null)
+
+    os.register_at_fork(after_in_child=give_up)  # for good: it holds nothing but an empty list
+    try:
+        yield
+    finally:
+        held.clear()
 
 
 async def came(event: asyncio.Event, *, within: float) -> bool:

@@ -38,6 +38,7 @@ from batchedapi_serving.cli.serve import ServeOptions, replica_settings
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.hardware import usable_cpus
 from batchedapi_serving.model_source import FETCH
+from batchedapi_serving.orphans import ended_after
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.supervisor.model_processes import model_environments
 
@@ -134,13 +135,14 @@ def _run(
     Raises:
         LoadError: it ended in another way than well.
     """
-    code = subprocess.run(  # noqa: S603 - our own program
-        [sys.executable, "-m", f"batchedapi_serving.{module}", *arguments],
-        check=False,
-        stdin=subprocess.DEVNULL,
-        stdout=sys.stderr,  # what user code prints must not be part of the report
-        env={**os.environ, **environment},
-    ).returncode
+    with ended_after():
+        code = subprocess.run(  # noqa: S603 - our own program
+            [sys.executable, "-P", "-m", f"batchedapi_serving.{module}", *arguments],
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr,  # what user code prints must not be part of the report
+            env={**os.environ, **environment},
+        ).returncode
     if code == 0:
         return
     if failure.exists():

@@ -6,13 +6,13 @@ import errno
 import hashlib
 import json
 import os
-import shlex
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +35,7 @@ from batchedapi_serving.cli.roles import check_queue, queue_settings
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.hardware import CGROUP, visible_gpus
 from batchedapi_serving.logs import LOG_FORMAT, configure_logging
+from batchedapi_serving.orphans import ended_after
 from batchedapi_serving.overrides import Flags, check_sources, in_effect
 from batchedapi_serving.settings import (
     BatchingSettings,
@@ -60,6 +61,8 @@ _ARE_YOU_THERE: Final = (
 again: a machine that is gone never closes its connections, and idle ones may stay for an hour."""
 _USED_UP: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOBUFS))
 """Errors that say that the machine has no more of something, for now."""
+_RELOAD_SECONDS: Final = 5.0
+"""That a replica may take to stop before it is started anew."""
 _STARTUP_MARGIN: Final = 5.0
 """Seconds before the kubelet's own limit, which would end the replica without a reason."""
 _MESSAGE_BYTES: Final = 4000
@@ -139,20 +142,35 @@ def serve_on_changes(folder: Path) -> None:
         folder: Whose files are watched, those of its folders too; others than .py, .yaml and .yml
             may be what the server itself writes.
     """
-    from watchfiles import PythonFilter, run_process  # noqa: PLC0415 - for development alone
+    from watchfiles import PythonFilter, watch  # noqa: PLC0415 - for development alone
 
-    arguments = [word for word in sys.argv[1:] if word != "--reload"]
     program = "from batchedapi_serving.cli import main; main()"
+    arguments = [word for word in sys.argv[1:] if word != "--reload"]
     click.echo(f"watching {folder}", err=True)
-    run_process(
-        folder,
-        target=shlex.join([sys.executable, "-c", program, *arguments]),
-        target_type="command",
-        watch_filter=PythonFilter(extra_extensions=(".yaml", ".yml")),
-        callback=lambda changes: click.echo(
-            f"changed: {', '.join(sorted(Path(path).name for _, path in changes))}", err=True
-        ),
-    )
+    watched = PythonFilter(extra_extensions=(".yaml", ".yml"))
+    changes = watch(folder, watch_filter=watched, raise_interrupt=False)
+    while True:
+        with ended_after(), _running([sys.executable, "-P", "-c", program, *arguments]):
+            changed = next(changes, None)
+            if changed is None:  # Ctrl+C, SIGTERM
+                return
+            names = sorted(Path(path).name for _, path in changed)
+            click.echo(f"changed: {', '.join(names)}", err=True)
+
+
+@contextlib.contextmanager
+def _running(command: Sequence[str]) -> Iterator[None]:
+    """Within, it runs, if it does not end by itself; at the end it is given some time to stop."""
+    process = subprocess.Popen(command)  # noqa: S603 - our own program
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(_RELOAD_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from batchedapi_serving.ipc import (
     Meta,
     SharedMemory,
 )
+from batchedapi_serving.processes import ends_with_peer, nothing
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +90,7 @@ class LaneConnection(asyncio.Protocol):
         self._ahead: Batch | None = None
         """What it runs next."""
         self._done: Done | None = None
+        self._unwatch: Callable[[], None] = nothing
         self.worker_index = 0
         self.pid = 0
         self.ready = False
@@ -96,6 +98,7 @@ class LaneConnection(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         """A model process connected; it is of use once it has said hello."""
         self._transport = transport
+        self._unwatch = ends_with_peer(transport)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of hellos and results."""
@@ -128,6 +131,7 @@ class LaneConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why makes no difference
         """The model process ended or was replaced."""
         self._transport = None
+        self._unwatch()
         if self._channel is not None:
             self._owner.channel_lost(self._channel)
             self._channel.closed()

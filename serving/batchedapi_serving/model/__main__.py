@@ -57,6 +57,9 @@ def run_model(settings: ReplicaSettings, worker_index: int) -> int:
         1: the predictor could not be started; the reason is in the failure file.
     """
     started = time.monotonic()
+    loaded = os.environ.pop(LOADED_DESCRIPTOR, None)
+    if loaded is not None:
+        os.set_inheritable(int(loaded), False)  # what user code starts has nothing of ours
     channel = ChannelLoop()
     try:
         runner, methods, timings = load(settings, worker_index, channel)
@@ -67,10 +70,9 @@ def run_model(settings: ReplicaSettings, worker_index: int) -> int:
     log.info("model loaded", extra={"seconds": round(time.monotonic() - started, 3)})
     freeze_heap()
     # the supervisor starts the next model process, and times the start of this one
-    descriptor = os.environ.pop(LOADED_DESCRIPTOR, None)
-    if descriptor is not None:
-        os.write(int(descriptor), b"\n")
-        os.close(int(descriptor))
+    if loaded is not None:
+        os.write(int(loaded), b"\n")
+        os.close(int(loaded))
     hello = {
         "worker_index": worker_index,
         "pid": os.getpid(),

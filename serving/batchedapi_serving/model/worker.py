@@ -35,7 +35,7 @@ from batchedapi_serving.logs import name_of, traceback_of
 from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.model.streams import Outlet
 from batchedapi_serving.predictor.api import TRACE_HEADERS
-from batchedapi_serving.processes import EXIT_UNFIT
+from batchedapi_serving.processes import EXIT_UNFIT, kept_from_forks
 
 log = logging.getLogger(__name__)
 RECONNECT_SECONDS: Final = 0.05
@@ -88,9 +88,13 @@ def serve_lane(path: Path, runner: BatchRunner, hello: Mapping[str, Any]) -> Non
     supervisor = os.getppid()
     memories = [SharedMemory.create() for _ in range(MEMORIES)]
     announced = [memory.hello() for memory in memories]
+    shared = [descriptor for one in announced for descriptor in one]
     while True:
         try:
-            with _connected(path, supervisor) as connection:
+            with (
+                _connected(path, supervisor) as connection,
+                kept_from_forks(connection.fileno(), *shared),
+            ):
                 connection.sendall(encode_frame({"hello": {**hello, "memories": announced}}))
                 for meta, payload in read_frames(connection):
                     memory = memories[meta.get("memory", 0)]
@@ -175,13 +179,11 @@ class ChannelLoop:
     async def _serve(self, path: Path, runner: BatchRunner, hello: Mapping[str, Any]) -> None:
         supervisor = os.getppid()
         while True:
-            try:
+            end_without(supervisor)  # nor does a process that was forked from a call serve any
+            with contextlib.suppress(OSError):
                 _, connection = await self.loop.create_unix_connection(
                     lambda: _Connection(runner, {**hello, "channel": True}), str(path)
                 )
-            except OSError:
-                end_without(supervisor)
-            else:
                 self._connection = connection
                 await connection.closed
                 self._connection = None
@@ -208,11 +210,14 @@ class _Connection(asyncio.Protocol):
         """By call: of those that are streams."""
         self._submits: dict[int, asyncio.Future[tuple[Meta, bytes]]] = {}
         self._next = 0
+        self._kept = contextlib.ExitStack()
         self._loop = asyncio.get_running_loop()
         self.closed: asyncio.Future[None] = self._loop.create_future()
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
+        own = transport.get_extra_info("socket").fileno()
+        self._kept.enter_context(kept_from_forks(own))
         self._say({"hello": self._hello})
 
     def data_received(self, data: bytes) -> None:
@@ -224,6 +229,7 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why makes no difference
+        self._kept.close()
         for future in self._submits.values():
             if not future.done():
                 future.set_exception(ConnectionLostError(_RESTARTED))

@@ -7,8 +7,8 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
 
 from batchedapi_core.placement import (
     THREAD_VARIABLES,
@@ -21,6 +21,7 @@ from batchedapi_serving.errors import LoadError
 from batchedapi_serving.hardware import VISIBLE
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.oom import read_oom_kills
+from batchedapi_serving.orphans import WORKER_INDEX
 from batchedapi_serving.predictor.files import forget_gauges
 from batchedapi_serving.processes import (
     EXIT_UNFIT,
@@ -38,6 +39,13 @@ from batchedapi_serving.supervisor.lifecycle import STARTS, CrashLoop, CrashLoop
 log = logging.getLogger(__name__)
 
 Turn = contextlib.AbstractAsyncContextManager[None]
+
+
+class EndOrphans(Protocol):
+    """Ends what a model process left behind: Adopted.end_of."""
+
+    def __call__(self, index: int, pid: int, *, alone: bool) -> Awaitable[None]:
+        """See there."""
 
 
 class _End(enum.Enum):
@@ -74,6 +82,7 @@ class ModelProcesses:
         loaders: int,
         life: Life,
         *,
+        end_orphans: EndOrphans,
         oom_kills: Callable[[], int] = read_oom_kills,
     ) -> None:
         """`environments` has one for each; `loaders` of them may load at once, >= 1.
@@ -84,9 +93,10 @@ class ModelProcesses:
         self._memory = memory
         self._environments = environments
         self._life = life
+        self._end_orphans = end_orphans
         self._began = time.monotonic()
         self._oom_kills = oom_kills
-        self._children = [
+        self.children = [
             Child(f"model-{i}", "batchedapi_serving.model") for i in range(settings.processes)
         ]
         self._loaded: set[int] = set()
@@ -97,30 +107,30 @@ class ModelProcesses:
     @property
     def pids(self) -> list[int]:
         """Of those that run."""
-        return [child.pid for child in self._children if child.pid is not None]
+        return [child.pid for child in self.children if child.pid is not None]
 
     def kill(self, pid: int) -> None:
         """End the model process `pid`, if it still is one."""
-        for child in self._children:
+        for child in self.children:
             if child.pid == pid:
                 log.warning("killing model process that hangs", extra={"pid": pid})
                 child.signal(signal.SIGKILL)
 
     def kill_all(self) -> None:
         """At once: nothing runs there any more, and user code may not listen to signals."""
-        for child in self._children:
+        for child in self.children:
             child.signal(signal.SIGKILL)
 
     async def keep(self) -> None:
         """Start them and replace those that end, until the replica stops."""
         async with asyncio.TaskGroup() as group:
-            for index in range(len(self._children)):
+            for index in range(len(self.children)):
                 group.create_task(self._keep(index))
 
     async def _keep(self, index: int) -> None:
         if index > 0:  # the first loads alone
             await first_of(self._first_loaded.wait(), self._life.stopping.wait())
-        child, backoff, crashes = self._children[index], Backoff(), CrashLoop()
+        child, backoff, crashes = self.children[index], Backoff(), CrashLoop()
         turn: Turn = self._loading
         while not self._life.stopping.is_set():
             end, failure = await self._run(index, child, turn)
@@ -167,14 +177,13 @@ class ModelProcesses:
         except OSError as error:
             child.signal(signal.SIGKILL)
             if child.pid is not None:
-                await child.ended()
+                await self._ended(index, child)
             reason = f"{child.role.replace('-', ' process ')} could not be started: {error!r}"
             return _End.REFUSED, LoadError("CrashLooping", reason)
         if loaded:
             self._loaded.add(index)
             self._first_loaded.set()
-        code = await child.ended()
-        self._loaded.discard(index)
+        code = await self._ended(index, child)
         forget_gauges(self._settings.predictor_metrics_path, index)
         failure = child.failure(self._settings.failure_path(index), code)
         if late:
@@ -189,6 +198,16 @@ class ModelProcesses:
             return _end_of_loaded(index, code, failure)
         killed = code == -signal.SIGKILL and self._oom_kills() == kills
         return _End.KILLED if killed else _End.FAILED, failure
+
+    async def _ended(self, index: int, child: Child) -> int:
+        """Wait for its end, and for that of all that it left behind; its exit code.
+
+        The next one may need their ports and their memory.
+        """
+        code = await child.ended()
+        self._loaded.discard(index)
+        await self._end_orphans(index, child.session, alone=not self.pids)
+        return code
 
     async def _load(self, index: int, child: Child, limit: float) -> bool:
         """Start the process and wait until it has its model; False: it ended before.
@@ -219,10 +238,6 @@ def _end_of_loaded(index: int, code: int, failure: LoadError) -> tuple[_End, Loa
         f"model process {index} lost its device, or broke otherwise, before it answered a batch;"
         " the log has the traceback",
     )
-
-
-WORKER_INDEX: Final = "BATCHEDAPI_WORKER_INDEX"
-"""0-based; the same number as `context.worker_index`."""
 
 
 def cuda_visible_devices(

@@ -20,6 +20,7 @@ from batchedapi_serving.predictor.files import MeasuredFiles
 from batchedapi_serving.processes import Backoff, Child, came, first_of
 from batchedapi_serving.settings import ReplicaSettings, Role
 from batchedapi_serving.supervisor.admin import AdminApp, AdminServer
+from batchedapi_serving.supervisor.adopted import Adopted
 from batchedapi_serving.supervisor.lifecycle import (
     READINESS_CHECK_SECONDS,
     STARTS,
@@ -78,6 +79,7 @@ class Supervisor:
         self._memory[slots.START_TIME] = time.time()
         self._cpus = usable_cpus()
         self._life = Life()
+        self._adopted = Adopted()
         # A model that is loaded has lanes; a worker has something to run once it reaches its queue.
         takes = settings.queue is not None and settings.role is not Role.WEB
         self._readiness = Readiness(waits=takes)
@@ -88,19 +90,24 @@ class Supervisor:
         self._web: WebProcesses | None = None
         self._worker: WorkerProcess | None = None
         self._models: ModelProcesses | None = None
+        self._adopted.beside([self._fetcher])
         if listener is not None:
             self._web = WebProcesses(settings, self._memory, listener, self._life, self._heard)
+            self._adopted.beside(self._web.children)
         if settings.role is Role.WEB:
             return
         if settings.queue is not None:
             self._worker = WorkerProcess(settings, self._memory, self._life, self._heard)
+            self._adopted.beside(self._worker.children)
         self._models = ModelProcesses(
             settings,
             self._memory,
             model_environments(settings, os.environ, environment, self._cpus),
             max(1, int(self._cpus)),
             self._life,
+            end_orphans=self._adopted.end_of,
         )
+        self._adopted.beside(self._models.children)
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT and the drain are over.
@@ -113,6 +120,8 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             # not the loop's: those end with it, and who asks once more would change the exit code
             signal.signal(number, lambda *_: loop.call_soon_threadsafe(self._asked_to_stop))
+        loop.add_signal_handler(signal.SIGCHLD, self._adopted.reap)
+        self._adopted.reap()
         tasks = [
             life.kept("admin port", self._admin_server().serve()),
             life.kept("watch of readiness", self._watch_readiness()),
@@ -141,6 +150,7 @@ class Supervisor:
             for task in tasks:
                 task.cancel()
         await asyncio.wait(tasks)
+        await self._adopted.end_all()
         if life.failure is not None:
             raise life.failure
 

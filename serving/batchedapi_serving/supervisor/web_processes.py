@@ -58,7 +58,7 @@ class ServingProcesses:
         self._memory = memory
         self._life = life
         self._heard = heard
-        self._children = [child for child, _ in children]
+        self.children = [child for child, _ in children]
         self._told = [words for _, words in children]
         self._first_beat = first_beat
         self._listener = listener
@@ -66,32 +66,32 @@ class ServingProcesses:
     @property
     def alive(self) -> bool:
         """Whether the one with the queue runs."""
-        return self._children[0].pid is not None
+        return self.children[0].pid is not None
 
     @property
     def pids(self) -> list[int]:
         """Of those that run."""
-        return [child.pid for child in self._children if child.pid is not None]
+        return [child.pid for child in self.children if child.pid is not None]
 
     def signal(self, number: int) -> None:
         """Send a signal to all of them."""
-        for child in self._children:
+        for child in self.children:
             child.signal(number)
 
     async def ended(self) -> None:
         """Wait until none of them runs; who keeps them may have ended before."""
-        for child in self._children:
+        for child in self.children:
             if child.pid is not None:
                 await child.ended()
 
     async def keep(self) -> None:
         """Start them and replace those that end, until the replica stops."""
         async with asyncio.TaskGroup() as group:
-            for index in range(len(self._children)):
+            for index in range(len(self.children)):
                 group.create_task(self._keep(index))
 
     async def _keep(self, index: int) -> None:
-        child, backoff, crashes = self._children[index], Backoff(), CrashLoop()
+        child, backoff, crashes = self.children[index], Backoff(), CrashLoop()
         while not self._life.draining.is_set():
             self._memory[self._first_beat + index] = 0.0
             try:

@@ -23,6 +23,7 @@ from batchedapi_core import contract
 from batchedapi_core.manifest import BatchedAPI, Compute, parse_quantity, with_changes
 from batchedapi_core.placement import cpu_count
 from batchedapi_serving.errors import LoadError
+from batchedapi_serving.orphans import ended_after
 from batchedapi_serving.tuning.load import HOST
 
 _CONFIG_MAP: Final = "tuned"
@@ -170,7 +171,7 @@ def running(subject: Subject, changes: Changes) -> Iterator[Replica]:
     api = with_changes(subject.api, changes)
     with socket.create_server((HOST, 0)) as one, socket.create_server((HOST, 0)) as two:
         port, admin_port = one.getsockname()[1], two.getsockname()[1]
-    with tempfile.TemporaryDirectory(prefix="batchedapi-tune-") as folder:
+    with tempfile.TemporaryDirectory(prefix="batchedapi-tune-") as folder, ended_after():
         log, file = Path(folder, "serve.log"), Path(folder, contract.MANIFEST_FILE)
         file.write_text(yaml.safe_dump_all(_documents(api, subject.source)))
         process = _start(file, subject, log, port, admin_port)
@@ -201,11 +202,13 @@ def _start(
     """It runs in the user's folder, where code is looked for, on the CPUs of the subject."""
     program = (_ON_CPUS.format(set(subject.cpus)) if subject.cpus else "") + _PROGRAM
     command = [
-        sys.executable, "-c", program, "serve", "-f", str(file), "--host", HOST,
+        sys.executable, "-P", "-c", program, "serve", "-f", str(file), "--host", HOST,
         "--port", str(port), "--admin-port", str(admin_port), "--grpc-port", "0",
         "--log-format", "json",
     ]  # fmt: skip
-    path = os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH"))))
+    # where this command runs is looked in as well, as `batchedapi serve` does
+    here = None if Path.cwd().samefile(subject.folder) else str(Path.cwd())
+    path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
     with log.open("wb") as output:
         return subprocess.Popen(  # noqa: S603 - our own program
             command, cwd=subject.folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output,

@@ -108,6 +108,7 @@ def main(runtime: str, descriptor: str) -> None:
     # A body of a million lists would have the collector walk over all of them again and again.
     gc.disable()
     connection = socket.socket(fileno=int(descriptor))
+    connection.set_inheritable(False)
     process = CodecProcess(settings)
     for meta, payload in read_frames(connection):
         said = process.take(meta, payload)

@@ -22,6 +22,15 @@ class Wire:
     def __init__(self) -> None:
         self.closing = False
 
+    def get_extra_info(self, name: str) -> "Wire":
+        """See asyncio.BaseTransport; it is its own socket."""
+        assert name == "socket"
+        return self
+
+    def fileno(self) -> int:
+        """See socket.socket: it has none."""
+        return -1
+
     def write(self, data: bytes) -> None:
         """Nobody reads it."""
 

@@ -25,7 +25,7 @@ LifeOfAProcess = tuple[int, int]
 class Scripted:
     """A process that loads at once and lives as it is told; the last ends with the replica."""
 
-    pid = 1
+    pid = session = 1
 
     def __init__(self, memory: slots.Memory, lives: Iterator[LifeOfAProcess], life: Life) -> None:
         self._memory = memory
@@ -51,6 +51,10 @@ class Scripted:
         return LoadError("CrashLooping", f"model process 0 was ended with exit code {code}")
 
 
+async def _nothing_left(*_: Any, **__: Any) -> None:
+    """It has started nothing."""
+
+
 async def kept(
     monkeypatch: pytest.MonkeyPatch, lives: Sequence[LifeOfAProcess]
 ) -> tuple[list[float], LoadError | None]:
@@ -58,7 +62,7 @@ async def kept(
     memory, life = memoryview(bytearray(slots.BYTES)).cast("d"), Life()
     process = Scripted(memory, iter(lives), life)
     monkeypatch.setattr(model_processes, "Child", lambda *_: process)
-    processes = ModelProcesses(replica_settings(), memory, [{}], 1, life)
+    processes = ModelProcesses(replica_settings(), memory, [{}], 1, life, end_orphans=_nothing_left)
     monkeypatch.setattr(processes, "_load", process.load)
 
     await processes.keep()
