@@ -65,6 +65,16 @@ def name_of(error: BaseException) -> str:
     return str.__str__(type.__dict__["__name__"].__get__(type(error)))
 
 
+def summary_of(error: BaseException, most: int = 1000) -> str:
+    """Its type and its text, as the last line of a traceback has them: so many characters."""
+    try:
+        told = traceback.TracebackException.from_exception(error, limit=0, compact=True)
+        told.__notes__ = None
+        return list(told.format_exception_only())[-1].strip()[:most]
+    except BaseException:  # noqa: BLE001 - user code: anything may be raised
+        return name_of(error)
+
+
 def traceback_of(error: BaseException) -> str:
     """The text of its traceback, or why there is none: its class may define anything."""
     try:

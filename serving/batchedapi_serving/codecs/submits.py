@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from batchedapi_core.contract import METHOD_BATCH
 from batchedapi_serving.codecs.arrays import cast, check_dtype
 from batchedapi_serving.codecs.interface import Array, Codec, Encoded
 from batchedapi_serving.codecs.own_values import json_of
@@ -44,8 +45,9 @@ def rows_frame(spec: MethodSpec, rows: Any) -> tuple[Meta, Sequence[bytes]]:
             return meta, (text,)
         arrays = {name: _array(spec, name, value) for name, value in named.items()}
     except (TypeError, ValueError, InvalidInputError) as error:
+        name = spec.name.removesuffix(METHOD_BATCH)
         raise SubmitError(
-            422, f"rows: expected what {spec.name!r} takes, got {type(rows).__name__}: {error}"
+            422, f"rows: expected what {name!r} takes, got {type(rows).__name__}: {error}"
         ) from error
     meta["arrays"] = [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()]
     return meta, [array.tobytes() for array in arrays.values()]

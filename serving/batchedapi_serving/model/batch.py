@@ -18,7 +18,7 @@ from batchedapi_serving.codecs.results import (
 )
 from batchedapi_serving.errors import PredictorError
 from batchedapi_serving.ipc import Meta, Payload
-from batchedapi_serving.logs import name_of, traceback_of
+from batchedapi_serving.logs import name_of, summary_of, traceback_of
 from batchedapi_serving.model.loading import REQUEST, taking
 from batchedapi_serving.model.marshalling import (
     Arguments,
@@ -117,6 +117,8 @@ class BatchRunner:
         self._methods = {method.name: _Served(predictor, method) for method in methods}
         self.probes: dict[str, tuple[Meta, bytes]] = {}
         """Of methods that were warmed up: a batch that is known to succeed. Set by the owner."""
+        self.raised = ""
+        """What the last one raised that failed: its type and text, which no client is told."""
         self._streams = Streams()
         self._failed: dict[str, int] = {}
         """Batches that failed in a row, of methods whose last one did. All lanes change it, without
@@ -251,6 +253,7 @@ class BatchRunner:
         raise PredictorError(f"there is no method {meta['method']!r}")
 
     def _failure(self, meta: Meta, error: BaseException) -> Result:
+        self.raised = summary_of(error)
         try:
             return self._judged(meta, error)
         except BaseException as another:  # noqa: BLE001 - user code: of the exception's own class

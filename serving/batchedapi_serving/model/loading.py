@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from batchedapi_core.batching import ShapePolicy
 from batchedapi_serving.errors import LoadError
+from batchedapi_serving.logs import summary_of, traceback_of
 from batchedapi_serving.predictor import Context, Tensor
 from batchedapi_serving.predictor.api import MARK, Declared, batch_dim_problem, named_tensors
 from batchedapi_serving.predictor.spec import PREDICT, SINGLE_INPUT, SINGLE_OUTPUT, MethodSpec
@@ -48,8 +49,8 @@ def load_class(path: str, search: Sequence[Path]) -> type:
             sys.path.insert(0, folder)
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # user code: anything may be raised
-        log.error("predictor import failed", extra={"traceback": traceback.format_exc()})  # noqa: TRY400 - one event with facts
+    except BaseException as error:
+        log.error("predictor import failed", extra={"traceback": traceback_of(error)})  # noqa: TRY400 - one event with facts
         remedy = ""
         if isinstance(error, ModuleNotFoundError) and error.name is not None:
             remedy = "; install it where the predictor runs"
@@ -59,7 +60,7 @@ def load_class(path: str, search: Sequence[Path]) -> type:
         raise LoadError(
             "ImportFailed",
             f"spec.predictor.path {path!r}: importing {module_name!r} raised"
-            f" {_last_line(error)}{_place(error, search)}{remedy}",
+            f" {summary_of(error)}{_place(error, search)}{remedy}",
         ) from error
     found = getattr(module, class_name, None)
     if not isinstance(found, type):
@@ -78,14 +79,17 @@ def start_predictor(predictor_class: type, config: dict[str, Any], context: Cont
     Raises:
         LoadError: InitFailed or OutOfMemory, with the last line of the traceback.
     """
+    problem = _problem_of_setup(predictor_class)
+    if problem is not None:
+        raise LoadError("InitFailed", problem)
     try:
         return taking(predictor_class, CONSTRUCTOR)(config, context)
     except MemoryError as error:
         raise LoadError(
             "OutOfMemory", f"{predictor_class.__name__}(config, context) ran out of memory"
         ) from error
-    except Exception as error:  # user code: anything may be raised
-        log.error("predictor init failed", extra={"traceback": traceback.format_exc()})  # noqa: TRY400 - one event with facts
+    except BaseException as error:
+        log.error("predictor init failed", extra={"traceback": traceback_of(error)})  # noqa: TRY400 - one event with facts
         file = getattr(sys.modules.get(predictor_class.__module__), "__file__", None)
         folder, remedy = Path(file or os.devnull).parent, ""
         try:
@@ -94,7 +98,7 @@ def start_predictor(predictor_class: type, config: dict[str, Any], context: Cont
             remedy = "; write def __init__(self, config, context), or fewer of them"
         raise LoadError(
             "InitFailed",
-            f"{predictor_class.__name__}(config, context) raised {_last_line(error)}"
+            f"{predictor_class.__name__}(config, context) raised {summary_of(error)}"
             f"{_place(error, [folder])}{remedy}",
         ) from error
 
@@ -131,7 +135,7 @@ def taking(function: Callable[..., Any], given: Sequence[str]) -> Callable[..., 
     return call
 
 
-def _place(error: Exception, folders: Sequence[Path]) -> str:
+def _place(error: BaseException, folders: Sequence[Path]) -> str:
     """The innermost line of the user's own files that an error came through, in words."""
     roots = [folder.resolve() for folder in folders]
     frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
@@ -146,8 +150,20 @@ def _place(error: Exception, folders: Sequence[Path]) -> str:
     return ""
 
 
-def _last_line(error: BaseException) -> str:
-    return traceback.format_exception_only(error)[-1].strip()
+def _problem_of_setup(predictor_class: type) -> str | None:
+    """Why a class that LitServe would set up has no model here; None: it is another's."""
+    setup = _attribute(predictor_class, "setup")
+    if not inspect.isfunction(setup) or "device" not in inspect.signature(setup).parameters:
+        return None
+    made_by = next(
+        base for base in predictor_class.__mro__ if {"__init__", "__new__"} & {*vars(base)}
+    )
+    if made_by is not object and made_by.__module__.partition(".")[0] != "litserve":
+        return None
+    return (
+        f"{predictor_class.__name__}: setup(device) is not called here, and there is no constructor"
+        " that would; write def __init__(self, config, context): self.setup(context.device)"
+    )
 
 
 MAX_METHODS: Final = 32  # each has its block in the metrics memory, whose size is fixed at start

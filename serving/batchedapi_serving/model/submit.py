@@ -21,7 +21,7 @@ import numpy as np
 from batchedapi_core.contract import METHOD_BATCH as BATCH
 from batchedapi_serving.codecs import Codec, Collated, Results, codec_for
 from batchedapi_serving.codecs.submits import answered_rows, rows_frame, submitted_rows
-from batchedapi_serving.errors import ServingError
+from batchedapi_serving.errors import PredictorError, ServingError
 from batchedapi_serving.ipc import Meta, Payload
 from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.model.loading import REQUEST, declared_of, taking
@@ -75,15 +75,19 @@ def _call_of(
     encode = _step(pool, predictor, declared.encode, ("answer",))
 
     async def call(payload: Any, query_params: Any, headers: Any) -> Any:
-        row = payload
-        if decode is not None:
-            row = await decode(payload, query_params, headers)
-        rows: Any = [row]  # rows first, as submit wants them
-        if batch.inputs and isinstance(row, Mapping):
-            rows = {name: np.asarray(value)[None] for name, value in row.items()}
-        elif batch.inputs:
-            rows = np.asarray(row)[None]
-        said = await submit(batch.name, rows)
+        row = payload if decode is None else await decode(payload, query_params, headers)
+        if row is None and decode is not None:
+            raise PredictorError(
+                f"{declared.decode} answered None, which is no row; return the row"
+            )
+        try:
+            said = await submit(batch.name, _rows_of(batch, row))
+        except SubmitError as error:
+            # A ValueError: it is no value of numbers and texts, which may be the client's own.
+            if decode is None or not isinstance(error.__cause__, ValueError):
+                raise
+            kind = type(row).__name__
+            raise PredictorError(f"{declared.decode} answered a {kind}; {error}") from error
         named = isinstance(said, Mapping)
         answer = {name: array[0] for name, array in said.items()} if named else said[0]
         if isinstance(answer, ItemError):
@@ -91,6 +95,29 @@ def _call_of(
         return answer if encode is None else await encode(answer)
 
     return call
+
+
+def _rows_of(batch: MethodSpec, row: Any) -> Any:
+    """One row, with the batch dimension.
+
+    Raises:
+        SubmitError: it is none.
+    """
+    if not batch.inputs:
+        return [row]
+    try:
+        if isinstance(row, Mapping):
+            return {name: _array_of(value) for name, value in row.items()}
+        return _array_of(row)
+    except ValueError as error:
+        raise SubmitError(422, f"expected an array, got {error}") from error
+
+
+def _array_of(value: Any) -> Any:
+    array = np.asarray(value)
+    if array.dtype.kind == "O":
+        raise ValueError("an array of objects")
+    return array[None]
 
 
 def _step(

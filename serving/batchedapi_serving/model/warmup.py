@@ -65,10 +65,10 @@ def warm_up(
     for meta, payload, size in _batches(method, max_batch_size, sizes):
         if smallest is None or meta["rows"] < smallest[0]["rows"]:
             smallest = meta, payload
-        _check(method, meta, runner.run(meta, payload)[0])
+        _check(method, meta, runner.run(meta, payload)[0], runner.raised)
         if clock is not None and _is_like_clients(method):
             began = clock()
-            _check(method, meta, runner.run(meta, payload)[0])
+            _check(method, meta, runner.run(meta, payload)[0], runner.raised)
             timings.append(Timing(meta["rows"], size, clock() - began))
     return WarmUp(smallest, timings)
 
@@ -85,10 +85,10 @@ async def warm_up_async(
     for meta, payload, size in _batches(method, max_batch_size, sizes):
         if smallest is None or meta["rows"] < smallest[0]["rows"]:
             smallest = meta, payload
-        _check(method, meta, (await runner.run_async(meta, payload))[0])
+        _check(method, meta, (await runner.run_async(meta, payload))[0], runner.raised)
         if clock is not None and _is_like_clients(method):
             began = clock()
-            _check(method, meta, (await runner.run_async(meta, payload))[0])
+            _check(method, meta, (await runner.run_async(meta, payload))[0], runner.raised)
             timings.append(Timing(meta["rows"], size, clock() - began))
     return WarmUp(smallest, timings)
 
@@ -135,12 +135,14 @@ def _batches(
         yield meta, b"".join(collated.buffers), rows * cost
 
 
-def _check(method: MethodSpec, meta: Meta, answer: Meta) -> None:
+def _check(method: MethodSpec, meta: Meta, answer: Meta, raised: str) -> None:
     if answer["kind"] != "error":
         return
     what: str = answer["error"]
     of_shapes = not what.startswith("raised") and "unfit" not in answer
     reason = "ShapeProbeFailed" if of_shapes else "WarmUpFailed"
+    if what.startswith("raised") and "unfit" not in answer:
+        what = f"raised {raised}"  # with its text: nobody's data is in it yet
     if reason == "WarmUpFailed":
         what += "; the log has its traceback"
         if method.name.endswith(contract.METHOD_BATCH) and method.example is not None:

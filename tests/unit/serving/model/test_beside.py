@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from batchedapi_serving.errors import PredictorError
 from batchedapi_serving.model.loading import served_methods
 from batchedapi_serving.model.submit import Beside, with_calls
-from batchedapi_serving.predictor import ItemError, Tensor, batched, default_method
+from batchedapi_serving.predictor import ItemError, SubmitError, Tensor, batched, default_method
 from dispatching import replica_settings
 
 PAIR = {"a": Tensor("FP32", [2]), "b": Tensor("INT64", [])}
@@ -58,7 +59,9 @@ class Model:
 SPECS = with_calls(Model, served_methods(Model, replica_settings(max_batch_size=None)))
 
 
-async def called(method: str, payload: Any, answer: Any = None) -> tuple[Any, list[Any]]:
+async def called(
+    method: str, payload: Any, answer: Any = None, model: Any = None
+) -> tuple[Any, list[Any]]:
     """What the client is answered, and what was submitted; rows are answered `answer`, or so."""
     submitted: list[Any] = []
 
@@ -66,7 +69,7 @@ async def called(method: str, payload: Any, answer: Any = None) -> tuple[Any, li
         submitted.append((name, rows))
         return rows if answer is None else answer
 
-    beside = Beside(Model(), SPECS, submit)
+    beside = Beside(model or Model(), SPECS, submit)
     return await getattr(beside, method)(payload, {}, {"x": 7}), submitted
 
 
@@ -106,6 +109,41 @@ async def test_an_item_that_failed_in_the_batch_is_not_encoded() -> None:
     """It is an answer of its own."""
     with pytest.raises(ItemError, match="gone"):
         await called("items", 1, [ItemError(410, "gone")])
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (None, "read answered None, which is no row; return the row"),
+        ([[1.0], [1.0, 2.0]], "read answered a list; expected an array"),
+        ([object()], "read answered a list; expected an array, got an array of objects"),
+        ({"a": [[1], [2, 3]]}, "read answered a dict; expected an array"),
+    ],
+    ids=["no return", "ragged", "an object", "ragged of a name"],
+)
+async def test_what_decode_answers_is_not_the_clients_fault(answer: object, said: str) -> None:
+    """The client sent nothing wrong, and has never heard of a row."""
+
+    class Careless(Model):
+        def read(self, payload: Any, headers: Any) -> Any:  # noqa: ARG002 - as it is called
+            return answer
+
+    with pytest.raises(PredictorError, match=said):
+        await called("predict", 1, model=Careless())
+
+
+async def test_a_row_that_the_client_has_sent_is_the_clients_fault() -> None:
+    """Numbers and texts of a wrong type or shape, which decode has only passed on."""
+
+    async def refuse(_: str, __: Any) -> Any:
+        raise SubmitError(422, "rows: expected numbers")
+
+    beside = Beside(Model(), SPECS, refuse)
+
+    for call in (beside.predict("text", {}, {"x": 7}), beside.items("x", {}, {})):
+        with pytest.raises(SubmitError, match=r"^rows: expected numbers") as client:
+            await call
+        assert 422 == client.value.status
 
 
 async def test_a_call_in_a_thread_ends_with_it() -> None:

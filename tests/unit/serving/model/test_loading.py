@@ -196,3 +196,68 @@ def test_a_constructor_that_fails_has_its_own_reason(
         start_predictor(Fails, {}, CONTEXT)
 
     assert reason == caught.value.reason
+
+
+class SetUp:
+    """As LitServe has it."""
+
+    def setup(self, device: str) -> None:
+        """Never called here."""
+        self.model = device
+
+    def predict(self, items: Any) -> Any:
+        """Has no model."""
+        return items
+
+
+def test_a_class_that_waits_to_be_set_up_is_told_what_to_write() -> None:
+    """Else it is ready, and every client is told that it has no attribute `model`."""
+
+    class Own(SetUp):
+        def __init__(self, context: Context) -> None:
+            self.setup(context.device)
+
+    class Unlike(SetUp):
+        def setup(self, model: str) -> None:  # type: ignore[override]
+            """Called by somebody else."""
+
+    with pytest.raises(
+        LoadError, match=r"write def __init__.*self\.setup\(context\.device\)"
+    ) as error:
+        start_predictor(SetUp, {}, CONTEXT)
+
+    assert "InitFailed" == error.value.reason
+    assert "cpu" == start_predictor(Own, {}, CONTEXT).model
+    assert isinstance(start_predictor(Unlike, {}, CONTEXT), Unlike)
+
+
+def test_a_constructor_that_fails_is_told_with_its_text() -> None:
+    """Also where the text is followed by notes, or there is no way to have it."""
+
+    class Noted:
+        def __init__(self) -> None:
+            error = FileNotFoundError(2, "no such file", "weights.bin")
+            error.add_note("look elsewhere")
+            raise error
+
+    class Silent:
+        def __init__(self) -> None:
+            class SilentError(Exception):
+                def __str__(self) -> str:
+                    raise KeyboardInterrupt
+
+            raise SilentError
+
+    class Panics:
+        def __init__(self) -> None:
+            class PanicException(BaseException):
+                """Of an extension in Rust."""
+
+            raise PanicException("called `Result::unwrap()`")
+
+    with pytest.raises(LoadError, match=r"raised .*PanicException: called `Result::unwrap"):
+        start_predictor(Panics, {}, CONTEXT)
+    with pytest.raises(LoadError, match=r"raised FileNotFoundError: .*weights\.bin'"):
+        start_predictor(Noted, {}, CONTEXT)
+    with pytest.raises(LoadError, match="SilentError: <exception str"):
+        start_predictor(Silent, {}, CONTEXT)

@@ -23,6 +23,7 @@ class Recording:
     def __init__(self, error: str = "", above: int = 0, **facts: bool) -> None:
         self.batches: list[tuple[dict[str, Any], bytes]] = []
         self._error = error
+        self.raised = error.removeprefix("raised ")
         self._above = above
         self._facts = {"oom": False, **facts}
 
@@ -146,7 +147,7 @@ def test_what_nobody_knows_the_input_of_is_not_warmed_up(spec: MethodSpec) -> No
 @pytest.mark.parametrize(
     ("error", "reason", "facts"),
     [
-        ("raised ValueError", "WarmUpFailed", {}),
+        ("raised ValueError: 4 rows are too many", "WarmUpFailed", {}),
         ("failed: expected 4 rows", "ShapeProbeFailed", {}),
         ("raised RuntimeError", "OutOfMemory", {"oom": True}),
         ("failed; no batch can succeed", "WarmUpFailed", {"unfit": True}),
