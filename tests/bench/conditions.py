@@ -75,6 +75,8 @@ class Failure:
     words: str = ""
     """That the message has to have, besides the remedy."""
     spec: JsonObject = field(default_factory=dict)
+    pod: JsonObject = field(default_factory=dict)
+    """What its pods have besides."""
     window: tuple[float, float] | None = None
     """Seconds to be told and taken back, where that needs a window of load."""
 
@@ -140,6 +142,68 @@ def waits(reason: str, message: str) -> Step:
         await api.pod(ready=False, state={"waiting": {"reason": reason, "message": message}})
 
     return induce
+
+
+def stands(
+    ours: JsonObject | None,
+    *,
+    beside: JsonObject | None = None,
+    init: JsonObject | None = None,
+    reason: str = "ContainersNotReady",
+    condition: JsonObject | None = None,
+) -> Step:
+    """A pod that is not ready, for that reason, and the status of each container that it has."""
+
+    async def induce(api: Api) -> None:
+        blank = {"name": "i", "image": "i", "imageID": "i", "restartCount": 0, "ready": False}
+        own = [{**blank, "name": "serving", **ours}] if ours is not None else []
+        ready = {"type": "Ready", "status": "False", "reason": reason}
+        status = {
+            "phase": "Pending",
+            "conditions": [ready, *([condition] if condition else [])],
+            "containerStatuses": [*own, *([{**blank, **beside}] if beside else [])],
+            "initContainerStatuses": [{**blank, **init}] if init else [],
+        }
+        await api.rig.merge(PODS, api.pods[-1], {"status": status}, "status")
+
+    return induce
+
+
+async def held_pod(api: Api) -> None:
+    """Deleted, and held by a finalizer of somebody else's."""
+    await last_ends(api)
+    path = PODS.path(api.rig.namespace, api.pods[-1])
+    await api.rig.kube._request("DELETE", path, {}, {"gracePeriodSeconds": 1})
+
+
+async def rollout_paused(api: Api) -> None:
+    """`kubectl rollout pause` of the Deployment, and then a change."""
+    await api.rig.merge(DEPLOYMENTS, api.name, {"spec": {"paused": True}})
+    before = await api.deployment()
+    await api.edit(predictor={"config": {"version": 2}})
+    await api.template_changed(before)
+    paused = {"type": "Progressing", "status": "Unknown", "reason": "DeploymentPaused"}
+    await api.rolled(0, ready=1, old=1, conditions=[{**paused, "message": "m"}])
+
+
+async def rollout_resumed(api: Api) -> None:
+    """By whoever paused it."""
+    await api.rig.merge(DEPLOYMENTS, api.name, {"spec": {"paused": None}})
+    await api.start()
+
+
+async def none_ready(api: Api) -> None:
+    """Both lose their readiness."""
+    for number in range(2):
+        await api.pod(number=number, ready=False)
+    await api.rolled(2, ready=0)
+
+
+async def all_ready(api: Api) -> None:
+    """Again."""
+    for number in range(2):
+        await api.pod(number=number, ready=True)
+    await api.rolled(2, ready=2)
 
 
 def creates(sandbox: str = "") -> Step:
@@ -513,10 +577,45 @@ MODEL: Final = "ModelLoaded"
 VALID: Final = "SpecValid"
 
 
-def model(name: str, reason: str, induce: Step, words: str = "") -> Failure:
+RUNS: Final[JsonObject] = {"running": {"startedAt": "2026-01-02T03:04:05Z"}}
+BACK_OFF: Final[JsonObject] = {"waiting": {"reason": "CrashLoopBackOff", "message": "10s"}}
+NO_IMAGE: Final[JsonObject] = {"waiting": {"reason": "ErrImagePull", "message": "manifest unknown"}}
+INITIALIZING: Final[JsonObject] = {"state": {"waiting": {"reason": "PodInitializing"}}}
+ANSWERS: Final[JsonObject] = {"state": RUNS, "started": True, "ready": True}
+ENDED: Final = ended(3, "")
+ADDED: Final[JsonObject] = {"name": "i", "image": "i"}
+"""A container that a webhook adds."""
+LONG_AGO: Final = "2026-01-02T03:04:05Z"
+
+
+def homeless(reason: str, message: str) -> JsonObject:
+    """The condition of a pod without a node."""
+    return {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
+
+
+async def first_pod(api: Api) -> None:
+    """The controller makes one, and it answers."""
+    await api.start()
+
+
+def model(
+    name: str, reason: str, induce: Step, words: str = "", *, pod: JsonObject | None = None
+) -> Failure:
     """A replica that does not start."""
     return Failure(
-        name, MODEL, reason, induce, mended_pod, "Loaded", prepare=starting, words=words
+        name, MODEL, reason, induce, mended_pod, "Loaded", prepare=starting, words=words,
+        pod=pod or {},
+    )  # fmt: skip
+
+
+def waiting(
+    name: str, reason: str, induce: Step, words: str = "", *, pod: JsonObject | None = None,
+    prepare: Step = starting, mend: Step = mended_pod,
+) -> Failure:  # fmt: skip
+    """One that waits for something else than its model, which has not failed."""
+    return Failure(
+        name, MODEL, reason, induce, mend, "Loaded", status="Unknown", prepare=prepare,
+        words=words, pod=pod or {},
     )  # fmt: skip
 
 
@@ -546,10 +645,64 @@ FAILURES: Final = (
             release_deployment, "NewRevision", prepare=live, words=f"held by {HOLDER}"),
     Failure("the API is held in deletion", "Progressing", "Deleting", hold_api, release_api, "",
             prepare=live, words=f"held by {HOLDER}"),
+    Failure("the rollout is paused", "Progressing", "RolloutPaused", rollout_paused,
+            rollout_resumed, "RolloutComplete", prepare=live, words="replicas updated"),
     Failure("the rollout is stuck", "Progressing", "ProgressDeadlineExceeded", stuck, mended_pod,
             "RolloutComplete", prepare=starting),
     Failure("no node has room", "Scheduled", "Unschedulable", no_node, mended_pod, "Scheduled",
             prepare=starting, words="insufficient cpu"),
+    Failure("a pod is gated", "Scheduled", "SchedulingGated",
+            stands(None, condition=homeless("SchedulingGated", "gated")), mended_pod,
+            "Scheduled", prepare=starting, pod={"schedulingGates": [{"name": "kueue.example/x"}]}),
+    Failure("no scheduler looks", "Scheduled", "NotScheduled", stands(None), mended_pod,
+            "Scheduled", status="Unknown", prepare=starting),
+    waiting("no pod is there", "NotStarted", pods_created, prepare=created, mend=first_pod),
+    waiting("a pod has no node", "NotStarted",
+            stands(None, condition=homeless("SchedulingGated", "gated")), "has no node"),
+    waiting("a container is being created", "ContainerCreating",
+            stands({"state": {"waiting": {"reason": "ContainerCreating"}}}), "creates its"),
+    waiting("an init container runs", "InitContainerRunning",
+            stands(INITIALIZING, init={"state": RUNS}), "container i runs",
+            pod={"initContainers": [ADDED]}),
+    model("an init container fails", "InitContainerFailed",
+          stands(INITIALIZING, init={"state": BACK_OFF, "lastState": ENDED}),
+          "init container i: Error: exit code 3", pod={"initContainers": [ADDED]}),
+    model("an init container's image is not there", "InitContainerFailed",
+          stands(INITIALIZING, init={"state": NO_IMAGE}),
+          "init container i: ErrImagePull: manifest unknown", pod={"initContainers": [ADDED]}),
+    waiting("a native sidecar does not start", "SidecarNotReady",
+            stands(INITIALIZING, init={"state": RUNS, "started": False}),
+            "sidecar i runs, and has not started",
+            pod={"initContainers": [{**ADDED, "restartPolicy": "Always"}]}),
+    model("a native sidecar fails", "SidecarFailed",
+          stands(INITIALIZING, init={"state": BACK_OFF, "lastState": ENDED}),
+          "sidecar i: Error: exit code 3",
+          pod={"initContainers": [{**ADDED, "restartPolicy": "Always"}]}),
+    waiting("a container beside it is not ready", "SidecarNotReady",
+            stands(ANSWERS, beside={"state": RUNS}), "container i is not ready",
+            pod={"beside": [ADDED]}),
+    model("a container beside it fails", "SidecarFailed",
+          stands(ANSWERS, beside={"state": BACK_OFF, "lastState": ENDED}),
+          "container i: Error: exit code 3", pod={"beside": [ADDED]}),
+    model("a container beside it has no image", "SidecarFailed",
+          stands(ANSWERS, beside={"state": NO_IMAGE}), "container i: ErrImagePull",
+          pod={"beside": [ADDED]}),
+    waiting("a readiness gate is closed", "ReadinessGateNotMet",
+            stands(ANSWERS, reason="ReadinessGatesNotReady"), "lb.example/ready is not True",
+            pod={"readinessGates": [{"conditionType": "lb.example/ready"}]}),
+    waiting("a replica is not able to answer", "NotAnswering", stands({**ANSWERS, "ready": False}),
+            "its /readyz says no"),
+    model("its node is lost", "NodeNotReady", stands(ANSWERS, reason=""), "does not answer"),
+    model("its node does not begin", "NodeNotReady",
+          stands(None, condition={"type": "PodScheduled", "status": "True",
+                                    "lastTransitionTime": LONG_AGO}), "has not begun"),
+    model("a kubelet's reason that is new", "ContainerNotStarted",
+          waits("OfANewKubelet", "no idea"), "OfANewKubelet: no idea"),
+    model("it ends of its own will", "CrashLooping", ends(0, "", "Completed"), "exit code 0"),
+    Failure("the last replica does not end", "Ready", "NotEnding", held_pod, last_ended,
+            "NoReplicas", prepare=external, words="should have been gone"),
+    Failure("no replica is ready", "MetricsAvailable", "NoneReady", none_ready, all_ready,
+            "AllPods", prepare=looked_at),
     model("the image cannot be pulled", "ImagePullFailed",
           waits("ImagePullBackOff", 'Back-off pulling image "x:1"'), "x:1"),
     model("the image is not there", "ImagePullFailed",
@@ -750,7 +903,7 @@ async def run(*, quick: bool, seconds: float) -> tuple[list[Seen], int, float]:
 
                 async def one(number: int, failure: Failure) -> Seen:
                     async with places:
-                        api = Api(rig, table, f"api-{number}", failure.spec)
+                        api = Api(rig, table, f"api-{number}", failure.spec, pod_spec=failure.pod)
                         return await induced(failure, api, seconds)
 
                 seen = await asyncio.gather(*(one(*pair) for pair in enumerate(chosen)))

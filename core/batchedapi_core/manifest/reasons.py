@@ -52,6 +52,11 @@ READY: Final = {
         " answer",
         "wait, at most spec.predictor.startupTimeout; `kubectl logs` of the pod says how far it is",
     ),
+    "NotEnding": Reason(
+        "no replica is asked for, and one that was deleted is still there after its grace period",
+        "see `kubectl get pod -o yaml`: a finalizer holds it, or its node does not answer;"
+        " `kubectl delete node` once that is gone for good",
+    ),
     "Draining": Reason(
         "no replica is asked for, and the last ones answer what they have",
         "wait until they have ended, or ask for replicas again",
@@ -64,6 +69,11 @@ PROGRESSING: Final = {
         "the rollout has not moved for longer than a start may take",
         "see Scheduled, ModelLoaded and `kubectl describe pod` for what holds it, or go back to the"
         " manifest before",
+        lasting=True,
+    ),
+    "RolloutPaused": Reason(
+        "somebody has paused the Deployment before the rollout was complete",
+        "`kubectl rollout resume` of the Deployment that is named; to hold an API, spec.paused",
         lasting=True,
     ),
     "NotPermitted": Reason(
@@ -103,7 +113,45 @@ SPEC_VALID: Final = {
 }  # fmt: skip
 MODEL_LOADED: Final = {
     "Loaded": Reason("a replica of the current revision answers"),
-    "ModelLoading": Reason("no replica has loaded it yet, and none has failed to"),
+    "ModelLoading": Reason("a replica runs and has not loaded it yet, and none has failed to"),
+    "NotStarted": Reason(
+        "no replica has a node, or there is none", "see Scheduled, SpecValid and Progressing"
+    ),
+    "InitContainerRunning": Reason(
+        "a container that runs before that of the replica has not ended",
+        "wait for it; `kubectl logs POD -c NAME` says what it does",
+    ),
+    "InitContainerFailed": Reason(
+        "a container that runs before that of the replica fails, or cannot be started; who added"
+        " it to the pod is a webhook of the cluster",
+        "see `kubectl logs POD -c NAME` and `kubectl describe pod`, and ask whoever added it",
+    ),
+    "SidecarNotReady": Reason(
+        "the pod waits for a container beside that of the replica to start, or to be ready",
+        "wait for it; `kubectl logs POD -c NAME` says what it does",
+    ),
+    "SidecarFailed": Reason(
+        "a container beside that of the replica has ended, or cannot be started; who added it to"
+        " the pod is a webhook of the cluster",
+        "see `kubectl logs POD -c NAME` and `kubectl describe pod`, and ask whoever added it",
+    ),
+    "ContainerNotStarted": Reason(
+        "the node does not start the container, for a reason of its own",
+        "see the words of the kubelet, and `kubectl describe pod`",
+    ),
+    "NotAnswering": Reason(
+        "the model was loaded, and the replica says that it cannot answer: its model processes are"
+        " lost, or a worker does not reach the queue",
+        "see `kubectl logs` of the pod",
+    ),
+    "ReadinessGateNotMet": Reason(
+        "the replica is ready, and a readiness gate of its pod is not",
+        "see who sets the condition that is named: mostly the controller of a load balancer",
+    ),
+    "NodeNotReady": Reason(
+        "the pod's node does not answer the cluster any more, or has not begun with the pod",
+        "see `kubectl describe node`; after five minutes the cluster makes another pod elsewhere",
+    ),
     "ScaledToZero": Reason("no replica runs, by intent; it was loaded before, and is again"),
     "ImagePullFailed": Reason(
         "the node cannot get the image",
@@ -117,8 +165,9 @@ MODEL_LOADED: Final = {
         " volume it is, or that it is the network",
     ),
     "ContainerCreating": Reason(
-        "the node has not created a container after 30 s: the image is still being pulled, or a"
-        " volume cannot be mounted, which kubelets before 1.37 do not tell apart",
+        "the node has not created a container yet; after 30 s with what it may be: the image is"
+        " still being pulled, or a volume cannot be mounted, which kubelets before 1.37 do not tell"
+        " apart",
         "see `kubectl describe pod` for which it is: wait for the image, or create what"
         " spec.pod.volumes names",
     ),
@@ -183,6 +232,14 @@ MODEL_LOADED: Final = {
 SCHEDULED: Final = {
     "Scheduled": Reason("every replica has a node"),
     "NoReplicas": Reason("there are no pods"),
+    "NotScheduled": Reason(
+        "no scheduler has looked at a replica yet",
+        "wait; if it lasts, see whether the scheduler that the pod's schedulerName names runs",
+    ),
+    "SchedulingGated": Reason(
+        "a replica is held back by a gate before it is scheduled",
+        "see spec.schedulingGates of the pod: who added a gate takes it away, Kueue for one",
+    ),
     "Unschedulable": Reason(
         "no node takes a replica",
         "add nodes, lower spec.compute to what a node has free, or correct spec.pod.nodeSelector,"
@@ -196,8 +253,11 @@ METRICS_AVAILABLE: Final = {
         "let the operator reach port 8081 of the pods (NetworkPolicy), and see the log of those"
         " that do not answer",
     ),
+    "NoneReady": Reason(
+        "no replica is ready, so none has figures; replicas stay as they are", "see Ready"
+    ),
     "None": Reason(
-        "no ready replica answers the operator, or none is ready",
+        "no ready replica answers the operator",
         "let the operator reach port 8081 of the pods (NetworkPolicy); without figures replicas"
         " stay as they are",
     ),

@@ -370,6 +370,8 @@ def _metrics_available(decided: Decided) -> Condition:
     if decided.front is not None:
         answered, ready = answered + decided.front.answered, ready + decided.front.queue.ready
     share = f"{answered} of {ready} ready pods answered"
+    if ready == 0:
+        return told(kind, "False", "NoneReady")
     if answered == 0:
         return told(kind, "False", "None", share)
     return told(kind, "True", "Partial" if answered < ready else "AllPods", share)

@@ -1,6 +1,7 @@
 """Conditions of a BatchedAPI: pure functions of what was observed."""
 
 import json
+import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,19 +11,22 @@ from typing import Any, Final, Literal
 from batchedapi_core.manifest import REASONS, ConditionType
 from batchedapi_operator.cluster import JsonObject
 from batchedapi_operator.errors import InvalidSpecError
+from batchedapi_operator.reconcile.hindrances import CREATING, Hindrance
 from batchedapi_operator.reconcile.views import DeploymentView, PodView
 
 MESSAGE_LENGTH: Final = 1024
 DELETING: Final = "Deleting"
 WAITING: Final = "WaitingForDeletion"
 STUCK: Final = "ProgressDeadlineExceeded"
-CREATING: Final = "ContainerCreating"
 NOT_MOUNTED: Final = "VolumesNotMounted"
 CREATION_SECONDS: Final = 30.0
 """For a node to mount volumes and pull an image, before it is told that it has not."""
 REPLACED_SECONDS: Final = 60.0
 """In which a pod that failed is replaced: what is created later was ordered for another reason."""
 NOT_PERMITTED: Final = "NotPermitted"
+PAUSED: Final = "RolloutPaused"
+ENDING_SECONDS: Final = 8.0
+"""For a pod to be gone after its grace period, before it is told that it is not."""
 _HINDRANCES: Final = (DELETING, WAITING, NOT_PERMITTED)
 _BREAKING: Final = (
     ConditionType.SPEC_VALID,
@@ -75,14 +79,20 @@ _OF_WEB: Final = (
     ("spec.autoscaling.maxReplicas", f"{_WEB}.maxReplicas"),
 )
 """Fields of the model's pods, and of the web pods."""
+_WAITS: Final = (
+    CREATING, "NotScheduled", "NotStarted", "InitContainerRunning", "SidecarNotReady",
+    "NotAnswering", "ReadinessGateNotMet",
+)  # fmt: skip
+"""Reasons for which nobody answers though nothing has failed, other than that a model loads."""
 _BEFORE_LOADING: Final = (
-    "QuotaExceeded", "Unschedulable", NOT_MOUNTED, "ImagePullFailed",
-    "CreateContainerConfigError",
+    "QuotaExceeded", "Unschedulable", "SchedulingGated", NOT_MOUNTED, "ImagePullFailed",
+    "CreateContainerConfigError", "InitContainerFailed", "SidecarFailed", "ContainerNotStarted",
+    "NodeNotReady",
 )  # fmt: skip
 """Reasons for which a replica has not begun; they pass, and it loads as any other."""
 _START_REASONS: Final = REASONS[ConditionType.MODEL_LOADED].keys() - {
     "Loaded", "ModelLoading", "ImagePullFailed", "ScaledToZero", CREATING, NOT_MOUNTED,
-    "CreateContainerConfigError", "PodFailed",
+    "CreateContainerConfigError", "PodFailed", *_WAITS, *_BEFORE_LOADING,
 }  # fmt: skip
 """What a replica may write into its termination message."""
 
@@ -221,6 +231,7 @@ def ready(
     causes: Iterable[Condition] = (),
     *,
     current: bool = True,
+    now: datetime | None = None,
 ) -> Condition:
     """Whether anybody answers as the manifest says.
 
@@ -230,19 +241,20 @@ def ready(
         causes: The first that is False says why nobody does.
         current: A replica of what the manifest says answers. Without one it is not ready, however
             many of an earlier revision go on answering: who waits for it waits for the new one.
+        now: By which pods that are deleted should be gone.
     """
     kind = ConditionType.READY
-    cause = next((one for one in causes if one.status == "False" or one.reason == CREATING), None)
+    some = deployment is not None and deployment.replicas > 0
+    cause = next(
+        (one for one in causes if one.status == "False" or (some and one.reason in _WAITS)), None
+    )
     answering = 0 if deployment is None else deployment.ready
     if cause is not None and (answering == 0 or not current):
         earlier = f"{_earlier(answering)}; " if answering else ""
         status = cause.status if answering else "False"  # an image that is long in coming may come
         return Condition(kind, status, cause.reason, earlier + cause.message)
     if deployment is None or deployment.replicas == 0:
-        ending = sum(pod.ending for pod in pods)
-        if ending:
-            return told(kind, "False", "Draining", f"{ending} replicas end, and no other is there")
-        return told(kind, "False", "NoReplicas", "no replicas are asked for")
+        return told(kind, "False", *_nobody(pods, now))
     share = f"{answering} of {deployment.replicas} replicas ready"
     if answering == 0 or not current:
         if answering:
@@ -250,6 +262,17 @@ def ready(
         return told(kind, "False", "ModelLoading", share)
     reason = "MinimumReady" if answering < deployment.replicas else "AllReplicasReady"
     return told(kind, "True", reason, share)
+
+
+def _nobody(pods: Sequence[PodView], now: datetime | None) -> _Seen:
+    """(reason, what was seen) where no replica is asked for."""
+    late = next((pod for pod in pods if now is not None and until_gone(pod, now) == 0.0), None)
+    if late is not None:
+        return "NotEnding", f"pod {late.name} should have been gone at {late.due}"
+    ending = sum(pod.ending for pod in pods)
+    if ending:
+        return "Draining", f"{ending} replicas end, and no other is there"
+    return "NoReplicas", "no replicas are asked for"
 
 
 def ready_by_roles(
@@ -283,7 +306,7 @@ def ready_by_roles(
     share = f"{web.ready} of {web.replicas} web pods ready"
     if front.at_zero:
         return told(kind, "True", "ScaledToZero", share)
-    if waking and workers.reason in {"ModelLoading", CREATING} and deployment is not None:
+    if waking and workers.reason in {"ModelLoading", *_WAITS} and deployment is not None:
         return told(kind, "True", "Waking", f"{share}, {deployment.replicas} replicas start")
     reason = workers.reason
     if reason == "AllReplicasReady" and web.ready < web.replicas:
@@ -297,10 +320,11 @@ def _web_failure(pods: Sequence[PodView], now: datetime) -> _Seen | None:
     homeless = scheduled(there)
     if homeless.status == "False":
         return "WebNotStarting", of_web(homeless.message)
-    failure = next(filter(None, (*_not_started(there, now), _lost(pods, there, now))), None)
+    found = *_not_started(there, now), _lost(pods, there, now), _waits(there)
+    failure = next(filter(None, found), None)
     if failure is None:
         return None
-    reason = "WebStarting" if failure[0] == CREATING else "WebNotStarting"
+    reason = "WebStarting" if failure[0] in _WAITS else "WebNotStarting"
     return reason, of_web(told(ConditionType.MODEL_LOADED, "False", *failure).message)
 
 
@@ -318,6 +342,8 @@ def progressing(deployment: DeploymentView | None, front: Front | None = None) -
         return told(kind, "False", STUCK, verdict.message)
     if not rolled_out(deployment):
         updated = f"{deployment.updated} of {deployment.replicas} replicas updated"
+        if deployment.paused and deployment.settled:
+            return told(kind, "False", PAUSED, f"Deployment {deployment.child.name}: {updated}")
         return told(kind, "True", "NewRevision", updated)
     web = None if front is None else progressing(front.deployment)
     if web is None or web.reason == "RolloutComplete":
@@ -335,7 +361,11 @@ def rolled_out(deployment: DeploymentView) -> bool:
     """Only pods of the current revision are left, and the Deployment once had enough of them."""
     verdict = deployment.conditions.get("Progressing")
     arrived = deployment.replicas == 0 or (
-        verdict is not None and verdict.reason == "NewReplicaSetAvailable"
+        verdict is not None
+        and (
+            verdict.reason == "NewReplicaSetAvailable"
+            or (verdict.reason == "DeploymentPaused" and deployment.ready >= deployment.replicas)
+        )
     )
     return deployment.settled and arrived and deployment.existing <= deployment.updated
 
@@ -371,9 +401,26 @@ def model_loaded(
     lost = _lost(ours, current, now) if wanted else None
     if lost is not None:
         return told(kind, "False", *lost)
-    if slow is not None:
-        return told(kind, "Unknown", *slow)
-    return told(kind, "Unknown", "ModelLoading", "no replica has loaded it yet")
+    loads = "ModelLoading", "no replica has loaded it yet"
+    return told(kind, "Unknown", *(slow or _waits(current) or loads))
+
+
+def _waits(pods: Sequence[PodView]) -> _Seen | None:
+    """(reason, what was seen) of the first, where none of them can be loading its model."""
+    found = [_wait(pod) for pod in pods if not pod.ready]
+    if not pods:
+        return "NotStarted", "there is no pod"
+    return None if None in found else next(filter(None, found), None)
+
+
+def _wait(pod: PodView) -> _Seen | None:
+    """What a pod waits for that has not failed; None of one that loads its model."""
+    if pod.unplaced:
+        return "NotStarted", f"pod {pod.name} has no node"
+    hindrance = pod.before or pod.beside
+    if hindrance is not None:
+        return hindrance.reason, f"pod {pod.name}: {hindrance.seen}"
+    return (CREATING, f"pod {pod.name}: its node creates its container") if pod.creating else None
 
 
 def _not_started(pods: Sequence[PodView], now: datetime) -> tuple[_Seen | None, _Seen | None]:
@@ -407,10 +454,12 @@ def _lost(pods: Iterable[PodView], current: Sequence[PodView], now: datetime) ->
 
 def not_created(pod: PodView, now: datetime) -> _Seen | None:
     """(reason, what was seen) of a pod whose node has long been creating its container."""
-    if pod.creating_since is None:
+    since = pod.creating_since
+    if since is None or (now - since).total_seconds() < CREATION_SECONDS:
         return None
-    if (now - pod.creating_since).total_seconds() < CREATION_SECONDS:
-        return None
+    if not pod.taken:
+        seen = f"its node has not begun with it after {CREATION_SECONDS:.0f} s"
+        return "NodeNotReady", f"pod {pod.name}: {seen}"
     seen = f"pod {pod.name}: its container is not created after {CREATION_SECONDS:.0f} s"
     if pod.sandbox is not None and pod.sandbox.status == "True":
         return CREATING, f"{seen}: its image is still being pulled"
@@ -426,30 +475,47 @@ def not_created(pod: PodView, now: datetime) -> _Seen | None:
 
 
 def until_told(pods: Iterable[PodView], now: datetime) -> float | None:
-    """Seconds until the first container has been in creation for too long; None without one."""
-    begun = (pod.creating_since for pod in pods if not pod.gone and pod.creating_since is not None)
+    """Seconds until a container has been in creation, or a pod in its end, for too long."""
+    there = tuple(pods)
+    begun = (pod.creating_since for pod in there if not pod.gone and pod.creating_since is not None)
     left = [CREATION_SECONDS - (now - since).total_seconds() for since in begun]
-    return min((seconds for seconds in left if seconds > 0), default=None)
+    left += [until_gone(pod, now) for pod in there]
+    return min((seconds for seconds in left if 0 < seconds < math.inf), default=None)
+
+
+def until_gone(pod: PodView, now: datetime) -> float:
+    """Seconds that a deleted pod has until it is late; infinite of one that is not deleted."""
+    if not pod.ending or pod.due is None:
+        return math.inf
+    return max(0.0, ENDING_SECONDS - (now - pod.due).total_seconds())
 
 
 def load_failure(pod: PodView) -> _Seen | None:
     """(reason, what was seen) of a pod that cannot start; None for one that runs or is starting."""
     if pod.ready:
         return None
+    if pod.before is not None:
+        return _failed(pod, pod.before)
     waits = _WAITING.get(pod.waiting_reason)
     if waits is not None:
         word = pod.waiting_reason if waits == "CrashLooping" or not pod.waiting_message else ""
         return waits, f"pod {pod.name}: {': '.join(filter(None, (word, pod.waiting_message)))}"
     if pod.exit_reason == "OOMKilled":
         return "OutOfMemory", f"pod {pod.name}: used more than spec.compute.mem"
-    if pod.exit_code == 0:
-        return None
+    if pod.exit_code == 0 and not pod.over:
+        return _failed(pod, pod.beside)
     try:
         said = json.loads(pod.exit_message)
         reason, message = str(said["reason"]), str(said["message"])
     except (ValueError, KeyError, TypeError):  # it gave no reason: the tail of its log
         reason, message = "", f"exit code {pod.exit_code}: {pod.exit_message[-500:].strip()}"
     return reason if reason in _START_REASONS else "CrashLooping", f"pod {pod.name}: {message}"
+
+
+def _failed(pod: PodView, hindrance: Hindrance | None) -> _Seen | None:
+    if hindrance is None or not hindrance.failed:
+        return None
+    return hindrance.reason, f"pod {pod.name}: {hindrance.seen}"
 
 
 def scheduled(pods: Sequence[PodView]) -> Condition:
@@ -460,7 +526,10 @@ def scheduled(pods: Sequence[PodView]) -> Condition:
         said = waiting[0].unschedulable
         fields = ", ".join(field for words, field in _PLACES if re.search(words, said))
         share = f"{len(waiting)} of {len(pods)} pods: {f'{fields}: ' if fields else ''}{said}"
-        return told(kind, "False", "Unschedulable", share)
+        return told(kind, "False", waiting[0].unplaced or "Unschedulable", share)
+    new = [pod for pod in pods if pod.unplaced and not pod.gone]
+    if new:
+        return told(kind, "Unknown", "NotScheduled", f"{len(new)} of {len(pods)} pods have no node")
     if not pods:
         return told(kind, "Unknown", "NoReplicas", "there are no pods")
     return told(kind, "True", "Scheduled")

@@ -91,7 +91,7 @@ def build_status(subject: Subject, observed: Observed, now: str) -> JsonObject:
         ),
     )
     current = _is_current(subject, observed)
-    ready = conditions.ready(deployment, observed.pods, causes, current=current)
+    ready = conditions.ready(deployment, observed.pods, causes, current=current, now=moment)
     found = (
         conditions.ready_by_roles(ready, deployment, front, causes, moment) if queued else ready,
         subject.hindrance or conditions.progressing(deployment, front if queued else None),

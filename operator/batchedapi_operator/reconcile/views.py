@@ -10,6 +10,14 @@ from typing import Any, Final, Self
 
 from batchedapi_core import contract
 from batchedapi_operator.cluster import JsonObject, Resource
+from batchedapi_operator.reconcile.hindrances import (
+    BACK_OFF,
+    Hindrance,
+    before_ours,
+    beside_ours,
+    is_creating,
+    unplaced,
+)
 from batchedapi_operator.resources.deployment import (
     CONTAINER,
     MANIFEST_VOLUME,
@@ -24,7 +32,6 @@ _LOADING_SECONDS: Final = 600.0
 _COUNTER: Final = "deployment.kubernetes.io/"
 _ENDED: Final = ("Failed", "Succeeded")
 """Phases; pods of a Deployment get there by eviction or with their node alone."""
-_CREATING: Final = "ContainerCreating"
 _OF_USERS: Final = (
     ("configMap", "ConfigMap", "name"),
     ("secret", "Secret", "secretName"),
@@ -154,6 +161,8 @@ class DeploymentView:
     setting: Stored | None
     """Of its serving container; None without one."""
     conditions: Mapping[str, ConditionView] = field(default_factory=dict)
+    paused: bool = False
+    """Somebody has paused its rollouts."""
     stray_account: bool = False
     """Its pods have a service account that nobody has set: a manifest before had it."""
     version: str = field(default="", compare=False)
@@ -182,6 +191,7 @@ class DeploymentView:
             revision=(template["metadata"].get("labels") or {}).get(contract.LABEL_REVISION, ""),
             setting=Stored.of(serving[0], metadata, template["metadata"]) if serving else None,
             conditions=_conditions(status),
+            paused=bool(spec.get("paused")),
             stray_account=owns_no_account(body),
             version=metadata.get("resourceVersion", ""),
         )
@@ -223,7 +233,7 @@ class PodView:
     gone: bool
     """It ends or has ended: deleted, or evicted and kept by the cluster for a while."""
     unschedulable: str
-    """The scheduler's words; empty when the pod has a node."""
+    """Why it gets no node, in the scheduler's words; empty of one that has one or may get one."""
     waiting_reason: str
     waiting_message: str
     exit_reason: str
@@ -256,6 +266,20 @@ class PodView:
     """Reason and message of a pod that its node or the cluster has ended; empty of others."""
     failed_at: datetime | None = None
     """None of others, or where not known."""
+    unplaced: str = ""
+    """The reason of Scheduled, of one without a node."""
+    taken: bool = True
+    """Its node has begun with it."""
+    creating: bool = False
+    """Its container is yet to be created."""
+    over: bool = False
+    """Its container has ended, and does not run again yet."""
+    before: Hindrance | None = None
+    """What comes before its container and is not done."""
+    beside: Hindrance | None = None
+    """What keeps it from being ready but for its container, and what is beside that."""
+    due: datetime | None = None
+    """When it should be gone; None of one that is not deleted."""
 
     @property
     def runs(self) -> bool:
@@ -267,7 +291,7 @@ class PodView:
         """From a pod's body."""
         metadata, status = body["metadata"], body.get("status") or {}
         conditions = _conditions(status)
-        scheduled = conditions.get("PodScheduled", ConditionView("True", "", ""))
+        scheduled = conditions.get("PodScheduled", ConditionView("", "", ""))
         ready = conditions.get("Ready", ConditionView("False", "", ""))
         containers = status.get("containerStatuses") or ()
         container: JsonObject = next((c for c in containers if c["name"] == CONTAINER), {})
@@ -280,18 +304,22 @@ class PodView:
         failed = status.get("phase") == "Failed" and not deleted
         # in the words of who ended it
         told = ": ".join(filter(None, (status.get("reason"), status.get("message"))))
-        creating, created = waiting.get("reason") == _CREATING, metadata.get("creationTimestamp")
+        created, homeless = metadata.get("creationTimestamp"), _homeless(body, scheduled)
+        before = before_ours(body)
+        creating = not homeless and before is None and is_creating(body)
+        starts = status.get("startTime")
+        is_ready = ready.status == "True"
         return cls(
             name=metadata["name"],
             uid=metadata["uid"],
             ip=status.get("podIP", ""),
             owner_uid=controller_uid(metadata),
             revision=(metadata.get("labels") or {}).get(contract.LABEL_REVISION, ""),
-            ready=ready.status == "True",
+            ready=is_ready,
             gone=deleted or over,
             unschedulable=(
                 scheduled.message or scheduled.reason
-                if scheduled.status == "False" and scheduled.reason == "Unschedulable"
+                if homeless in {"Unschedulable", "SchedulingGated"}
                 else ""
             ),
             waiting_reason=waiting.get("reason", ""),
@@ -305,13 +333,27 @@ class PodView:
             ending=deleted and not over,
             ends_at=_moment(metadata.get("deletionTimestamp")),
             role=(metadata.get("labels") or {}).get(contract.LABEL_ROLE, ""),
-            creating_since=_moment(status.get("startTime")) if creating else None,
+            creating_since=_moment(starts or scheduled.since) if creating else None,
             sandbox=conditions.get("PodReadyToStartContainers") if creating else None,
             volumes=_volumes(body.get("spec") or {}) if creating else (),
             failure=(told or "it failed, and nobody says why") if failed else "",
             # one that its node refused has no conditions
             failed_at=_moment(ready.since or created) if failed else None,
+            unplaced=homeless,
+            taken=bool(starts or containers),
+            creating=creating,
+            over="terminated" in state or waiting.get("reason") == BACK_OFF,
+            before=None if is_ready else before,
+            beside=None if is_ready else beside_ours(body, ready.reason),
+            due=_moment(metadata.get("deletionTimestamp")),
         )
+
+
+def _homeless(body: JsonObject, scheduled: ConditionView) -> str:
+    """Of a pod that has not ended."""
+    if (body.get("status") or {}).get("phase") in _ENDED:
+        return ""
+    return unplaced(body, scheduled.status, scheduled.reason)
 
 
 def _volumes(spec: Mapping[str, Any]) -> tuple[str, ...]:

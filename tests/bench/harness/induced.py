@@ -120,6 +120,8 @@ class Api:
     name: str
     spec: JsonObject = field(default_factory=dict)
     pods: list[str] = field(default_factory=list)
+    pod_spec: JsonObject = field(default_factory=dict)
+    """What its pods have besides, of webhooks and schedulers."""
 
     async def create(self, **spec: Any) -> None:
         """The BatchedAPI."""
@@ -196,10 +198,9 @@ class Api:
         for number in range(replicas):
             name = f"{set_name}-{number}"
             body = {"name": name, "labels": labels, "ownerReferences": [of_set]}
-            spec = {
-                "containers": [{"name": "serving", "image": "serving:bench"}],
-                "volumes": template["spec"]["volumes"],
-            }
+            more = {**self.pod_spec}
+            containers = [{"name": "serving", "image": "serving:bench"}, *more.pop("beside", ())]
+            spec = {"containers": containers, "volumes": template["spec"]["volumes"], **more}
             await self.rig.post(PODS, {"metadata": body, "spec": spec})
             ip = address(self.name.removesuffix("-web"), len(self.pods))
             self.pages.of[ip] = Page()

@@ -474,7 +474,7 @@ def test_what_an_api_that_wakes_waits_for_is_told_with_its_remedy() -> None:
 @pytest.mark.parametrize(
     ("steps", "expected"),
     [
-        (("ordered", "no node", "loads"), ["ModelLoading", "Unschedulable", "ModelLoading"]),
+        (("ordered", "no node", "loads"), ["NotStarted", "Unschedulable", "ModelLoading"]),
         (("answers", "no node", "loads"), ["AllReplicasReady", "Unschedulable", "ModelLoading"]),
         (("zero", "ends", "loads"), ["ScaledToZero", "CrashLooping", "ModelLoading"]),
     ],

@@ -1,0 +1,155 @@
+"""What keeps a pod from being ready, in the order in which it would start; pure, of its body.
+
+Told are containers beside ours, gates, and the node. What our own container ended with, and how
+long a node may take to create it, is told by `conditions`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from batchedapi_operator.cluster import JsonObject
+from batchedapi_operator.resources.deployment import CONTAINER
+
+CREATING: Final = "ContainerCreating"
+_INITIALIZING: Final = "PodInitializing"
+_AWAITED: Final = (CREATING, _INITIALIZING, "")
+"""What a kubelet waits with a container for that has not had its turn."""
+BACK_OFF: Final = "CrashLoopBackOff"
+_BY_KUBELET: Final = ("ContainersNotReady", "ReadinessGatesNotReady", "PodCompleted", "PodFailed")
+"""Reasons of a pod that is not ready; whoever marks the pods of a lost node gives none of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hindrance:
+    """Why a pod is not ready, if not for its model."""
+
+    reason: str
+    """Of ModelLoaded."""
+    seen: str
+    failed: bool = True
+    """It does not get on by itself, as far as can be seen."""
+
+
+def unplaced(body: JsonObject, scheduled: str, reason: str) -> str:
+    """Which reason of Scheduled a pod without a node is; empty of one that has one.
+
+    Args:
+        body: The pod.
+        scheduled: Status of PodScheduled; empty without that condition.
+        reason: Of the same.
+    """
+    if scheduled == "False":
+        return reason if reason == "SchedulingGated" else "Unschedulable"
+    spec, status = body.get("spec") or {}, body.get("status") or {}
+    by_node = status.get("containerStatuses") or status.get("phase", "") not in {"", "Pending"}
+    return "" if scheduled or spec.get("nodeName") or by_node else "NotScheduled"
+
+
+def is_creating(body: JsonObject) -> bool:
+    """Whether a pod that has a node has no container of ours yet."""
+    status = body.get("status") or {}
+    for one in status.get("containerStatuses") or ():
+        if one["name"] == CONTAINER:
+            waiting = (one.get("state") or {}).get("waiting") or {}
+            return waiting.get("reason") in {CREATING, _INITIALIZING}
+    return status.get("phase") == "Pending"
+
+
+def before_ours(body: JsonObject) -> Hindrance | None:
+    """What comes before our container, and is not done."""
+    spec, status = body.get("spec") or {}, body.get("status") or {}
+    sidecars = {
+        one["name"]
+        for one in spec.get("initContainers") or ()
+        if one.get("restartPolicy") == "Always"
+    }
+    for one in status.get("initContainerStatuses") or ():
+        name, state = one["name"], one.get("state") or {}
+        sidecar = name in sidecars
+        if (state.get("terminated") or {}).get("exitCode") == 0 and not sidecar:
+            continue
+        if sidecar and one.get("started"):
+            continue
+        what = f"sidecar {name}" if sidecar else f"init container {name}"
+        problem = _problem(one)
+        if problem:
+            reason = "SidecarFailed" if sidecar else "InitContainerFailed"
+            return Hindrance(reason, f"{what}: {problem}")
+        if "running" not in state:
+            return None  # its turn has not come, or its image has not: as of ours
+        if sidecar:
+            return Hindrance("SidecarNotReady", f"{what} runs, and has not started", failed=False)
+        return Hindrance("InitContainerRunning", f"{what} runs", failed=False)
+    return None
+
+
+def beside_ours(body: JsonObject, reason: str) -> Hindrance | None:
+    """What keeps the pod from being ready besides our container, or though that is started.
+
+    Args:
+        body: The pod.
+        reason: Of its condition Ready, which is False.
+    """
+    containers = list(_others(body))
+    for what, one in containers:
+        problem = _problem(one)
+        if problem:
+            return Hindrance("SidecarFailed", f"{what}: {problem}")
+    statuses = (body.get("status") or {}).get("containerStatuses") or ()
+    ours: JsonObject = next((one for one in statuses if one["name"] == CONTAINER), {})
+    state = ours.get("state") or {}
+    if (waiting := state.get("waiting") or {}).get("reason", "") not in {*_AWAITED, BACK_OFF}:
+        told = ": ".join(filter(None, (waiting["reason"], waiting.get("message"))))
+        return Hindrance("ContainerNotStarted", told)
+    if waiting or "terminated" in state or not ours.get("started"):
+        return None
+    if not ours.get("ready"):
+        return Hindrance("NotAnswering", "it was started, and its /readyz says no", failed=False)
+    for what, one in containers:
+        if not one.get("ready"):
+            return Hindrance("SidecarNotReady", f"{what} is not ready", failed=False)
+    return _beyond_containers(body, reason)
+
+
+def _beyond_containers(body: JsonObject, reason: str) -> Hindrance | None:
+    spec, status = body.get("spec") or {}, body.get("status") or {}
+    met = {one["type"] for one in status.get("conditions") or () if one["status"] == "True"}
+    gates = [one["conditionType"] for one in spec.get("readinessGates") or ()]
+    closed = ", ".join(gate for gate in gates if gate not in met)
+    if closed:
+        return Hindrance("ReadinessGateNotMet", f"{closed} is not True", failed=False)
+    if reason in _BY_KUBELET:
+        return None  # it is about to say that it is
+    node = spec.get("nodeName") or "its node"
+    return Hindrance("NodeNotReady", f"its containers were ready, and {node} does not answer")
+
+
+def _others(body: JsonObject) -> Iterator[tuple[str, JsonObject]]:
+    """(what it is, its status) of containers that run beside ours."""
+    spec, status = body.get("spec") or {}, body.get("status") or {}
+    for one in spec.get("initContainers") or ():
+        if one.get("restartPolicy") == "Always":
+            for found in status.get("initContainerStatuses") or ():
+                if found["name"] == one["name"]:
+                    yield f"sidecar {one['name']}", found
+    for found in status.get("containerStatuses") or ():
+        if found["name"] != CONTAINER:
+            yield f"container {found['name']}", found
+
+
+def _problem(container: JsonObject) -> str:
+    """Why a container that is not ours does not run, or does not stay; empty where nothing says."""
+    if container.get("ready"):
+        return ""
+    state = container.get("state") or {}
+    waiting = state.get("waiting") or {}
+    last = (container.get("lastState") or {}).get("terminated")
+    ended = state.get("terminated") or last or {}
+    word = waiting.get("reason", "")
+    if word not in {*_AWAITED, BACK_OFF}:
+        return ": ".join(filter(None, (word, waiting.get("message"))))
+    if not ended or ("running" in state and ended.get("exitCode") == 0):
+        return ""
+    words = ended.get("reason", ""), f"exit code {ended.get('exitCode')}"
+    return ": ".join(filter(None, (*words, ended.get("message", "")[-500:].strip())))
