@@ -154,13 +154,13 @@ class QueueFullError(OverloadedError):
 
 
 class BodiesFullError(OverloadedError):
-    """The bodies that a web process holds take as many bytes as they may."""
+    """A web process holds as many bytes for its clients as it may, and this client most of them."""
 
     code = "bodies_full"
 
 
 class NoRoomError(OverloadedError):
-    """As many connections are open as the process can have, and all are busy."""
+    """As many connections are open as the process can have, and none may be closed for this one."""
 
     code = "too_many_connections"
 

@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import orjson
@@ -295,6 +296,9 @@ class Peer(asyncio.Transport):
         """See asyncio.Transport."""
         return self.unread
 
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """See asyncio.Transport; tests say themselves when a client reads too slowly."""
+
     def pause_reading(self) -> None:
         """See asyncio.Transport."""
         self.reading = False
@@ -328,10 +332,13 @@ class Server:
         *,
         app: Callable[[Frontend], Any] | None = None,
         endpoint: str = "/api",
+        name: str = "api",
+        keys: Path | None = None,
         **engine: Any,
     ) -> None:
         self.engine = FakeEngine(predict, **engine)
-        settings = web_settings(endpoint=endpoint)
+        folder = None if keys is None else str(keys)
+        settings = web_settings(endpoint=endpoint, name=name, api_keys=folder)
         self.frontend = Frontend(settings, self.engine, self.engine.answered)
         self._config = Config(app(self.frontend) if app else _no_app)
         self._config.load()

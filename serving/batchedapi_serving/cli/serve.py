@@ -48,7 +48,7 @@ from batchedapi_serving.settings import (
 from batchedapi_serving.supervisor.lifecycle import CrashLoopError
 from batchedapi_serving.supervisor.supervisor import Supervisor
 from batchedapi_serving.tracing.environment import check_installed, tls_of, tracing_settings
-from batchedapi_serving.web.access import read_keys
+from batchedapi_serving.web.access import expect_keys
 
 _BACKLOG = 4096
 _ARE_YOU_THERE: Final = (
@@ -305,7 +305,7 @@ def _method(method: Method, common: ServerSideBatching) -> MethodSettings:
 def _keys(networking: Networking, folder: Path | None) -> str | None:
     """The folder, once it was seen to have keys: a replica without them must not answer anybody."""
     if folder is not None:
-        read_keys(folder)
+        expect_keys(folder)
         return str(folder.absolute())
     if networking.api_keys is not None:
         raise LoadError(

@@ -6,7 +6,9 @@ The same holds on every path: on that of predictions beside FastAPI, in FastAPI,
 import hashlib
 import hmac
 import logging
-from collections.abc import Iterable, Sequence
+import math
+import socket
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,77 +27,143 @@ RENEWED_SECONDS: Final = 10.0
 """Between two looks at the keys; a mounted Secret changes without a restart."""
 _BEARER: Final = b"bearer "
 _ASKS_FOR_KEY: Final = ((b"www-authenticate", b"Bearer"),)
-_OPEN: Final = ("/v2/health/", "/docs", "/openapi.json")
-"""What load balancers and browsers ask, neither of which sends a key."""
-_READS: Final = (b"GET", b"HEAD")
+_BODY: Final = frozenset((b"content-length", b"transfer-encoding"))
+_ASKED_METHOD: Final = b"access-control-request-method"
+OPEN: Final = frozenset(
+    (method, path)
+    for method in (b"GET", b"HEAD")
+    for path in (
+        b"/v2/health/live",
+        b"/v2/health/ready",
+        b"/docs",
+        b"/docs/swagger-ui-bundle.js",
+        b"/docs/swagger-ui.css",
+        b"/openapi.json",
+    )
+)
+"""All that needs no key, written exactly so: what load balancers and browsers ask, neither of which
+sends one. Whatever is not in this list needs a key, also what is served one day."""
+_MAPPED: Final = bytes(10) + b"\xff\xff"
+"""In front of an address of IPv4 on a socket of IPv6."""
 _UNPRINTABLE: Final = bytes(byte for byte in range(256) if not 0x21 <= byte <= 0x7E)  # noqa: PLR2004 - ! to tilde
 
 log = logging.getLogger(__name__)
 
 
-def read_keys(folder: Path) -> tuple[bytes, ...]:
-    """The digest of each key: one file each, as a mounted Secret has them.
+def read_keys(folder: Path) -> dict[str, bytes | LoadError]:
+    """By the names of its files the digest of each key, as a mounted Secret has them.
+
+    Where a file is no key there is an error, which says which file, and nothing of what is in it.
 
     Raises:
-        LoadError: there is none, or one is no key; says which file, and nothing of what is in it.
+        OSError: nobody knows what is in the folder.
     """
-    place = f"--api-keys {folder}"
-    try:
-        files = sorted(
-            file for file in folder.iterdir() if file.is_file() and not file.name.startswith(".")
-        )
-        keys = {file.name: file.read_bytes().strip() for file in files}
-    except OSError as error:
-        raise LoadError(
-            "InitFailed", f"{place}: expected a folder with a file for each key, got {error}"
-        ) from error
-    for name, key in keys.items():
+    found: dict[str, bytes | LoadError] = {}
+    for file in sorted(folder.iterdir()) if folder.exists() else ():
+        if file.name.startswith(".") or not file.is_file():
+            continue
+        try:
+            key = file.read_bytes().strip()
+        except OSError as error:
+            found[file.name] = _wrong(folder, f"file {file.name}: expected a key, got {error}")
+            continue
         if not key or key.translate(None, _UNPRINTABLE) != key:
-            raise LoadError(
-                "InitFailed",
-                f"{place}: file {name}: expected one key of printable ASCII without spaces;"
+            found[file.name] = _wrong(
+                folder,
+                f"file {file.name}: expected one key of printable ASCII without spaces;"
                 " write it anew, or remove the file",
             )
-    if not keys:
-        raise LoadError(
-            "InitFailed", f"{place}: expected at least one key, got none; put one into a file"
+        else:
+            found[file.name] = hashlib.sha256(key).digest()
+    return found
+
+
+def _wrong(folder: Path, what: str) -> LoadError:
+    return LoadError("InitFailed", f"--api-keys {folder}: {what}")
+
+
+def expect_keys(folder: Path) -> None:
+    """See that a replica can ask for keys.
+
+    Raises:
+        LoadError: there is none, or one is no key.
+    """
+    try:
+        found = read_keys(folder)
+    except OSError as error:
+        raise _wrong(folder, f"expected a folder that can be read, got {error}") from error
+    for digest in found.values():
+        if isinstance(digest, LoadError):
+            raise digest
+    if not found:
+        raise _wrong(
+            folder, "expected a folder with at least one key, got none; put one into a file"
         )
-    return tuple(hashlib.sha256(key).digest() for key in keys.values())
 
 
 class ApiKeys:
     """The keys of which each request has to bring one."""
 
     def __init__(self, folder: Path) -> None:
-        """See read_keys."""
+        """`folder` has a file for each; as long as none can be read, nobody is let in."""
         self._folder = folder
-        self._digests = read_keys(folder)
+        self._digests: dict[str, bytes] = {}
+        self._told = ""
+        self._looked_empty = False
         self._renewed_at = 0.0
-        self._failed = False
+        self.renew(math.inf)
+        self._renewed_at = 0.0
 
     def renew(self, now: float) -> None:
-        """Read them again, if it is time; those that were known stay if they cannot be read.
+        """Read them again, if it is time.
+
+        A key whose file is gone is withdrawn, also the last one. One whose file cannot be read, or
+        is no key any more, stays as it was; so do all while the folder cannot be read.
 
         Args:
             now: Seconds on the loop's clock.
         """
         if now - self._renewed_at < RENEWED_SECONDS:
             return
-        self._renewed_at = now
         try:
-            digests = read_keys(self._folder)
-        except LoadError as error:
-            if not self._failed:
-                log.error("keys cannot be read, those before stay", extra={"error": str(error)})  # noqa: TRY400 - the user's, no bug
-            self._failed = True
+            found = read_keys(self._folder)
+        except OSError as error:
+            self._renewed_at = now
+            self._tell("keys cannot be read, those before stay", str(error))
             return
-        self._failed = False
+        if not found and self._digests and not self._looked_empty:
+            # A kubelet that renews all of them removes the old names before it makes the new ones.
+            self._looked_empty = True
+            return
+        self._renewed_at, self._looked_empty = now, False
+        self._replace(found)
+
+    def _replace(self, found: Mapping[str, bytes | LoadError]) -> None:
+        digests, wrong = {}, ""
+        for name, digest in found.items():
+            if not isinstance(digest, LoadError):
+                digests[name] = digest
+                continue
+            wrong = str(digest)
+            if name in self._digests:
+                digests[name] = self._digests[name]
         if digests != self._digests:
             self._digests = digests
             log.info("keys changed", extra={"keys": len(digests)})
+        if not digests:
+            wrong = f"{self._folder} has no key; put one into a file"
+            self._tell("no key is left, and every request is refused", wrong)
+        else:
+            self._tell("a key cannot be read, the one before stays", wrong)
 
-    def check(self, headers: Headers) -> None:
-        """See that these headers bring a key, `Authorization: Bearer KEY` or `X-API-Key: KEY`.
+    def _tell(self, what: str, error: str) -> None:
+        """Once."""
+        if error and error != self._told:
+            log.error(what, extra={"error": error})
+        self._told = error
+
+    def check(self, headers: Headers) -> str:
+        """Whose key these headers bring, `Authorization: Bearer KEY` or `X-API-Key: KEY`.
 
         All keys are compared, and all of their bytes, so that the time tells nothing of them.
 
@@ -108,23 +176,34 @@ class ApiKeys:
                 given[name] = value.strip()
             elif name == b"authorization" and value[: len(_BEARER)].lower() == _BEARER:
                 given[name] = value[len(_BEARER) :].strip()
-        known = 0
+        owner = ""
         for key in given.values():
             digest = hashlib.sha256(key).digest()
-            for one in self._digests:
-                known |= hmac.compare_digest(digest, one)
-        if not known:
+            for one in self._digests.values():
+                if hmac.compare_digest(digest, one):
+                    owner = digest.hex()
+        if not owner:
             came = "one that is not known" if given else "none"
             raise UnauthenticatedError(
                 "expected a key in the header Authorization (Bearer KEY) or X-API-Key, got"
                 f" {came}; ask whoever runs this API for one"
             )
+        return owner
 
-    def check_request(self, method: bytes, path: bytes, headers: Headers) -> None:
-        """The same of a request over HTTP; health and the documentation are open."""
-        if method in _READS and path.decode("latin-1").startswith(_OPEN):
-            return
-        self.check(headers)
+
+def needs_no_key(method: bytes, path: bytes, headers: Headers) -> bool:
+    """Whether a request is one of OPEN, as it is written there, and nothing more than its head."""
+    return (method, path) in OPEN and not _has_body(headers)
+
+
+def is_preflight(method: bytes, headers: Headers) -> bool:
+    """Whether a browser asks what a page may ask, which brings neither a key nor a body."""
+    asked = method == b"OPTIONS" and {ORIGIN, _ASKED_METHOD} <= {name for name, _ in headers}
+    return asked and not _has_body(headers)
+
+
+def _has_body(headers: Headers) -> bool:
+    return any(name in _BODY and value != b"0" for name, value in headers)
 
 
 def asks_for_key(answer: Answer) -> Answer:
@@ -171,6 +250,22 @@ def address_of(transport: Any) -> str:
     """Of the other end."""
     address = get_remote_addr(transport)
     return "" if address is None else address[0]
+
+
+def owner_of(address: str) -> str:
+    """Whose budget the client at an address takes from.
+
+    Of IPv6 everybody is given a whole /64, and could come from another address each time.
+    """
+    if ":" not in address:
+        return address
+    try:
+        packed = socket.inet_pton(socket.AF_INET6, address.partition("%")[0])
+    except OSError:
+        return address
+    if packed.startswith(_MAPPED):
+        return socket.inet_ntop(socket.AF_INET, packed[len(_MAPPED) :])
+    return packed[:8].hex()
 
 
 class AccessLog:

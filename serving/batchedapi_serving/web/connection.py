@@ -29,19 +29,22 @@ from batchedapi_serving.errors import (
     UnauthenticatedError,
 )
 from batchedapi_serving.tracing.spans import CLIENT_LEFT_ERROR, Form, Span, keep
-from batchedapi_serving.web.access import address_of, asks_for_key
+from batchedapi_serving.web.access import address_of, asks_for_key, owner_of
 from batchedapi_serving.web.asgi import start_cycle
 from batchedapi_serving.web.frontend import Frontend, Route, wire_of_path
 from batchedapi_serving.web.large_bodies import is_large
 from batchedapi_serving.web.limits import (
     LINGER_BYTES,
     MOST_REFUSED,
+    NOBODY,
+    REQUEST_BYTES,
     SWEEP_SECONDS,
     UNCOUNTED_BYTES,
+    UNCOUNTED_PART_BYTES,
     HeldBodies,
     Inflater,
 )
-from batchedapi_serving.web.parser import BODY, ENCODING, Request, RequestParser
+from batchedapi_serving.web.parser import ENCODING, Request, RequestParser
 from batchedapi_serving.web.responses import (
     CLOSES,
     CONTINUE,
@@ -86,11 +89,17 @@ class Connection(asyncio.Protocol):
         self._state = state
         self._loop = asyncio.get_running_loop()
         traced = frontend.tracer is not None
-        self._parser = RequestParser(frontend.limits, frontend.routes, traced=traced)
+        self._parser = RequestParser(
+            frontend.limits, frontend.routes, traced=traced, admit=frontend.admit
+        )
         frontend.accepted_at = now = self._loop.time()
         self._timeouts = Timeouts(frontend.limits, now, random.random())  # noqa: S311 - no secret
         self._client = Client()
-        self._held = HeldBodies(frontend.bodies, "")
+        self._held = HeldBodies(frontend.bodies, NOBODY)
+        self.address = ""
+        """Of the client, as far as budgets know it."""
+        self._unread = 0  # bytes of an answer that does not fit on its way
+        self._ahead = 0  # bytes of requests that wait for the one before
         self._asked: tuple[str, float] | None = None  # method and start, for the access log
         self._cors: tuple[tuple[bytes, bytes], ...] = ()  # headers that a browser's page needs
         self._transport: Any = None
@@ -122,12 +131,17 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         self._state.connections.add(self)  # type: ignore[arg-type]  # a protocol of our own
         self._flow = FlowControl(transport)
+        transport.set_write_buffer_limits(UNCOUNTED_BYTES)
+        self.address = owner_of(address_of(transport))
+        if self._frontend.keys is None:
+            self._held.owner = self.address
+        self._held.leaves = self._leave
         limit, connections = self._frontend.connection_limit, self._state.connections
         if limit.is_full(len(connections)):
-            # One too many: idle ones leave, or else this one.
+            # One too many: others leave that ask nothing, or else this one.
             others: Any = connections - {self}
-            idle = ((other.idle_since(), other) for other in others)
-            leaving: list[Connection] = limit.who_leaves(idle, self._loop.time())
+            waiting = ((other.waits_since(), other.address, other) for other in others)
+            leaving: list[Connection] = limit.who_leaves(waiting, self.address, self._loop.time())
             for connection in leaving:
                 connection._close()  # noqa: SLF001 - one of us
             if len(connections) > limit.most + MOST_REFUSED:
@@ -136,9 +150,24 @@ class Connection(asyncio.Protocol):
                 text = f"connections: {limit.most} are open and busy in this process; try another"
                 self._parser.error = NoRoomError(text)
 
-    def idle_since(self) -> float | None:
-        """Since when it has nothing to do; None: it is busy."""
-        return None if self._busy or self._pending else self._timeouts.idle_since()
+    def waits_since(self) -> float | None:
+        """Since when no whole request is here; None: one is."""
+        return None if self._busy or self._pending else self._timeouts.waits_since()
+
+    def _leave(self) -> None:
+        """Another client needs the room that this one has of the budget; see HeldBodies."""
+        error, handle = self._frontend.bodies.error(), self._handle
+        if self._unread or self._ahead or self._transport.is_closing():
+            self._transport.abort()
+        elif handle is not None and (self._stream is None or not self._stream.begun):
+            self._frontend.cancel(handle, error.status)
+            self.deliver(
+                problem_on(wire_of_path(self._path.decode("latin-1")), error, self.request_id())
+            )
+        elif self._parser.awaiting is not None and not self._busy:
+            self._refuse(error)
+        else:
+            self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - whatever the reason
         """The client left, or was sent away: nobody waits for what it asked."""
@@ -146,7 +175,7 @@ class Connection(asyncio.Protocol):
         self._deaf = True
         self._parser.close()
         self._pending.clear()
-        self._held.released()
+        self._held.close()
         self._flow.resume_writing()
         if self._handle is not None:
             self._frontend.cancel(self._handle)
@@ -176,6 +205,8 @@ class Connection(asyncio.Protocol):
         elif requests:
             self._pending.extend(requests)
             self._sends_ahead = True
+            self._ahead += len(data) + REQUEST_BYTES * len(requests)
+            self._held.waiting(self._unread + self._ahead)
             if not self._busy:
                 self._go_on()
         if self._pending:
@@ -187,10 +218,13 @@ class Connection(asyncio.Protocol):
 
     def _incomplete(self, part: str) -> None:
         """A request has begun and not ended: its limits in time run, and its bytes count."""
-        arrived = self._parser.body_bytes
-        if part == BODY and arrived and not self._held.coming(arrived):
-            self._refuse(self._frontend.bodies.error())
-            return
+        size = self._parser.held_bytes()
+        if size > UNCOUNTED_PART_BYTES:
+            if self._parser.owner:
+                self._held.owned_by(self._parser.owner)
+            if not self._held.coming(size):
+                self._refuse(self._frontend.bodies.error())
+                return
         if self._parser.wants_continue:
             if self._busy:  # the client waits for us: it hears after the answers before it
                 self._timeouts.part_over()
@@ -202,11 +236,19 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The client reads too slowly: it is asked no more than it takes."""
         self._flow.pause_writing()
+        if self._cycle is None:  # all read the same bytes of what the application answers
+            self._stays_unread(self._transport.get_write_buffer_size())
         self._timeouts.stuck(self._loop.time())
+
+    def _stays_unread(self, size: int) -> None:
+        self._unread = size
+        self._held.waiting(size + self._ahead)
 
     def resume_writing(self) -> None:
         """It reads again."""
         self._flow.resume_writing()
+        if self._unread:
+            self._stays_unread(0)
         self._timeouts.unstuck(self._loop.time())
         if self._stream is not None:
             self._timeouts.answering(more=self._parser.awaiting is not None)
@@ -301,8 +343,8 @@ class Connection(asyncio.Protocol):
         self._path = path
         self._named = self._request_id = options.request_id
         frontend = self._frontend
-        if frontend.guarded and not self._admit(request):
-            return
+        if frontend.guarded:
+            self._look_at(request)
         if len(body) > UNCOUNTED_BYTES and not self._held.answering(len(body)):
             self._answer_error(frontend.bodies.error())
             return
@@ -322,21 +364,15 @@ class Connection(asyncio.Protocol):
         else:
             self._predict(request, route)
 
-    def _admit(self, request: Request) -> bool:
-        """What the access log, CORS and keys have to do with a request; whether it may go on."""
+    def _look_at(self, request: Request) -> None:
+        """What keys, the access log and CORS have to do with a request that may go on."""
         frontend = self._frontend
+        if self._parser.owner:
+            self._held.owned_by(self._parser.owner)
         if frontend.access_log is not None and self._asked is None:
             self._asked = request.method.decode("latin-1"), self._loop.time()
         if frontend.cors is not None:
             self._cors = frontend.cors.headers(request.headers)
-        preflight = frontend.cors is not None and request.method == b"OPTIONS"
-        if frontend.keys is not None and not preflight:  # which brings no key, by its definition
-            try:
-                frontend.keys.check_request(request.method, request.path, request.headers)
-            except UnauthenticatedError as error:
-                self._answer_error(error)
-                return False
-        return True
 
     def _run_app(self, request: Request) -> None:
         """What is no POST of a prediction; a GET may ask for a stream."""
@@ -392,8 +428,7 @@ class Connection(asyncio.Protocol):
         """What is wrong before anybody knows the request's language but from its path."""
         self._frontend.answered(error.status)
         wire = wire_of_path(self._path.decode("latin-1"))
-        answer = problem_on(wire, error, self.request_id())
-        self.deliver(asks_for_key(answer) if isinstance(error, UnauthenticatedError) else answer)
+        self.deliver(problem_on(wire, error, self.request_id()))
 
     def _log_access(self, status: int) -> None:
         """Of a request that is answered here; FastAPI's are logged around it."""
@@ -472,7 +507,10 @@ class Connection(asyncio.Protocol):
             self._end_span(answer.status)
         if self._cors:
             answer = answer._replace(headers=(*answer.headers, *self._cors))
-        self._transport.write(render(answer, frontend.date, lines, request_id))
+        data = render(answer, frontend.date, lines, request_id)
+        self._transport.write(data)
+        if self._flow.write_paused:  # all of it is kept until its last byte is sent
+            self._stays_unread(len(data))
         if self._asked is not None:
             self._log_access(answer.status)
         self._answered(stays_open=stays_open)
@@ -570,6 +608,8 @@ class Connection(asyncio.Protocol):
         elif self._pending:
             request = self._pending.popleft()
             if not self._pending:
+                self._ahead = 0
+                self._held.waiting(self._unread)
                 self._flow.resume_reading()
             self._busy = True
             # Not from within the answer before: a thousand pipelined requests do not recurse.
@@ -606,11 +646,14 @@ class Connection(asyncio.Protocol):
         request_id = self._parser.request_id() or new_request_id()
         wire = wire_of_path(self._parser.target.decode("latin-1").partition("?")[0])
         answer = problem_on(wire, error, request_id)
+        method = b"-"
+        if isinstance(error, UnauthenticatedError):
+            answer, method = asks_for_key(answer), self._parser.method
         if self._frontend.cors is not None:
             added = self._frontend.cors.headers(self._parser.headers())
             answer = answer._replace(headers=(*answer.headers, *added))
         if self._frontend.access_log is not None:
-            self._asked = "-", self._loop.time()
+            self._asked = method.decode("latin-1"), self._loop.time()
             self._path, _, _ = self._parser.target.partition(b"?")
             self._request_id = request_id
             self._log_access(error.status)

@@ -21,11 +21,18 @@ from batchedapi_serving.metrics.slots import BYTES, Memory, method_block
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.tracing.spans import Tracer
-from batchedapi_serving.web.access import AccessLog, ApiKeys, Cors
+from batchedapi_serving.web.access import (
+    AccessLog,
+    ApiKeys,
+    Cors,
+    is_preflight,
+    needs_no_key,
+)
 from batchedapi_serving.web.large_bodies import LargeBodies
 from batchedapi_serving.web.large_request import LargeRequest
 from batchedapi_serving.web.limits import (
     MOST_CONNECTIONS,
+    NOBODY,
     SWEEP_SECONDS,
     BodyBudget,
     ConnectionLimit,
@@ -146,6 +153,8 @@ class Frontend:
         self.access_log = AccessLog() if settings.access_log else None
         self.guarded = bool(self.keys or self.cors or self.access_log)
         """Whether any of these is to see requests; where none is, asking each would be slower."""
+        self.admit = None if self.keys is None else self._owner_of
+        """Whose key a method, target and headers bring; None: none is asked for."""
         self.draining = False
         self.closing = False
         """Nobody is let in any more."""
@@ -163,6 +172,15 @@ class Frontend:
     def leaving(self) -> bool:
         """Whether it says that it is not ready; in a pod it does as long as anybody is let in."""
         return self.closing or (self.draining and not self.settings.in_pod)
+
+    def _owner_of(self, method: bytes, target: bytes, headers: list[tuple[bytes, bytes]]) -> str:
+        if self.keys is None or (self.cors is not None and is_preflight(method, headers)):
+            return NOBODY
+        path = target.partition(b"?")[0]
+        # A stream may be read with GET, and an endpoint be called like one of the open pages.
+        if needs_no_key(method, path, headers) and self.stream_of(path) is None:
+            return NOBODY
+        return self.keys.check(headers)
 
     def cancel(self, handle: RequestHandle, status: int = CLIENT_LEFT) -> None:
         """The client of a request left: what is not done is not begun, and nobody is told."""

@@ -39,10 +39,15 @@ _AT_ONCE: Final = 64
 """One of so many leaves when one more comes, so that not each that comes looks at all."""
 _LOOK_SECONDS: Final = 0.1
 """After everybody was found busy, for so long nobody looks again."""
-BODIES_BYTES: Final = 256 * 1024 * 1024
-"""Of all connections together; at least two bodies of `overload.maxBodySize` whatever that is."""
+BODIES_BYTES: Final = 192 * 1024 * 1024
+"""Held for all clients together, which with a process of 64 MiB makes 256; at least two bodies of
+`overload.maxBodySize` whatever that is."""
 UNCOUNTED_BYTES: Final = 16 * 1024
 """Shorter bodies are bounded by their number, and counting them costs each request something."""
+UNCOUNTED_PART_BYTES: Final = 4096
+"""The same of a request that has not come whole, of which each connection may have one."""
+REQUEST_BYTES: Final = 1024
+"""What a request takes that waits for the one before, beside its own bytes."""
 _WORTH_GIVING_BACK: Final = 4 * 1024 * 1024
 
 
@@ -95,24 +100,39 @@ class ConnectionLimit:
         """Whether somebody has to leave before another one may stay."""
         return connections > self.most
 
-    def who_leaves(self, connections: Iterable[tuple[float | None, T]], now: float) -> list[T]:
-        """Those that are idle for longest; nobody of whom a request may be on its way.
+    def who_leaves(
+        self, connections: Iterable[tuple[float | None, str, T]], owner: str, now: float
+    ) -> list[T]:
+        """Those of the owner with most who has asked nothing, or not all of it, for longest.
+
+        Where the one who comes has as many, a request of those who were new, or answered, a moment
+        ago is likely to be on its way, and they stay.
 
         Args:
-            connections: Each with the time since when it has nothing to do; None: it is busy.
+            connections: Each with the time since when no whole request of it is here, None: one is;
+                and its owner.
+            owner: Of the connection that comes.
             now: Seconds.
         """
         if now < self._all_busy_until:
             return []
-        idle = [
-            (since, number, connection)
-            for number, (since, connection) in enumerate(connections)
-            if since is not None and now - since >= ACTIVE
-        ]
-        if not idle:
-            self._all_busy_until = now + _LOOK_SECONDS
-        leaving = heapq.nsmallest(max(1, self.most // _AT_ONCE), idle)
-        return [connection for _, _, connection in leaving]
+        owned: dict[str, list[tuple[float, int, T]]] = {}
+        for number, (since, whose, connection) in enumerate(connections):
+            if since is not None:
+                owned.setdefault(whose, []).append((since, number, connection))
+        own = len(owned.get(owner, ()))
+        fuller = (found for found in owned.values() if len(found) >= own)
+        for found in sorted(fuller, key=len, reverse=True):
+            leaving = [one for one in found if len(found) > own + 1 or now - one[0] >= ACTIVE]
+            if leaving:
+                chosen = heapq.nsmallest(max(1, self.most // _AT_ONCE), leaving)
+                return [connection for _, _, connection in chosen]
+        self._all_busy_until = now + _LOOK_SECONDS
+        return []
+
+
+NOBODY: Final = ""
+"""Owner of what comes without a key so far, where keys are asked for."""
 
 
 class _Owned:
@@ -169,16 +189,21 @@ class BodyBudget:
     def _who_leaves(self, holding: "HeldBodies", more: int) -> "HeldBodies | None":
         """Of the fullest owner, the oldest of the holdings that are worth least.
 
-        Among one's own only those leave whose client does not read.
+        Among one's own only those leave whose client does not read, or has shown no key.
         """
         own = self._owners.get(holding.owner, _NONE)
-        fuller = [owned for owned in self._owners.values() if owned.bytes > own.bytes + more]
-        fuller.sort(key=lambda owned: owned.bytes, reverse=True)
+        fuller: list[_Owned] = []
+        if holding.owner != NOBODY:
+            least = own.bytes + more
+            fuller = [owned for owned in self._owners.values() if owned.bytes > least]
+            fuller.sort(key=lambda owned: owned.bytes, reverse=True)
+            fuller.insert(0, self._owners.get(NOBODY, _NONE))
         for owned in (*fuller, own):
+            any_of_them = owned is not own or holding.owner == NOBODY
             leaving = [
                 one
                 for one in owned.holdings
-                if one.leaves is not None and one is not holding and (one.waits or owned is not own)
+                if one.leaves is not None and one is not holding and (one.waits or any_of_them)
             ]
             if leaving:
                 return min(leaving, key=lambda one: one.worth)
@@ -203,7 +228,8 @@ class HeldBodies:
 
     Attributes:
         bytes: Of the bodies that are coming and being answered, and of what waits.
-        owner: A key, or the address that it comes from; see `owned_by`.
+        owner: A key, or where none is asked for an address; NOBODY until the key is known. See
+            `owned_by`.
         leaves: Called when others need its room, which is theirs already: nothing more is to be
             held for it. None: it cannot leave before its end.
     """
@@ -261,6 +287,11 @@ class HeldBodies:
         self._count()
         if self.leaves is not None:
             self.leaves()
+
+    def close(self) -> None:
+        """Its client is gone."""
+        self.leaves = None  # which knows the connection, as that knows this
+        self.leave()
 
     @property
     def waits(self) -> bool:

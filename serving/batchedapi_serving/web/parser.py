@@ -1,7 +1,7 @@
 """Bytes of one connection -> complete requests, within the limits of size; no I/O and no clock."""
 
 import io
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import httptools
@@ -33,6 +33,9 @@ _HOST_BYTES: Final = b"!$%&'()*+,-.:;=[]_~" + bytes(
 """Of a Host header: a name or an address, and a port."""
 _GZIP: Final = (b"gzip", b"x-gzip")
 """Two names of one coding: RFC 9110, 8.4.1.3."""
+_SPACE: Final = 0x20
+_HEADER_BYTES: Final = 128
+"""Of a header beside its bytes: two objects, and the pair of them."""
 _OLD: Final = "1.0"
 _SELDOM: Final = OPTIONS | {b"transfer-encoding", b"expect", b"connection"}
 """Headers that mean something here and that few requests have."""
@@ -94,6 +97,9 @@ def options_of(headers: Iterable[tuple[bytes, bytes]]) -> Options:
 NO_OPTIONS: Final = Options()
 
 
+Headers = list[tuple[bytes, bytes]]
+
+
 class Request(NamedTuple):
     """A complete request."""
 
@@ -116,7 +122,7 @@ class Repeat:
     bytes need no second parsing: that is a quarter of what a small request costs here.
     """
 
-    __slots__ = ("after", "before", "body_size", "head", "headers", "size", "target")
+    __slots__ = ("after", "before", "body_size", "head", "headers", "method", "size", "target")
 
     def __init__(self, head: bytes, target: bytes, request: Request) -> None:
         """`head` is all of the one `request` but its body."""
@@ -125,6 +131,7 @@ class Repeat:
         self.size = len(head) + self.body_size
         self.target = target
         self.headers = request.headers
+        self.method = request.method
         place = Request._fields.index("body")
         self.before, self.after = request[:place], request[place + 1 :]
         """Of the request, what is not its body."""
@@ -140,15 +147,32 @@ class RequestParser:
         options: What its headers ask for, of the request that has begun.
         target: Its path and query.
         body_bytes: How much of its body has come.
+        owner: Whose key its head brings; of the last head that was admitted.
+        method: Of the last head that `admit` was asked about.
     """
 
     __deletable__ = ("_parser",)  # mypyc asks which attributes may be deleted
 
-    def __init__(self, limits: Limits, repeated: Container[bytes], *, traced: bool = False) -> None:
-        """`repeated`: paths whose requests are worth a shortcut when they come again.
+    def __init__(
+        self,
+        limits: Limits,
+        repeated: Container[bytes],
+        *,
+        traced: bool = False,
+        admit: Callable[[bytes, bytes, Headers], str] | None = None,
+    ) -> None:
+        """What to look at.
 
-        `traced`: the options have `traceparent` and `tracestate` too.
+        Args:
+            limits: Of sizes.
+            repeated: Paths whose requests are worth a shortcut when they come again.
+            traced: The options have `traceparent` and `tracestate` too.
+            admit: Whose key a method, target and headers bring. Asked with each head before its
+                body is read; what it raises is the parser's error. None: no key is needed.
         """
+        self._admit = admit
+        self.owner = ""
+        self.method = b""
         self._seldom = _SELDOM_TRACED if traced else _SELDOM
         self.awaiting: str | None = None
         self.error: ServingError | None = None
@@ -191,7 +215,8 @@ class RequestParser:
 
     def feed(self, data: bytes) -> Sequence[Request]:
         """The requests that are complete now that `data` has come; look at `error` after them."""
-        between, repeat = self.awaiting is None, self._repeat
+        between = self.awaiting is None
+        repeat = self._repeat if self._admit is None else self._admitted_again(data)
         if repeat is not None:
             body: bytes | None = None
             if between and len(data) == repeat.size and data.startswith(repeat.head):
@@ -225,6 +250,23 @@ class RequestParser:
         self._head = data if head_alone and not self.wants_continue else b""
         complete, self._complete = self._complete, []  # what was answered is not held here
         return complete
+
+    def _admitted_again(self, data: bytes) -> Repeat | None:
+        """The head that may come again, unless it does and its key is none any more."""
+        repeat = self._repeat
+        if repeat is not None and self.awaiting is None and data.startswith(repeat.head):
+            self.target, self._headers = repeat.target, repeat.headers
+            try:
+                self._ask(repeat.method)
+            except ServingError as error:
+                self.awaiting, self.error = BODY, error
+                return None
+        return repeat
+
+    def _ask(self, method: bytes) -> None:
+        if self._admit is not None:
+            self.method = method
+            self.owner = self._admit(method, self.target, self._headers)
 
     def _parse(self, data: bytes) -> bool:
         """Whether all is well; if not, `error` says why."""
@@ -267,6 +309,12 @@ class RequestParser:
     def headers(self) -> Sequence[tuple[bytes, bytes]]:
         """Of the request that has begun, as far as they have come."""
         return () if self.awaiting is None else self._headers
+
+    def held_bytes(self) -> int:
+        """What the request that has begun takes of memory, about."""
+        if self.awaiting == BODY and self._began_here:
+            self._head_bytes = self._parsed_head_bytes()
+        return self._head_bytes + _HEADER_BYTES * len(self._headers) + self.body_bytes
 
     def _count_head(self) -> None:
         """The head goes on in the next piece."""
@@ -312,6 +360,8 @@ class RequestParser:
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header; a trailer is counted and dropped: it could fake what a proxy strips."""
         if self.awaiting == HEADERS:
+            if value and value[-1] <= _SPACE:  # httptools takes away what is in front
+                value = value.rstrip(b" \t")
             self._headers.append((name.lower(), value))
             return
         self._trailer_bytes += len(name) + len(value) + 4
@@ -338,6 +388,8 @@ class RequestParser:
                 end = len(rest) if b"?" not in rest else rest.index(b"?")
                 slash = rest.find(b"/", 0, end)
                 self.target = rest[slash:] if slash >= 0 else b"/" + rest[end:]
+        if self._admit is not None:
+            self._ask(self._parser.get_method())
 
     def _read_head(self) -> None:
         limits = self._limits

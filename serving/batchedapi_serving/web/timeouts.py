@@ -129,10 +129,14 @@ class Timeouts:
         self._phase, self._unread = _Phase.CLOSING, unsent
         self._expires = now + EXPIRY_GRACE
 
-    def idle_since(self) -> float | None:
-        """When the last answer was written, or the connection made; None: it is in use."""
-        waits = self._phase is _Phase.IDLE or self._phase is _Phase.READING
-        return self._answered_at if waits and self._part is None else None
+    def waits_since(self) -> float | None:
+        """Since when no whole request of its client is here; None: one is, or it was closed.
+
+        That is since the last answer, the connection was made, or the part that is coming began.
+        """
+        if self._phase is _Phase.ANSWERING or self._phase is _Phase.CLOSING:
+            return None
+        return self._answered_at if self._part is None else self._since
 
     def is_old(self, now: float) -> bool:
         """Whether its client is to go elsewhere, with the next answer."""

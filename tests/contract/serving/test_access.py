@@ -320,7 +320,7 @@ def test_each_request_has_one_line_whatever_the_level_of_the_log(
     ("arguments", "files", "said"),
     [
         ([], {}, "a cluster mounts the Secret keys"),
-        (["--api-keys", "keys"], {}, "expected at least one key"),
+        (["--api-keys", "keys"], {}, "at least one key, got none"),
         (["--api-keys", "keys"], {"mine": ""}, "file mine: expected one key"),
         (["--api-keys", "keys"], {"mine": "one two"}, "file mine: expected one key"),
         (["--api-keys", "nowhere"], {}, "expected a folder"),

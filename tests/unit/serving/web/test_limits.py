@@ -9,6 +9,7 @@ from batchedapi_serving.web.limits import (
     BODIES_BYTES,
     MOST_CONNECTIONS,
     MOST_REFUSED,
+    NOBODY,
     RESERVED_DESCRIPTORS,
     BodyBudget,
     ConnectionLimit,
@@ -44,9 +45,9 @@ def test_as_many_as_there_are_descriptors_for(
 def test_those_leave_that_are_idle_for_longest() -> None:
     """A share of the most, so that the next ones need not look."""
     limit = ConnectionLimit(128)
-    connections = [(float(number), f"idle since {number}") for number in range(128)]
+    connections = [(float(number), "a", f"idle since {number}") for number in range(128)]
 
-    leaving = limit.who_leaves(reversed(connections), 200.0)
+    leaving = limit.who_leaves(reversed(connections), "a", 200.0)
 
     assert (True, False) == (limit.is_full(129), limit.is_full(128))
     assert ["idle since 0", "idle since 1"] == leaving
@@ -54,9 +55,11 @@ def test_those_leave_that_are_idle_for_longest() -> None:
 
 def test_nobody_leaves_who_is_busy_or_was_a_moment_ago() -> None:
     """The next request of the latter is mostly on its way."""
-    connections = [(None, "busy"), (100.0 - ACTIVE / 2, "used"), (100.0 - ACTIVE, "idle")]
+    connections = [
+        (None, "a", "busy"), (100.0 - ACTIVE / 2, "a", "used"), (100.0 - ACTIVE, "a", "idle"),
+    ]  # fmt: skip
 
-    assert ["idle"] == ConnectionLimit(1).who_leaves(connections, 100.0)
+    assert ["idle"] == ConnectionLimit(1).who_leaves(connections, "a", 100.0)
 
 
 def test_when_all_were_busy_nobody_looks_for_a_moment() -> None:
@@ -64,9 +67,28 @@ def test_when_all_were_busy_nobody_looks_for_a_moment() -> None:
     limit = ConnectionLimit(1)
     looks = ((None, 50.0), (0.0, 50.05), (0.0, 50.11))
 
-    found = [limit.who_leaves([(since, "one")], now) for since, now in looks]
+    found = [limit.who_leaves([(since, "a", "one")], "a", now) for since, now in looks]
 
     assert [[], [], ["one"]] == found
+
+
+def test_the_address_with_most_connections_makes_room_for_another() -> None:
+    """However young they are: one client that opens all of them would lock others out."""
+    many = [(100.0, "greedy", f"greedy {number}") for number in range(3)]
+    others = [(0.0, "patient", "patient")]
+
+    assert ["greedy 0"] == ConnectionLimit(4).who_leaves([*others, *many], "new", 100.0)
+
+
+def test_an_address_with_more_connections_sends_away_none_of_others() -> None:
+    """Its own that are idle leave, and while there are none it has to wait."""
+    limit = ConnectionLimit(4)
+    others = [(0.0, "patient", "patient")]
+    young = [(100.0, "greedy", f"greedy {number}") for number in range(3)]
+    old = [(10.0, "greedy", "old")]
+
+    assert [] == limit.who_leaves([*others, *young], "greedy", 100.0)
+    assert ["old"] == limit.who_leaves([*others, *young, *old], "greedy", 101.0 - ACTIVE / 2)
 
 
 def full(server: Server, most: int) -> list[Peer]:
@@ -175,7 +197,7 @@ def test_two_bodies_of_the_largest_size_always_fit() -> None:
     fits = [HeldBodies(budget, "a").answering(BODIES_BYTES) for _ in range(3)]
 
     assert [True, True, False] == fits
-    assert "at most 536870912" in str(budget.error())
+    assert "at most 402653184" in str(budget.error())
 
 
 class Leaving:
@@ -275,3 +297,17 @@ def test_what_nobody_holds_is_forgotten() -> None:
 
     assert not budget._owners
     assert 0 == budget.held
+
+
+def test_who_has_shown_no_key_gives_way_to_all() -> None:
+    """They are one owner together, and push out nobody but each other."""
+    world = Leaving()
+    assert world.of("key", "upload").coming(BODIES_BYTES - MIB)
+    nobody = [world.of(NOBODY, f"head {number}") for number in range(3)]
+
+    assert [True] * 3 == [held.coming(MIB // 2) for held in nobody]
+    assert ["head 0"] == world.left
+    assert not world.of(NOBODY, "too much").coming(2 * MIB)
+    assert world.of("key", "next").coming(MIB)
+
+    assert ["head 0", "head 1", "head 2"] == world.left
