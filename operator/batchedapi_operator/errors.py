@@ -7,6 +7,7 @@ OperatorError
 │   ├── ConflictError    somebody else wrote in between, or owns a field
 │   ├── RefusedError     the object itself was refused (400, 403, 413, 422)
 │   ├── NotPermittedError  the operator lacks a right, which may be granted yet (403)
+│   ├── WebhookError  a webhook that the apiserver has to ask is down (500)
 │   └── NamespaceGoingError  nothing can be made in a namespace that is being deleted
 └── MetricsUnavailableError  a pod's metrics could not be read or are not to be believed
 """
@@ -48,6 +49,8 @@ class ApplyError(OperatorError):
         super().__init__(message)
         self.message = message
         self.status = status
+        self.rest: float | None = None
+        """Seconds until whoever sent it sends it again; None: that is for whoever catches this."""
 
     @property
     def unheard(self) -> bool:
@@ -80,6 +83,12 @@ class RefusedError(ApplyError):
 
 class NotPermittedError(ApplyError):
     """The operator has no right to do that; the message is RBAC's own, with verb and resource."""
+
+
+class WebhookError(ApplyError):
+    """A webhook of somebody else's is down; the apiserver itself answers, and names it."""
+
+    unheard = False
 
 
 class NamespaceGoingError(ApplyError):

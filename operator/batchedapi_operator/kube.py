@@ -34,6 +34,8 @@ from batchedapi_operator.errors import (
     NotPermittedError,
     OperatorError,
     RefusedError,
+    WebhookError,
+    unheard,
 )
 
 log = logging.getLogger(__name__)
@@ -50,6 +52,9 @@ _MERGE: Final = "application/merge-patch+json"
 _JSON: Final = "application/json"
 _METADATA_OF_MANY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+_UNCALLED: Final = "failed calling webhook"
+_DENIED: Final = re.compile(r'admission webhook ".*?" denied the request')
+"""With a status of the webhook's own choice: from 500 on it is in trouble itself."""
 _NAMESPACE_GOING: Final = "because it is being terminated"
 _SILENT: Final = (0, 502, 503, 504)
 """Nobody was there. A 500 may be about one object alone, and a 429 about one client."""
@@ -466,6 +471,11 @@ def _raise_for(status: int, payload: bytes, what: str) -> None:
     except (ValueError, KeyError, TypeError):  # no `Status` object, but the apiserver's front
         said = payload[:500].decode(errors="replace")
     message = f"{what}: {status} {said}"
+    denied = _DENIED.match(said) is not None
+    if unheard(status) and (denied or _UNCALLED in said):
+        raise WebhookError(message, status)
+    if denied:
+        raise RefusedError(message, status, fields)
     if status == 409 or _ANOTHER_UID in message:  # noqa: PLR2004 - HTTP: conflict
         raise ConflictError(message, status)
     if _NAMESPACE_GOING in message:

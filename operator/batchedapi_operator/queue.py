@@ -43,6 +43,8 @@ class _Entry:
     """Seconds to wait after the last run failed."""
     unheard: bool = False
     """It failed because the apiserver did not answer."""
+    paced: bool = False
+    """What failed is not sent again before its time, however often one looks."""
     task: asyncio.Task[None] | None = None
 
     def failed(self, error: Exception) -> None:
@@ -50,6 +52,7 @@ class _Entry:
         self.failures += 1
         self.rest = rest_after(self.failures, error)
         self.unheard = isinstance(error, ApplyError) and error.unheard
+        self.paced = isinstance(error, ApplyError) and error.rest is not None
 
 
 class WorkQueue:
@@ -132,11 +135,12 @@ class WorkQueue:
                     log.exception("reconcile failed unexpectedly", extra={"api": str(key)})
                 result = "error" if entry.failures else "success"
                 self._result(result, time.monotonic() - started)
-            if entry.failures:
-                entry.wanted.set()
-                await first_of(entry.fresh, seconds=entry.rest)
-            else:
+            if not entry.failures or entry.paced:
                 await asyncio.sleep(SPACING)
+            if entry.failures:
+                woken = entry.wanted if entry.paced else entry.fresh
+                await first_of(woken, seconds=entry.rest)
+                entry.wanted.set()
         del self._entries[key]
 
 
@@ -153,6 +157,8 @@ def backoff(
 
 def rest_after(failures: int, error: Exception) -> float:
     """Seconds to wait after `failures` >= 1 in a row, the last of which was `error`."""
+    if isinstance(error, ApplyError) and error.rest is not None:
+        return error.rest
     unheard = isinstance(error, ApplyError) and error.unheard
     return backoff(failures, largest=LARGEST_UNHEARD if unheard else LARGEST_BACKOFF)
 

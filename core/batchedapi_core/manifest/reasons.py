@@ -81,6 +81,15 @@ PROGRESSING: Final = {
         "grant it, as its chart does: it is tried again",
         lasting=True,
     ),
+    "WebhookFailed": Reason(
+        "a webhook that the cluster has to ask about a child or a pod is down; it is named",
+        "it is tried again: whoever runs that webhook has to mend it, or take its configuration"
+        " away",
+    ),
+    "RequestFailed": Reason(
+        "the API server does not do what the operator, or a ReplicaSet, asks it for; in its words",
+        "it is tried again",
+    ),
     "WaitingForDeletion": Reason("a child of the same name has to go first; who holds it is named"),
     "Deleting": Reason("the API itself is held in its deletion; by whom is named"),
 }

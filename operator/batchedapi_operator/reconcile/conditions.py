@@ -10,7 +10,12 @@ from typing import Any, Final, Literal
 
 from batchedapi_core.manifest import REASONS, ConditionType
 from batchedapi_operator.cluster import JsonObject
-from batchedapi_operator.errors import InvalidSpecError
+from batchedapi_operator.errors import (
+    ApplyError,
+    InvalidSpecError,
+    NotPermittedError,
+    WebhookError,
+)
 from batchedapi_operator.reconcile.hindrances import CREATING, Hindrance
 from batchedapi_operator.reconcile.views import DeploymentView, PodView
 
@@ -24,10 +29,12 @@ CREATION_SECONDS: Final = 30.0
 REPLACED_SECONDS: Final = 60.0
 """In which a pod that failed is replaced: what is created later was ordered for another reason."""
 NOT_PERMITTED: Final = "NotPermitted"
+WEBHOOK_FAILED: Final = "WebhookFailed"
+REQUEST_FAILED: Final = "RequestFailed"
 PAUSED: Final = "RolloutPaused"
 ENDING_SECONDS: Final = 8.0
 """For a pod to be gone after its grace period, before it is told that it is not."""
-_HINDRANCES: Final = (DELETING, WAITING, NOT_PERMITTED)
+_HINDRANCES: Final = (DELETING, WAITING, NOT_PERMITTED, WEBHOOK_FAILED, REQUEST_FAILED)
 _BREAKING: Final = (
     ConditionType.SPEC_VALID,
     ConditionType.MODEL_LOADED,
@@ -87,7 +94,7 @@ _WAITS: Final = (
 _BEFORE_LOADING: Final = (
     "QuotaExceeded", "Unschedulable", "SchedulingGated", NOT_MOUNTED, "ImagePullFailed",
     "CreateContainerConfigError", "InitContainerFailed", "SidecarFailed", "ContainerNotStarted",
-    "NodeNotReady",
+    "NodeNotReady", NOT_PERMITTED, WEBHOOK_FAILED, REQUEST_FAILED,
 )  # fmt: skip
 """Reasons for which a replica has not begun; they pass, and it loads as any other."""
 _START_REASONS: Final = REASONS[ConditionType.MODEL_LOADED].keys() - {
@@ -351,10 +358,27 @@ def progressing(deployment: DeploymentView | None, front: Front | None = None) -
     return replace(web, message=f"web pods: {web.message}")
 
 
-def not_permitted(message: str) -> Condition:
-    """That the operator lacks a right; `message` is RBAC's own, with the verb and the resource."""
-    what = f"the operator lacks a right: {message}"
-    return told(ConditionType.PROGRESSING, "False", NOT_PERMITTED, what)
+def hindrance_of(error: ApplyError) -> Condition:
+    """Why the operator cannot do what it should, in the apiserver's words: it may pass."""
+    kind = ConditionType.PROGRESSING
+    if isinstance(error, NotPermittedError):  # in RBAC's words, with the verb and the resource
+        what = f"the operator lacks a right: {error.message}"
+        return told(kind, "False", NOT_PERMITTED, what)
+    reason = WEBHOOK_FAILED if isinstance(error, WebhookError) else REQUEST_FAILED
+    return told(kind, "False", reason, error.message)
+
+
+def without_pods(
+    deployments: Iterable[tuple[DeploymentView | None, Sequence[PodView]]],
+) -> Condition | None:
+    """Why pods are not created, where they are not to blame; None: they are, or may be."""
+    for deployment, pods in deployments:
+        trouble = None if deployment is None else deployment.trouble(pods)
+        if deployment is not None and trouble is not None:
+            reason = WEBHOOK_FAILED if "webhook" in trouble else REQUEST_FAILED
+            what = f"pods of {deployment.child.name} cannot be created: {trouble}"
+            return told(ConditionType.PROGRESSING, "False", reason, what)
+    return None
 
 
 def rolled_out(deployment: DeploymentView) -> bool:
@@ -551,6 +575,11 @@ def for_tools(found: Sequence[Condition]) -> Condition | None:
     valid, progress = by_type[ConditionType.SPEC_VALID], by_type[ConditionType.PROGRESSING]
     moving = progress.status == "True" or progress.reason in _HINDRANCES
     pending = valid if valid.status == "False" else progress if moving else None
-    if pending is None:
-        return None
-    return Condition(ConditionType.RECONCILING, "True", pending.reason, pending.message)
+    return None if pending is None else waited_for(pending)
+
+
+def waited_for(one: Condition) -> Condition:
+    """It as tools read it that wait while something moves by itself, and give up on what stays."""
+    lasting = REASONS[one.type][one.reason].lasting
+    kind = ConditionType.STALLED if lasting else ConditionType.RECONCILING
+    return Condition(kind, "True", one.reason, one.message)

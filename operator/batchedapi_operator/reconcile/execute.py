@@ -1,11 +1,13 @@
 """Writes: carries out a plan, and leaves out what the cluster already has."""
 
+import asyncio
 import copy
 import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -19,9 +21,10 @@ from batchedapi_operator.cluster import (
     ObjectKey,
     Resource,
 )
-from batchedapi_operator.errors import NotOwnedError, RefusedError
+from batchedapi_operator.errors import ApplyError, ConflictError, NotOwnedError, RefusedError
 from batchedapi_operator.events import record
 from batchedapi_operator.outbox import Send
+from batchedapi_operator.queue import backoff
 from batchedapi_operator.reconcile.ownership import owned
 from batchedapi_operator.reconcile.plan import Apply, Plan
 from batchedapi_operator.reconcile.views import ChildView, DeploymentView
@@ -31,13 +34,36 @@ _DATA: Final[tuple[str, ...]] = ("data", "binaryData", "immutable")
 """Of a ConfigMap."""
 
 
+_Place = tuple[Resource, ObjectKey, str]
+"""A child, and what is done to it."""
+_Tried = tuple[int, str, str]
+"""The API's generation, what was to be written, and over what."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """Of one child: the apiserver has answered, and not done it."""
+
+    tried: _Tried
+    error: ApplyError
+    failures: int
+    until: float
+    """Of the event loop's clock: before it the same is not sent again."""
+
+
 class Executor:
-    """Carries out plans. It remembers what it last applied, so that nothing is sent twice."""
+    """Carries out plans. It remembers what it last applied, so that nothing is sent twice.
+
+    What was refused is sent again at a pace of its own, so that whoever looks in between learns
+    why it is not there, and the apiserver is not asked. A change of the API, or of the child that
+    is in the way, is sent at once.
+    """
 
     def __init__(self, cluster: Cluster, wall: Callable[[], datetime]) -> None:
         self._cluster = cluster
         self._wall = wall
         self._applied: dict[tuple[Resource, ObjectKey], tuple[str, str]] = {}
+        self._refused: dict[_Place, _Refusal] = {}
 
     async def write_children(self, key: ObjectKey, plan: Plan) -> dict[ObjectKey, DeploymentView]:
         """Apply, scale and delete, in the plan's order.
@@ -48,30 +74,35 @@ class Executor:
         Raises:
             RefusedError: The apiserver will not have one of the children.
             NotOwnedError: A revision's name is taken.
-            ApplyError: A write failed; the plan is to be made anew.
+            ApplyError: A write failed; the plan is to be made anew. Of what was answered it has the
+                rest, and comes again until that is over.
         """
+        generation = plan.status["observedGeneration"]
         uids, deployed = dict[ObjectKey, str](), dict[ObjectKey, DeploymentView]()
         for apply in plan.apply:
-            uid, body = await self._apply(apply)
+            uid, body = await self._apply(apply, generation)
             if apply.resource is DEPLOYMENTS:
                 uids[ObjectKey.of(apply.body)] = uid
                 if body is not None:
                     deployed[ObjectKey.of(body)] = DeploymentView.of(body)
         web = ObjectKey(key.namespace, web_name(key.name))
-        for name, replicas in ((key, plan.replicas), (web, plan.web_replicas)):
-            if replicas is not None:
-                await self._cluster.scale(name, replicas, uid=uids[name])
+        counts = [(key, plan.replicas), (web, plan.web_replicas)]
         if plan.retire is not None:  # without a right to delete it, which a mistake could use
-            await self._cluster.scale(web, 0, uid=plan.retire.uid)
+            counts, uids[web] = [*counts, (web, 0)], plan.retire.uid
+        for name, replicas in counts:
+            if replicas is not None:
+                with self._paced((DEPLOYMENTS, name, "scale"), (generation, str(replicas), "")):
+                    await self._cluster.scale(name, replicas, uid=uids[name])
         for child in plan.delete:
             name = ObjectKey(key.namespace, child.name)
-            await self._cluster.delete(CONFIG_MAPS, name, child.uid)
+            with self._paced((CONFIG_MAPS, name, "delete"), (generation, "", child.uid)):
+                await self._cluster.delete(CONFIG_MAPS, name, child.uid)
             self._applied.pop((CONFIG_MAPS, name), None)
         for apply in plan.give_back:
             found = await self._cluster.get(CONFIG_MAPS, ObjectKey.of(apply.body))
             if found is not None:
                 data = {part: found[part] for part in _DATA if part in found}
-                await self._apply(replace(apply, body={**apply.body, **data}))
+                await self._apply(replace(apply, body={**apply.body, **data}), generation)
         return deployed
 
     async def write_status(self, key: ObjectKey, uid: str, plan: Plan) -> None:
@@ -85,15 +116,19 @@ class Executor:
     def forget(self, key: ObjectKey) -> None:
         """The API `key` is gone, and its children with it."""
         prefix = f"{key.name}-"
-        for resource, child in tuple(self._applied):
+
+        def stays(resource: Resource, child: ObjectKey) -> bool:
             named = child.name in {key.name, web_name(key.name)}
             same = named or (resource is CONFIG_MAPS and child.name.startswith(prefix))
-            if same and child.namespace == key.namespace:
-                del self._applied[resource, child]
+            return not same or child.namespace != key.namespace
 
-    async def _apply(self, apply: Apply) -> tuple[str, JsonObject | None]:
+        self._applied = {one: seen for one, seen in self._applied.items() if stays(*one)}
+        self._refused = {one: why for one, why in self._refused.items() if stays(*one[:2])}
+
+    async def _apply(self, apply: Apply, generation: int) -> tuple[str, JsonObject | None]:
         """Returns the child's uid, and its body if there was something to apply."""
         key = ObjectKey.of(apply.body)
+        place = (apply.resource, key)
         digest = hashlib.sha256(json.dumps(apply.body, sort_keys=True).encode()).hexdigest()
         existing = apply.existing
         if existing is None and apply.resource is CONFIG_MAPS:
@@ -105,19 +140,42 @@ class Executor:
                     api = f"{key.namespace}/{owner['name']}"
                     raise NotOwnedError("ConfigMap", str(key), api)
                 existing = child if owned(owner["uid"], child) else None
-        if existing is not None:
-            if self._applied.get((apply.resource, key)) == (digest, _seen(existing)):
-                return existing.uid, None
-            # with the uid, an object that was replaced in between is not written to
-            metadata = {**apply.body["metadata"], "uid": existing.uid}
-            answer = await self._put_right(apply.resource, {**apply.body, "metadata": metadata})
-        else:
-            # without force: against somebody who was quicker to take the name
-            answer = await self._cluster.apply(apply.resource, apply.body, force=False)
+        if existing is not None and (digest, _seen(existing)) == self._applied.get(place):
+            return existing.uid, None
+        tried = generation, digest, "" if existing is None else _seen(existing)
+        with self._paced((*place, "apply"), tried):
+            if existing is not None:
+                # with the uid, an object that was replaced in between is not written to
+                metadata = {**apply.body["metadata"], "uid": existing.uid}
+                answer = await self._put_right(apply.resource, {**apply.body, "metadata": metadata})
+            else:
+                # without force: against somebody who was quicker to take the name
+                answer = await self._cluster.apply(apply.resource, apply.body, force=False)
         deployed = apply.resource is DEPLOYMENTS
         child = DeploymentView.of(answer).child if deployed else ChildView.of(answer)
-        self._applied[apply.resource, key] = (digest, _seen(child))
+        self._applied[place] = (digest, _seen(child))
         return child.uid, answer
+
+    @contextmanager
+    def _paced(self, place: _Place, tried: _Tried) -> Iterator[None]:
+        """Send what is tried, unless it was refused just now; then that is raised once more."""
+        now, before = asyncio.get_running_loop().time, self._refused.pop(place, None)
+        failures = 0
+        if before is not None and before.tried == tried:
+            failures = before.failures
+            if now() < before.until:
+                self._refused[place] = before
+                before.error.rest = before.until - now()
+                raise before.error.with_traceback(None)
+        try:
+            yield
+        except ApplyError as error:
+            # another look finds out about a conflict, and the queue waits for who does not answer
+            if not (error.unheard or error.final or isinstance(error, ConflictError)):
+                error.rest = backoff(failures + 1)
+                until = now() + error.rest
+                self._refused[place] = _Refusal(tried, error, failures + 1, until)
+            raise
 
     async def _put_right(self, resource: Resource, body: JsonObject) -> JsonObject:
         """Apply to a child that is there; foreign fields that exclude ours go."""

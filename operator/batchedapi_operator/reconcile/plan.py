@@ -3,7 +3,6 @@
 Pure: the same world gives the same plan, and a plan that was carried out gives an empty one.
 """
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -32,7 +31,7 @@ from batchedapi_operator.cluster import (
 )
 from batchedapi_operator.errors import InvalidSpecError, NotOwnedError
 from batchedapi_operator.events import Note, notes_of
-from batchedapi_operator.reconcile.conditions import STUCK, Condition, until_told
+from batchedapi_operator.reconcile.conditions import STUCK, Condition, until_gone, until_told
 from batchedapi_operator.reconcile.ownership import (
     again,
     deletion,
@@ -63,8 +62,6 @@ from batchedapi_operator.resources.setting import Running
 
 REVISIONS_KEPT: Final = 5
 """Besides those in use: what `kubectl rollout undo` may want to go back to."""
-OVERDUE_SECONDS: Final = 30.0
-"""After the end of its grace a pod is taken for ended: its node is gone, and says nothing of it."""
 NO_POLICIES: Final = Policies(disruption_budgets=False)
 
 
@@ -123,7 +120,7 @@ def plan(
     *,
     policies: Policies = NO_POLICIES,
     refusal: InvalidSpecError | None = None,
-    unpermitted: Condition | None = None,
+    hindrance: Condition | None = None,
     defaults: Pod = SPREAD,
 ) -> Plan:
     """Decide what to write.
@@ -135,7 +132,7 @@ def plan(
         now: RFC 3339, dates what changes in the status.
         policies: What APIs tell drains and networks.
         refusal: What the apiserver said to the last try; its plan writes nothing but the status.
-        unpermitted: The right that the last try lacked; the same.
+        hindrance: Why a write failed of which the API is not to blame; the same.
         defaults: What lies under the settings of the pods of a new revision.
     """
     metadata, key, moment = (
@@ -164,18 +161,18 @@ def plan(
         revision,
         image,
         problem,
-        deleted or unpermitted or (waits[0] if waits is not None else None),
+        deleted or hindrance or (waits[0] if waits is not None else None),
     )
     status = build_status(subject, ours, now)
     pods = (*observed.pods, *observed.web.pods)
-    due = min(filter(None, (until_told(pods, moment), until_overdue(pods, moment))), default=None)
+    due = until_told(pods, moment)
     nothing = Plan((), None, (), (), status, notes_of(observed.status, status), due)
-    if deleted is not None or unpermitted is not None:
+    if deleted is not None or hindrance is not None:
         return replace(nothing, notes=())
     if problem is not None or api is None or revision is None:
-        if refusal is None and not isinstance(problem, NotOwnedError):
-            return replace(nothing, retry_after=None)  # the change that makes it good is told
-        # but nobody tells that a quota was raised or a webhook mended
+        if not isinstance(problem, NotOwnedError):
+            return nothing  # the change that makes it good is told; a refusal has its own pace
+        # but nobody tells that somebody has taken theirs away
         since = _since(status, ConditionType.SPEC_VALID)
         return replace(nothing, retry_after=again(since, now))
     if api.spec.paused:
@@ -360,26 +357,13 @@ class Stage:
 
 
 def without_overdue(observed: Observed, now: datetime) -> Observed:
-    """Without pods that should have ended long ago, such as those of a node that is dead."""
+    """Without pods that should be gone, such as those of a dead node, which never says that."""
 
     def kept(pods: Iterable[PodView]) -> tuple[PodView, ...]:
-        return tuple(one for one in pods if _left(one, now) > 0)
+        return tuple(one for one in pods if until_gone(one, now) > 0)
 
     web = replace(observed.web, pods=kept(observed.web.pods))
     return replace(observed, pods=kept(observed.pods), web=web)
-
-
-def until_overdue(pods: Iterable[PodView], now: datetime) -> float | None:
-    """Seconds until the first of them should have ended long ago; None where none ends."""
-    left = (_left(one, now) for one in pods)
-    return min((seconds for seconds in left if 0 < seconds < math.inf), default=None)
-
-
-def _left(pod: PodView, now: datetime) -> float:
-    """Seconds until it should have ended long ago; infinite of one that is not to end."""
-    if not pod.ending or pod.ends_at is None:
-        return math.inf
-    return (pod.ends_at - now).total_seconds() + OVERDUE_SECONDS
 
 
 def stage_of(api: BatchedAPI, revision: Revision, observed: Observed) -> Stage:

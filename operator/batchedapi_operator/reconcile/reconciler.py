@@ -21,14 +21,13 @@ from batchedapi_operator.errors import (
     InvalidSpecError,
     NamespaceGoingError,
     NotOwnedError,
-    NotPermittedError,
     RefusedError,
 )
 from batchedapi_operator.outbox import RECONCILER_STATUS, STATE_EVENTS, News, Outbox
 from batchedapi_operator.reconcile.conditions import (
     Condition,
+    hindrance_of,
     in_our_words,
-    not_permitted,
     refusal_reason,
 )
 from batchedapi_operator.reconcile.execute import Executor
@@ -88,10 +87,6 @@ class Reconciler:
             return await self._bring_up_to_date(key, document, known)
         except NamespaceGoingError:
             return None
-        except ApplyError as error:
-            if error.status == NOT_FOUND:
-                return 1.0  # deleted in between: the next look will find it gone
-            raise
 
     async def _bring_up_to_date(
         self, key: ObjectKey, document: JsonObject, known: ApiView | None
@@ -100,14 +95,31 @@ class Reconciler:
             observed = await observe(
                 self._cluster, document, self._policies.kinds, self._store.revisions(key)
             )
-        except NotPermittedError as error:
-            hindrance, now = not_permitted(error.message), rfc3339(self._wall())
-            before = document.get("status") or {}
-            status = hindered_status(before, hindrance, now)
+        except NamespaceGoingError:
+            raise
+        except ApplyError as error:
+            before, now = document.get("status") or {}, rfc3339(self._wall())
+            generation = document["metadata"].get("generation", 0)
+            status = hindered_status(before, hindrance_of(error), generation, now)
             self._tell(key, document, before, Plan((), None, (), (), status, (), None))
             raise
         if "deletionTimestamp" not in document["metadata"]:
             self._store.put_observed(document, observed, known)
+        made, failed = await self._carried_out(key, document, observed)
+        rest = self._tell(key, document, observed.status, made)
+        again = min(rest, math.inf if made.retry_after is None else made.retry_after)
+        if failed is None:
+            return None if again == math.inf else again
+        if failed.rest is not None:
+            failed.rest = again = min(again, failed.rest)
+        if isinstance(failed, RefusedError) or failed.status == NOT_FOUND:
+            return again  # no fault of ours, or the API is gone, as the next look will find
+        raise failed
+
+    async def _carried_out(
+        self, key: ObjectKey, document: JsonObject, observed: Observed
+    ) -> tuple[Plan, ApplyError | None]:
+        """The plan, as it is to be told, and what kept it from being carried out."""
         made = self._plan(document, observed)
         try:
             deployed = await self._executor.write_children(key, made)
@@ -123,17 +135,15 @@ class Reconciler:
                 )
                 made = self._plan(document, observed)
         except NotOwnedError as error:
-            made = self._plan(document, observed, refusal=error)
+            return self._plan(document, observed, refusal=error), None
+        except NamespaceGoingError:
+            raise
         except RefusedError as error:
             problem = InvalidSpecError(refusal_reason(error.message), in_our_words(error.message))
-            made = self._plan(document, observed, refusal=problem)
-        except NotPermittedError as error:
-            made = self._plan(document, observed, unpermitted=not_permitted(error.message))
-            self._tell(key, document, observed.status, made)
-            raise
-        rest = self._tell(key, document, observed.status, made)
-        again = min(rest, math.inf if made.retry_after is None else made.retry_after)
-        return None if again == math.inf else again
+            return self._plan(document, observed, refusal=problem), error
+        except ApplyError as error:
+            return self._plan(document, observed, hindrance=hindrance_of(error)), error
+        return made, None
 
     def _tell(self, key: ObjectKey, document: JsonObject, before: JsonObject, made: Plan) -> float:
         """Have the status written, unless the API has it already.
@@ -163,7 +173,7 @@ class Reconciler:
         document: JsonObject,
         observed: Observed,
         refusal: InvalidSpecError | None = None,
-        unpermitted: Condition | None = None,
+        hindrance: Condition | None = None,
     ) -> Plan:
         return plan(
             document,
@@ -173,5 +183,5 @@ class Reconciler:
             policies=self._policies,
             defaults=self._pod_defaults,
             refusal=refusal,
-            unpermitted=unpermitted,
+            hindrance=hindrance,
         )

@@ -91,10 +91,15 @@ def build_status(subject: Subject, observed: Observed, now: str) -> JsonObject:
         ),
     )
     current = _is_current(subject, observed)
-    ready = conditions.ready(deployment, observed.pods, causes, current=current, now=moment)
+    hindrance = subject.hindrance or conditions.without_pods(
+        ((deployment, observed.pods), (web, front.pods))
+    )
+    # before what may yet be well
+    why = sorted(filter(None, (*causes, hindrance)), key=lambda one: one.status != "False")
+    ready = conditions.ready(deployment, observed.pods, why, current=current, now=moment)
     found = (
-        conditions.ready_by_roles(ready, deployment, front, causes, moment) if queued else ready,
-        subject.hindrance or conditions.progressing(deployment, front if queued else None),
+        conditions.ready_by_roles(ready, deployment, front, why, moment) if queued else ready,
+        hindrance or conditions.progressing(deployment, front if queued else None),
         *causes,
     )
     for_tools = conditions.for_tools(found)
@@ -153,18 +158,30 @@ def _replicas(observed: Observed) -> int:
     return sum(one.ready and not one.gone and not one.role for one in observed.pods)
 
 
-def hindered_status(before: JsonObject, hindrance: Condition, now: str) -> JsonObject:
-    """The reconciler's part as it was told last, where nothing can be read: but for Progressing."""
+def hindered_status(
+    before: JsonObject, hindrance: Condition, generation: int, now: str
+) -> JsonObject:
+    """The reconciler's part where nothing can be read: as it was told last, but for Progressing.
+
+    Of an API of which nothing was told yet, at least that it is not ready, and why.
+    """
     kept: JsonObject = {name: before[name] for name in OUR_FIELDS if name in before}
     known = before.get("conditions") or ()
     told = [one for one in known if one["type"] in {kind.value for kind in OUR_CONDITIONS}]
-    others = [one for one in told if one["type"] != hindrance.type]
-    generation = kept.get("observedGeneration", 0)
+    new = [hindrance]
+    if not told:
+        new.append(Condition(ConditionType.READY, "False", hindrance.reason, hindrance.message))
+    replaced = {one.type for one in new}
+    if all(one["type"] != ConditionType.STALLED for one in told):
+        new.append(conditions.waited_for(hindrance))
+        replaced |= {ConditionType.STALLED, ConditionType.RECONCILING}
+    others = [one for one in told if one["type"] not in replaced]
+    generation = kept.get("observedGeneration", generation)
     return {
         "phase": Phase.PENDING.value,
         **kept,
         "message": hindrance.message[: conditions.MESSAGE_LENGTH],
-        "conditions": [*others, *conditions.dated([hindrance], told, generation, now)],
+        "conditions": [*others, *conditions.dated(new, told, generation, now)],
     }
 
 

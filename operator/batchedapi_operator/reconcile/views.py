@@ -46,6 +46,19 @@ _REFUSED_POD: Final = re.compile(r'pods "([a-z0-9.-]+-)[a-z0-9]*" is forbidden')
 """Up to the end of its ReplicaSet's name."""
 
 
+_PASSING: Final = re.compile(
+    r"failed calling webhook|^Internal error occurred|^Timeout: |etcdserver: |Too many requests"
+    r"|has received too many requests|could not be completed at this time|unable to handle the"
+    r" request|context deadline exceeded|connection refused|^(Get|Post) \"",
+)
+"""What an apiserver says where it, or whom it asks, is in trouble: with a 429 or a 5xx, or not."""
+_REFUSED: Final = re.compile(r"denied the request|is forbidden: |is invalid: ")
+
+
+def _is_passing(message: str) -> bool:
+    return _PASSING.search(message) is not None and _REFUSED.search(message) is None
+
+
 @dataclass(frozen=True, slots=True)
 class ConditionView:
     """A condition of a Deployment or a pod."""
@@ -197,7 +210,17 @@ class DeploymentView:
         )
 
     def refusal(self, pods: Sequence["PodView"]) -> str | None:
-        """Why pods of the newest template cannot be created; None: nothing says so.
+        """Why pods of the newest template may not be created; None: nothing says so."""
+        failure = self._failure(pods)
+        return None if failure is None or _is_passing(failure) else failure
+
+    def trouble(self, pods: Sequence["PodView"]) -> str | None:
+        """Why they cannot be, whatever they are like: it passes once the cluster is well."""
+        failure = self._failure(pods)
+        return failure if failure is not None and _is_passing(failure) else None
+
+    def _failure(self, pods: Sequence["PodView"]) -> str | None:
+        """What a ReplicaSet was answered last; None where it is not about the newest template.
 
         The condition is of any ReplicaSet. It outlives the mend, since one of an earlier template
         that lacks pods stays until a new pod is ready, which is as long as a model loads. Once
@@ -248,8 +271,6 @@ class PodView:
     """It is, or was before, so it is not on its way."""
     ending: bool = False
     """Deleted, and its processes still answer what they have."""
-    ends_at: datetime | None = None
-    """When the grace of one that was deleted is over."""
     role: str = ""
     """`web` or `worker` of an API with a queue; empty of a replica."""
     creating_since: datetime | None = None
@@ -331,7 +352,6 @@ class PodView:
             created=_moment(created),
             was_ready=_was_ready(status, ready, container),
             ending=deleted and not over,
-            ends_at=_moment(metadata.get("deletionTimestamp")),
             role=(metadata.get("labels") or {}).get(contract.LABEL_ROLE, ""),
             creating_since=_moment(starts or scheduled.since) if creating else None,
             sandbox=conditions.get("PodReadyToStartContainers") if creating else None,

@@ -143,11 +143,16 @@ def collect(memory: MemoryCluster) -> None:
 
 
 def lasting(memory: MemoryCluster) -> str:
-    """Objects without what counts how often they were written."""
+    """Objects without what counts their writes, words, which follow later, and an order of such."""
     found = copy.deepcopy(memory.objects)
     for body in found.values():
         for counted in ("resourceVersion", "generation"):
             body["metadata"].pop(counted, None)
+        status = body.get("status") or {}
+        if "conditions" in status:
+            status["conditions"].sort(key=lambda one: one["type"])
+        for one in (status, *(status.get("conditions") or ())):
+            one.pop("message", None)
     told = {f"{resource.kind} {key}": body for (resource, key), body in found.items()}
     return json.dumps(told, sort_keys=True)
 

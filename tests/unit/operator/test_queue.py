@@ -138,6 +138,28 @@ async def test_an_event_does_not_cut_a_back_off_short_but_the_user_does() -> Non
     await queue.close()
 
 
+async def test_an_event_is_looked_at_where_what_failed_is_sent_at_a_pace_of_its_own() -> None:
+    """What else has become of the API is not to be told a minute late."""
+    runs: list[float] = []
+
+    async def work(_key: ObjectKey) -> None:
+        runs.append(asyncio.get_running_loop().time())
+        error = ApplyError("refused", 500)
+        error.rest = 50.0
+        raise error
+
+    queue = WorkQueue(work)
+    queue.enqueue(KEY)
+    await asyncio.sleep(20)
+    for _ in range(9):
+        queue.enqueue(KEY)
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(100)
+
+    assert [0.0, 20.0, 20.2, 70.4] == [round(run, 1) for run in runs]
+    await queue.close()
+
+
 async def test_work_that_asks_for_another_look_gets_it() -> None:
     """A status write that had to wait, a child that will be gone soon."""
     work = Recorder(again=5.0)

@@ -6,7 +6,15 @@ import pytest
 import yaml
 
 from batchedapi_operator.cluster import CONFIG_MAPS
-from batchedapi_operator.kube import as_yaml
+from batchedapi_operator.errors import (
+    ApplyError,
+    ConflictError,
+    NamespaceGoingError,
+    NotPermittedError,
+    RefusedError,
+    WebhookError,
+)
+from batchedapi_operator.kube import _raise_for, as_yaml
 
 
 @pytest.mark.parametrize("name", ["../../other/configmaps/iris", "../secrets/iris", "a%2e", "a?b"])
@@ -42,3 +50,40 @@ def test_an_apply_is_read_alike_as_json_and_as_yaml(text: str) -> None:
 
     assert body == json.loads(sent)
     assert body == yaml.safe_load(sent)
+
+
+DOWN = (
+    'Internal error occurred: failed calling webhook "down.example.com": failed to call webhook:'
+    ' Post "https://127.0.0.1:1/validate?timeout=2s": dial tcp 127.0.0.1:1: connect: refused'
+)
+DENIED = 'admission webhook "deny.example.com" denied the request: '
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "error"),
+    [
+        (500, DOWN, WebhookError),
+        (500, f"{DENIED}the policy cannot be read", WebhookError),
+        (503, f"{DENIED}not now", WebhookError),
+        (403, f"{DENIED}no owner", RefusedError),
+        (404, f"{DENIED}no such team", RefusedError),
+        (409, f"{DENIED}taken", RefusedError),
+        (401, f"{DENIED}who are you", RefusedError),
+        (403, f"{DENIED}it is forbidden: User x cannot have this", RefusedError),
+        (403, f'is forbidden: User "x" cannot patch: {DOWN}', NotPermittedError),
+        (422, f"spec.x: Invalid value: {DOWN}", RefusedError),
+        (403, "because it is being terminated", NamespaceGoingError),
+        (409, "it has been modified", ConflictError),
+        (500, "etcdserver: request timed out", ApplyError),
+    ],
+)
+def test_whose_fault_a_failure_is_can_be_told_from_its_words(
+    status: int, message: str, error: type[ApplyError]
+) -> None:
+    """A webhook chooses the status that it denies with: those of others mean something else."""
+    with pytest.raises(ApplyError) as raised:
+        _raise_for(status, json.dumps({"message": message}).encode(), "PATCH /x")
+
+    assert error is type(raised.value)
+    assert (error is ApplyError) == raised.value.unheard
+    assert message in raised.value.message

@@ -490,6 +490,42 @@ def test_pods_that_are_refused_are_reported(message: str, reason: str) -> None:
     assert ("False", reason) == reasons(status)["SpecValid"]
 
 
+WEBHOOK = (
+    'Internal error occurred: failed calling webhook "sidecar.example.com": failed to call webhook:'
+    ' Post "https://127.0.0.1:1/": dial tcp 127.0.0.1:1: connect: connection refused'
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (WEBHOOK, "WebhookFailed"),
+        ("Internal error occurred: etcdserver: no leader", "RequestFailed"),
+        ("etcdserver: request timed out", "RequestFailed"),
+        ("Timeout: request did not complete within requested timeout", "RequestFailed"),
+        ("the server is currently unable to handle the request", "RequestFailed"),
+        ('Post "https://10.0.0.1/api/v1/pods": EOF', "RequestFailed"),
+    ],
+)
+@pytest.mark.parametrize("ready", [0, 1])
+def test_pods_that_cannot_be_created_for_now_are_no_fault_of_the_manifest(
+    message: str, reason: str, ready: int
+) -> None:
+    """It passes once the webhook or the apiserver is well: whoever waits for it goes on waiting."""
+    failure = {"type": "ReplicaFailure", "status": "True", "reason": "x", "message": message}
+
+    pods = [pod_body()] if ready else []
+    status = status_of(deployment_body(ready=ready, conditions=[failure]), pods)
+
+    found = reasons(status)
+    assert ("True", "Accepted") == found["SpecValid"]
+    assert ("False", reason) == found["Progressing"]
+    assert ("True", reason) == found["Reconciling"]
+    assert "Stalled" not in found
+    assert (("True", "MinimumReady") if ready else ("False", reason)) == found["Ready"]
+    assert f"pods of iris cannot be created: {message}; it is tried again" in status["message"]
+
+
 @pytest.mark.parametrize(
     ("updated", "message", "reason"),
     [
