@@ -99,6 +99,10 @@ ONE_QUEUE: Final = (
            " there it is of the one queue, and each web pod says the same: take the largest."),
     Metric(c.METRIC_ROWS_RETAKEN, "counter", METHOD,
            "On workers: rows taken up again after the worker that had them was gone."),
+    Metric(c.METRIC_QUEUE_UNREADABLE, "counter", (),
+           "What others wrote to the queue and this pod could not read, and passed over: requests,"
+           " answers, signs of life. Another release, or somebody else who may write to Redis; the"
+           " log says once what it was."),
 )  # fmt: skip
 """Of pods of an API with one queue for all replicas, beside those that every replica has. A web pod
 counts what arrives, a worker what is run."""

@@ -107,6 +107,27 @@ class FrameReader:
             yield Frame(meta, payload)
 
 
+def whole_frames(data: bytes) -> Iterator[tuple[bytes, bytes] | None]:
+    """Meta and payload of each frame, of which neither is looked into; last None for a torn rest.
+
+    For what was not written by a process of ours alone: one frame that cannot be read costs none
+    of those behind it.
+    """
+    start = 0
+    while start < len(data):
+        middle = start + _HEADER.size
+        end = middle
+        if middle <= len(data):
+            meta_length, payload_length = _HEADER.unpack_from(data, start)
+            middle += meta_length
+            end = middle + payload_length
+        if end > len(data):
+            yield None
+            return
+        yield data[start + _HEADER.size : middle], data[middle:end]
+        start = end
+
+
 def _meta_of(text: bytes | memoryview) -> Meta:
     try:
         meta = orjson.loads(text)

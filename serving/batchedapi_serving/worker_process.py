@@ -72,7 +72,8 @@ async def work(settings: ReplicaSettings, shared: QueueSettings, control: socket
         memory[slots.CONNECTED] = float(now)
 
     connected(False)
-    puller = Puller(settings, RedisBroker(shared, settings.name), dispatcher, connected)
+    broker = RedisBroker(shared, settings.name)
+    puller = Puller(settings, broker, dispatcher, connected, unreadable=recorder.unreadable)
     settings.lanes_path.unlink(missing_ok=True)
     server = await loop.create_unix_server(
         lambda: LaneConnection(dispatcher), str(settings.lanes_path)

@@ -219,6 +219,13 @@ class Codec(Protocol):
     def part(self, payload: Any, start: int, stop: int) -> Any:
         """Rows [start, stop) of a payload."""
 
+    def fits(self, rows: int, payload: Any) -> bool:
+        """Whether a payload that comes from another process is one of so many rows of this codec.
+
+        Raises:
+            TypeError: it is not; as other errors of values that are of another type.
+        """
+
     def collate(self, payloads: Sequence[Any]) -> Collated:
         """The body of a batch frame."""
 

@@ -13,7 +13,7 @@ model/marshalling.py reads both.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 import orjson
 
@@ -48,6 +48,8 @@ from batchedapi_serving.predictor import Measure, MethodSpec, SizeOf
 
 Call = tuple[bytes, bytes]
 _NO_HEAD = RequestHead(b"", b"", ())
+_LENGTH: Final = 4
+"""Bytes of the length of what is said of a call."""
 
 
 class ItemCodec:
@@ -107,6 +109,14 @@ class ItemCodec:
         """See Codec.part."""
         return payload[start:stop]
 
+    def fits(self, rows: int, payload: Any) -> bool:
+        """See Codec.fits; whether it is JSON is seen where it is parsed."""
+        return (
+            type(payload) is list
+            and len(payload) == rows
+            and all(type(text) is bytes for text in payload)
+        )
+
     def collate(self, payloads: Sequence[list[bytes]]) -> Collated:
         """See Codec.collate."""
         items = payloads[0] if len(payloads) == 1 else [item for part in payloads for item in part]
@@ -159,6 +169,20 @@ class CallCodec:
         """See Codec.part."""
         return payload[start:stop]
 
+    def fits(self, rows: int, payload: Any) -> bool:
+        """See Codec.fits."""
+        if type(payload) is not list or len(payload) != rows:
+            return False
+        for call in payload:
+            if type(call) is not tuple or len(call) != 2:  # noqa: PLR2004 - see Call
+                return False
+            about, body = call
+            if type(about) is not bytes or type(body) is not bytes:
+                return False
+            if int.from_bytes(about[:_LENGTH], "little") != len(about) - _LENGTH:
+                return False
+        return True
+
     def collate(self, payloads: Sequence[list[Call]]) -> Collated:
         """See Codec.collate."""
         calls = [call for payload in payloads for call in payload]
@@ -181,7 +205,7 @@ def _about(head: Head, *, json_body: bool, form: bool = False) -> bytes:
     if form:
         about["form"] = head.content_type.decode("latin-1")
     text = orjson.dumps(about)
-    return len(text).to_bytes(4, "little") + text
+    return len(text).to_bytes(_LENGTH, "little") + text
 
 
 def item_json(row: Any, place: str) -> bytes:

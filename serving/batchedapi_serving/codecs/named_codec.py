@@ -134,6 +134,14 @@ class NamedCodec:
         """See Codec.part."""
         return payload[start:stop]
 
+    def fits(self, rows: int, payload: Any) -> bool:
+        """See Codec.fits."""
+        return (
+            type(payload) is list
+            and len(payload) == rows
+            and all(type(row) is Row and row_fits(self.method, row) for row in payload)
+        )
+
     def collate(self, payloads: Sequence[list[Row]]) -> Collated:
         """See Codec.collate."""
         rows = [row for payload in payloads for row in payload]
@@ -239,6 +247,19 @@ def check_row_finite(method: MethodSpec, row: Row, place: str) -> None:
         shape = [lengths[n] if isinstance(n, str) else n for n in tensor.shape]
         array = np.ndarray(shape, tensor.numpy_dtype, part)
         check_finite(array, tensor, place if method.single_input else f"{place}.{name}")
+
+
+def row_fits(method: MethodSpec, row: Row) -> bool:
+    """Whether a row that comes from another process has the parts and lengths of the inputs."""
+    names = method.variable
+    if len(row.lengths) != len(names) or not all(type(n) is int and n >= 1 for n in row.lengths):
+        return False
+    lengths = dict(zip(names, row.lengths, strict=True))
+    expected = [
+        tensor.item_bytes * math.prod(lengths[n] if isinstance(n, str) else n for n in tensor.shape)
+        for tensor in method.inputs.values()
+    ]
+    return expected == list(map(len, row.parts))
 
 
 def freely_padded(method: MethodSpec, most_rows: int) -> int:

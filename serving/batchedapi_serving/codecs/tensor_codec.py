@@ -121,6 +121,10 @@ class TensorCodec:
         """See Codec.part."""
         return payload[start * self._row_bytes : stop * self._row_bytes]
 
+    def fits(self, rows: int, payload: Any) -> bool:
+        """See Codec.fits."""
+        return type(payload) is bytes and len(payload) == rows * self._row_bytes
+
     def collate(self, payloads: Sequence[bytes]) -> Collated:
         """See Codec.collate."""
         return Collated(_NO_META, payloads)

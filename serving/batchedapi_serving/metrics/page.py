@@ -204,6 +204,14 @@ class _MemoryCollector(Collector):
         )
         spent.add_metric((), values[slots.PROCESS_CPU])
         yield spent
+        if self._part.shared_queue:
+            unreadable = CounterMetricFamily(
+                contract.METRIC_QUEUE_UNREADABLE,
+                "What others wrote to the queue, and could not be read.",
+            )
+            first = slots.QUEUE_UNREADABLE
+            unreadable.add_metric((), sum(values[first : first + 2]))
+            yield unreadable
         if self._methods:  # before that, the sizes of the histograms are not known
             yield from self._gauges_and_counters()
             yield from self._histograms()

@@ -174,12 +174,13 @@ class WorkerRecorder(MethodRecorder):
 class Recorder:
     """Of the whole replica; requests that came to no method count under the first."""
 
-    __slots__ = ("_memory", "_methods")
+    __slots__ = ("_memory", "_methods", "_unreadable")
 
     def __init__(
         self, memory: slots.Memory, of_method: type[MethodRecorder] = MethodRecorder
     ) -> None:
         self._memory = memory
+        self._unreadable = slots.QUEUE_UNREADABLE + (0 if of_method is WorkerRecorder else 1)
         self._methods = [
             of_method(memory, slots.method_block(memory, method))
             for method in range(contract.MAX_METHODS)
@@ -198,6 +199,10 @@ class Recorder:
     def ready(self) -> None:
         """The methods are known; from now on the replica takes requests."""
         self._memory[slots.READY] = 1.0
+
+    def unreadable(self, times: int) -> None:
+        """So much came from a queue elsewhere that could not be read."""
+        self._memory[self._unreadable] += times
 
     def answered(self, code: int) -> None:
         """A request ended that came to no method."""

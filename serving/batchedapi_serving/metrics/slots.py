@@ -56,6 +56,9 @@ WORKER_BEAT: Final = _replica.take()
 CONNECTED: Final = _replica.take()
 """1 while the worker reaches the queue."""
 
+QUEUE_UNREADABLE: Final = _replica.take(2)
+"""What could not be read in a queue elsewhere: by the worker, and by the first web process."""
+
 # The first web process's
 READY: Final = _replica.take()
 """1 once the first model process was ready; stays 1."""

@@ -316,7 +316,7 @@ def _tensors_to_json(tensors: Mapping[str, Tensor]) -> list[Any]:
 def _tensors_from_json(value: list[Any]) -> dict[str, Tensor]:
     return {
         name: Tensor(dtype, shape, allow_non_finite=allowed)
-        for name, dtype, shape, allowed in value
+        for name, dtype, shape, allowed, *_ in value
     }
 
 

@@ -2,6 +2,7 @@
 
     web process: `engine` ── `broker` ── Redis ── `broker` ── `puller`: a worker's dispatcher
 
-`entries` is what lies in Redis, `broker` the commands, and core's `shared_queue` decides. Loaded
-where a manifest has `serverSideBatching.queue`, and nowhere else.
+`entries` is what lies in Redis, `fields` what may be in it, `unreadable` counts what is not;
+`broker` has the commands, and core's `shared_queue` decides. Loaded where a manifest has
+`serverSideBatching.queue`, and nowhere else.
 """

@@ -16,6 +16,7 @@ large batch must not make somebody look dead.
 import asyncio
 import logging
 import math
+import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple, Protocol
@@ -68,6 +69,10 @@ class QueueGoneError(BrokerDownError):
     """It answers, and the streams are not there: Redis was emptied, or started anew."""
 
 
+class QueueSpoiltError(QueueGoneError):
+    """A key of ours was of another type, or full of what is none of ours; it is deleted."""
+
+
 class BrokerFullError(BrokerDownError):
     """It has no memory left for what must be written."""
 
@@ -91,6 +96,7 @@ class Taken(NamedTuple):
     stream: str
     place: str
     entry: bytes
+    """Empty: there is none in it."""
     deaths: int = 0
     """Of workers that had it before."""
     restored: bool = False
@@ -252,6 +258,7 @@ class RedisBroker:
             socket_timeout=None,
             socket_connect_timeout=_COMMAND_SECONDS,
             retry=Retry(NoBackoff(), 0),
+            encoding_errors="surrogateescape",  # names by others are names: of the dead
             driver_info=None,
         )
 
@@ -261,7 +268,7 @@ class RedisBroker:
         """See Broker."""
         await self.close()
         self._carries, self._waits, self._looks = (self._client() for _ in range(3))
-        async with _answering():
+        async with self._asking():
             info: dict[str, Any] = await self._looks.info()
             await asyncio.gather(self._carries.ping(), self._waits.ping())
         problem = unfit(info)
@@ -278,12 +285,54 @@ class RedisBroker:
             except (RedisError, OSError) as error:
                 log.debug("connection to the queue ended", extra={"error": str(error)})
 
+    @asynccontextmanager
+    async def _asking(self, *keys: str, waits: float = 0.0) -> AsyncIterator[None]:
+        """As `_answering`; one of `keys` is deleted if it is not what we made.
+
+        Raises:
+            QueueSpoiltError: it was. All that others need is written again, and handed in again.
+        """
+        async with _answering(waits):
+            try:
+                yield
+            except ResponseError as error:
+                if not _spoilt(error):
+                    raise
+                if len(keys) > 1:  # streams, one of them
+                    pipe = self._looks.pipeline(transaction=False)
+                    for key in keys:
+                        pipe.xlen(key)
+                    await self._execute(pipe)
+                else:
+                    await self._delete(keys)
+                raise
+
+    async def _execute(
+        self, pipe: Any, expected: Callable[[Any], bool] = lambda _: False
+    ) -> list[Any]:
+        """What several commands are answered, each with its key as the first argument.
+
+        Raises:
+            RedisError: one failed in another way than is `expected`.
+            QueueSpoiltError: see `_asking`.
+        """
+        keys = [words[1] if words[1:] else "" for words, _ in pipe.command_stack]
+        said = await pipe.execute(raise_on_error=False)
+        spoilt = [key for key, one in zip(keys, said, strict=True) if _spoilt(one)]
+        if spoilt:
+            await self._delete(spoilt)
+        return _unless(said, expected)
+
+    async def _delete(self, keys: Sequence[str]) -> None:
+        await self._looks.delete(*keys)
+        raise QueueSpoiltError("a key of the queue was of another type or full, and is deleted")
+
     # ------------------------------------------------------------ who lives
 
     async def sign(self, process: str, says: bytes) -> bool:
         """See Broker."""
         key, milliseconds = self._keys.alive(process), int(1000 * ALIVE_SECONDS)
-        async with _answering():
+        async with self._asking(key):
             try:
                 before: Any = await self._looks.set(key, says, px=milliseconds, get=True)
             except OutOfMemoryError:  # what it said last stands, and needs none
@@ -294,25 +343,25 @@ class RedisBroker:
 
     async def gone(self, process: str) -> None:
         """See Broker."""
-        async with _answering():
+        async with self._asking():
             pipe = self._looks.pipeline(transaction=False)
             pipe.delete(self._keys.alive(process), self._keys.answers(process))
             pipe.srem(self._keys.workers, process)
-            await pipe.execute()
+            await self._execute(pipe)
 
     async def look(self, streams: Iterable[str], web: Iterable[str] = ()) -> Look:
         """See Broker."""
         streams, keys, web = list(streams), self._keys, list(web)
-        async with _answering():
+        async with self._asking():
             pipe = self._looks.pipeline(transaction=False)
             pipe.time()
             pipe.smembers(keys.workers)
             for stream in streams:
                 pipe.xinfo_groups(keys.rows(stream))
                 pipe.xlen(keys.rows(stream))
-            said = _unless(await pipe.execute(raise_on_error=False), _not_there)
+            said = await self._execute(pipe, _not_there)
             (seconds, micros), members, *found = said
-            workers = sorted(member.decode() for member in members)
+            workers = sorted(map(_name, members))
             waiting = [
                 _waiting(groups, length)
                 for groups, length in zip(found[::2], found[1::2], strict=True)
@@ -325,7 +374,7 @@ class RedisBroker:
             for stream, (requests, after) in zip(streams, waiting, strict=True):
                 if requests > 0:
                     pipe.xrange(keys.rows(stream), min=f"({after}", max="+", count=1)
-            said = list(await pipe.execute()) if len(pipe) else []
+            said = await self._execute(pipe)
         lives = said.pop(0) if asked else []
         depths = {}
         for stream, (requests, after) in zip(streams, waiting, strict=True):
@@ -346,13 +395,13 @@ class RedisBroker:
 
     async def published(self) -> Mapping[str, bytes]:
         """See Broker."""
-        async with _answering():
+        async with self._asking(self._keys.methods):
             found: Any = await self._looks.hgetall(self._keys.methods)
-        return {revision.decode(): says for revision, says in found.items()}
+        return {_name(revision): says for revision, says in found.items()}
 
     async def publish(self, revision: str, says: bytes, forget: Sequence[str] = ()) -> None:
         """See Broker."""
-        async with _answering():
+        async with self._asking(self._keys.methods):
             try:
                 await self._looks.hset(self._keys.methods, revision, says)
             except OutOfMemoryError:  # said also where it is there already
@@ -366,40 +415,40 @@ class RedisBroker:
     async def hand_in(self, rows: Sequence[tuple[str, bytes]]) -> HandedIn:
         """See Broker."""
         streams = list(dict.fromkeys(stream for stream, _ in rows))
-        async with _answering():
+        async with self._asking():
             pipe = self._carries.pipeline(transaction=False)
             for stream, entry in rows:
                 key = self._keys.rows(stream)
                 pipe.execute_command("XADD", key, "*", _FIELD, entry, _RUN, self._run)
             for stream in streams:
                 pipe.xlen(self._keys.rows(stream))
-            said = _unless(await pipe.execute(raise_on_error=False), _no_memory)
+            said = await self._execute(pipe, _no_memory)
         places = [None if _no_memory(one) else one.decode() for one in said[: len(rows)]]
         return HandedIn(places, dict(zip(streams, said[len(rows) :], strict=True)))
 
     async def withdraw(self, rows: Iterable[tuple[str, str]]) -> None:
         """See Broker."""
-        async with _answering():
+        async with self._asking():
             pipe = self._carries.pipeline(transaction=False)
             for stream, places in _grouped(rows).items():
                 pipe.xdel(self._keys.rows(stream), *places)
-            await pipe.execute()
+            await self._execute(pipe)
 
     async def there(self, rows: Sequence[tuple[str, str]]) -> frozenset[str]:
         """See Broker."""
         if not rows:
             return frozenset()
-        async with _answering():
+        async with self._asking():
             pipe = self._carries.pipeline(transaction=False)
             for stream, place in rows:
                 pipe.xrange(self._keys.rows(stream), min=place, max=place, count=1)
-            found = await pipe.execute()
+            found = await self._execute(pipe)
         return frozenset(place for (_, place), entry in zip(rows, found, strict=True) if entry)
 
     async def answers(self, web: str, seconds: float) -> Sequence[bytes]:
         """See Broker."""
         key = self._keys.answers(web)
-        async with _answering(seconds):
+        async with self._asking(key, waits=seconds):
             if seconds > 0:
                 found: Any = await self._waits.blmpop(
                     seconds, 1, key, direction="LEFT", count=_ANSWERS_AT_ONCE
@@ -412,8 +461,8 @@ class RedisBroker:
 
     async def open(self, streams: Iterable[str]) -> None:
         """See Broker."""
-        async with _answering():
-            for key in map(self._keys.rows, streams):
+        for key in map(self._keys.rows, streams):
+            async with self._asking(key):
                 try:
                     await self._looks.xgroup_create(key, _GROUP, id="0", mkstream=True)
                 except OutOfMemoryError:  # said also where it is there already
@@ -434,7 +483,7 @@ class RedisBroker:
 
     async def register(self, worker: str, streams: Iterable[str]) -> None:
         """See Broker."""
-        async with _answering():
+        async with self._asking(self._keys.workers):
             try:
                 await self._looks.sadd(self._keys.workers, worker)
             except OutOfMemoryError:  # said also where it is there already
@@ -443,24 +492,24 @@ class RedisBroker:
             pipe = self._looks.pipeline(transaction=False)
             for stream in streams:
                 pipe.expire(self._keys.rows(stream), _ROWS_KEPT)
-            await pipe.execute()
+            await self._execute(pipe)
 
     async def forget(self, workers: Iterable[str]) -> None:
         """See Broker."""
-        async with _answering():
+        async with self._asking(self._keys.workers):
             await self._looks.srem(self._keys.workers, *workers)
 
     async def take(self, worker: str, wanted: Mapping[str, int], seconds: float) -> Sequence[Taken]:
         """See Broker."""
-        names = {self._keys.rows(stream).encode(): stream for stream in wanted}
+        names = {self._keys.rows(stream): stream for stream in wanted}
         count = max(1, min(wanted.values()))
-        async with _answering(seconds):
+        async with self._asking(*names, waits=seconds):
             found: Any = await self._waits.xreadgroup(
                 _GROUP, worker, dict.fromkeys(names, ">"), count=count, block=int(1000 * seconds)
             )
         return [
-            self._taken(names[name], place, fields)
-            for name, entries in found or ()
+            self._taken(names[_name(key)], place, fields)
+            for key, entries in found or ()
             for place, fields in entries
         ]
 
@@ -469,7 +518,7 @@ class RedisBroker:
     ) -> Taken:
         # Without it where a web process of an older build handed it in.
         restored = fields.get(_RUN, self._run) != self._run
-        return Taken(stream, place.decode(), fields[_FIELD], deaths, restored)
+        return Taken(stream, place.decode(), fields.get(_FIELD, b""), deaths, restored)
 
     async def mine(self, worker: str, streams: Iterable[str]) -> Sequence[Taken]:
         """See Broker. Reading them by XREADGROUP again would count as a delivery more: a death."""
@@ -478,11 +527,11 @@ class RedisBroker:
             after = "-"
             while some := await self._pending(worker, stream, after):
                 after = f"({some[-1].place}"
-                async with _answering():
+                async with self._asking():
                     pipe = self._looks.pipeline(transaction=False)
                     for one in some:
                         pipe.xrange(self._keys.rows(stream), min=one.place, max=one.place, count=1)
-                    found: Any = await pipe.execute()
+                    found: Any = await self._execute(pipe)
                 mine += [
                     self._taken(stream, place, fields, one.deaths - 1)
                     for one, entries in zip(some, found, strict=True)
@@ -494,7 +543,7 @@ class RedisBroker:
         self, packs: Sequence[tuple[str, bytes]], done: Mapping[str, Sequence[str]]
     ) -> bool:
         """See Broker."""
-        async with _answering():
+        async with self._asking():
             pipe = self._carries.pipeline(transaction=True)
             for web, pack in packs:
                 key = self._keys.answers(web)
@@ -502,15 +551,14 @@ class RedisBroker:
                 pipe.expire(key, _ANSWERS_KEPT)
             self._over(pipe, done)
             try:
-                await pipe.execute()
+                await self._execute(pipe)
             except (OutOfMemoryError, ExecAbortError) as error:
                 if not _no_memory(error):
                     raise
                 # What is over frees memory, and is allowed without any, though not in MULTI.
                 pipe = self._carries.pipeline(transaction=False)
                 self._over(pipe, done)
-                if len(pipe):
-                    await pipe.execute()
+                await self._execute(pipe)
                 return not packs
         return True
 
@@ -521,12 +569,12 @@ class RedisBroker:
 
     async def owners(self, streams: Iterable[str]) -> frozenset[str]:
         """See Broker."""
-        async with _answering():
+        async with self._asking():
             pipe = self._looks.pipeline(transaction=False)
             for stream in streams:
                 pipe.xinfo_consumers(self._keys.rows(stream), _GROUP)
-            found = await pipe.execute()
-        return frozenset(one["name"].decode() for consumers in found for one in consumers)
+            found = await self._execute(pipe)
+        return frozenset(_name(one["name"]) for consumers in found for one in consumers)
 
     async def left(self, dead: str, streams: Iterable[str]) -> Sequence[Left]:
         """See Broker."""
@@ -534,19 +582,20 @@ class RedisBroker:
         left = [one for stream in streams for one in await self._pending(dead, stream)]
         if left:
             return left
-        async with _answering():
-            for stream in streams:
-                key = self._keys.rows(stream)
+        for stream in streams:
+            key = self._keys.rows(stream)
+            async with self._asking(key):
                 for one in await self._looks.xinfo_consumers(key, _GROUP):
-                    if one["name"].decode() == dead and one["idle"] > _FORGET_IDLE:
+                    if _name(one["name"]) == dead and one["idle"] > _FORGET_IDLE:
                         await self._looks.xgroup_delconsumer(key, _GROUP, dead)
         return ()
 
     async def _pending(self, worker: str, stream: str, after: str = "-") -> Sequence[Left]:
         """The first of what a worker has of a stream; `after` is as XPENDING takes a start."""
-        async with _answering():
+        key = self._keys.rows(stream)
+        async with self._asking(key):
             pending: Any = await self._looks.xpending_range(
-                self._keys.rows(stream), _GROUP, after, "+", _CLAIMED_AT_ONCE, worker
+                key, _GROUP, after, "+", _CLAIMED_AT_ONCE, worker
             )
         return [Left(stream, one["message_id"].decode(), one["times_delivered"]) for one in pending]
 
@@ -554,9 +603,9 @@ class RedisBroker:
         """See Broker."""
         claimed = []
         deaths = {(row.stream, row.place): row.deaths for row in rows}
-        async with _answering():
-            for stream, places in _grouped(deaths).items():
-                key = self._keys.rows(stream)
+        for stream, places in _grouped(deaths).items():
+            key = self._keys.rows(stream)
+            async with self._asking(key):
                 found: Any = await self._looks.xclaim(
                     key, _GROUP, worker, _CLAIM_IDLE, list(places)
                 )
@@ -570,8 +619,9 @@ class RedisBroker:
 
 def unfit(info: Mapping[str, Any]) -> str | None:
     """Why this Redis must not be used, and the remedy; `info` is what INFO says."""
-    version = str(info.get("valkey_version") or info["redis_version"])
-    if tuple(map(int, version.split(".")[:2])) < OLDEST_SERVER:
+    version = str(info.get("valkey_version") or info.get("redis_version", ""))
+    numbers = re.match(r"(\d+)\.(\d+)", version)  # a service may hide it
+    if numbers is not None and tuple(map(int, numbers.groups())) < OLDEST_SERVER:
         return f"Redis {version} is too old; expected at least 7.0, or any Valkey"
     policy = info.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
@@ -589,6 +639,18 @@ def _no_memory(said: Any) -> bool:
 def _aborted_for(said: Any, words: str) -> bool:
     """Whether it is EXEC, which is answered with its own error and has the cause as its text."""
     return isinstance(said, ExecAbortError) and words in str(said)
+
+
+def _spoilt(said: Any) -> bool:
+    """Whether it is what Redis says of a key of another type, or where no entry fits any more."""
+    return isinstance(said, ResponseError) and any(
+        words in str(said) for words in ("WRONGTYPE", "exhausted the last possible ID")
+    )
+
+
+def _name(raw: bytes) -> str:
+    """Whatever somebody called a key, a field or a worker; it is written back as it came."""
+    return raw.decode(errors="surrogateescape")
 
 
 def _not_there(said: Any) -> bool:

@@ -38,7 +38,7 @@ from batchedapi_serving.dispatch.engine import (
     RequestHandle,
     ServedMethod,
 )
-from batchedapi_serving.dispatch.remote_frames import error_of, learn, receipt_of
+from batchedapi_serving.dispatch.remote_frames import learn
 from batchedapi_serving.dispatch.requests import Clock, Deadlines, InFlightRequest, InFlightRequests
 from batchedapi_serving.errors import (
     DeadlineExceededError,
@@ -48,7 +48,6 @@ from batchedapi_serving.errors import (
     QueueFullError,
     ServingError,
 )
-from batchedapi_serving.ipc import BrokenFrameError, Meta
 from batchedapi_serving.metrics.recorder import MethodRecorder, Recorder
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.processes import Backoff, first_of
@@ -58,15 +57,17 @@ from batchedapi_serving.queue.broker import (
     BrokerFullError,
     BrokerUnfitError,
     Depth,
+    QueueSpoiltError,
 )
 from batchedapi_serving.queue.entries import (
     Methods,
+    WrittenAnswer,
     read_answers,
-    read_methods,
-    read_worker,
     together,
     write_entry,
 )
+from batchedapi_serving.queue.fields import UNREADABLE, UnreadableError
+from batchedapi_serving.queue.unreadable import Unreadable
 from batchedapi_serving.settings import ReplicaSettings, Role
 
 log = logging.getLogger(__name__)
@@ -86,6 +87,7 @@ _UNREACHABLE: Final = (
 """Without the reason: names and rights in Redis are not for every client."""
 _LOST: Final = "the queue was lost, and nothing is run twice (onItemError: FailBatch); try again"
 _REPLACED: Final = "the model was replaced by another before this was run; try again"
+_NOT_UNDERSTOOD: Final = "the worker's answer was not understood; it may be of another release"
 _NO_MEMORY: Final = "Redis has no memory left (its maxmemory); give it more, or lower maxLength"
 
 
@@ -169,6 +171,7 @@ class QueueEngine(MethodTable[QueueMethod]):
         self._settings = settings
         self._broker = broker
         self._recorder = recorder
+        self._unreadable = Unreadable(recorder.unreadable)
         self._loop = loop
         self._ready = ready
         self._now = now
@@ -314,6 +317,8 @@ class QueueEngine(MethodTable[QueueMethod]):
                 await self._connect()
                 await first_of(self._push(), self._receive(), self._look())
             except (BrokerDownError, BrokerUnfitError) as error:
+                if isinstance(error, QueueSpoiltError):
+                    self._unreadable.came(str(error))
                 if str(error) != str(self._why):
                     log.warning("the queue cannot be reached", extra={"error": str(error)})
                 self._why, self.reached = error, False
@@ -429,32 +434,37 @@ class QueueEngine(MethodTable[QueueMethod]):
 
     def _take_packs(self, packs: Iterable[bytes]) -> None:
         for pack in packs:
-            try:
-                for meta, payload in read_answers(pack):
-                    self._take_answer(meta, payload)
-            except BrokenFrameError as error:
-                log.error("broken answers from a worker", extra={"error": str(error)})  # noqa: TRY400 - the frame is the fact, not the stack
+            answers, broken = read_answers(pack)
+            if broken:
+                self._unreadable.came("an answer that does not say of what", broken)
+            for answer in answers:
+                self._take_answer(answer)
 
-    def _take_answer(self, meta: Meta, payload: bytes) -> None:
-        held = self._recalls.held.get(meta["answer"])
+    def _take_answer(self, given: WrittenAnswer) -> None:
+        held = self._recalls.held.get(given.number)
         if held is None:  # its client left, it was answered, or somebody ran it twice
             return
         queue, now, answer = held.queue, self._now(), None
         if isinstance(queue, QueueMethod):
             self._lengths[queue.stream] = max(0, self._lengths.get(queue.stream, 0) - 1)
-        learn(held.caller.span, meta)
+        if given.unread:
+            self._unreadable.came(f"an answer whose {', '.join(given.unread)} cannot be read")
+        learn(held.caller.span, given.trace)
         try:
-            if "error" in meta:
-                raise error_of(meta["error"])
-            results = held.queue.codec.results(meta, payload)
-            receipt = receipt_of(meta["receipt"])
-            answer = held.reply.answer(results, 0, held.request.rows, receipt)
+            rows = held.request.rows
+            results = given.results(held.queue.codec, rows)
+            answer = held.reply.answer(results, 0, rows, given.receipt)
         except DeadlineExceededError:
             self._recalls_nothing(held)
             self._in_flight.expire(held, now)
         except ServingError as error:
             self._recalls_nothing(held)
             self._in_flight.fail(held, error, now)
+        except UNREADABLE as error:
+            known = isinstance(error, UnreadableError)
+            self._unreadable.came(str(error) if known else "an answer with another text than JSON")
+            self._recalls_nothing(held)
+            self._in_flight.fail(held, ServingError(_NOT_UNDERSTOOD), now)
         else:
             del self._recalls.held[held.request.id]
             self._in_flight.answer([(held, answer)], now)
@@ -485,7 +495,7 @@ class QueueEngine(MethodTable[QueueMethod]):
                 if handings[stream] % 2 or handings[stream] != self._handings[stream]:
                     told[stream] = self._lengths.get(stream, 0)
             self._lengths = told
-            self._workers = [read_worker(says) for says in look.workers.values() if says]
+            self._workers = list(self._unreadable.workers(look.workers).values())
             await self._choose()
             self._update_gauges(look.depths, look.time)
             depths = look.depths.items()
@@ -515,8 +525,8 @@ class QueueEngine(MethodTable[QueueMethod]):
         published: dict[str, tuple[str, float]] = {}
         alive = {worker.signature for worker in self._workers}
         if not alive or alive - self._known.keys():
-            for revision, text in (await self._broker.published()).items():
-                methods, at = read_methods(text)
+            found = self._unreadable.methods(await self._broker.published())
+            for revision, (methods, at) in found.items():
                 self._known[methods.signature] = methods
                 published[revision] = (methods.signature, at)
         if self._settings.role is Role.REPLICA:  # its own worker starts beside it, and will say
@@ -548,14 +558,18 @@ class QueueEngine(MethodTable[QueueMethod]):
             self._ready(list(self._counted.values()), methods.default)
 
     def _refuse_homeless(self) -> None:
-        """Rows of methods that no worker has any more, while there are workers, will never run."""
+        """Rows of methods that no worker has any more, while there are workers, will never run.
+
+        Unless a worker lives of which nobody can read what it has.
+        """
         alive = {worker.signature for worker in self._workers}
         homeless = [
             one
             for one in self._recalls.held.values()
             if isinstance(one.queue, QueueMethod) and one.queue.stream.split(":", 1)[0] not in alive
         ]
-        self._homeless = self._homeless + 1 if alive and homeless else 0
+        never = bool(alive and homeless and not self._unreadable.workers_unread)
+        self._homeless = self._homeless + 1 if never else 0
         if self._homeless >= _REPLACED_LOOKS:
             for one in homeless:
                 self._in_flight.fail(one, NotReadyError(_REPLACED), self._now(), "queue_full")

@@ -6,34 +6,69 @@ other. Their meta:
     {"answer": request, "receipt": [...] | null, "kind": ...}   with results as Results.to_frame
     {"answer": request, "error": {"code", "message", "retry_after"}}
 and "trace" in each, of a request that has a span, as in dispatch's `remote_frames`.
+
+All of it was written by another process, perhaps of another release, or by somebody else who may
+write to Redis. So whatever is read is read here, field by field: a field that is not known is
+passed over; what cannot be read is named, and nothing else is raised. Only those who wait for it
+are lost then, and they are told where it says who they are.
 """
 
 import hashlib
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
 
+from batchedapi_core.batching import ShapePolicy
 from batchedapi_core.shared_queue import Worker
-from batchedapi_serving.codecs import DecodedRequest, Receipt, Reply, Results
+from batchedapi_serving.codecs import (
+    Codec,
+    DecodedRequest,
+    Receipt,
+    Reply,
+    Results,
+    codec_of_shapes,
+)
 from batchedapi_serving.dispatch.remote_frames import (
     error_meta,
+    error_of,
     hashable,
     pack_payload,
     receipt_meta,
+    receipt_of,
     told_of,
     trace_of,
     unpack_payload,
 )
 from batchedapi_serving.errors import ServingError, TooLargeError
-from batchedapi_serving.ipc import BrokenFrameError, FrameReader, Meta, encode_frame
-from batchedapi_serving.predictor import MethodSpec
+from batchedapi_serving.ipc import Meta, encode_frame, whole_frames
+from batchedapi_serving.predictor import MethodSpec, Tensor
+from batchedapi_serving.queue.fields import (
+    ANSWER,
+    ANSWERED_ERROR,
+    ERROR,
+    METHOD,
+    METHODS,
+    REQUEST,
+    UNREADABLE,
+    WORKER,
+    UnreadableError,
+    are_whole,
+    is_item,
+    is_name,
+    is_output,
+    is_whole,
+    object_of,
+    unread_of,
+)
 from batchedapi_serving.tracing.spans import Span
 
 MOST_BYTES: Final = 16 * 1024 * 1024
 """Of one request, and of its answer. Redis does nothing else while it reads or writes one."""
 _SIGNATURE_DIGITS: Final = 12
+_RECEIPT_FIELDS: Final = len(Receipt._fields)
 
 
 class Entry(NamedTuple):
@@ -47,27 +82,42 @@ class Entry(NamedTuple):
     """The same for requests of one connection."""
     timeout: float | None
     """Seconds that it had when it was handed in; None: however long it takes."""
+    rows: int
+    """In the request."""
+    unread: tuple[str, ...]
+    """Fields that cannot be read. Without a trace it can be run; without others it cannot, and
+    what is above of them is nought."""
     meta: Meta
     payload: bytes
 
     @property
-    def rows(self) -> int:
-        """In the request."""
-        return int(self.meta["rows"])
+    def trace(self) -> Meta:
+        """What `stand_in` takes."""
+        return {} if "trace" in self.unread else self.meta
 
-    def decoded(self, reply: Reply) -> DecodedRequest:
-        """What the web process decoded.
+    def decoded(self, reply: Reply, codec: Codec) -> DecodedRequest:
+        """What the web process decoded, for a method with that codec.
 
         Raises:
-            BrokenFrameError: the payload is not what it says.
+            UnreadableError: it is not what the method takes.
         """
-        meta = self.meta
-        shapes = meta["shapes"]
+        meta, rows = self.meta, self.rows
+        lacks = [name for name in self.unread if name != "trace"]
+        if lacks:
+            raise UnreadableError(f"a request whose {', '.join(lacks)} cannot be read")
+        shapes, sizes = meta["shapes"], meta["sizes"]
+        try:
+            payload = unpack_payload(meta["payload"], self.payload)
+            fits = codec.fits(rows, payload)
+        except UNREADABLE as error:
+            raise UnreadableError("a request whose payload cannot be read") from error
+        if not fits or any(len(each) != rows for each in (sizes, shapes) if each is not None):
+            raise UnreadableError("a request whose rows, sizes, shapes and payload do not agree")
         return DecodedRequest(
-            meta["rows"],
-            unpack_payload(meta["payload"], self.payload),
+            rows,
+            payload,
             reply,
-            meta["sizes"],
+            sizes,
             None if shapes is None else [hashable(shape) for shape in shapes],
         )
 
@@ -111,16 +161,24 @@ def read_entry(data: bytes) -> Entry:
     """The request of an entry.
 
     Raises:
-        BrokenFrameError: it is none.
+        UnreadableError: it is none, or nobody can tell who waits for its answer.
     """
-    frames = list(FrameReader().feed(data))
-    if len(frames) != 1:
-        raise BrokenFrameError(f"expected one frame, got {len(frames)} in {len(data)} bytes")
-    meta, payload = frames[0]
-    try:
-        return Entry(meta["web"], meta["request"], meta["client"], meta["timeout"], meta, payload)
-    except KeyError as error:
-        raise BrokenFrameError(f"a request without {error}") from error
+    frames = list(whole_frames(data))
+    if len(frames) != 1 or frames[0] is None:
+        raise UnreadableError("an entry that is not one frame")
+    text, payload = frames[0]
+    meta = object_of(text, "a request")
+    web, number = meta.get("web"), meta.get("request")
+    if not is_name(web) or not is_whole(number):
+        raise UnreadableError("a request that does not say who waits for its answer")
+    unread = unread_of(meta, REQUEST)
+    known = (
+        {name: None if name in unread else meta.get(name) for name in REQUEST} if unread else meta
+    )
+    return Entry(
+        str(web), int(number or 0), known["client"] or 0, known["timeout"], known["rows"] or 0,
+        unread, meta, payload,
+    )  # fmt: skip
 
 
 def write_answer(
@@ -169,13 +227,120 @@ def together(lengths: Iterable[int]) -> int:
     return max(1, sum(size <= MOST_BYTES for size in itertools.accumulate(lengths)))
 
 
-def read_answers(pack: bytes) -> Iterable[tuple[Meta, bytes]]:
-    """Answers that were sent together.
+class WrittenAnswer(NamedTuple):
+    """An answer out of the list of a web process."""
 
-    Raises:
-        BrokenFrameError: they are none.
-    """
-    return FrameReader().feed(pack)
+    number: int
+    """Of the request."""
+    unread: tuple[str, ...]
+    """Fields beside the answer that cannot be read, and count as not there."""
+    meta: Meta
+    payload: bytes
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """Which batch it rode in."""
+        told = None if "receipt" in self.unread else self.meta.get("receipt")
+        return None if told is None else receipt_of(told[:_RECEIPT_FIELDS])
+
+    @property
+    def trace(self) -> Meta:
+        """What `learn` takes."""
+        return {} if "trace" in self.unread else self.meta
+
+    def results(self, codec: Codec, rows: int) -> Results:
+        """What so many rows of a method were answered.
+
+        Raises:
+            UnreadableError: it is nothing that the method answers.
+            ServingError: what was answered instead.
+        """
+        meta = self.meta
+        if "error" in meta:
+            error = meta["error"]
+            if not isinstance(error, dict) or unread_of(error, ERROR):
+                raise UnreadableError("an answer whose error cannot be read")
+            raise error_of(error)
+        try:
+            results = _results(meta, self.payload, codec, rows)
+        except UNREADABLE as error:
+            raise UnreadableError("an answer whose results cannot be read") from error
+        if results is None:
+            raise UnreadableError("an answer that is not of the rows that were asked")
+        return results
+
+
+def read_answers(pack: bytes) -> tuple[list[WrittenAnswer], int]:
+    """Answers that were sent together, and how many others are there that cannot be read."""
+    answers, broken = [], 0
+    for frame in whole_frames(pack):
+        try:
+            meta = {} if frame is None else object_of(frame[0], "an answer")
+        except UnreadableError:
+            meta = {}
+        if frame is None or not is_whole(meta.get("answer")):
+            broken += 1
+            continue
+        unread = unread_of(meta, ANSWERED_ERROR if "error" in meta else ANSWER)
+        answers.append(WrittenAnswer(meta["answer"], unread, meta, frame[1]))
+    return answers, broken
+
+
+def _results(meta: Meta, payload: bytes, codec: Codec, rows: int) -> Results | None:
+    """None: it does not agree with itself, or with what was asked."""
+    match meta.get("kind"):
+        case "items":
+            items = [_item(item) for item in meta["items"]]
+            agrees = len(items) == rows and sum(item[2] for item in items) == len(payload)
+            known: Meta = {"kind": "items", "items": items}
+        case "tensors":
+            method, not_finite = codec.method, meta["not_finite"]
+            outputs = [_output(output, rows, method.outputs) for output in meta["outputs"]]
+            names = {name for name, *_ in outputs}
+            agrees = (
+                sum(map(_output_bytes, outputs)) == len(payload)
+                and are_whole(not_finite)
+                and len(names) == len(outputs) > 0
+                and names == (method.outputs.keys() or names)
+                and (len(names) == 1 or not method.single_output)
+            )
+            known = {"kind": "tensors", "outputs": outputs, "not_finite": not_finite}
+        case _:
+            return None
+    return codec.results(known, payload) if agrees else None
+
+
+def _item(item: Any) -> list[Any]:
+    """The members of an item that are known; see codecs/results."""
+    if not is_item(item):
+        raise UnreadableError("an item")
+    return [*item[:3], *(said[:2] for said in item[3:4])]
+
+
+def _output(output: Any, rows: int, declared: Mapping[str, Tensor]) -> list[Any]:
+    """The members of an output of so many rows that are known; see codecs/results."""
+    if not is_output(output):
+        raise UnreadableError("an output")
+    name, dtype, shape, *_ = output
+    of_each = isinstance(shape[0], list)
+    if (len(shape) if of_each else shape[0]) != rows:
+        raise UnreadableError("an output")
+    tensor = declared.get(name)
+    if tensor is not None:
+        fits = dtype == tensor.numpy_dtype and all(
+            len(one) == len(tensor.shape)
+            and all(isinstance(n, str) or n == m for n, m in zip(tensor.shape, one, strict=True))
+            for one in (shape if of_each else [shape[1:]])
+        )
+        if not fits:
+            raise UnreadableError("an output")
+    return [name, dtype, shape]
+
+
+def _output_bytes(output: Sequence[Any]) -> int:
+    _, dtype, shape = output
+    numbers = sum(map(math.prod, shape)) if isinstance(shape[0], list) else math.prod(shape)
+    return int(numbers) * int(dtype[2:])
 
 
 class Methods(NamedTuple):
@@ -189,8 +354,7 @@ class Methods(NamedTuple):
     @classmethod
     def of(cls, specs: Sequence[MethodSpec], default: str | None) -> "Methods":
         """With their signature."""
-        told = orjson.dumps([[spec.to_json() for spec in specs], default])
-        return cls(specs, default, hashlib.sha256(told).hexdigest()[:_SIGNATURE_DIGITS])
+        return cls(specs, default, _signature([spec.to_json() for spec in specs], default))
 
     def stream(self, method: str) -> str:
         """Where requests of a method wait."""
@@ -204,10 +368,35 @@ def write_methods(methods: Methods, now: float) -> bytes:
 
 
 def read_methods(text: bytes) -> tuple[Methods, float]:
-    """The reverse of `write_methods`."""
-    value = orjson.loads(text)
-    specs = [MethodSpec.from_json(one) for one in value["methods"]]
-    return Methods.of(specs, value["default"]), value["at"]
+    """The reverse of `write_methods`. The signature is of what is written there, known or not.
+
+    Raises:
+        UnreadableError: it is none of these, or lacks what this release has to know.
+    """
+    value = object_of(text, "methods")
+    unread = unread_of(value, METHODS)
+    if unread:
+        raise UnreadableError(f"methods whose {', '.join(unread)} cannot be read")
+    default = value["default"]
+    specs = [_method(one) for one in value["methods"]]
+    if default is not None and default not in {spec.name for spec in specs}:
+        raise UnreadableError("methods without their default")
+    return Methods(specs, default, _signature(value["methods"], default)), value["at"]
+
+
+def _method(value: Any) -> MethodSpec:
+    unread = unread_of(value, METHOD)
+    if unread:
+        raise UnreadableError(f"a method whose {', '.join(unread)} cannot be read")
+    try:
+        spec = MethodSpec.from_json(value)
+        codec_of_shapes(spec, ShapePolicy.PAD)  # what it says of itself fits together
+    except UNREADABLE as error:
+        raise UnreadableError("a method whose tensors or size cannot be read") from error
+    inputs, outputs = len(spec.inputs), len(spec.outputs)
+    if (spec.single_input and inputs != 1) or (spec.single_output and outputs > 1):
+        raise UnreadableError("a method whose inputs or outputs are not as many as it says")
+    return spec
 
 
 def write_worker(worker: Worker) -> bytes:
@@ -215,8 +404,24 @@ def write_worker(worker: Worker) -> bytes:
     return orjson.dumps(worker._asdict())
 
 
-def read_worker(text: bytes) -> Worker:
-    """The reverse of `write_worker`."""
-    value: Mapping[str, Any] = orjson.loads(text)
+def read_worker(name: str, text: bytes) -> Worker:
+    """The reverse of `write_worker`, of the worker with that name.
+
+    Raises:
+        UnreadableError: it lacks what this release has to know, or the name is none.
+    """
+    if not is_name(name):
+        raise UnreadableError("a name of a worker")
+    value = object_of(text, "a sign of life")
+    unread = unread_of(value, WORKER)
+    if unread:
+        raise UnreadableError(f"a sign of life whose {', '.join(unread)} cannot be read")
     capacity = {name: (one[0], one[1], one[2]) for name, one in value["capacity"].items()}
-    return Worker(**{**value, "capacity": capacity})
+    return Worker(
+        value["signature"], value["revision"], value["started"], value["draining"], capacity
+    )
+
+
+def _signature(methods: Sequence[Mapping[str, Any]], default: str | None) -> str:
+    told = orjson.dumps([methods, default])
+    return hashlib.sha256(told).hexdigest()[:_SIGNATURE_DIGITS]

@@ -30,7 +30,6 @@ from batchedapi_serving.dispatch.engine import RequestHandle
 from batchedapi_serving.dispatch.executor import DIED, Executor, MethodQueue
 from batchedapi_serving.dispatch.remote_frames import stand_in
 from batchedapi_serving.errors import NotReadyError, PredictorError, ServingError
-from batchedapi_serving.ipc import BrokenFrameError
 from batchedapi_serving.processes import Backoff, came, first_of
 from batchedapi_serving.queue.broker import (
     Broker,
@@ -39,6 +38,7 @@ from batchedapi_serving.queue.broker import (
     Left,
     Look,
     QueueGoneError,
+    QueueSpoiltError,
     Taken,
 )
 from batchedapi_serving.queue.entries import (
@@ -46,14 +46,14 @@ from batchedapi_serving.queue.entries import (
     Methods,
     joined_answers,
     read_entry,
-    read_methods,
-    read_worker,
     together,
     write_answer,
     write_methods,
     write_problem,
     write_worker,
 )
+from batchedapi_serving.queue.fields import UnreadableError
+from batchedapi_serving.queue.unreadable import Unreadable
 from batchedapi_serving.settings import ReplicaSettings
 
 log = logging.getLogger(__name__)
@@ -71,10 +71,15 @@ _CLIENTS: Final = 8192
 """Connections of web processes that are remembered, the newest."""
 _REVISIONS: Final = 8
 """Whose methods stay published, the newest."""
+_SAID_AGAIN_SECONDS: Final = 10.0
+"""After which a worker says again what it serves: whoever may write to Redis may delete it."""
 _QUIET_LOOKS: Final = 2
 """Without anything in the queue, after which the last worker of its methods may go."""
 _REFUSED: Final = (
     "the worker that ran this died, and nothing is run twice (onItemError: FailBatch); try again"
+)
+_NOT_UNDERSTOOD: Final = (
+    "the request was not understood by its worker, which may be of another release"
 )
 _RESTORED: Final = (
     "Redis was started anew, and nothing is run twice (onItemError: FailBatch); try again"
@@ -92,7 +97,7 @@ class TakenRequest:
         self.places = [place]
         """(stream, place) in the queue; several if it was handed in again meanwhile."""
         self.handle: RequestHandle | None = None
-        self.span = stand_in(entry.meta)
+        self.span = stand_in(entry.trace)
         """See Caller; for the one that the web process has."""
 
     def request_id(self) -> str | None:
@@ -124,13 +129,16 @@ class Puller:
         connected: Callable[[bool], None],
         now: Callable[[], float] = time.monotonic,
         unix_time: Callable[[], float] = time.time,
+        *,
+        unreadable: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`connected` is told whether the queue is reached."""
+        """`connected` is told whether the queue is reached, `unreadable` of what cannot be read."""
         self.worker: Final = uuid.uuid4().hex
         self._settings = settings
         self._broker = broker
         self._dispatcher = dispatcher
         self._connected = connected
+        self._unreadable = Unreadable(unreadable)
         self._now = now
         self._started = unix_time()
         self._runs_again = settings.item_errors is ItemErrorPolicy.ISOLATE
@@ -152,7 +160,7 @@ class Puller:
         self._writes = False
         """Answers are on their way to Redis."""
         self._kick = asyncio.Event()
-        self._room = asyncio.Event()
+        self._room, self._stopped = asyncio.Event(), asyncio.Event()
         self._rows: dict[str, RowsARequest] = {}
         self._clients: OrderedDict[tuple[str, int], Client] = OrderedDict()
         self._offset = 0.0
@@ -170,9 +178,7 @@ class Puller:
         broke, and Redis has not said since what it gave."""
         self._given_until: float | None = None
         """Until when such an end of it is waited for; None: it broke under no question."""
-        self._draining = False
-        self._quiet = 0
-        self._stopped = asyncio.Event()
+        self._draining, self._quiet = False, 0
         self._backoff = Backoff()
         self._reached = False
         """The queue: whether all that is asked again and again was answered."""
@@ -197,6 +203,8 @@ class Puller:
                 await self._connect(methods)
                 await first_of(self._take(), self._answer(), self._watch(methods))
             except (BrokerDownError, BrokerUnfitError) as error:
+                if isinstance(error, QueueSpoiltError):
+                    self._unreadable.came(str(error))
                 if self._asks and self._given_until is None:
                     self._given_until = self._now() + _GIVEN_SECONDS
                 self._reached = False
@@ -238,20 +246,22 @@ class Puller:
     async def _connect(self, methods: Methods) -> None:
         await self._broker.connect()
         await self._broker.open(self._streams.values())
-        found = {
-            revision: read_methods(text)[1]
-            for revision, text in (await self._broker.published()).items()
-            if revision != self._settings.revision
-        }
-        oldest_first = sorted(found, key=found.__getitem__)
-        forget = oldest_first[: max(0, len(found) + 1 - _REVISIONS)]
-        says = write_methods(methods, self._started)
-        await self._broker.publish(self._settings.revision, says, forget)
+        await self._publish(methods)
         await self._broker.register(self.worker, self._streams.values())
         await self._sign(methods)
         # What was given to this worker while the connection broke; nobody else will ever take it.
         await self._accept(await self._broker.mine(self.worker, self._streams.values()))
         self._asks, self._given_until = False, None
+
+    async def _publish(self, methods: Methods) -> None:
+        """Say what is served here; the oldest of others, and what cannot be read, go first."""
+        published = await self._broker.published()
+        known = self._unreadable.methods(published)
+        others = published.keys() - {self._settings.revision}
+        ages = sorted((known[one][1] if one in known else 0.0, one) for one in others)
+        forget = [one for _, one in ages[: max(0, len(ages) + 1 - _REVISIONS)]]
+        says = write_methods(methods, self._started)
+        await self._broker.publish(self._settings.revision, says, forget)
 
     async def _sign(self, methods: Methods) -> None:
         capacity = {}
@@ -320,8 +330,8 @@ class Puller:
         for one in taken:
             try:
                 entries.append((one, read_entry(one.entry)))
-            except BrokenFrameError as error:
-                log.error("broken request in the queue", extra={"error": str(error)})  # noqa: TRY400 - the frame is the fact, not the stack
+            except UnreadableError as error:  # nobody could be told
+                self._unreadable.came(str(error))
                 self._forget([(one.stream, one.place)])
         strangers = {entry.web for _, entry in entries} - self._web.keys()
         if strangers:
@@ -345,8 +355,10 @@ class Puller:
             self._forget([place])
             return
         self._web[entry.web] = self._now()
+        if entry.unread:
+            self._unreadable.came(f"a request whose {', '.join(entry.unread)} cannot be read")
         method = taken.stream.split(":", 1)[1]
-        self._rows[method].learn(entry.rows)
+        self._rows[method].learn(max(1, entry.rows))
         if taken.restored and not self._runs_again:  # perhaps it ran, and Redis has forgotten that
             lost = NotReadyError(_RESTORED)
             self.over(TakenRequest(self, entry, place), write_problem(entry.number, lost))
@@ -382,7 +394,8 @@ class Puller:
             return
         self._hand[entry.web, entry.number] = request
         try:
-            queue, decoded = self._queue(stream.split(":", 1)[1]), entry.decoded(request)
+            queue = self._queue(stream.split(":", 1)[1])
+            decoded = entry.decoded(request, queue.codec)
             client = Client()  # a stranger, for whom nobody waits, if others may answer it next
             if not self._others:
                 key = (entry.web, entry.client)
@@ -391,9 +404,10 @@ class Puller:
                 if len(self._clients) > _CLIENTS:
                     self._clients.popitem(last=False)
             request.handle = self._dispatcher.take(queue, decoded, client, request, waited, left)
-        except BrokenFrameError as error:
-            failed = PredictorError(f"the request was not understood by its worker: {error}")
-            self.over(request, write_problem(entry.number, failed))
+        except UnreadableError as error:
+            if not entry.unread:
+                self._unreadable.came(str(error))
+            self.over(request, write_problem(entry.number, ServingError(_NOT_UNDERSTOOD)))
 
     # ------------------------------------------------------------ answering
 
@@ -476,21 +490,22 @@ class Puller:
     # ------------------------------------------------------------ who lives
 
     async def _watch(self, methods: Methods) -> None:
+        said = self._now()
         while True:
             self._free.clear()
             await self._sign(methods)
+            if self._now() - said > _SAID_AGAIN_SECONDS:
+                await self._publish(methods)
+                said = self._now()
             await self._broker.register(self.worker, self._streams.values())
             look = await self._broker.look(self._streams.values(), self._web)
             if not all(depth.exists for depth in look.depths.values()):
                 raise QueueGoneError("the queue was emptied")
             self._offset = look.time - self._now()
-            others = [
-                read_worker(says)
-                for name, says in look.workers.items()
-                if says and name != self.worker
-            ]
             self._others = sum(
-                1 for one in others if one.signature == methods.signature and not one.draining
+                one.signature == methods.signature and not one.draining
+                for name, one in self._unreadable.workers(look.workers).items()
+                if name != self.worker
             )
             self._waiting = sum(depth.requests for depth in look.depths.values())
             self._quiet = 0 if self._waiting or self._hand else self._quiet + 1
@@ -508,7 +523,7 @@ class Puller:
 
     async def _take_over(self, look: Look) -> None:
         """What workers had that are dead."""
-        alive = {name for name, says in look.workers.items() if says}
+        alive = {name for name, says in look.workers.items() if says is not None}
         owners = await self._broker.owners(self._streams.values())
         dead = self._living.look(owners | look.workers.keys(), alive | {self.worker})
         if dead:

@@ -12,7 +12,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from batchedapi_core import contract
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.page import Part, whole_page
-from batchedapi_serving.metrics.recorder import MethodRecorder, Recorder
+from batchedapi_serving.metrics.recorder import (
+    MethodRecorder,
+    Recorder,
+    WebRecorder,
+    WorkerRecorder,
+)
 
 SETTINGS = settings(derandomize=True, database=None, deadline=None, max_examples=100)
 BATCHES = st.lists(
@@ -322,11 +327,22 @@ def test_the_memory_of_the_largest_process_is_published() -> None:
     assert value(memory, contract.METRIC_MODEL_PROCESS_MEMORY_BYTES) == 5e8
 
 
+def test_what_a_worker_and_a_web_process_cannot_read_is_one_figure() -> None:
+    """A replica with both roles has two writers, and neither overwrites the other's."""
+    memory = fresh()
+    for of_method in (WebRecorder, WorkerRecorder, WorkerRecorder):
+        Recorder(memory, of_method).unreadable(2)
+    page = whole_page(memory, [], part=Part("replica", shared_queue=True)).decode()
+
+    assert f"{contract.METRIC_QUEUE_UNREADABLE} 6.0" in page
+
+
 def test_slots_do_not_overlap() -> None:
     """Two figures in one slot would both be wrong."""
     replica = [
         (slots.START_TIME, 6),
         (slots.WORKER_BEAT, 2),
+        (slots.QUEUE_UNREADABLE, 2),
         (slots.READY, 1),
         (slots.BEAT, contract.MAX_WEB_PROCESSES),
         (slots.WEB_CPU, contract.MAX_WEB_PROCESSES),
