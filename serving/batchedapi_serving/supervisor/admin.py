@@ -24,7 +24,7 @@ from batchedapi_core import contract, ui
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.page import Part, scaling_page, whole_page
 from batchedapi_serving.predictor.files import Measured
-from batchedapi_serving.processes import close
+from batchedapi_serving.processes import close, may_open
 from batchedapi_serving.settings import Role
 from batchedapi_serving.web.limits import Limits
 
@@ -37,6 +37,8 @@ Answer = tuple[int, str, bytes]
 
 MAX_CONNECTIONS: Final = 256
 """Open at once; one more closes the one that has been quiet for longest."""
+_DESCRIPTORS: Final = 1024
+"""Wanted by the supervisor, whose other half is for its processes and their pipes."""
 _RESERVED: Final = 8
 """Descriptors set aside to accept with."""
 _LIMITS: Final = Limits(body=0, idle=75.0)
@@ -138,6 +140,7 @@ class AdminServer:
     def __init__(self, app: AdminApp, listener: socket.socket) -> None:
         self._app = app
         self._listener = listener
+        self._most = min(MAX_CONNECTIONS, may_open(_DESCRIPTORS) // 2)
         self._spare: list[int] = []
         self._open: dict[asyncio.Task[None], None] = {}
         """Connections; the one that has been quiet for longest comes first."""
@@ -164,7 +167,7 @@ class AdminServer:
                     task = group.create_task(self._converse(connection))
                     self._open[task] = None
                     task.add_done_callback(functools.partial(self._over, connection))
-                    if len(self._open) > MAX_CONNECTIONS:
+                    if len(self._open) > self._most:
                         self._close_quietest()
                     self._set_aside()  # after it was accepted: it may be what was given for it
                     await asyncio.sleep(0)  # whoever is here already is answered before the next

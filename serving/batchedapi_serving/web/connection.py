@@ -35,7 +35,6 @@ from batchedapi_serving.web.frontend import Frontend, Route, wire_of_path
 from batchedapi_serving.web.large_bodies import is_large
 from batchedapi_serving.web.limits import (
     LINGER_BYTES,
-    MOST_REFUSED,
     NOBODY,
     REQUEST_BYTES,
     SWEEP_SECONDS,
@@ -144,7 +143,7 @@ class Connection(asyncio.Protocol):
             leaving: list[Connection] = limit.who_leaves(waiting, self.address, self._loop.time())
             for connection in leaving:
                 connection._close()  # noqa: SLF001 - one of us
-            if len(connections) > limit.most + MOST_REFUSED:
+            if not leaving and len(connections) > limit.most_open:
                 transport.abort()
             elif not leaving:
                 text = f"connections: {limit.most} are open and busy in this process; try another"

@@ -34,7 +34,8 @@ more. An idle one costs about 10 kB."""
 RESERVED_DESCRIPTORS: Final = 512
 """Not for clients: lanes, channels, shared memory, files, and those who are being refused."""
 MOST_REFUSED: Final = 128
-"""Connections that are told that there is no room; above it they are dropped."""
+"""Connections that are told that there is no room, or a quarter of the most if that is less; above
+it they are dropped."""
 _AT_ONCE: Final = 64
 """One of so many leaves when one more comes, so that not each that comes looks at all."""
 _LOOK_SECONDS: Final = 0.1
@@ -94,6 +95,8 @@ class ConnectionLimit:
 
     def __init__(self, most: int) -> None:
         self.most = most
+        self.most_open = most + max(1, min(MOST_REFUSED, most // 4))
+        """With those who are being told that there is no room."""
         self._all_busy_until = 0.0
 
     def is_full(self, connections: int) -> bool:

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,34 @@ def allow_descriptors(pid: int, limit: int) -> None:
     """Let a process open only descriptors below `limit` from now on."""
     _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, hard))
+
+
+@contextlib.contextmanager
+def few_descriptors(soft: int) -> Iterator[None]:
+    """What is started meanwhile may raise its limit to the hard one, and begins with this."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize("which", ["admin_port", "port"])
+def test_idle_connections_of_a_replica_with_few_descriptors_are_in_nobodys_way(
+    tmp_path: Path, which: str
+) -> None:
+    """A soft limit of 256 is macOS's, and of some container runtimes; the hard one is far above."""
+    with contextlib.ExitStack() as stack:
+        with few_descriptors(256):
+            arguments = ["-f", str(write_manifest(tmp_path, CODE, {}))]
+            replica = stack.enter_context(running_replica(tmp_path, arguments))
+        for _ in range(300):
+            address = (HOST, getattr(replica, which))
+            stack.enter_context(socket.create_connection(address, timeout=10))
+
+        assert [200] * 5 == [replica.admin("/readyz")[0] for _ in range(5)]
+        assert 200 == asyncio.run(ask(replica.port, 1)).status
 
 
 @pytest.mark.parametrize("role", ["model", "web"])

@@ -143,12 +143,13 @@ async def test_when_all_are_busy_one_more_is_told_so() -> None:
 async def test_too_many_that_are_refused_are_dropped() -> None:
     """They have descriptors, too."""
     server = Server(seconds=lambda _: 5.0)
-    for wire in full(server, 2):
+    for wire in full(server, 8):
         wire.send(GET)
 
-    more = [server.connect() for _ in range(MOST_REFUSED + 3)]
+    more = [server.connect() for _ in range(2 + 3)]
 
-    assert [False] * MOST_REFUSED + [True] * 3 == [wire.aborted for wire in more]
+    assert [False] * 2 + [True] * 3 == [wire.aborted for wire in more]
+    assert 10_000 + MOST_REFUSED == ConnectionLimit(10_000).most_open
 
 
 MIB = 1 << 20
