@@ -76,7 +76,11 @@ class Replica:
             return "ending"
         if view.ready:
             return "ready"
-        return view.waiting_reason or ("without a node" if view.unschedulable else "starting")
+        if view.before is not None:
+            return view.before.reason
+        if view.waiting_reason or view.beside is None:
+            return view.waiting_reason or ("without a node" if view.unschedulable else "starting")
+        return view.beside.reason
 
     def is_as_wanted(self) -> bool:
         """Whether there is nothing to say about it."""

@@ -70,6 +70,7 @@ _RESOURCES: Final = (
     (r"\bpods=", "spec.autoscaling.maxReplicas"),
     (r"\bPriorityClass\b", "spec.pod.priorityClassName"),
     (r"\bRuntimeClass\b", "spec.pod.runtimeClassName"),
+    (r"\bservice account\b", "spec.pod.serviceAccountName"),
 )
 """What quotas, limits and admission speak of."""
 _PLACES: Final = (
@@ -251,7 +252,7 @@ def ready(
         now: By which pods that are deleted should be gone.
     """
     kind = ConditionType.READY
-    some = deployment is not None and deployment.replicas > 0
+    some = deployment is None or deployment.replicas > 0
     cause = next(
         (one for one in causes if one.status == "False" or (some and one.reason in _WAITS)), None
     )
@@ -444,7 +445,10 @@ def _wait(pod: PodView) -> _Seen | None:
     hindrance = pod.before or pod.beside
     if hindrance is not None:
         return hindrance.reason, f"pod {pod.name}: {hindrance.seen}"
-    return (CREATING, f"pod {pod.name}: its node creates its container") if pod.creating else None
+    if not pod.creating:
+        return None
+    mounts = f", which mounts {', '.join(pod.volumes)}" if pod.volumes else ""
+    return CREATING, f"pod {pod.name}: its node creates its container{mounts}"
 
 
 def _not_started(pods: Sequence[PodView], now: datetime) -> tuple[_Seen | None, _Seen | None]:

@@ -299,6 +299,29 @@ def test_many_pods_are_not_a_line_each() -> None:
             },
             "without a node",
         ),
+        (
+            {
+                "metadata": {"name": "p", "uid": "u"},
+                "status": {
+                    "initContainerStatuses": [{"name": "i", "state": {"running": {}}}],
+                    "containerStatuses": [
+                        {"name": "serving", "state": {"waiting": {"reason": "PodInitializing"}}}
+                    ],
+                },
+            },
+            "InitContainerRunning",
+        ),
+        (
+            {
+                "metadata": {"name": "p", "uid": "u"},
+                "status": {
+                    "containerStatuses": [
+                        {"name": "serving", "state": {"running": {}}, "started": True}
+                    ],
+                },
+            },
+            "NotAnswering",
+        ),
     ],
 )
 def test_a_pod_is_told_in_a_word(body: JsonObject, state: str) -> None:

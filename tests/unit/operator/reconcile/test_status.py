@@ -252,6 +252,8 @@ def test_a_container_that_is_long_in_creation_is_told_with_what_it_may_wait_for(
     soon, late = (status_of(deployment, [pod], now=now) for now in (SOON, LATE))
 
     assert ("Unknown", "ContainerCreating") == reasons(soon)["ModelLoaded"]
+    mounts = f"its container, which mounts {NAMED}; see"
+    assert (mounts in soon["message"]) is bool(pod["spec"]["volumes"])
     assert expected == reasons(late)["ModelLoaded"]
     assert ("False", expected[1]) == reasons(late)["Ready"]
     assert words in late["message"]
@@ -571,6 +573,7 @@ def test_a_refusal_of_an_earlier_template_is_over_once_a_pod_of_the_newest_is_th
         ("spec.template.spec.securityContext.runAsUser: x", "spec.pod.runAsUser: x"),
         ("no PriorityClass with name x was found", "spec.pod.priorityClassName: no Prio"),
         ('pod rejected: RuntimeClass "x" not found', "spec.pod.runtimeClassName: pod"),
+        ("error looking up service account a/b: not found", "spec.pod.serviceAccountName: error"),
         ("spec.template.spec.volumes[2].csi.driver: x", "spec.pod.volumes[].csi.driver: x"),
         (
             'Pod "x-y" is invalid: spec.volumes[2].projected.sources[0].serviceAccountToken: x',
