@@ -10,6 +10,7 @@ from typing import Final
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
+from batchedapi_serving.codecs.charsets import charset_of, decoded
 from batchedapi_serving.codecs.json_values import media_type
 from batchedapi_serving.errors import MalformedError, TooLargeError, brief
 from batchedapi_serving.predictor import Upload
@@ -21,6 +22,7 @@ MOST_PARTS: Final = 1000
 MOST_HEADERS: Final = 8
 """Of one part; browsers and curl send two."""
 MOST_HEADER_BYTES: Final = 4096
+_CHARSET: Final = "_charset_"
 _LONGEST_BOUNDARY: Final = 70
 """Characters: RFC 2046, 5.1.1."""
 
@@ -36,6 +38,7 @@ def parse_form(content_type: bytes, body: bytes) -> dict[str, FormValue]:
     Raises:
         MalformedError: this is no form; says which part, what was expected and what came.
         TooLargeError: it has more than MOST_PARTS parts.
+        UnsupportedTypeError: a text is in a charset that is not read here.
     """
     _, options = parse_options_header(content_type)
     boundary = options.get(b"boundary", b"")
@@ -62,7 +65,7 @@ def parse_form(content_type: bytes, body: bytes) -> dict[str, FormValue]:
             f"body: {reader.place}: expected the closing boundary, got the end of the body"
         )
     form: dict[str, FormValue] = {}
-    for name, value in reader.parts():
+    for name, value in reader.parts(charset_of(content_type)):
         before = form.get(name)
         if before is None:
             form[name] = value
@@ -100,11 +103,12 @@ class _Reader:
         """Where the parser is."""
         return f"part {len(self._headers)}" if self._headers else "before the first part"
 
-    def parts(self) -> Iterator[tuple[str, str | Upload]]:
-        """Name and value of each.
+    def parts(self, charset: str) -> Iterator[tuple[str, str | Upload]]:
+        """Name and value of each; texts that declare no charset are in `charset`.
 
         Raises:
-            MalformedError: a part is no field of a form.
+            MalformedError: a part is no field of a form, or no text in its charset.
+            UnsupportedTypeError: its charset is not known here.
         """
         for number, (headers, body) in enumerate(
             zip(self._headers, self._bodies, strict=True), start=1
@@ -116,14 +120,19 @@ class _Reader:
                     f"body: part {number}: expected Content-Disposition: form-data with a name, got"
                     f" {brief(headers.get(b'content-disposition', b'').decode('latin-1'))}"
                 )
-            place = f"part {number}: name"
-            key = _text(bytes(name), place)
+            place = f"body: part {number}"
+            key = decoded(bytes(name), charset, f"{place}: name")
+            declared = headers.get(b"content-type", b"")
             if b"filename" not in options:
-                yield key, _text(bytes(body), f"part {number} ({brief(key)})")
+                text = decoded(
+                    bytes(body), charset_of(declared, charset), f"{place} ({brief(key)})"
+                )
+                yield key, text
+                if key == _CHARSET:  # of the parts behind it, as forms of HTML say it
+                    charset = text.strip().lower()
                 continue
-            filename = options[b"filename"].decode("utf-8", "replace")
-            content_type = headers.get(b"content-type", b"").decode("latin-1")
-            yield key, Upload(filename, content_type, bytes(body))
+            filename = decoded(options[b"filename"], charset, f"{place}: filename")
+            yield key, Upload(filename, declared.decode("latin-1"), bytes(body))
 
     def _begin(self) -> None:
         if len(self._headers) == MOST_PARTS:
@@ -138,13 +147,3 @@ class _Reader:
 
     def _end(self) -> None:
         self.ended = True
-
-
-def _text(value: bytes, place: str) -> str:
-    try:
-        return value.decode()
-    except UnicodeDecodeError as error:
-        raise MalformedError(
-            f"body: {place}: expected text in UTF-8, got byte {value[error.start]:#04x} at"
-            f" {error.start}; send it as a file"
-        ) from error

@@ -12,6 +12,7 @@ the other, and meta "calls" has their lengths.
 model/marshalling.py reads both.
 """
 
+import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, assert_never
 
@@ -20,6 +21,7 @@ import orjson
 from batchedapi_core import contract
 from batchedapi_core.batching import Receipts
 from batchedapi_serving.codecs import wires
+from batchedapi_serving.codecs.charsets import UTF_8, charset_of, decoded
 from batchedapi_serving.codecs.forms import is_form, parse_form
 from batchedapi_serving.codecs.interface import (
     Array,
@@ -36,8 +38,9 @@ from batchedapi_serving.codecs.json_values import (
     instances_of,
     is_finite,
     is_json,
+    is_json_type,
     non_finite_path,
-    parse_json,
+    parse_items,
     unsupported,
 )
 from batchedapi_serving.codecs.replies import INSTANCES, ITEM
@@ -68,7 +71,7 @@ class ItemCodec:
             return wires.decode_msgpack(self, head, body)
         if not is_json(head.content_type):
             raise unsupported(head.content_type, contract.JSON)
-        value = parse_json(body)
+        value = parse_items(body)
         rows = instances_of(value)
         if rows is None:
             return DecodedRequest(1, [body], ITEM, self._sizes([value], [body], "item", ""))
@@ -143,12 +146,18 @@ class CallCodec:
                     " to its plain path, see /docs"
                 )
             return wires.decode(self, wire, head, body)
-        json_body = is_json(head.content_type)
+        content_type = head.content_type
+        json_body = is_json(content_type)
+        form = False
         if json_body:
-            parse_json(body)
-        form = is_form(head.content_type)
-        if form:
-            parse_form(head.content_type, body)
+            parse_items(body)
+        elif is_json_type(content_type):
+            raise unsupported(content_type, contract.JSON)
+        elif is_text(content_type):
+            body = decoded(body, charset_of(content_type), "body").encode()
+        elif is_form(content_type):
+            form = True
+            parse_form(content_type, body)
         return DecodedRequest(1, [(_about(head, json_body=json_body, form=form), body)], ITEM)
 
     def from_row(self, row: Any, place: str, head: Head | None = None) -> Encoded:
@@ -198,14 +207,30 @@ class CallCodec:
 def _about(head: Head, *, json_body: bool, form: bool = False) -> bytes:
     about: dict[str, Any] = {
         "json": json_body,
-        "text": head.content_type.lower().startswith(b"text/"),
-        "query": head.query.decode("latin-1"),
+        "text": is_text(head.content_type),
+        "query": query_text(head.query),
         "headers": [[k.decode("latin-1"), v.decode("latin-1")] for k, v in head.headers],
     }
     if form:
         about["form"] = head.content_type.decode("latin-1")
     text = orjson.dumps(about)
     return len(text).to_bytes(_LENGTH, "little") + text
+
+
+def is_text(content_type: bytes) -> bool:
+    """Whether a body is handed over as a text."""
+    return content_type[:5].lower() == b"text/"
+
+
+def query_text(query: bytes) -> str:
+    """A query as it was sent.
+
+    Raises:
+        MalformedError: what it says, escaped or not, is no UTF-8.
+    """
+    if b"%" in query:
+        decoded(urllib.parse.unquote_to_bytes(query), UTF_8, "query")
+    return decoded(query, UTF_8, "query")
 
 
 def item_json(row: Any, place: str) -> bytes:

@@ -1,6 +1,7 @@
 """JSON that comes in: parsed once, nesting bounded; how NaN and Infinity are said in it."""
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -8,11 +9,13 @@ import numpy as np
 import orjson
 
 from batchedapi_core import contract
+from batchedapi_serving.codecs.charsets import UTF_8, charset_of
 from batchedapi_serving.errors import (
     InvalidInputError,
     MalformedError,
     TooLargeError,
     UnsupportedTypeError,
+    brief,
 )
 
 NON_FINITE: Final = {
@@ -20,6 +23,21 @@ NON_FINITE: Final = {
 }  # fmt: skip
 """What a JSON value means where a tensor allows NaN and Infinity, for which JSON has no numbers."""
 _INSTANCES: Final = "instances"
+_POINT: Final = ord(".")
+_DIGITS: Final = bytes(
+    ord("0") if chr(byte) in "0123456789" else byte if byte == _POINT else ord(" ")
+    for byte in range(256)
+)
+"""A table that makes all digits one, and all but the point spaces."""
+_LONG: Final = 19
+"""Digits of 2^63."""
+_LONG_DIGITS: Final = b"0" * _LONG
+_SAMPLED: Final = 6
+"""Of so many digits one is looked at first: of a long number at least three."""
+_SHORT: Final = 2048
+"""Bytes up to which that costs more than it saves."""
+_TEXT: Final = re.compile(rb'"[^"]*+"')
+_LONG_INTEGER: Final = re.compile(rb"(?<![-+.0-9eE])-?[0-9]{19,}+(?![.eE])")
 _PIECE: Final = 1 << 20
 """Bytes that are looked at together: numpy needs several times as many."""
 
@@ -34,6 +52,38 @@ def parse_json(body: bytes) -> Any:
     value = parse_shallow(body)
     check_nesting(body, value)
     return value
+
+
+def parse_items(body: bytes) -> Any:
+    """The same of a body whose numbers nobody has declared.
+
+    Raises:
+        InvalidInputError: an integer of more than 64 bits, of which orjson makes a float.
+    """
+    value = parse_json(body)
+    check_integers(body)
+    return value
+
+
+def check_integers(body: bytes) -> None:
+    """That the integers in a JSON text have 64 bits.
+
+    Raises:
+        InvalidInputError: one has more.
+    """
+    if len(body) > _SHORT and b"000" not in body[::_SAMPLED].translate(_DIGITS):
+        return
+    digits = body.translate(_DIGITS)
+    start = digits.find(_LONG_DIGITS)
+    while start > 0 and digits[start - 1] == _POINT:  # a fraction
+        start = digits.find(_LONG_DIGITS, start + _LONG)
+    if start < 0:
+        return
+    for number in _LONG_INTEGER.findall(_TEXT.sub(b"", _without_escaped_quotes(body))):
+        if len(number) > _LONG + 1 or not -(2**63) <= int(number) < 2**64:
+            raise InvalidInputError(
+                f"body: expected integers of 64 bits, got {number.decode():.40}; send it as text"
+            )
 
 
 def parse_shallow(body: bytes) -> Any:
@@ -74,8 +124,7 @@ def check_nesting(body: bytes, value: Any) -> None:
 
 def _outside_texts(body: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
     """How often each byte is there outside of texts, as far as `body` is JSON."""
-    if b"\\" in body:  # then a quote may be part of a text, unless its backslash is itself escaped
-        body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    body = _without_escaped_quotes(body)
     counts = np.zeros(256, np.int64)
     within = 0
     for start in range(0, len(body), _PIECE):
@@ -85,6 +134,13 @@ def _outside_texts(body: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
         counts += np.bincount(piece[texts == 0], minlength=256)
         within = int(texts[-1])
     return counts
+
+
+def _without_escaped_quotes(body: bytes) -> bytes:
+    """So that each quote begins or ends a text."""
+    if b"\\" not in body:
+        return body
+    return body.replace(b"\\\\", b"").replace(b'\\"', b"")
 
 
 def check_container_count(containers: int) -> None:
@@ -202,9 +258,14 @@ def non_finite_path(value: Any) -> str:
 
 
 def is_json(content_type: bytes) -> bool:
-    """Whether a content type (empty: none was sent) says JSON."""
+    """Whether a content type (empty: none was sent) says JSON, in UTF-8 as all JSON is."""
     if content_type == b"application/json" or not content_type:
         return True
+    return is_json_type(content_type) and charset_of(content_type) == UTF_8
+
+
+def is_json_type(content_type: bytes) -> bool:
+    """The same, in whatever charset."""
     kind = media_type(content_type)
     return kind == b"application/json" or (
         kind.startswith(b"application/") and kind.endswith(b"+json")
@@ -214,6 +275,10 @@ def is_json(content_type: bytes) -> bool:
 def unsupported(content_type: bytes, expected: str) -> UnsupportedTypeError:
     """The error for a content type that a method does not take."""
     got = content_type.decode("latin-1")
+    if is_json_type(content_type):
+        return UnsupportedTypeError(
+            f"content-type: expected JSON in utf-8, got charset {brief(charset_of(content_type))}"
+        )
     return UnsupportedTypeError(
         f"content-type: expected {expected}, got {got!r};"
         " with curl, add -H 'content-type: application/json'"

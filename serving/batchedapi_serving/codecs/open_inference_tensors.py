@@ -23,7 +23,7 @@ from batchedapi_serving.codecs.interface import Array, Codec, Encoded, Head, Ite
 from batchedapi_serving.codecs.json_values import (
     check_row_count,
     check_value_count,
-    parse_json,
+    parse_items,
     read_non_finite,
 )
 from batchedapi_serving.codecs.results import (
@@ -226,7 +226,7 @@ def _text(tensor: Input, i: int) -> Any:
     if not tensor.as_json:
         return text
     try:
-        return parse_json(text.encode())
+        return parse_items(text.encode())
     except MalformedError as error:
         raise InvalidInputError(
             f"{place}: expected a JSON text, as {CONTENT_TYPE} says; {error}"

@@ -13,6 +13,7 @@ from batchedapi_serving.codecs.json_values import (
     instances_of,
     is_json,
     media_type,
+    parse_items,
     parse_json,
     unsupported,
 )
@@ -56,7 +57,7 @@ def decode_v1(codec: Codec, head: Head, body: bytes) -> DecodedRequest:
     """KServe's v1, a list of rows and nothing else; answered like it on the plain route."""
     if not is_json(head.content_type):
         raise unsupported(head.content_type, contract.JSON)
-    value = parse_json(body)
+    value = parse_json(body) if codec.method.inputs else parse_items(body)
     rows = instances_of(value)
     if rows is None:
         members = f"an object with {brief(list(value))}" if type(value) is dict else brief(value)

@@ -22,6 +22,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import orjson
 
+from batchedapi_serving.codecs.charsets import UTF_8, charset_of
 from batchedapi_serving.codecs.forms import parse_form
 from batchedapi_serving.codecs.interface import Array, Item
 from batchedapi_serving.codecs.own_values import NotJsonError, json_of, utf8_of
@@ -102,7 +103,7 @@ def _call(payload: Payload) -> tuple[Any, ...]:
     if about["json"]:
         value = orjson.loads(body)
     elif about["text"]:
-        value = body.decode("utf-8", "replace")
+        value = body.decode()
     elif "form" in about:
         value = parse_form(about["form"].encode("latin-1"), body)
     query = dict(urllib.parse.parse_qsl(about["query"], keep_blank_values=True))
@@ -332,7 +333,14 @@ def call_item(value: Any) -> Item:
     """
     if isinstance(value, Response):
         item = call_item(value.content)
-        return item._replace(said=response_head(value)) if item.status == OK else item
+        if item.status != OK:
+            return item
+        status, headers = response_head(value)
+        charset = charset_of(headers.get("content-type", "").encode("latin-1"))
+        if charset != UTF_8 and item.kind != "bytes":
+            # What it is written in is not what the header says.
+            return _refused(NotJsonError(f"a text in {charset:.40}, not as bytes"), told=False)
+        return item._replace(said=(status, headers))
     if isinstance(value, bytes | bytearray | memoryview):
         return Item(OK, "bytes", value if type(value) is bytes else memoryview(value).tobytes())
     try:

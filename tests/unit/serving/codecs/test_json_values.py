@@ -10,14 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchedapi_core import contract
+from batchedapi_serving.codecs import Wire
 from batchedapi_serving.codecs.json_values import (
     _outside_texts,
     instances_of,
     is_finite,
     is_json,
+    parse_items,
     parse_json,
 )
 from batchedapi_serving.errors import InvalidInputError, MalformedError, TooLargeError
+from batchedapi_serving.predictor import Tensor
+from protocols import ITEMS, JSON_HEAD, codec_of, single
 
 
 def nested(levels: int) -> bytes:
@@ -185,3 +189,72 @@ def separators(value: Any) -> int:
         return 0
     own = max(0, len(value) - 1) + (len(value) if isinstance(value, dict) else 0)
     return own + sum(map(separators, value.values() if isinstance(value, dict) else value))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"18446744073709551616",
+        b" -9223372036854775809\n",
+        b"[1,99999999999999999999]",
+        b'{"a":{"b":[1.5,-18446744073709551615]}}',
+        b'{"a\\"":18446744073709551616}',
+        b'["\\\\",18446744073709551616]',
+        b"1" * 300,
+        b"[%b]" % b",".join([b"1234567890123456789"] * 150 + [b"123456789012345678901"]),
+    ],
+)
+def test_an_integer_of_more_than_64_bits_is_refused(body: bytes) -> None:
+    """The parser makes a float of it, which is another number."""
+    with pytest.raises(InvalidInputError, match=r"body: expected integers of 64 bits, got \S"):
+        parse_items(body)
+
+
+NUMBERS = st.one_of(
+    st.integers(-(2**70), 2**70).map(str),
+    st.integers(2**63 - 5, 2**64 + 5).map(str),
+    st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    st.from_regex(r"\A-?[1-9][0-9]{0,24}\.[0-9]{1,25}(e[-+]?0{0,20}[1-9])?\Z"),
+    st.from_regex(r"\A[1-9][0-9]{0,24}[eE][-+]?0{0,20}[1-9]\Z"),
+    st.text(alphabet='1234567890\\", .e', max_size=40).map(json.dumps),
+)
+
+
+@given(st.lists(NUMBERS, min_size=1), st.sampled_from([",", " , ", "\n,"]))
+def test_of_all_numbers_and_texts_such_integers_alone_are_refused(
+    numbers: list[str], comma: str
+) -> None:
+    """However long the others are, and whatever texts look like."""
+    body = f"[{comma.join(numbers)}]"
+    value = json.loads(body)
+    wide = any(type(n) is int and not -(2**63) <= n < 2**64 for n in value)
+
+    if wide:
+        with pytest.raises(InvalidInputError):
+            parse_items(body.encode())
+    else:
+        assert value == parse_items(body.encode())
+
+
+@pytest.mark.parametrize("wire", [Wire.PLAIN, Wire.V1, Wire.V2])
+def test_such_an_integer_is_refused_in_every_protocol(wire: Wire) -> None:
+    """Also where a tensor is declared, whose type has no such number, but of a float's."""
+    wide = b"18446744073709551616"
+    bodies = {
+        Wire.PLAIN: b'{"instances":[%b]}',
+        Wire.V1: b'{"instances":[%b]}',
+        Wire.V2: b'{"inputs":[{"name":"input","datatype":"%b","shape":[1%b],"data":[%b]}]}',
+    }
+    text = b'"%b"' % wide
+    parameters = b'],"parameters":{"content_type":"json"},"note":['
+    for method, datatype, shape, number in (
+        (ITEMS, b"BYTES", parameters, text),
+        (single(Tensor("INT64", [])), b"INT64", b"", wide),
+        (single(Tensor("UINT64", [1])), b"UINT64", b",1", wide),
+    ):
+        row = wide if not shape.startswith(b",") else b"[%b]" % wide
+        body = bodies[wire] % ((datatype, shape, number) if wire is Wire.V2 else row)
+        with pytest.raises(InvalidInputError, match=r"expected (integers of 64 bits|U?INT64), got"):
+            codec_of(method).decode(wire, JSON_HEAD, body)
+    floats = single(Tensor("FP64", []))
+    assert 1 == codec_of(floats).decode(Wire.PLAIN, JSON_HEAD, wide).rows
