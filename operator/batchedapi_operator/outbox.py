@@ -149,6 +149,8 @@ class _Box:
     rests_until: float = float("-inf")
     unheard: bool = False
     """It rests because the apiserver did not answer."""
+    error: str = ""
+    """Why what was sent last is still to be sent."""
     forgotten: bool = False
     """The API is gone: the box goes, too, once nothing is under way. Whoever sends what was taken
     needs it, and of one kind about one name there are never two at once."""
@@ -199,7 +201,12 @@ class Outbox:
         self._waiting.pop((key, kind), None)
         box = self._boxes.get((key, kind))
         if box is not None:
-            box.send = box.again = None
+            box.send, box.again, box.error = None, None, ""
+
+    def failure(self, key: ObjectKey, kind: str) -> str:
+        """What the apiserver said to what is still to be sent there; empty where nothing failed."""
+        box = self._boxes.get((key, kind))
+        return "" if box is None else box.error
 
     def sending(self, key: ObjectKey, kind: str) -> bool:
         """Whether something is under way there, which may arrive after whatever was read."""
@@ -294,16 +301,17 @@ class Outbox:
             level = logging.INFO if late or isinstance(error, ConflictError) else logging.WARNING
             log.log(level, "write failed", extra={**facts, "error": error.message})
             if late:
-                box.again = None
+                box.again, box.error = None, ""
                 return
             failed: Exception = error
         except Exception as error:  # the outbox's loop: one bad API must not stop the others
             log.exception("write failed unexpectedly", extra=facts)
             failed = error
         else:
-            box.failures, box.again = 0, None  # it holds whole documents
+            box.failures, box.again, box.error = 0, None, ""  # it holds whole documents
             return
         box.failures += 1
+        box.error = str(failed)
         box.unheard = isinstance(failed, ApplyError) and failed.unheard
         if not (box.unheard and began < self._returned):
             box.rests_until = self._monotonic() + rest_after(box.failures, failed)

@@ -279,6 +279,10 @@ AUTOSCALING_ACTIVE: Final = {
     "MetricsMissing": Reason(
         "replicas do not tell their figures, so their number stays", "see MetricsAvailable"
     ),
+    "WriteFailed": Reason(
+        "the number that the operator has chosen cannot be set; in the API server's words",
+        "it is tried again: if a webhook is named, whoever runs that has to mend it",
+    ),
     "ModelUnknown": Reason(
         "how long batches take is not known yet, so their number stays",
         "wait for some load; it is learned from the first batches",

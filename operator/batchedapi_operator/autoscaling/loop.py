@@ -69,6 +69,7 @@ from batchedapi_operator.outbox import (
     METRICS_EVENT,
     REPLICAS,
     SCALE_EVENT,
+    WEB_REPLICAS,
     News,
     Outbox,
 )
@@ -354,6 +355,7 @@ class Autoscaler:
             watched.target,
             watched.filling,
             is_tuned(api),
+            self._unwritten(key),
         )
         newest, wall, scaled = self._store.api(key), self._wall(), watched.last_scale
         before = {} if newest is None else newest.status
@@ -384,6 +386,10 @@ class Autoscaler:
         if conditions_differ(before, after, BROKEN_OR_MENDED):
             kind = News.CONDITION
         self._outbox.put(key, AUTOSCALER_STATUS, tell, kind)
+
+    def _unwritten(self, key: ObjectKey) -> str:
+        """What the apiserver said to replicas that it was sent, and that are still to be set."""
+        return self._outbox.failure(key, REPLICAS) or self._outbox.failure(key, WEB_REPLICAS)
 
     def _recommended(
         self,
@@ -435,7 +441,10 @@ class Autoscaler:
         advice, now = advice_unseen(api, processes_of(api)), rfc3339(self._wall())
         watched = self._watched.get(key)
         seen = watched.seen() if watched is not None and watched.uid == uid else {}
-        after = report.inactive_report(api, advice, before, generation, now, seen=seen, front=front)
+        after = report.inactive_report(
+            api, advice, before, generation, now,
+            seen=seen, front=front, unwritten=self._unwritten(key),
+        )  # fmt: skip
 
         async def tell() -> None:
             native = api.spec.autoscaling.mode is ScalingMode.NATIVE

@@ -185,6 +185,8 @@ class Look:
     """Whether batches fill; None: nothing is known."""
     tuned: bool = False
     """Whether a batching is recommended."""
+    unwritten: str = ""
+    """What the apiserver said to replicas that were sent to it, of whichever role."""
 
 
 def build_report(
@@ -204,7 +206,7 @@ def build_report(
     scaled = last_scale or (before.get("autoscaling") or {}).get("lastScaleTime")
     found = (
         _metrics_available(decided),
-        _active(decided),
+        _active(decided, look.unwritten),
         _limited(decided.decision),
         *_target_met(look, before),
         *_batching_effective(look, before),
@@ -292,6 +294,7 @@ def inactive_report(
     *,
     seen: Mapping[str, Any],
     front: WebLook | None = None,
+    unwritten: str = "",
 ) -> JsonObject:
     """In modes External and Off, and while paused: the autoscaler says that it does nothing.
 
@@ -308,9 +311,11 @@ def inactive_report(
         now: RFC 3339.
         seen: Fields of `status.autoscaling` that are newer than in `before`.
         front: Of an API with one queue.
+        unwritten: What the apiserver said to the web pods that it was sent.
     """
     mode = api.spec.autoscaling.mode.value
-    why = ("Paused", PAUSED) if api.spec.paused else (mode, "spec.replicas decides")
+    why = ("WriteFailed", unwritten) if unwritten else (mode, "spec.replicas decides")
+    why = ("Paused", PAUSED) if api.spec.paused else why
     idle = told(ConditionType.AUTOSCALING_ACTIVE, "False", *why)
     found = (idle, spec_advice(advice))
     known = {**(before.get("autoscaling") or {}), **seen}
@@ -377,10 +382,12 @@ def _metrics_available(decided: Decided) -> Condition:
     return told(kind, "True", "Partial" if answered < ready else "AllPods", share)
 
 
-def _active(decided: Decided) -> Condition:
+def _active(decided: Decided, unwritten: str) -> Condition:
     kind, decision = ConditionType.AUTOSCALING_ACTIVE, decided.decision
     if decided.policy.paused:
         return told(kind, "False", "Paused", f"{PAUSED}; {decided.sentence()}")
+    if unwritten:
+        return told(kind, "False", "WriteFailed", unwritten)
     if not decision.is_hold:
         return told(kind, "True", "Active")
     why = "ModelUnknown" if decision.reason is Reason.MODEL_UNKNOWN else "MetricsMissing"

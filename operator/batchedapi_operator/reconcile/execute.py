@@ -45,7 +45,8 @@ class _Refusal:
     """Of one child: the apiserver has answered, and not done it."""
 
     tried: _Tried
-    error: ApplyError
+    answer: Callable[[], ApplyError]
+    """The error anew: one that was raised keeps all that was read then."""
     failures: int
     until: float
     """Of the event loop's clock: before it the same is not sent again."""
@@ -165,16 +166,18 @@ class Executor:
             failures = before.failures
             if now() < before.until:
                 self._refused[place] = before
-                before.error.rest = before.until - now()
-                raise before.error.with_traceback(None)
+                again = before.answer()
+                again.rest = before.until - now()
+                raise again
         try:
             yield
         except ApplyError as error:
             # another look finds out about a conflict, and the queue waits for who does not answer
             if not (error.unheard or error.final or isinstance(error, ConflictError)):
                 error.rest = backoff(failures + 1)
+                answer = partial(type(error), error.message, error.status)
                 until = now() + error.rest
-                self._refused[place] = _Refusal(tried, error, failures + 1, until)
+                self._refused[place] = _Refusal(tried, answer, failures + 1, until)
             raise
 
     async def _put_right(self, resource: Resource, body: JsonObject) -> JsonObject:

@@ -165,6 +165,26 @@ async def test_a_scale_and_advice_in_one_look_are_both_told() -> None:
     assert {"ScaledUp", "TooManyProcesses"} <= told
 
 
+async def test_replicas_that_cannot_be_set_are_in_the_status_until_they_are() -> None:
+    """The decision alone reads as if it were carried out, and the log is not the user's."""
+    situation = Situation()
+    situation.rate = 3000.0
+    down = ApplyError('500 failed calling webhook "x"', 500)
+    situation.cluster.fail = lambda verb, _what: down if verb == "scale" else None
+
+    async def active() -> tuple[str, str, str]:
+        await situation.run(60.0)
+        status = situation.cluster.objects[BATCHED_APIS, KEY]["status"]
+        (found,) = [one for one in status["conditions"] if one["type"] == "AutoscalingActive"]
+        return found["status"], found["reason"], found["message"]
+
+    status, reason, message = await active()
+    assert ("False", "WriteFailed") == (status, reason)
+    assert message.startswith(f"{down.message}; it is tried again")
+    situation.cluster.fail = lambda _verb, _what: None
+    assert ("True", "Active") == (await active())[:2]
+
+
 async def test_an_idle_api_is_not_written_to() -> None:
     """After the first report there is nothing to say for as long as nothing happens (2 minutes)."""
     idle = Situation()
