@@ -3,7 +3,8 @@
 Parsing a body takes the whole interpreter: a second for 32 MiB of numbers, in which nobody else
 would be answered. A codec process does it, one body at a time, and writes the answer later; the
 event loop only moves bytes. It is started with the first such body and ends when none has come for
-a while, and so gives back all the memory that it took.
+a while, and so gives back all the memory that it took. Bodies that take seconds have one of their
+own, so that no other waits for them.
 """
 
 import asyncio
@@ -48,6 +49,8 @@ _INLINE_JSON_BYTES: Final = 64 * 1024
 _INLINE_RAW_BYTES: Final = 1024 * 1024
 """Of tensors that come as they lie in memory (.npy, v2 binary, gRPC raw) only what describes them
 is parsed; their values are looked over at a GiB a second."""
+HUGE_BYTES: Final = 1024 * 1024
+"""Longer bodies have a codec process of their own; one of this length takes 0.1 s or less."""
 STEP_SECONDS: Final = 30.0
 """After which one body or answer is given up, and the process with it; the slowest takes 3."""
 _TICK: Final = 0.001
@@ -80,7 +83,7 @@ def is_large_beside(method: MethodSpec, length: int, raw: int) -> bool:
     return taken_apart > INLINE_BYTES or length > _INLINE_RAW_BYTES
 
 
-async def live(user: "LargeBodies", runtime: str) -> None:
+async def live(user: "CodecQueue", runtime: str) -> None:
     """Run one until it dies, or `user` has not needed it for a while.
 
     Raises:
@@ -101,7 +104,7 @@ async def live(user: "LargeBodies", runtime: str) -> None:
         await child.ended()
 
 
-async def _spoken_with(user: "LargeBodies", ours: socket.socket) -> None:
+async def _spoken_with(user: "CodecQueue", ours: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     ours.setblocking(False)
     try:
@@ -125,7 +128,7 @@ async def _spoken_with(user: "LargeBodies", ours: socket.socket) -> None:
 class _Connection(asyncio.Protocol):
     """With the codec process."""
 
-    def __init__(self, user: "LargeBodies") -> None:
+    def __init__(self, user: "CodecQueue") -> None:
         self._user = user
         self._reader = FrameReader()
         self._transport: Any = None
@@ -148,15 +151,15 @@ class _Connection(asyncio.Protocol):
         self.closed.set()
 
 
-class LargeBodies:
-    """Owner of a web process's codec process and of the requests that go through it."""
+class CodecQueue:
+    """Owner of a codec process and of the requests that go through it."""
 
     def __init__(
         self,
         settings: ReplicaSettings,
         engine: Engine,
         answered: Callable[[int], None],
-        live: Callable[["LargeBodies", str], Awaitable[None]] = live,
+        live: Callable[["CodecQueue", str], Awaitable[None]] = live,
     ) -> None:
         """`answered` counts a response by its code that the engine has not counted.
 
@@ -411,3 +414,39 @@ class LargeBodies:
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait((self._running,))
+
+
+class LargeBodies:
+    """Owner of a web process's codec processes, each of which it starts when it needs it."""
+
+    def __init__(
+        self, settings: ReplicaSettings, engine: Engine, answered: Callable[[int], None]
+    ) -> None:
+        """See CodecQueue."""
+        self._large = CodecQueue(settings, engine, answered)
+        self._huge = CodecQueue(settings, engine, answered)
+
+    def submit(  # noqa: PLR0917 - as CodecQueue's
+        self, served: ServedMethod, wire: Wire, head: Head, body: bytes, client: Client,
+        caller: Caller, timeout: float | None, problem_of: Callable[[ServingError], Answer],
+    ) -> LargeRequest:  # fmt: skip
+        """See CodecQueue."""
+        queue = self._queue(len(body))
+        return queue.submit(served, wire, head, body, client, caller, timeout, problem_of)
+
+    def cancel(self, request: LargeRequest, status: int = CLIENT_LEFT) -> None:
+        """See CodecQueue."""
+        self._queue(request.length).cancel(request, status)
+
+    def abandon(self) -> None:
+        """See CodecQueue."""
+        for queue in (self._large, self._huge):
+            queue.abandon()
+
+    async def close(self) -> None:
+        """See CodecQueue."""
+        for queue in (self._large, self._huge):
+            await queue.close()
+
+    def _queue(self, length: int) -> CodecQueue:
+        return self._huge if length > HUGE_BYTES else self._large

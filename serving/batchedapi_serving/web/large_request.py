@@ -33,6 +33,7 @@ class LargeRequest:
         "done",
         "handle",
         "head",
+        "length",
         "number",
         "problem_of",
         "served",
@@ -62,6 +63,7 @@ class LargeRequest:
         self.wire = wire
         self.head: Head | None = head
         self.body = body
+        self.length: Final = len(body)
         self.client = client
         self.caller = caller
         self.problem_of = problem_of

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import io
+import json
 import os
 import signal
 import time
@@ -140,10 +141,10 @@ async def test_others_are_answered_while_a_body_is_taken_apart(replica: Replica)
     assert asked > 3
 
 
-def codec_process(replica: Replica) -> int:
-    """Pid of the codec process of the only web process."""
-    (pid,) = codec_processes(replica)
-    return pid
+def signal_codec_processes(replica: Replica, number: int) -> None:
+    """Of all web processes."""
+    for pid in codec_processes(replica):
+        os.kill(pid, number)
 
 
 def codec_processes(replica: Replica) -> list[int]:
@@ -172,10 +173,10 @@ async def test_a_codec_process_that_dies_is_replaced(replica: Replica) -> None:
     async with connected(replica.port) as connection:
         await connection.send(request_bytes(path, body, headers))
         await connection.receive(patience=SLACK)
-        os.kill(codec_process(replica), signal.SIGSTOP)
+        signal_codec_processes(replica, signal.SIGSTOP)
         await connection.send(request_bytes(path, body, headers))
         await asyncio.sleep(0.5)
-        os.kill(codec_process(replica), signal.SIGKILL)
+        signal_codec_processes(replica, signal.SIGKILL)
         lost = await connection.receive(patience=SLACK)
         await connection.send(request_bytes(path, body, headers))
         answered = await connection.receive(patience=SLACK)
@@ -184,6 +185,25 @@ async def test_a_codec_process_that_dies_is_replaced(replica: Replica) -> None:
     assert "retry-after" in lost.headers
     assert (200, expected) == (answered.status, answered.body)
     assert webs == replica.children("web")
+
+
+async def test_a_body_of_100_kilobytes_does_not_wait_for_one_that_takes_seconds(
+    folder: Path,
+) -> None:
+    """However long that takes: it has a codec process of its own, which is stopped here."""
+    huge, large = (json.dumps(["x" * size]).encode() for size in (2 * MIB, 100_000))
+    with running_replica(folder, ["-f", "batchedapi.yaml"]) as replica:
+        async with connected(replica.port) as greedy, connected(replica.port) as other:
+            first = await greedy.post("/api/items", huge)
+            signal_codec_processes(replica, signal.SIGSTOP)
+            await greedy.send(request_bytes("/api/items", huge))
+            beside = await other.post("/api/items", large)
+            waits = not greedy.has_received()
+            signal_codec_processes(replica, signal.SIGCONT)
+            last = await greedy.receive()
+
+    assert [200] * 3 == [answer.status for answer in (first, beside, last)]
+    assert waits
 
 
 async def test_a_client_that_leaves_is_not_waited_for(replica: Replica) -> None:

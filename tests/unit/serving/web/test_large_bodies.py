@@ -24,7 +24,7 @@ from batchedapi_serving.errors import (
 from batchedapi_serving.ipc import FrameReader, Meta
 from batchedapi_serving.predictor import MethodSpec, Tensor
 from batchedapi_serving.web import large_bodies
-from batchedapi_serving.web.large_bodies import LargeBodies, is_large, is_large_beside
+from batchedapi_serving.web.large_bodies import CodecQueue, is_large, is_large_beside
 from batchedapi_serving.web.large_request import next_of
 
 KIB = 1024
@@ -112,9 +112,9 @@ class Codec:
         self.lives: list[Pipe] = []
         self.broken: Exception | None = None
         self.starts: list[float] = []
-        self._user: LargeBodies
+        self._user: CodecQueue
 
-    async def live(self, user: LargeBodies, runtime: str) -> None:
+    async def live(self, user: CodecQueue, runtime: str) -> None:
         """See large_bodies.live."""
         del runtime
         self.starts.append(asyncio.get_running_loop().time())
@@ -253,7 +253,7 @@ class World:
         self.engine = Engine()
         self.codec = Codec()
         self.codes: list[int] = []
-        self.large = LargeBodies(settings, self.engine, self.codes.append, self.codec.live)
+        self.large = CodecQueue(settings, self.engine, self.codes.append, self.codec.live)
 
     def ask(self, length: int = 100, timeout: float | None = None) -> Caller:
         """A request arrives now."""
