@@ -1,16 +1,21 @@
-"""What a predictor imports."""
+"""What a predictor imports.
 
-from batchedapi_serving.predictor import (
-    Context,
-    ItemError,
-    Response,
-    SizeOf,
-    SubmitError,
-    Tensor,
-    Upload,
-    batched,
-    endpoint,
-)
+It is loaded when it is asked for: the command line has nothing to lose before it hears signals.
+"""
+
+TYPE_CHECKING = False  # as typing has it, which takes longer to import than all of the rest
+if TYPE_CHECKING:
+    from batchedapi_serving.predictor import (
+        Context,
+        ItemError,
+        Response,
+        SizeOf,
+        SubmitError,
+        Tensor,
+        Upload,
+        batched,
+        endpoint,
+    )
 
 __all__ = [
     "Context",
@@ -23,3 +28,11 @@ __all__ = [
     "batched",
     "endpoint",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from batchedapi_serving import predictor  # noqa: PLC0415 - see above
+
+    return getattr(predictor, name)

@@ -1,10 +1,16 @@
-"""Log lines of every process of a replica: a constant event with facts, as JSON or as text."""
+"""Log lines of every process of a replica: a constant event with facts, as JSON or as text.
 
+What cannot be written is lost, and nothing else with it.
+"""
+
+import contextlib
+import ctypes
+import io
 import logging
 import os
 import sys
 import traceback
-from typing import Final
+from typing import Any, Final, TextIO
 
 from pythonjsonlogger.json import JsonFormatter
 
@@ -31,6 +37,62 @@ class TextFormatter(logging.Formatter):
         )
 
 
+class _Descriptor(io.RawIOBase):
+    """A descriptor to which writing never fails.
+
+    A disk that is full, or a reader that has gone, would else be an error of whatever user code
+    printed, and so of a request.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def isatty(self) -> bool:
+        return os.isatty(self._descriptor)
+
+    def write(self, data: Any) -> int:
+        rest = memoryview(data).cast("B")
+        length = len(rest)
+        with contextlib.suppress(OSError):
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+        return length
+
+
+def _at_once(stream: TextIO, descriptor: int) -> TextIO:
+    """Standard output or error, line by line; another stream in its place is left as it is."""
+    if stream not in {sys.__stdout__, sys.__stderr__}:
+        return stream
+    stream.flush()
+    raw = _Descriptor(descriptor)
+    return io.TextIOWrapper(  # type: ignore[type-var]  # raw, as Python has it with -u
+        raw, stream.encoding, "backslashreplace", line_buffering=True
+    )
+
+
+_LINES: Final = 1
+"""The C library's _IOLBF."""
+
+
+def say_at_once() -> None:
+    """Have what is printed, by Python and by the C library, in the log with the end of its line.
+
+    Both keep it for themselves where standard output is no terminal, and a process that is killed
+    never says it.
+    """
+    sys.stdout, sys.stderr = _at_once(sys.stdout, 1), _at_once(sys.stderr, 2)
+    with contextlib.suppress(ValueError, AttributeError):  # a C library that calls it otherwise
+        libc = ctypes.CDLL(None)
+        libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, _LINES, ctypes.c_size_t(0))
+
+
 def configure_logging(level: str, role: str) -> None:
     """Log to standard error from now on.
 
@@ -38,6 +100,7 @@ def configure_logging(level: str, role: str) -> None:
         level: debug, info, warning or error.
         role: Which process writes, e.g. `web` or `model-0`.
     """
+    say_at_once()
     handler = logging.StreamHandler(sys.stderr)
     default = "text" if sys.stderr.isatty() else "json"
     if os.environ.get(LOG_FORMAT, default) == "json":

@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import time
+import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final
 
@@ -422,6 +423,7 @@ def _longer(settings: ReplicaSettings) -> float:
 def main(runtime: str, index: str, listener: str, control: str) -> None:
     """Serve until told to stop."""
     settings = ReplicaSettings.read(runtime)
+    warnings.simplefilter("ignore")  # whoever makes errors of them means code of their own
     configure_logging(settings.log_level, f"web-{index}" if settings.web_processes > 1 else "web")
     sockets = socket.socket(fileno=int(listener)), socket.socket(fileno=int(control))
     for ours in sockets:  # a process of our own that had them would keep the port open after us

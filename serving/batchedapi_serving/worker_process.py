@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import time
+import warnings
 from collections.abc import Sequence
 
 import uvloop
@@ -107,6 +108,7 @@ async def _beat(memory: Memory, dispatcher: Dispatcher) -> None:
 def main(runtime: str, control: str) -> None:
     """Work until told to stop."""
     settings = ReplicaSettings.read(runtime)
+    warnings.simplefilter("ignore")  # whoever makes errors of them means code of their own
     configure_logging(settings.log_level, "worker")
     if settings.queue is None:
         raise AssertionError("a worker without a queue")

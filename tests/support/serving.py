@@ -161,6 +161,7 @@ def start_replica(
     *,
     ports: Mapping[str, int] | None = None,
     command: str = "serve",
+    program: Path = PROGRAM,
 ) -> Replica:
     """Start `batchedapi serve ARGUMENTS` in `folder`; the caller ends it with `end_replica`.
 
@@ -170,6 +171,7 @@ def start_replica(
         environment: Added to ours.
         ports: `--port` and `--admin-port`, where they are not to be free ones.
         command: `serve`, `web` or `worker`, which has no port of predictions.
+        program: Starts it; gets its arguments.
     """
     port, admin_port = free_ports(2)
     port = (ports or {}).get("--port", port)
@@ -180,7 +182,7 @@ def start_replica(
     with log.open("wb") as output:
         process = subprocess.Popen(
             [
-                str(PROGRAM), command, *arguments,
+                str(program), command, *arguments,
                 "--host", HOST, *listens, "--admin-port", str(admin_port),
             ],
             cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
@@ -199,9 +201,10 @@ def running_replica(
     environment: Mapping[str, str] | None = None,
     *,
     command: str = "serve",
+    program: Path = PROGRAM,
 ) -> Iterator[Replica]:
     """A ready replica; at the end it and every process of it is gone."""
-    replica = start_replica(folder, arguments, environment, command=command)
+    replica = start_replica(folder, arguments, environment, command=command, program=program)
     try:
         replica.wait_ready()
         yield replica

@@ -38,7 +38,7 @@ from batchedapi_serving.codecs import codec_for
 from batchedapi_serving.errors import ClientError, LoadError
 from batchedapi_serving.ipc import Meta, Payload
 from batchedapi_serving.logs import configure_logging
-from batchedapi_serving.model.__main__ import load
+from batchedapi_serving.model.__main__ import leave_reason, load
 from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.model.submit import LocalAnswers
 from batchedapi_serving.model.worker import ChannelLoop
@@ -97,8 +97,7 @@ def main(runtime: str) -> int:
     try:
         runner, methods, _ = load(settings, 0, channel)
     except LoadError as error:
-        failure = {"reason": error.reason, "message": str(error)}
-        settings.failure_path(0).write_text(json.dumps(failure))
+        leave_reason(settings.failure_path(0), error)
         return 1
     channel.answer_with(runner, methods, settings)
     found = tuple(

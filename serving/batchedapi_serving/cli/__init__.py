@@ -1,5 +1,6 @@
 """The command line: `batchedapi serve` and `batchedapi check`."""
 
+import os
 import signal
 import sys
 
@@ -13,6 +14,7 @@ def main() -> None:
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+    _open_standard_descriptors()
     try:
         from batchedapi_serving.cli.main import main as run  # noqa: PLC0415 - after the handlers
     except ModuleNotFoundError as error:
@@ -25,6 +27,25 @@ def main() -> None:
         )
     signal.signal(signal.SIGINT, signal.default_int_handler)
     run()
+
+
+def _open_standard_descriptors() -> None:
+    """Have something behind 0, 1 and 2, whoever has closed them before.
+
+    The next socket would get their numbers, and the log of every process would be written to it.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest that is free, which is this one
+            os.set_inheritable(descriptor, True)
+    if sys.stdin is None:
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - it is open
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
 
 
 __all__ = ["main"]

@@ -20,6 +20,7 @@ from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.model.loading import (
     MAX_METHODS,
     load_class,
+    program_of,
     served_methods,
     start_predictor,
 )
@@ -64,8 +65,7 @@ def run_model(settings: ReplicaSettings, worker_index: int) -> int:
     try:
         runner, methods, timings = load(settings, worker_index, channel)
     except LoadError as error:
-        failure = {"reason": error.reason, "message": str(error)}
-        settings.failure_path(worker_index).write_text(json.dumps(failure))
+        leave_reason(settings.failure_path(worker_index), error)
         return 1
     log.info("model loaded", extra={"seconds": round(time.monotonic() - started, 3)})
     freeze_heap()
@@ -85,6 +85,15 @@ def run_model(settings: ReplicaSettings, worker_index: int) -> int:
     return 0
 
 
+def leave_reason(path: Path, error: LoadError) -> None:
+    """Tell the supervisor why there is no predictor; with a full disk the log alone says it."""
+    try:
+        path.write_text(json.dumps({"reason": error.reason, "message": str(error)}))
+    except OSError as full:
+        facts = {"error": repr(full), "reason": error.reason, "text": str(error)}
+        log.error("the reason cannot be left", extra=facts)  # noqa: TRY400 - one event with facts
+
+
 def load(
     settings: ReplicaSettings, worker_index: int, channel: ChannelLoop
 ) -> tuple[BatchRunner, list[MethodSpec], dict[str, list[Timing]]]:
@@ -98,7 +107,9 @@ def load(
     Raises:
         LoadError: any of it failed; the message says why, and what to do.
     """
-    predictor_class = load_class(settings.predictor_path, [Path(p) for p in settings.search])
+    search = [Path(folder) for folder in settings.search]
+    sys.argv = [program_of(settings.predictor_path, search)]  # ours are nothing to user code
+    predictor_class = load_class(settings.predictor_path, search)
     methods = with_calls(predictor_class, served_methods(predictor_class, settings))
     if len(methods) > MAX_METHODS:
         raise LoadError(

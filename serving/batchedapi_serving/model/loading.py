@@ -26,10 +26,19 @@ from batchedapi_serving.settings import MethodSettings, ReplicaSettings
 
 log = logging.getLogger(__name__)
 _OWN: Final = Path(__file__).resolve().parents[1]
+_LIBRARY: Final = (str(Path(os.__file__).parent), str(Path(os.__file__).parent / "lib-dynload"))
+"""Folders of the standard library."""
 CONSTRUCTOR: Final = ("config", "context")
 """What a predictor's class is called with."""
 REQUEST: Final = ("payload", "query_params", "headers")
 """What a method that takes one request at a time is called with."""
+
+
+def program_of(path: str, search: Sequence[Path]) -> str:
+    """What a script would find as its sys.argv[0]: the file with the class, else the module."""
+    name = path.partition(":")[0].removesuffix(".py")
+    files = (folder / f"{name.replace('.', '/')}.py" for folder in search)
+    return next((str(file) for file in files if file.exists()), name)
 
 
 def load_class(path: str, search: Sequence[Path]) -> type:
@@ -37,22 +46,23 @@ def load_class(path: str, search: Sequence[Path]) -> type:
 
     Args:
         path: From `spec.predictor.path`.
-        search: Folders put in front of sys.path, first first.
+        search: Folders put into sys.path behind the standard library, first first.
 
     Raises:
         LoadError: ImportFailed, with the last line of the traceback.
     """
     module_name, _, class_name = path.partition(":")
     module_name = module_name.removesuffix(".py")
+    behind = 1 + max((sys.path.index(one) for one in _LIBRARY if one in sys.path), default=-1)
     for folder in reversed([str(folder) for folder in search]):
         if folder not in sys.path:
-            sys.path.insert(0, folder)
+            sys.path.insert(behind, folder)
     try:
         module = importlib.import_module(module_name)
     except BaseException as error:
         log.error("predictor import failed", extra={"traceback": traceback_of(error)})  # noqa: TRY400 - one event with facts
-        remedy = ""
-        if isinstance(error, ModuleNotFoundError) and error.name is not None:
+        remedy = _remedy(error, search)
+        if not remedy and isinstance(error, ModuleNotFoundError) and error.name is not None:
             remedy = "; install it where the predictor runs"
             if module_name == error.name or module_name.startswith(f"{error.name}."):
                 places = dict.fromkeys(str(folder) for folder in search)
@@ -65,6 +75,7 @@ def load_class(path: str, search: Sequence[Path]) -> type:
     found = getattr(module, class_name, None)
     if not isinstance(found, type):
         but = "" if found is None else f", but a {type(found).__name__} of that name"
+        but += _hidden(module_name, search)
         raise LoadError(
             "ImportFailed",
             f"spec.predictor.path {path!r}: module {module_name!r} has no class"
@@ -91,7 +102,8 @@ def start_predictor(predictor_class: type, config: dict[str, Any], context: Cont
     except BaseException as error:
         log.error("predictor init failed", extra={"traceback": traceback_of(error)})  # noqa: TRY400 - one event with facts
         file = getattr(sys.modules.get(predictor_class.__module__), "__file__", None)
-        folder, remedy = Path(file or os.devnull).parent, ""
+        folder = Path(file or os.devnull).parent
+        remedy = _remedy(error, [folder])
         try:
             taking(predictor_class, CONSTRUCTOR)
         except TypeError:
@@ -133,6 +145,30 @@ def taking(function: Callable[..., Any], given: Sequence[str]) -> Callable[..., 
         return function(**{name: arguments[index] for name, index in chosen.items()})
 
     return call
+
+
+def _remedy(error: BaseException, search: Sequence[Path]) -> str:
+    """What to do about an error of loading, if that can be told from it."""
+    if isinstance(error, SystemExit) and not isinstance(error.code, str):
+        return (
+            "; the lines above in the log say why, and what is for a command line alone belongs"
+            ' below if __name__ == "__main__":'
+        )
+    if isinstance(error, ImportError):
+        return _hidden(error.name or "", search)
+    if isinstance(error, AttributeError) and inspect.ismodule(error.obj):
+        return _hidden(error.obj.__name__, search)
+    return ""
+
+
+def _hidden(module_name: str, search: Sequence[Path]) -> str:
+    """Which file of the user's is not what that name means, in words."""
+    name = module_name.partition(".")[0]
+    if name in sys.stdlib_module_names:
+        for path in (path for folder in search for path in (folder / f"{name}.py", folder / name)):
+            if path.exists():
+                return f"; {path} is not imported, as Python's library has a {name!r}: rename it"
+    return ""
 
 
 def _place(error: BaseException, folders: Sequence[Path]) -> str:

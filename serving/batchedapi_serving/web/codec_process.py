@@ -15,6 +15,7 @@ From it, to all but the last:
 import gc
 import socket
 import sys
+import warnings
 from collections.abc import Sequence
 
 import orjson
@@ -102,6 +103,7 @@ def _response(answer: Answer) -> _Said:
 def main(runtime: str, descriptor: str) -> None:
     """Serve until the web process closes the socket."""
     settings = ReplicaSettings.read(runtime)
+    warnings.simplefilter("ignore")  # whoever makes errors of them means code of their own
     configure_logging(settings.log_level, "codec")
     kill_with_parent()
     give_way_for_memory()
