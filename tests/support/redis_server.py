@@ -23,11 +23,13 @@ PASSWORD: Final = "correct-horse"  # noqa: S105 - of a server that a test starts
 _START_SECONDS: Final = 20.0
 
 
-def documented_acl() -> str:
-    """The commands that the guide says are enough."""
-    found = re.search(r"^user batchedapi on .*? -@all (\+.*)$", GUIDE.read_text(), re.MULTILINE)
+def documented_acl(prefix: str = "batchedapi") -> list[str]:
+    """What the guide says is enough, for keys of that prefix; a rule each, without the password."""
+    found = re.search(
+        r"^user batchedapi on >PASSWORD (~PREFIX:\* -@all \+.*)$", GUIDE.read_text(), re.MULTILINE
+    )
     assert found is not None, f"no ACL in {GUIDE.name}"
-    return found[1]
+    return found[1].replace("PREFIX", prefix).split()
 
 
 class RedisServer:
@@ -57,8 +59,7 @@ class RedisServer:
         self._options = [
             *listens, "--bind", HOST, "--dir", str(folder), "--save", "", *kept,
             "--user", "default", "on", f">{PASSWORD}", "~*", "&*", "+@all",
-            "--user", USER, "on", f">{PASSWORD}", "~*batchedapi:*", "-@all",
-            *documented_acl().split(), *options,
+            "--user", USER, "on", f">{PASSWORD}", *documented_acl(), *options,
         ]  # fmt: skip
         self._tls = tls
         self.process: subprocess.Popen[bytes] | None = None
@@ -97,6 +98,10 @@ class RedisServer:
             capture_output=True, text=True, check=False, timeout=60,
         )  # fmt: skip
         return done.stdout
+
+    def add_user(self, name: str, prefix: str) -> None:
+        """A tenant as in the guide, with the same password."""
+        self.ask("ACL", "SETUSER", name, "on", f">{PASSWORD}", *documented_acl(prefix))
 
     def keys(self, pattern: str) -> list[str]:
         """Names of keys."""

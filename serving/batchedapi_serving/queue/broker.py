@@ -212,10 +212,25 @@ class Broker(Protocol):
         """Workers that ever took something, by name."""
 
 
+_PREFIX: Final = re.compile(r"[^\s{}]*")
+_API: Final = re.compile(r"[^\s{}]+")
+
+
 class Keys:
-    """Names in Redis; the braces keep all of an API on one node of a cluster."""
+    """Names in Redis; the braces keep all of an API on one node of a cluster.
+
+    All begin with the prefix, whatever the name of the API, of a process or of a method.
+
+    Raises:
+        ValueError: prefix or name have braces or white space.
+    """
 
     def __init__(self, prefix: str, api: str) -> None:
+        for what, value, allowed in (("prefix", prefix, _PREFIX), ("name of an API", api, _API)):
+            if allowed.fullmatch(value) is None:
+                raise ValueError(
+                    f"queue: expected a {what} without braces and white space, got {value!r}"
+                )
         self._base = f"{prefix}batchedapi:{{{api}}}:"
         self.workers = f"{self._base}workers"
         self.methods = f"{self._base}methods"

@@ -3,9 +3,9 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -15,6 +15,8 @@ from batchedapi_serving.queue.broker import (
     BrokerDownError,
     BrokerFullError,
     BrokerUnfitError,
+    Keys,
+    Left,
     QueueGoneError,
     RedisBroker,
     Taken,
@@ -229,8 +231,14 @@ async def test_a_wrong_password_names_the_variable(server: RedisServer) -> None:
 
 
 async def test_prefixes_keep_tenants_apart(server: RedisServer) -> None:
-    """Two APIs of one name on one Redis."""
-    ours, theirs = (broker_of(server, "same", prefix=prefix) for prefix in ("us:", "them:"))
+    """Two APIs of one name on one Redis; each tenant has what the guide shows, and all of it."""
+    tenants = ("us", "them")
+    for tenant in tenants:
+        server.add_user(tenant, tenant)
+    ours, theirs = (
+        broker_of(server, "same", prefix=f"{tenant}:", username=tenant) for tenant in tenants
+    )
+    await everything(ours)
     for one in (ours, theirs):
         await one.connect()
         await one.open([STREAM])
@@ -241,6 +249,61 @@ async def test_prefixes_keep_tenants_apart(server: RedisServer) -> None:
         await one.close()
 
     assert [] == list(taken)
+
+
+def as_another_tenant(broker: Broker) -> list[Callable[[], Awaitable[Any]]]:
+    """All that has to do with keys; each alone is refused."""
+    return [
+        lambda: broker.sign("one", b"says"),
+        lambda: broker.gone("one"),
+        lambda: broker.look([STREAM], ["one"]),
+        broker.published,
+        lambda: broker.publish("1", b"says"),
+        lambda: broker.hand_in([(STREAM, b"a")]),
+        lambda: broker.withdraw([(STREAM, "1-1")]),
+        lambda: broker.there([(STREAM, "1-1")]),
+        lambda: broker.answers("web", 0.0),
+        lambda: broker.answers("web", 0.1),
+        lambda: broker.open([STREAM]),
+        lambda: broker.register("one", [STREAM]),
+        lambda: broker.forget(["one"]),
+        lambda: broker.take("one", {STREAM: 1}, 0.1),
+        lambda: broker.mine("one", [STREAM]),
+        lambda: broker.answer([("web", b"stolen")], {STREAM: ["1-1"]}),
+        lambda: broker.owners([STREAM]),
+        lambda: broker.left("one", [STREAM]),
+        lambda: broker.claim("one", [Left(STREAM, "1-1", 1)]),
+    ]
+
+
+async def test_no_tenant_reads_or_answers_rows_of_another(server: RedisServer) -> None:
+    """Whoever names another's prefix in a manifest has a worker there, but for these rights."""
+    server.add_user("owner", "owner")
+    server.add_user("thief", "thief")
+    owner = broker_of(server, "same", prefix="owner:", username="owner")
+    thief = broker_of(server, "same", prefix="owner:", username="thief")
+    await owner.connect()
+    await owner.open([STREAM])
+    told = await owner.hand_in([(STREAM, b"card 1234")])
+    await thief.connect()
+    for steal in as_another_tenant(thief):
+        with pytest.raises(BrokerDownError, match=r"(?i)no permission.*one-queue\.md"):
+            await steal()
+    taken = await owner.take("one", {STREAM: 1}, 0.1)
+    for one in (owner, thief):
+        await one.close()
+
+    assert list(told.places) == [one.place for one in taken]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "api"),
+    [("", "a}:rows"), ("", "{"), ("", ""), ("{a}:", "api"), ("a b:", "api"), ("", "a\n")],
+)
+def test_no_name_and_no_prefix_leads_elsewhere(prefix: str, api: str) -> None:
+    """Braces are the slot of a Redis Cluster, and end where the name does."""
+    with pytest.raises(ValueError, match="expected"):
+        Keys(prefix, api)
 
 
 async def test_tls_checks_the_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -416,7 +479,8 @@ async def test_all_keys_of_an_api_are_in_one_slot_of_a_redis_cluster(tmp_path: P
     """Whatever its prefix; a command with keys of two slots would be refused."""
     with running_redis(tmp_path, "--cluster-enabled", "yes") as redis:
         redis.ask("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
-        broker = broker_of(redis, "api", prefix="namespace:")
+        redis.add_user("tenant", "namespace")
+        broker = broker_of(redis, "api", prefix="namespace:", username="tenant")
         async with asyncio.timeout(60.0):
             while True:
                 with contextlib.suppress(BrokerDownError):  # it has not seen its slots yet
@@ -435,7 +499,7 @@ SELDOM: Final = frozenset({
 })  # fmt: skip
 
 
-@pytest.mark.parametrize("right", sorted(set(documented_acl().split()) - SELDOM))
+@pytest.mark.parametrize("right", sorted({r for r in documented_acl() if r[0] == "+"} - SELDOM))
 async def test_a_missing_right_is_told_with_its_remedy(server: RedisServer, right: str) -> None:
     """By its name, and by none of the other errors that may follow from it."""
     server.ask("ACL", "SETUSER", USER, right.replace("+", "-"))
