@@ -6,6 +6,8 @@ import logging
 from datetime import UTC, datetime
 from typing import Final, assert_never
 
+from batchedapi_core.redaction import without_secrets
+
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _OBJECT_REFERENCE: Final = "k8s_ref"
 """kopf's own extra: which object its handler ran for."""
@@ -37,7 +39,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        return without_secrets(json.dumps(line, default=str))
 
 
 class TextFormatter(logging.Formatter):
@@ -49,7 +51,7 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line of `record`."""
         facts = " ".join(f"{name}={value}" for name, value in _facts(record).items())
-        return f"{super().format(record)} {facts}".rstrip()
+        return without_secrets(f"{super().format(record)} {facts}".rstrip())
 
 
 def set_up(level: str, style: LogFormat) -> None:

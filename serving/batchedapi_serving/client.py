@@ -23,6 +23,7 @@ import orjson
 
 from batchedapi_core import contract
 from batchedapi_core.batching import Client, ItemErrorPolicy, LaneChoice, Receipts
+from batchedapi_core.redaction import without_secrets
 from batchedapi_serving.codecs import Answer, Receipt, Results
 from batchedapi_serving.errors import NotReadyError, ServingError
 from batchedapi_serving.metrics.recorder import Recorder, WebRecorder
@@ -233,7 +234,7 @@ class _Line:
         if engine.unusable:  # also where the time was over before it was given up
             raise engine.refusal()
         if not engine.reached:
-            raise NotReadyError(_SILENT.format(*self._redis))
+            raise NotReadyError(without_secrets(_SILENT.format(*self._redis)))
         raise NotReadyError(_NOBODY.format(name))
 
     async def close(self) -> None:

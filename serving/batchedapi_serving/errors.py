@@ -29,6 +29,8 @@ import math
 from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
+from batchedapi_core.redaction import without_secrets
+
 
 class ServingError(Exception):
     """Base of all.
@@ -202,14 +204,14 @@ class PredictorError(ServingError):
 
 
 class LoadError(PredictorError):
-    """The predictor cannot be started; no request gets it.
+    """The predictor cannot be started; no request gets it. URLs in it are without their secrets.
 
     Attributes:
         reason: The word for the ModelLoaded condition.
     """
 
     def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
+        super().__init__(without_secrets(message))
         self.reason = reason
 
 

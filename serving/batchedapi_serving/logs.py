@@ -14,8 +14,11 @@ from typing import Any, Final, TextIO
 
 from pythonjsonlogger.json import JsonFormatter
 
+from batchedapi_core.redaction import without_secrets
+
 LOG_FORMAT: Final = "BATCHEDAPI_LOG_FORMAT"
 """Environment variable: `json` or `text`; absent: text on a terminal, else JSON."""
+_OURS: Final = ("batchedapi_", "__main__", "asyncio")
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "role"}
 
 
@@ -30,11 +33,20 @@ class TextFormatter(logging.Formatter):
             f"{self.formatTime(record, '%H:%M:%S')} {record.levelname.lower():7} {role:10}"
             f" {record.getMessage()} {facts}"
         )
-        return (
-            f"{line.rstrip()}\n{self.formatException(record.exc_info)}"
-            if record.exc_info
-            else line.rstrip()
-        )
+        behind = f"\n{self.formatException(record.exc_info)}" if record.exc_info else ""
+        return _shown(record, line.rstrip() + behind)
+
+
+class _JsonFormatter(JsonFormatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return _shown(record, super().format(record))
+
+
+def _shown(record: logging.LogRecord, line: str) -> str:
+    """Lines of a predictor's own logger are shown as they are."""
+    return without_secrets(line) if record.name.startswith(_OURS) else line
 
 
 class _Descriptor(io.RawIOBase):
@@ -105,7 +117,7 @@ def configure_logging(level: str, role: str) -> None:
     default = "text" if sys.stderr.isatty() else "json"
     if os.environ.get(LOG_FORMAT, default) == "json":
         handler.setFormatter(
-            JsonFormatter(
+            _JsonFormatter(
                 "{asctime}{levelname}{name}{message}",
                 style="{",
                 rename_fields={"asctime": "time", "levelname": "level", "name": "logger"},

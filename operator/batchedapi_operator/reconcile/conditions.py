@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from batchedapi_core.manifest import REASONS, ConditionType
+from batchedapi_core.redaction import without_secrets
 from batchedapi_operator.cluster import JsonObject
 from batchedapi_operator.errors import (
     ApplyError,
@@ -156,7 +157,7 @@ def dated(
                 "type": condition.type.value,
                 "status": condition.status,
                 "reason": condition.reason,
-                "message": condition.message[:MESSAGE_LENGTH],
+                "message": without_secrets(condition.message)[:MESSAGE_LENGTH],
                 "lastTransitionTime": old["lastTransitionTime"] if old and unchanged else now,
                 "observedGeneration": generation,
             }
@@ -536,7 +537,10 @@ def load_failure(pod: PodView) -> _Seen | None:
         said = json.loads(pod.exit_message)
         reason, message = str(said["reason"]), str(said["message"])
     except (ValueError, KeyError, TypeError):  # it gave no reason: the tail of its log
-        reason, message = "", f"exit code {pod.exit_code}: {pod.exit_message[-500:].strip()}"
+        reason, message = (
+            "",
+            f"exit code {pod.exit_code}: {without_secrets(pod.exit_message)[-500:].strip()}",
+        )
     return reason if reason in _START_REASONS else "CrashLooping", f"pod {pod.name}: {message}"
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from batchedapi_core.redaction import without_secrets
 from batchedapi_operator.cluster import JsonObject
 from batchedapi_operator.resources.deployment import CONTAINER
 
@@ -152,4 +153,6 @@ def _problem(container: JsonObject) -> str:
     if not ended or ("running" in state and ended.get("exitCode") == 0):
         return ""
     words = ended.get("reason", ""), f"exit code {ended.get('exitCode')}"
-    return ": ".join(filter(None, (*words, ended.get("message", "")[-500:].strip())))
+    return ": ".join(
+        filter(None, (*words, without_secrets(ended.get("message", ""))[-500:].strip()))
+    )

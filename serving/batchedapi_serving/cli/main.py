@@ -17,6 +17,7 @@ from batchedapi_core.manifest import (
     UnknownFields,
     parse_duration,
 )
+from batchedapi_core.redaction import without_secrets
 from batchedapi_serving.cli.check import check_command
 from batchedapi_serving.cli.documents import (
     MANIFEST_PATH,
@@ -275,13 +276,14 @@ def _run(  # noqa: PLR0917 - what every command of a role was given
     except (DocumentError, ManifestError) as error:
         problems = error.problems if isinstance(error, ManifestError) else (str(error),)
         for problem in problems:
-            click.echo(f"batchedapi: {file or predictor}: {problem}", err=True)
+            text = without_secrets(f"batchedapi: {file or predictor}: {problem}")
+            click.echo(text, err=True)
         sys.exit(2)
     except LoadError as error:
         click.echo(f"batchedapi: {error.reason}: {error}", err=True)
         sys.exit(exit_code(error))
     except OSError as error:
-        click.echo(f"batchedapi: {error}", err=True)
+        click.echo(without_secrets(f"batchedapi: {error}"), err=True)
         sys.exit(1)
 
 

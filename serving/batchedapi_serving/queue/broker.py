@@ -34,6 +34,7 @@ from redis.exceptions import (
     ResponseError,
 )
 
+from batchedapi_core.redaction import without_secrets
 from batchedapi_core.shared_queue import ALIVE_SECONDS
 from batchedapi_serving.settings import QueueSettings
 
@@ -64,6 +65,9 @@ of two workers that claim the same row one gets it."""
 class BrokerDownError(Exception):
     """Redis does not answer, or not to us; try again in a moment."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(without_secrets(message))
+
 
 class QueueGoneError(BrokerDownError):
     """It answers, and the streams are not there: Redis was emptied, or started anew."""
@@ -79,6 +83,9 @@ class BrokerFullError(BrokerDownError):
 
 class BrokerUnfitError(Exception):
     """This Redis must not be used as it is; the message says why, and the remedy."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(without_secrets(message))
 
 
 class HandedIn(NamedTuple):

@@ -78,7 +78,9 @@ def tracing_settings(
     most_queued = int(_number(asked, "OTEL_BSP_MAX_QUEUE_SIZE", _MOST_QUEUED))
     url = endpoint or base or ""
     if not _is_http(url):
-        raise _refused(f"{_OTLP}ENDPOINT", "http://HOST:4318 or https://...", url)
+        # A password may be in it, and without a scheme nobody can tell where.
+        got = url if "://" in url or "@" not in url else f"{len(url)} characters without ://"
+        raise _refused(f"{_OTLP}ENDPOINT", "http://HOST:4318 or https://...", got)
     return TracingSettings(
         endpoint=url if endpoint else f"{url.rstrip('/')}/{_TRACES_PATH}",
         headers=tuple(headers.items()),

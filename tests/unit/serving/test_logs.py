@@ -64,3 +64,26 @@ def test_a_traceback_stands_below_its_line() -> None:
 
     assert first.endswith("failed")
     assert rest[-1] == "KeyError: 'x'"
+
+
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_our_lines_have_no_passwords_of_urls(
+    monkeypatch: pytest.MonkeyPatch, log_format: str
+) -> None:
+    """In the event, in a fact and in a traceback; a predictor's own lines are its own."""
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv(LOG_FORMAT, log_format)
+    configure_logging("info", "web")
+    url = "https://me:s3cr3t@host:1/path?X-Signature=s3cr3t"
+    facts = {"endpoint": url, "error": repr(OSError(url))}
+    try:
+        float(url)
+    except ValueError:
+        logging.getLogger("batchedapi_serving.x").exception("no %s", url, extra=facts)
+    ours = stream.getvalue()
+    logging.getLogger("model").info(url)
+
+    assert "s3cr3t" not in ours
+    assert 4 == ours.count("https://***@host:1/path?***")
+    assert url in stream.getvalue()[len(ours) :]

@@ -131,6 +131,16 @@ def test_what_cannot_be_done_is_said_at_the_start(name: str, value: str, expecte
         assert part in str(raised.value)
 
 
+@pytest.mark.parametrize("url", ["me:s3cr3t@collector:4318", "ftp://me:s3cr3t@collector:4318"])
+def test_a_password_in_an_endpoint_is_not_repeated(url: str) -> None:
+    """As with headers."""
+    with pytest.raises(LoadError) as raised:
+        settings(OTEL_EXPORTER_OTLP_ENDPOINT=url)
+
+    assert "s3cr3t" not in str(raised.value)
+    assert "ENDPOINT" in str(raised.value)
+
+
 def test_a_wrong_header_is_not_repeated() -> None:
     """It may be a key, and messages go into logs and statuses."""
     with pytest.raises(LoadError) as raised:
