@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import math
 import os
 import signal
 import socket
@@ -300,7 +301,7 @@ async def _serve(
         server = _Server(frontend, memory)
         end_with_parent(control, loop)
         stop_grpc = await _start_grpc(settings, frontend) if index == 0 else None
-        stop = _Stop(frontend, backend, server, stop_grpc, line.closing)
+        stop = _Stop(frontend, backend, server, stop_grpc, line.closing, memory=memory)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.begin)
         replaced = memory[slots.WEB_CPU + index]  # what the one that this replaces had used
@@ -361,8 +362,9 @@ class _Stop:
     when the listener closes is reset. That takes at most as long again; in a pod nearly as long as
     the timeout, for there clients come only as long as no other replica is ready. A connection over
     gRPC counts with its first prediction, which is all that gRPC shows of it; later ones do not:
-    nothing but the end of the listener sends a client away that stays connected. What was begun by
-    then is answered; a request that takes longer than its timeout gets a 503.
+    nothing but the end of the listener sends a client away that stays connected. In a pod they
+    count: such a client may have nowhere else to go. What was begun by then is answered; a request
+    that takes longer than its timeout gets a 503.
     """
 
     def __init__(
@@ -372,7 +374,12 @@ class _Stop:
         server: uvicorn.Server,
         stop_grpc: StopGrpc | None,
         closing: Callable[[], None],
+        *,
+        memory: Memory,
     ) -> None:
+        self._counts = frontend.settings.in_pod and stop_grpc is not None
+        self._memory = memory
+        self._rows, self._asked_at = 0.0, -math.inf
         self._settings = frontend.settings
         self._frontend = frontend
         self._backend = backend
@@ -389,17 +396,27 @@ class _Stop:
         self._frontend.draining = True
         self._backend.drain()
         log.info("draining", extra={"drain_delay": settings.drain_delay})
-        last = loop.time() + settings.drain_delay + _longer(settings)
-        loop.call_later(settings.drain_delay, self._stop_when_quiet, last)
+        first = loop.time() + settings.drain_delay
+        self._stop_when_quiet(first, first + _longer(settings))
         if settings.timeout is not None:  # who still waits then, in the queue or before it, is told
             for abandon in (self._backend.abandon, self._frontend.large.abandon):
                 loop.call_later(settings.drain_delay + settings.timeout, abandon)
 
-    def _stop_when_quiet(self, last: float) -> None:
-        """Look again until nobody has connected for a while; `last` is on the loop's clock."""
-        loop = asyncio.get_running_loop()
-        if loop.time() < min(last, self._frontend.accepted_at + _QUIET_SECONDS):
-            loop.call_later(_QUIET_SECONDS / 4, self._stop_when_quiet, last)
+    def _stop_when_quiet(self, first: float, last: float) -> None:
+        """Look again until nobody has come for a while.
+
+        Args:
+            first: When it may stop, on the loop's clock.
+            last: When it does, whoever comes.
+        """
+        loop, now = asyncio.get_running_loop(), asyncio.get_running_loop().time()
+        if self._counts and (rows := _rows_received(self._memory)) != self._rows:
+            self._rows, self._asked_at = rows, now
+        quiet = max(self._frontend.accepted_at, self._asked_at) + _QUIET_SECONDS
+        until = max(first, min(last, quiet))
+        if now < until:
+            wait = min(_QUIET_SECONDS / 4, until - now)
+            loop.call_later(wait, self._stop_when_quiet, first, last)
             return
         self._server.should_exit = self._frontend.closing = True
         self._closing()
@@ -410,6 +427,11 @@ class _Stop:
         """Wait until every call over gRPC is answered."""
         if self._grpc_stops is not None:
             await self._grpc_stops
+
+
+def _rows_received(memory: Memory) -> float:
+    blocks = (slots.method_block(memory, method) for method in range(contract.MAX_METHODS))
+    return math.fsum(block[slots.ROWS_RECEIVED] for block in blocks)
 
 
 def _longer(settings: ReplicaSettings) -> float:

@@ -224,6 +224,27 @@ async def test_a_connection_over_grpc_that_stays_does_not_hold_up_the_stop(tmp_p
         assert await asyncio.to_thread(replica.process.wait, 30) == 0
 
 
+async def test_in_a_pod_a_connection_over_grpc_that_stays_is_answered_while_it_asks(
+    tmp_path: Path,
+) -> None:
+    """The end would send it away, and where this is the only replica it has nowhere to go."""
+    manifest = write_manifest(tmp_path, CODE, {})
+    port = free_port()
+    arguments = ["-f", str(manifest), "--drain-delay", "1s", "--grpc-port", str(port)]
+    pod = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
+    with running_replica(tmp_path, arguments, pod) as replica:
+        async with triton.InferenceServerClient(f"{HOST}:{port}") as client:
+            began = time.monotonic()
+            replica.process.send_signal(signal.SIGTERM)
+
+            while time.monotonic() - began < 5:
+                assert 100 == await infer(client, 100)
+                assert await client.is_server_ready()
+                await asyncio.sleep(0.1)
+
+        assert await asyncio.to_thread(replica.process.wait, 10) == 0
+
+
 async def test_a_request_that_takes_longer_than_the_stop_is_still_answered(tmp_path: Path) -> None:
     """The batch that runs is run to its end."""
     manifest = write_manifest(tmp_path, CODE, {})
