@@ -88,7 +88,9 @@ def build_event(note: Note, key: ObjectKey, uid: str, now: str, suffix: str) -> 
         "action": note.action,
         "reason": note.reason,
         "type": note.type,
-        "note": without_secrets(note.text).encode()[:NOTE_LENGTH].decode(errors="ignore"),
+        "note": without_secrets(note.text)
+        .encode("utf-8", "replace")[:NOTE_LENGTH]
+        .decode(errors="ignore"),
         "regarding": {
             "apiVersion": contract.API_VERSION,
             "kind": contract.KIND,

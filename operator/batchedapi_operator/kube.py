@@ -70,6 +70,7 @@ def as_yaml(body: JsonObject) -> bytes:
     is written as it is; all others beyond ASCII are escaped, as YAML wants some of them to be.
     """
     text = json.dumps(body, ensure_ascii=False)
+    text = text.encode("utf-8", "replace").decode()  # half a surrogate is no character in either
     return re.sub("[\x7f-\uffff]", lambda found: f"\\u{ord(found[0]):04x}", text).encode()
 
 
@@ -468,7 +469,8 @@ def _raise_for(status: int, payload: bytes, what: str) -> None:
         said = str(answer["message"])
         causes = (answer.get("details") or {}).get("causes") or ()
         fields = tuple(str(cause.get("field", "")) for cause in causes)
-    except (ValueError, KeyError, TypeError):  # no `Status` object, but the apiserver's front
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        # no `Status` object, but the apiserver's front
         said = payload[:500].decode(errors="replace")
     message = f"{what}: {status} {said}"
     denied = _DENIED.match(said) is not None

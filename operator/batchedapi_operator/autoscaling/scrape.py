@@ -156,7 +156,15 @@ class Scraper:
             ):
                 said = json.loads(await response.content.read(_WAIT_BYTES))
                 return response.status == 200 and said["rows"] > 0  # noqa: PLR2004 - HTTP: well
-        except (aiohttp.ClientError, OSError, EOFError, ValueError, KeyError, TypeError):
+        except (
+            aiohttp.ClientError,
+            OSError,
+            EOFError,
+            ValueError,
+            KeyError,
+            TypeError,
+            RecursionError,
+        ):
             return False  # TimeoutError is an OSError
 
     async def whole_pages(self, pods: Sequence[PodView]) -> list[str | None]:

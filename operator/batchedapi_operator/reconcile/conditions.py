@@ -536,7 +536,7 @@ def load_failure(pod: PodView) -> _Seen | None:
     try:
         said = json.loads(pod.exit_message)
         reason, message = str(said["reason"]), str(said["message"])
-    except (ValueError, KeyError, TypeError):  # it gave no reason: the tail of its log
+    except (ValueError, KeyError, TypeError, RecursionError):  # no reason: the tail of its log
         reason, message = (
             "",
             f"exit code {pod.exit_code}: {without_secrets(pod.exit_message)[-500:].strip()}",

@@ -150,7 +150,7 @@ def check(declared: Declared) -> None:
         if name is not None and not (isinstance(name, str) and name.isidentifier()):
             raise ValueError(f"batched: expected {place} to be the name of a method, got {name!r}")
     try:
-        json.dumps(declared.example, allow_nan=False)
+        json.dumps(declared.example, allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError) as error:
         raise ValueError(f"batched: expected example to be a JSON value, got {error}") from error
     problem = batch_dim_problem(declared.batch_dim, inputs, outputs)
@@ -194,7 +194,8 @@ def named_tensors(tensors: Tensors | None, name: str, place: str) -> dict[str, T
         return {name: tensors}
     found = dict(tensors) if isinstance(tensors, Mapping) else {}
     if not found or not all(
-        isinstance(key, str) and key and isinstance(value, Tensor) for key, value in found.items()
+        isinstance(key, str) and key.isprintable() and key and isinstance(value, Tensor)
+        for key, value in found.items()
     ):
         raise ValueError(
             f"batched: expected {place} to be a Tensor or a mapping of names to Tensors,"

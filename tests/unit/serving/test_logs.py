@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from batchedapi_serving.logs import LOG_FORMAT, TextFormatter, configure_logging
+from odd_texts import ODD_TEXTS, Unspeakable
 
 
 @pytest.fixture(autouse=True)
@@ -87,3 +88,44 @@ def test_our_lines_have_no_passwords_of_urls(
     assert "s3cr3t" not in ours
     assert 4 == ours.count("https://***@host:1/path?***")
     assert url in stream.getvalue()[len(ours) :]
+
+
+@pytest.mark.parametrize("text", ODD_TEXTS.values(), ids=ODD_TEXTS)
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_any_text_is_a_line_and_no_command_of_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, log_format: str, text: str
+) -> None:
+    """It may be a client's or a user's."""
+    stream = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace")
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv(LOG_FORMAT, log_format)
+    configure_logging("info", "web")
+
+    logging.getLogger("batchedapi_serving.x").info("it is %s", text, extra={"why": text})
+
+    stream.flush()
+    stream.seek(0)
+    line = stream.read()
+    assert line
+    if log_format == "json":
+        assert text == json.loads(line)["why"]
+    else:
+        assert not set(line) & {chr(c) for c in (*range(9), *range(11, 32), *range(127, 160))}
+
+
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_what_has_no_text_costs_its_line_and_is_told(
+    monkeypatch: pytest.MonkeyPatch, log_format: str
+) -> None:
+    """Whoever logs goes on; the reason and the place are on standard error."""
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv(LOG_FORMAT, log_format)
+    configure_logging("info", "web")
+
+    logging.getLogger("x").info("it is %s", Unspeakable())
+    logging.getLogger("x").info("ready", extra={"fact": Unspeakable()})
+    logging.getLogger("x").info("failed", exc_info=Unspeakable())
+
+    assert "Logging error" in stream.getvalue()
+    assert "failed" in stream.getvalue()
