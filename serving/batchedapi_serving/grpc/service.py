@@ -32,7 +32,6 @@ from batchedapi_serving.errors import NotReadyError, ServingError
 from batchedapi_serving.tracing.spans import Span
 from batchedapi_serving.web.frontend import Frontend
 from batchedapi_serving.web.large_bodies import INLINE_BYTES, is_large_beside
-from batchedapi_serving.web.limits import HeldBodies
 from batchedapi_serving.web.parser import options_of
 
 SERVICE: Final = "inference.GRPCInferenceService"
@@ -124,7 +123,7 @@ class Service:
         except NotReadyError:
             return messages.ModelReadyResponse(ready=False)
         except ServingError as error:
-            await _fail(context, grpc_problem(error), options_of(_metadata(context)).request_id)
+            await fail(context, grpc_problem(error), options_of(metadata_of(context)).request_id)
         return messages.ModelReadyResponse(ready=not self._frontend.leaving)
 
     async def server_metadata(
@@ -165,43 +164,34 @@ class Service:
         try:
             return self._engine.served(method_of_model(self._api_name, model, version))
         except ServingError as error:
-            await _fail(context, grpc_problem(error), options_of(_metadata(context)).request_id)
+            await fail(context, grpc_problem(error), options_of(metadata_of(context)).request_id)
 
     async def model_infer(self, body: bytes, context: ServicerContext) -> bytes:
-        """One request of one or more rows; a serialized message in and out."""
-        metadata = _metadata(context)
+        """One request of one or more rows; a serialized message in and out.
+
+        Raises:
+            ServingError: the engine does not take it.
+        """
+        metadata = metadata_of(context)
         request_id = options_of(metadata).request_id
         caller = _Asker(request_id)
         client = self._peers.client(context.peer())
-        held = HeldBodies(self._frontend.bodies, "")
-        try:
-            if not held.answering(len(body)):
-                raise self._frontend.bodies.error()  # noqa: TRY301 - refused as whatever else is
-            # What is left of the client's deadline, in seconds; None: it has none.
-            left = context.time_remaining()
-            timeout = None if left is None else max(left, _SHORTEST_TIMEOUT)
-            handle = self._submit(body, metadata, client, caller, timeout)
-        except ServingError as error:
-            held.released()
-            self._answered(error.status)
-            await _fail(context, grpc_problem(error), request_id)
-        except BaseException:  # a bug of ours costs one call, and no part of the budget
-            held.released()
-            raise
+        # What is left of the client's deadline, in seconds; None: it has none.
+        left = context.time_remaining()
+        timeout = None if left is None else max(left, _SHORTEST_TIMEOUT)
+        handle = self._submit(body, metadata, client, caller, timeout)
         del body  # it is held by whoever takes it apart
         try:
             answer = await caller.answer
-        except asyncio.CancelledError:  # the client left, or its deadline passed
+        except asyncio.CancelledError:  # the client left, its deadline passed, or see Call.end
             self._frontend.cancel(handle)
             raise
-        finally:
-            held.released()
         if not self._go.is_set():
             left = context.time_remaining()
             with contextlib.suppress(TimeoutError):  # late is worse than during the stop
                 await asyncio.wait_for(self._go.wait(), None if left is None else left / 2)
         if answer.status != _OK:
-            await _fail(context, answer, request_id)
+            await fail(context, answer, request_id)
         context.set_trailing_metadata(trailing_metadata(answer, request_id))
         return answer.body
 
@@ -227,51 +217,48 @@ class Service:
         decoded = served.codec.decode(Wire.GRPC, GrpcHead(request, metadata), body)
         return engine.submit(served, decoded, client, caller, timeout)
 
-    def handler(self) -> grpc.GenericRpcHandler:
-        """What a server is given to answer these calls."""
-        return grpc.method_handlers_generic_handler(
-            SERVICE,
-            {
-                "ServerLive": grpc.unary_unary_rpc_method_handler(
-                    self.server_live,
-                    messages.ServerLiveRequest.FromString,
-                    messages.ServerLiveResponse.SerializeToString,
-                ),
-                "ServerReady": grpc.unary_unary_rpc_method_handler(
-                    self.server_ready,
-                    messages.ServerReadyRequest.FromString,
-                    messages.ServerReadyResponse.SerializeToString,
-                ),
-                "ModelReady": grpc.unary_unary_rpc_method_handler(
-                    self.model_ready,
-                    messages.ModelReadyRequest.FromString,
-                    messages.ModelReadyResponse.SerializeToString,
-                ),
-                "ServerMetadata": grpc.unary_unary_rpc_method_handler(
-                    self.server_metadata,
-                    messages.ServerMetadataRequest.FromString,
-                    messages.ServerMetadataResponse.SerializeToString,
-                ),
-                "ModelMetadata": grpc.unary_unary_rpc_method_handler(
-                    self.model_metadata,
-                    messages.ModelMetadataRequest.FromString,
-                    messages.ModelMetadataResponse.SerializeToString,
-                ),
-                "ModelConfig": grpc.unary_unary_rpc_method_handler(
-                    self.model_config,
-                    messages.ModelConfigRequest.FromString,
-                    messages.ModelConfigResponse.SerializeToString,
-                ),
-                "ModelStatistics": grpc.unary_unary_rpc_method_handler(
-                    self.model_statistics,
-                    messages.ModelStatisticsRequest.FromString,
-                    messages.ModelStatisticsResponse.SerializeToString,
-                ),
-                # As bytes: gRPC would answer a message that is none with INTERNAL, as if the fault
-                # were ours, and the codec writes the response as bytes.
-                "ModelInfer": grpc.unary_unary_rpc_method_handler(self.model_infer),
-            },
-        )
+    def handlers(self) -> dict[str, grpc.RpcMethodHandler]:
+        """What answers each call, by its name."""
+        return {
+            "ServerLive": grpc.unary_unary_rpc_method_handler(
+                self.server_live,
+                messages.ServerLiveRequest.FromString,
+                messages.ServerLiveResponse.SerializeToString,
+            ),
+            "ServerReady": grpc.unary_unary_rpc_method_handler(
+                self.server_ready,
+                messages.ServerReadyRequest.FromString,
+                messages.ServerReadyResponse.SerializeToString,
+            ),
+            "ModelReady": grpc.unary_unary_rpc_method_handler(
+                self.model_ready,
+                messages.ModelReadyRequest.FromString,
+                messages.ModelReadyResponse.SerializeToString,
+            ),
+            "ServerMetadata": grpc.unary_unary_rpc_method_handler(
+                self.server_metadata,
+                messages.ServerMetadataRequest.FromString,
+                messages.ServerMetadataResponse.SerializeToString,
+            ),
+            "ModelMetadata": grpc.unary_unary_rpc_method_handler(
+                self.model_metadata,
+                messages.ModelMetadataRequest.FromString,
+                messages.ModelMetadataResponse.SerializeToString,
+            ),
+            "ModelConfig": grpc.unary_unary_rpc_method_handler(
+                self.model_config,
+                messages.ModelConfigRequest.FromString,
+                messages.ModelConfigResponse.SerializeToString,
+            ),
+            "ModelStatistics": grpc.unary_unary_rpc_method_handler(
+                self.model_statistics,
+                messages.ModelStatisticsRequest.FromString,
+                messages.ModelStatisticsResponse.SerializeToString,
+            ),
+            # As bytes: gRPC would answer a message that is none with INTERNAL, as if the fault
+            # were ours, and the codec writes the response as bytes.
+            "ModelInfer": grpc.unary_unary_rpc_method_handler(self.model_infer),
+        }
 
 
 class _Asker:
@@ -293,13 +280,14 @@ class _Asker:
             self.answer.set_result(answer)
 
 
-async def _fail(context: ServicerContext, answer: Answer, request_id: str | None) -> NoReturn:
+async def fail(context: ServicerContext, answer: Answer, request_id: str | None) -> NoReturn:
+    """End a call with an error."""
     metadata = tuple(trailing_metadata(answer, request_id))
     await context.abort(status_code(answer.status), message(answer), metadata)
     raise AssertionError("the call was not ended")
 
 
-def _metadata(context: ServicerContext) -> Metadata:
+def metadata_of(context: ServicerContext) -> Metadata:
     """The call's metadata as headers; values of `-bin` names are bytes already."""
     pairs = context.invocation_metadata() or ()
     return [

@@ -328,13 +328,13 @@ class Inflater:
         size: Bytes inflated so far, at most the limit.
     """
 
-    def __init__(self, packed: bytes, most: int) -> None:
-        """`most` bytes may come of `packed`."""
+    def __init__(self, packed: bytes, most: int, wbits: int = _GZIP) -> None:
+        """`most` bytes may come of `packed`; `wbits` is zlib's number for what it may be."""
         self.size = 0
         self._rest = memoryview(packed)
         self._fed = b""
         self._most = most
-        self._zlib = zlib.decompressobj(wbits=_GZIP)
+        self._zlib = zlib.decompressobj(wbits=wbits)
         self._body = io.BytesIO()
 
     def step(self) -> bool:
