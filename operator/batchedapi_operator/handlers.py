@@ -41,6 +41,10 @@ from batchedapi_operator.store import Store
 
 log = logging.getLogger(__name__)
 
+WATCH_SECONDS: Final = 40
+"""Of one stream, which ends with a bookmark; the next goes on from there, and nothing is listed."""
+SILENT_SECONDS: Final = 45
+"""Without even the end of a stream: its connection is open at our end alone."""
 LARGEST_BACKOFF: Final = 5.0
 """Seconds; what changed while the apiserver did not answer is known that soon after it does."""
 SECONDS_PER_BEAT: Final = 5.0
@@ -92,6 +96,8 @@ def kopf_settings(watched: Watched) -> kopf.OperatorSettings:
     settings.posting.enabled = False
     settings.scanning.disabled = True
     settings.watching.chunk_size = OBJECTS_AT_ONCE
+    settings.watching.server_timeout = WATCH_SECONDS
+    settings.watching.inactivity_timeout = SILENT_SECONDS
     settings.queueing.idle_timeout = IDLE_SECONDS
     settings.networking.error_backoffs = EndlessBackoff()
     settings.networking.connect_timeout = 10
@@ -248,9 +254,6 @@ async def _kopf(
 # metadata (no data is sent) costs less than a watch for every source, and an edit becomes a new
 # revision at once rather than at the next poll.
 
-WATCH_SECONDS: Final = 290
-"""Of one stream; a new one goes on from where it ended."""
-
 
 class SourceWatch:
     """Queues the APIs that a changed ConfigMap concerns."""
@@ -291,9 +294,13 @@ class SourceWatch:
         self.connected = True
         for body in found:
             self._concerned(body)
+        for key in self._store.without_source(self._namespace, map(ObjectKey.of, found)):
+            self._queue.enqueue(key)  # it may have been deleted while nobody watched
         while version:
             self._beat()
-            stream = self._kube.watch_metadata(CONFIG_MAPS, self._namespace, version, WATCH_SECONDS)
+            stream = self._kube.watch_metadata(
+                CONFIG_MAPS, self._namespace, version, WATCH_SECONDS, silent=SILENT_SECONDS
+            )
             async for event in stream:
                 if event["type"] == "ERROR":
                     return  # the version is too old to go on from

@@ -188,9 +188,17 @@ class Kube:
         await self._request("GET", resource.path(namespace), query, accept=_METADATA_OF_MANY)
 
     async def watch_metadata(
-        self, resource: Resource, namespace: str | None, resource_version: str, seconds: int
+        self,
+        resource: Resource,
+        namespace: str | None,
+        resource_version: str,
+        seconds: int,
+        *,
+        silent: int,
     ) -> AsyncIterator[JsonObject]:
         """Watch events with nothing but metadata in their objects, for at most `seconds`.
+
+        A stream whose end does not come within `silent` seconds is given up.
 
         Raises:
             ApplyError: The stream could not be had or broke; list and watch again.
@@ -203,7 +211,7 @@ class Kube:
             **_selected(namespace),
         }
         path = resource.path(namespace)
-        response = await self._send("GET", path, query, accept=_METADATA, seconds=seconds + 10)
+        response = await self._send("GET", path, query, accept=_METADATA, seconds=silent)
         try:
             _raise_for(response.status, b"", f"watch {path}")
             async for line in response.content:

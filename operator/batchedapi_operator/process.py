@@ -322,9 +322,9 @@ async def _resync(
 async def stale(
     cluster: Cluster, store: Store, namespace: str | None, resource: Resource
 ) -> set[ObjectKey]:
-    """APIs not known or no longer there; of a child's kind, those that the store has otherwise."""
+    """APIs not known, changed or gone; of a child's kind, those that the store has otherwise."""
     if resource is BATCHED_APIS:
         found, _ = await cluster.list_metadata(BATCHED_APIS, namespace)
-        return set(store.apis(namespace)) ^ set(map(ObjectKey.of, found))
+        return store.changed(found, namespace)
     found, _ = await cluster.list_metadata(resource, namespace, contract.LABEL_API)
     return store.differing(resource, found, namespace)

@@ -33,6 +33,11 @@ _IDENTITY: Final = ("name", "namespace", "uid", "generation")
 """Of an API's metadata, what is kept."""
 
 
+def version_of(body: JsonObject) -> tuple[str, int]:
+    """Of an API, or of its metadata alone; another after each change of the spec."""
+    return body["metadata"]["uid"], body["metadata"].get("generation", 0)
+
+
 @dataclass(frozen=True, slots=True)
 class ApiView:
     """A BatchedAPI as the watch brought it last. What is read rarely is packed: nine tenths."""
@@ -47,11 +52,10 @@ class ApiView:
     @classmethod
     def of(cls, body: JsonObject) -> "ApiView":
         """What is kept of it."""
-        metadata = body["metadata"]
+        metadata, (uid, generation) = body["metadata"], version_of(body)
         identity = {name: metadata[name] for name in _IDENTITY if name in metadata}
         document = {**body, "metadata": identity}
         status = document.pop("status", None) or {}
-        uid, generation = metadata["uid"], metadata.get("generation", 0)
         source: object = body  # it may be invalid: whatever stands where the name should
         for part in ("spec", "predictor", "source", "configMap"):
             source = source.get(part) if isinstance(source, dict) else None
@@ -222,6 +226,12 @@ class Store:
         here = self.apis(namespace)
         return {key for key in here if known.get(key, {}) != listed_of.get(key, {})}
 
+    def changed(self, listed: Iterable[JsonObject], namespace: str | None = None) -> set[ObjectKey]:
+        """APIs that are not those of a fresh list of metadata, or of another generation there."""
+        there = {(ObjectKey.of(body), version_of(body)) for body in listed}
+        known = {(key, self._apis[key].spec_version) for key in self.apis(namespace)}
+        return {key for key, _ in there ^ known}
+
     def _is_child(self, resource: Resource, key: ObjectKey, body: JsonObject) -> bool:
         """The label alone makes nothing a child: anybody may put it on theirs."""
         if resource is CONFIG_MAPS:
@@ -301,6 +311,18 @@ class Store:
             if one.owner_uid == deployment.child.uid
         }
         return tuple(pod for pod in self._pods[key].values() if pod.owner_uid in sets)
+
+    def without_source(
+        self, namespace: str | None, there: Iterable[ObjectKey]
+    ) -> tuple[ObjectKey, ...]:
+        """APIs whose source is none of all ConfigMaps that are there."""
+        found = set(there)
+        return tuple(
+            key
+            for key in self.apis(namespace)
+            if (source := self._apis[key].source) is not None
+            and ObjectKey(key.namespace, source) not in found
+        )
 
     def users_of_config_map(self, source: ObjectKey) -> tuple[ObjectKey, ...]:
         """APIs whose source is that ConfigMap."""

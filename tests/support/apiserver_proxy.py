@@ -1,4 +1,4 @@
-"""In front of an apiserver: numbers the calls of one client, and makes one of them fail.
+"""In front of an apiserver: numbers the calls of one client, makes one fail, or all silent.
 
 The client speaks plain HTTP to it, which spares a certificate; what it asks is asked of the
 apiserver with the certificate of the kubeconfig that the proxy was given.
@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from weakref import WeakSet
 
 import aiohttp
 import yaml
@@ -47,6 +48,8 @@ class Proxy:
     """The case has ended: what hangs is cut."""
     slow: str = ""
     """Calls with this in method and path are forwarded `SLOW_SECONDS` later; `fired` tells."""
+    connections: WeakSet[asyncio.BaseTransport] = field(default_factory=WeakSet)
+    silent: WeakSet[asyncio.BaseTransport] = field(default_factory=WeakSet)
 
     def arm(self, at: int, how: str) -> None:
         """Count from now on; that call is to fail, none with -1."""
@@ -58,9 +61,22 @@ class Proxy:
         self.counting = False
         self.over.set()
 
+    def silence(self) -> int:
+        """On connections that are open now nothing comes any more, and none is closed; how many."""
+        self.silent.update(self.connections)
+        return len(self.silent)
+
+    async def _hold_if_silent(self, request: web.Request) -> None:
+        if request.transport in self.silent:
+            await self.over.wait()
+            raise ConnectionResetError
+
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """One call."""
         hit = False
+        if request.transport is not None:
+            self.connections.add(request.transport)
+        await self._hold_if_silent(request)
         if self.slow and self.slow in f"{request.method} {request.path}":
             self.fired.set()
             await asyncio.sleep(SLOW_SECONDS)
@@ -107,7 +123,9 @@ class Proxy:
             response = web.StreamResponse(status=answer.status, headers=headers)
             await response.prepare(request)
             async for chunk in answer.content.iter_any():
+                await self._hold_if_silent(request)
                 await response.write(chunk)
+            await self._hold_if_silent(request)
             await response.write_eof()
             return response
 

@@ -25,7 +25,7 @@ async def test_a_list_of_metadata_is_whole_however_many_pages_it_has(
     assert names == [ChildView.of(body).name for body in found]
     assert all(body["metadata"]["managedFields"][0]["manager"] for body in found)
     await world.delete(CONFIG_MAPS, names[-1])
-    events = world.kube.watch_metadata(CONFIG_MAPS, world.namespace, version, 30)
+    events = world.kube.watch_metadata(CONFIG_MAPS, world.namespace, version, 30, silent=35)
     async for event in events:
         if event["object"]["metadata"]["name"] == names[-1]:
             assert "DELETED" == event["type"]

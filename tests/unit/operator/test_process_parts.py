@@ -254,6 +254,11 @@ async def test_apis_and_children_that_a_cut_watch_did_not_tell_of_are_found_in_a
     store.put_observed(api_body(), Observed(status={}), store.api(KEY))
     assert set() == await stale_of(cluster, store)
 
+    cluster.put(BATCHED_APIS, {**api_body(), "spec": {"predictor": {"path": "m:D"}}})
+    assert {KEY} == await stale_of(cluster, store)
+    store.put_api(cluster.objects[BATCHED_APIS, KEY])
+    assert set() == await stale_of(cluster, store)
+
     del cluster.objects[BATCHED_APIS, KEY]
     other = api_body()
     other["metadata"] |= {"name": "other"}

@@ -222,6 +222,25 @@ def test_kopf_writes_nothing_of_its_own() -> None:
     assert settings.scanning.disabled is True
 
 
+def test_a_watch_that_hangs_is_given_up_within_a_minute() -> None:
+    """Its end would have come, and a bookmark with it: the next goes on without a list."""
+    watching = kopf_settings(Watched()).watching
+
+    assert watching.server_timeout is not None
+    assert watching.server_timeout < watching.inactivity_timeout <= 45.0
+
+
+def test_an_api_whose_source_is_not_there_is_found_when_all_are_listed() -> None:
+    """A watch that was cut off for long never tells that a source was deleted."""
+    store, source = Store(), {"path": "m:C", "source": {"configMap": "files"}}
+    store.put_api(api_body(predictor=source))
+    files, others = (ObjectKey(where, "files") for where in (KEY.namespace, "other"))
+
+    assert () == store.without_source(None, [files])
+    assert (KEY,) == store.without_source(None, [others])
+    assert () == store.without_source("other", [others])
+
+
 def test_nothing_of_kube_system_is_even_sent_unless_it_was_named() -> None:
     """The apiserver filters watches of all namespaces; those that were named have none."""
 
