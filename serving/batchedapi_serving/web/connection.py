@@ -648,6 +648,7 @@ class Connection(asyncio.Protocol):
         method = b"-"
         if isinstance(error, UnauthenticatedError):
             answer, method = asks_for_key(answer), self._parser.method
+            self._lingers = True  # of a body that nobody asked for not all is read
         if self._frontend.cors is not None:
             added = self._frontend.cors.headers(self._parser.headers())
             answer = answer._replace(headers=(*answer.headers, *added))

@@ -246,7 +246,7 @@ class RequestParser:
             self._count_head()
         elif len(self._complete) == 1 and (between or self._head):
             self._remember(self._head + data, self._complete[0])
-        head_alone = between and self.awaiting == BODY and not self.body_bytes
+        head_alone = between and all_is_well and self.awaiting == BODY and not self.body_bytes
         self._head = data if head_alone and not self.wants_continue else b""
         complete, self._complete = self._complete, []  # what was answered is not held here
         return complete
@@ -259,9 +259,14 @@ class RequestParser:
             try:
                 self._ask(repeat.method)
             except ServingError as error:
-                self.awaiting, self.error = BODY, error
+                self.awaiting = BODY
+                self._fail(error)
                 return None
         return repeat
+
+    def _fail(self, error: ServingError) -> None:
+        # Its traceback knows the frames that know the bytes that were read, and this parser.
+        self.error = error.with_traceback(None)
 
     def _ask(self, method: bytes) -> None:
         if self._admit is not None:
@@ -288,7 +293,7 @@ class RequestParser:
             cause = error.__context__
             if not isinstance(cause, ServingError):
                 raise
-            self.error = cause
+            self._fail(cause)
         except httptools.HttpParserError as error:
             if not self._ended:  # what follows a request that closes is nobody's
                 self.error = MalformedError(f"expected an HTTP/1.1 request, got {error}")

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import resource
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +15,11 @@ import httpx
 import pytest
 
 from batchedapi_serving.web.limits import BODIES_BYTES, MOST_CONNECTIONS
-from ports import HOST
+from ports import HOST, free_ports
 from raw_http import connected, request_bytes
 from serving import Replica, running_replica, write_manifest
 
+BENCH: Final = Path(__file__).parents[2] / "bench"
 MIB: Final = 1024 * 1024
 BUDGET: Final = BODIES_BYTES + 64 * MIB
 """Of a web process, with what it takes without clients."""
@@ -101,6 +104,18 @@ async def test_uploads_without_a_key_take_nothing(guarded: Replica) -> None:
 
     assert [200] * 10 == codes
     assert peak_bytes(guarded) - before < 16 * MIB
+
+
+def test_a_crowd_without_keys_costs_those_with_keys_no_answer() -> None:
+    """Bodies, halves of bodies, gzip and forms, a short sample of what `tests/bench` does."""
+    command = [sys.executable, str(BENCH / "keyless.py"), "--seconds", "5"]
+    found = subprocess.run(
+        [*command, "--port", str(free_ports(1)[0])],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+    print(found.stdout)
+    assert 0 == found.returncode, found.stderr
 
 
 async def test_uploads_of_one_address_leave_room_for_another(replica: Replica) -> None:

@@ -10,6 +10,7 @@ import pytest
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.web.access import OPEN, RENEWED_SECONDS
 from batchedapi_serving.web.asgi import create_app
+from batchedapi_serving.web.limits import LINGER_BYTES
 from connections import Peer, Server
 
 pytestmark = pytest.mark.looptime
@@ -65,6 +66,16 @@ async def test_without_a_key_nothing_of_a_body_is_awaited(
     assert wire.ended
     assert 0 == server.frontend.bodies.held
     assert [401] == server.engine.codes
+
+
+async def test_without_a_key_not_all_of_a_body_is_read(keys: Path) -> None:
+    """To read and drop what a client sends without end would be work as well."""
+    server = Server(keys=keys)
+    little, much = [await sent(server, head(b"content-length: 900\r\n")) for _ in range(2)]
+    little.send(bytes(LINGER_BYTES))
+    much.send(bytes(LINGER_BYTES + 1))
+
+    assert (False, True) == (little.aborted, much.aborted)
 
 
 async def test_with_a_key_a_body_is_taken(keys: Path) -> None:

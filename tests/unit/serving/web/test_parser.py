@@ -22,3 +22,13 @@ def test_a_closed_parser_leaves_nothing_to_the_collector() -> None:
         gc.enable()
 
     assert (2, 0) == (requests, left)
+
+
+def test_a_refusal_keeps_nothing_of_what_was_read() -> None:
+    """Its traceback would, until the collector comes, which is seldom."""
+    parser = RequestParser(LIMITS, {})
+    parser.feed(b"POST / HTTP/1.1\r\nhost: t\r\ncontent-length: 999999999\r\n\r\n" + bytes(1000))
+
+    assert parser.error is not None
+    assert parser.error.__traceback__ is None
+    assert b"" == parser._head

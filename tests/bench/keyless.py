@@ -1,0 +1,159 @@
+"""A hundred clients without a key beside 16 with one: what do those notice, and what is held?
+
+    python tests/bench/keyless.py --seconds 60
+
+Those without a key send bodies, half of bodies, gzip that becomes much, and forms, over connections
+of their own, in a process of their own. Those with a key ask for small rows, and for one of 20 KB
+every tenth time, first alone and then beside them.
+"""
+
+import asyncio
+import contextlib
+import gzip
+import itertools
+import multiprocessing
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from harness import servers
+from harness.http_answers import read_answer, request
+from harness.processes import children
+from harness.report import Table, environment, help_of, out_option, report
+from harness.rounds import percentile
+
+from batchedapi_core import contract
+from batchedapi_serving.web.limits import BODIES_BYTES
+
+_MIB: Final = 1024 * 1024
+_BUDGET: Final = BODIES_BYTES + 64 * _MIB
+"""Of a web process, with what it takes without clients."""
+_KEY: Final = b"a-key"
+_CLIENTS: Final = 16
+_PAUSE: Final = 0.1
+"""Seconds between two attempts of one who has no key."""
+_SLOWER: Final = 3.0
+_OK: Final = 200
+_BOMB: Final = gzip.compress(b"[" + b'"aaaaa",' * 4_000_000 + b"1]", 1)
+
+
+def attempts() -> list[tuple[bytes, bytes]]:
+    """What is sent without a key: of each kind the head, and as much of the body as is sent."""
+    kinds = [
+        (b"content-type: application/json\r\n", b"1" * 8 * _MIB, 8 * _MIB),
+        (b"content-type: application/json\r\n", b"1" * 4 * _MIB, 8 * _MIB),
+        (b"content-type: application/json\r\ncontent-encoding: gzip\r\n", _BOMB, len(_BOMB)),
+        (b"content-type: multipart/form-data; boundary=x\r\n", b"--x\r\n" * _MIB, 8 * _MIB),
+    ]
+    head = b"POST /predict HTTP/1.1\r\nhost: bench\r\n%bcontent-length: %d\r\n\r\n"
+    return [(head % (lines, length), body) for lines, body, length in kinds]
+
+
+async def without_key(port: int, head: bytes, body: bytes, until: float) -> None:
+    """One client: it sends all that the server takes, waits for the answer, and comes again."""
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(5):
+                reader, writer = await asyncio.open_connection(servers.HOST, port)
+                try:
+                    writer.write(head + body)
+                    await reader.read(_MIB)
+                finally:
+                    writer.transport.abort()
+        await asyncio.sleep(_PAUSE)
+
+
+def crowd(port: int, number: int, seconds: float) -> None:
+    """So many clients without a key, for so long."""
+
+    async def all_of_them() -> None:
+        until = time.monotonic() + seconds
+        kinds = itertools.islice(itertools.cycle(attempts()), number)
+        await asyncio.gather(*(without_key(port, head, body, until) for head, body in kinds))
+
+    asyncio.run(all_of_them())
+
+
+async def with_key(port: int, until: float, found: list[tuple[int, float]]) -> None:
+    """One client: status (0: none) and seconds of each of its requests."""
+    key = b"\r\nX-API-Key: %b\r\n" % _KEY
+    small, large = (
+        request(contract.PATH_PREDICT, contract.JSON, body).replace(b"\r\n", key, 1)
+        for body in (b"7", b" " * 20_000 + b"7")
+    )
+    reader, writer = await asyncio.open_connection(servers.HOST, port)
+    for number in itertools.count():
+        if time.monotonic() > until:
+            break
+        began, data, status = time.monotonic(), b"", 0
+        with contextlib.suppress(OSError):
+            writer.write(small if number % 10 else large)
+            while (answer := read_answer(data)) is None and (more := await reader.read(_MIB)):
+                data += more
+            status = 0 if answer is None else answer.status
+        found.append((status, time.monotonic() - began))
+        if status == 0:
+            reader, writer = await asyncio.open_connection(servers.HOST, port)
+        await asyncio.sleep(0.01)
+    writer.close()
+
+
+async def asked(port: int, seconds: float) -> list[tuple[int, float]]:
+    """What all clients with a key saw."""
+    found: list[tuple[int, float]] = []
+    until = time.monotonic() + seconds
+    await asyncio.gather(*(with_key(port, until, found) for _ in range(_CLIENTS)))
+    return found
+
+
+def peak_bytes(pid: int) -> int:
+    """Of memory that a process has had at most."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
+
+
+@click.command(help=help_of(__doc__))
+@click.option("--seconds", type=click.FloatRange(1, 600), default=60.0, show_default=True)
+@click.option("--number", type=click.IntRange(1, 1000), default=100, show_default=True)
+@click.option("--port", default=servers.PORT + 1600, show_default=True)
+@out_option
+def main(*, seconds: float, number: int, port: int, out: Path | None) -> None:
+    """See the module's docstring."""
+    began = environment()
+    with contextlib.ExitStack() as stack:
+        keys = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-keys-")))
+        (keys / "mine").write_bytes(_KEY)
+        file = stack.enter_context(servers.manifest_file(servers.manifest("Echo")))
+        command = servers.serve_command(file, port, "--api-keys", str(keys))
+        process, log = stack.enter_context(servers.running(command, {}))
+        servers.wait_until(lambda: servers.is_ready(port + 1), process, log)
+        (web,) = children(process.pid, "batchedapi_serving.web_process")
+        alone = asyncio.run(asked(port, max(seconds / 6, 2)))
+        spawn = multiprocessing.get_context("spawn")
+        others = spawn.Process(target=crowd, args=(port, number, seconds + 1), daemon=True)
+        others.start()
+        beside = asyncio.run(asked(port, seconds))
+        others.join()
+        peak = peak_bytes(web)
+    refused = sum(status != _OK for status, _ in (*alone, *beside))
+    p99 = [percentile([took for _, took in found], 99) for found in (alone, beside)]
+    table = Table(
+        f"{number} clients without a key for {seconds:g} s, beside {_CLIENTS} with one",
+        ["requests alone", "beside", "not answered 200", "p99 alone ms", "beside ms", "times",
+         "web process at most MiB"],
+        [[str(len(alone)), str(len(beside)), str(refused), f"{1000 * p99[0]:.1f}",
+          f"{1000 * p99[1]:.1f}", f"{p99[1] / p99[0]:.2f}", f"{peak / _MIB:.0f}"]],
+    )  # fmt: skip
+    measured: dict[str, Any] = {"refused": refused, "p99": p99, "peak_bytes": peak}
+    report("keyless", began, [table], notes=[], measured=measured, out=out)
+    if refused or peak > 1.2 * _BUDGET:
+        sys.exit("a client with a key was not answered, or too much was held: see the table")
+    if p99[1] > _SLOWER * p99[0]:
+        click.echo(f"clients with a key waited more than {_SLOWER:g} times as long", err=True)
+
+
+if __name__ == "__main__":
+    main()
