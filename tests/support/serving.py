@@ -27,6 +27,8 @@ from batchedapi_core import contract
 from ports import HOST, free_ports
 
 PROGRAM: Final = Path(sys.executable).parent / "batchedapi"
+IN_A_POD: Final = "KUBERNETES_SERVICE_HOST"
+"""Every pod has this variable, also one in which tests run; replicas here are in none."""
 START_SECONDS: Final = 60.0
 """A start on a machine with nothing to spare; on an idle one it takes one second."""
 
@@ -179,6 +181,7 @@ def start_replica(
     log = folder / f"{command}-{port}.log"
     listens = () if command == "worker" else ("--port", str(port))
     scratch = Path(tempfile.mkdtemp(prefix="replica-"))
+    ours = {name: value for name, value in os.environ.items() if name != IN_A_POD}
     with log.open("wb") as output:
         process = subprocess.Popen(
             [
@@ -187,7 +190,7 @@ def start_replica(
             ],
             cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             env={
-                **os.environ, "BATCHEDAPI_LOG_FORMAT": "json", "TMPDIR": str(scratch),
+                **ours, "BATCHEDAPI_LOG_FORMAT": "json", "TMPDIR": str(scratch),
                 **(environment or {}),
             },
         )  # fmt: skip

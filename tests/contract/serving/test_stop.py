@@ -20,7 +20,7 @@ from tritonclient.utils import InferenceServerException
 from batchedapi_serving.web.sockets import drain_backlog
 from ports import HOST, free_port
 from raw_http import ask, connected, request_bytes
-from serving import Replica, is_alive, running_replica, write_manifest
+from serving import IN_A_POD, Replica, is_alive, running_replica, write_manifest
 
 SO_ATTACH_FILTER: Final = 26
 SO_DETACH_FILTER: Final = 27
@@ -109,7 +109,7 @@ async def test_in_a_pod_it_is_ready_as_long_as_it_lets_anybody_in(
     """
     manifest = write_manifest(tmp_path, CODE, {})
     arguments = ["-f", str(manifest), "--drain-delay", "1s", *arguments]
-    pod = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
+    pod = {IN_A_POD: "10.96.0.1"}
     with running_replica(tmp_path, arguments, pod) as replica:
         began = time.monotonic()
         replica.process.send_signal(signal.SIGTERM)
@@ -231,7 +231,7 @@ async def test_in_a_pod_a_connection_over_grpc_that_stays_is_answered_while_it_a
     manifest = write_manifest(tmp_path, CODE, {})
     port = free_port()
     arguments = ["-f", str(manifest), "--drain-delay", "1s", "--grpc-port", str(port)]
-    pod = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
+    pod = {IN_A_POD: "10.96.0.1"}
     with running_replica(tmp_path, arguments, pod) as replica:
         async with triton.InferenceServerClient(f"{HOST}:{port}") as client:
             began = time.monotonic()
