@@ -32,6 +32,7 @@ not to be had (no memfd, no /proc, no memory) payloads go inline as small ones d
 
 import contextlib
 import fcntl
+import logging
 import mmap
 import os
 import socket
@@ -42,6 +43,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
 
+log = logging.getLogger(__name__)
 Meta = dict[str, Any]
 Payload: TypeAlias = bytes | memoryview
 _HEADER: Final = struct.Struct("<IQ")
@@ -144,7 +146,18 @@ def read_frames(connection: socket.socket) -> Iterator[Frame]:
     # One buffer for all: a new one of this size for each read is mapped and unmapped by the kernel,
     # which costs a small batch more than reading it.
     buffer = memoryview(bytearray(_READ_BYTES))
-    while length := connection.recv_into(buffer):
+    while True:
+        try:
+            length = connection.recv_into(buffer)
+        except BaseException as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            # Of a handler of signals, which user code has set and which may raise in the main
+            # thread long after its batch: nothing was read.
+            log.warning("a handler of signals raised", exc_info=True)
+            continue
+        if not length:
+            return
         yield from reader.feed(buffer[:length])
 
 

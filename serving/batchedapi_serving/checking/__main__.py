@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -39,7 +40,6 @@ from batchedapi_serving.errors import ClientError, LoadError
 from batchedapi_serving.ipc import Meta, Payload
 from batchedapi_serving.logs import configure_logging
 from batchedapi_serving.model.__main__ import leave_reason, load
-from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.model.submit import LocalAnswers
 from batchedapi_serving.model.worker import ChannelLoop
 from batchedapi_serving.predictor import MethodSpec
@@ -72,11 +72,9 @@ class LocalChannel(ChannelLoop):
         super().__init__()
         self._answers: LocalAnswers | None = None
 
-    def answer_with(
-        self, runner: BatchRunner, methods: Sequence[MethodSpec], settings: ReplicaSettings
-    ) -> None:
-        """Answer submits with these methods from now on."""
-        self._answers = LocalAnswers(runner, methods, settings)
+    def answer_with(self, answers: LocalAnswers) -> None:
+        """Answer submits with these from now on."""
+        self._answers = answers
 
     async def submit(self, meta: Meta, payload: Sequence[bytes]) -> tuple[Meta, bytes]:
         """See ChannelLoop.submit."""
@@ -95,13 +93,19 @@ def main(runtime: str) -> int:
     tell("loading the predictor")
     channel = LocalChannel()
     try:
-        runner, methods, _ = load(settings, 0, channel)
+        runner, methods, _, lanes = load(settings, 0, channel)
     except LoadError as error:
         leave_reason(settings.failure_path(0), error)
         return 1
-    channel.answer_with(runner, methods, settings)
+    channel.answer_with(LocalAnswers(runner, methods, settings, lanes))
+
+    def run(spec: MethodSpec, meta: Meta, payload: bytes) -> tuple[Meta, Sequence[Payload]]:
+        if spec.is_async:
+            return lanes.wait(channel.call(runner.run_async(meta, payload)))
+        return lanes.call(partial(runner.run, meta, payload))
+
     found = tuple(
-        _check(settings, runner, channel, spec, wanted=wanted, tell=tell) for spec in methods
+        _check(settings, partial(run, spec), spec, wanted=wanted, tell=tell) for spec in methods
     )
     tell("")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -112,18 +116,12 @@ def main(runtime: str) -> int:
 
 def _check(
     settings: ReplicaSettings,
-    runner: BatchRunner,
-    channel: LocalChannel,
+    run: Callable[[Meta, bytes], tuple[Meta, Sequence[Payload]]],
     spec: MethodSpec,
     *,
     wanted: Wanted,
     tell: Callable[[str], None],
 ) -> MethodReport:
-    def run(meta: Meta, payload: bytes) -> tuple[Meta, Sequence[Payload]]:
-        if spec.is_async:
-            return channel.call(runner.run_async(meta, payload))
-        return runner.run(meta, payload)
-
     none = MethodReport(spec.name, spec.batched, spec.max_batch_size, 0, "nothing", (), (), None)
     if not spec.batched:
         how = "it streams the answer to one request" if spec.streams else "it takes one request"

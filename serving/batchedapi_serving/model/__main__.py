@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from batchedapi_serving.errors import LoadError
@@ -26,7 +27,7 @@ from batchedapi_serving.model.loading import (
 )
 from batchedapi_serving.model.submit import Beside, ChannelSubmitter, LocalAnswers, with_calls
 from batchedapi_serving.model.warmup import Timing, warm_up, warm_up_async
-from batchedapi_serving.model.worker import ChannelLoop, run_lanes
+from batchedapi_serving.model.worker import ChannelLoop, Lanes
 from batchedapi_serving.predictor import Context, MethodSpec
 from batchedapi_serving.predictor.metrics import Metrics, Values
 from batchedapi_serving.processes import (
@@ -63,7 +64,7 @@ def run_model(settings: ReplicaSettings, worker_index: int) -> int:
         os.set_inheritable(int(loaded), False)  # what user code starts has nothing of ours
     channel = ChannelLoop()
     try:
-        runner, methods, timings = load(settings, worker_index, channel)
+        runner, methods, timings, lanes = load(settings, worker_index, channel)
     except LoadError as error:
         leave_reason(settings.failure_path(worker_index), error)
         return 1
@@ -81,7 +82,7 @@ def run_model(settings: ReplicaSettings, worker_index: int) -> int:
     }
     if any(method.is_async for method in methods):
         channel.serve(settings.lanes_path, runner, hello)
-    run_lanes(settings.lanes_path, runner, hello, settings.threads)
+    lanes.serve(settings.lanes_path, runner, hello)
     return 0
 
 
@@ -96,13 +97,15 @@ def leave_reason(path: Path, error: LoadError) -> None:
 
 def load(
     settings: ReplicaSettings, worker_index: int, channel: ChannelLoop
-) -> tuple[BatchRunner, list[MethodSpec], dict[str, list[Timing]]]:
+) -> tuple[BatchRunner, list[MethodSpec], dict[str, list[Timing]], Lanes]:
     """Import, construct and warm up the predictor.
 
-    `channel` is started if there are async methods: they are warmed up on the loop they run on.
+    Import and constructor run in this thread, the main one; the warm-up where batches will: of
+    sync methods in every lane, of async ones on the loop of `channel`, which is started for them.
 
     Returns:
-        What runs batches, its methods, and what the warm-up took of those with a latency target.
+        What runs batches, its methods, what the warm-up took of those with a latency target, and
+        the lanes.
 
     Raises:
         LoadError: any of it failed; the message says why, and what to do.
@@ -148,22 +151,25 @@ def load(
     runner = BatchRunner(Beside(predictor, methods, context.submit), methods)
     if any(method.is_async for method in methods):
         channel.start()
-    submitter.local = LocalAnswers(runner, methods, settings)
+    lanes = Lanes(settings.threads)
+    submitter.local = LocalAnswers(runner, methods, settings, lanes)
     timings = {}
     for method in methods:
         size, sizes = method.max_batch_size, settings.warm_up_sizes
         target = settings.of_method(method.name).batching.max_latency
         clock = time.monotonic if target else None
         if method.is_async:
-            found = channel.call(warm_up_async(runner, method, size, sizes, clock))
+            warming = warm_up_async(runner, method, size, sizes, clock)
+            found = lanes.wait(channel.call(warming))
         else:
-            found = warm_up(runner, method, size, sizes, clock)
+            found = lanes.each(partial(warm_up, runner, method, size, sizes, clock))
         if found.smallest is not None:
             runner.probes[method.name] = found.smallest
         if found.timings:
             timings[method.name] = found.timings
-    submitter.local = None
-    return runner, methods, timings
+    if any(method.is_async for method in methods):
+        lanes.wait(channel.call(submitter.begin()))
+    return runner, methods, timings, lanes
 
 
 if __name__ == "__main__":

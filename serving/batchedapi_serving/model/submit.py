@@ -26,7 +26,7 @@ from batchedapi_serving.ipc import Meta, Payload
 from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.model.loading import REQUEST, declared_of, taking
 from batchedapi_serving.model.streams import in_thread
-from batchedapi_serving.model.worker import ChannelLoop, ConnectionLostError
+from batchedapi_serving.model.worker import ChannelLoop, ConnectionLostError, Lanes
 from batchedapi_serving.predictor import ItemError, MethodSpec, SubmitError
 from batchedapi_serving.settings import ReplicaSettings
 
@@ -152,6 +152,10 @@ class ChannelSubmitter:
         self.local: LocalAnswers | None = None
         """Set while there is no dispatcher yet: during the warm-up."""
 
+    async def begin(self) -> None:
+        """From now on there is one; on the loop, so that nothing waits for a lane any more."""
+        self.local = None
+
     async def submit(self, method: str, rows: Any) -> Any:
         """See Context.submit."""
         if asyncio.get_running_loop() is not self._channel.loop:
@@ -181,9 +185,14 @@ class LocalAnswers:
     """Answers rows in this process, without a queue."""
 
     def __init__(
-        self, runner: BatchRunner, methods: Sequence[MethodSpec], settings: ReplicaSettings
+        self,
+        runner: BatchRunner,
+        methods: Sequence[MethodSpec],
+        settings: ReplicaSettings,
+        lanes: Lanes,
     ) -> None:
         self._runner = runner
+        self._lanes = lanes
         self._codecs = {
             method.name: codec_for(method, settings.of_method(method.name), settings.name)
             for method in methods
@@ -218,7 +227,9 @@ class LocalAnswers:
         if method.is_async:
             result, buffers = await self._runner.run_async(meta, body)
         else:
-            result, buffers = await asyncio.to_thread(self._runner.run, meta, body)
+            result, buffers = await self._lanes.want(
+                functools.partial(self._runner.run, meta, body)
+            )
         if result["kind"] == "error":
             raise _FailedError(result)
         return codec.results(result, b"".join(buffers))

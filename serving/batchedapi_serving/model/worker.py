@@ -1,9 +1,9 @@
 """The model process's connections to the dispatcher: lanes, and the channel.
 
-A lane is a thread that runs one batch of a sync method at a time. The channel is one event loop on
-which async methods run side by side. All calls share the loop's thread, as in every asyncio
-program: what computes belongs into a sync method, which lanes run, and is awaited here by
-`context.submit`.
+A lane is a thread that runs one batch of a sync method at a time; the only one is the main thread.
+The channel is one event loop, in a thread of its own, on which async methods run side by side. All
+calls share the loop's thread, as in every asyncio program: what computes belongs into a sync
+method, which lanes run, and is awaited here by `context.submit`.
 """
 
 import asyncio
@@ -13,10 +13,12 @@ import contextvars
 import functools
 import logging
 import os
+import queue
 import socket
 import threading
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -41,6 +43,7 @@ log = logging.getLogger(__name__)
 RECONNECT_SECONDS: Final = 0.05
 _BUFFER_BYTES: Final = 1 << 20
 T = TypeVar("T")
+_NO_SIGNAL: Final = getattr(socket, "MSG_NOSIGNAL", 0)
 _RESTARTED: Final = "the web process was restarted"
 CURRENT_CALL: Final = contextvars.ContextVar[int | None]("current_call", default=None)
 """Id of the call in whose task, or a task of its making, the code runs."""
@@ -50,20 +53,61 @@ class UnfitError(Exception):
     """No batch can succeed in this process any more: it ends, and is replaced."""
 
 
-def run_lanes(path: Path, runner: BatchRunner, hello: Mapping[str, Any], lanes: int) -> None:
-    """Serve on so many threads until the process ends.
+class Lanes:
+    """The threads in which sync methods run, from their warm-up to their last batch.
+
+    If there is one it is the main thread, in which the predictor was made: what belongs to a thread
+    holds, and signals have handlers. Several are threads of their own, each with a copy of what the
+    constructor has set as context, such as decimal's precision.
 
     A lane never ends by itself; if user code ends its thread, the process goes with it: the
     supervisor replaces a process, and nobody would replace a thread.
     """
-    threads = [
-        threading.Thread(target=_run_lane, args=(path, runner, hello), name=f"lane-{i}")
-        for i in range(lanes)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+
+    def __init__(self, count: int) -> None:
+        self._threads = [
+            (ThreadPoolExecutor(1, f"lane-{i}"), contextvars.copy_context())
+            for i in range(count if count > 1 else 0)
+        ]
+        self._asked: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+
+    def call(self, function: Callable[[], T]) -> T:
+        """What it answers in the first lane; from the main thread."""
+        return self._submit(0, function).result() if self._threads else function()
+
+    def each(self, function: Callable[[], T]) -> T:
+        """Call it in every lane, one after the other; what it answered in the first."""
+        first = self.call(function)
+        for i in range(1, len(self._threads)):
+            self._submit(i, function).result()
+        return first
+
+    def _submit(self, lane: int, function: Callable[[], T]) -> "concurrent.futures.Future[T]":
+        pool, context = self._threads[lane]
+        return pool.submit(context.run, function)
+
+    def wait(self, future: "concurrent.futures.Future[T]") -> T:
+        """What an event loop makes of it, which may `want` a lane meanwhile."""
+        future.add_done_callback(lambda _: self._asked.put(None))
+        while (asked := self._asked.get()) is not None:
+            asked()
+        return future.result()
+
+    async def want(self, function: Callable[[], T]) -> T:
+        """What it answers in the first lane, from an event loop for which the main thread waits."""
+        if self._threads:
+            return await asyncio.wrap_future(self._submit(0, function))
+        answered: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._asked.put(lambda: answered.set_result(function()))
+        return await asyncio.wrap_future(answered)
+
+    def serve(self, path: Path, runner: BatchRunner, hello: Mapping[str, Any]) -> None:
+        """Run batches until the process ends."""
+        serve = functools.partial(_run_lane, path, runner, hello)
+        if not self._threads:
+            serve()
+        for future in [self._submit(i, serve) for i in range(len(self._threads))]:
+            future.result()
 
 
 def _run_lane(path: Path, runner: BatchRunner, hello: Mapping[str, Any]) -> None:
@@ -96,16 +140,30 @@ def serve_lane(path: Path, runner: BatchRunner, hello: Mapping[str, Any]) -> Non
                 kept_from_forks(connection.fileno(), *shared),
             ):
                 connection.sendall(encode_frame({"hello": {**hello, "memories": announced}}))
-                for meta, payload in read_frames(connection):
-                    memory = memories[meta.get("memory", 0)]
-                    TRACE_HEADERS.set(meta.get("trace"))
-                    result, buffers = runner.run(meta, memory.view(meta, payload))
-                    if "unfit" in result:
-                        raise UnfitError(result["error"])
-                    connection.sendall(memory.encode(result, buffers))
+                _serve_batches(connection, runner, memories)
         except ConnectionError as error:
             log.debug("lane reconnects", extra={"error": repr(error)})
             time.sleep(RECONNECT_SECONDS)
+
+
+def _serve_batches(
+    connection: socket.socket, runner: BatchRunner, memories: Sequence[SharedMemory]
+) -> None:
+    try:
+        for meta, payload in read_frames(connection):
+            memory = memories[meta.get("memory", 0)]
+            TRACE_HEADERS.set(meta.get("trace"))
+            result, buffers = runner.run(meta, memory.view(meta, payload))
+            if "unfit" in result:
+                raise UnfitError(result["error"])  # noqa: TRY301 - past what follows
+            connection.sendall(memory.encode(result, buffers))
+    except (OSError, UnfitError):
+        raise
+    except BaseException as error:
+        # No memory for the answer, or a handler of signals of user code, which may raise anywhere
+        # in the main thread. What was sent is not known: another connection begins anew.
+        log.exception("lane was interrupted")
+        raise ConnectionAbortedError from error
 
 
 def end_without(supervisor: int) -> None:
@@ -114,11 +172,31 @@ def end_without(supervisor: int) -> None:
         os._exit(1)
 
 
+class OwnSocket(socket.socket):
+    """As we need it, whatever user code has made of time-outs and of SIGPIPE."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.settimeout(None)
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        """See socket.socket."""
+        return super().send(data, flags | _NO_SIGNAL)
+
+    def sendall(self, data: Any, flags: int = 0) -> None:
+        """See socket.socket."""
+        super().sendall(data, flags | _NO_SIGNAL)
+
+    def sendmsg(self, buffers: Any, ancdata: Any = (), flags: int = 0, *address: Any) -> int:
+        """See socket.socket."""
+        return super().sendmsg(buffers, ancdata, flags | _NO_SIGNAL, *address)
+
+
 def _connected(path: Path, supervisor: int) -> socket.socket:
     """A connection to the dispatcher, waiting for it as long as there is a supervisor."""
     while True:
         end_without(supervisor)
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection = OwnSocket(socket.AF_UNIX)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
         try:
             connection.connect(str(path))
@@ -139,11 +217,14 @@ class ChannelLoop:
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self._connection: _Connection | None = None
-        self._thread = threading.Thread(target=self._run, name="channel", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; if it ends, which user code can bring about, so does the process."""
-        self._thread.start()
+        """Start the thread, which knows what the constructor has set as context.
+
+        If it ends, which user code can bring about, so does the process.
+        """
+        run = contextvars.copy_context().run
+        threading.Thread(target=run, args=(self._run,), name="channel", daemon=True).start()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -157,9 +238,9 @@ class ChannelLoop:
         finally:
             os._exit(1)
 
-    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run it there and wait for it, from another thread."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
+        """Run it there; see Lanes.wait."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def serve(self, path: Path, runner: BatchRunner, hello: Mapping[str, Any]) -> None:
         """Connect to the dispatcher from now on, again and again."""
@@ -180,15 +261,30 @@ class ChannelLoop:
         supervisor = os.getppid()
         while True:
             end_without(supervisor)  # nor does a process that was forked from a call serve any
-            with contextlib.suppress(OSError):
-                _, connection = await self.loop.create_unix_connection(
-                    lambda: _Connection(runner, {**hello, "channel": True}), str(path)
-                )
-                self._connection = connection
-                await connection.closed
-                self._connection = None
-                log.debug("channel reconnects")
-            await asyncio.sleep(RECONNECT_SECONDS)
+            # User code may cancel every task there is.
+            with contextlib.suppress(OSError, asyncio.CancelledError):
+                self._connection = await self._connected(path, runner, hello)
+            while self._connection is not None and not self._connection.closed.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([self._connection.closed])
+            self._connection = None
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(RECONNECT_SECONDS)
+
+    async def _connected(
+        self, path: Path, runner: BatchRunner, hello: Mapping[str, Any]
+    ) -> "_Connection":
+        connecting = OwnSocket(socket.AF_UNIX)
+        try:
+            connecting.setblocking(False)
+            await self.loop.sock_connect(connecting, str(path))
+            _, connection = await self.loop.create_unix_connection(
+                lambda: _Connection(runner, {**hello, "channel": True}), sock=connecting
+            )
+        except BaseException:
+            connecting.close()
+            raise
+        return connection
 
 
 def _serving_ended(serving: "concurrent.futures.Future[None]") -> None:

@@ -617,7 +617,7 @@ async def test_large_rows_that_are_ahead_lie_beside_those_that_run(
 
 
 async def test_a_sync_predictor_needs_no_channel() -> None:
-    """The usual predictor: no event loop in its process, and lanes as before."""
+    """The usual predictor: no event loop in its process, and no thread but the main one."""
     code = """
         import threading
         from batchedapi_serving import batched
@@ -639,7 +639,7 @@ async def test_a_sync_predictor_needs_no_channel() -> None:
         )
         await asyncio.wait_for(front.hello.wait(), 60)
 
-        assert ["MainThread", "lane-0"] == await front.ask(None, 1).value()
+        assert ["MainThread"] == await front.ask(None, 1).value()
         server.close()
     finally:
         process.close()
