@@ -41,7 +41,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-import orjson
+from orjson import JSONDecodeError, dumps, loads
 
 log = logging.getLogger(__name__)
 Meta = dict[str, Any]
@@ -65,7 +65,7 @@ class BrokenFrameError(ConnectionError):
 
 def encode_frame(meta: Meta, payload: Sequence[Payload] = (), length: int | None = None) -> bytes:
     """The bytes of one frame; `payload` is sent in one piece, `length` is its own if known."""
-    text = orjson.dumps(meta)
+    text = dumps(meta)
     if length is None:
         length = sum(map(len, payload))
     return b"".join((_HEADER.pack(len(text), length), text, *payload))
@@ -132,8 +132,8 @@ def whole_frames(data: bytes) -> Iterator[tuple[bytes, bytes] | None]:
 
 def _meta_of(text: bytes | memoryview) -> Meta:
     try:
-        meta = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
+        meta = loads(text)
+    except JSONDecodeError as error:
         raise BrokenFrameError("frame whose meta is not JSON") from error
     if type(meta) is not dict:
         raise BrokenFrameError(f"frame whose meta is {type(meta).__name__}")

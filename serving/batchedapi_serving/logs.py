@@ -163,6 +163,53 @@ def traceback_of(error: BaseException) -> str:
         return f"{name_of(error)}, which raises {name_of(another)} where it is looked at"
 
 
+class _OwnHandler(logging.StreamHandler[TextIO]):
+    """What cannot be written is lost, and standard error is told nothing of it."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - as logging has it
+        """See logging.Handler."""
+
+
+class _OwnLogger(logging.Logger):
+    """One whose records user code has no part in."""
+
+    def makeRecord(self, *told: Any) -> logging.LogRecord:  # noqa: N802 - as logging has it
+        *shown, extra, stack = told
+        record = _Record(*shown)
+        vars(record).update(extra or {}, stack_info=stack)
+        return record
+
+
+_Record: Final = logging.LogRecord
+_OWN: Final = ("batchedapi_core", "batchedapi_serving")
+
+
+def log_apart() -> None:
+    """From now on nothing that user code makes of logging or of its streams reaches our lines.
+
+    Our loggers leave the hierarchy that `logging` knows: `disable_existing_loggers`, another level
+    or other handlers of the root, `logging.disable`, a factory of records. They write to where
+    standard error is now. Those of libraries stay where user code expects them.
+    """
+    known = logging.getLogger()
+    (handler,) = known.handlers
+    stream = io.TextIOWrapper(  # type: ignore[type-var]  # raw, as Python has it with -u
+        _Descriptor(os.dup(2)), "utf-8", "backslashreplace", line_buffering=True
+    )
+    apart = _OwnHandler(stream)
+    apart.setFormatter(handler.formatter)
+    apart.filters = handler.filters
+    root = logging.RootLogger(known.level)
+    root.addHandler(apart)
+    manager = logging.Manager(root)
+    for name, logger in list(known.manager.loggerDict.items()):
+        if name.startswith(_OWN):
+            del known.manager.loggerDict[name]
+            if isinstance(logger, logging.Logger):
+                logger.__class__ = _OwnLogger
+                logger.parent, logger.manager = root, manager
+
+
 class _RoleFilter(logging.Filter):
     """Tells every record which process writes it."""
 

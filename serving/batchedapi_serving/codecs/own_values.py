@@ -21,6 +21,7 @@ from typing import Any, Final, Never
 
 import numpy as np
 import orjson
+from orjson import dumps  # as it is before user code has done anything to it
 
 from batchedapi_serving.codecs.interface import Array
 from batchedapi_serving.codecs.json_values import NON_FINITE
@@ -67,7 +68,7 @@ def json_of(value: Any, *, spelled: bool = False) -> bytes:
         NotJsonError: it, or a part of it, has no form in JSON.
     """
     try:
-        text = orjson.dumps(value, option=_NUMPY)
+        text = dumps(value, option=_NUMPY)
     except TypeError:
         pass
     else:
@@ -75,7 +76,7 @@ def json_of(value: Any, *, spelled: bool = False) -> bytes:
             return text
     walked = _walked(value, _spelled if spelled else _refused, 0)
     try:
-        return orjson.dumps(walked, option=_ANY_KEY)
+        return dumps(walked, option=_ANY_KEY)
     except TypeError as error:
         raise NotJsonError(f"something that is not JSON: {error}") from error
 
@@ -168,7 +169,7 @@ def _key(name: Any) -> Any:
 def _fewer_texts(names: Iterable[Any]) -> bool:
     """Whether two of the keys are one text: 1 and "1"."""
     try:
-        texts = [orjson.dumps({name: 0}, option=_ANY_KEY) for name in names]
+        texts = [dumps({name: 0}, option=_ANY_KEY) for name in names]
     except TypeError as error:
         raise NotJsonError(f"something that is not JSON: {error}") from error
     return len(set(texts)) < len(texts)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import orjson
+from orjson import loads
 
 from batchedapi_core.contract import METHOD_BATCH
 from batchedapi_serving.codecs.arrays import cast, check_dtype
@@ -71,7 +71,7 @@ def submitted_rows(codec: Codec, meta: Meta, payload: bytes) -> Encoded:
             arrays[name] = np.frombuffer(payload, dtype, count, start).reshape(shape)
             start += arrays[name].nbytes
         return codec.from_arrays(arrays, PLACE)
-    rows = orjson.loads(payload)
+    rows = loads(payload)
     if not rows:
         raise InvalidInputError(f"{PLACE}: expected at least one, got none")
     return codec.from_rows(rows, PLACE)
@@ -90,11 +90,11 @@ def answered_rows(spec: MethodSpec, meta: Meta, payload: bytes) -> Any:
         items = results.items(0, len(meta["items"]))
         failed = next((item for item in items if item.status != OK), None)
         if spec.inputs and failed is not None:  # an array has no place for the error of one row
-            raise SubmitError(failed.status, str(orjson.loads(failed.body)["message"]))
+            raise SubmitError(failed.status, str(loads(failed.body)["message"]))
         return [
             item.value()
             if item.status == OK
-            else ItemError(item.status, str(orjson.loads(item.body)["message"]))
+            else ItemError(item.status, str(loads(item.body)["message"]))
             for item in items
         ]
     (_, _, shape), *_ = meta["outputs"]

@@ -6,17 +6,18 @@ Every connection is one to the dispatcher's Unix socket. When the web process is
 connections end and are made again; the model stays loaded.
 """
 
-import json
+import contextlib
 import logging
 import os
 import sys
 import time
 from functools import partial
+from json import dumps
 from pathlib import Path
 
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.hardware import visible_gpus
-from batchedapi_serving.logs import configure_logging
+from batchedapi_serving.logs import configure_logging, log_apart
 from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.model.loading import (
     MAX_METHODS,
@@ -47,8 +48,10 @@ def main(runtime: str, index: str) -> None:
     give_way_for_memory()
     settings = ReplicaSettings.read(runtime)
     configure_logging(settings.log_level, f"model-{index}")
+    log_apart()
     code = run_model(settings, int(index))
-    sys.stdout.flush()
+    with contextlib.suppress(Exception):  # user code may have closed it, or put anything there
+        sys.stdout.flush()
     os._exit(code)  # user code may have left threads that never end
 
 
@@ -89,7 +92,7 @@ def run_model(settings: ReplicaSettings, worker_index: int) -> int:
 def leave_reason(path: Path, error: LoadError) -> None:
     """Tell the supervisor why there is no predictor; with a full disk the log alone says it."""
     try:
-        path.write_text(json.dumps({"reason": error.reason, "message": str(error)}))
+        path.write_text(dumps({"reason": error.reason, "message": str(error)}))
     except OSError as full:
         facts = {"error": repr(full), "reason": error.reason, "text": str(error)}
         log.error("the reason cannot be left", extra=facts)  # noqa: TRY400 - one event with facts

@@ -54,7 +54,7 @@ def load_class(path: str, search: Sequence[Path]) -> type:
     module_name, _, class_name = path.partition(":")
     module_name = module_name.removesuffix(".py")
     behind = 1 + max((sys.path.index(one) for one in _LIBRARY if one in sys.path), default=-1)
-    for folder in reversed([str(folder) for folder in search]):
+    for folder in reversed([str(folder.absolute()) for folder in search]):
         if folder not in sys.path:
             sys.path.insert(behind, folder)
     try:

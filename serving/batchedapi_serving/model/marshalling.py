@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-import orjson
+import numpy.ma  # now: user code may change where modules are found
+from orjson import dumps, loads
 
 from batchedapi_serving.codecs.charsets import UTF_8, charset_of
 from batchedapi_serving.codecs.forms import parse_form
@@ -54,7 +55,7 @@ def arguments_of(method: MethodSpec) -> Arguments:
     if not method.batched:
         return lambda _, payload: _call(payload)
     if not method.inputs:
-        return lambda _, payload: (orjson.loads(payload),)
+        return lambda _, payload: (loads(payload),)
     if not method.single_input:
         return lambda meta, payload: (input_arrays(method, meta, payload),)
     (tensor,) = method.inputs.values()
@@ -97,11 +98,11 @@ def calls_of(meta: Meta, payload: Payload) -> Iterator[tuple[Any, ...]]:
 
 def _call(payload: Payload) -> tuple[Any, ...]:
     length = int.from_bytes(payload[:4], "little")
-    about = orjson.loads(payload[4 : 4 + length])
+    about = loads(payload[4 : 4 + length])
     body = bytes(payload[4 + length :])
     value: Any = body
     if about["json"]:
-        value = orjson.loads(body)
+        value = loads(body)
     elif about["text"]:
         value = body.decode()
     elif "form" in about:
@@ -277,7 +278,8 @@ def _converted(array: Array, tensor: Tensor | None, place: str) -> Array:
     if tensor is not None and array.dtype.str == tensor.numpy_dtype:
         return np.ascontiguousarray(array)
     little = array.dtype.newbyteorder("<") if tensor is None else np.dtype(tensor.numpy_dtype)
-    with np.errstate(over="ignore"):  # an overflow becomes inf, and that row fails
+    # An overflow becomes inf, and that row fails; user code may have had all of them raise.
+    with np.errstate(all="ignore"):
         converted = np.ascontiguousarray(array, dtype=little)
     if (
         little.kind != "f"
@@ -384,4 +386,4 @@ def failed_item(message: str) -> Item:
 
 def _error_json(code: str, message: str) -> bytes:
     # orjson refuses half a surrogate, which a text of a predictor's may hold.
-    return orjson.dumps(error_object(code, message.encode("utf-8", "replace").decode()))
+    return dumps(error_object(code, message.encode("utf-8", "replace").decode()))

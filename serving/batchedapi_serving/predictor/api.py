@@ -4,10 +4,10 @@ Imported by the supervisor too, which is why numpy is not.
 """
 
 import contextvars
-import json
 import re
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
+from json import dumps  # as it is before user code has done anything to it
 from operator import index
 from typing import Any, Final, Protocol, TypeVar, overload
 
@@ -150,7 +150,7 @@ def check(declared: Declared) -> None:
         if name is not None and not (isinstance(name, str) and name.isidentifier()):
             raise ValueError(f"batched: expected {place} to be the name of a method, got {name!r}")
     try:
-        json.dumps(declared.example, allow_nan=False, ensure_ascii=False).encode()
+        dumps(declared.example, allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError) as error:
         raise ValueError(f"batched: expected example to be a JSON value, got {error}") from error
     problem = batch_dim_problem(declared.batch_dim, inputs, outputs)

@@ -1,15 +1,13 @@
 """Model processes as they are: started as programs, in front of a dispatcher over real sockets."""
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-import textwrap
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +16,15 @@ import pytest
 
 from batchedapi_core.batching import (
     Client,
-    ItemErrorPolicy,
-    LaneChoice,
-    Receipts,
-    Strategy,
     scheduler,
 )
-from batchedapi_serving.codecs import Answer, RequestHead, Wire
-from batchedapi_serving.dispatch.dispatcher import Dispatcher
-from batchedapi_serving.dispatch.engine import RequestHandle
+from batchedapi_serving.codecs import Wire
 from batchedapi_serving.dispatch.engine_server import EngineServer
 from batchedapi_serving.dispatch.lane_connection import LaneConnection
 from batchedapi_serving.dispatch.remote import RemoteEngine
-from batchedapi_serving.metrics import slots
-from batchedapi_serving.metrics.recorder import Recorder
-from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.processes import EXIT_UNFIT
-from batchedapi_serving.settings import BatchingSettings, ReplicaSettings
+from model_process import HEAD, Asked, ModelProcess, Web, settings_in, until, web
 
-HEAD = RequestHead(b"application/json", b"", ())
 PREDICTOR = """
 import asyncio
 import os
@@ -186,160 +174,17 @@ class Composed:
 """
 
 
-def settings_in(runtime: str, **changes: Any) -> ReplicaSettings:
-    """Of a replica whose predictor is `composed.py` in `runtime`."""
-    values: dict[str, Any] = {
-        "name": "composed", "endpoint": "/composed", "revision": "", "model_path": None,
-        "predictor_path": "composed.py:Composed", "search": (runtime,),
-        "config": {"folder": runtime}, "processes": 1, "threads": 2, "web_processes": 1,
-        "gpus": (), "log_level": "error", "warm_up_sizes": None, "methods": (),
-        "batching": BatchingSettings(batch_interval=0.1, strategy=Strategy.FIXED),
-        "lane_choice": LaneChoice.RANDOM,
-        "item_errors": ItemErrorPolicy.ISOLATE, "receipts": Receipts.OFF, "timeout": 60.0,
-        "max_body_bytes": 1 << 24, "max_concurrency": 100, "drain_delay": 0.0,
-        "max_connection_age": None, "keep_alive": 75.0,
-        "grpc_port": None, "host": "127.0.0.1", "runtime": runtime,
-        "model_uri": None, "model_sha256": None, "gpu_assignment": "Auto", "cpu_threads": None,
-    }  # fmt: skip
-    return ReplicaSettings(**{**values, **changes})
-
-
-class ModelProcess:
-    """The program, in a folder of its own."""
-
-    def __init__(self, code: str = PREDICTOR, **changes: Any) -> None:
-        self._folder = tempfile.TemporaryDirectory()
-        self.settings = settings_in(self._folder.name, **changes)
-        (self.folder / "composed.py").write_text(textwrap.dedent(code))
-        self.settings.write()
-        slots.create_memory(self.settings.metrics_path)
-        self.process = self._start()
-
-    def _start(self) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(
-            [sys.executable, "-m", "batchedapi_serving.model", self._folder.name, "0"],
-            start_new_session=True,
-        )
-
-    @property
-    def folder(self) -> Path:
-        """Of its settings, its sockets and what the predictor leaves."""
-        return Path(self._folder.name)
-
-    def restart(self) -> None:
-        """What the supervisor does with one that ended."""
-        self.process.wait()
-        self.process = self._start()
-
-    def close(self) -> None:
-        """End it."""
-        self.process.kill()
-        self.process.wait()
-        self._folder.cleanup()
-
-
 @pytest.fixture(scope="module")
 def model() -> Iterator[ModelProcess]:
     """One process for many tests: each test is a web process more to which it connects."""
-    process = ModelProcess()
+    process = ModelProcess(PREDICTOR)
     yield process
     process.close()
-
-
-class Asked:
-    """A request, as its client sees it."""
-
-    span = None
-
-    def __init__(self) -> None:
-        self.answers: list[Answer] = []
-        self.handle: RequestHandle | None = None
-        self._answered = asyncio.Event()
-
-    def deliver(self, answer: Answer) -> None:
-        """See Caller."""
-        self.answers.append(answer)
-        self._answered.set()
-
-    def request_id(self) -> str | None:
-        """See Caller."""
-        return None
-
-    async def answer(self) -> Answer:
-        """Its only answer, when it is there."""
-        await asyncio.wait_for(self._answered.wait(), 60)
-        (answer,) = self.answers
-        return answer
-
-    async def value(self) -> Any:
-        """The answer as JSON; it must be 200."""
-        answer = await self.answer()
-        assert 200 == answer.status, answer.body
-        return orjson.loads(answer.body)
-
-
-class Web:
-    """A web process's dispatcher in front of the model process."""
-
-    def __init__(self, settings: ReplicaSettings) -> None:
-        memory = slots.map_memory(settings.metrics_path)
-        self.dispatcher = Dispatcher(settings, Recorder(memory), asyncio.get_running_loop(), self)
-        self.hello = asyncio.Event()
-        self.replaced: list[int] = []
-
-    def replace(self, pid: int) -> None:
-        """See Supervision."""
-        self.replaced.append(pid)
-
-    def ready(self, methods: Sequence[MethodSpec], default: str | None) -> None:
-        """See Supervision."""
-        del methods, default
-        self.hello.set()
-
-    def ask(self, method: str | None, body: Any) -> Asked:
-        """One request."""
-        asked, served = Asked(), self.dispatcher.served(method)
-        decoded = served.codec.decode(Wire.PLAIN, HEAD, orjson.dumps(body))
-        asked.handle = self.dispatcher.submit(served, decoded, Client(), asked)
-        return asked
-
-
-@contextlib.asynccontextmanager
-async def web(model: ModelProcess) -> AsyncIterator[Web]:
-    """A web process that the model process has connected to."""
-    path = model.settings.lanes_path
-    path.unlink(missing_ok=True)
-    found, lanes = Web(model.settings), list[LaneConnection]()
-
-    def lane() -> LaneConnection:
-        lanes.append(LaneConnection(found.dispatcher))
-        return lanes[-1]
-
-    server = await asyncio.get_running_loop().create_unix_server(lane, str(path))
-    try:
-        await asyncio.wait_for(found.hello.wait(), 60)
-        # Every lane and, if there are async methods, the channel.
-        await until(lambda: sum(lane.pid > 0 for lane in lanes) >= model.settings.threads + 1)
-        yield found
-    finally:
-        server.close()
-        for each in lanes:
-            each.close()
-            if each._channel is not None and each._transport is not None:
-                each._transport.abort()
-        await asyncio.sleep(0.01)
 
 
 def oom_score() -> int:
     """Of this process, which the model process was started from."""
     return int(Path("/proc/self/oom_score_adj").read_text())
-
-
-async def until(true: Callable[[], bool]) -> None:
-    """Wait for something that comes soon."""
-    async with asyncio.timeout(60):
-        while not true():  # noqa: ASYNC110 - of processes that set no event
-            await asyncio.sleep(0.005)
 
 
 async def test_a_predictor_with_many_methods_serves_each(model: ModelProcess) -> None:
@@ -526,7 +371,7 @@ async def test_rows_of_two_web_processes_share_a_batch(model: ModelProcess) -> N
 
 async def test_after_a_death_every_request_is_answered_once() -> None:
     """S1: rows on a lane and calls on the channel alike; who died of its own row gets a 500."""
-    process = ModelProcess()
+    process = ModelProcess(PREDICTOR)
     try:
         async with web(process) as front:
             slow = [front.ask(None, {"do": "parallel"}) for _ in range(3)]
@@ -680,23 +525,42 @@ def test_a_predictor_that_cannot_start_leaves_the_reason(
 
 
 @pytest.mark.parametrize("error", ["KeyboardInterrupt", "type('Own', (BaseException,), {})"])
-async def test_a_call_that_ends_the_channels_thread_ends_the_process(error: str) -> None:
-    """The supervisor replaces a process; nobody would replace a thread, or answer the call."""
+async def test_what_would_end_the_channels_thread_is_an_answer(error: str) -> None:
+    """Raised in a call, or in a task of its making, which goes on through the event loop."""
     code = f"""
+        import asyncio
+
         class Composed:
             def __init__(self, config, context):
                 pass
 
-            async def predict(self, payload, query_params, headers):
+            async def fail(self):
                 raise {error}
+
+            async def predict(self, payload, query_params, headers):
+                match payload:
+                    case "call":
+                        await self.fail()
+                    case "task":
+                        await asyncio.create_task(self.fail())
+                    case "loop":
+                        asyncio.get_running_loop().stop()
+                        await asyncio.sleep(0)
+                    case "all":
+                        for task in asyncio.all_tasks() - {{asyncio.current_task()}}:
+                            task.cancel()
+                        await asyncio.sleep(0)
+                return [payload]
     """
     process = ModelProcess(code, threads=1)
     try:
         async with web(process) as front:
-            front.ask(None, 1)
-            await until(lambda: process.process.poll() is not None)
+            failed = [await front.ask(None, what).answer() for what in ("call", "task")]
+            served = [await front.ask(None, what).value() for what in ("loop", "all", "on")]
 
-            assert 1 == process.process.returncode
+            assert [500, 500] == [one.status for one in failed]
+            assert [["loop"], ["all"], ["on"]] == served
+            assert process.process.poll() is None
     finally:
         process.close()
 
