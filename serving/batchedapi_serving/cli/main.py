@@ -79,13 +79,16 @@ _FILE: Final = click.option(
 )  # fmt: skip
 _NAME: Final = click.option("--name", help="Which BatchedAPI of the file, if it holds several.")
 _HOST: Final = click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address to listen on."
-)
+    "--host", default="127.0.0.1", show_default=True,
+    help="Address to listen on; 0.0.0.0 and :: are every address, of IPv4 and of IPv6.",
+)  # fmt: skip
 _PORT: Final = click.option(
-    "--port", default=contract.HTTP_PORT, show_default=True, help="Of predictions."
-)
+    "--port", type=click.IntRange(0, 65535), default=contract.HTTP_PORT, show_default=True,
+    help="Of predictions; 0: one that is free, which the log says.",
+)  # fmt: skip
 _ADMIN_PORT: Final = click.option(
     "--admin-port",
+    type=click.IntRange(0, 65535),
     default=contract.ADMIN_PORT,
     show_default=True,
     help="Of metrics, health and the page.",

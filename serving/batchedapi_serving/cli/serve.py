@@ -5,6 +5,7 @@ import contextlib
 import errno
 import hashlib
 import json
+import logging
 import os
 import shutil
 import socket
@@ -13,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,7 +51,10 @@ from batchedapi_serving.supervisor.supervisor import Supervisor
 from batchedapi_serving.tracing.environment import check_installed, tls_of, tracing_settings
 from batchedapi_serving.web.access import expect_keys
 
+log = logging.getLogger(__name__)
+
 _BACKLOG = 4096
+_EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - names what was asked for
 _ARE_YOU_THERE: Final = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
@@ -102,37 +106,43 @@ def serve(documents: Documents, options: ServeOptions) -> None:
     """
     if options.log_format is not None:
         os.environ[LOG_FORMAT] = options.log_format  # the other processes inherit it
-    base = f"http://{options.host}:{options.port}"
-    admin = f"http://{options.host}:{options.admin_port}"
-
-    def announce(example: Any) -> None:
-        if sys.stderr.isatty():
-            api = f"{base}{settings.endpoint}"
-            row = "..." if example is None else json.dumps(example)
-            click.echo(
-                f"\n  {settings.name} is ready:  {api}   (try it: {base}/docs)\n"
-                f"  what it does:  {admin}/   (metrics: {admin}{contract.PATH_METRICS})\n\n"
-                f"  curl {api} -H 'content-type: application/json' -d '{row}'\n",
-                err=True,
-            )
-
-    with _runtime_folder() as runtime:
+    options = replace(options, host=effective_host(options.host))
+    with _runtime_folder() as runtime, contextlib.ExitStack() as stack:
         settings = replica_settings(documents, options, runtime)
         configure_logging(settings.log_level, "supervisor")
         check_queue(settings)
         settings.write()
-        with contextlib.ExitStack() as stack:
-            listener = None
-            if options.role is not Role.WORKER:
-                listener = stack.enter_context(_listen(options.host, options.port, "--port"))
-            admin_listener = stack.enter_context(
-                _listen(options.host, options.admin_port, "--admin-port")
-            )
-            environment = documents.api.spec.predictor.variables
-            if options.record is not None:
-                create_record(options.record)
-            supervisor = Supervisor(settings, listener, admin_listener, environment, announce)
-            asyncio.run(supervisor.run())
+        listener, port = None, 0
+        if options.role is not Role.WORKER:
+            listener = stack.enter_context(_listen(options.host, options.port, "--port"))
+            port = listener.getsockname()[1]
+        admin_listener = stack.enter_context(
+            _listen(options.host, options.admin_port, "--admin-port")
+        )
+        admin_port = admin_listener.getsockname()[1]
+        facts = {"host": options.host, "port": port or None, "admin_port": admin_port}
+        log.info("listening", extra=facts)
+        if options.record is not None:
+            create_record(options.record)
+
+        def announce(example: Any) -> None:
+            if sys.stderr.isatty():
+                at, admin = _address(options.host, port), _address(options.host, admin_port)
+                click.echo(_card(settings, at, admin, example), err=True)
+
+        environment = documents.api.spec.predictor.variables
+        supervisor = Supervisor(settings, listener, admin_listener, environment, announce)
+        asyncio.run(supervisor.run())
+
+
+def _card(settings: ReplicaSettings, base: str, admin: str, example: Any) -> str:
+    """What a terminal shows of a replica that is ready: where it is, and what to ask it."""
+    api, row = f"{base}{settings.endpoint}", "..." if example is None else json.dumps(example)
+    return (
+        f"\n  {settings.name} is ready:  {api}   (try it: {base}/docs)\n"
+        f"  what it does:  {admin}/   (metrics: {admin}{contract.PATH_METRICS})\n\n"
+        f"  curl {api} -H 'content-type: application/json' -d '{row}'\n"
+    )
 
 
 def serve_on_changes(folder: Path) -> None:
@@ -395,20 +405,44 @@ def _text(path: Path) -> str:
         return ""
 
 
+def effective_host(host: str) -> str:
+    """Where to listen: every address, in either notation, is of both families if there are two.
+
+    The kubelet asks a pod at its address, which in some clusters is of IPv6 alone.
+    """
+    if host not in _EVERYWHERE:
+        return host
+    return "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104 - as was asked
+
+
 def _listen(host: str, port: int, option: str) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    """A listener; a name is taken for its address of IPv4 if it has one."""
     try:
-        listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family = min((one[0] for one in found), key=lambda family: family != socket.AF_INET)
+        both = host == "::" and socket.has_dualstack_ipv6()
+        listener = socket.create_server(
+            (host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both
+        )
     except OSError as error:
         if error.errno in _USED_UP:
             raise
+        taken = error.errno in {errno.EADDRINUSE, errno.EACCES}
+        unknown = isinstance(error, socket.gaierror)
         raise OSError(
-            f"cannot listen on {host}:{port} ({os.strerror(error.errno or 0)});"
-            f" choose another with {option}"
+            f"cannot listen on {host}:{port}"
+            f" ({error.strerror if unknown else os.strerror(error.errno or 0)});"
+            f" choose another with {option if taken else '--host'}"
         ) from error
     for option_of_sockets in _ARE_YOU_THERE:
         listener.setsockopt(*option_of_sockets)
     return listener
+
+
+def _address(host: str, port: int) -> str:
+    """For people: whoever listens everywhere is found under the name of this machine for itself."""
+    shown = "localhost" if host in _EVERYWHERE else f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{port}"
 
 
 def _leave_termination_message(error: LoadError) -> None:

@@ -246,10 +246,18 @@ async def _nothing(_scope: Any, _receive: Any, _send: Any) -> None:
     """An application, for rules without one."""
 
 
+def client_of(transport: Any) -> tuple[str, int] | None:
+    """Address and port of the other end; of IPv4 as it is written, whatever listens."""
+    client = get_remote_addr(transport)
+    if client is None or "." not in client[0]:
+        return client
+    return client[0].removeprefix("::ffff:"), client[1]
+
+
 def address_of(transport: Any) -> str:
     """Of the other end."""
-    address = get_remote_addr(transport)
-    return "" if address is None else address[0]
+    client = client_of(transport)
+    return "" if client is None else client[0]
 
 
 def owner_of(address: str) -> str:

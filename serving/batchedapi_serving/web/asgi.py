@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
-from uvicorn.protocols.utils import get_local_addr, get_remote_addr
+from uvicorn.protocols.utils import get_local_addr
 from uvicorn.server import ServerState
 
 from batchedapi_core import contract
@@ -42,6 +42,7 @@ from batchedapi_serving.errors import (
     ServingError,
 )
 from batchedapi_serving.predictor import MethodSpec
+from batchedapi_serving.web.access import client_of
 from batchedapi_serving.web.frontend import (
     METADATA_PATHS,
     Frontend,
@@ -95,7 +96,7 @@ def start_cycle(
         "root_path": "",
         "headers": request.headers,
         "server": get_local_addr(transport),
-        "client": get_remote_addr(transport),
+        "client": client_of(transport),
         "state": {"request_id": request.options.request_id},
     }
     cycle = RequestResponseCycle(
