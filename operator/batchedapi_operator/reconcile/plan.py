@@ -168,7 +168,7 @@ def plan(
     due = until_told(pods, moment)
     nothing = Plan((), None, (), (), status, notes_of(observed.status, status), due)
     if deleted is not None or hindrance is not None:
-        return replace(nothing, notes=())
+        return replace(nothing, notes=nothing.notes if deleted is None else ())
     if problem is not None or api is None or revision is None:
         if not isinstance(problem, NotOwnedError):
             return nothing  # the change that makes it good is told; a refusal has its own pace

@@ -370,6 +370,7 @@ async def test_whatever_fails_at_whichever_child_is_in_the_status_and_goes_when_
     cluster.fail = lambda _verb, _what: None
     await operator.reconcile(KEY)
     assert "NewRevision" == progressing(cluster)[0]
+    assert ["NewRevision"] == [one["reason"] for one in cluster.events]
 
 
 @pytest.mark.parametrize("verb", ["find", "list_metadata"])
