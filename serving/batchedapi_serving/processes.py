@@ -238,7 +238,7 @@ class Child:
             return LoadError(str(value["reason"]), str(value["message"]))
         except FileNotFoundError:
             pass  # it could not say anything
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             log.warning("no reason can be read", extra={"role": self.role, "error": repr(error)})
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)

@@ -446,17 +446,19 @@ def _address(host: str, port: int) -> str:
 
 
 def _leave_termination_message(error: LoadError) -> None:
-    """For the operator, which reads it from the pod's status; nowhere else is there such a file.
+    """For the operator, which reads it from the pod's status; nowhere else is there such a file."""
+    path = Path(contract.TERMINATION_LOG)
+    with contextlib.suppress(OSError):  # the same is in the last line of the log
+        if path.is_file():
+            path.write_text(termination_message(error))
+
+
+def termination_message(error: LoadError) -> str:
+    """As the operator reads it: JSON, in ASCII, of at most as many bytes as are kept of it.
 
     The text is cut before it is JSON: half an object could not be read.
     """
-    path = Path(contract.TERMINATION_LOG)
     text = str(error)
-    over = len(_reason(error, text)) - _MESSAGE_BYTES
-    with contextlib.suppress(OSError):  # the same is in the last line of the log
-        if path.is_file():
-            path.write_text(_reason(error, text[: len(text) - over] if over > 0 else text))
-
-
-def _reason(error: LoadError, text: str) -> str:
-    return json.dumps({"reason": error.reason, "message": text})
+    while len(told := json.dumps({"reason": error.reason, "message": text})) > _MESSAGE_BYTES:
+        text = text[: len(text) * 9 // 10]  # what a character takes of it depends on the character
+    return told

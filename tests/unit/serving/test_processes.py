@@ -92,7 +92,7 @@ def test_without_a_file_the_exit_code_says_how(
     assert (reason, message) == (failure.reason, str(failure))
 
 
-@pytest.mark.parametrize("text", ['{"reason": "Init', "[]", '"text"', "{}", "\xff"])
+@pytest.mark.parametrize("text", ['{"reason": "Init', "[]", '"text"', "{}", "\xff", "[" * 9999])
 def test_a_reason_that_cannot_be_read_is_as_good_as_none(tmp_path: Path, text: str) -> None:
     """The disk was full, or the process was killed while it wrote."""
     file = tmp_path / "failure-0.json"

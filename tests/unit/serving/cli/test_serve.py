@@ -1,5 +1,6 @@
 """From a manifest and options to the settings of a replica."""
 
+import json
 import os
 import time
 from dataclasses import replace
@@ -25,10 +26,12 @@ from batchedapi_serving.cli.serve import (
     create_record,
     replica_settings,
     revision_of,
+    termination_message,
 )
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.overrides import Flags
 from batchedapi_serving.settings import BatchingSettings, MethodSettings, ReplicaSettings
+from odd_texts import ODD_TEXTS
 
 OPTIONS = ServeOptions("127.0.0.1", 1, 2, 3.5)
 
@@ -381,3 +384,14 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     """Before anything is served."""
     with pytest.raises(FileNotFoundError, match="nowhere"):
         create_record(tmp_path / "nowhere" / "record.jsonl")
+
+
+@pytest.mark.parametrize("text", ODD_TEXTS.values(), ids=ODD_TEXTS)
+def test_any_reason_of_an_end_is_json_of_which_as_much_is_kept_as_there_is_room(text: str) -> None:
+    """Of a text in an alphabet whose characters take six bytes each nothing was left."""
+    message = termination_message(LoadError("InitFailed", text))
+
+    assert len(message.encode("ascii")) <= 4096
+    told = json.loads(message)["message"]
+    assert text.startswith(told)
+    assert len(told) >= min(len(text), 500)
