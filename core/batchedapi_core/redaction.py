@@ -1,4 +1,4 @@
-"""URLs as they may be shown: more people read logs, errors and status than may know a secret.
+"""Texts as they may be shown: more people read logs, errors and status than may know a secret.
 
 A password is in front of the host, and what signs a link is behind its question mark.
 """
@@ -19,6 +19,17 @@ _URL: Final = re.compile(
     """,
     re.VERBOSE,
 )
+_CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+"""What a terminal acts on, and halves of surrogates, which have no bytes; tabs and lines stay."""
+
+
+def for_people(text: str) -> str:
+    """A text of whoever it may be: without secrets, and each control character escaped."""
+    return _CONTROL.sub(_escaped, without_secrets(text))
+
+
+def _escaped(character: re.Match[str]) -> str:
+    return f"\\u{ord(character[0]):04x}"
 
 
 def without_secrets(text: str) -> str:

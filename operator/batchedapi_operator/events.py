@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 from batchedapi_core import contract
 from batchedapi_core.manifest import ConditionType
-from batchedapi_core.redaction import without_secrets
+from batchedapi_core.redaction import for_people
 from batchedapi_operator.cluster import EVENTS, Cluster, JsonObject, ObjectKey, micro_time
 from batchedapi_operator.errors import ApplyError
 
@@ -88,9 +88,7 @@ def build_event(note: Note, key: ObjectKey, uid: str, now: str, suffix: str) -> 
         "action": note.action,
         "reason": note.reason,
         "type": note.type,
-        "note": without_secrets(note.text)
-        .encode("utf-8", "replace")[:NOTE_LENGTH]
-        .decode(errors="ignore"),
+        "note": for_people(note.text).encode()[:NOTE_LENGTH].decode(errors="ignore"),
         "regarding": {
             "apiVersion": contract.API_VERSION,
             "kind": contract.KIND,

@@ -3,15 +3,12 @@
 import enum
 import json
 import logging
-import re
 from datetime import UTC, datetime
 from typing import Final, assert_never
 
-from batchedapi_core.redaction import without_secrets
+from batchedapi_core.redaction import for_people
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""What a terminal would act on; lines and tabs are a traceback's."""
 _OBJECT_REFERENCE: Final = "k8s_ref"
 """kopf's own extra: which object its handler ran for."""
 
@@ -42,7 +39,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
-        return without_secrets(json.dumps(line, default=str))
+        return for_people(json.dumps(line, default=str))
 
 
 class TextFormatter(logging.Formatter):
@@ -54,12 +51,7 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line of `record`."""
         facts = " ".join(f"{name}={value}" for name, value in _facts(record).items())
-        line = without_secrets(f"{super().format(record)} {facts}".rstrip())
-        return _CONTROL.sub(_escaped, line)
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return f"\\x{ord(found[0]):02x}"
+        return for_people(f"{super().format(record)} {facts}".rstrip())
 
 
 def set_up(level: str, style: LogFormat) -> None:

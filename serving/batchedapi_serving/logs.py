@@ -8,20 +8,17 @@ import ctypes
 import io
 import logging
 import os
-import re
 import sys
 import traceback
 from typing import Any, Final, TextIO
 
 from pythonjsonlogger.json import JsonFormatter
 
-from batchedapi_core.redaction import without_secrets
+from batchedapi_core.redaction import for_people
 
 LOG_FORMAT: Final = "BATCHEDAPI_LOG_FORMAT"
 """Environment variable: `json` or `text`; absent: text on a terminal, else JSON."""
 _OURS: Final = ("batchedapi_", "__main__", "asyncio")
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""What a terminal would act on; lines and tabs are a traceback's."""
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "role"}
 
 
@@ -49,9 +46,7 @@ class _JsonFormatter(JsonFormatter):
 
 def _shown(record: logging.LogRecord, line: str) -> str:
     """Lines of a predictor's own logger are shown as they are."""
-    if not record.name.startswith(_OURS):
-        return line
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", without_secrets(line))
+    return for_people(line) if record.name.startswith(_OURS) else line
 
 
 class _Descriptor(io.RawIOBase):

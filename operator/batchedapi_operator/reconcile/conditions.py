@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from batchedapi_core.manifest import REASONS, ConditionType
-from batchedapi_core.redaction import without_secrets
+from batchedapi_core.redaction import for_people, without_secrets
 from batchedapi_operator.cluster import JsonObject
 from batchedapi_operator.errors import (
     ApplyError,
@@ -157,7 +157,7 @@ def dated(
                 "type": condition.type.value,
                 "status": condition.status,
                 "reason": condition.reason,
-                "message": without_secrets(condition.message)[:MESSAGE_LENGTH],
+                "message": for_people(condition.message)[:MESSAGE_LENGTH],
                 "lastTransitionTime": old["lastTransitionTime"] if old and unchanged else now,
                 "observedGeneration": generation,
             }

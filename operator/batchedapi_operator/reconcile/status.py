@@ -8,7 +8,7 @@ from typing import Final
 
 from batchedapi_core import contract
 from batchedapi_core.manifest import BatchedAPI, ConditionType, Phase, ScalingMode
-from batchedapi_core.redaction import without_secrets
+from batchedapi_core.redaction import for_people
 from batchedapi_operator.cluster import JsonObject
 from batchedapi_operator.errors import InvalidSpecError
 from batchedapi_operator.outbox import News
@@ -117,7 +117,7 @@ def build_status(subject: Subject, observed: Observed, now: str) -> JsonObject:
     return {
         "observedGeneration": subject.generation,
         "phase": _phase(subject, found, observed).value,
-        "message": without_secrets(conditions.first_to_tell(found))[: conditions.MESSAGE_LENGTH],
+        "message": for_people(conditions.first_to_tell(found))[: conditions.MESSAGE_LENGTH],
         "replicas": deployment.existing if deployment else 0,
         "readyReplicas": deployment.ready if deployment else 0,
         "updatedReplicas": deployment.updated if deployment else 0,
@@ -181,7 +181,7 @@ def hindered_status(
     return {
         "phase": Phase.PENDING.value,
         **kept,
-        "message": without_secrets(hindrance.message)[: conditions.MESSAGE_LENGTH],
+        "message": for_people(hindrance.message)[: conditions.MESSAGE_LENGTH],
         "conditions": [*others, *conditions.dated(new, told, generation, now)],
     }
 

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedapi_core.redaction import without_secrets
+from batchedapi_core.redaction import for_people, without_secrets
+from odd_texts import ODD_TEXTS
 
 SECRET = "s3cr3t"  # noqa: S105 - of nothing
 
@@ -48,3 +49,21 @@ def test_no_password_is_shown(password: str) -> None:
 def test_any_text_is_shown(text: str) -> None:
     """Once and twice alike; nobody waits for it."""
     assert isinstance(without_secrets(text + "://" + text), str)
+
+
+@pytest.mark.parametrize("text", ODD_TEXTS.values(), ids=ODD_TEXTS)
+def test_any_text_is_shown_without_what_a_terminal_acts_on(text: str) -> None:
+    """A pod chooses what stands in its termination message, and an admin's terminal shows it."""
+    shown = for_people(text)
+
+    shown.encode()
+    assert not set(shown) & {chr(c) for c in (*range(9), *range(11, 32), *range(127, 160))}
+    assert for_people(shown) == shown
+
+
+def test_it_is_otherwise_as_it_was() -> None:
+    """Lines of a traceback stay, and letters of whatever alphabet."""
+    assert "a\tb\n\u00fc \u6c49 https://***@host" == for_people(
+        "a\tb\n\u00fc \u6c49 https://me@host"
+    )
+    assert "\\u001b[31m\\ud800" == for_people("\x1b[31m\ud800")

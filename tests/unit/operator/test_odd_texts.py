@@ -8,12 +8,18 @@ import pytest
 import yaml
 from tests.unit.operator.reconcile.test_hindrances import ended, pod
 
+from batchedapi_core.manifest import ConditionType
 from batchedapi_operator.cluster import ObjectKey
 from batchedapi_operator.errors import ApplyError
 from batchedapi_operator.events import NOTE_LENGTH, Note, build_event
 from batchedapi_operator.kube import _raise_for, as_yaml
 from batchedapi_operator.logs import JsonFormatter, TextFormatter
-from batchedapi_operator.reconcile.conditions import MESSAGE_LENGTH, load_failure
+from batchedapi_operator.reconcile.conditions import (
+    MESSAGE_LENGTH,
+    Condition,
+    dated,
+    load_failure,
+)
 from batchedapi_operator.reconcile.views import PodView
 from odd_texts import ODD_TEXTS
 
@@ -78,3 +84,15 @@ def test_any_text_is_a_log_line_and_no_command_of_a_terminal(text: str) -> None:
     assert "\n" not in line
     assert text == json.loads(line)["why"]
     assert not set(shown) & {chr(c) for c in (*range(9), *range(11, 32), *range(127, 160))}
+
+
+@BY_KIND
+def test_any_text_of_a_pod_is_a_message_of_the_status(text: str) -> None:
+    """What a terminal acts on is escaped where it is written, for kubectl and for ours."""
+    condition = Condition(ConditionType.MODEL_LOADED, "False", "CrashLooping", text)
+
+    (one,) = dated([condition], (), 1, "2026-01-01T00:00:00Z")
+
+    assert len(one["message"]) <= MESSAGE_LENGTH
+    assert json.loads(as_yaml(one))["message"] == one["message"]
+    assert "\x1b" not in one["message"]
