@@ -38,7 +38,7 @@ from batchedapi_serving.checking.report import (
 from batchedapi_serving.codecs import codec_for
 from batchedapi_serving.errors import ClientError, LoadError
 from batchedapi_serving.ipc import Meta, Payload
-from batchedapi_serving.logs import configure_logging
+from batchedapi_serving.logs import configure_logging, log_apart
 from batchedapi_serving.model.__main__ import leave_reason, load
 from batchedapi_serving.model.submit import LocalAnswers
 from batchedapi_serving.model.worker import ChannelLoop
@@ -88,6 +88,7 @@ def main(runtime: str) -> int:
     kill_with_parent()
     settings = ReplicaSettings.read(runtime)
     configure_logging("warning", "check")
+    log_apart()
     wanted = Wanted.read(runtime)
     tell = _line_on_a_terminal if sys.stderr.isatty() else _nothing
     tell("loading the predictor")

@@ -171,8 +171,8 @@ SETTINGS: Final = {
         import functools, orjson
         orjson.dumps = functools.partial(orjson.dumps, default=str, option=orjson.OPT_INDENT_2)""",
     "other modules": """
-        import traceback, socket, time, queue
-        traceback.print_exc = socket.create_connection = time.strftime = queue.Queue = None""",
+        import traceback, socket, queue
+        traceback.print_exc = socket.create_connection = queue.Queue = None""",
 }
 LOOP: Final = """
     loop = asyncio.get_running_loop()
