@@ -85,13 +85,15 @@ FROM runtime AS serving
 LABEL org.opencontainers.image.title="batchedapi-serving" \
       org.opencontainers.image.description="Serves a predictor, forming batches across clients." \
       org.opencontainers.image.licenses="Apache-2.0"
-ENTRYPOINT ["batchedapi"]
+# As process 1 a program does not get signals that it has no handlers for, and the interpreter takes a
+# moment to start: blocked, they wait for it. (env of coreutils, since 8.31)
+ENTRYPOINT ["env", "--block-signal=TERM,INT", "batchedapi"]
 CMD ["serve"]
 
 FROM runtime AS operator
 LABEL org.opencontainers.image.title="batchedapi-operator" \
       org.opencontainers.image.description="Runs BatchedAPIs on Kubernetes and scales them." \
       org.opencontainers.image.licenses="Apache-2.0"
-ENTRYPOINT ["python", "-m", "batchedapi_operator"]
+ENTRYPOINT ["env", "--block-signal=TERM,INT", "python", "-m", "batchedapi_operator"]
 
 FROM ${PART}

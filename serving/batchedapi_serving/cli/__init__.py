@@ -10,10 +10,13 @@ def main() -> None:
 
     As process 1 of a container a program that has no handler for SIGTERM does not get it at all:
     a pod deleted while this one is still importing would wait for its whole grace period. Ctrl+C
-    in the midst of an import is no error either.
+    in the midst of an import is no error either. Until there is something to put away the process
+    just ends: an exception in the midst of an import may become another one, or none.
     """
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    # what came while the interpreter started, where whoever started it has kept it: our image does
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
     _open_standard_descriptors()
     try:
         from batchedapi_serving.cli.main import main as run  # noqa: PLC0415 - after the handlers
@@ -25,6 +28,7 @@ def main() -> None:
             f"batchedapi: the Python package {package!r} is not installed;"
             " what this command needs comes with: pip install 'batchedapi[serving]'"
         )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     run()
 

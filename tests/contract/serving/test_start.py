@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
+import subprocess
 import textwrap
 import time
 from pathlib import Path
@@ -13,7 +15,14 @@ import pytest
 
 from ports import HOST
 from raw_http import ask
-from serving import end_replica, is_alive, running_replica, start_replica, write_manifest
+from serving import (
+    PROGRAM,
+    end_replica,
+    is_alive,
+    running_replica,
+    start_replica,
+    write_manifest,
+)
 
 GOOD = """
     import os, threading
@@ -233,6 +242,35 @@ def test_sigterm_at_any_moment_of_the_start_ends_it(tmp_path: Path, seconds: flo
         assert [] == [pid for pid in children if is_alive(pid)]
     finally:
         end_replica(replica)
+
+
+@pytest.mark.skipif(os.getuid() != 0 or shutil.which("unshare") is None, reason="needs root")
+@pytest.mark.parametrize("seconds", [0.0, 0.01, 0.1, 0.4, 0.8, 1.6])
+def test_process_1_of_a_container_hears_sigterm_from_its_first_moment(
+    tmp_path: Path, seconds: float
+) -> None:
+    """What has no handler there is not heard at all; the image has it wait for the interpreter."""
+    manifest = write_manifest(tmp_path, GOOD, {})
+    program = ["env", "--block-signal=TERM,INT", str(PROGRAM), "serve", "-f", str(manifest)]
+    inside = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", *program]
+    process = subprocess.Popen(
+        [*inside, "--port", "0", "--admin-port", "0"], cwd=tmp_path, stderr=subprocess.PIPE
+    )
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    try:
+        while not (first := children.read_text().split()):
+            time.sleep(0.001)
+        while b"python" not in Path(f"/proc/{first[0]}/cmdline").read_bytes():
+            time.sleep(0.001)  # unshare, and env for a moment
+        time.sleep(seconds)
+
+        os.kill(int(first[0]), signal.SIGTERM)
+
+        assert process.wait(30) == 0
+        assert b"Traceback" not in process.communicate()[1]
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_gpus_that_cannot_be_shared_out_are_one_clear_line(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from tests.unit.operator.worlds import KEY, MemoryCluster, api_body, deployment_body, no_fleet
 
 from batchedapi_core.manifest import pod_defaults
-from batchedapi_operator import __main__ as program
+from batchedapi_operator import command as program
 from batchedapi_operator import logs
 from batchedapi_operator.admin import Metrics, admin_server, decisions_server
 from batchedapi_operator.cluster import (
