@@ -9,13 +9,15 @@
         return await client.predict("items", item.model_dump())
 
 Workers (`batchedapi worker`) run what it asks for, in batches with the rows of everybody else.
-Connections are made when the first row is asked for, in the process and on the loop that asks.
+Connections are made when the first row is asked for, in the process and on the loop that asks; anew
+in a process that was forked from it, and on another loop.
 """
 
 import asyncio
+import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -29,10 +31,15 @@ from batchedapi_serving.errors import NotReadyError, ServingError
 from batchedapi_serving.metrics.recorder import Recorder, WebRecorder
 from batchedapi_serving.metrics.slots import BYTES
 from batchedapi_serving.processes import first_of
-from batchedapi_serving.queue.broker import RedisBroker
+from batchedapi_serving.queue.broker import Keys, RedisBroker
 from batchedapi_serving.queue.engine import QueueEngine
 from batchedapi_serving.settings import BatchingSettings, QueueSettings, ReplicaSettings, Role
 
+log = logging.getLogger(__name__)
+
+_ANY: Final = "any"
+_IDLE_SECONDS: Final = 300.0
+"""After which a line is closed that nobody uses; each has several connections."""
 _OK: Final = 200
 _NOBODY: Final = "no worker of {} has said what it serves; start one: batchedapi worker ..."
 _UNREACHABLE: Final = "the queue on Redis cannot be used: {why}"
@@ -55,7 +62,9 @@ class RowFailedError(ServingError):
 class QueueClient:
     """Asks for rows of any API whose workers take from the same Redis.
 
-    Connects when the first row is asked for, on the loop that asks: one client belongs to one loop.
+    Connects when the first row is asked for, on the loop that asks, and to each API that is asked;
+    for one that nobody has asked for in five minutes, or that has no workers, it connects again.
+    What breaks a connection is waited out, as by a web process. One loop at a time can use it.
     What is not said comes from REDIS__HOST, _PORT, _DB, _USERNAME and _PASSWORD. `async with`
     closes it at the end.
 
@@ -77,7 +86,8 @@ class QueueClient:
         environment: Where the variables above are looked up.
 
     Raises:
-        ValueError: port or database of the environment are no numbers.
+        ValueError: port or database of the environment are no numbers, or there are braces or
+            white space in the prefix.
     """
 
     def __init__(
@@ -106,9 +116,15 @@ class QueueClient:
             prefix=prefix,
             max_length=max_length,
         )
+        Keys(prefix, _ANY)
         self._timeout = timeout
         self._runs_again = runs_again
         self._lines: dict[str, _Line] = {}
+        self._owner: tuple[int, asyncio.AbstractEventLoop] | None = None
+        """The process and the loop that the lines are of."""
+        self._parents: list[dict[str, _Line]] = []
+        """Lines of processes that this one was forked from: not a byte may go over them."""
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def predict(self, name: str, row: Any, method: str | None = None) -> Any:
         """Ask for one row, and wait for its answer.
@@ -131,6 +147,7 @@ class QueueClient:
             QueueFullError: `max_length` requests wait already.
             DeadlineExceededError: no answer within `timeout`.
             ServingError: any other of batchedapi_serving.errors, as over HTTP.
+            ValueError: there are braces or white space in the name.
         """
         return (await self.predict_many(name, [row], method))[0]
 
@@ -151,25 +168,46 @@ class QueueClient:
             RowFailedError: of the first row that failed; the answers of the others are lost.
             ServingError: see `predict`; it is of all rows.
         """
+        line = self._line(name)
+        async with line:
+            await line.known(name, self._timeout)
+            served = line.engine.served(method)
+            plain = [row.tolist() if hasattr(row, "tolist") else row for row in rows]
+            asked = _Asked()
+            decoded = served.codec.from_rows(plain, "rows").decoded(asked)
+            handle = line.engine.submit(served, decoded, line.client, asked)
+            try:
+                return await asked.answered
+            finally:
+                line.engine.cancel(handle)
+
+    def _line(self, name: str) -> "_Line":
+        """To the queue of one API, as long as anybody asks for it."""
+        owner = os.getpid(), asyncio.get_running_loop()
+        if self._owner != owner:
+            if self._owner is not None and self._owner[0] != owner[0]:
+                self._parents.append(self._lines)
+            self._owner, self._lines, self._closing = owner, {}, set()
         line = self._lines.get(name)
+        if line is not None and line.ended:
+            self._unused(line)
+            line = None
         if line is None:
-            line = self._lines[name] = _Line(self._settings(name), self._queue)
-        await line.known(name, self._timeout)
-        served = line.engine.served(method)
-        plain = [row.tolist() if hasattr(row, "tolist") else row for row in rows]
-        asked = _Asked()
-        decoded = served.codec.from_rows(plain, "rows").decoded(asked)
-        handle = line.engine.submit(served, decoded, line.client, asked)
-        try:
-            return await asked.answered
-        finally:
-            line.engine.cancel(handle)
+            line = self._lines[name] = _Line(self._settings(name), self._queue, self._unused)
+        return line
+
+    def _unused(self, line: "_Line") -> None:
+        """Nobody asks for it any more."""
+        self._lines = {name: one for name, one in self._lines.items() if one is not line}
+        closing = asyncio.create_task(line.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
         """Give the connections up; whoever waits gets a `DrainingError`."""
-        for line in self._lines.values():
-            await line.close()
-        self._lines.clear()
+        lines, self._lines = self._lines, {}
+        if self._owner == (os.getpid(), asyncio.get_running_loop()):
+            await asyncio.gather(*(line.close() for line in lines.values()), *self._closing)
 
     async def __aenter__(self) -> Self:
         """Nothing is connected yet."""
@@ -200,10 +238,16 @@ class QueueClient:
 
 
 class _Line:
-    """To the queue of one API."""
+    """To the queue of one API; `async with` it, who uses it."""
 
-    def __init__(self, settings: ReplicaSettings, queue: QueueSettings) -> None:
+    def __init__(
+        self, settings: ReplicaSettings, queue: QueueSettings, unused: "Callable[[_Line], None]"
+    ) -> None:
+        """`unused` is told when nobody has used it for long, or it leads to nobody."""
         self._known = asyncio.Event()
+        self._unused = unused
+        self._users = 0
+        self._idle: asyncio.TimerHandle | None = None
         self._redis = (queue.host, queue.port)
         memory = memoryview(bytearray(BYTES)).cast("d")
         self.engine = QueueEngine(
@@ -216,6 +260,38 @@ class _Line:
         )
         self.client = Client()
         self._running = asyncio.create_task(self.engine.run())
+        self._running.add_done_callback(self._over)
+
+    async def __aenter__(self) -> Self:
+        """It is not closed meanwhile."""
+        self._users += 1
+        if self._idle is not None:
+            self._idle.cancel()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """It is closed a while after the last one has gone; at once if there are no workers."""
+        self._users -= 1
+        if not self._users and not self.ended:
+            known = self._known.is_set() or self.engine.unusable or not self.engine.reached
+            loop = asyncio.get_running_loop()
+            self._idle = loop.call_later(_IDLE_SECONDS if known else 0.0, self._unused, self)
+
+    @property
+    def ended(self) -> bool:
+        """It is of no use any more."""
+        return self._running.done()
+
+    def _over(self, running: "asyncio.Task[None]") -> None:
+        """Whoever waits is told, and whoever asks next has another."""
+        if not running.cancelled():
+            log.error("the line to the queue ended", exc_info=running.exception())
+            self.engine.abandon()
 
     async def known(self, name: str, within: float) -> None:
         """Wait until workers have said what they serve.
@@ -239,6 +315,8 @@ class _Line:
 
     async def close(self) -> None:
         """Nobody asks any more."""
+        if self._idle is not None:
+            self._idle.cancel()
         self.engine.abandon()
         self._running.cancel()
         await asyncio.wait((self._running,))

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,8 +13,10 @@ from typing import Any, Final
 
 import pytest
 
+from batchedapi_serving import client as client_module
 from batchedapi_serving.client import QueueClient, RowFailedError
 from batchedapi_serving.errors import NotReadyError, OverloadedError
+from batchedapi_serving.queue.engine import QueueEngine
 from ports import HOST, free_port
 from raw_http import Response, ask
 from redis_server import PASSWORD, USER, RedisServer, running_redis
@@ -210,3 +213,145 @@ async def test_a_client_is_told_why_its_rows_were_not_handed_in(tmp_path: Path) 
                         after = await client.predict("items", ITEM)
 
     assert after
+
+
+def client_of(redis: RedisServer, **more: Any) -> QueueClient:
+    """One with the rights of the guide, as a user of its own."""
+    redis.add_user("app", "batchedapi")
+    return QueueClient(
+        host=HOST, port=redis.port, username="app", password=PASSWORD, environment={}, **more
+    )
+
+
+async def answered_in_time(client: QueueClient) -> Any:
+    """An answer, by a client that may be refused for a while."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            with contextlib.suppress(OverloadedError):
+                return await client.predict("items", ITEM)
+            await asyncio.sleep(0.1)
+
+
+def connections(redis: RedisServer) -> int:
+    """Of such clients."""
+    return redis.ask("CLIENT", "LIST").count("user=app ")
+
+
+async def until(condition: Any, what: str) -> None:
+    """Wait until it is true."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, what
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("trouble", ["restarted", "long away", "connections killed", "stood still"])
+async def test_a_client_is_answered_after_trouble_with_redis(tmp_path: Path, trouble: str) -> None:
+    """What was asked meanwhile is answered or refused, what is asked after it is answered."""
+    with running_redis(tmp_path) as redis, running_worker(tmp_path, redis):
+        async with client_of(redis) as client:
+            await client.predict("items", ITEM)
+            meanwhile = asyncio.gather(
+                *(client.predict("items", ITEM) for _ in range(20)), return_exceptions=True
+            )
+            await asyncio.sleep(0)
+            if trouble == "connections killed":
+                redis.ask("CLIENT", "KILL", "TYPE", "normal")
+            elif trouble == "stood still":
+                redis.signal(signal.SIGSTOP)
+                await asyncio.sleep(8.0)
+                redis.signal(signal.SIGCONT)
+            else:
+                redis.kill()
+                await asyncio.sleep(8.0 if trouble == "long away" else 0.5)
+                redis.start()
+                redis.add_user("app", "batchedapi")
+            after = await answered_in_time(client)
+            results = await meanwhile
+
+    assert [2, 6, 3] == after["nested"]["values_add1"]
+    unanswered = [one for one in results if not isinstance(one, dict)]
+    assert all(isinstance(one, OverloadedError) for one in unanswered), unanswered
+    assert not unanswered or trouble in {"long away", "stood still"}
+
+
+def test_a_client_goes_on_in_another_loop_and_in_a_process_that_was_forked(tmp_path: Path) -> None:
+    """Scripts call asyncio.run again and again; servers fork after their app has begun."""
+    with running_redis(tmp_path) as redis, running_worker(tmp_path, redis):
+        client = client_of(redis)
+        first = asyncio.run(client.predict("items", ITEM))
+        loop = asyncio.new_event_loop()
+        second = loop.run_until_complete(client.predict("items", ITEM))
+        pid = os.fork()
+        if not pid:
+            code = 1
+            try:
+                code = int(not asyncio.run(client.predict("items", ITEM)))
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(pid, 0)
+        third = loop.run_until_complete(client.predict("items", ITEM))
+        loop.run_until_complete(client.close())
+        loop.close()
+
+    assert 0 == os.waitstatus_to_exitcode(status)
+    assert all((first, second, third))
+
+
+async def test_a_line_to_nobody_is_closed(tmp_path: Path) -> None:
+    """A name may come from a path that anybody may ask for."""
+    with running_redis(tmp_path) as redis:
+        async with client_of(redis, timeout=5.0) as client:
+            asked = (client.predict(f"nobody-{number}", ITEM) for number in range(8))
+            results = await asyncio.gather(*asked, return_exceptions=True)
+            await until(lambda: not connections(redis), "connections stay")
+            keys = redis.keys("*")
+
+    assert {NotReadyError} == set(map(type, results))
+    assert [] == keys
+
+
+async def test_a_line_that_nobody_uses_is_closed_and_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an API that is gone nobody would ever say so."""
+    monkeypatch.setattr(client_module, "_IDLE_SECONDS", 0.5)
+    with running_redis(tmp_path) as redis, running_worker(tmp_path, redis):
+        async with client_of(redis) as client:
+            await client.predict("items", ITEM)
+            used = connections(redis)
+            await until(lambda: not connections(redis), "connections stay")
+            again = await client.predict("items", ITEM)
+
+    assert used >= 3
+    assert again
+
+
+async def test_a_line_that_ends_tells_who_waits_and_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it was: they would wait until their time is over, and so would all that come."""
+    with running_redis(tmp_path) as redis, running_worker(tmp_path, redis) as worker:
+        async with client_of(redis) as client:
+            await client.predict("items", ITEM)
+            os.kill(worker.pid, signal.SIGSTOP)  # it starts nobody anew
+            for pid in worker.children():
+                os.kill(pid, signal.SIGSTOP)
+            waiting = asyncio.create_task(client.predict("items", ITEM))
+            await asyncio.sleep(0.1)
+            with monkeypatch.context() as broken:
+                broken.setattr(QueueEngine, "_choose", lambda _: 1 / 0)
+                with pytest.raises(OverloadedError):
+                    await waiting
+            for pid in (worker.pid, *worker.children()):
+                os.kill(pid, signal.SIGCONT)
+            after = await answered_in_time(client)
+
+    assert after
+
+
+@pytest.mark.parametrize("settings", [{"prefix": "{x}:"}, {"prefix": "a b"}])
+def test_a_prefix_with_braces_is_refused(settings: dict[str, Any]) -> None:
+    """Before anything is connected."""
+    with pytest.raises(ValueError, match="expected a prefix"):
+        QueueClient(environment={}, **settings)
