@@ -98,7 +98,12 @@ class Lanes:
         if self._threads:
             return await asyncio.wrap_future(self._submit(0, function))
         answered: concurrent.futures.Future[T] = concurrent.futures.Future()
-        self._asked.put(lambda: answered.set_result(function()))
+
+        def answer() -> None:
+            if answered.set_running_or_notify_cancel():
+                answered.set_result(function())
+
+        self._asked.put(answer)
         return await asyncio.wrap_future(answered)
 
     def serve(self, path: Path, runner: BatchRunner, hello: Mapping[str, Any]) -> None:
