@@ -229,7 +229,7 @@ def first_to_tell(found: Iterable[Condition]) -> str:
     broken = [by_type[kind] for kind in _BREAKING if by_type[kind].status == "False"]
     if progress.reason in _HINDRANCES:
         broken.insert(0, progress)
-    elif progress.reason == STUCK:
+    elif progress.reason in {STUCK, PAUSED}:
         broken.append(progress)
     return (broken or [by_type[ConditionType.READY]])[0].message
 

@@ -177,19 +177,19 @@ def test_a_ready_pod_is_hindered_by_nothing() -> None:
 def test_a_paused_rollout_is_told_until_it_is_complete() -> None:
     """`kubectl rollout pause` of the child: it looked as if it would go on."""
 
-    def progressing(updated: int) -> tuple[str, str]:
+    def told_of(updated: int) -> tuple[str, str]:
         paused = {"type": "Progressing", "status": "Unknown", "reason": "DeploymentPaused"}
         body = deployment_body(replicas=2, ready=2, conditions=[paused])
         body["spec"]["paused"] = True
         body["status"] |= {"updatedReplicas": updated, "replicas": 2}
         observed = Observed(status={}, deployment=DeploymentView.of(body))
-        found = plan(api_body(), observed, IMAGE, NOW).status["conditions"]
-        (one,) = (one for one in found if one["type"] == "Progressing")
-        return one["reason"], one["message"]
+        status = plan(api_body(), observed, IMAGE, NOW).status
+        (one,) = (one for one in status["conditions"] if one["type"] == "Progressing")
+        return one["reason"], status["message"]
 
-    assert "RolloutPaused" == progressing(1)[0]
-    assert "Deployment iris: 1 of 2 replicas updated; `kubectl rollout resume`" in progressing(1)[1]
-    assert "RolloutComplete" == progressing(2)[0]
+    assert "RolloutPaused" == told_of(1)[0]
+    assert "Deployment iris: 1 of 2 replicas updated; `kubectl rollout resume`" in told_of(1)[1]
+    assert "RolloutComplete" == told_of(2)[0]
 
 
 def test_a_pod_that_should_be_gone_and_is_not_is_told() -> None:
