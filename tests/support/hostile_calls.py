@@ -21,6 +21,7 @@ import h2.config
 import h2.connection
 import h2.events
 import h2.exceptions
+import h2.settings
 
 from ports import HOST
 
@@ -48,9 +49,14 @@ class Wire:
         closed: Whether the server ended it.
     """
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, window: int = 65535
+    ) -> None:
+        """`window`: bytes of an answer that it takes."""
         config = h2.config.H2Configuration(client_side=True, header_encoding="utf-8")
         self._http = h2.connection.H2Connection(config)
+        values = {h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: window}
+        self._http.local_settings = h2.settings.Settings(client=True, initial_values=values)
         self._reader, self._writer = reader, writer
         self.codes: dict[int, str] = {}
         self.closed = False

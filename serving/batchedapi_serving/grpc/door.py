@@ -85,6 +85,8 @@ class Door(grpc.GenericRpcHandler):  # type: ignore[misc]  # the package is unty
             except ServingError as refused:
                 # The exception is not kept: its traceback has the message, and would go in circles.
                 problem = grpc_problem(refused)
+            except EOFError:
+                problem = grpc_problem(MalformedError("message: expected one, got none"))
             except asyncio.CancelledError:
                 reason = call.reason()
                 if reason is None:
@@ -112,22 +114,22 @@ class Door(grpc.GenericRpcHandler):  # type: ignore[misc]  # the package is unty
 
 
 async def _one(handler: RpcMethodHandler, call: Call, transfers: Transfers) -> bytes:
-    try:  # no name is kept here for the message, which is large
-        answering = handler.unary_unary(_read(handler, await transfers.receive(call)), call.context)
-    except EOFError:
-        raise MalformedError("message: expected one, got none") from None
-    answer: bytes = (handler.response_serializer or bytes)(await answering)
+    # No name is kept here for the message, which is large.
+    response = await handler.unary_unary(
+        _read(handler, await transfers.receive(call)), call.context
+    )
+    answer: bytes = (handler.response_serializer or bytes)(response)
     transfers.send(call, len(answer))
     return answer
 
 
 async def _stream(handler: RpcMethodHandler, call: Call, transfers: Transfers) -> None:
     call.least = WINDOW_BYTES  # so that the number of those that go on is bounded, too
-    requests = _messages(handler, call, transfers)
     if handler.request_streaming:
-        responses = handler.stream_stream(requests, call.context)
+        responses = handler.stream_stream(_messages(handler, call, transfers), call.context)
     else:
-        responses = handler.unary_stream(await anext(requests), call.context)
+        request = _read(handler, await transfers.receive(call))
+        responses = handler.unary_stream(request, call.context)
     async for response in responses:
         await call.context.write(handler.response_serializer(response))
 

@@ -69,12 +69,13 @@ class Sockets:
         return tuple(self._descriptors)
 
     def moved(self, peer: Peer) -> Moved | None:
-        """None: the connection is closed, or not found yet."""
+        """None: the connection is closed, or not found yet, or this kernel does not count."""
         descriptor = self._descriptor(peer)
         if descriptor is None:
             return None
         with contextlib.suppress(OSError, struct.error), _borrowed(descriptor) as found:
-            return Moved(*_MOVED.unpack(found.getsockopt(_TCP, socket.TCP_INFO, _MOVED.size)))
+            moved = Moved(*_MOVED.unpack(found.getsockopt(_TCP, socket.TCP_INFO, _MOVED.size)))
+            return moved if moved.received else None
         return None
 
     def close(self, peer: Peer) -> None:

@@ -37,6 +37,8 @@ MOST_CONNECTIONS: Final = 4096
 """Remembered; of one that was forgotten too much seems to be on its way."""
 _LOOK_SECONDS: Final = 0.01
 """Between looks at messages that are awaited. One that came with its head is read before that."""
+_UNKNOWN_SECONDS: Final = 1.0
+"""After which a socket was found, if it can be."""
 _SHARE: Final = 10
 """Looking takes at most one part in so many of the time."""
 _LEAST_OF_CALL: Final = 32
@@ -222,10 +224,11 @@ class Transfers:
         for connection, calls in slow.items():
             moved = self._sockets.moved(connection.peer)
             for call in calls:
-                call.came = self._limits.body  # the longest there may be, where nobody knows
                 if moved is not None:
                     came = max(0, moved.received - connection.read) // len(calls)
-                    call.came = min(call.came, came)
+                    call.came = min(came, self._limits.body)
+                elif now - call.since >= _UNKNOWN_SECONDS:
+                    call.came = self._limits.body  # the longest there may be
                 self._judge(call, now)
         self._look = None
         if self._awaited:
@@ -253,12 +256,11 @@ class Transfers:
             BodiesFullError: there is no room for it.
         """
         if size <= UNCOUNTED_BYTES:
-            return
-        size *= 2  # gRPC has a copy of its own
-        if not call.held.answering(size):
+            call.held.released()
+        elif not call.held.answering(2 * size):  # gRPC has a copy of its own
             raise self._budget.error()
         loop = asyncio.get_running_loop()
-        call.sending, call.since = size, loop.time()
+        call.sending, call.since = max(2 * size, WINDOW_BYTES), loop.time()
         self._sent[call] = None
         call.context.add_done_callback(lambda _: self._is_taken(call))
         if self._look_at_sent is None:

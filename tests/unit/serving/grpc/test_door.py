@@ -18,6 +18,7 @@ from batchedapi_serving.grpc.sockets import Sockets
 from batchedapi_serving.web.frontend import Frontend
 from batchedapi_serving.web.limits import HeldBodies
 from dispatching import replica_settings
+from hostile_calls import Wire, message
 
 CALL = "/tests.Service/Call"
 LIMIT = 100_000
@@ -270,6 +271,29 @@ async def test_an_answer_that_nobody_reads_counts_and_leaves_for_others() -> Non
         fullest.released()
         await one.released()
         call.cancel()
+
+
+async def test_a_short_answer_that_nobody_reads_counts_in_the_end() -> None:
+    """So many of them are as long as a long one."""
+    async with world(echo, grace_period=0.1) as one:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(one.target[10:]))
+        wire = Wire(reader, writer, window=0)
+        await wire.send(wire.call(CALL), message(b"\x0a\x01"), ends=True, seconds=1)
+
+        await one.holds(1, LIMIT)
+        writer.transport.abort()
+        await one.released()
+
+
+async def test_a_watch_without_a_message_is_the_clients_fault(guarded: Guarded) -> None:
+    """Not UNKNOWN, which would be ours."""
+    async with grpc.aio.insecure_channel(guarded.target) as channel:
+        watch = channel.stream_stream("/grpc.health.v1.Health/Watch")(
+            metadata=(("x-api-key", "right"),)
+        )
+        await watch.done_writing()
+
+        assert grpc.StatusCode.INVALID_ARGUMENT is await watch.code()
 
 
 async def test_a_call_that_goes_on_counts(guarded: Guarded) -> None:
