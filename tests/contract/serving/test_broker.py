@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import redis
 
 from batchedapi_core.shared_queue import ALIVE_SECONDS
 from batchedapi_serving.queue.broker import (
@@ -18,6 +19,7 @@ from batchedapi_serving.queue.broker import (
     Keys,
     Left,
     QueueGoneError,
+    QueueSpoiltError,
     RedisBroker,
     Taken,
     unfit,
@@ -466,6 +468,47 @@ async def everything(broker: Broker) -> None:
     await broker.answers("web", 0.0)
     await broker.forget(["two"])
     await broker.gone("one")
+
+
+async def test_names_of_any_bytes_are_those_of_the_dead(server: RedisServer) -> None:
+    """What such a worker has is claimed as anybody's, and its name is forgotten."""
+    broker, odd = broker_of(server, "names"), "\udcff\udcfe"
+    await broker.connect()
+    await broker.open([STREAM])
+    await broker.hand_in([(STREAM, b"a")])
+    with redis.Redis(host=HOST, port=server.port, password=PASSWORD) as anybody:
+        anybody.sadd("batchedapi:{names}:workers", b"\xff\xfe")
+        anybody.hset("batchedapi:{names}:methods", b"\xff\xfe", "says")
+        rows = {f"batchedapi:{{names}}:rows:{STREAM}": ">"}
+        anybody.xreadgroup("workers", b"\xff\xfe", rows)
+    found = (await broker.look([STREAM])).workers, await broker.published()
+    await asyncio.sleep(0.6)
+    claimed = await broker.claim("one", await broker.left(odd, [STREAM]))
+    await broker.forget([odd])
+    await broker.publish("1", b"says", [odd])
+    after = (await broker.look([STREAM])).workers, await broker.published()
+    await broker.close()
+
+    assert ({odd: None}, {odd: b"says"}) == found
+    assert [b"a"] == [one.entry for one in claimed]
+    assert ({}, {"1": b"says"}) == after
+
+
+async def test_a_stream_that_takes_no_more_is_made_anew(server: RedisServer) -> None:
+    """An entry with the last place there is, by anybody: Redis would refuse all others for ever."""
+    broker = broker_of(server, "last")
+    await broker.connect()
+    await broker.open([STREAM])
+    last = f"{2**64 - 1}-{2**64 - 1}"
+    server.ask("XADD", f"batchedapi:{{last}}:rows:{STREAM}", last, "r", "a")
+    with pytest.raises(QueueSpoiltError):
+        await broker.hand_in([(STREAM, b"b")])
+    await broker.connect()
+    await broker.open([STREAM])
+    told = await broker.hand_in([(STREAM, b"b")])
+    await broker.close()
+
+    assert {STREAM: 1} == told.lengths
 
 
 async def test_what_the_guide_grants_is_enough(server: RedisServer) -> None:
