@@ -18,6 +18,7 @@ from batchedapi_operator.cluster import (
     NETWORK_POLICIES,
     PODS,
     SERVICES,
+    ObjectKey,
     Resource,
 )
 
@@ -217,6 +218,41 @@ async def test_a_hand_edited_child_is_put_right_and_a_deleted_one_made_anew(worl
 
     await until(right, "the grace period")
     await world.appears(SERVICES, "drift")
+
+
+async def test_a_deployment_that_was_deleted_has_the_replicas_that_it_had(world: World) -> None:
+    """Also with External mode; web pods of a queue are in a Deployment like any other."""
+    await world.create_api("scaled", {"predictor": IN_IMAGE})
+    queue = {"serverSideBatching": {"queue": {"redis": {}}}}
+    external = {"autoscaling": {"mode": "External"}, "replicas": 1}
+    await world.create_api("asked", {"predictor": IN_IMAGE, **external, **queue})
+    before = {}
+    for name, api in (("scaled", "scaled"), ("asked-web", "asked")):
+        uid = before[name] = (await world.deployment(name))["metadata"]["uid"]
+        await world.until_condition(api, "SpecValid", "Accepted")
+        await world.kube.scale(ObjectKey(world.namespace, name), 3, uid=uid)
+    before["asked"] = (await world.deployment("asked"))["metadata"]["uid"]
+    await world.patch(BATCHED_APIS, "asked", {"spec": {"replicas": 3}})
+
+    async def told() -> bool:
+        statuses = [(await world.api(name))["status"] for name in ("scaled", "asked")]
+        asked = [status.get("desiredReplicas") for status in (*statuses, statuses[1]["web"])]
+        return asked == [3, 3, 3]
+
+    await until(told, "three replicas of each to be told")
+    for name in before:
+        await world.delete(DEPLOYMENTS, name)
+
+    async def back() -> bool:
+        found = {name: await world.get(DEPLOYMENTS, name) for name in before}
+        return all(
+            body is not None
+            and body["metadata"]["uid"] != before[name]
+            and body["spec"]["replicas"] == 3
+            for name, body in found.items()
+        )
+
+    await until(back, "three replicas of each again")
 
 
 @pytest.mark.parametrize(
