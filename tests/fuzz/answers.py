@@ -20,7 +20,8 @@ from batchedapi_serving.settings import BatchingSettings
 from model_process import ModelProcess, web
 
 METHODS: Final = ("items", "whole", "tensor", "decoded", "encoded", "call", "later")
-AT_ONCE: Final = 14
+AT_ONCE: Final = len(METHODS)
+"""One of each: what answers for all rows of a batch would answer for another odd one, too."""
 CODE: Final = (Path(__file__).parents[1] / "support" / "odd_answers.py").read_text()
 
 

@@ -345,9 +345,14 @@ def device_lost(error: BaseException) -> BaseException | None:
     for _ in range(_LONGEST_CHAIN):
         if link is None:
             break
-        own = any(kind.__module__.partition(".")[0] in _FRAMEWORKS for kind in type(link).__mro__)
+        # Attributes of user classes: of any type, which compiled code would else check.
+        modules = [str(getattr(kind, "__module__", "")) for kind in type(link).__mro__]
+        own = any(module.partition(".")[0] in _FRAMEWORKS for module in modules)
         builtin = isinstance(link, RuntimeError | OSError) and _BUILTIN.match(str(link)) is not None
         if (own or builtin) and _LOST.search(str(link)):
             return link
-        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+        before = getattr(link, "__cause__", None)
+        if before is None and not getattr(link, "__suppress_context__", True):
+            before = getattr(link, "__context__", None)
+        link = before if isinstance(before, BaseException) else None
     return None
