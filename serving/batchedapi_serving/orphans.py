@@ -29,6 +29,7 @@ _GRACE_SECONDS: Final = 1.0
 _MOST_SECONDS: Final = 2.0
 """Until one is given up that even SIGKILL does not end at once."""
 _LOOK_SECONDS: Final = 0.02
+_PROC: Final = Path("/proc")
 
 
 class Entry(NamedTuple):
@@ -49,12 +50,20 @@ def adopt() -> None:
 
 
 def process_table() -> dict[int, Entry]:
-    """All processes that are seen here; none on another system."""
-    table = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):  # it ended this moment
-            fields = path.read_text("latin-1").rpartition(")")[2].split()
-            table[int(path.parent.name)] = Entry(int(fields[1]), int(fields[3]))
+    """All processes that are seen here; none on another system.
+
+    Raises:
+        OSError: nobody can look just now, as no descriptor is left.
+    """
+    table: dict[int, Entry] = {}
+    if not _PROC.exists():
+        return table
+    for entry in _PROC.iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            fields = (entry / "stat").read_text("latin-1").rpartition(")")[2].split()
+            table[int(entry.name)] = Entry(int(fields[1]), int(fields[3]))
     return table
 
 
@@ -100,14 +109,17 @@ async def end(chosen: Callable[[Table, int], bool]) -> None:
     ours: set[int] = set()
     told: set[int] = set()
     while True:
-        table = process_table()
-        found = {
-            pid for pid in children_of(table, us)
-            if (pid in ours or chosen(table, pid)) and not reap(pid)
-        }  # fmt: skip
-        ours |= with_descendants(table, found)
-        waited = time.monotonic() - began
-        if not found or waited >= _MOST_SECONDS:
+        found: set[int] = set()
+        waited, looked = time.monotonic() - began, False
+        with contextlib.suppress(OSError):  # a descriptor to look with may be there in a moment
+            table = process_table()
+            looked = True
+            found = {
+                pid for pid in children_of(table, us)
+                if (pid in ours or chosen(table, pid)) and not reap(pid)
+            }  # fmt: skip
+            ours |= with_descendants(table, found)
+        if (looked and not found) or waited >= _MOST_SECONDS:
             break
         patient = waited < _GRACE_SECONDS
         for pid in found - told if patient else found:

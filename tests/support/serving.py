@@ -221,9 +221,9 @@ def end_replica(replica: Replica) -> None:
         children = replica.children()
         replica.process.kill()
         replica.process.wait()
-        for pid in children:  # they end with their parent; this is for the case that they do not
+        for pid in children:  # they end with their parent; what user code has forked does not
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                os.killpg(pid, signal.SIGKILL)
     shutil.rmtree(replica.scratch, ignore_errors=True)
 
 

@@ -4,6 +4,8 @@ import os
 import signal
 import sys
 
+from batchedapi_serving.standard_descriptors import open_standard_descriptors
+
 
 def main() -> None:
     """Run the command line.
@@ -17,7 +19,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     # what came while the interpreter started, where whoever started it has kept it: our image does
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
-    _open_standard_descriptors()
+    _open_standard_streams()
     try:
         from batchedapi_serving.cli.main import main as run  # noqa: PLC0415 - after the handlers
     except ModuleNotFoundError as error:
@@ -33,17 +35,9 @@ def main() -> None:
     run()
 
 
-def _open_standard_descriptors() -> None:
-    """Have something behind 0, 1 and 2, whoever has closed them before.
-
-    The next socket would get their numbers, and the log of every process would be written to it.
-    """
-    for descriptor in range(3):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest that is free, which is this one
-            os.set_inheritable(descriptor, True)
+def _open_standard_streams() -> None:
+    """Have streams on 0, 1 and 2, also where whoever started this has closed them."""
+    open_standard_descriptors()
     if sys.stdin is None:
         sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - it is open
     if sys.stdout is None:

@@ -38,6 +38,7 @@ from batchedapi_serving.processes import (
     kill_with_parent,
 )
 from batchedapi_serving.settings import ReplicaSettings
+from batchedapi_serving.standard_descriptors import open_standard_descriptors
 
 log = logging.getLogger(__package__)
 
@@ -116,6 +117,7 @@ def load(
     search = [Path(folder) for folder in settings.search]
     sys.argv = [program_of(settings.predictor_path, search)]  # ours are nothing to user code
     predictor_class = load_class(settings.predictor_path, search)
+    open_standard_descriptors()  # which user code may have closed, here and below
     methods = with_calls(predictor_class, served_methods(predictor_class, settings))
     if len(methods) > MAX_METHODS:
         raise LoadError(
@@ -151,6 +153,7 @@ def load(
         metrics=Metrics(files),
     )
     predictor = start_predictor(predictor_class, settings.config, context)
+    open_standard_descriptors()
     runner = BatchRunner(Beside(predictor, methods, context.submit), methods)
     if any(method.is_async for method in methods):
         channel.start()

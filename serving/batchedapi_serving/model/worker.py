@@ -38,6 +38,7 @@ from batchedapi_serving.model.batch import BatchRunner
 from batchedapi_serving.model.streams import Outlet
 from batchedapi_serving.predictor.api import TRACE_HEADERS
 from batchedapi_serving.processes import EXIT_UNFIT, kept_from_forks
+from batchedapi_serving.standard_descriptors import open_standard_descriptors
 
 log = logging.getLogger(__name__)
 RECONNECT_SECONDS: Final = 0.05
@@ -178,9 +179,10 @@ def end_without(supervisor: int) -> None:
 
 
 class OwnSocket(socket.socket):
-    """As we need it, whatever user code has made of time-outs and of SIGPIPE."""
+    """As we need it, whatever user code has made of time-outs, SIGPIPE and standard streams."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
+        open_standard_descriptors()
         super().__init__(*arguments, **named)
         self.settimeout(None)
 
