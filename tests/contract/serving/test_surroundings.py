@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import os
 import subprocess
+import tempfile
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -184,15 +185,15 @@ async def test_variables_that_python_reads_change_nothing(
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
+def small_disk() -> Iterator[Path]:
+    """A file system of 4 MiB, with a name so short that Unix sockets can be in it."""
+    folder = Path(tempfile.mkdtemp())
     mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
     if os.getuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("nothing can be mounted here")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
+    folder.rmdir()
 
 
 async def test_a_full_disk_ends_no_process(tmp_path: Path, small_disk: Path) -> None:
