@@ -83,9 +83,12 @@ def _at_once(stream: TextIO, descriptor: int) -> TextIO:
     if stream not in {sys.__stdout__, sys.__stderr__}:
         return stream
     stream.flush()
-    raw = _Descriptor(descriptor)
+    return _unbuffered(descriptor, stream.encoding)
+
+
+def _unbuffered(descriptor: int, encoding: str) -> TextIO:
     return io.TextIOWrapper(  # type: ignore[type-var]  # raw, as Python has it with -u
-        raw, stream.encoding, "backslashreplace", line_buffering=True
+        _Descriptor(descriptor), encoding, "backslashreplace", line_buffering=True
     )
 
 
@@ -188,10 +191,7 @@ def log_apart() -> None:
     """
     known = logging.getLogger()
     (handler,) = known.handlers
-    stream = io.TextIOWrapper(  # type: ignore[type-var]  # raw, as Python has it with -u
-        _Descriptor(os.dup(2)), "utf-8", "backslashreplace", line_buffering=True
-    )
-    apart = _OwnHandler(stream)
+    apart = _OwnHandler(_unbuffered(os.dup(2), "utf-8"))
     apart.setFormatter(handler.formatter)
     apart.filters = handler.filters
     root = logging.RootLogger(known.level)
