@@ -2,7 +2,8 @@
 
 Started by a web process with its first large body (see large_bodies), with the runtime folder and
 the descriptor of a socket. To it:
-    {"decode": number, "method": spec, "wire", "content_type", "query", "headers"} and the body
+    {"decode": number, "method": spec, "wire", "content_type", "query", "headers", "packed"}
+                                                    and the body, gzip if it is packed
     {"answer": number, "receipt", "kind": ...}      results, as Results.to_frame gives
     {"problem": number, "error", "request_id"}      what the request is answered with instead
     {"forget": number}                              nobody waits for an answer any more
@@ -33,6 +34,7 @@ from batchedapi_serving.logs import configure_logging
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.processes import give_memory_back, give_way_for_memory, kill_with_parent
 from batchedapi_serving.settings import ReplicaSettings
+from batchedapi_serving.web.limits import inflated
 
 _Said = tuple[Meta, Sequence[bytes]]
 
@@ -80,6 +82,8 @@ class CodecProcess:
             self._codecs[spec] = codec_for(method, of_method, settings.name, settings.receipts)
         codec = self._codecs[spec]
         try:
+            if meta["packed"]:
+                body = inflated(body, settings.max_body_bytes)
             decoded = codec.decode(Wire(meta["wire"]), head, body)
         except ServingError as error:
             return {"error": error_meta(error)}, ()

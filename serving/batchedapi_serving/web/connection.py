@@ -32,7 +32,7 @@ from batchedapi_serving.tracing.spans import CLIENT_LEFT_ERROR, Form, Span, keep
 from batchedapi_serving.web.access import address_of, asks_for_key, owner_of
 from batchedapi_serving.web.asgi import start_cycle
 from batchedapi_serving.web.frontend import Frontend, Route, wire_of_path
-from batchedapi_serving.web.large_bodies import is_large
+from batchedapi_serving.web.large_bodies import is_large, unpacked_here
 from batchedapi_serving.web.limits import (
     LINGER_BYTES,
     NOBODY,
@@ -41,7 +41,6 @@ from batchedapi_serving.web.limits import (
     UNCOUNTED_BYTES,
     UNCOUNTED_PART_BYTES,
     HeldBodies,
-    Inflater,
 )
 from batchedapi_serving.web.parser import ENCODING, Request, RequestParser
 from batchedapi_serving.web.responses import (
@@ -359,7 +358,7 @@ class Connection(asyncio.Protocol):
             if tracer.undrawn < 0 or options.traceparent:
                 self.span = tracer.begins(_form(path), options.traceparent, options.tracestate)
         if options.gzip and options.refusal is None:
-            self._inflate(request, route, Inflater(body, frontend.limits.body))
+            self._predict_packed(request, route)
         else:
             self._predict(request, route)
 
@@ -377,8 +376,8 @@ class Connection(asyncio.Protocol):
         """What is no POST of a prediction; a GET may ask for a stream."""
         route = self._frontend.stream_of(request.path) if request.method == b"GET" else None
         if route is not None:
-            body = request.body or _NO_PAYLOAD
-            self._predict(request._replace(body=body, content_type=b""), route)
+            body, options = request.body or _NO_PAYLOAD, request.options._replace(gzip=False)
+            self._predict(request._replace(body=body, content_type=b"", options=options), route)
             return
         self._asked = None
         self._cycle = start_cycle(
@@ -405,23 +404,21 @@ class Connection(asyncio.Protocol):
             span.add_attribute("batchedapi.request_id", self._named)
         tracer.ends(span, str(status) if status >= _SERVER_ERROR else None)
 
-    def _inflate(self, request: Request, route: Route, inflater: Inflater) -> None:
-        """Piece by piece, with others between; then it goes on with the body as it is."""
+    def _predict_packed(self, request: Request, route: Route) -> None:
+        """Inflate a short body here. A long one stays packed on its way to the codec process."""
+        headers = [header for header in request.headers if header[0] != ENCODING]
+        request = request._replace(headers=headers)
         try:
-            whole = inflater.step()
-            if not self._held.answering(len(request.body) + inflater.size):
-                raise self._frontend.bodies.error()
+            body = unpacked_here(request.body, self._frontend.limits.body)
+            if body is not None:
+                if not self._held.answering(len(body)):
+                    raise self._frontend.bodies.error()
+                options = request.options._replace(gzip=False)
+                request = request._replace(body=body, options=options)
         except ServingError as error:
             self._answer_error(error)
             return
-        if not whole:
-            self._loop.call_soon(self._later, self._inflate, request, route, inflater)
-            return
-        headers = [header for header in request.headers if header[0] != ENCODING]
-        options = request.options._replace(gzip=False)
-        body = inflater.body()
-        self._held.answering(len(body))  # the packed one is gone, so it fits
-        self._predict(request._replace(body=body, headers=headers, options=options), route)
+        self._predict(request, route)
 
     def _answer_error(self, error: ServingError) -> None:
         """What is wrong before anybody knows the request's language but from its path."""
@@ -457,7 +454,7 @@ class Connection(asyncio.Protocol):
             served = engine.served(route.method)
             if served.spec.streams:
                 self._stream = StreamedAnswer(request, self._transport, self._flow)
-            if self._held.bytes and is_large(served.spec, request, request.body):
+            if options.gzip or (self._held.bytes and is_large(served.spec, request, request.body)):
                 self._predict_large(request, route, served)
                 return
             decoded = served.codec.decode(route.wire, request, request.body)
@@ -476,7 +473,7 @@ class Connection(asyncio.Protocol):
         head = RequestHead(request.content_type, request.query, request.headers)
         self._handle = self._frontend.large.submit(
             served, route.wire, head, request.body, self._client, self, request.options.timeout,
-            problem_of,
+            problem_of, self._held, packed=request.options.gzip,
         )  # fmt: skip
 
     def request_id(self) -> str:

@@ -34,7 +34,8 @@ from batchedapi_serving.ipc import BrokenFrameError, FrameReader, Meta, encode_f
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.processes import Backoff, Child, essential
 from batchedapi_serving.settings import ReplicaSettings
-from batchedapi_serving.web.large_request import LargeRequest, next_of, question
+from batchedapi_serving.web.large_request import LargeRequest, length_of, next_of, question
+from batchedapi_serving.web.limits import PIECE_BYTES, BodyBudget, HeldBodies, Inflater
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,11 @@ STEP_SECONDS: Final = 30.0
 """After which one body or answer is given up, and the process with it; the slowest takes 3."""
 _TICK: Final = 0.001
 """Seconds: uvloop's clock and timers count whole milliseconds."""
+_UNPACKED_SHARE: Final = 3
+"""One part in so many of the budget is for the rows of bodies that came packed. Further ones stay
+packed until rows of these are answered, so that none is refused for bytes that nobody sent."""
+_ROOM_SECONDS: Final = 0.1
+"""Between looks for room that others give back."""
 _LOST: Final = "the process that reads large bodies was restarted; try again in a moment"
 _NOT_STARTED: Final = "the process that reads large bodies could not be started; try again later"
 
@@ -81,6 +87,20 @@ def is_large_beside(method: MethodSpec, length: int, raw: int) -> bool:
     """
     taken_apart = length - raw if method.inputs else length
     return taken_apart > INLINE_BYTES or length > _INLINE_RAW_BYTES
+
+
+def unpacked_here(packed: bytes, most: int) -> bytes | None:
+    """A gzip body that is short, inflated; None: it takes too long for the event loop.
+
+    Raises:
+        MalformedError: it is no gzip.
+        TooLargeError: more than `most` bytes come of it.
+    """
+    inflater = Inflater(packed, most)
+    while len(packed) <= PIECE_BYTES and inflater.size < PIECE_BYTES:
+        if inflater.step():
+            return inflater.body()
+    return None
 
 
 async def live(user: "CodecQueue", runtime: str) -> None:
@@ -173,6 +193,8 @@ class CodecQueue:
         """How many requests there have been."""
         self._bodies: list[LargeRequest] = []  # in order of arrival
         self._passed_since: float | None = None  # others were taken before the oldest
+        self._most_unpacked = BodyBudget(settings.max_body_bytes).most // _UNPACKED_SHARE
+        self._room: asyncio.TimerHandle | None = None  # looks whether a packed body fits
         self._answers: deque[tuple[LargeRequest, bytes]] = deque()
         self._inside: set[LargeRequest] = set()  # whose replies the process has
         self._active: LargeRequest | None = None  # what it works on
@@ -188,6 +210,7 @@ class CodecQueue:
     def submit(  # noqa: PLR0917 - what a request is, in the order of the engine's
         self, served: ServedMethod, wire: Wire, head: Head, body: bytes, client: Client,
         caller: Caller, timeout: float | None, problem_of: Callable[[ServingError], Answer],
+        held: HeldBodies | None = None, *, packed: bool = False,
     ) -> LargeRequest:  # fmt: skip
         """Have a body taken apart and its rows queued; `caller` is told the answer in any case.
 
@@ -200,6 +223,8 @@ class CodecQueue:
             caller: As the engine wants it.
             timeout: Seconds that the client waits at most; the replica's own hold as well.
             problem_of: The answer to an error before the request is understood.
+            held: Counts the bytes of the body, then of its rows; None: the caller counts the body.
+            packed: The body is gzip.
 
         Raises:
             QueueFullError: as many as may be in the replica are here.
@@ -212,7 +237,8 @@ class CodecQueue:
         self.asked += 1
         request = LargeRequest(
             self.write, self.asked, served, wire, head, body, client, caller, timeout,
-            self._settings.timeout, problem_of,
+            self._settings.timeout, problem_of, held,
+            packed=packed, most=self._settings.max_body_bytes,
         )  # fmt: skip
         self._bodies.append(request)
         self._look_at(request.deadline)
@@ -299,14 +325,37 @@ class CodecQueue:
             if not request.done:
                 self._begin(request, (frame,))
                 return
-        if self._bodies:
-            now, oldest = asyncio.get_running_loop().time(), self._bodies[0]
+        ready = [body for body in self._bodies if self._fits(body)]
+        while ready:
+            now = asyncio.get_running_loop().time()
             since = now if self._passed_since is None else self._passed_since
-            lengths = [len(request.body) for request in self._bodies]
-            request = self._bodies.pop(next_of(lengths, now - since, oldest.timeout))
-            self._passed_since = None if request is oldest else since
+            lengths = [body.length for body in ready]
+            request = ready[next_of(lengths, now - since, ready[0].timeout)]
+            if not request.reserves():
+                ready = [body for body in ready if not body.packed]
+                continue
+            self._passed_since = None if request is ready[0] else since
+            self._bodies.remove(request)
             body, request.body = request.body, b""
             self._begin(request, (encode_frame(question(request), (), len(body)), body))
+            return
+        if self._bodies and self._room is None:
+            self._room = asyncio.get_running_loop().call_later(_ROOM_SECONDS, self._look_for_room)
+
+    def _look_for_room(self) -> None:
+        self._room = None
+        self._go_on()
+
+    def _fits(self, request: LargeRequest) -> bool:
+        """Whether rows of a packed body fit beside those that are not answered yet."""
+        if not request.packed:
+            return True
+        unpacked = sum(
+            one.held.bytes
+            for one in self._inside
+            if one.packed and not one.done and one.held is not None
+        )
+        return not unpacked or unpacked + request.length <= self._most_unpacked
 
     def _begin(self, request: LargeRequest, pieces: Sequence[bytes]) -> None:
         self._active = request
@@ -369,6 +418,8 @@ class CodecQueue:
         try:
             if left <= 0:
                 raise request.late()
+            if request.held is not None and not request.held.answering(len(payload)):
+                raise request.held.error()
             timeout = None if left == math.inf else left
             served = self._engine.served(
                 request.served.spec.name
@@ -411,6 +462,8 @@ class CodecQueue:
 
     async def close(self) -> None:
         """The web process ends: so does it."""
+        if self._room is not None:
+            self._room.cancel()
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait((self._running,))
@@ -423,16 +476,20 @@ class LargeBodies:
         self, settings: ReplicaSettings, engine: Engine, answered: Callable[[int], None]
     ) -> None:
         """See CodecQueue."""
+        self._most = settings.max_body_bytes
         self._large = CodecQueue(settings, engine, answered)
         self._huge = CodecQueue(settings, engine, answered)
 
     def submit(  # noqa: PLR0917 - as CodecQueue's
         self, served: ServedMethod, wire: Wire, head: Head, body: bytes, client: Client,
         caller: Caller, timeout: float | None, problem_of: Callable[[ServingError], Answer],
+        held: HeldBodies | None = None, *, packed: bool = False,
     ) -> LargeRequest:  # fmt: skip
         """See CodecQueue."""
-        queue = self._queue(len(body))
-        return queue.submit(served, wire, head, body, client, caller, timeout, problem_of)
+        length = length_of(body, self._most, packed=packed)
+        return self._queue(length).submit(
+            served, wire, head, body, client, caller, timeout, problem_of, held, packed=packed
+        )
 
     def cancel(self, request: LargeRequest, status: int = CLIENT_LEFT) -> None:
         """See CodecQueue."""

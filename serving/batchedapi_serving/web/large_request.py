@@ -12,6 +12,7 @@ from batchedapi_serving.dispatch.remote_frames import error_meta, receipt_meta, 
 from batchedapi_serving.errors import DeadlineExceededError, ServingError
 from batchedapi_serving.ipc import Meta, encode_frame
 from batchedapi_serving.tracing.spans import Span
+from batchedapi_serving.web.limits import HeldBodies
 
 _PASSED_OVER_SECONDS: Final = 1.0
 
@@ -33,8 +34,10 @@ class LargeRequest:
         "done",
         "handle",
         "head",
+        "held",
         "length",
         "number",
+        "packed",
         "problem_of",
         "served",
         "timeout",
@@ -45,11 +48,13 @@ class LargeRequest:
         self, write: Callable[["LargeRequest", bytes], None], number: int, served: ServedMethod,
         wire: Wire, head: Head, body: bytes, client: Client, caller: Caller,
         timeout: float | None, longest: float | None,
-        problem_of: Callable[[ServingError], Answer],
+        problem_of: Callable[[ServingError], Answer], held: HeldBodies | None,
+        *, packed: bool, most: int,
     ) -> None:  # fmt: skip
         """`write` has the response written that a frame tells of.
 
-        `timeout` is the client's own, `longest` the replica's, in seconds; None: none.
+        `timeout` is the client's own, `longest` the replica's, in seconds; None: none. `most` is
+        the limit of a body in bytes.
         """
         longest = math.inf if longest is None else longest
         self._hurried = timeout is not None and timeout < longest
@@ -63,7 +68,11 @@ class LargeRequest:
         self.wire = wire
         self.head: Head | None = head
         self.body = body
-        self.length: Final = len(body)
+        self.packed = packed
+        """The body is gzip, and is inflated in the codec process."""
+        self.length: Final = length_of(body, most, packed=packed)
+        self.held = held
+        """Counts the bytes of the body, then of its rows; None: the caller counts the body."""
         self.client = client
         self.caller = caller
         self.problem_of = problem_of
@@ -73,6 +82,12 @@ class LargeRequest:
         """Its answer is, or will be, by the engine or for it."""
         self.done = False
         """It was answered, or its client left."""
+
+    def reserves(self) -> bool:
+        """Count the bytes that a packed body is going to have; False: there is no room."""
+        if not self.packed or self.held is None:
+            return True
+        return self.held.answering(max(self.length, len(self.body)))
 
     def late(self) -> DeadlineExceededError:
         """What it is answered with at its deadline."""
@@ -112,6 +127,11 @@ class LargeRequest:
         return Answer(error.status, b"", encode_frame(meta))
 
 
+def length_of(body: bytes, most: int, *, packed: bool) -> int:
+    """Bytes of a body; of gzip, at most `most`, as its last four bytes say, which may be wrong."""
+    return min(int.from_bytes(body[-4:], "little"), most) if packed else len(body)
+
+
 def next_of(lengths: Sequence[int], passed_over: float, timeout: float) -> int:
     """Which of the bodies that wait is taken apart next: the smallest.
 
@@ -141,4 +161,5 @@ def question(request: LargeRequest) -> Meta:
         "content_type": head.content_type.decode("latin-1"),
         "query": head.query.decode("latin-1"),
         "headers": [[k.decode("latin-1"), v.decode("latin-1")] for k, v in head.headers],
+        "packed": request.packed,
     }

@@ -1,8 +1,7 @@
 """What clients may take of a web process: sizes, times, connections, bytes of bodies.
 
-A body that came as gzip is taken apart within these limits: a few bytes of it may stand for
-gigabytes. So no more than one piece is inflated before the limit and the budget are looked at
-again, and the loop serves others between two pieces.
+A few bytes of a body that came as gzip may stand for gigabytes. So no more than one piece is
+inflated before its size is compared with the limit.
 """
 
 import heapq
@@ -296,6 +295,10 @@ class HeldBodies:
         self.leaves = None  # which knows the connection, as that knows this
         self.leave()
 
+    def error(self) -> BodiesFullError:
+        """See BodyBudget.error."""
+        return self._budget.error()
+
     @property
     def waits(self) -> bool:
         """Whether its client is the one who is waited for."""
@@ -375,3 +378,11 @@ class Inflater:
     def body(self) -> bytes:
         """The whole body, once it is."""
         return self._body.getvalue()
+
+
+def inflated(packed: bytes, most: int) -> bytes:
+    """The whole of a gzip body of at most `most` bytes. See Inflater.step for errors."""
+    inflater = Inflater(packed, most)
+    while not inflater.step():
+        pass
+    return inflater.body()

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import random
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -147,7 +148,21 @@ async def test_a_wrong_one_leaves_the_connection_and_the_budget_as_they_were() -
 
 
 @pytest.mark.looptime
-async def test_a_client_that_leaves_while_its_body_is_inflated_is_forgotten() -> None:
+async def test_a_long_one_stays_packed_on_its_way_to_the_codec_process() -> None:
+    """Inflating it here would take the memory and the time of everybody else."""
+    server = Server()
+    server.frontend.limits = server.frontend.limits._replace(body=LIMIT)
+    server.frontend.large = MagicMock()
+    packed = gzip.compress(BODY)
+    server.connect().send(post(packed))
+
+    ((given, said),) = server.frontend.large.submit.call_args_list
+    assert (packed, {"packed": True}, []) == (given[3], said, given[2].headers[1:-1])
+    assert server.frontend.bodies.held in {0, len(packed)}
+
+
+@pytest.mark.looptime
+async def test_a_client_that_leaves_while_its_body_is_packed_is_forgotten() -> None:
     """Nothing is asked for it, and nothing of the budget stays taken."""
     server = Server()
     server.frontend.limits = server.frontend.limits._replace(body=LIMIT)

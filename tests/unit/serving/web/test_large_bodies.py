@@ -26,8 +26,10 @@ from batchedapi_serving.predictor import MethodSpec, Tensor
 from batchedapi_serving.web import large_bodies
 from batchedapi_serving.web.large_bodies import CodecQueue, is_large, is_large_beside
 from batchedapi_serving.web.large_request import next_of
+from batchedapi_serving.web.limits import BodyBudget, HeldBodies
 
 KIB = 1024
+MIB = 1024 * KIB
 PIXELS = MethodSpec("pixels", batched=True, inputs={"x": Tensor("UINT8", ["bytes"])})
 ITEMS = MethodSpec("items", batched=True)
 looptime = pytest.mark.looptime
@@ -213,13 +215,21 @@ class Engine:
 class Caller:
     """Who asks for one thing."""
 
-    def __init__(self, world: "World", length: int, timeout: float | None) -> None:
+    def __init__(
+        self,
+        world: "World",
+        body: bytes,
+        timeout: float | None,
+        held: HeldBodies | None = None,
+        *,
+        packed: bool = False,
+    ) -> None:
         self.answers: list[tuple[float, int, str]] = []
         """When, and status and text."""
         self.client = Client()
         self.handle = world.large.submit(
-            world.engine.served(None), Wire.PLAIN, head("application/json"), b"1" * length,
-            self.client, self, timeout, self.problem_of,
+            world.engine.served(None), Wire.PLAIN, head("application/json"), body,
+            self.client, self, timeout, self.problem_of, held, packed=packed,
         )  # fmt: skip
 
     @staticmethod
@@ -248,7 +258,7 @@ class World:
 
     def __init__(self, timeout: float | None = 30.0, max_concurrency: int = 100) -> None:
         settings: Any = SimpleNamespace(
-            timeout=timeout, max_concurrency=max_concurrency, runtime="nowhere"
+            timeout=timeout, max_concurrency=max_concurrency, runtime="nowhere", max_body_bytes=MIB
         )
         self.engine = Engine()
         self.codec = Codec()
@@ -257,7 +267,12 @@ class World:
 
     def ask(self, length: int = 100, timeout: float | None = None) -> Caller:
         """A request arrives now."""
-        return Caller(self, length, timeout)
+        return Caller(self, b"1" * length, timeout)
+
+    def ask_packed(self, size: int, budget: BodyBudget) -> Caller:
+        """The same of one that says that `size` bytes come of it."""
+        held = HeldBodies(budget, "somebody")
+        return Caller(self, size.to_bytes(4, "little"), None, held, packed=True)
 
 
 @pytest.fixture
@@ -301,6 +316,41 @@ async def test_whoever_waits_for_the_codec_process_waits_no_longer_than_its_time
     assert [] == world.engine.slips
     whose = "as the request asked" if own == expected else "(overload.timeout)"
     assert active.answers[0][2] == f"deadline_exceeded: no answer within {expected:g} s {whose}"
+
+
+@looptime
+async def test_packed_bodies_wait_for_rows_of_others_to_be_answered(worlds: WORLDS) -> None:
+    """Rows of many small packed bodies would take all memory; whoever sent them is not refused."""
+    world, budget = worlds(), BodyBudget(MIB)
+    rows = 600 * KIB
+    world.large._most_unpacked = MIB
+    packed = [world.ask_packed(rows, budget) for _ in range(2)]
+    await asyncio.sleep(0.1)
+    world.ask()
+    world.codec.says({"rows": 1, "sizes": None, "shapes": None, "payload": rows}, bytes(rows))
+    world.codec.decoded()
+    held = budget.held
+    await asyncio.sleep(1)
+    first = [meta["packed"] for meta in world.codec.pipe.sent]
+    world.engine.slips[0].answered()
+    world.codec.wrote()
+
+    assert ([True, False], rows) == (first, held)
+    assert {"packed": True} == {k: v for k, v in world.codec.pipe.sent[-1].items() if k == "packed"}
+    assert [[200], []] == [[status for _, status, _ in one.answers] for one in packed]
+
+
+@looptime
+async def test_rows_that_do_not_fit_are_refused(worlds: WORLDS) -> None:
+    """Whoever says that less comes of a packed body than does takes no more than there is."""
+    world, budget = worlds(), BodyBudget(MIB)
+    world.ask_packed(10, budget)
+    await asyncio.sleep(0.1)
+    budget.held = budget.most - 1000
+    world.codec.says({"rows": 1, "sizes": None, "shapes": None, "payload": 2000}, bytes(2000))
+
+    assert ([], [503]) == (world.engine.slips, world.codes)
+    assert "bodies_full" == world.codec.pipe.sent[-1]["error"]["code"]
 
 
 @looptime
