@@ -148,11 +148,27 @@ class LateError(OverloadedError):
     status = 429
     code = "late"
 
+    @classmethod
+    def expected(cls, retry_after: float) -> Self:
+        """Refuse a request; `retry_after` is in seconds."""
+        return cls(
+            "the answer is expected to take longer than serverSideBatching.maxLatency; relax it, or"
+            " add replicas",
+            retry_after,
+        )
+
 
 class QueueFullError(OverloadedError):
     """`overload.maxReplicaConcurrency` requests are in the replica, or `maxLength` in the queue."""
 
     code = "queue_full"
+
+    @classmethod
+    def of_replica(cls, limit: int, retry_after: float = 1.0) -> Self:
+        """Refuse a request, as `limit` others are in the replica."""
+        return cls(
+            f"{limit} requests are in this replica (overload.maxReplicaConcurrency)", retry_after
+        )
 
 
 class BodiesFullError(OverloadedError):

@@ -142,24 +142,17 @@ class MethodQueue:
     def full(self, limit: int, rows: int) -> QueueFullError:
         """The error for a request of so many rows, as `limit` requests are in the replica."""
         self.recorder.rejected("queue_full", rows)
-        return QueueFullError(
-            f"{limit} requests are in this replica (overload.maxReplicaConcurrency)",
-            retry_after(self.batcher),
-        )
+        return QueueFullError.of_replica(limit, retry_after(self.batcher))
 
     def check_latency(self, admission: Admission, rows: int, size: int, now: float) -> None:
-        """Let a request pass; asked once for each, before it is queued.
+        """Refuse a request that comes too late; asked once for each, before it is queued.
 
         Raises:
             LateError: it would miss `maxLatency`.
         """
         if not admission.accepts(self.batcher, size, now):
             self.recorder.rejected("latency", rows)
-            raise LateError(
-                "the answer is expected to take longer than serverSideBatching.maxLatency;"
-                " relax it, or add replicas",
-                retry_after(self.batcher),
-            )
+            raise LateError.expected(retry_after(self.batcher))
 
     def warmed_up(self, timings: Sequence[Sequence[float]]) -> None:
         """A model process was warmed up with batches of these rows, sizes and seconds."""

@@ -121,9 +121,7 @@ class RemoteEngine(MethodTable[RemoteMethod]):
         """See Engine."""
         limit = self._settings.max_concurrency
         if len(self._forwarded) >= limit:  # there it would be refused as well, but copied before
-            raise QueueFullError(
-                f"{limit} requests are in this replica (overload.maxReplicaConcurrency)"
-            )
+            raise QueueFullError.of_replica(limit)
         now, longest = time.monotonic(), self._settings.timeout or math.inf
         deadline = now + (longest if timeout is None else min(timeout, longest))
         if self._transport is None and not now < self._held_until <= deadline:

@@ -228,7 +228,7 @@ class QueueEngine(MethodTable[QueueMethod]):
             raise TypeError(f"expected a method of this engine, got {type(served).__name__}")
         now, in_flight, rows = self._now(), self._in_flight, decoded.rows
         served.recorder.received(rows)
-        self._refuse_some(served, rows)
+        self._check_admission(served, rows)
         hurried = timeout is not None and timeout < in_flight.timeout
         seconds = timeout if timeout is not None and hurried else in_flight.timeout
         number = next(self._ids)
@@ -248,26 +248,28 @@ class QueueEngine(MethodTable[QueueMethod]):
         self._kick.set()
         return held
 
-    def _refuse_some(self, served: QueueMethod, rows: int) -> None:
-        """Let a request pass.
+    def _check_admission(self, served: QueueMethod, rows: int) -> None:
+        """Refuse a request of so many rows that cannot be taken, and count it.
 
         Raises:
-            ServingError: of those that `submit` names.
+            OverloadedError: one of those that `submit` names.
         """
-        settings, queue = self._settings, self._settings.queue
-        if len(self._in_flight.by_id) >= settings.max_concurrency:
-            served.recorder.rejected("queue_full", rows)
-            raise QueueFullError(
-                f"{settings.max_concurrency} requests are in this replica"
-                " (overload.maxReplicaConcurrency)"
-            )
+        try:
+            self._admit(served, rows)
+        except ServingError as error:
+            late = isinstance(error, LateError)
+            served.recorder.rejected("latency" if late else "queue_full", rows)
+            raise
+
+    def _admit(self, served: QueueMethod, rows: int) -> None:
+        limit, queue = self._settings.max_concurrency, self._settings.queue
+        if len(self._in_flight.by_id) >= limit:
+            raise QueueFullError.of_replica(limit)
         if self.given_up.is_set():
-            served.recorder.rejected("queue_full", rows)
             raise self.refusal()
         length = self._lengths.get(served.stream, 0)
         waiting = round(length * self._rows.mean)
         if queue is not None and length >= queue.max_length:
-            served.recorder.rejected("queue_full", rows)
             raise QueueFullError(
                 f"{length} requests are in the queue (serverSideBatching.queue.redis.maxLength)",
                 self._expected(served, waiting),
@@ -275,12 +277,7 @@ class QueueEngine(MethodTable[QueueMethod]):
         if served.target is not None:
             expected = self._expected(served, waiting + rows)
             if not admits(served.target, expected, waiting):
-                served.recorder.rejected("latency", rows)
-                raise LateError(
-                    "the answer is expected to take longer than serverSideBatching.maxLatency;"
-                    " relax it, or add replicas",
-                    expected,
-                )
+                raise LateError.expected(expected)
 
     def _expected(self, served: QueueMethod, rows: int) -> float:
         signature = served.stream.split(":", 1)[0]

@@ -231,9 +231,7 @@ class CodecQueue:
         """
         limit = self._settings.max_concurrency
         if len(self._undecoded()) + len(self._inside) >= limit:
-            raise QueueFullError(
-                f"{limit} requests are in this replica (overload.maxReplicaConcurrency)"
-            )
+            raise QueueFullError.of_replica(limit)
         self.asked += 1
         request = LargeRequest(
             self.write, self.asked, served, wire, head, body, client, caller, timeout,
