@@ -88,7 +88,7 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         traced = frontend.tracer is not None
         self._parser = RequestParser(
-            frontend.limits, frontend.routes, traced=traced, admit=frontend.admit
+            frontend.limits, frontend.known, traced=traced, admit=frontend.admit
         )
         frontend.accepted_at = now = self._loop.time()
         self._timeouts = Timeouts(frontend.limits, now, random.random())  # noqa: S311 - no secret
@@ -494,7 +494,9 @@ class Connection(asyncio.Protocol):
         if answer.status >= ERROR:
             request_id = self.request_id()
             answer = finished_error(answer, self._path.decode("latin-1"), request_id)
-        stays_open, frontend = self._stays_open(), self._frontend
+        frontend = self._frontend
+        goes_on = self._keep_alive and not self._leaving and not frontend.draining
+        stays_open = goes_on or self._stays_open()
         if frontend.date_source is not self._state.default_headers:
             frontend.renew_date(self._state)
         lines = self._kept if stays_open else CLOSES
@@ -569,9 +571,8 @@ class Connection(asyncio.Protocol):
 
     def _stays_open(self) -> bool:
         """What ends a connection does so not before everything that was read of it is answered."""
-        if self._keep_alive and not self._leaving and not self._frontend.draining:
-            return True
-        return self._keep_alive and self._more_to_come()
+        goes_on = not self._leaving and not self._frontend.draining
+        return self._keep_alive and (goes_on or self._more_to_come())
 
     def _more_to_come(self) -> bool:
         """Whether there is something to answer after the present request."""

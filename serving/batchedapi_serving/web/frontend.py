@@ -38,6 +38,7 @@ from batchedapi_serving.web.limits import (
     ConnectionLimit,
     Limits,
 )
+from batchedapi_serving.web.parser import KnownHeads
 
 METADATA_PATHS: Final = (
     "/",
@@ -162,7 +163,9 @@ class Frontend:
         """When the last client connected, over HTTP or gRPC, on the loop's clock."""
         self.routes: dict[bytes, Route] = {}
         """By path without escapes; those of named methods once the methods are known."""
-        self._known: tuple[str, ...] | None = None
+        self.known = KnownHeads(self.routes, traced=tracer is not None)
+        """Heads of predictions that were parsed before."""
+        self._methods: tuple[str, ...] | None = None
         self.date = b""
         """The `date` header, made of `date_source`."""
         self.date_source: list[tuple[bytes, bytes]] | None = None
@@ -231,10 +234,10 @@ class Frontend:
     def _learn_methods(self) -> None:
         """Build the table of routes anew if the methods are not those it was built from."""
         methods = tuple(self.engine.methods)
-        if methods != self._known:
-            self._known = methods
+        if methods != self._methods:
+            self._methods = methods
             table = prediction_routes(self.settings, methods)
-            self.routes.clear()  # parsers have it
+            self.routes.clear()  # known heads have it
             self.routes.update((path.encode(), route) for path, route in table.items())
 
     def renew_date(self, state: ServerState) -> None:

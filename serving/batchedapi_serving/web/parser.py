@@ -41,6 +41,20 @@ _SELDOM: Final = OPTIONS | {b"transfer-encoding", b"expect", b"connection"}
 """Headers that mean something here and that few requests have."""
 _SELDOM_TRACED: Final = _SELDOM | {TRACEPARENT}
 """The same where requests are traced; elsewhere one that has a trace is read no slower."""
+_LENGTH: Final = b"content-length"
+_LONGEST_LENGTH: Final = 10
+"""Digits of a body's length."""
+_PRINTABLE: Final = bytes(range(0x20, 0x7F))
+_MOST_FORMS: Final = 16
+_UNKNOWABLE: Final = frozenset((b"transfer-encoding", b"expect", b"upgrade", b"trailer"))
+"""Headers that have a request parsed each time."""
+_MEANT: Final = frozenset(
+    (
+        b"host", b"connection", b"proxy-connection", b"keep-alive", b"te", b"content-type",
+        TIMEOUT, ENCODING,
+    )
+)  # fmt: skip
+"""Headers whose values decide how a request is read; each value makes a form of its own."""
 HEADERS: Final = "headers"
 BODY: Final = "body"
 
@@ -115,26 +129,142 @@ class Request(NamedTuple):
     """HTTP/1.0, where whoever keeps a connection says so."""
 
 
-class Repeat:
-    """The head of a prediction that came whole, or before its body, for when it comes again.
+class HeadForm:
+    """Heads that differ in the values of some headers only.
 
-    Clients that keep a connection send the same bytes up to the body again and again, and equal
-    bytes need no second parsing: that is a quarter of what a small request costs here.
+    Attributes:
+        values: The value of each header in the first head that was seen.
+        varying: Positions of the headers whose values differ from head to head.
+        parts: The bytes before each varying value, and those after the last one.
     """
 
-    __slots__ = ("after", "before", "body_size", "head", "headers", "method", "size", "target")
+    __slots__ = (
+        "has_options", "id_at", "length_at", "names", "parts", "prefixes", "request", "state_at",
+        "trace_at", "values", "varying",
+    )  # fmt: skip
 
-    def __init__(self, head: bytes, target: bytes, request: Request) -> None:
-        """`head` is all of the one `request` but its body."""
-        self.head = head
-        self.body_size = len(request.body)
-        self.size = len(head) + self.body_size
-        self.target = target
-        self.headers = request.headers
-        self.method = request.method
-        place = Request._fields.index("body")
-        self.before, self.after = request[:place], request[place + 1 :]
-        """Of the request, what is not its body."""
+    def __init__(self, prefixes: list[bytes], request: Request, seldom: Container[bytes]) -> None:
+        """`prefixes` are the request line, then the name of each header with its separator."""
+        self.prefixes = prefixes
+        self.request = request
+        self.names = [name for name, _ in request.headers]
+        self.values = [value for _, value in request.headers]
+        self.length_at = self.names.index(_LENGTH)
+        self.varying: list[int] = []
+        self.parts: list[bytes] = []
+        self.has_options = any(name in seldom for name in self.names)
+        self.vary([self.length_at])
+
+    def vary(self, more: list[int]) -> None:
+        """The values at these positions vary, too."""
+        self.varying = sorted({*self.varying, *more})
+        self.parts, part = [], self.prefixes[0]
+        for place, value in enumerate(self.values):
+            part += b"\r\n" + self.prefixes[place + 1]
+            if place in self.varying:
+                self.parts.append(part)
+                part = b""
+            else:
+                part += value
+        self.parts.append(part + b"\r\n\r\n")
+        places = {self.names[place]: place for place in self.varying if self.has_options}
+        self.id_at = places.get(REQUEST_ID, -1)
+        self.trace_at = places.get(TRACEPARENT, -1)
+        self.state_at = places.get(TRACESTATE, -1)
+
+    def read(self, data: bytes, limits: Limits) -> Request | None:
+        """The one request that `data` is; None: it has another head, or has to be parsed."""
+        parts, headers, checked = self.parts, self.request.headers.copy(), b""
+        at = len(parts[0])
+        for number, place in enumerate(self.varying):
+            end = data.find(b"\r", at)
+            if end <= at or data[at] == _SPACE or data[end - 1] == _SPACE:
+                return None
+            value, part = data[at:end], parts[number + 1]
+            if not data.startswith(part, end):
+                return None
+            headers[place] = (self.names[place], value)
+            checked += value
+            at = end + len(part)
+        length, size = headers[self.length_at][1], len(data) - at
+        plain = not checked.translate(None, _PRINTABLE) and length.isdigit()
+        if not plain or len(length) > _LONGEST_LENGTH or int(length) != size:
+            return None
+        if size > limits.body or at > limits.headers:
+            return None
+        method, path, query, _, content_type, _, keep_alive, options, old = self.request
+        if self.has_options:
+            request_id, timeout, refusal, gzip, traceparent, tracestate = options
+            if self.id_at >= 0:
+                request_id = headers[self.id_at][1][:_LONGEST_ID].decode("ascii").strip()
+            if self.trace_at >= 0:
+                traceparent = headers[self.trace_at][1]
+            if self.state_at >= 0:
+                tracestate = headers[self.state_at][1]
+            said = (request_id, timeout, refusal, gzip, traceparent, tracestate)
+            options = tuple.__new__(Options, said)
+        body = data[at:]
+        made = (method, path, query, headers, content_type, body, keep_alive, options, old)
+        # Request(...) without its own call, which takes as long as the rest.
+        return tuple.__new__(Request, made)
+
+
+class KnownHeads:
+    """Reads requests whose heads were seen before, except for values that mean nothing to HTTP.
+
+    A client sends the same head again and again. Its length changes, and a proxy adds ids. A head
+    that httptools accepted stays a good one when such a value is replaced by other printable
+    characters, so only these are looked at. That takes a fifth of the time of parsing it all. All
+    connections of a process share one of these.
+
+    Attributes:
+        forms: The one that was used last comes first.
+    """
+
+    def __init__(self, paths: Container[bytes], *, traced: bool = False) -> None:
+        """Only requests to these `paths` are learned; `traced`: see RequestParser."""
+        self._paths = paths
+        self._seldom = _SELDOM_TRACED if traced else _SELDOM
+        self.forms: list[HeadForm] = []
+        self._unknown = 0  # heads that none of many forms fits
+
+    def used(self, form: HeadForm) -> None:
+        """The next request is likely to have the same form."""
+        self.forms.remove(form)
+        self.forms.insert(0, form)
+
+    def learn(self, data: bytes, request: Request) -> None:
+        """`data` was all of `request`, and httptools accepted it."""
+        worth_it = request.keep_alive and not request.query and request.path in self._paths
+        if not worth_it or request.options.refusal is not None:
+            return
+        if len(self.forms) >= _MOST_FORMS:  # a client whose heads all differ costs others little
+            self._unknown += 1
+            if self._unknown % _MOST_FORMS:
+                return
+        names = [name for name, _ in request.headers]
+        lines = data[: len(data) - len(request.body)].split(b"\r\n")
+        plain = len(lines) == len(names) + 3 == len(set(names)) + 3 and lines[-2:] == [b"", b""]
+        if not plain or not lines[0].endswith(b" HTTP/1.1") or _LENGTH not in names:
+            return
+        prefixes = [lines[0]]
+        for line, (name, value) in zip(lines[1:-2], request.headers, strict=True):
+            size = len(line) - len(value)
+            prefix = line[:size]
+            if name in _UNKNOWABLE or prefix.lower() != name + b": " or line[size:] != value:
+                return
+            prefixes.append(prefix)
+        for form in self.forms:
+            if form.prefixes == prefixes:
+                pairs = enumerate(zip(form.values, request.headers, strict=True))
+                more = [place for place, (value, header) in pairs if value != header[1]]
+                if not any(names[place] in _MEANT for place in more):
+                    form.vary(more)
+                    return
+        del self.forms[_MOST_FORMS - 1 :]
+        # Nothing of the request but its head is kept.
+        form = HeadForm(prefixes, request._replace(body=b""), self._seldom)
+        self.forms.insert(0, form)
 
 
 class RequestParser:
@@ -156,7 +286,7 @@ class RequestParser:
     def __init__(
         self,
         limits: Limits,
-        repeated: Container[bytes],
+        known: KnownHeads | None = None,
         *,
         traced: bool = False,
         admit: Callable[[bytes, bytes, Headers], str] | None = None,
@@ -165,7 +295,7 @@ class RequestParser:
 
         Args:
             limits: Of sizes.
-            repeated: Paths whose requests are worth a shortcut when they come again.
+            known: Heads that were parsed before. None: each is parsed.
             traced: The options have `traceparent` and `tracestate` too.
             admit: Whose key a method, target and headers bring. Asked with each head before its
                 body is read; what it raises is the parser's error. None: no key is needed.
@@ -182,13 +312,10 @@ class RequestParser:
         self.body_bytes = 0
         self._headers: list[tuple[bytes, bytes]] = []
         self._limits = limits
-        self._repeated = repeated
+        self._known = known
         self._parser = httptools.HttpRequestParser(self)
         self._upgrades = False  # the head asks for another protocol
         self._old = False  # it says HTTP/1.0
-        self._repeat: Repeat | None = None
-        self._unparsed = False  # its head came again, and the parser in C has not seen it
-        self._head = b""  # the last piece, if it was a head without its body
         self._complete: list[Request] = []
         self._ended = False  # by a request that says `connection: close`
         self._began_here = False  # the message began in the piece that is being parsed
@@ -215,54 +342,37 @@ class RequestParser:
 
     def feed(self, data: bytes) -> Sequence[Request]:
         """The requests that are complete now that `data` has come; look at `error` after them."""
-        between = self.awaiting is None
-        repeat = self._repeat if self._admit is None else self._admitted_again(data)
-        if repeat is not None:
-            body: bytes | None = None
-            if between and len(data) == repeat.size and data.startswith(repeat.head):
-                body = data[len(repeat.head) :]
-            elif between and data == repeat.head:
-                # It came once more, and is parsed only if its body comes in pieces.
-                self._unparsed, self.awaiting = True, BODY
-                self.target, self._headers = repeat.target, repeat.headers
-                self.body_bytes, self.wants_continue = 0, False
-                return ()
-            elif self._unparsed:
-                self._unparsed, self.awaiting, between = False, None, True
-                if len(data) == repeat.body_size:
-                    body = data
-                else:
-                    data = repeat.head + data
-            if body is not None:
-                # What Request(...) does, without the call that takes as long as the rest.
-                return (tuple.__new__(Request, (*repeat.before, body, *repeat.after)),)
         if self._ended or self.error is not None:
             return ()
+        between = self.awaiting is None
+        if between and self._known is not None:
+            for form in self._known.forms:
+                request = form.read(data, self._limits) if data.startswith(form.parts[0]) else None
+                if request is not None:
+                    if form is not self._known.forms[0]:
+                        self._known.used(form)
+                    if self._admit is None or self._admitted(request):
+                        return (request,)
+                    break
         self._complete = []
         self._began_here = False
         self._piece = len(data)
         all_is_well = self._parse(data)
         if all_is_well and self.awaiting == HEADERS:
             self._count_head()
-        elif len(self._complete) == 1 and (between or self._head):
-            self._remember(self._head + data, self._complete[0])
-        head_alone = between and all_is_well and self.awaiting == BODY and not self.body_bytes
-        self._head = data if head_alone and not self.wants_continue else b""
+        elif self._known is not None and between and len(self._complete) == 1:
+            self._known.learn(data, self._complete[0])
         complete, self._complete = self._complete, []  # what was answered is not held here
         return complete
 
-    def _admitted_again(self, data: bytes) -> Repeat | None:
-        """The head that may come again, unless it does and its key is none any more."""
-        repeat = self._repeat
-        if repeat is not None and self.awaiting is None and data.startswith(repeat.head):
-            self.target, self._headers = repeat.target, repeat.headers
-            try:
-                self._ask(repeat.method)
-            except ServingError as error:
-                self.awaiting = BODY
-                self._fail(error)
-                return None
-        return repeat
+    def _admitted(self, request: Request) -> bool:
+        """Whether a key lets a known head in; if not, it is parsed as others, and refused."""
+        self.target, self._headers = request.path, request.headers
+        try:
+            self._ask(request.method)
+        except ServingError:
+            return False
+        return True
 
     def _fail(self, error: ServingError) -> None:
         # Its traceback knows the frames that know the bytes that were read, and this parser.
@@ -331,18 +441,6 @@ class RequestParser:
 
     def _parsed_head_bytes(self) -> int:
         return len(self.target) + sum(len(name) + len(value) + 4 for name, value in self._headers)
-
-    def _remember(self, data: bytes, request: Request) -> None:
-        """`data` was one request; keep its head if it was nothing else, not even a line end."""
-        plain = (
-            self._length == len(request.body)
-            and self.awaiting is None
-            and not self.wants_continue
-            and data.find(b"\r\n\r\n") + 4 == len(data) - self._length
-        )
-        worth_it = request.path in self._repeated and request.keep_alive
-        head = data[: len(data) - len(request.body)]
-        self._repeat = Repeat(head, self.target, request) if plain and worth_it else None
 
     # ------------------------------------------------------------ httptools' callbacks
 

@@ -1,4 +1,7 @@
-"""How far one row of JSON travels through a web process: calls of ours, and files they are in."""
+"""How far one row of JSON travels through a web process: calls of ours, and files they are in.
+
+No two requests have the same bytes: the numbers differ in length, and a proxy adds ids.
+"""
 
 import asyncio
 import tomllib
@@ -6,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import orjson
 import pytest
 from tests.support.connections import Peer, web_settings
 from tests.support.dispatching import World
@@ -21,7 +25,7 @@ from batchedapi_serving.web.frontend import Frontend
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 MOST_CALLS: Final = 75
-MOST_FILES: Final = 24
+MOST_FILES: Final = 23
 ROUNDS: Final = 40
 SECONDS: Final = 0.001
 """That the model takes, and the client after its answer."""
@@ -30,7 +34,13 @@ OTHER_END: Final = ("/batchedapi_serving/model/", "/batchedapi_serving/ipc.py")
 """What a test calls of these is the model process's part, with all that follows from it."""
 NOT_COMPILED: Final = {"serving/ipc.py", "serving/dispatch/engine.py"}
 """Which mypyc does not take: an error of the system's, a protocol that is looked at as it runs."""
-ROW: Final = b"[5.1, 3.5, 1.4, 0.2]"
+PROXIED: Final = (
+    b"POST /api HTTP/1.1\r\nhost: iris.example\r\nuser-agent: python-httpx/0.28\r\naccept: */*\r\n"
+    b"accept-encoding: gzip, deflate\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
+    b"x-forwarded-for: 10.0.0.7\r\nx-forwarded-proto: http\r\nx-envoy-attempt-count: 1\r\n"
+    b"x-request-id: %b\r\ntraceparent: 00-%032x-%016x-00\r\n\r\n%b"
+)
+"""Of a client behind a proxy of a mesh."""
 IRIS: Final = single(Tensor("FP32", [4]), Tensor("INT64", []))
 
 
@@ -61,10 +71,18 @@ def web_of(world: World) -> tuple[Frontend, Config, ServerState]:
     return Frontend(web_settings(), world.dispatcher, lambda _: None), config, ServerState()
 
 
-async def ask(client: Peer, request: bytes) -> None:
+def proxied(number: int) -> bytes:
+    """A request that no other is equal to."""
+    row = [round(5.1 + number / 7, number % 5), 3.5, 1.4, 0.2]
+    body = orjson.dumps(row)
+    name = b"%x-%b" % (number, b"a" * (number % 30))
+    return PROXIED % (len(body), name, number + 7**30, number + 5**20, body)
+
+
+async def ask(client: Peer, first: int) -> None:
     """One request after the other, each a moment after the answer to the one before."""
-    for _ in range(ROUNDS):
-        client.send(request)
+    for number in range(first, first + ROUNDS):
+        client.send(proxied(number))
         await asyncio.sleep(2 * SECONDS)
 
 
@@ -79,18 +97,15 @@ async def test_a_row_of_json_is_answered_in_few_calls_and_few_files() -> None:
         seconds=lambda _: SECONDS,
     )
     client = Peer(*web_of(world))
-    request = (
-        b"POST /api HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
-        b"content-length: %d\r\n\r\n%b" % (len(ROW), ROW)
-    )
     walk = Walk(OURS, OTHER_END)
-    await ask(client, request)  # until the client is known
+    await ask(client, 0)  # until the client is known
     with walk.on():
-        await ask(client, request)
+        await ask(client, ROUNDS)
 
     path = {place: times / ROUNDS for place, times in walk.calls.items() if times >= ROUNDS / 2}
     listed = "\n".join(f"{times:4.1f} {' '.join(place)}" for place, times in path.items())
     assert [200] * 2 * ROUNDS == client.statuses
+    assert 2 * ROUNDS == len(set(client.header("x-request-id")))
     assert sum(path.values()) <= MOST_CALLS, listed
     assert len({file for file, _ in path}) <= MOST_FILES, listed
     assert [] == [file for file, _ in walk.calls if "trac" in file], "tracing is off"

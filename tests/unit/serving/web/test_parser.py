@@ -2,7 +2,7 @@
 
 import gc
 
-from batchedapi_serving.web.parser import RequestParser
+from batchedapi_serving.web.parser import KnownHeads, RequestParser
 from connections import LIMITS
 
 REQUEST = b"POST /predict HTTP/1.1\r\nhost: t\r\ncontent-length: 1\r\n\r\n1"
@@ -13,7 +13,7 @@ def test_a_closed_parser_leaves_nothing_to_the_collector() -> None:
     gc.collect()
     gc.disable()
     try:
-        parser = RequestParser(LIMITS, {b"/predict": None})
+        parser = RequestParser(LIMITS, KnownHeads({b"/predict": None}))
         requests = len(parser.feed(REQUEST)) + len(parser.feed(REQUEST))
         parser.close()
         del parser
@@ -26,9 +26,8 @@ def test_a_closed_parser_leaves_nothing_to_the_collector() -> None:
 
 def test_a_refusal_keeps_nothing_of_what_was_read() -> None:
     """Its traceback would, until the collector comes, which is seldom."""
-    parser = RequestParser(LIMITS, {})
+    parser = RequestParser(LIMITS)
     parser.feed(b"POST / HTTP/1.1\r\nhost: t\r\ncontent-length: 999999999\r\n\r\n" + bytes(1000))
 
     assert parser.error is not None
     assert parser.error.__traceback__ is None
-    assert b"" == parser._head
