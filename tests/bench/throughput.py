@@ -8,8 +8,9 @@
 
     python tests/bench/throughput.py --workload W1 --peer sketch     # beside the least that answers
 
-Timed rounds send one body and count answers; before them each cell is checked once with a body for
-each client, every answer compared with the right one.
+Timed rounds send one row and count answers; before them each cell is checked once with a row for
+each client, every answer compared with the right one. No request has the bytes of the one before:
+its numbers are written with more or fewer zeros, and it has the ids and headers of a proxy.
 """
 
 import contextlib

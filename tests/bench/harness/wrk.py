@@ -85,7 +85,7 @@ def require_wrk() -> None:
 
 
 def timed(server: Server, body: bytes, connections: int, seconds: float) -> WrkResult:
-    """One thread, keep-alive, one body for everybody; answers are counted, not read."""
+    """One thread, keep-alive, one row for everybody; answers are counted, not read."""
     return _run(server, [body], (), connections=connections, threads=1, seconds=seconds)
 
 

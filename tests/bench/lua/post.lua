@@ -1,4 +1,5 @@
--- wrk: POST one body per thread and, if the right answers are known, compare every answer with them.
+-- wrk: POST one row per thread and, if the right answers are known, compare every answer with them.
+-- No two requests in a row have the same bytes: numbers end with zeros more or less, and a proxy adds ids.
 -- BENCH_BODIES    file with one body a line; thread n sends line n (again from the first after the last)
 -- BENCH_ANSWERS   file with the right answer to each body; absent: answers are not looked at, which
 --                 spares wrk the work (timed runs)
@@ -37,12 +38,45 @@ local function same(body, expected)
   return true
 end
 
+local function hex(digits)
+  local words = {}
+  for i = 1, digits / 8 do words[i] = string.format("%08x", math.random(0, 2 ^ 31 - 1)) end
+  return table.concat(words)
+end
+
+-- The same JSON in other words: a fraction may end with zeros, and spaces may follow.
+local function longer(body)
+  local function zeros(fraction) return fraction .. string.rep("0", math.random(0, 4)) end
+  return body:gsub("%.%d+", zeros) .. string.rep(" ", math.random(0, 7))
+end
+
+local function headers_of_a_proxy()
+  return {
+    ["Content-Type"] = "application/json",
+    ["User-Agent"] = "python-httpx/0.28",
+    ["Accept"] = "*/*",
+    ["X-Forwarded-For"] = "10.0.0.7",
+    ["X-Forwarded-Proto"] = "http",
+    ["X-Envoy-Attempt-Count"] = "1",
+    ["X-Request-Id"] = hex(32),
+    ["X-B3-TraceId"] = hex(32),
+    ["X-B3-SpanId"] = hex(16),
+    ["X-B3-Sampled"] = "0",
+  }
+end
+
+local requests, sent = {}, 0
 right, wrong = 0, 0
 
+function request()
+  sent = sent + 1
+  return requests[sent % #requests + 1]
+end
+
 function init(args)
-  wrk.method = "POST"
-  wrk.headers["Content-Type"] = "application/json"
-  wrk.body = bodies[client % #bodies + 1]
+  math.randomseed(client + 1)
+  local body = bodies[client % #bodies + 1]
+  for i = 1, 128 do requests[i] = wrk.format("POST", nil, headers_of_a_proxy(), longer(body)) end
   if #answers > 0 then
     local text = answers[client % #answers + 1]
     local expected = numbers(text)
