@@ -48,6 +48,13 @@ wheel: ## The wheels that one installs, in dist: one for all machines, one compi
 	$(BIN)/pip wheel -q --disable-pip-version-check --no-deps -w dist .
 	$(COMPILE) $(BIN)/pip wheel -q --disable-pip-version-check --no-deps -w dist .
 
+.PHONY: sbom
+sbom: ## The Python packages that the images have, as CycloneDX, in dist
+	$(PYTHON) -m venv .venv/sbom .venv/sbom/made
+	.venv/sbom/made/bin/pip install -q --disable-pip-version-check -c constraints.txt '.[serving,operator]'
+	.venv/sbom/bin/pip install -q --disable-pip-version-check cyclonedx-bom==7.5.0
+	mkdir -p dist && .venv/sbom/bin/cyclonedx-py environment .venv/sbom/made -o dist/batchedapi.cdx.json
+
 demo: $(INSTALLED) ## The whole product on a cluster: install, apply, predict, load, scale up and why
 	$(BIN)/python examples/demo.py
 
