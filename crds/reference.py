@@ -1,7 +1,7 @@
 """docs/reference/batchedapi.md: every field, rule, status field and printer column."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, get_args
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -18,7 +18,7 @@ from batchedapi_core.manifest.units import (
     QUANTITY_PATTERN,
     format_duration,
 )
-from crds.markdown import HEADER, code, table
+from crds.markdown import HEADER, code
 
 _KNOWN_PATTERNS: Final = (DURATION_PATTERN, QUANTITY_PATTERN)
 """Said by the type already."""
@@ -44,47 +44,73 @@ def page() -> str:
         (
             f"{HEADER}# The BatchedAPI resource\n",
             _INTRODUCTION,
-            "## spec\n",
-            table(("field", "type", "default", "limits", "meaning"), _spec_rows()),
+            *_sections(_spec_fields(), "spec"),
             "## Rules\n",
             _ABOUT_RULES,
-            table(("object", "rule"), _rule_rows()),
-            "## status\n",
-            "Written by the operator.\n",
-            table(("field", "type", "meaning"), _status_rows()),
+            *_rule_lines(),
+            "",
+            *_sections(_status_fields(), "status"),
             "## kubectl get\n",
-            "`kubectl get bapi`; those marked wide with `-o wide`.\n",
-            table(("column", "source", "meaning"), _column_rows()),
+            "`kubectl get bapi` prints these columns. Those marked wide need `-o wide`.\n",
+            *_column_lines(),
+            "",
         )
     )
 
 
-def _spec_rows() -> Iterator[tuple[str, ...]]:
+def _sections(fields: Iterable[tuple[str, str, str]], root: str) -> Iterator[str]:
+    """A heading for each object and, below it, one for each of its fields."""
+    objects: dict[str, list[tuple[str, str, str]]] = {root: []}
+    for field in fields:
+        parent = field[0].rpartition(".")[0]
+        top = ".".join(parent.split(".")[:2])
+        objects.setdefault(top, [])
+        objects.setdefault(parent, []).append(field)
+    for parent, members in sorted(objects.items(), key=lambda item: _place(item[0], objects)):
+        yield f"{'#' * min(3, 2 + parent.count('.') // 2)} {parent}\n"
+        for path, facts, meaning in members:
+            yield f"#### {path}\n"
+            yield f"{facts}\n"
+            if meaning:
+                yield f"{' '.join(meaning.split())}\n".replace("*", "\\*")
+
+
+def _place(parent: str, objects: Iterable[str]) -> tuple[int, int]:
+    """The sections below one are written right after it, in the order of the schema."""
+    order = list(objects)
+    return order.index(".".join(parent.split(".")[:2])), order.index(parent)
+
+
+def _spec_fields() -> Iterator[tuple[str, str, str]]:
     required = set(_required(BatchedAPISpec, "spec"))
     for path, schema in _expanded(BatchedAPISpec, "spec"):
-        default = json.dumps(schema["default"]).strip('"') if "default" in schema else ""
-        shown = "required" if path in required else code(default or ('""' * ("default" in schema)))
-        limits = ", ".join(_limits(schema, path))
-        kind = _KUBERNETES.get(path) or _type(schema)
-        yield code(path), kind, shown, limits, schema.get("description", "")
+        facts = [f"Type: {_KUBERNETES.get(path) or _type(schema)}"]
+        if path in required:
+            facts.append("required")
+        elif "default" in schema:
+            default = json.dumps(schema["default"]).strip('"')
+            facts.append(f"default: {code(default or chr(34) * 2)}")
+        if limits := ", ".join(_limits(schema, path)):
+            facts.append(f"range: {limits}")
+        yield path, " · ".join(facts), schema.get("description", "")
 
 
-def _status_rows() -> Iterator[tuple[str, ...]]:
+def _status_fields() -> Iterator[tuple[str, str, str]]:
     for path, schema in _expanded(BatchedAPIStatus, "status"):
-        yield code(path), _type(schema), schema.get("description", "")
+        yield path, f"Type: {_type(schema)}", schema.get("description", "")
 
 
-def _column_rows() -> Iterator[tuple[str, ...]]:
+def _column_lines() -> Iterator[str]:
     for name, _, json_path, priority, description in PRINTER_COLUMNS:
-        yield name.upper() + (" (wide)" if priority else ""), code(json_path), description
+        yield f"- {name.upper()}{' (wide)' * bool(priority)}, from {code(json_path)}: {description}"
 
 
-def _rule_rows() -> Iterator[tuple[str, ...]]:
+def _rule_lines() -> Iterator[str]:
     for rule in BatchedAPI.rules:
-        yield "the object", rule.message
-    for path, model in _objects(BatchedAPISpec, "spec"):
+        yield f"- {rule.message}"
+    for _, model in _objects(BatchedAPISpec, "spec"):
         for rule in model.rules:
-            yield code(path), rule.message
+            yield f"- {rule.message}"
 
 
 def _expanded(model: type[BaseModel], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -133,9 +159,9 @@ def _limits(schema: dict[str, Any], path: str) -> Iterator[str]:
     if "pattern" in schema and schema["pattern"] not in _KNOWN_PATTERNS:
         yield code(schema["pattern"])
     if "maxLength" in schema and schema.get("format") != "duration":
-        yield f"{schema['maxLength']} characters"
+        yield f"up to {schema['maxLength']} characters"
     if "maxItems" in schema:
-        yield f"{schema['maxItems']} elements"
+        yield f"up to {schema['maxItems']} elements"
 
 
 def _bounds(schema: dict[str, Any], path: str) -> str:

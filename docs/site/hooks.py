@@ -20,9 +20,9 @@ DEVELOPMENT: Final = "dev"
 """The version under which `mike` deploys the main branch."""
 OUTSIDE: Final = "repository"
 SHOWN: Final = (
-    "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "charts/batchedapi/dashboards",
-    "charts/batchedapi/rules", "charts/batchedapi/values.yaml", "examples",
-    "tests/bench/README.md", "tests/bench/autoscaling/README.md", "tests/bench/results",
+    "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md",
+    "charts/batchedapi/dashboards", "charts/batchedapi/rules", "charts/batchedapi/values.yaml",
+    "examples", "tests/bench/README.md", "tests/bench/autoscaling/README.md", "tests/bench/results",
 )  # fmt: skip
 """Files and folders of the repository that pages link to."""
 LISTED: Final = {"decisions": "Decisions", f"{OUTSIDE}/examples": "Examples"}
