@@ -72,7 +72,13 @@ def _sections(fields: Iterable[tuple[str, str, str]], root: str) -> Iterator[str
             yield f"#### {path}\n"
             yield f"{facts}\n"
             if meaning:
-                yield f"{' '.join(meaning.split())}\n".replace("*", "\\*")
+                yield f"{' '.join(_without_emphasis(meaning).split())}\n"
+
+
+def _without_emphasis(text: str) -> str:
+    """Stars stay stars where Markdown would read them."""
+    parts = text.split("`")
+    return "`".join(part if n % 2 else part.replace("*", "\\*") for n, part in enumerate(parts))
 
 
 def _place(parent: str, objects: Iterable[str]) -> tuple[int, int]:
