@@ -25,7 +25,7 @@ SHOWN: Final = (
     "examples", "tests/bench/README.md", "tests/bench/autoscaling/README.md", "tests/bench/results",
 )  # fmt: skip
 """Files and folders of the repository that pages link to."""
-LISTED: Final = {"decisions": "Decisions", f"{OUTSIDE}/examples": "Examples"}
+LISTED: Final = {f"{OUTSIDE}/examples": "Examples"}
 """Folders of the site that get a list of their files, with its title."""
 LINK: Final = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)\s#]+)")
 FENCE: Final = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)

@@ -16,7 +16,7 @@ before stands for some epochs. Load that rose is no fault of a setting, so it is
 
 It is for a largest batch that the target has no time for. Where bursts of 128 to 256 rows come to
 batches of up to 256 that would take 257 ms, 50 % of them are answered within 100 ms, and 33 % under
-Window; docs/decisions/0041 says what it costs where the largest batch fits.
+Window; docs/decisions/0002 says what it costs where the largest batch fits.
 """
 
 import enum
