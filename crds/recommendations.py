@@ -8,7 +8,7 @@ from crds.markdown import HEADER, code, table
 _INTRODUCTION: Final = """\
 `status.recommendation.effect` says with figures what a size and an interval would bring, or one of
 these. [The guide](../guides/tuning.md#in-a-cluster) has how to follow one, and
-[the decision](../decisions/0058-a-batching-that-is-recommended.md#58-a-batching-that-is-recommended) why it is made so.
+[the decision](../decisions/0058-a-batching-that-is-recommended.md) why it is made so.
 """
 _LIMITS: Final = (
     ("more rows/s, for which a setting is recommended", f"{100 * rules.GAIN:g} %"),
