@@ -20,7 +20,6 @@ import yaml
 
 from batchedapi_core import contract
 from batchedapi_core.manifest import BatchedAPI, UnknownFields, parse_api
-from batchedapi_serving.migrating.cortex import translated
 
 _STR: Final = "tag:yaml.org,2002:str"
 _TRUE: Final = frozenset(("y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"))
@@ -282,8 +281,12 @@ def _objects(file: Path, unknown: UnknownFields) -> list[Any]:
 
 
 def _no_object(document: Any) -> str:
-    if (translation := translated(document)) is not None:
-        return translation
+    entries = document if isinstance(document, list) else [document]
+    if any(isinstance(one, dict) and one.get("kind") in _OF_CORTEX for one in entries):
+        return (
+            f"expected a {contract.KIND} document, got one of Cortex;"
+            " `batchedapi migrate FILE` writes the manifest"
+        )
     if isinstance(document, dict):
         missing = [name for name in ("apiVersion", "kind") if not document.get(name)]
         return (
@@ -293,6 +296,7 @@ def _no_object(document: Any) -> str:
     return f"expected a {contract.KIND} document, got {_NAMES.get(type(document), 'a value')}"
 
 
+_OF_CORTEX: Final = ("RealtimeAPI", "SyncAPI")
 _NAMES: Final[dict[type, str]] = {list: "a list", str: "a text", int: "a number"}
 
 

@@ -1,36 +1,32 @@
-"""`batchedapi migrate`: reads another server's file, writes a manifest and a predictor."""
+"""`batchedapi migrate`: reads another server's configuration, writes a manifest and a class."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import click
-import yaml
 
-from batchedapi_core.manifest import ManifestError, UnknownFields, parse_api
 from batchedapi_serving.migrating.migration import (
     MANIFEST,
-    SAMPLES,
     MigrateError,
     Migration,
     Project,
 )
 
 _MOST_BYTES: Final = 1 << 20
-"""Of a file that is read: code and configuration are smaller."""
-_SUFFIXES: Final = (".py", ".pt", ".pth")
+"""Of a file beside it that is read: configuration is smaller."""
 
 
 @click.command("migrate")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def migrate_command(file: Path) -> None:
-    """Write batchedapi.yaml, and a predictor, beside the FILE of another server.
+    """Write batchedapi.yaml, and a class to fill in, beside another server's FILE.
 
-    FILE is cortex.yaml, a BentoML configuration or service.py, Triton's config.pbtxt, TorchServe's
-    config.properties, or KServe's InferenceService. Each line that is not taken over is said with
-    its reason and what to do instead. Files that are there are left as they are. Exit code 0:
-    written; 2: FILE cannot be taken over, or a file is there already.
+    FILE is cortex.yaml, bentoml_configuration.yaml or bentofile.yaml of BentoML, config.pbtxt of
+    Triton, config.properties or model-config.yaml of TorchServe, or InferenceServices of KServe.
+    Code is not translated. Each key that is not taken over is listed with the reason and a remedy.
+    Existing files are left as they are. Exit code 0: written; 2: FILE cannot be taken over, or a
+    file is there already.
 
     \b
     Examples:
@@ -38,50 +34,43 @@ def migrate_command(file: Path) -> None:
       batchedapi migrate densenet/config.pbtxt
     """
     try:
-        # The file, with code and samples beside it; of weights only that they are there.
-        folder = file.resolve().parent
-        texts = {
-            str(path.relative_to(folder)): path.read_text("utf-8", "replace")
-            if path.suffix not in {".pt", ".pth"} and path.stat().st_size <= _MOST_BYTES
-            else ""
-            for path in sorted([*folder.glob("*"), *folder.glob("*/*.py")])
-            if path.is_file() and (path.suffix in _SUFFIXES or path.name in SAMPLES)
-        }
-        texts[file.name] = file.read_text("utf-8", "replace")
-        project = Project(folder.name, file.name, texts)
-        migration = _translator(project)(project)
-        parse_api(dict(migration.manifest), UnknownFields.REFUSE)
-        written = _write(file.parent, migration)
-    except (MigrateError, ManifestError) as error:
-        problems = error.problems if isinstance(error, ManifestError) else (str(error),)
-        for problem in problems:
-            click.echo(f"batchedapi: {file}: {problem}", err=True)
-        sys.exit(2)
-    except yaml.YAMLError as error:
-        click.echo(f"batchedapi: {file}: expected YAML, got {error}", err=True)
+        project = _project(file)
+        migration = translation_of(project)
+        _write(file.parent, migration)
+    except (MigrateError, UnicodeDecodeError) as error:
+        click.echo(f"batchedapi: {file}: {error}", err=True)
         sys.exit(2)
     except OSError as error:
         click.echo(f"batchedapi: {error}", err=True)
         sys.exit(2)
-    told = [
-        f"not taken over  {note.place}: {note.reason}; {note.remedy}" for note in migration.notes
-    ]
-    told += [
-        f"to edit         {file.parent / name}:{line}: {wanted}"
-        for name, line, wanted in migration.edits()
-    ]
-    click.echo(f"{file.parent}: {', '.join(written)}")
-    if told:
-        click.echo("\n" + "\n".join(told))
-    click.echo(f"\n  batchedapi check -f {file.parent / MANIFEST}")
-    click.echo(f"  batchedapi serve -f {file.parent / MANIFEST} --reload")
+    click.echo(f"{file.parent}: {', '.join(migration.files)}\n")
+    for note in migration.notes:
+        click.echo(f"not taken over  {note.place}: {note.reason}; {note.remedy}")
+    for name, line, wanted in migration.edits():
+        click.echo(f"to edit         {file.parent / name}:{line}: {wanted}")
+    chosen = f" --name {migration.names[0]}" if len(migration.names) > 1 else ""
+    click.echo(f"\n  batchedapi check -f {file.parent / MANIFEST}{chosen}")
+    click.echo(f"  batchedapi serve -f {file.parent / MANIFEST}{chosen} --reload")
 
 
-def _translator(project: Project) -> Callable[[Project], Migration]:
-    """Who knows the language of the file.
+def _project(file: Path) -> Project:
+    folder = file.resolve().parent
+    beside = {}
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):
+            continue
+        small = path.suffix in {".yaml", ".yml"} and path.is_file()
+        small = small and path.stat().st_size <= _MOST_BYTES
+        name = f"{path.name}/" if path.is_dir() else path.name
+        beside[name] = path.read_text("utf-8", "replace") if small else ""
+    return Project(folder.name, file.name, file.read_text("utf-8-sig"), beside)
+
+
+def translation_of(project: Project) -> Migration:
+    """The manifest and class for a file of a kind that is known.
 
     Raises:
-        MigrateError: nobody.
+        MigrateError: it is not, or cannot be taken over.
     """
     from batchedapi_serving.migrating import (  # noqa: PLC0415 - every replica runs this program
         bentoml,
@@ -93,37 +82,34 @@ def _translator(project: Project) -> Callable[[Project], Migration]:
 
     name = project.file
     if name.endswith(".pbtxt"):
-        return triton.migrate
+        return triton.migrate(project)
     if name.endswith(".properties"):
-        return torchserve.migrate
-    if name.endswith(".py"):
-        return bentoml.migrate
-    for document in yaml.safe_load_all(project.text):
-        entries = document if isinstance(document, list) else [document]
-        for entry in entries:
-            if isinstance(entry, dict) and entry.get("kind") == "InferenceService":
-                return kserve.migrate
-            if isinstance(entry, dict) and "kind" in entry and "apiVersion" not in entry:
-                return cortex.migrate
-            if isinstance(entry, dict) and entry.keys() & {"runners", "services", "api_server"}:
-                return bentoml.migrate
+        return torchserve.migrate(project)
+    if name in torchserve.MODEL_CONFIG:
+        return torchserve.migrate(project)
+    if name.endswith((".yaml", ".yml", ".json")):
+        for document in project.documents():
+            if cortex.is_cortex(document):
+                return cortex.migrate(project)
+            if kserve.is_kserve(document):
+                return kserve.migrate(project)
+            if bentoml.is_bentoml(name, document):
+                return bentoml.migrate(project)
     raise MigrateError(
-        "expected cortex.yaml, a BentoML configuration or service.py, config.pbtxt,"
-        " config.properties or an InferenceService, found none of them"
+        "expected cortex.yaml, bentoml_configuration.yaml, bentofile.yaml, config.pbtxt,"
+        " config.properties, model-config.yaml or an InferenceService; code is not translated:"
+        " write the class by hand (`batchedapi init` has one to start from)"
     )
 
 
-def _write(folder: Path, migration: Migration) -> list[str]:
-    """Names of the files that are there now.
+def _write(folder: Path, migration: Migration) -> None:
+    """Write all files or none.
 
     Raises:
-        MigrateError: one was there before; nothing is written.
+        MigrateError: one was there before.
     """
-    manifest = yaml.safe_dump(dict(migration.manifest), sort_keys=False)
-    files = {MANIFEST: manifest, **migration.files}
-    for name in files:
+    for name in migration.files:
         if (folder / name).exists():
             raise MigrateError(f"{folder / name} is there already: remove it, or rename it")
-    for name, text in files.items():
+    for name, text in migration.files.items():
         (folder / name).write_text(text)
-    return list(files)

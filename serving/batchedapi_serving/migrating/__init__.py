@@ -1,4 +1,4 @@
-"""Other servers' files as a manifest and a predictor; pure: texts in, texts out.
+"""Other servers' configuration as manifests and classes to fill in; pure: texts in, texts out.
 
-cortex | bentoml | kserve | torchserve | triton ── migration
+cortex | bentoml | kserve | torchserve | triton ── formats ── migration
 """

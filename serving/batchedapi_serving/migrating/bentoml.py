@@ -1,434 +1,226 @@
-"""BentoML: configuration and service.py of 1.0 with runners, and @bentoml.service of 1.4."""
+"""BentoML: its configuration, of 1.0 with runners and of 1.2 on with services; bentofile.yaml."""
 
-import ast
-import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
-
-import yaml
+from collections.abc import Mapping
+from typing import Any, Final
 
 from batchedapi_serving.migrating.migration import (
-    MARK,
-    MODULE,
-    PREDICTOR,
-    MigrateError,
+    IMAGE,
+    UNKNOWN,
+    Draft,
     Migration,
-    Note,
     Project,
-    example_line,
-    manifest_of,
-    tensor,
+    Rules,
+    To,
+    class_names,
+    finished,
+    milliseconds,
+    quantity,
+    seconds,
+    skeleton,
+    text,
+    variables,
+    whole,
 )
 
-_TYPES: Final = {
-    "float16": "FP16", "float32": "FP32", "float64": "FP64", "int8": "INT8", "int16": "INT16",
-    "int32": "INT32", "int64": "INT64", "uint8": "UINT8", "bool": "BOOL",
-}  # fmt: skip
-_RUNNER: Final = re.compile(r'bentoml\.(\w+)\.get\(\s*["\']([^"\']+)["\']\s*\)\.to_runner')
-_CALL: Final = re.compile(r"\.(\w+)\.(?:async_)?run\(")
-_PREDICTOR_OF_RUNNER: Final = """\
-from pathlib import Path
+_CODE: Final = (
+    "each @bentoml.api becomes a method of the class; one that is batchable gets @batched, its"
+    " max_batch_size and max_latency_ms become maxBatchSize and maxLatency of"
+    " predictor.methods[].serverSideBatching"
+)
+_STORE: Final = (
+    "`bentoml models export TAG` writes what the store has; load the file in the class,"
+    " predictor.model.uri fetches it"
+)
+_DEPENDS: Final = (
+    "a service that it depends on is an API of its own, asked over HTTP; or a method of the same"
+    " class, asked with `await context.submit(...)`"
+)
+_TLS: Final = "a gateway ends TLS"
+_TRACES: Final = "OpenTelemetry's variables in predictor.env send traces"
+_METRICS: Final = "port 8081 has /metrics"
 
-{imports}import numpy as np
 
-from batchedapi_serving import Tensor, batched
+def _gpus(value: Any) -> int:
+    return len(value) if isinstance(value, list) else whole(value)
 
-FILE = Path(__file__).parent / "saved_model.pkl"
-{example}
 
-class Model:
-    def __init__(self):
-        self.model = {load}
+def _workers(draft: Draft, place: str, value: Any) -> None:
+    if isinstance(value, list):  # one each, with GPUs of its own
+        draft.tell(place, "which worker has which GPU", "see predictor.gpuAssignment")
+        value = len(value)
+    field = To("predictor.processesPerReplica", lambda v: v if v == "cpu_count" else whole(v))
+    draft.take(value, field, place)
 
-    @batched({declared})
-    def {name}(self, x):  # rows of n clients -> n answers
-        return {call}
-"""
-_LOADERS: Final = {
-    "sklearn": ("import joblib\n", "joblib.load(FILE)"),
-    "picklable_model": ("import pickle\n\n", "pickle.loads(FILE.read_bytes())"),
+
+def _concurrency(draft: Draft, place: str, value: Any) -> None:
+    draft.take(value, To("autoscaling.targetReplicaConcurrency", text), place)
+    draft.set("autoscaling.policy", "Concurrency", place)
+
+
+def _enabled(field: str) -> To:
+    return To(field, lambda value: value if value is True else None)
+
+
+_RESOURCES: Final[Rules] = {
+    "cpu": To("compute.cpu", text),
+    "memory": To("compute.mem", quantity),
+    "gpu": To("compute.gpu", _gpus),
+    "nvidia.com/gpu": To("compute.gpu", _gpus),
+    "*": "pod.nodeSelector picks nodes",
 }
-"""What reads saved_model.pkl, by the framework that wrote it."""
-_ARRAYS: Final = frozenset({"ndarray", "NDArray"})
-_AS_THEY_COME: Final = frozenset({"", "list", "List", "Sequence", "Iterable", "Any"})
-"""Types of a batch for which the list of its rows will do."""
-_PLAIN: Final = frozenset({"str", "int", "float", "bool", "dict", "Dict", "object"})
-"""Types of a row that JSON has."""
-_KNOWN_BATCHING: Final = {"enabled", "max_batch_size", "max_latency_ms"}
+_BATCHING: Final[Rules] = {
+    "enabled": To("serverSideBatching.enabled"),
+    "max_batch_size": To("serverSideBatching.maxBatchSize", whole),
+    "max_latency_ms": To("serverSideBatching.maxLatency", milliseconds),
+    "*": "the queue learns how long batches take",
+}
+_ORIGINS: Final = To(
+    "networking.cors.allowOrigins", lambda v: v if isinstance(v, list) else [text(v)]
+)
+_HTTP: Final[Rules] = {
+    "enabled": None,
+    "host": "batchedapi serve --host; a Service in a cluster",
+    "port": "batchedapi serve --port; a Service in a cluster",
+    "cors": {
+        "enabled": None,
+        "access_control_allow_origins": _ORIGINS,
+        "access_control_allow_origin": _ORIGINS,
+        "*": "methods and headers that an API needs are allowed; others, and cookies, at a gateway",
+    },
+}
+_LOGGING: Final[Rules] = {
+    "access": {"enabled": _enabled("networking.accessLog"), "*": "the access log is JSON"},
+    "*": "logs are JSON",
+}
+_RUNNER: Final[Rules] = {
+    "batching": _BATCHING,
+    "resources": _RESOURCES,
+    "timeout": To("overload.timeout", seconds),
+    "logging": _LOGGING,
+    "metrics": _METRICS,
+    "traffic": {"timeout": To("overload.timeout", seconds), "*": UNKNOWN},
+}
+_SERVICE: Final[Rules] = {
+    "name": None,
+    "workers": _workers,
+    "resources": _RESOURCES,
+    "traffic": {
+        "timeout": To("overload.timeout", seconds),
+        "max_concurrency": To("overload.maxReplicaConcurrency", whole),
+        "concurrency": _concurrency,
+        "external_queue": "serverSideBatching.queue holds requests for all replicas",
+    },
+    "batching": _BATCHING,
+    "envs": To("predictor.env", variables),
+    "http": _HTTP,
+    "grpc": {"enabled": _enabled("networking.grpc"), "*": "gRPC is on port 9000"},
+    "logging": _LOGGING,
+    "metrics": _METRICS,
+    "monitoring": "log what you watch in the class",
+    "tracing": _TRACES,
+    "ssl": _TLS,
+    "image": IMAGE,
+    "labels": To("pod.labels"),
+}
+_SERVER: Final[Rules] = {
+    "version": None,
+    "runners": None,
+    "services": None,
+    "api_server": {
+        **_SERVICE,
+        "workers": To("predictor.webProcesses", whole),
+        **{name: _HTTP[name] for name in ("host", "port", "cors")},
+        "timeout": To("overload.timeout", seconds),
+        "max_request_size": To("overload.maxBodySize", quantity),
+        "backlog": "the backlog is the system's",
+    },
+    "logging": _LOGGING,
+    "tracing": _TRACES,
+    "monitoring": "log what you watch in the class",
+}
+_BENTOFILE: Final[Rules] = {
+    "service": None,
+    "name": None,
+    "labels": To("pod.labels", lambda value: {str(k): str(v) for k, v in value.items()}),
+    "include": "copy the code into the image, or into the ConfigMap of predictor.source",
+    "exclude": None,
+    "python": IMAGE,
+    "conda": IMAGE,
+    "docker": IMAGE,
+    "models": _STORE,
+    "envs": To("predictor.env", variables),
+}
+
+
+def is_bentoml(name: str, document: object) -> bool:
+    """Whether a YAML document is a configuration or a bentofile."""
+    keys = document.keys() if isinstance(document, Mapping) else set()
+    return name.startswith("bento") or bool(
+        keys & {"runners", "services", "api_server"} or {"service", "include"} <= keys
+    )
 
 
 def migrate(project: Project) -> Migration:
-    """A service.py, or the configuration beside one.
+    """The services of a configuration, the runners of an older one, or one bentofile."""
+    first = Draft(project.folder)
+    values: Mapping[str, Any] = {}
+    for document in project.documents():
+        values = {**values, **first.mapping(document, project.file)}
+    if "service" in values or ("bento" in project.file and not values.keys() & _SERVER.keys()):
+        first.take(values, _BENTOFILE, "")
+        service = values.get("service")
+        if isinstance(service, str):
+            first.name = service.rpartition(":")[2] or project.folder
+            if first.name in {"svc", "service"}:
+                first.name = project.folder
+        return finished(project, [_told(first)])
+    services = _named(first, values, "services", _SERVICE)
+    runners = _named(first, values, "runners", _RUNNER)
+    names = [name for name in {**services, **runners} if name] or [project.folder]
+    drafts = []
+    for name, class_name in zip(names, class_names(names), strict=True):
+        draft = Draft(name, class_name)
+        draft.take(values, _SERVER, "")
+        draft.take(runners.get(name, runners.get("")), _RUNNER, f"runners.{name}")
+        draft.take(services.get(name, services.get("")), _SERVICE, f"services.{name}")
+        drafts.append(_told(draft))
+    if len(runners) > 1:
+        remedy = "methods of one class share a replica, and ask each other with context.submit"
+        first.tell("runners", "each is an API of its own, which its service asked", remedy)
+    drafts[0].notes[:0] = first.notes
+    return finished(project, drafts)
 
-    Raises:
-        MigrateError: there is no service in Python beside the configuration.
-    """
-    configuration: Mapping[str, Any] = {}
-    if not project.file.endswith(".py"):
-        loaded = yaml.safe_load(project.text)
-        configuration = loaded if isinstance(loaded, Mapping) else {}
-    for path, tree in project.modules().items():
-        for one in tree.body:
-            if isinstance(one, ast.ClassDef) and _decorator(one, "service") is not None:
-                return _service(project, configuration, path, one, tree)
-    for path, text in project.files.items():
-        if path.endswith(".py") and (match := _RUNNER.search(text)):
-            return _runner(project, configuration, path, match)
-    raise MigrateError(
-        "expected a Python file with @bentoml.service, or with bentoml.FRAMEWORK.get(TAG)"
-        ".to_runner(), beside it; found none"
-    )
 
-
-def _batching(values: Mapping[str, Any], place: str, notes: list[Note]) -> dict[str, Any]:
-    notes += [
-        Note(f"{place}.{name}", "has no field here", "the queue learns what batches take by itself")
-        for name in values
-        if name not in _KNOWN_BATCHING
-    ]
-    if not values.get("enabled", True):
-        return {"enabled": False}
-    latency = float(values.get("max_latency_ms", 10_000))
-    return {
-        "maxBatchSize": int(values.get("max_batch_size", 100)),
-        "maxLatency": f"{latency:g}ms",
+def _named(
+    draft: Draft, values: Mapping[str, Any], key: str, rules: Rules
+) -> dict[str, Mapping[str, Any]]:
+    """Settings of each service or runner; those beside them, or of `*`, are for all."""
+    section = draft.mapping(values.get(key), key)
+    general = {name: one for name, one in section.items() if name in rules}
+    general |= draft.mapping(section.get("*"), f"{key}.*")
+    own = {name: one for name, one in section.items() if name not in rules and name != "*"}
+    merged: dict[str, Mapping[str, Any]] = {
+        name: _merged(general, draft.mapping(one, f"{key}.{name}")) for name, one in own.items()
     }
+    return merged or ({"": general} if general else {})
 
 
-# ------------------------------------------------------------ 1.0
+def _merged(general: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(general)
+    for key, value in own.items():
+        before = found.get(key)
+        if isinstance(before, Mapping) and isinstance(value, Mapping):
+            value = _merged(before, value)  # noqa: PLW2901 - both hold
+        found[key] = value
+    return found
 
 
-def _runner(
-    project: Project, configuration: Mapping[str, Any], path: str, match: "re.Match[str]"
-) -> Migration:
-    notes: list[Note] = []
-    text = project.files[path]
-    framework, tag = match[1], match[2]
-    spec_of = _of_runners(configuration, tag.partition(":")[0], notes)
-    call = _CALL.search(text)
-    method = call[1] if call else "predict"
-    api = next(
-        (
-            (one, decorator)
-            for one in ast.parse(text).body
-            if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
-            for decorator in one.decorator_list
-            if isinstance(decorator, ast.Call) and ast.unparse(decorator.func).endswith(".api")
-        ),
-        None,
-    )
-    declared, array = "example=EXAMPLE", "np.asarray(x)"
-    route = "predict"
-    if api is not None:
-        function, decorator = api
-        route = function.name
-        written = {k.arg: k.value for k in decorator.keywords}
-        node = written.get("input")
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("NumpyNdarray"):
-            said = {k.arg: k.value for k in node.keywords}
-            spec = _tensor(said.get("dtype"), said.get("shape"))
-            if spec is not None:  # it says both
-                declared, array = f"inputs={spec}", "x"
-        if len(function.body) > 1:
-            notes.append(
-                Note(
-                    f"{path}, line {function.lineno}: {function.name}",
-                    "what it does around the runner is not taken over",
-                    f"write it into {route} of {PREDICTOR}, for all rows at once",
-                )
-            )
-    imports, load = _LOADERS.get(
-        framework, ("", f"None{MARK}load {tag} with {framework}'s own function")
-    )
-    notes.append(
-        Note(
-            f"{path}: bentoml.{framework}.get({tag!r})",
-            "BentoML's store of models is not read",
-            f"`bentoml models export {tag}` and put its saved_model.pkl beside {PREDICTOR}",
-        )
-    )
-    found = (
-        f"np.asarray(self.model.{method}({array}))"
-        if method != "__call__"
-        else (f"np.asarray(self.model({array}))")
-    )
-    code = _PREDICTOR_OF_RUNNER.format(
-        example="" if array == "x" else example_line(project),
-        imports=imports,
-        load=load,
-        declared=declared,
-        name=route,
-        call=found if array == "x" else f"{found}.tolist()",
-    )
-    return Migration(manifest_of(tag.partition(":")[0], spec_of), {PREDICTOR: code}, tuple(notes))
-
-
-def _of_runners(configuration: Mapping[str, Any], name: str, notes: list[Note]) -> dict[str, Any]:
-    """The spec that bentoconfiguration.yaml asks for, of the runner of this name."""
-    runners = configuration.get("runners") or {}
-    own = runners.get(name) or {}
-    merged = {**(runners.get("batching") or {}), **(own.get("batching") or {})}
-    batching = _batching({"enabled": True, **merged}, "runners.batching", notes)
-    compute: dict[str, Any] = {}
-    for key, value in {**(runners.get("resources") or {}), **(own.get("resources") or {})}.items():
-        if key == "cpu":
-            compute["cpu"] = str(value)
-        elif key == "nvidia.com/gpu":
-            compute["gpu"] = int(value)
-        else:
-            notes.append(Note(f"runners.resources.{key}", "has no field here", "leave it out"))
-    notes += [
-        Note(f"runners.{key}", "one model is a manifest", "a method of its own, or an API")
-        for key in runners
-        if key not in {"batching", "resources", "timeout", "logging", "metrics", name}
-    ]
-    overload = {}
-    if timeout := runners.get("timeout"):
-        overload["timeout"] = f"{timeout}s"
-    predictor: dict[str, Any] = {"path": f"{MODULE}:Model"}
-    server = configuration.get("api_server") or {}
-    for key, value in server.items():
-        if key == "workers":
-            predictor["webProcesses"] = int(value)
-        else:
-            notes.append(
-                Note(f"api_server.{key}", "has no field here", "a gateway, or batchedapi serve")
-            )
-    return {
-        "predictor": predictor,
-        "serverSideBatching": batching,
-        "compute": compute,
-        "overload": overload,
-    }
-
-
-def _tensor(dtype: ast.expr | None, shape: ast.expr | None) -> str | None:
-    if dtype is None or shape is None:
-        return None
-    kind = _TYPES.get(ast.unparse(dtype).strip("'\"").rpartition(".")[2])
-    lengths = ast.literal_eval(shape)
-    return None if kind is None or not lengths else tensor(kind, lengths[1:])
-
-
-# ------------------------------------------------------------ 1.4
-
-
-class _Api(NamedTuple):
-    name: str
-    parameters: Sequence[ast.arg]
-    options: Mapping[str, Any]
-    asynchronous: bool
-
-
-def _decorator(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> Any:
-    """Its keywords with constant values; None: it is not decorated so."""
-    for one in node.decorator_list:
-        call = one if isinstance(one, ast.Call) else None
-        function = ast.unparse(one if call is None else call.func)
-        if function in {name, f"bentoml.{name}"}:
-            return {k.arg: _constant(k.value) for k in (call.keywords if call is not None else [])}
-    return None
-
-
-def _constant(node: ast.expr) -> Any:
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        return None
-
-
-def _service(
-    project: Project,
-    configuration: Mapping[str, Any],
-    path: str,
-    service: ast.ClassDef,
-    tree: ast.Module,
-) -> Migration:
-    notes: list[Note] = []
-    options = _decorator(service, "service")
-    of_file = (configuration.get("services") or {}).get(service.name) or {}
-    options = {**options, **of_file}
-    apis = [
-        _Api(f.name, f.args.args[1:], found, isinstance(f, ast.AsyncFunctionDef))
-        for f in service.body
-        if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef)
-        if (found := _decorator(f, "api")) is not None
-    ]
-    if not apis:
-        raise MigrateError(
-            f"{path}: expected methods with @bentoml.api in {service.name}, got none"
-        )
-    spec: dict[str, Any] = {"predictor": {"path": f"{MODULE}:Model"}}
-    methods = []
-    for api in apis:
-        batchable = bool(api.options.get("batchable"))
-        own = _batching(
-            {k: v for k, v in api.options.items() if k in _KNOWN_BATCHING}, api.name, notes
-        )
-        methods.append(
-            {"name": api.name, "serverSideBatching": own if batchable else {"maxBatchSize": 1}}
-        )
-        known = {"batchable", "batch_dim", "name", *_KNOWN_BATCHING}
-        notes += [
-            Note(f"{api.name}: @bentoml.api({key}=)", "has no field here", "see the guide")
-            for key in api.options
-            if key not in known
-        ]
-        if batchable and api.parameters:
-            name = api.parameters[0].arg
-            notes.append(
-                Note(
-                    f'{api.name}: body {{"{name}": [...]}}',
-                    "rows are named as in KServe v1",
-                    'clients send {"instances": [...]}, or one row alone',
-                )
-            )
-            if (taken := _taken(api)) not in _AS_THEY_COME | _ARRAYS:
-                notes.append(
-                    Note(
-                        f"{api.name}: {name}: {taken}",
-                        "rows come as a list of what JSON has, or as an array",
-                        f"make it of `items` in {PREDICTOR}",
-                    )
-                )
-    spec["predictor"]["methods"] = methods
-    _options(options, spec, notes)
-    text, left = _without_bentoml(project.files[path], tree, service)
-    notes += [
-        Note(f"{path}, line {line}", "uses bentoml itself", "load from context.model_path instead")
-        for line in left
-    ]
-    wrapped = "\n".join(_method(api, service) for api in apis)
-    example = example_line(project) if "EXAMPLE" in wrapped else ""
-    numpy = "import numpy\n" if "numpy.asarray(items)" in wrapped else ""
-    code = (
-        f"from __future__ import annotations\n\n{numpy}"
-        "from batchedapi_serving import Tensor, batched\n\n"
-        f"{text.rstrip()}\n\n\n{example}\n\nclass Model({service.name}):\n{wrapped}"
-    )
-    return Migration(manifest_of(service.name, spec), {PREDICTOR: code}, tuple(notes))
-
-
-def _options(options: Mapping[str, Any], spec: dict[str, Any], notes: list[Note]) -> None:
-    for key, value in options.items():
-        if key == "workers" and value is not None:
-            spec["predictor"]["processesPerReplica"] = value
-        elif key == "resources" and isinstance(value, Mapping):
-            names = {"cpu": "cpu", "memory": "mem", "gpu": "gpu"}
-            spec["compute"] = {
-                ours: value[name] if name == "gpu" else str(value[name])
-                for name, ours in names.items()
-                if name in value
-            }
-            rest = [name for name in value if name not in names]
-            notes += [
-                Note(f"resources.{name}", "has no field here", "spec.pod.nodeSelector picks nodes")
-                for name in rest
-            ]
-        elif key == "traffic" and isinstance(value, Mapping):
-            for name, number in value.items():
-                if name == "timeout":
-                    spec.setdefault("overload", {})["timeout"] = f"{number}s"
-                elif name == "max_concurrency":
-                    spec.setdefault("overload", {})["maxReplicaConcurrency"] = number
-                elif name == "concurrency":
-                    spec["autoscaling"] = {
-                        "policy": "Concurrency",
-                        "targetReplicaConcurrency": str(number),
-                    }
-                else:
-                    notes.append(Note(f"traffic.{name}", "has no field here", "leave it out"))
-        elif key != "name":
-            notes.append(Note(f"@bentoml.service({key}=)", "has no field here", "see the guide"))
-
-
-def _declared(api: _Api) -> str | None:
-    """The argument of @batched for a parameter that is Annotated with a DType and a Shape."""
-    node = api.parameters[0].annotation if api.parameters else None
-    if not (isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple)):
-        return None
-    calls = {
-        ast.unparse(one.func).rpartition(".")[2]: one.args[0]
-        for one in node.slice.elts
-        if isinstance(one, ast.Call) and one.args
-    }
-    spec = _tensor(calls.get("DType"), calls.get("Shape"))
-    return None if spec is None else f"inputs={spec}"
-
-
-def _taken(api: _Api) -> str:
-    """The type that its batch has, without its module; of a list that of a row.
-
-    Empty: it is not said, or is one that JSON has.
-    """
-    node = api.parameters[0].annotation if api.parameters else None
-    while node is not None:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            node = ast.parse(node.value, mode="eval").body
-        elif isinstance(node, ast.BinOp):  # X | None
-            node = node.left
-        elif isinstance(node, ast.Subscript):
-            outer = ast.unparse(node.value).rpartition(".")[2]
-            inner = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) else node.slice
-            if outer not in _AS_THEY_COME | {"Annotated", "Optional"}:
-                return "" if outer in _PLAIN else outer
-            node = inner
-        else:
-            name = ast.unparse(node).rpartition(".")[2]
-            return "" if name in _PLAIN else name
-    return ""
-
-
-def _method(api: _Api, service: ast.ClassDef) -> str:
-    batchable = bool(api.options.get("batchable"))
-    declared = _declared(api) if batchable else None
-    example = declared is None
-    declared = declared or "example=EXAMPLE"
-    start, wait = ("async def", "await ") if api.asynchronous else ("def", "")
-    if batchable:
-        items = "numpy.asarray(items)" if example and _taken(api) in _ARRAYS else "items"
-        answer = f"{wait}super().{api.name}({items})"
-        if example:
-            answer = f"list({answer})"
-        return (
-            f"    @batched({declared})\n    {start} {api.name}(self, items):\n"
-            f"        return {answer}\n"
-        )
-    one = f"{wait}{service.name}.{api.name}(self, **item)"
-    return (
-        f"    @batched({declared})\n    {start} {api.name}(self, items):  # bodies, as BentoML's\n"
-        f"        return [{one} for item in items]\n"
-    )
-
-
-def _without_bentoml(text: str, tree: ast.Module, service: ast.ClassDef) -> tuple[str, list[int]]:
-    """The module without its decorators and imports of BentoML, and lines that still use it."""
-    lines = text.splitlines()
-    gone: set[int] = set()
-    decorated = [service, *service.body]
-    for node in decorated:
-        if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        for one in node.decorator_list:
-            name = ast.unparse(one.func if isinstance(one, ast.Call) else one)
-            if name.removeprefix("bentoml.") in {"service", "api", "task"}:
-                gone |= set(range(one.lineno, (one.end_lineno or one.lineno) + 1))
-    imports = {
-        one.lineno
-        for one in tree.body
-        if (isinstance(one, ast.Import) and one.names[0].name.partition(".")[0] == "bentoml")
-        or (isinstance(one, ast.ImportFrom) and (one.module or "").partition(".")[0] == "bentoml")
-    }
-    future = {
-        one.lineno
-        for one in tree.body
-        if isinstance(one, ast.ImportFrom) and one.module == "__future__"
-    }
-    left = sorted(
-        node.lineno
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Name) and node.id == "bentoml" and node.lineno not in gone
-    )
-    gone |= future if left else future | imports
-    kept = [line for number, line in enumerate(lines, 1) if number not in gone]
-    return "\n".join(kept), left
+def _told(draft: Draft) -> Draft:
+    batching = draft.spec.get("serverSideBatching", {})
+    if batching.get("enabled") is False:
+        batching.pop("maxLatency", None)
+    draft.code = skeleton(draft.class_name)
+    draft.tell("the service", "its code is not read", _CODE)
+    draft.tell("bentoml.depends", "code has it, which is not read", _DEPENDS)
+    draft.tell("bentoml.models", "the store of models is not read", _STORE)
+    return draft

@@ -1,199 +1,241 @@
-"""KServe's InferenceService, with or without its batcher, and a predictor for its format."""
+"""KServe: every InferenceService of a file, with a class that loads its format."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-import yaml
-
+from batchedapi_serving.migrating.formats import ROWS, rows_class
 from batchedapi_serving.migrating.migration import (
-    MODULE,
-    PREDICTOR,
+    Draft,
     MigrateError,
     Migration,
     Note,
     Project,
-    example_line,
-    manifest_of,
+    Rules,
+    To,
+    class_names,
+    finished,
+    milliseconds,
+    seconds,
+    skeleton,
+    text,
+    variables,
+    whole,
 )
 
-_LOADERS: Final = {
-    "sklearn": ("import joblib", "joblib.load({file})", (".joblib", ".pkl", ".pickle")),
-    "xgboost": (
-        "import xgboost",
-        "xgboost.Booster(model_file={file})",
-        (".bst", ".json", ".ubj"),
-    ),
-    "lightgbm": ("import lightgbm", "lightgbm.Booster(model_file={file})", (".bst", ".txt")),
+_FORMATS: Final = (
+    *ROWS, "onnx", "pytorch", "tensorflow", "triton", "huggingface", "paddle", "pmml", "mlflow",
+)  # fmt: skip
+"""Keys of a predictor that hold a model, as `model` does."""
+_SCALE: Final = "policy Concurrency counts requests; CPU, memory and rates are for mode External"
+
+
+def _metric(draft: Draft, place: str, value: Any) -> None:
+    if value != "concurrency":
+        draft.tell(place, NO_METRIC, _SCALE)
+
+
+NO_METRIC: Final = "replicas follow from batches"
+
+
+def _text_map(draft: Draft, place: str, value: Any) -> None:
+    """Labels or annotations of the object."""
+    own = ("serving.kserve.io/", "autoscaling.knative.dev/", "serving.knative.dev/", "kubectl.")
+    for key, member in draft.mapping(value, place).items():
+        if str(key).startswith(own):
+            remedy = "autoscaling.mode External lets an HPA or KEDA decide; else leave it out"
+            draft.tell(f"{place}.{key}", f"{member!r:.60} is for KServe's controllers", remedy)
+        else:
+            draft.labels.setdefault(place.rpartition(".")[2], {})[str(key)] = str(member)
+
+
+def _namespace(draft: Draft, _place: str, value: Any) -> None:
+    draft.labels["namespace"] = value
+
+
+def _resources(draft: Draft, place: str, value: Any) -> None:
+    """Memory is request and limit here, so that the limit counts; of CPUs both are fields."""
+    resources = draft.mapping(value, place)
+    limits = draft.mapping(resources.get("limits"), f"{place}.limits")
+    requests = draft.mapping(resources.get("requests"), f"{place}.requests")
+    for name, amount in {**requests, **limits}.items():
+        there = f"{place}.{'limits' if name in limits else 'requests'}.{name}"
+        if name == "cpu":
+            draft.take(requests.get(name, amount), To("compute.cpu", text), there)
+            draft.take(limits.get(name), To("compute.cpuLimit", text), there)
+        elif name in {"memory", "ephemeral-storage"}:
+            field = "mem" if name == "memory" else "ephemeralStorage"
+            draft.take(amount, To(f"compute.{field}", text), there)
+            if requests.get(name, amount) != amount:
+                reason = "request and limit are one field, which has the limit"
+                draft.tell(f"{place}.requests.{name}", reason, f"see spec.compute.{field}")
+        elif "/" in str(name):
+            draft.take(amount, To("compute.gpu", whole), there)
+            draft.set("compute.gpuResource", str(name), there)
+        else:
+            draft.take(amount, "leave it out", there)
+    rest = {key: one for key, one in resources.items() if key not in {"limits", "requests"}}
+    draft.take(rest, {}, place)
+
+
+_ENV: Final = To("predictor.env", variables)
+_MODEL: Final[Rules] = {
+    "modelFormat": {"name": None, "version": "install this version in predictor.image"},
+    "name": None,
+    "runtime": "the class is the runtime",
+    "protocolVersion": None,
+    "storageUri": To("predictor.model.uri", text),
+    "storage": "predictor.model.uri names it in full: s3://bucket/key",
+    "resources": _resources,
+    "env": _ENV,
+    "envFrom": To("predictor.envFrom"),
+    "volumeMounts": To("pod.volumeMounts"),
+    "args": "predictor.config is handed to the class",
+    "image": "build it FROM batchedapi-serving, and set predictor.image",
+    "imagePullPolicy": To("predictor.imagePullPolicy"),
+    "*": "probes, security and lifecycle of the container are ours",
 }
-_CALLS: Final = {
-    "xgboost": "self.model.predict(xgboost.DMatrix(np.asarray(items)))",
-    "sklearn": "self.model.predict(np.asarray(items))",
-    "lightgbm": "self.model.predict(np.asarray(items))",
-}
-_PREDICTOR: Final = """\
-from pathlib import Path
-
-{imports}
-import numpy as np
-
-from batchedapi_serving import batched
-
-SUFFIXES = {suffixes!r}
-{example}
-
-def model_file(path):
-    path = Path(path)
-    if path.is_file():
-        return str(path)
-    return next(str(one) for one in sorted(path.rglob("*")) if one.suffix in SUFFIXES)
-
-
-class Model:
-    def __init__(self, context):
-        self.model = {load}
-
-    @batched(example=EXAMPLE)
-    def predict(self, items):  # instances of n clients -> n predictions
-        return {call}.tolist()
-"""
-_RESOURCES: Final = {"cpu": "cpu", "memory": "mem", "nvidia.com/gpu": "gpu"}
-_POD: Final = {
-    "nodeSelector", "tolerations", "affinity", "topologySpreadConstraints",
-    "priorityClassName", "runtimeClassName", "imagePullSecrets", "serviceAccountName",
-}  # fmt: skip
+_POD: Final = (
+    "nodeSelector", "tolerations", "affinity", "topologySpreadConstraints", "priorityClassName",
+    "runtimeClassName", "imagePullSecrets", "serviceAccountName", "automountServiceAccountToken",
+    "volumes", "labels", "annotations",
+)  # fmt: skip
 """Fields that `spec.pod` has in the same words."""
-_REMEDIES: Final = {
-    "transformer": "write it into the class: a method before and after the model's",
-    "explainer": "serve it as an API of its own",
-    "logger": "log from the class; receipts name the batch of each answer",
-    "canaryTrafficPercent": "roll out by a new revision, or split by a Gateway's weights",
-    "scaleMetric": "replicas follow from batches; autoscaling.policy Concurrency is the nearest",
-    "scaleTarget": "replicas follow from batches; autoscaling.policy Concurrency is the nearest",
-    "containerConcurrency": "overload.maxReplicaConcurrency is the nearest",
+_PREDICTOR: Final[Rules] = {
+    **{name: To(f"pod.{name}") for name in _POD},
+    **dict.fromkeys(("model", *_FORMATS), _MODEL),
+    "batcher": {
+        "maxBatchSize": To("serverSideBatching.maxBatchSize", whole),
+        "maxLatency": To("serverSideBatching.batchInterval", milliseconds),
+        "timeout": "overload.timeout is for the whole request",
+    },
+    "minReplicas": To("autoscaling.minReplicas", whole),
+    "maxReplicas": To("autoscaling.maxReplicas", lambda value: whole(value) or None),
+    "timeout": To("overload.timeout", seconds),
+    "scaleMetric": _metric,
+    "scaleTarget": None,
+    "containerConcurrency": "overload.maxReplicaConcurrency is the nearest; more get 503",
+    "deploymentStrategy": {
+        "type": None,
+        "rollingUpdate": {
+            "maxSurge": To("updateStrategy.maxSurge"),
+            "maxUnavailable": To("updateStrategy.maxUnavailable"),
+        },
+    },
+    "containers": {
+        **_MODEL,
+        "*": "the server is ours: write what it answers into the class",
+    },
+    "canaryTrafficPercent": "a new revision replaces the old one; for a share of the traffic apply"
+    " a second BatchedAPI, and split by weights of an HTTPRoute",
+    "logger": "networking.accessLog logs requests; log bodies in the class",
 }
+_OF_CLUSTER: Final = (
+    "uid", "generation", "resourceVersion", "creationTimestamp", "managedFields", "selfLink",
+)  # fmt: skip
+_RULES: Final[Rules] = {
+    "apiVersion": None,
+    "kind": None,
+    "status": None,
+    "metadata": {
+        "name": None,
+        "namespace": _namespace,
+        "labels": _text_map,
+        "annotations": _text_map,
+        **dict.fromkeys(_OF_CLUSTER),
+    },
+    "spec": {
+        "predictor": _PREDICTOR,
+        "transformer": "methods that `decode=` and `encode=` of @batched name run before and after"
+        " the model; or an API of its own",
+        "default": "write it as v1beta1 has it, and migrate that",
+        "explainer": "serve it as an API of its own",
+    },
+}
+
+
+def is_kserve(document: object) -> bool:
+    """Whether a YAML document is an InferenceService, or a list with one."""
+    return any(
+        isinstance(one, Mapping) and one.get("kind") == "InferenceService"
+        for one in objects(document)
+    )
+
+
+def objects(document: object) -> list[Any]:
+    """Kubernetes objects of a document, those of a List one by one."""
+    if isinstance(document, Mapping) and str(document.get("kind")).endswith("List"):
+        items = document.get("items")
+        return [one for item in items for one in objects(item)] if isinstance(items, list) else []
+    return [document]
 
 
 def migrate(project: Project) -> Migration:
-    """An InferenceService of v1beta1 whose model is sklearn, xgboost or lightgbm.
+    """Each InferenceService of v1beta1.
 
     Raises:
-        MigrateError: another object, or a predictor that is a server of its own.
+        MigrateError: there is none.
     """
-    document = next(
-        (
-            one
-            for one in yaml.safe_load_all(project.text)
-            if isinstance(one, Mapping) and one.get("kind") == "InferenceService"
-        ),
-        None,
-    )
-    if document is None:
-        raise MigrateError("expected kind InferenceService, found none")
-    spec = document.get("spec") or {}
-    predictor = spec.get("predictor") or {}
-    notes = [_note(f"spec.{name}", name) for name in spec if name != "predictor"]
-    model, format_ = _model(predictor)
-    package, load, suffixes = _LOADERS[format_]
-    batching = _batching(predictor.get("batcher"), notes)
-    uri = str(model.get("storageUri", ""))
-    ours: dict[str, Any] = {"path": f"{MODULE}:Model"}
-    if uri.startswith(("s3://", "https://", "pvc://", "file:///")):
-        ours["model"] = {"uri": uri}
-    else:
-        notes.append(
-            Note(
-                f"storageUri: {uri or 'none'}",
-                "models come from s3://, https://, pvc:// or file:///",
-                "copy it to one of them and set predictor.model.uri",
-            )
-        )
-    placed = _placed(predictor, notes)
-    compute: dict[str, Any] = {}
-    resources = model.get("resources") or {}
-    for name, value in {**resources.get("limits", {}), **resources.get("requests", {})}.items():
-        if name in _RESOURCES:
-            key = _RESOURCES[name]
-            compute[key] = int(value) if key == "gpu" else str(value)
+    apis, others = [], []
+    for one in (found for document in project.documents() for found in objects(document)):
+        if isinstance(one, Mapping) and one.get("kind") == "InferenceService":
+            apis.append(one)
         else:
-            notes.append(_note(f"resources: {name}", name))
-    if model.get("env"):
-        ours["env"] = model["env"]
-    known = {"modelFormat", "storageUri", "resources", "env", "protocolVersion", "name"}
-    notes += [_note(f"model.{name}", name) for name in model if name not in known]
-    name = str((document.get("metadata") or {}).get("name", project.folder))
-    text = _PREDICTOR.format(
-        imports=package,
-        suffixes=suffixes,
-        example=example_line(project),
-        load=load.format(file="model_file(context.model_path)"),
-        call=_CALLS[format_],
-    )
-    manifest = manifest_of(
-        name,
-        {
-            "predictor": ours,
-            "serverSideBatching": batching,
-            **placed,
-            "compute": compute,
-        },
-    )
-    return Migration(manifest, {PREDICTOR: text}, tuple(notes))
-
-
-def _batching(batcher: Mapping[str, Any] | None, notes: list[Note]) -> dict[str, Any]:
-    if batcher is None:
-        return {"maxBatchSize": 1}
-    notes += [
-        _note(f"spec.predictor.batcher.{name}", name)
-        for name in batcher
-        if name not in {"maxBatchSize", "maxLatency"}
+            name = f"{one.get('kind')} {_metadata(one).get('name')}" if isinstance(one, Mapping) \
+                else f"{one!r:.60}"  # fmt: skip
+            remedy = "apply it with kubectl, if the API needs it"
+            others.append(Note(name, "is no InferenceService", remedy))
+    if not apis:
+        raise MigrateError("expected kind InferenceService, found none")
+    names = [str(_metadata(one).get("name") or project.folder) for one in apis]
+    drafts = [
+        _draft(Draft(name, class_name), one, f"{name}: " if len(apis) > 1 else "")
+        for name, class_name, one in zip(names, class_names(names), apis, strict=True)
     ]
-    return {
-        "maxBatchSize": int(batcher.get("maxBatchSize", 32)),
-        "batchInterval": f"{int(batcher.get('maxLatency', 5000))}ms",
-        "strategy": "Fixed",
-    }
+    drafts[0].notes += others
+    return finished(project, drafts)
 
 
-def _placed(predictor: Mapping[str, Any], notes: list[Note]) -> dict[str, Any]:
-    """What is said of replicas and their pods."""
-    scaling: dict[str, Any] = {}
-    pod: dict[str, Any] = {}
-    overload: dict[str, Any] = {}
-    for name, value in predictor.items():
-        if name == "minReplicas":
-            if value == 0:
-                remedy = "leave it at 1, or add serverSideBatching.queue and set it to 0"
-                notes.append(Note("minReplicas: 0", "takes one queue for all replicas", remedy))
-            scaling["minReplicas"] = max(1, value)
-        elif name == "maxReplicas" and value:
-            scaling["maxReplicas"] = value
-        elif name == "timeout":
-            overload["timeout"] = f"{value}s"
-        elif name in _POD:
-            pod[name] = value
-        elif name not in {"model", "batcher", *_LOADERS}:
-            notes.append(_note(f"spec.predictor.{name}", name))
-    return {"autoscaling": scaling, "overload": overload, "pod": pod}
+def _metadata(one: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = one.get("metadata")
+    return found if isinstance(found, Mapping) else {}
 
 
-def _note(place: str, name: str) -> Note:
-    return Note(place, "has no field here", _REMEDIES.get(name, "see the table of the guide"))
-
-
-def _model(predictor: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
-    """The model, in the new words or the older ones, and its format."""
-    model = predictor.get("model")
-    if model is not None:
-        format_ = str((model.get("modelFormat") or {}).get("name", ""))
+def _draft(draft: Draft, document: Mapping[str, Any], head: str) -> Draft:
+    for key, value in document.items():
+        draft.take(value, _RULES.get(key, "leave it out"), f"{head}{key}")
+    spec = document.get("spec")
+    predictor = spec.get("predictor") if isinstance(spec, Mapping) else None
+    predictor = predictor if isinstance(predictor, Mapping) else {}
+    place = f"{head}spec.predictor"
+    _batching(draft, predictor, place)
+    format_ = next((name for name in _FORMATS if name in predictor), "")
+    if isinstance(model := predictor.get("model"), Mapping):
+        named = model.get("modelFormat")
+        format_ = str(named.get("name", "")) if isinstance(named, Mapping) else ""
+    if format_ in ROWS:
+        draft.code = rows_class(draft.class_name, ROWS[format_])
+        draft.imports += ("from pathlib import Path", *ROWS[format_].imports)
+        if "uri" not in draft.spec.get("predictor", {}).get("model", {}):
+            draft.tell(f"{place}.model", "has no storageUri", "set spec.predictor.model.uri")
     else:
-        format_ = next((name for name in _LOADERS if name in predictor), "")
-        model = predictor.get(format_) or {}
-    if format_ not in _LOADERS:
-        found = format_ or ", ".join(predictor) or "nothing"
-        raise MigrateError(
-            f"spec.predictor: expected a model of {', '.join(_LOADERS)}, got {found}: a container"
-            " or another runtime is a server of its own; write a class that does what it does"
-            " (`batchedapi init`)"
-        )
-    return model, format_
+        found = f"a model of {format_}" if format_ else ", ".join(map(str, predictor)) or "nothing"
+        draft.code = skeleton(draft.class_name)
+        reason = f"expected a model of {', '.join(ROWS)}, got {found}"
+        draft.tell(place, reason, "load it in the class, and write what it answers")
+    return draft
+
+
+def _batching(draft: Draft, predictor: Mapping[str, Any], place: str) -> None:
+    if predictor.get("batcher") is None:
+        draft.set("serverSideBatching.maxBatchSize", 1, f"{place}.batcher")
+    else:
+        batching = draft.spec.setdefault("serverSideBatching", {})
+        draft.spec["serverSideBatching"] = {
+            "maxBatchSize": 32, "batchInterval": "5s", "strategy": "Fixed", **batching,
+        }  # fmt: skip
+    target = predictor.get("scaleTarget")
+    if target is not None and predictor.get("scaleMetric", "concurrency") == "concurrency":
+        draft.take(target, To("autoscaling.targetReplicaConcurrency", text), f"{place}.scaleTarget")
+        draft.set("autoscaling.policy", "Concurrency", f"{place}.scaleTarget")
+    else:
+        draft.take(target, _SCALE, f"{place}.scaleTarget")

@@ -1,22 +1,46 @@
-"""What each translation makes, and what a translation of one needs from the files beside it."""
+"""Rules that translate one server's configuration: a key has a field, a remedy, or is named.
 
-import ast
-import json
+Every translation is a table in the shape of the file it reads. `Draft.take` walks file and table
+together, so that no key is lost silently: one that the table lacks, or whose value the field does
+not take, becomes a note.
+"""
+
+import fnmatch
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+
+import yaml
 
 from batchedapi_core import contract
+from batchedapi_core.manifest import ManifestError, UnknownFields, format_duration, parse_api
 
 MANIFEST: Final = "batchedapi.yaml"
 MODULE: Final = "batched_model"
-"""Of the predictor that is written: no file of another server's is called so."""
 PREDICTOR: Final = f"{MODULE}.py"
-SAMPLES: Final = ("sample.json", "example.json", "sample_input.json", "input.json")
-"""Where projects keep the body of a request."""
-_NAME_LENGTH: Final = 45
 MARK: Final = "  # EDIT: "
+NO_FIELD: Final = "there is no field for it"
+UNKNOWN: Final = "leave it out, or do it in the class"
+_NAME_LENGTH: Final = 45
+_SECTIONS: Final = ("predictor", "serverSideBatching", "overload", "compute", "pod", "autoscaling",
+                    "updateStrategy", "networking")  # fmt: skip
+IMAGE: Final = "install it in predictor.image, which begins FROM batchedapi-serving"
+_CONFIGURATION: Final = "is configuration too: run batchedapi migrate on it in a folder of its own"
+_BESIDE: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("requirements*.txt", "dependencies.sh", "conda*", "environment.y*ml", "pyproject.toml",
+         "setup.*", "Pipfile*", "poetry.lock", "uv.lock", "Dockerfile*"), IMAGE,
+    ),
+    **dict.fromkeys(
+        ("cortex*.y*ml", "bento*.y*ml", "config.p*", "model-config.y*ml", "model_config.y*ml"),
+        _CONFIGURATION,
+    ),
+    "*.py": "code is not translated: call it from the class, or move it there",
+    "*": "copy what the class needs into the image; predictor.model.uri fetches a model",
+}  # fmt: skip
+"""Files beside the one that is read: pattern -> what to do."""
+_SILENT: Final = ("README*", "LICENSE*", "__pycache__/", MANIFEST, PREDICTOR)
 
 
 class MigrateError(ValueError):
@@ -24,104 +48,369 @@ class MigrateError(ValueError):
 
 
 class Note(NamedTuple):
-    """One line of the source that was not taken over."""
+    """One thing of the source that was not taken over as it was."""
 
     place: str
     reason: str
     remedy: str
 
 
+class To(NamedTuple):
+    """The field that a key becomes."""
+
+    field: str
+    """Path below `spec`."""
+    convert: Callable[[Any], Any] = lambda value: value
+    """Raises ValueError, TypeError or AttributeError for a value that it does not take."""
+
+
+Rules: TypeAlias = Mapping[str, Any]
+"""Key -> Rules of what is below it, To, a remedy (text), None (read by the translation itself), or
+a function of (draft, place, value). `*` is every other key; without it such keys are notes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Project:
-    """Files as texts by their path from the folder of the one that is migrated."""
+    """The file that is migrated, and what is beside it."""
 
     folder: str
-    """Its name; names the API where the file does not."""
+    """Name; names the API where the file does not."""
     file: str
-    files: Mapping[str, str]
+    text: str
+    beside: Mapping[str, str]
+    """Text by name, of what is small; a folder ends with `/`."""
 
-    @property
-    def text(self) -> str:
-        """Of the file itself."""
-        return self.files[self.file]
+    def documents(self) -> list[Any]:
+        """YAML documents that are not empty."""
+        return documents(self.text)
 
-    def sample(self) -> str | None:
-        """The body of a request as JSON, where the project has one."""
-        return next((self.files[name].strip() for name in SAMPLES if name in self.files), None)
+    def version(self, chosen: Sequence[int] = ()) -> str:
+        """The latest of the folders that are numbers, or of those that are chosen; 1 if none is."""
+        found = [int(name[:-1]) for name in self.beside if re.fullmatch("[0-9]+/", name)]
+        return str(max(chosen or found or [1]))
 
-    def modules(self) -> dict[str, ast.Module]:
-        """Python files that can be read, by their path.
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is there twice, where the first would vanish."""
+
+    def keys_once(self, node: yaml.MappingNode) -> dict[Any, Any]:
+        keys = [one.value for one, _ in node.value if isinstance(one, yaml.ScalarNode)]
+        for number, key in enumerate(keys):
+            if key in keys[:number] and key != "<<":
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"expected each key once, got {key!r} twice", node.start_mark
+                )
+        self.flatten_mapping(node)
+        return self.construct_mapping(node, deep=True)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:map", _Loader.keys_once)
+
+
+def documents(text: str) -> list[Any]:
+    """YAML documents that are not empty.
+
+    Raises:
+        MigrateError: it is no YAML.
+    """
+    try:
+        loaded = yaml.load_all(text, _Loader)
+        return [one for one in loaded if one is not None]
+    except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
+        raise MigrateError(f"expected YAML, got {error}") from error
+
+
+@dataclass(slots=True)
+class Draft:
+    """One API while its source is read."""
+
+    name: str
+    class_name: str = "Model"
+    labels: dict[str, Any] = field(default_factory=dict)
+    """Of metadata: namespace, labels and annotations."""
+    spec: dict[str, Any] = field(default_factory=dict)
+    notes: list[Note] = field(default_factory=list)
+    code: str = ""
+    """Its class; empty: the user's own class is served."""
+    imports: tuple[str, ...] = ("from batchedapi_serving import batched",)
+    _places: dict[str, str] = field(default_factory=dict)
+    """Field -> where the source has it."""
+
+    def tell(self, place: str, reason: str, remedy: str) -> None:
+        """Note what is not taken over."""
+        self.notes.append(Note(place, reason, remedy))
+
+    def take(self, value: Any, rules: Any, place: str) -> None:
+        """Translate a value by its rules; null is absent."""
+        if value is None or rules is None:
+            return
+        if isinstance(rules, str):
+            if value is not False and value not in ("", [], {}):
+                self.tell(place, NO_FIELD, rules)
+        elif isinstance(rules, To):
+            try:
+                self.set(rules.field, rules.convert(value), place)
+            except (ValueError, TypeError, AttributeError) as error:
+                self.tell(place, f"{error}", f"set spec.{rules.field}")
+        elif isinstance(rules, Mapping):
+            if isinstance(value, list):
+                for number, member in enumerate(value):
+                    self.take(member, rules, f"{place}[{number}]")
+                return
+            for key, member in self.mapping(value, place).items():
+                below = rules.get(str(key), rules.get("*", UNKNOWN))
+                self.take(member, below, f"{place}.{key}".removeprefix("."))
+        else:
+            rules(self, place, value)
+
+    def mapping(self, value: Any, place: str) -> Mapping[str, Any]:
+        """The value, if it is a mapping; anything else but null is noted."""
+        if isinstance(value, Mapping):
+            return value
+        if value is not None:
+            self.tell(place, f"expected a mapping, got {value!r:.60}", "write its fields by hand")
+        return {}
+
+    def set(self, path: str, value: Any, place: str) -> None:
+        """Write one field below `spec`."""
+        if value is None:
+            return
+        *sections, name = path.split(".")
+        section = self.spec
+        for part in sections:
+            section = section.setdefault(part, {})
+        if name in section and section[name] != value and path in self._places:
+            self.tell(self._places[path], f"{place} beside it holds here", f"see spec.{path}")
+        section[name] = value
+        self._places[path] = place
+
+    def manifest(self, name: str) -> dict[str, Any]:
+        """The BatchedAPI; values that a field does not take are left out and noted.
 
         Raises:
-            MigrateError: one is not Python.
+            MigrateError: what is left is no BatchedAPI.
         """
-        found = {}
-        for path, text in self.files.items():
-            if path.endswith(".py"):
-                try:
-                    found[path] = ast.parse(text)
-                except SyntaxError as error:
-                    raise MigrateError(
-                        f"{path}, line {error.lineno}: expected Python, got {error.msg}; mend it"
-                    ) from error
-        return found
+        while True:
+            spec = {key: self.spec[key] for key in _SECTIONS if self.spec.get(key)}
+            document = {
+                "apiVersion": contract.API_VERSION,
+                "kind": contract.KIND,
+                "metadata": {"name": name, **self.labels},
+                "spec": spec,
+            }
+            try:
+                parse_api(document, UnknownFields.REFUSE)
+            except ManifestError as error:
+                dropped = [self._drop(problem) for problem in error.problems]
+                if not any(dropped):
+                    raise MigrateError("; ".join(error.problems)) from error
+            else:
+                return document
+
+    def _drop(self, problem: str) -> bool:
+        """Leave out the field that a problem begins with; whether there is one."""
+        metadata = re.match(r"metadata\.(\w+)", problem)
+        if metadata is not None and metadata[1] in self.labels:
+            del self.labels[metadata[1]]
+            self.tell(metadata[0], problem, "set it by hand")
+            return True
+        found = [path for path in self._places if re.match(rf"spec\.{re.escape(path)}\b", problem)]
+        if not found or max(found, key=len) == "predictor.path":
+            return False
+        path = max(found, key=len)
+        parts = path.split(".")
+        while parts:  # and the sections that are empty then
+            section = self.spec
+            for part in parts[:-1]:
+                section = section[part]
+            section.pop(parts.pop(), None)
+            if section:
+                break
+        self.tell(self._places.pop(path), problem, f"set spec.{path}")
+        return True
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
     """Files to write, and what is not in them."""
 
-    manifest: Mapping[str, Any]
+    names: Sequence[str]
+    """Of the APIs."""
     files: Mapping[str, str]
-    """Text by name, beside the manifest."""
-    notes: tuple[Note, ...]
+    notes: Sequence[Note]
 
-    def edits(self) -> list[tuple[str, int, str]]:
+    def edits(self) -> Iterator[tuple[str, int, str]]:
         """Lines that only a person can write: file, number from 1, what to write there."""
-        return [
-            (name, number, line.partition(MARK)[2])
-            for name, text in self.files.items()
-            for number, line in enumerate(text.splitlines(), 1)
-            if MARK in line
-        ]
+        for name, text in self.files.items():
+            for number, line in enumerate(text.splitlines(), 1):
+                if MARK in line:
+                    yield name, number, line.partition(MARK)[2]
+
+
+def finished(project: Project, drafts: Sequence[Draft], read: Sequence[str] = ()) -> Migration:
+    """The files of all APIs.
+
+    Args:
+        project: The source.
+        drafts: One for each API.
+        read: Names beside the file that were read too.
+    """
+    notes: list[Note] = []
+    names: list[str] = []
+    imports: dict[str, None] = {}
+    manifests, classes = [], []
+    for draft in drafts:
+        name = base = api_name(draft.name)
+        while name in names:
+            name = f"{base[: _NAME_LENGTH - 4]}-{len(names) + 1}"
+        names.append(name)
+        if name != draft.name:
+            reason = "is taken, or Kubernetes does not take it"
+            draft.tell(f"name {draft.name!r}", reason, f"clients ask for {name}")
+        if draft.code:
+            place = "its class" if len(drafts) == 1 else f"class of {name}"
+            draft.set("predictor.path", f"{MODULE}:{draft.class_name}", place)
+            imports |= dict.fromkeys(draft.imports)
+            classes.append(draft.code)
+        manifests.append(draft.manifest(name))
+        notes += draft.notes
+    text = yaml.safe_dump_all(manifests, sort_keys=False, explicit_start=len(manifests) > 1)
+    files = {MANIFEST: text}
+    if classes:
+        files[PREDICTOR] = "\n\n\n".join([_import_block(imports), *classes])
+    notes += _beside(project, read)
+    return Migration(names, files, list(dict.fromkeys(notes)))
+
+
+def _import_block(lines: Mapping[str, None]) -> str:
+    """Imports in the order of the house: standard library, others, ours."""
+    groups: tuple[list[str], list[str], list[str]] = ([], [], [])
+    for line in lines:
+        ours, standard = "batchedapi" in line, "pathlib" in line
+        groups[2 if ours else 0 if standard else 1].append(line)
+    return "\n\n".join("\n".join(sorted(group)) for group in groups if group)
+
+
+def _beside(project: Project, read: Sequence[str]) -> list[Note]:
+    by_remedy: dict[str, list[str]] = {}
+    for name in project.beside:
+        if name in {*read, project.file} or any(fnmatch.fnmatch(name, one) for one in _SILENT):
+            continue
+        pattern = next(one for one in _BESIDE if fnmatch.fnmatch(name, one))
+        by_remedy.setdefault(_BESIDE[pattern], []).append(name)
+    return [
+        Note(", ".join(names), "is beside it and was not read", remedy)
+        for remedy, names in by_remedy.items()
+    ]
+
+
+def skeleton(class_name: str, inputs: str = "", outputs: str = "", load: str = "") -> str:
+    """A class whose two methods are to be filled in.
+
+    Args:
+        class_name: How it is called.
+        inputs: Tensors as code; empty: items as JSON has them.
+        outputs: The same of its answers.
+        load: Code that makes the model, where it is known.
+    """
+    made = load or f"None{MARK}load the model; context.model_path is what predictor.model.uri names"
+    if inputs:
+        declared = f"inputs={inputs},\n        outputs={outputs},"
+        takes, rows = "x", "arrays by name, rows of n clients first -> the same of n answers"
+    else:
+        declared = f"example=None,{MARK}the body of one request, which `batchedapi check` asks with"
+        takes, rows = "items", "bodies of n clients -> a list of n answers"
+    return f"""\
+class {class_name}:
+    def __init__(self, config, context):
+        self.model = {made}
+
+    @batched(
+        {declared}
+    )
+    def predict(self, {takes}):  # {rows}
+        raise NotImplementedError("write {class_name}.predict"){MARK}call the model
+""".rstrip("\n")
 
 
 def api_name(text: str) -> str:
     """A name that Kubernetes takes, as near as possible to `text`."""
     name = re.sub(r"[^a-z0-9]+", "-", text.lower())[:_NAME_LENGTH].strip("-")
-    return name if name[:1].isalpha() else f"api-{name}".strip("-")
+    return name if name[:1].isalpha() else f"api-{name}".strip("-")[:_NAME_LENGTH]
 
 
-def manifest_of(name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """A BatchedAPI; empty sections are left out."""
-    return {
-        "apiVersion": contract.API_VERSION,
-        "kind": contract.KIND,
-        "metadata": {"name": api_name(name)},
-        "spec": {key: value for key, value in spec.items() if value or value == 0},
-    }
+def class_names(names: Sequence[str]) -> list[str]:
+    """`Model` for one API; a class with the name of its API for each of several."""
+    if len(names) == 1:
+        return ["Model"]
+    found: list[str] = []
+    for name in names:
+        words = "".join(part.capitalize() for part in re.findall("[A-Za-z0-9]+", name))
+        found.append(f"Model{words}{len(found) if f'Model{words}' in found else ''}")
+    return found
 
 
-def example_line(project: Project) -> str:
-    """Definition of EXAMPLE: the project's sample, or a line to edit."""
-    sample = project.sample()
-    if sample is not None:
-        try:
-            return f"EXAMPLE = {json.loads(sample)!r}\n"
-        except ValueError:
-            pass  # not what it is called; a person writes one
-    return (
-        "EXAMPLE = None"
-        f"{MARK}the body of one request as Python, which `batchedapi check` asks with\n"
-    )
+# ------------------------------------------------------------ values
 
 
-def module_of(path: str) -> str:
-    """How a Python file is imported from the folder of the manifest."""
-    return path.removesuffix(".py").replace("/", ".")
+Number = TypeVar("Number", int, float)
 
 
-def tensor(dtype: str, shape: Sequence[int]) -> str:
-    """A Tensor as code, of one row; lengths below 1 differ from row to row."""
-    lengths = ", ".join(str(n) if n > 0 else f'"d{i}"' for i, n in enumerate(shape, 1))
-    return f'Tensor("{dtype}", [{lengths}])'
+def _number(value: Any, kind: type[Number], wanted: str) -> Number:
+    try:
+        return kind("a boolean" if isinstance(value, bool) else value)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ValueError(f"expected {wanted}, got {value!r:.60}") from error
+
+
+def whole(value: Any) -> int:
+    """A whole number, also as a text."""
+    number = _number(value, float, "a whole number")
+    if not number.is_integer():
+        raise ValueError(f"expected a whole number, got {value!r:.60}")
+    return int(number)
+
+
+def text(value: Any) -> str:
+    """A quantity or another short text, which may be a number in the source."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(f"expected a text or a number, got {value!r:.60}")  # noqa: TRY004 - as above
+    return str(value)
+
+
+def quantity(value: Any) -> str:
+    """Bytes as Kubernetes writes them: 500MiB is 500Mi."""
+    found = re.fullmatch(r"([0-9.]+) ?([kKMGTP]?)(i?)[bB]?", text(value).strip())
+    if found is None:
+        return text(value)  # the field says what it takes
+    prefix = "k" if found[2] == "K" and not found[3] else found[2]
+    return f"{found[1]}{prefix}{found[3]}"
+
+
+def seconds(value: Any, unit: float = 1) -> str:
+    """A duration from a number of units of so many seconds."""
+    number = _number(value, float, "a number")
+    if not 0 <= number * unit <= 1e9:  # noqa: PLR2004 - what is longer is no time
+        raise ValueError(f"expected a number from 0 on, got {value!r:.60}")
+    return format_duration(round(number * unit, 9))
+
+
+def milliseconds(value: Any) -> str:
+    """A duration from a number of ms."""
+    return seconds(value, 1e-3)
+
+
+def variables(value: Any) -> list[dict[str, Any]]:
+    """Environment variables, from a mapping or from a list that has name and value."""
+    if isinstance(value, Mapping):
+        return [{"name": str(name), "value": _plain(one)} for name, one in value.items()]
+    if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
+        raise ValueError(f"expected variables, got {value!r:.60}")
+    return [
+        {**one, "value": _plain(one["value"])} if one.get("value") is not None else dict(one)
+        for one in value
+    ]
+
+
+def _plain(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else "" if value is None else text(value)

@@ -1,183 +1,184 @@
-"""TorchServe's config.properties, with a predictor around the handler beside it."""
+"""TorchServe: every model of config.properties, and model-config.yaml."""
 
-import ast
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from batchedapi_serving.migrating.migration import (
-    MODULE,
-    PREDICTOR,
+    Draft,
     MigrateError,
     Migration,
-    Note,
     Project,
-    example_line,
-    manifest_of,
-    module_of,
+    Rules,
+    To,
+    class_names,
+    documents,
+    finished,
+    milliseconds,
+    seconds,
+    skeleton,
+    text,
+    whole,
 )
 
-_PREDICTOR: Final = """\
-from pathlib import Path
-from types import SimpleNamespace
+MODEL_CONFIG: Final = ("model-config.yaml", "model_config.yaml", "model-config.yml")
+_CODE: Final = (
+    "handle(data, context) gets rows as they came, predict gets them decoded; `decode=` of @batched"
+    " names a method that gets the raw bytes of one. context.device replaces gpu_id, config of"
+    " __init__ replaces model_yaml_config"
+)
+_REPLICAS: Final = "processes of a replica are fixed: autoscaling.maxReplicas is what grows"
 
-from batchedapi_serving import batched
-from {module} import {name}
 
-{example}
+def _configured(draft: Draft, place: str, value: Any) -> None:
+    """The handler's own settings."""
+    config = draft.spec.setdefault("predictor", {}).setdefault("config", {})
+    config[place.rpartition(".")[2]] = value
 
-class Model:
-    def __init__(self, context):
-        gpu = int(context.device.partition(":")[2] or 0) if context.devices else None
-        self.context = SimpleNamespace(
-            system_properties={{
-                "model_dir": str(Path(__file__).parent),
-                "gpu_id": gpu,
-                "batch_size": None,
-                "server_name": "batchedapi",
-            }},
-            manifest={{"model": {{"serializedFile": {serialized}}}}},
-            model_yaml_config={{}},
-            get_request_header=lambda index, name: None,
-            metrics=None,
-        )
-{make}
-    @batched(example=EXAMPLE)
-    def predict(self, items):  # bodies of n clients -> n answers
-        return {call}([{{"body": item}} for item in items], self.context)
-"""
-_CLASS: Final = """\
-        self.handler = {name}()
-        self.handler.initialize(self.context)
-"""
-_REMEDIES: Final = {
-    "inference_address": "batchedapi serve --host and --port; a Service in a cluster",
-    "management_address": "there is none: kubectl apply and delete are it",
-    "metrics_address": "port 8081 has /metrics",
-    "model_store": "predictor.model.uri, or the image",
-    "load_models": "a manifest is one model",
-    "number_of_gpu": "compute.gpu",
-    "job_queue_size": "overload.maxReplicaConcurrency",
-    "number_of_netty_threads": "predictor.webProcesses",
-    "install_py_dep_per_model": "dependencies go into the image",
+
+def _processor(draft: Draft, place: str, value: Any) -> None:
+    if str(value).lower() == "gpu":
+        draft.spec.setdefault("compute", {}).setdefault("gpu", 1)
+    elif str(value).lower() != "cpu":
+        draft.tell(place, f"expected cpu or gpu, got {value!r:.60}", "set spec.compute.gpuResource")
+
+
+def _devices(draft: Draft, place: str, value: Any) -> None:
+    draft.take(len(value) if isinstance(value, list) else value, To("compute.gpu", whole), place)
+
+
+_MODEL: Final[Rules] = {
+    "marName": "copy the code and the model of the archive beside the manifest; `unzip` opens it",
+    "defaultVersion": None,
+    "minWorkers": To("predictor.processesPerReplica", whole),
+    "maxWorkers": None,
+    "batchSize": To("serverSideBatching.maxBatchSize", whole),
+    "maxBatchDelay": To("serverSideBatching.batchInterval", milliseconds),
+    "responseTimeout": To("overload.timeout", seconds),
+    "startupTimeout": To("predictor.startupTimeout", seconds),
+    "jobQueueSize": To("overload.maxReplicaConcurrency", whole),
+    "deviceType": _processor,
+    "deviceIds": _devices,
 }
-
-
-def _handler(project: Project) -> tuple[str, str, bool]:
-    """Path, name and whether it is a class, of the handler.
-
-    Raises:
-        MigrateError: there is none, or several.
-    """
-    found = []
-    for path, tree in project.modules().items():
-        for one in tree.body:
-            if isinstance(one, ast.FunctionDef) and one.name == "handle":
-                found.append((path, "handle", False))
-            elif isinstance(one, ast.ClassDef):
-                methods = {f.name for f in one.body if isinstance(f, ast.FunctionDef)}
-                bases = {ast.unparse(base).rpartition(".")[2] for base in one.bases}
-                if "handle" in methods or any(base.endswith("Handler") for base in bases):
-                    found.append((path, one.name, True))
-    if any(is_class for *_, is_class in found):
-        found = [one for one in found if one[2]]
-    if len(found) != 1:
-        names = ", ".join(f"{path}: {name}" for path, name, _ in found)
-        raise MigrateError(
-            "expected one handler beside it, a class with `handle` or a function of that name, got"
-            f" {names or 'none'}; a built-in handler's code is in the .mar: write its three steps"
-            " as a class (`batchedapi init --template torch`)"
-        )
-    return found[0]
+_SERVER: Final[Rules] = {
+    "models": None,
+    "default_workers_per_model": To("predictor.processesPerReplica", whole),
+    "default_response_timeout": To("overload.timeout", seconds),
+    "default_startup_timeout": To("predictor.startupTimeout", seconds),
+    "max_request_size": To("overload.maxBodySize", text),
+    "job_queue_size": To("overload.maxReplicaConcurrency", whole),
+    "number_of_gpu": To("compute.gpu", whole),
+    "cors_allowed_origin": To("networking.cors.allowOrigins", lambda value: value.split(",")),
+    "inference_address": "batchedapi serve --host and --port; a Service in a cluster",
+    "management_address": "models are not registered at run time: kubectl applies and deletes them",
+    "metrics_address": "port 8081 has /metrics",
+    "grpc_inference_port": "networking.grpc answers the Open Inference Protocol on port 9000",
+    "model_store": "predictor.model.uri, or the image",
+    "load_models": "a BatchedAPI is one model: write one for each of the store",
+    "number_of_netty_threads": "predictor.webProcesses",
+    "install_py_dep_per_model": "install dependencies in predictor.image",
+    "disable_token_authorization": "networking.apiKeys names a Secret of keys; without it all ask",
+}
+_OWN: Final = (("minWorkers", "default_workers_per_model"),
+               ("responseTimeout", "default_response_timeout"),
+               ("startupTimeout", "default_startup_timeout"),
+               ("jobQueueSize", "job_queue_size"))  # fmt: skip
+"""Settings of a model, and the server's default for it."""
 
 
 def migrate(project: Project) -> Migration:
-    """The first model of `models=`, or the server's defaults where there is none.
+    """Each model, or the server's defaults where none is named.
 
     Raises:
-        MigrateError: `models` is no JSON, or there is no handler.
+        MigrateError: `models` is no JSON of models.
     """
+    if not project.file.endswith(".properties"):
+        draft = Draft(project.folder)
+        for document in project.documents():
+            _modelled(draft, document, "")
+        return finished(project, [_finish(draft)])
+    values: dict[str, str] = {}
+    first = Draft("")
     # A backslash goes on in the next line.
-    lines = (line.strip() for line in project.text.replace("\\\n", " ").splitlines())
-    pairs = (line.partition("=") for line in lines if line and line[0] not in "#!")
-    values = {name.strip(): value.strip() for name, _, value in pairs}
-    notes: list[Note] = []
-    model, name = _model(values, project.folder, notes)
-    workers = int(model.get("minWorkers") or values.get("default_workers_per_model") or 1)
-    batching: dict[str, Any] = {"maxBatchSize": int(model.get("batchSize", 1))}
-    if batching["maxBatchSize"] > 1:
-        batching["batchInterval"] = f"{int(model.get('maxBatchDelay', 100))}ms"
-        batching["strategy"] = "Fixed"
-    overload: dict[str, Any] = {}
-    timeout = model.get("responseTimeout") or values.get("default_response_timeout")
-    if timeout:
-        overload["timeout"] = f"{int(timeout)}s"
-    if "max_request_size" in values:
-        overload["maxBodySize"] = values["max_request_size"]
-    if int(model.get("maxWorkers", workers)) > workers:
-        notes.append(
-            Note(
-                "maxWorkers",
-                "the number of processes of a replica is fixed",
-                "replicas are what grows: autoscaling.maxReplicas",
-            )
-        )
-    said = {"models", "default_workers_per_model", "default_response_timeout", "max_request_size"}
-    notes += [
-        Note(key, "has no field here", _REMEDIES.get(key, "leave it out, or see the guide"))
-        for key in values
-        if key not in said
-    ]
-    path, handler, is_class = _handler(project)
-    if any("ts." in line and "import" in line for line in project.files[path].splitlines()):
-        notes.append(
-            Note(f"{path}: import ts", "is TorchServe's own package", "pip install torchserve too")
-        )
-    serialized = [one for one in project.files if one.endswith((".pt", ".pth"))]
-    text = _PREDICTOR.format(
-        module=module_of(path),
-        name=handler,
-        example=example_line(project),
-        serialized=repr(serialized[0]) if serialized else "None",
-        make=_CLASS.format(name=handler) if is_class else "",
-        call="self.handler.handle" if is_class else handler,
-    )
-    spec = {
-        "predictor": {
-            "path": f"{MODULE}:Model",
-            **({"processesPerReplica": workers} if workers > 1 else {}),
-        },
-        "serverSideBatching": batching,
-        "overload": overload,
-    }
-    return Migration(manifest_of(name, spec), {PREDICTOR: text}, tuple(notes))
+    for line in re.sub(r"\\\r?\n\s*", "", project.text).splitlines():
+        if line.strip() and line.strip()[0] not in "#!":
+            name, value = [*re.split(r"\s*[=:]\s*|\s+", line.strip(), maxsplit=1), ""][:2]
+            if values.get(name, value) != value:
+                first.tell(
+                    name, f"is there twice, the last is taken: {value}", "see which is right"
+                )
+            values[name] = value
+    models = _models(values.get("models"), first, project.folder)
+    names = list(models)
+    beside = next((name for name in MODEL_CONFIG if name in project.beside), "")
+    drafts = []
+    for name, class_name in zip(names, class_names(names), strict=True):
+        draft = Draft(name, class_name)
+        place, model = models[name]
+        if len(names) == 1 and beside:
+            for document in documents(project.beside[beside]):
+                model = {**model, **draft.mapping(document, beside)}
+        own = {theirs for ours, theirs in _OWN if model.get(ours) is not None}
+        draft.take({k: v for k, v in values.items() if k not in own}, _SERVER, "")
+        _modelled(draft, model, place)
+        drafts.append(_finish(draft))
+    drafts[0].notes[:0] = first.notes
+    return finished(project, drafts, [beside] if len(names) == 1 else [])
 
 
-def _model(
-    values: Mapping[str, str], folder: str, notes: list[Note]
-) -> tuple[Mapping[str, Any], str]:
-    if "models" not in values:
-        return {}, folder
+def _models(
+    value: str | None, draft: Draft, folder: str
+) -> dict[str, tuple[str, Mapping[str, Any]]]:
+    """Place and settings of the version that is served, by the model's name."""
+    if value is None:
+        return {folder: ("", {})}
     try:
-        models = json.loads(values["models"])
-        (name, versions), *others = models.items()
-        version, *older = versions
-        model = versions[version]
+        models = {name: dict(versions) for name, versions in json.loads(value).items()}
     except (ValueError, AttributeError, TypeError) as error:
         raise MigrateError(
             'models: expected JSON such as {"name": {"1.0": {"batchSize": 8}}}, got'
-            f" {values['models'][:60]!r}"
+            f" {value[:60]!r}"
         ) from error
-    notes += [
-        Note(f"models: {other}", "a manifest is one model", "migrate it from a file of its own")
-        for other, _ in others
-    ]
-    notes += [Note(f"{name} {other}", "one version is served", "keep it in git") for other in older]
-    known = {"minWorkers", "maxWorkers", "batchSize", "maxBatchDelay", "responseTimeout"}
-    known |= {"marName", "defaultVersion"}
-    notes += [
-        Note(f"models: {name}.{key}", "has no field here", "see the table of the guide")
-        for key in model
-        if key not in known
-    ]
-    return model, name
+    found = {}
+    for name, versions in models.items():
+        settings = {
+            key: draft.mapping(one, f"models.{name}.{key}") for key, one in versions.items()
+        }
+        latest = max(settings, key=_latest(settings), default=None)
+        if latest is None:
+            draft.tell(f"models.{name}", "has no version", "write one")
+        for key in settings:
+            if key != latest:
+                draft.tell(f"models.{name}.{key}", f"version {latest} is served", "git keeps it")
+        found[name] = (f"models.{name}.{latest}", settings.get(str(latest), {}))
+    return found or {folder: ("", {})}
+
+
+def _latest(settings: Mapping[str, Mapping[str, Any]]) -> Any:
+    """The default version, else the one with the highest numbers."""
+    return lambda key: (
+        settings[key].get("defaultVersion") is True,
+        [int(part) for part in re.findall("[0-9]+", key)],
+    )
+
+
+def _modelled(draft: Draft, model: Any, place: str) -> None:
+    model = draft.mapping(model, place or "model-config.yaml")
+    draft.take(model, {**_MODEL, "*": _configured}, place)
+    most, workers = model.get("maxWorkers"), model.get("minWorkers")
+    if most is not None and most != workers:
+        if workers is None:
+            draft.take(most, To("predictor.processesPerReplica", whole), f"{place}.maxWorkers")
+        else:
+            draft.tell(f"{place}.maxWorkers".strip("."), "there is no field for it", _REPLICAS)
+
+
+def _finish(draft: Draft) -> Draft:
+    batching = draft.spec.setdefault("serverSideBatching", {})
+    if batching.setdefault("maxBatchSize", 1) != 1:
+        batching.setdefault("batchInterval", "100ms")
+        batching["strategy"] = "Fixed"
+    draft.code = skeleton(draft.class_name)
+    draft.tell("the handler", "its code is not read", _CODE)
+    return draft

@@ -1,80 +1,100 @@
-"""Projects of other servers after `batchedapi migrate`: they serve, and `check` is content."""
+"""Projects of other servers after `batchedapi migrate`: they serve once they are filled in."""
 
+import json
 import subprocess
 from pathlib import Path
 
 import joblib
-import pytest
 import yaml
 from sklearn.linear_model import LinearRegression
 
-from elsewhere import PROJECTS, Elsewhere
 from raw_http import ask
 from serving import PROGRAM, running_replica
 
 SECONDS = 120.0
-TAKEN = [one for one in PROJECTS if one.refused is None]
 
 
-def run(command: str, folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+def run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """One of our commands, to its end."""
     return subprocess.run(
-        [PROGRAM, command, *arguments],
+        [PROGRAM, *arguments],
         cwd=folder, capture_output=True, text=True, check=False, timeout=SECONDS,
     )  # fmt: skip
 
 
-def laid_out(project: Elsewhere, folder: Path) -> Path:
-    """Its files, and models of y = 2 a + b."""
-    folder.mkdir()
-    for name, text in project.files.items():
-        path = folder / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text.replace("FOLDER", str(folder)))
+async def test_a_class_of_cortex_serves_batches_as_it_is(tmp_path: Path) -> None:
+    """Its predict takes a list already; `check` needs rows to ask with."""
+    batching = {"max_batch_size": 8, "batch_interval": 0.01}
+    predictor = {"path": "predictor.py", "server_side_batching": batching}
+    api = {"name": "pictures", "kind": "RealtimeAPI", "predictor": predictor}
+    (tmp_path / "cortex.yaml").write_text(yaml.safe_dump([api]))
+    (tmp_path / "rows.json").write_text(json.dumps([{"pixels": [1, 2]}]))
+    (tmp_path / "predictor.py").write_text(
+        "class PythonPredictor:\n"
+        "    def __init__(self, config):\n        pass\n\n"
+        "    def predict(self, payload):\n        return [sum(one['pixels']) for one in payload]\n"
+    )
+
+    done = run(tmp_path, "migrate", "cortex.yaml")
+    checked = run(tmp_path, "check", "-f", "batchedapi.yaml", "--items", "rows.json")
+    with running_replica(tmp_path, ["-f", "batchedapi.yaml"]) as replica:
+        answer = await ask(replica.port, {"pixels": [3, 4]}, path="/pictures")
+
+    assert (0, 0) == (done.returncode, checked.returncode), done.stderr + checked.stderr
+    assert (200, 7) == (answer.status, answer.json())
+
+
+async def test_a_saved_model_of_kserve_is_loaded(tmp_path: Path) -> None:
+    """With one line to edit: the example."""
     model = LinearRegression(fit_intercept=False).fit([[1.0, 0.0], [0.0, 1.0]], [2.0, 1.0])
-    for name in project.models:
-        (folder / name).parent.mkdir(exist_ok=True)
-        joblib.dump(model, folder / name)
-    return folder
+    (tmp_path / "model").mkdir()
+    joblib.dump(model, tmp_path / "model" / "model.joblib")
+    uri = f"file://{tmp_path}/model"
+    predictor = {"model": {"modelFormat": {"name": "sklearn"}, "storageUri": uri}}
+    service = {"kind": "InferenceService", "metadata": {"name": "iris"}}
+    (tmp_path / "isvc.yaml").write_text(
+        yaml.safe_dump({**service, "spec": {"predictor": predictor}})
+    )
+
+    done = run(tmp_path, "migrate", "isvc.yaml")
+    (edit,) = [line for line in done.stdout.splitlines() if line.startswith("to edit")]
+    assert "batched_model.py:" in edit
+    code = tmp_path / "batched_model.py"
+    code.write_text(code.read_text().replace("example=None", "example=[1.0, 2.0]"))
+    checked = run(tmp_path, "check", "-f", "batchedapi.yaml")
+    with running_replica(tmp_path, ["-f", "batchedapi.yaml"]) as replica:
+        answer = await ask(
+            replica.port, {"instances": [[1.0, 3.0]]}, path="/v1/models/iris:predict"
+        )
+
+    assert (0, 0) == (done.returncode, checked.returncode), done.stderr + checked.stderr
+    assert (200, [5.0]) == (answer.status, answer.json()["predictions"])
 
 
-def test_nineteen_of_twenty_one_are_taken_over() -> None:
-    """Nine in ten; the rest are told why."""
-    assert (21, 19) == (len(PROJECTS), len(TAKEN))
+def test_a_class_to_fill_in_says_so(tmp_path: Path) -> None:
+    """In the words that the command prints and the log has."""
+    (tmp_path / "config.properties").write_text("default_workers_per_model=1\n")
+    (tmp_path / "rows.json").write_text("[1]")
+
+    done = run(tmp_path, "migrate", "config.properties")
+    checked = run(tmp_path, "check", "-f", "batchedapi.yaml", "--items", "rows.json")
+
+    assert 0 == done.returncode
+    assert "call the model" in done.stdout
+    assert 1 == checked.returncode
+    assert "write Model.predict" in checked.stderr
 
 
-@pytest.mark.parametrize("project", TAKEN, ids=lambda one: one.name)
-async def test_a_migrated_project_serves_and_passes_check(
-    tmp_path: Path, project: Elsewhere
-) -> None:
-    """Unedited, or with the one line that the command names."""
-    folder = laid_out(project, tmp_path / "project")
-    done = run("migrate", folder, project.file)
-    assert 0 == done.returncode, done.stderr
-    edits = [line for line in done.stdout.splitlines() if line.startswith("to edit")]
-    assert len(edits) == (project.edit is not None), done.stdout
-    for line in edits:
-        path, number = line.split()[2].split(":")[:2]
-        lines = (folder / path).read_text().splitlines()
-        lines[int(number) - 1] = str(project.edit)
-        (folder / path).write_text("\n".join(lines) + "\n")
+def test_what_is_refused_writes_nothing(tmp_path: Path) -> None:
+    """A file that is none of them, and one beside which a manifest is already."""
+    (tmp_path / "service.py").write_text("import bentoml\n")
+    other = run(tmp_path, "migrate", "service.py")
+    assert [tmp_path / "service.py"] == list(tmp_path.iterdir())
+    (tmp_path / "batched_model.py").write_text("")
+    (tmp_path / "config.properties").write_text("")
+    again = run(tmp_path, "migrate", "config.properties")
 
-    checked = run("check", folder, "-f", "batchedapi.yaml")
-    name = yaml.safe_load((folder / "batchedapi.yaml").read_text())["metadata"]["name"]
-    with running_replica(folder, ["-f", "batchedapi.yaml"]) as replica:
-        answer = await ask(replica.port, project.row, path=f"/{name}")
-
-    assert 0 == checked.returncode, checked.stdout + checked.stderr
-    assert (200, project.answer) == (answer.status, answer.json())
-
-
-@pytest.mark.parametrize("project", [one for one in PROJECTS if one.refused], ids=lambda o: o.name)
-def test_what_cannot_be_taken_over_is_told_why(tmp_path: Path, project: Elsewhere) -> None:
-    """Nothing is written, and the remedy is in the line."""
-    folder = laid_out(project, tmp_path / "project")
-
-    done = run("migrate", folder, project.file)
-
-    assert 2 == done.returncode
-    assert str(project.refused) in done.stderr
-    assert not (folder / "batchedapi.yaml").exists()
+    assert (2, 2) == (other.returncode, again.returncode)
+    assert "code is not translated" in other.stderr
+    assert "is there already" in again.stderr
+    assert not (tmp_path / "batchedapi.yaml").exists()

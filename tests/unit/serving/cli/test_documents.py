@@ -236,7 +236,7 @@ def test_a_module_without_a_class_is_told_the_form(predictor: str) -> None:
         (2.5, "document 2: expected a BatchedAPI document, got a value"),
         ({"kind": "Namespace"}, "got one without apiVersion; it begins with apiVersion: "),
         ({"metadata": {}}, "got one without apiVersion and kind"),
-        ([{"kind": "RealtimeAPI", "name": "a"}], "in the words of batchedapi.dev/v1alpha1 it is"),
+        ([{"kind": "RealtimeAPI", "name": "a"}], "batchedapi migrate FILE"),
     ],
     ids=str,
 )
