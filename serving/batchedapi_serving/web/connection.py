@@ -33,8 +33,8 @@ from batchedapi_serving.web.access import address_of, asks_for_key, owner_of
 from batchedapi_serving.web.asgi import start_cycle
 from batchedapi_serving.web.frontend import Frontend, Route, wire_of_path
 from batchedapi_serving.web.large_bodies import is_large, unpacked_here
+from batchedapi_serving.web.lifecycle import Action, Intake, Lifecycle
 from batchedapi_serving.web.limits import (
-    LINGER_BYTES,
     NOBODY,
     REQUEST_BYTES,
     SWEEP_SECONDS,
@@ -55,8 +55,8 @@ from batchedapi_serving.web.responses import (
     render,
 )
 from batchedapi_serving.web.sockets import is_gone, unread_bytes, unsent_bytes
-from batchedapi_serving.web.timeouts import Timeouts, Verdict
 
+_OPEN: Final = Intake.OPEN
 _SERVER_ERROR: Final = 500
 _NO_PAYLOAD: Final = b"null"
 """Body of a GET that asks for a stream."""
@@ -78,6 +78,39 @@ def protocol_of(frontend: Frontend) -> Callable[..., asyncio.Protocol]:
     return protocol
 
 
+class Exchange:
+    """The request of a connection that is being answered; its values stay until the next one.
+
+    Attributes:
+        logged: Its method and start, for the access log.
+        cors: Headers that a browser's page needs.
+        keep_alive: Its client does not ask for the end of the connection.
+        kept: The header line that says so, where it does not go without saying.
+        path: Without the query.
+        named: What its client calls it.
+        request_id: The same, or an id of ours once one is needed.
+        handle: Of the engine, as long as it has it.
+        stream: Its answer, if that comes item by item.
+        cycle: Its answer, if the ASGI application makes it.
+    """
+
+    __slots__ = (
+        "cors", "cycle", "handle", "keep_alive", "kept", "logged", "named", "path", "request_id",
+        "stream",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.logged: tuple[str, float] | None = None
+        self.cors: tuple[tuple[bytes, bytes], ...] = ()
+        self.keep_alive = True
+        self.kept = self.path = b""
+        self.named: str | None = None
+        self.request_id: str | None = None
+        self.handle: RequestHandle | None = None
+        self.stream: StreamedAnswer | None = None
+        self.cycle: RequestResponseCycle | None = None
+
+
 class Connection(asyncio.Protocol):
     """uvicorn's view of us: in `server_state.connections`, with `shutdown()`."""
 
@@ -91,36 +124,19 @@ class Connection(asyncio.Protocol):
             frontend.limits, frontend.known, traced=traced, admit=frontend.admit
         )
         frontend.accepted_at = now = self._loop.time()
-        self._timeouts = Timeouts(frontend.limits, now, random.random())  # noqa: S311 - no secret
+        self._life = Lifecycle(frontend.limits, now, random.random())  # noqa: S311 - no secret
+        self._asked = Exchange()
         self._client = Client()
         self._held = HeldBodies(frontend.bodies, NOBODY)
         self.address = ""
         """Of the client, as far as budgets know it."""
         self._unread = 0  # bytes of an answer that does not fit on its way
         self._ahead = 0  # bytes of requests that wait for the one before
-        self._asked: tuple[str, float] | None = None  # method and start, for the access log
-        self._cors: tuple[tuple[bytes, bytes], ...] = ()  # headers that a browser's page needs
         self._transport: Any = None
         self._flow: Any = None
         self._pending: deque[Request] = deque()
-        self._busy = False  # a request is being answered
-        self._keep_alive = True
-        self._kept = b""  # the header line that says so, where it does not go without saying
-        self._leaving = False  # closed with its next answer
-        self._path = b""  # of the request being answered
-        self._named: str | None = None  # what its client calls it
-        self._request_id: str | None = None  # the same, or an id of ours once one is needed
-        self._handle: RequestHandle | None = None
         self.span: Span | None = None
         """See Caller."""
-        self._stream: StreamedAnswer | None = None
-        self._cycle: RequestResponseCycle | None = None
-        self._refusal: ServingError | None = None  # to be told after the answers before it
-        self._deaf = False  # nothing more is read
-        self._half_closed = False  # the client sends no more
-        self._sends_ahead = False  # it does not wait for one answer before its next request
-        self._lingers = False  # we send no more, and wait for the client to close
-        self._dropped = 0  # bytes that came meanwhile
 
     # ------------------------------------------------------------ asyncio.Protocol
 
@@ -150,19 +166,18 @@ class Connection(asyncio.Protocol):
 
     def waits_since(self) -> float | None:
         """Since when no whole request is here; None: one is."""
-        return None if self._busy or self._pending else self._timeouts.waits_since()
+        return None if self._pending else self._life.waits_since()
 
     def _leave(self) -> None:
         """Another client needs the room that this one has of the budget; see HeldBodies."""
-        error, handle = self._frontend.bodies.error(), self._handle
+        error, asked = self._frontend.bodies.error(), self._asked
         if self._unread or self._ahead or self._transport.is_closing():
             self._transport.abort()
-        elif handle is not None and (self._stream is None or not self._stream.begun):
-            self._frontend.cancel(handle, error.status)
-            self.deliver(
-                problem_on(wire_of_path(self._path.decode("latin-1")), error, self.request_id())
-            )
-        elif self._parser.awaiting is not None and not self._busy:
+        elif asked.handle is not None and (asked.stream is None or not asked.stream.begun):
+            self._frontend.cancel(asked.handle, error.status)
+            wire = wire_of_path(asked.path.decode("latin-1"))
+            self.deliver(problem_on(wire, error, self.request_id()))
+        elif self._parser.awaiting is not None and not self._life.busy:
             self._refuse(error)
         else:
             self._transport.abort()
@@ -170,42 +185,40 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - whatever the reason
         """The client left, or was sent away: nobody waits for what it asked."""
         self._state.connections.discard(self)
-        self._deaf = True
+        self._life.becomes(Intake.CLOSED)
         self._parser.close()
         self._pending.clear()
         self._held.close()
         self._flow.resume_writing()
-        if self._handle is not None:
-            self._frontend.cancel(self._handle)
-            self._handle = self._stream = None
+        if self._asked.handle is not None:
+            self._frontend.cancel(self._asked.handle)
+            self._asked.handle = self._asked.stream = None
             self._log_access(CLIENT_LEFT)
         else:
             self._frontend.engine.disconnected(self._client)
         if self.span is not None:
             self._end_span(CLIENT_LEFT)
-        if self._cycle is not None:
-            self._cycle.disconnected = True
-            self._cycle.message_event.set()
-            self._cycle = None
+        if self._asked.cycle is not None:
+            self._asked.cycle.disconnected = True
+            self._asked.cycle.message_event.set()
+            self._asked.cycle = None
 
     def data_received(self, data: bytes) -> None:
         """Bytes of requests."""
-        if self._deaf:
-            if self._lingers:  # nothing is taken, but the client may not send without end
-                self._dropped += len(data)
-                if self._dropped > LINGER_BYTES:
-                    self._transport.abort()
+        life, parser = self._life, self._parser
+        if life.deaf:
+            if life.dropped(len(data)) is Action.ABORT:  # it may not send without end
+                self._transport.abort()
             return
-        parser = self._parser
         requests = parser.feed(data)
-        if len(requests) == 1 and not (self._busy or self._pending or self._flow.write_paused):
+        if len(requests) == 1 and not (life.busy or self._pending or self._flow.write_paused):
             self._begin(requests[0])
         elif requests:
             self._pending.extend(requests)
-            self._sends_ahead = True
+            self._life.sends_ahead = True
             self._ahead += len(data) + REQUEST_BYTES * len(requests)
             self._held.waiting(self._unread + self._ahead)
-            if not self._busy:
+            if not self._life.busy:
                 self._go_on()
         if self._pending:
             self._flow.pause_reading()
@@ -224,19 +237,19 @@ class Connection(asyncio.Protocol):
                 self._refuse(self._frontend.bodies.error())
                 return
         if self._parser.wants_continue:
-            if self._busy:  # the client waits for us: it hears after the answers before it
-                self._timeouts.part_over()
+            if self._life.busy:  # the client waits for us: it hears after the answers before it
+                self._life.part_over()
                 return
             self._parser.wants_continue = False
             self._transport.write(CONTINUE)
-        self._timeouts.part_awaited(part, self._loop.time(), busy=self._busy)
+        self._life.part_awaited(part, self._loop.time())
 
     def pause_writing(self) -> None:
         """The client reads too slowly: it is asked no more than it takes."""
         self._flow.pause_writing()
-        if self._cycle is None:  # all read the same bytes of what the application answers
+        if self._asked.cycle is None:  # all read the same bytes of what the application answers
             self._stays_unread(self._transport.get_write_buffer_size())
-        self._timeouts.stuck(self._loop.time())
+        self._life.stuck(self._loop.time())
 
     def _stays_unread(self, size: int) -> None:
         self._unread = size
@@ -247,11 +260,10 @@ class Connection(asyncio.Protocol):
         self._flow.resume_writing()
         if self._unread:
             self._stays_unread(0)
-        self._timeouts.unstuck(self._loop.time())
-        if self._stream is not None:
-            self._timeouts.answering(more=self._parser.awaiting is not None)
-            self._took(self._stream.go_on())
-        elif not self._busy:
+        self._life.unstuck(self._loop.time())
+        if self._asked.stream is not None:
+            self._took(self._asked.stream.go_on())
+        elif not self._life.busy:
             self._go_on()
 
     def eof_received(self) -> bool:
@@ -260,14 +272,14 @@ class Connection(asyncio.Protocol):
         Both look the same until something is sent to it: whoever left answers with a reset. The
         interim answer that asks is one that every client of HTTP/1.1 skips.
         """
-        if not self._busy and not self._pending:
+        if not self._life.busy and not self._pending:
             return False
-        self._deaf = self._leaving = self._half_closed = True
-        self._timeouts.part_over()
-        if self._stream is not None and self._stream.begun:
-            self._transport.write(self._stream.probe())
+        self._life.half_closed()
+        asked = self._asked
+        if asked.stream is not None and asked.stream.begun:
+            self._transport.write(asked.stream.probe())
             self._abort_if_gone(_FIRST_LOOK_SECONDS)
-        elif not self._kept and (self._cycle is None or not self._cycle.response_started):
+        elif not asked.kept and (asked.cycle is None or not asked.cycle.response_started):
             self._transport.write(CONTINUE)
             self._abort_if_gone(_FIRST_LOOK_SECONDS)
         return True
@@ -284,62 +296,50 @@ class Connection(asyncio.Protocol):
 
     def check_time(self, now: float) -> None:
         """Act if a limit in time is over; called about every second."""
-        self._leaving = self._leaving or self._timeouts.is_old(now)
         unsent = functools.partial(unsent_bytes, self._transport)
-        match self._timeouts.verdict(now, self._parser.body_bytes, unsent):
-            case Verdict.WAIT:
-                pass
-            case Verdict.REFUSE:
-                self._refuse(self._timeouts.refusal())
-            case Verdict.CLOSE:
+        match self._life.look(now, self._parser.body_bytes, unsent):
+            case Action.REFUSE:
+                self._refuse(self._life.too_slow())
+            case Action.CLOSE:
                 self._close()
-            case Verdict.ABORT if self._stream is not None and self._stream.begun:
-                self._give_up(self._stream)
-            case Verdict.ABORT:
+            case Action.ABORT if self._asked.stream is not None and self._asked.stream.begun:
+                self._give_up(self._asked.stream)
+            case Action.ABORT:
                 self._transport.abort()
 
     def shutdown(self) -> None:
         """The server stops: answer what was begun, then close."""
-        if self._cycle is not None and not self._cycle.response_started:
-            self._cycle.keep_alive = False
-        if self._busy or self._more_to_come():
+        if self._asked.cycle is not None and not self._asked.cycle.response_started:
+            self._asked.cycle.keep_alive = False
+        if self._life.busy or self._more_to_come():
             return
-        if self._timeouts.may_stop(self._loop.time()):
+        if self._life.may_stop(self._loop.time()):
             self._close()
 
     def _close(self) -> None:
         """Close once everything written is sent, or when the client has had time to read it."""
-        self._deaf = True
-        self._timeouts.closing(self._loop.time(), unsent_bytes(self._transport))
+        self._life.closed(self._loop.time(), unsent_bytes(self._transport))
         self._transport.close()
 
     def _end(self) -> None:
-        """Close after an answer that says so.
-
-        A socket that is closed with bytes unread, or that gets some afterwards, resets the
-        connection, and with it maybe answers that the client has not read. So a client that may
-        have sent more, not knowing yet, is told that nothing follows; what it sends is dropped, and
-        it closes, within EXPIRY_GRACE and LINGER_BYTES.
-        """
-        unaware = self._leaving or self._sends_ahead or unread_bytes(self._transport) > 0
-        if self._half_closed or not unaware:
-            self._close()
-            return
-        self._deaf = self._lingers = True
-        self._timeouts.closing(self._loop.time(), unsent_bytes(self._transport))
-        self._flow.resume_reading()
-        self._transport.write_eof()
+        """Close after an answer that says so."""
+        unread, unsent = unread_bytes(self._transport), unsent_bytes(self._transport)
+        if self._life.end(self._loop.time(), unread, unsent) is Action.CLOSE:
+            self._transport.close()
+        else:
+            self._flow.resume_reading()
+            self._transport.write_eof()
 
     # ------------------------------------------------------------ one request
 
     def _begin(self, request: Request) -> None:
         # Cheaper than each by its name.
-        method, path, _, _, _, body, self._keep_alive, options, old = request
-        self._busy = True
-        self._timeouts.answering(more=self._parser.awaiting is not None)
-        self._kept = STAYS if old else b""
-        self._path = path
-        self._named = self._request_id = options.request_id
+        asked = self._asked
+        method, path, _, _, _, body, asked.keep_alive, options, old = request
+        self._life.begun(more=self._parser.awaiting is not None)
+        asked.kept = STAYS if old else b""
+        asked.path = path
+        asked.named = asked.request_id = options.request_id
         frontend = self._frontend
         if frontend.guarded:
             self._look_at(request)
@@ -367,10 +367,10 @@ class Connection(asyncio.Protocol):
         frontend = self._frontend
         if self._parser.owner:
             self._held.owned_by(self._parser.owner)
-        if frontend.access_log is not None and self._asked is None:
-            self._asked = request.method.decode("latin-1"), self._loop.time()
+        if frontend.access_log is not None and self._asked.logged is None:
+            self._asked.logged = request.method.decode("latin-1"), self._loop.time()
         if frontend.cors is not None:
-            self._cors = frontend.cors.headers(request.headers)
+            self._asked.cors = frontend.cors.headers(request.headers)
 
     def _run_app(self, request: Request) -> None:
         """What is no POST of a prediction; a GET may ask for a stream."""
@@ -379,8 +379,8 @@ class Connection(asyncio.Protocol):
             body, options = request.body or _NO_PAYLOAD, request.options._replace(gzip=False)
             self._predict(request._replace(body=body, content_type=b"", options=options), route)
             return
-        self._asked = None
-        self._cycle = start_cycle(
+        self._asked.logged = None
+        self._asked.cycle = start_cycle(
             request,
             config=self._config,
             state=self._state,
@@ -400,8 +400,8 @@ class Connection(asyncio.Protocol):
             tracer.ends(span, CLIENT_LEFT_ERROR)
             return
         span.add_attribute("http.response.status_code", status)
-        if self._named is not None:
-            span.add_attribute("batchedapi.request_id", self._named)
+        if self._asked.named is not None:
+            span.add_attribute("batchedapi.request_id", self._asked.named)
         tracer.ends(span, str(status) if status >= _SERVER_ERROR else None)
 
     def _predict_packed(self, request: Request, route: Route) -> None:
@@ -423,26 +423,26 @@ class Connection(asyncio.Protocol):
     def _answer_error(self, error: ServingError) -> None:
         """What is wrong before anybody knows the request's language but from its path."""
         self._frontend.answered(error.status)
-        wire = wire_of_path(self._path.decode("latin-1"))
+        wire = wire_of_path(self._asked.path.decode("latin-1"))
         self.deliver(problem_on(wire, error, self.request_id()))
 
     def _log_access(self, status: int) -> None:
         """Of a request that is answered here; FastAPI's are logged around it."""
-        log, asked = self._frontend.access_log, self._asked
+        log, asked = self._frontend.access_log, self._asked.logged
         if log is not None and asked is not None:
-            self._asked = None
+            self._asked.logged = None
             log.write(
                 method=asked[0],
-                path=self._path.decode("latin-1"),
+                path=self._asked.path.decode("latin-1"),
                 status=status,
                 seconds=self._loop.time() - asked[1],
                 client=address_of(self._transport),
-                request_id=self._request_id,
+                request_id=self._asked.request_id,
             )
 
     def _app_answered(self) -> None:
         """To a request that is no prediction."""
-        cycle, self._cycle = self._cycle, None
+        cycle, self._asked.cycle = self._asked.cycle, None
         self._answered(stays_open=cycle is not None and cycle.keep_alive)
 
     def _predict(self, request: Request, route: Route) -> None:
@@ -453,7 +453,7 @@ class Connection(asyncio.Protocol):
                 raise options.refusal
             served = engine.served(route.method)
             if served.spec.streams:
-                self._stream = StreamedAnswer(request, self._transport, self._flow)
+                self._asked.stream = StreamedAnswer(request, self._transport, self._flow)
             if options.gzip or (self._held.bytes and is_large(served.spec, request, request.body)):
                 self._predict_large(request, route, served)
                 return
@@ -464,52 +464,53 @@ class Connection(asyncio.Protocol):
             self._frontend.answered(error.status)
             self.deliver(problem_on(route.wire, error, self.request_id(), reply))
         else:
-            self._handle = None if handle.done else handle
+            self._asked.handle = None if handle.done else handle
 
     def _predict_large(self, request: Request, route: Route, served: ServedMethod) -> None:
         def problem_of(error: ServingError) -> Answer:
             return problem_on(route.wire, error, self.request_id())
 
         head = RequestHead(request.content_type, request.query, request.headers)
-        self._handle = self._frontend.large.submit(
+        self._asked.handle = self._frontend.large.submit(
             served, route.wire, head, request.body, self._client, self, request.options.timeout,
             problem_of, self._held, packed=request.options.gzip,
         )  # fmt: skip
 
     def request_id(self) -> str:
         """See Caller; asked for an error, which has an id whether the client gave one or not."""
-        if self._request_id is None:
-            self._request_id = new_request_id()
-        return self._request_id
+        if self._asked.request_id is None:
+            self._asked.request_id = new_request_id()
+        return self._asked.request_id
 
     def deliver(self, answer: Answer) -> None:
         """See Caller: write the answer, then go on with what was pipelined."""
-        if self._stream is not None:
-            stream, self._stream = self._stream, None
+        asked = self._asked
+        if asked.stream is not None:
+            stream, asked.stream = asked.stream, None
             if stream.begun or answer.status < ERROR:
                 self._end_stream(stream, answer)
                 return
-        self._handle = None
-        request_id = self._named
+        asked.handle = None
+        request_id = asked.named
         if answer.status >= ERROR:
             request_id = self.request_id()
-            answer = finished_error(answer, self._path.decode("latin-1"), request_id)
+            answer = finished_error(answer, asked.path.decode("latin-1"), request_id)
         frontend = self._frontend
-        goes_on = self._keep_alive and not self._leaving and not frontend.draining
+        goes_on = asked.keep_alive and self._life.intake is _OPEN and not frontend.draining
         stays_open = goes_on or self._stays_open()
         if frontend.date_source is not self._state.default_headers:
             frontend.renew_date(self._state)
-        lines = self._kept if stays_open else CLOSES
+        lines = asked.kept if stays_open else CLOSES
         if self.span is not None:
             lines += b"traceparent: %b\r\n" % self.span.traceparent.encode()
             self._end_span(answer.status)
-        if self._cors:
-            answer = answer._replace(headers=(*answer.headers, *self._cors))
+        if asked.cors:
+            answer = answer._replace(headers=(*answer.headers, *asked.cors))
         data = render(answer, frontend.date, lines, request_id)
         self._transport.write(data)
         if self._flow.write_paused:  # all of it is kept until its last byte is sent
             self._stays_unread(len(data))
-        if self._asked is not None:
+        if asked.logged is not None:
             self._log_access(answer.status)
         self._answered(stays_open=stays_open)
 
@@ -517,7 +518,7 @@ class Connection(asyncio.Protocol):
 
     def item(self, kind: str, body: bytes) -> None:
         """See Reader."""
-        stream = self._stream
+        stream = self._asked.stream
         if stream is None:
             return
         if not stream.begun:
@@ -525,36 +526,37 @@ class Connection(asyncio.Protocol):
         self._took(stream.item(kind, body))
 
     def _took(self, items: int) -> None:
-        if items and self._handle is not None:
-            self._frontend.taken(self._handle, items)
+        if items and self._asked.handle is not None:
+            self._frontend.taken(self._asked.handle, items)
 
     def _begin_stream(self, stream: StreamedAnswer) -> None:
         frontend = self._frontend
         if frontend.date_source is not self._state.default_headers:
             frontend.renew_date(self._state)
         stream.stays_open = stream.chunked and self._stays_open()
-        connection = self._kept if stream.stays_open else CLOSES
-        headers = self._cors
+        connection = self._asked.kept if stream.stays_open else CLOSES
+        headers = self._asked.cors
         if self.span is not None:
             headers = (*headers, (b"traceparent", self.span.traceparent.encode()))
-        stream.begin(frontend.date, connection, self._named, headers)
+        stream.begin(frontend.date, connection, self._asked.named, headers)
 
     def _end_stream(self, stream: StreamedAnswer, answer: Answer) -> None:
         """Write the rest and how it ended."""
-        self._handle, error = None, None
+        self._asked.handle, error = None, None
         if answer.status >= ERROR:
-            path = self._path.decode("latin-1")
+            path = self._asked.path.decode("latin-1")
             error = finished_error(answer, path, self.request_id()).body
         if not stream.begun:
             self._begin_stream(stream)
         stream.end(error)
         if self.span is not None:
             self._end_span(answer.status)
-        if self._asked is not None:
+        if self._asked.logged is not None:
             self._log_access(answer.status)
         stays_open = stream.stays_open and self._stays_open()
         # Told that it stays, the client may have its next request on the way.
-        self._leaving = self._leaving or (stream.stays_open and not stays_open)
+        if stream.stays_open and not stays_open:
+            self._life.becomes(Intake.LEAVING)
         self._answered(stays_open=stays_open)
 
     def _give_up(self, stream: StreamedAnswer) -> None:
@@ -563,56 +565,56 @@ class Connection(asyncio.Protocol):
             f"stream: expected its reader to take {self._frontend.limits.least_rate} bytes a second"
             " when more is there than fits on the way; read faster, or ask for less"
         )
-        if self._handle is not None:
-            self._frontend.cancel(self._handle, error.status)
+        if self._asked.handle is not None:
+            self._frontend.cancel(self._asked.handle, error.status)
         stream.drop()
-        self._stream, stream.stays_open = None, False
+        self._asked.stream, stream.stays_open = None, False
         self._end_stream(stream, problem_on(Wire.PLAIN, error, self.request_id()))
 
     def _stays_open(self) -> bool:
         """What ends a connection does so not before everything that was read of it is answered."""
-        goes_on = not self._leaving and not self._frontend.draining
-        return self._keep_alive and (goes_on or self._more_to_come())
+        goes_on = self._life.intake is Intake.OPEN and not self._frontend.draining
+        return self._asked.keep_alive and (goes_on or self._more_to_come())
 
     def _more_to_come(self) -> bool:
         """Whether there is something to answer after the present request."""
-        sending = self._parser.awaiting is not None and not self._deaf
-        return bool(self._pending) or sending or self._refusal is not None
+        sending = self._parser.awaiting is not None and not self._life.deaf
+        return bool(self._pending) or sending or self._life.refusal is not None
 
     def _answered(self, *, stays_open: bool) -> None:
         """`stays_open` is what the client was told."""
-        self._busy = False
+        self._life.busy = False
         if self._held.bytes:
             self._held.released()
         if self._transport.is_closing():  # by uvicorn's cycle, maybe: reading has a limit then too
-            self._timeouts.closing(self._loop.time(), unsent_bytes(self._transport))
+            self._life.closed(self._loop.time(), unsent_bytes(self._transport))
         elif not stays_open:
             self._end()
-        elif self._pending or self._refusal is not None:
+        elif self._pending or self._life.refusal is not None:
             self._go_on()
-        elif self._deaf:
+        elif self._life.deaf:
             self._close()
         else:
             if self._parser.awaiting is not None:
                 self._incomplete(self._parser.awaiting)
-            if not self._deaf:  # what is awaited may have been refused just now
-                self._timeouts.answered(self._loop.time(), draining=self._frontend.draining)
+            if not self._life.deaf:  # what is awaited may have been refused just now
+                self._life.answered(self._loop.time(), draining=self._frontend.draining)
 
     def _go_on(self) -> None:
         """The next pipelined request, once its client reads; after the last, the refusal."""
         if self._flow.write_paused:
-            self._timeouts.stuck(self._loop.time())
+            self._life.stuck(self._loop.time())
         elif self._pending:
             request = self._pending.popleft()
             if not self._pending:
                 self._ahead = 0
                 self._held.waiting(self._unread)
                 self._flow.resume_reading()
-            self._busy = True
+            self._life.busy = True
             # Not from within the answer before: a thousand pipelined requests do not recurse.
             self._loop.call_soon(self._later, self._begin, request)
-        elif self._refusal is not None:
-            self._tell_refusal(self._refusal)
+        elif self._life.refusal is not None:
+            self._tell_refusal(self._life.refusal)
 
     def _later(self, step: Callable[..., None], *given: Any) -> None:
         if self._transport.is_closing():
@@ -627,33 +629,30 @@ class Connection(asyncio.Protocol):
 
     def _refuse(self, error: ServingError) -> None:
         """Nothing more is read; answers that are due come first, then the error, then the end."""
-        self._deaf = True
+        self._life.refuses(error)
         self._held.coming(0)
         self._parser.drop_body()
-        self._refusal = error
         self._frontend.answered(error.status)
-        if not self._busy and not self._pending:
+        if not self._life.busy and not self._pending:
             self._tell_refusal(error)
-        else:
-            self._timeouts.part_over()
 
     def _tell_refusal(self, error: ServingError) -> None:
-        self._refusal = None
-        self._timeouts.refused(self._loop.time())
+        # Of a body that nobody asked for not all is read.
+        asks_key = isinstance(error, UnauthenticatedError)
+        self._life.refused(self._loop.time(), lingers=asks_key)
         request_id = self._parser.request_id() or new_request_id()
         wire = wire_of_path(self._parser.target.decode("latin-1").partition("?")[0])
         answer = problem_on(wire, error, request_id)
         method = b"-"
-        if isinstance(error, UnauthenticatedError):
+        if asks_key:
             answer, method = asks_for_key(answer), self._parser.method
-            self._lingers = True  # of a body that nobody asked for not all is read
         if self._frontend.cors is not None:
             added = self._frontend.cors.headers(self._parser.headers())
             answer = answer._replace(headers=(*answer.headers, *added))
         if self._frontend.access_log is not None:
-            self._asked = method.decode("latin-1"), self._loop.time()
-            self._path, _, _ = self._parser.target.partition(b"?")
-            self._request_id = request_id
+            self._asked.logged = method.decode("latin-1"), self._loop.time()
+            self._asked.path, _, _ = self._parser.target.partition(b"?")
+            self._asked.request_id = request_id
             self._log_access(error.status)
         self._frontend.renew_date(self._state)
         self._transport.write(render(answer, self._frontend.date, CLOSES, request_id))
