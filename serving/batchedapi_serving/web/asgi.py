@@ -138,12 +138,19 @@ def create_app(frontend: Frontend) -> Any:
         redoc_url=None,
         redirect_slashes=False,
     )
+    _add_routes(app, frontend)
+    document_routes(app, frontend)
+    serve_docs(app)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _http_error)
+    inner = app if frontend.cors is None else frontend.cors.around(app)
+    return _Outermost(inner, frontend)
 
+
+def _add_routes(app: FastAPI, frontend: Frontend) -> None:
     async def not_served(request: Request) -> Response:
         try:
-            frontend.engine.served(
-                None
-            )  # until the methods are known, nobody knows what is not served
+            frontend.engine.served(None)  # as long as no methods are known, this raises
             raise _no_such_route(request.scope["path"])
         except ServingError as error:
             return _response(request, _problem(request, error))
@@ -162,17 +169,11 @@ def create_app(frontend: Frontend) -> Any:
 
     # Predictions for whatever method or model. Those of the table are answered before they come
     # here. Of the others a POST is not served, and another method is not allowed.
-    named = f"{settings.endpoint.rstrip('/')}/{{method}}"
-    for path in dict.fromkeys((*default_paths(settings), "/", named, *_OF_ANY_MODEL)):
+    named = f"{frontend.settings.endpoint.rstrip('/')}/{{method}}"
+    for path in dict.fromkeys((*default_paths(frontend.settings), "/", named, *_OF_ANY_MODEL)):
         app.add_api_route(path, not_served, methods=["POST"], include_in_schema=False)
     for path in METADATA_PATHS:
         app.add_api_route(path, metadata, methods=["GET"], include_in_schema=False)
-    document_routes(app, frontend)
-    serve_docs(app)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(Exception, _http_error)
-    inner = app if frontend.cors is None else frontend.cors.around(app)
-    return _Outermost(inner, frontend)
 
 
 def _request_id(scope: MutableMapping[str, Any]) -> str:

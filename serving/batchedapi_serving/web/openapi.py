@@ -320,7 +320,14 @@ def _paths(frontend: Frontend) -> dict[str, Any]:
             get = {name: value for name, value in post.items() if name != "requestBody"}
             get["summary"] = f"{post['summary']}: without a body, for EventSource"
             paths[path]["get"] = get
-    served = [model.name for model in models(frontend.settings.name, engine.methods)]
+    _add_metadata(paths, frontend)
+    return paths
+
+
+def _add_metadata(paths: dict[str, Any], frontend: Frontend) -> None:
+    descriptions = _READING if frontend.keys is None else _READING | _NO_KEY
+    served = [model.name for model in models(frontend.settings.name, frontend.engine.methods)]
+    content = {contract.JSON: {"schema": {"type": "object"}}}
     for template in METADATA_PATHS:
         for model in served if "{model}" in template else [""]:
             path = template.format(model=model, version=MODEL_VERSION)
@@ -328,15 +335,11 @@ def _paths(frontend: Frontend) -> dict[str, Any]:
                 "summary": "Health" if path.endswith(("ready", "live")) else "Metadata",
                 "parameters": _REQUEST_HEADERS[:1],
                 "responses": {
-                    "200": {
-                        "description": "The answer.",
-                        "content": {contract.JSON: {"schema": {"type": "object"}}},
-                    },
-                    **_errors(_READING | guarded, wire_of_path(path)),
+                    "200": {"description": "The answer.", "content": content},
+                    **_errors(descriptions, wire_of_path(path)),
                 },
                 "tags": ["metadata"],
             }
-    return paths
 
 
 def _errors(descriptions: dict[int, str], wire: Wire) -> dict[str, Any]:
