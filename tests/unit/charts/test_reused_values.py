@@ -15,7 +15,7 @@ from chart import CHART, ROOT, helm
 Values = dict[str, Any]
 
 VALUES: Final = "charts/batchedapi/values.yaml"
-FIXTURES: Final = ROOT / "tests/bench/fixtures"
+FIXTURES: Final = ROOT / "tests/unit/charts/fixtures"
 ASKED: Final = (
     "serviceMonitor.enabled=true", "prometheusRule.enabled=true", "dashboards.enabled=true",
     "networkPolicies.enabled=true",
