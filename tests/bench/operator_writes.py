@@ -29,8 +29,8 @@ from typing import Any, Final
 import click
 from harness.control_plane import ADMIN, control_plane
 from harness.operated import MOST_PODS, NAMESPACE, Rig, api_name, rig
-from harness.operators import quantile
 from harness.report import Table, environment, help_of, out_option, report
+from harness.rounds import percentile
 
 from batchedapi_operator.cluster import BATCHED_APIS, DEPLOYMENTS, PODS, ObjectKey
 from batchedapi_operator.errors import ApplyError
@@ -369,13 +369,13 @@ def report_idle(apis: int, minutes: float, settle: float, out: Path | None) -> N
     """Exits with 1 if anything was written, or the memory or the pace is over its limit."""
     began = environment()
     found = asyncio.run(measure_idle(apis, minutes, settle))
-    p99 = quantile(found["follows"], 0.99)
+    p99 = percentile(found["follows"], 99)
     table = Table(
         f"{apis} APIs that nobody asks for {minutes:g} minutes, then {CHANGES} changes in turn",
         ["writes", "CPU share", "MiB", "MiB after the changes", "median s until the child follows",
          "p99", "longest"],
         [[str(found["writes"]), f"{found['cpu']:.2f}", f"{found['mib']:.0f}",
-          f"{found['mib_after_changes']:.0f}", f"{quantile(found['follows'], 0.5):.2f}",
+          f"{found['mib_after_changes']:.0f}", f"{percentile(found['follows'], 50):.2f}",
           f"{p99:.2f}", f"{max(found['follows']):.2f}"]],
     )  # fmt: skip
     report("operator-idle", began, [table], notes=[], measured=found, out=out)

@@ -6,7 +6,6 @@ from functools import partial
 
 import pytest
 from batch_forming import ADDRESS, INTERVALS, OURS, SERVICES, at_least, cells, regrets
-from batch_terms import TERMS, Measure, gain
 from harness.clients import Outcome, Server, World, closed, on_and_off, poisson
 
 from batchedapi_core.batching import BatchPolicy, Strategy
@@ -29,12 +28,6 @@ def test_regret_is_what_the_best_does_better() -> None:
     assert {OURS: 0.25, "other": 0.0, ADDRESS: 0.0} == regrets(
         {OURS: 80, "other": 100, ADDRESS: 200}
     )
-
-
-@pytest.mark.parametrize(("measure", "expected"), [(Measure.ROWS, 1.0), (Measure.MEAN, -0.5)])
-def test_a_term_brings_more_of_what_is_good(measure: str, expected: float) -> None:
-    """Rows are, and seconds are not."""
-    assert expected == gain(measure, with_it=2.0, without=1.0)
 
 
 def test_the_same_seed_gives_the_same_figures() -> None:
@@ -95,8 +88,3 @@ def test_requests_over_their_timeout_are_not_in_time() -> None:
 
     assert found.expired > 0.8 * 1800
     assert 0.2 > found.in_time
-
-
-def test_every_term_has_a_load() -> None:
-    """One of its own, or the set."""
-    assert all(term.case or term.on_set for term in TERMS.values())

@@ -1,4 +1,4 @@
-"""Connections that stay where they were drawn to, and the search for the load that is held."""
+"""Connections that stay where they were drawn to."""
 
 import asyncio
 from collections import Counter
@@ -6,11 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-import pytest
 import uvloop
 from harness.pinned import Asked, Pinned, draw, send
 from harness.servers import HOST, Server
-from shared_queue_pinned import SHARES, next_share
 
 from batchedapi_serving.tuning.load import Answers
 
@@ -38,36 +36,6 @@ def test_every_connection_is_drawn_by_itself() -> None:
 
     assert {68} == {sum(one) for one in counts}
     assert len({max(one) for one in counts}) > 5
-
-
-def found(knee: float) -> tuple[float, int]:
-    """The highest load that is held where all up to `knee` are, and how many were tried."""
-    held = {0.5: knee >= 0.5, 0.9: knee >= 0.9}
-    while (share := next_share(held)) is not None:
-        held[share] = share <= knee
-    return max((share for share, well in held.items() if well), default=0.0), len(held)
-
-
-@pytest.mark.parametrize("knee", SHARES)
-def test_the_search_finds_the_highest_load_that_is_held(knee: float) -> None:
-    """In few loads: each takes seconds, of both ways, for each draw."""
-    share, tries = found(knee)
-
-    assert knee == share
-    assert tries <= 6
-
-
-def test_a_service_that_holds_no_load_ends_the_search() -> None:
-    """It would go on for ever otherwise."""
-    assert 0.0 == found(0.0)[0]
-
-
-def test_a_load_that_was_missed_by_chance_is_no_ceiling() -> None:
-    """A machine that stood still for a moment at half the load says nothing of a higher one."""
-    share = next_share({0.5: False, 0.9: True})
-
-    assert share is not None
-    assert share > 0.9
 
 
 class Asks:

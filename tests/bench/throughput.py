@@ -6,7 +6,6 @@
 
     python tests/bench/throughput.py --workload W1 --parent HEAD~1     # beside an earlier commit
 
-    python tests/bench/throughput.py --workload W1 --peer sketch     # beside the least that answers
 
 Timed rounds send one row and count answers; before them each cell is checked once with a row for
 each client, every answer compared with the right one. No request has the bytes of the one before:

@@ -1,7 +1,6 @@
 """The processes of a replica as the kernel sees them."""
 
 import contextlib
-import os
 from pathlib import Path
 from typing import Final
 
@@ -22,15 +21,6 @@ def children(pid: int, module: str) -> list[int]:
 def resident_kib(pid: int) -> int:
     """Memory of a process that is its own or shared."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_KIB
-
-
-def busy_seconds() -> float:
-    """Of all cores together, since the machine started: what they did not idle."""
-    _, user, nice, system, _, _, irq, softirq, stolen, *_ = (
-        Path("/proc/stat").read_text().partition("\n")[0].split()
-    )
-    ticks = sum(map(int, (user, nice, system, irq, softirq, stolen)))
-    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def descriptors(pid: int) -> int:

@@ -23,8 +23,7 @@ BENCH: Final = Path(__file__).resolve().parents[1]
 PORT: Final = 25000
 """First of the ports that are used when `--port` says nothing else."""
 PEER_OFFSET: Final = 10
-PEERS: Final = ("mosec", "litserve", "bentoml", "sketch")
-"""The last is no peer but a bound: the least that answers from two processes, see sketch.py."""
+PEERS: Final = ("mosec", "litserve", "bentoml")
 BENTOML: Final = BENCH.parents[1] / ".venv/bentoml/bin/bentoml"
 """In an environment of its own: its pins do not go with ours."""
 PROGRAM: Final = str(Path(sys.executable).with_name("batchedapi"))
@@ -149,7 +148,7 @@ def serving_peer(peer: str, workload: str, port: int) -> Iterator[Server]:
     Raises:
         FileNotFoundError: It is not installed; the message has the command.
     """
-    name, path, lists, command = _peer_command(peer, workload, port)
+    name, path, lists, command = _peer_command(peer, port)
     if not Path(command[0]).is_file():
         raise FileNotFoundError(f"{command[0]}: not there; `make bench-peers` installs {peer}")
     body = workloads.bodies_of(workloads.rows_of(workloads.WORKLOADS[workload].width, 1))
@@ -166,7 +165,7 @@ def serving_peer(peer: str, workload: str, port: int) -> Iterator[Server]:
                 os.killpg(process.pid, signal.SIGKILL)  # LitServe's children outlive it
 
 
-def _peer_command(peer: str, workload: str, port: int) -> tuple[str, str, bool, list[str]]:
+def _peer_command(peer: str, port: int) -> tuple[str, str, bool, list[str]]:
     """Name in tables, path of predictions, whether rows come in lists, and command line."""
     match peer:
         case "mosec":
@@ -184,9 +183,6 @@ def _peer_command(peer: str, workload: str, port: int) -> tuple[str, str, bool, 
                 "BentoML", "/predict", True,
                 [*app, "--host", HOST, "--port", str(port), "--quiet"],
             )  # fmt: skip
-        case "sketch":
-            app = [sys.executable, str(BENCH / "sketch.py"), workload, str(port)]
-            return "sketch", "/", False, app
         case _:
             raise ValueError(f"{peer!r}: expected one of {', '.join(PEERS)}")
 

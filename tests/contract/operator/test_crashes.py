@@ -1,4 +1,4 @@
-"""A sample of `tests/bench/operator_crashes.py`: the operator is killed, or a call of its fails."""
+"""The operator is killed, or a call of its fails."""
 
 import asyncio
 import os

@@ -24,7 +24,7 @@ SPEC: Final[Body] = {
     "networking": {"grpc": True},
 }
 SHARE: Final = 7
-"""Of the fields of a pod's template every seventh: `tests/bench/operator_drift.py` takes all."""
+"""Every seventh field of a pod's template is tried."""
 KINDS: Final = {one.kind: one for one in CHILDREN}
 JSON_PATCH: Final = "application/json-patch+json"
 FOREIGN: Final = "example.com/theirs"

@@ -1,4 +1,4 @@
-"""A sample of `tests/bench/operator_specs.py`: what becomes of specs with whatever in them."""
+"""A spec with arbitrary values is refused, told by a condition, or becomes a pod."""
 
 import asyncio
 import random

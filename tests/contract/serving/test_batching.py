@@ -306,7 +306,7 @@ FIRST = """
 
 @pytest.mark.parametrize("path", ["/predict", "/api/unseen"])
 async def test_a_first_burst_is_not_refused(tmp_path: Path, path: str) -> None:
-    """A sample of tests/bench/first_burst.py: 10 x t(64) is enough for 64, warmed up or not."""
+    """10 x t(64) is enough for 64, warmed up or not."""
     file = write_manifest(tmp_path, FIRST, {"serverSideBatching": {"maxLatency": "228ms"}})
     with running_replica(tmp_path, ["-f", str(file)]) as replica:
         await ask(replica.port, 1, path)  # all that is known of clients' batches

@@ -296,7 +296,7 @@ def paths_of(body: Body) -> str:
 
 
 async def test_bodies_that_are_dear_to_take_apart_cost_nobody_a_process(replica: Replica) -> None:
-    """A sample of tests/bench/bodies.py, which has the figures; each is answered or refused."""
+    """Each of thirty drawn bodies is answered or refused."""
     processes = replica.children()
     bodies = [body_of(seed, 2 * MIB) for seed in range(30)]
     statuses = []

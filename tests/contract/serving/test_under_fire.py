@@ -228,9 +228,9 @@ async def seconds_beside(folder: Path, config: dict[str, Any]) -> list[float]:
 
 @pytest.mark.alone
 async def test_rows_that_always_raise_leave_another_method_its_share(tmp_path: Path) -> None:
-    """A sample of tests/bench/beside.py, which has the limits: 2 x the p50, 60 % of the answers.
+    """On a quiet machine the limits are 2 x the p50 and 60 % of the answers: here they have slack.
 
-    They were 1 % of the answers at 100 x the p50; the limits here have slack for a busy machine.
+    They were 1 % of the answers at 100 x the p50.
     """
     well = await seconds_beside(tmp_path, {})
     badly = await seconds_beside(tmp_path, {"raises": True})

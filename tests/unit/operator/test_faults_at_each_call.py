@@ -1,7 +1,7 @@
 """Eight faults and two deaths of the operator at each of its calls: the end is the same.
 
-The cluster is in memory and the time virtual. `tests/bench/operator_crashes.py` does the
-deaths, and a sample of the faults, on a real apiserver.
+The cluster is in memory and the time virtual. `tests/contract/operator/test_crashes.py`
+does a sample of them on a real apiserver.
 """
 
 import asyncio

@@ -295,7 +295,7 @@ async def test_a_turn_that_comes_to_nobody_is_passed_on() -> None:
 
 
 async def test_anothers_pods_are_all_read_while_a_tenants_own_hold_up_its_look() -> None:
-    """120 that send for ever, hardly anything or too much; `tests/bench/tenants.py` says more.
+    """120 that send for ever, hardly anything or too much.
 
     A pod has four times as long as usual: all of them are answered by this busy process.
     """
