@@ -82,7 +82,10 @@ def translation_of(project: Project) -> Migration:
 
     name = project.file
     if name.endswith(".pbtxt"):
-        return triton.migrate(project)
+        try:
+            return triton.migrate(project)
+        except ValueError as error:
+            raise MigrateError(str(error)) from error
     if name.endswith(".properties"):
         return torchserve.migrate(project)
     if name in torchserve.MODEL_CONFIG:

@@ -57,10 +57,6 @@ def _concurrency(draft: Draft, place: str, value: Any) -> None:
     draft.set("autoscaling.policy", "Concurrency", place)
 
 
-def _enabled(field: str) -> To:
-    return To(field, lambda value: value if value is True else None)
-
-
 _RESOURCES: Final[Rules] = {
     "cpu": To("compute.cpu", text),
     "memory": To("compute.mem", quantity),
@@ -74,29 +70,13 @@ _BATCHING: Final[Rules] = {
     "max_latency_ms": To("serverSideBatching.maxLatency", milliseconds),
     "*": "the queue learns how long batches take",
 }
-_ORIGINS: Final = To(
-    "networking.cors.allowOrigins", lambda v: v if isinstance(v, list) else [text(v)]
-)
-_HTTP: Final[Rules] = {
-    "enabled": None,
-    "host": "batchedapi serve --host; a Service in a cluster",
-    "port": "batchedapi serve --port; a Service in a cluster",
-    "cors": {
-        "enabled": None,
-        "access_control_allow_origins": _ORIGINS,
-        "access_control_allow_origin": _ORIGINS,
-        "*": "methods and headers that an API needs are allowed; others, and cookies, at a gateway",
-    },
-}
-_LOGGING: Final[Rules] = {
-    "access": {"enabled": _enabled("networking.accessLog"), "*": "the access log is JSON"},
-    "*": "logs are JSON",
-}
+_HTTP: Final = "networking.cors has origins; batchedapi serve has --host and --port"
+_LOGS: Final = "networking.accessLog logs requests; logs are JSON"
 _RUNNER: Final[Rules] = {
     "batching": _BATCHING,
     "resources": _RESOURCES,
     "timeout": To("overload.timeout", seconds),
-    "logging": _LOGGING,
+    "logging": _LOGS,
     "metrics": _METRICS,
     "traffic": {"timeout": To("overload.timeout", seconds), "*": UNKNOWN},
 }
@@ -113,8 +93,8 @@ _SERVICE: Final[Rules] = {
     "batching": _BATCHING,
     "envs": To("predictor.env", variables),
     "http": _HTTP,
-    "grpc": {"enabled": _enabled("networking.grpc"), "*": "gRPC is on port 9000"},
-    "logging": _LOGGING,
+    "grpc": "networking.grpc answers on port 9000",
+    "logging": _LOGS,
     "metrics": _METRICS,
     "monitoring": "log what you watch in the class",
     "tracing": _TRACES,
@@ -129,12 +109,12 @@ _SERVER: Final[Rules] = {
     "api_server": {
         **_SERVICE,
         "workers": To("predictor.webProcesses", whole),
-        **{name: _HTTP[name] for name in ("host", "port", "cors")},
+        **dict.fromkeys(("host", "port", "cors"), _HTTP),
         "timeout": To("overload.timeout", seconds),
         "max_request_size": To("overload.maxBodySize", quantity),
         "backlog": "the backlog is the system's",
     },
-    "logging": _LOGGING,
+    "logging": _LOGS,
     "tracing": _TRACES,
     "monitoring": "log what you watch in the class",
 }

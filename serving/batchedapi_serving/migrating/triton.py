@@ -168,11 +168,12 @@ def migrate(project: Project) -> Migration:
 
     Raises:
         MigrateError: it is no text of protobuf.
+        ValueError: a size, a count or a dimension is no whole number.
     """
     config = parse_text_format(project.text)
     draft = Draft(str(config.get("name") or project.folder))
     draft.take(config, _RULES, "")
-    size = _size(draft, config.get("max_batch_size", 0))
+    size = whole(config.get("max_batch_size", 0))
     inputs, takes_rows = _tensors(draft, "input", config.get("input"), rows_first=size > 0)
     outputs, gives_rows = _tensors(draft, "output", config.get("output"), rows_first=size > 0)
     _batching(draft, config, size)
@@ -208,14 +209,6 @@ def _below(config: Any, *path: str) -> Any:
     return config
 
 
-def _size(draft: Draft, value: Any) -> int:
-    try:
-        return whole(value)
-    except ValueError as error:
-        draft.tell("max_batch_size", str(error), "set spec.serverSideBatching.maxBatchSize")
-        return 1
-
-
 def _batching(draft: Draft, config: Mapping[str, Any], size: int) -> None:
     """Without dynamic batching a request is a batch, of as many rows as it has."""
     batching: dict[str, Any] = draft.spec.setdefault("serverSideBatching", {})
@@ -233,11 +226,7 @@ def _instances(draft: Draft, groups: list[Mapping[str, Any]]) -> None:
         draft.tell("instance_group", "all processes of a replica are alike", remedy)
     group = groups[0] if groups else {}
     gpus = _list(group.get("gpus"))
-    try:
-        count = whole(group.get("count", 1)) * max(1, len(gpus))
-    except ValueError as error:
-        draft.tell("instance_group.count", str(error), "set spec.predictor.processesPerReplica")
-        count = 1
+    count = whole(group.get("count", 1)) * max(1, len(gpus))
     if count > 1:
         draft.set("predictor.processesPerReplica", count, "instance_group.count")
     if group.get("kind") == "KIND_GPU" or gpus:
@@ -254,11 +243,7 @@ def _tensors(
         name = str(_below(one, "name"))
         dtype = str(_below(one, "data_type")).removeprefix("TYPE_")
         place = f"{field} {name!r}"
-        try:
-            dims = [whole(n) for n in _list(_below(one, "dims"))]
-        except ValueError as error:
-            draft.tell(f"{place}.dims", str(error), "declare it in @batched")
-            return {}, False
+        dims = [whole(n) for n in _list(_below(one, "dims"))]
         if dtype not in DTYPES:
             draft.tell(place, f"expected numbers, got TYPE_{dtype}", "rows are JSON items instead")
             return {}, False

@@ -213,7 +213,6 @@ def specs(made: Migration) -> list[dict[str, Any]]:
             {
                 "serverSideBatching": {"maxBatchSize": 100, "enabled": False},
                 "compute": {"gpu": 2, "cpu": "0.5"}, "overload.timeout": "1m",
-                "networking": {"cors": {"allowOrigins": ["*"]}, "accessLog": True},
             },
         ),
         (
@@ -286,8 +285,8 @@ def test_what_has_a_field_is_taken_over(
                          "My_API: predictor.models.cache_size", "My_API: threads_per_process",
                          "My_API: predictor.path: src/a-b.py", "tf: server_side_batching",
                          "third: pod"]),
-        ("bentoml_configuration.yaml", ["api_server.port", "runners", "bentoml.depends",
-                                        "bentoml.models"]),
+        ("bentoml_configuration.yaml", ["api_server.port", "api_server.http", "runners",
+                                        "bentoml.depends", "bentoml.models"]),
         ("bento_services.yaml", ["services.first.traffic.external_queue", "services.second.ssl"]),
         ("bentofile.yaml", ["include", "python", "models"]),
         ("config.pbtxt", ["input[1].optional", "dynamic_batching.priority_levels",
