@@ -191,12 +191,6 @@ def at_least(size: int) -> Rule:
     return rule
 
 
-def at_every_arrival(batcher: Batcher, now: float, *, ahead: bool = False) -> Action:
-    """Ours, but each arrival ends the wait, to be thought over."""
-    action = next_action(batcher, now, ahead=ahead)
-    return WaitUntil(action.at) if isinstance(action, WaitUntil) else action
-
-
 def for_everybody(batcher: Batcher, now: float, *, ahead: bool = False) -> Action:
     """Ours, but a wait is for everybody who is known, however slowly they come."""
     action = next_action(batcher, now, ahead=ahead)

@@ -9,7 +9,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -86,19 +86,6 @@ class W3:
         return np.asarray(rows.sum(axis=1))
 
 
-class Unseen:
-    """JSON items that cost what W3's rows do, without an example: no warm-up, no time is known."""
-
-    def __init__(self, *_: object) -> None:
-        """Takes no config."""
-
-    @batched(max_batch_size=MAX_BATCH)
-    def predict(self, items: list[Any]) -> list[Any]:
-        """Each item."""
-        time.sleep(FIXED_SECONDS + ROW_SECONDS * len(items))
-        return items
-
-
 class Echo:
     """Answers each id with itself, after `milliseconds` a batch and `row_milliseconds` a row."""
 
@@ -112,25 +99,6 @@ class Echo:
         """int64 (n,) -> int64 (n,)."""
         if seconds := self._seconds + self._row_seconds * len(ids):
             time.sleep(seconds)
-        return ids
-
-
-class Bent:
-    """Answers each id with itself; for half of the time large batches take much longer.
-
-    10 ms a batch and 2 ms a row; of more than `from_rows` rows 150 ms more, as of a model that no
-    longer fits a cache, in every second span of `seconds` on the machine's clock.
-    """
-
-    def __init__(self, config: Mapping[str, Any], *_: object) -> None:
-        """Takes from_rows and seconds."""
-        self._from, self._seconds = int(config["from_rows"]), float(config["seconds"])
-
-    @batched(inputs=Tensor("INT64", []), outputs=Tensor("INT64", []), max_batch_size=MAX_BATCH)
-    def predict(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """int64 (n,) -> int64 (n,)."""
-        bent = len(ids) > self._from and time.monotonic() // self._seconds % 2
-        time.sleep(0.010 + 0.002 * len(ids) + (0.150 if bent else 0.0))
         return ids
 
 
@@ -210,21 +178,6 @@ class Pair:
         """int64 (n,) -> int64 (n,)."""
         time.sleep(FIXED_SECONDS + ROW_SECONDS * len(ids))
         return ids
-
-
-class Streamed:
-    """Yields `n` items of `size` characters, one each `wait` seconds, in a thread a stream."""
-
-    def __init__(self, *_: object) -> None:
-        """Takes no config."""
-
-    def predict(self, payload: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Items with their numbers and their text."""
-        text = "x" * payload["size"]
-        for i in range(payload["n"]):
-            if payload["wait"]:
-                time.sleep(payload["wait"])
-            yield {"i": i, "text": text}
 
 
 @dataclass(frozen=True, slots=True)

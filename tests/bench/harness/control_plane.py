@@ -65,11 +65,6 @@ class ControlPlane:
         self.apiserver.kill()
         self.apiserver.wait()
 
-    def start_again(self) -> None:
-        """The apiserver after `kill`; it takes some seconds to be ready."""
-        with (self.folder / "kube-apiserver.log").open("ab") as log:
-            self.apiserver = subprocess.Popen(self.command, stdout=log, stderr=log)
-
     def audited(self) -> list[dict[str, Any]]:
         """Every request of the operators, in order of their ends."""
         lines = (self.folder / "audit.log").read_text().splitlines()
