@@ -10,7 +10,8 @@ _INTRODUCTION: Final = """\
 A condition is told within ten seconds of the cluster or a replica telling it, and taken back within
 ten seconds of the mend, but for what needs a window of load (SLOMet, BatchingEffective). Each
 message ends with the remedy below. The first of what is broken is `status.message`, which `kubectl
-get bapi -o wide` shows. [The guide](../guides/status.md) has how to wait for them.
+get bapi -o wide` shows. [The guide](../guides/looking.md#check-an-apis-status) has how to wait for
+them.
 """
 _ABOUT: Final = {
     ConditionType.READY: "Whether replicas of what the manifest says answer. Where that is broken,"

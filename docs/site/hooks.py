@@ -27,6 +27,10 @@ SHOWN: Final = (
 """Files and folders of the repository that pages link to."""
 LISTED: Final = {f"{OUTSIDE}/examples": "Examples"}
 """Folders of the site that get a list of their files, with its title."""
+NOT_SEARCHED: Final = ("decisions/0", f"{OUTSIDE}/tests/", f"{OUTSIDE}/CHANGELOG", "promises")
+"""Pages that explain nothing to a user: their words would hide the pages that do."""
+BOOST: Final = {"guides/": 4, "tutorials/": 2, "install": 2}
+"""How much more a page counts in the search than others, by the beginning of its name."""
 LINK: Final = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)\s#]+)")
 FENCE: Final = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
 
@@ -65,9 +69,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links between docs and the rest of the repository, as they are on the site."""
+    """Links between docs and the rest of the repository, and what the search makes of a page."""
     del config
     source = page.file.src_uri
+    boost = next((factor for name, factor in BOOST.items() if source.startswith(name)), 1)
+    page.meta["search"] = {"exclude": source.startswith(NOT_SEARCHED), "boost": boost}
 
     def on_site(link: re.Match[str]) -> str:
         return relative(source, link[1], files)

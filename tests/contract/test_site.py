@@ -30,6 +30,8 @@ LOADED: Final = {("script", "src"), ("img", "src"), ("link", "href"), ("source",
 NOT_LOADED: Final = {"canonical", "next", "prev", "alternate"}
 SHOWN: Final = "document.querySelector('[data-md-component=outdated]:not([hidden]) a')"
 """The banner of an older release."""
+SETTLED_MS: Final = 500
+"""The search answers each letter: so long after the last one it has answered them all."""
 SCREENSHOTS: Final = os.environ.get("SCREENSHOTS")
 """A folder where somebody wants to look at what was seen."""
 
@@ -204,6 +206,33 @@ def test_the_search_finds_a_field(site: Path, chromium: Browser, width: int) -> 
 
         assert [] == seen.complaints
         assert not seen.overflows()
+
+
+EXPLAINED: Final = {
+    "streaming": "guides/protocols/", "api key authentication": "guides/protocols/",
+    "hugging face": "guides/models/", "scikit-learn": "guides/models/",
+    "gpu": "guides/processes-and-gpus/", "docker": "install/",
+    "scale to zero": "guides/one-queue/", "429": "guides/failures-and-overload/",
+    "batch size": "guides/batching/", "prometheus": "guides/monitoring/",
+}  # fmt: skip
+"""Words that people search for, and the page that explains them."""
+
+
+def test_the_search_leads_first_to_the_page_that_explains(site: Path, chromium: Browser) -> None:
+    """Results of benchmarks and decisions have the same words, and explain nothing to a user."""
+    found = {}
+    with served(site) as address:
+        for words in EXPLAINED:
+            seen = Watched(chromium, f"{address}/", width=1280, scheme="light")
+            seen.page.keyboard.press("/")
+            seen.page.keyboard.type(words)
+            seen.wait_for("document.querySelectorAll('.md-search-result__item').length")
+            seen.page.wait_for_timeout(SETTLED_MS)
+            first = seen.page.locator(".md-search-result__link").first.evaluate("e => e.pathname")
+            found[words] = first.removeprefix("/")
+            seen.page.close()
+
+    assert EXPLAINED == found
 
 
 def test_each_page_says_of_which_release_it_is(versions: Path) -> None:

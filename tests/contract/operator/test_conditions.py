@@ -12,7 +12,7 @@ import yaml
 from tests.cluster.devcluster import tools
 
 ROOT: Final = Path(__file__).resolve().parents[3]
-GUIDE: Final = ROOT / "docs/guides/status.md"
+GUIDE: Final = ROOT / "docs/guides/looking.md"
 PATIENCE: Final = 60.0
 """Seconds for each to be told: this machine may be busy. `make bench` holds them to ten."""
 

@@ -149,7 +149,7 @@ def test_what_is_kubernetes_own_is_known_by_its_kind() -> None:
 
 def test_what_the_guide_says_to_write_is_accepted() -> None:
     """It is copied from there: manifests, and values of the chart."""
-    page = (Path(__file__).resolve().parents[4] / "docs/guides/pods.md").read_text()
+    page = (Path(__file__).resolve().parents[4] / "docs/guides/processes-and-gpus.md").read_text()
     blocks = [
         yaml.safe_load(b)
         for b in re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
