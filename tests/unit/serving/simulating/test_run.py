@@ -92,7 +92,7 @@ def setup_of(options: Options, **batching: Any) -> Setup:
 
 def test_one_queue_is_compared_with_connections_that_stay_where_they_are() -> None:
     """Near the capacity some replicas refuse what others would have had room for."""
-    trace = StepTrace((0.0,), (4000.0,), 8.0)
+    trace = StepTrace((0.0,), (4000.0,), 2.0)
     simulated = run(setup_of(Options(connections=16)), trace)
     ways = simulated.ways
     assert ways is not None
