@@ -68,6 +68,7 @@ TAKEN: Final[dict[str, tuple[str, ...]]] = {
     # without containerName: there is one container
     "ResourceFieldSelector": ("resource", "divisor"),
     "EnvVarSource": ("configMapKeyRef", "secretKeyRef", "fieldRef", "resourceFieldRef"),
+    "EnvVar": _ALL,
     "ConfigMapEnvSource": _ALL,
     "SecretEnvSource": _ALL,
     "EnvFromSource": _ALL,

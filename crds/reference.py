@@ -10,6 +10,7 @@ from pydantic.fields import FieldInfo
 
 from batchedapi_core import contract
 from batchedapi_core.manifest.crd import PRINTER_COLUMNS, field_rows, kubernetes_parts
+from batchedapi_core.manifest.removed import REMOVED
 from batchedapi_core.manifest.rules import ManifestModel
 from batchedapi_core.manifest.spec import BatchedAPI, BatchedAPISpec
 from batchedapi_core.manifest.status import BatchedAPIStatus
@@ -32,6 +33,10 @@ _INTRODUCTION: Final = (
 )
 _KUBERNETES: Final = kubernetes_parts()
 """Fields that Kubernetes' own reference describes."""
+_ABOUT_REMOVED: Final = (
+    "This release still accepts them, with a warning on a laptop and the condition `SpecAdvice` in"
+    " a cluster. The next release refuses them.\n"
+)
 _ABOUT_RULES: Final = (
     "Checked by the API server on every write, and by `batchedapi serve -f` on a laptop, with the"
     " same words.\n"
@@ -48,6 +53,10 @@ def page() -> str:
             "## Rules\n",
             _ABOUT_RULES,
             *_rule_lines(),
+            "",
+            "## Removed fields\n",
+            _ABOUT_REMOVED,
+            *(f"- `spec.{one.path}`: {one.instead}" for one in REMOVED),
             "",
             *_sections(_status_fields(), "status"),
             "## kubectl get\n",
@@ -85,6 +94,11 @@ def _place(parent: str, objects: Iterable[str]) -> tuple[int, int]:
     """The sections below one are written right after it, in the order of the schema."""
     order = list(objects)
     return order.index(".".join(parent.split(".")[:2])), order.index(parent)
+
+
+def spec_fields() -> list[str]:
+    """Paths of every field of `spec`; an object of Kubernetes' own is one field."""
+    return [path for path, _ in _expanded(BatchedAPISpec, "spec")]
 
 
 def _spec_fields() -> Iterator[tuple[str, str, str]]:

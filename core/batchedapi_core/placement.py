@@ -157,6 +157,7 @@ class AdviceReason(enum.StrEnum):
     INTERVAL = "IntervalExceedsLatency"
     PROCESSES = "TooManyProcesses"
     ONE_BY_ONE = "BatchedOneByOne"
+    REMOVED = "RemovedFields"
 
 
 @dataclass(frozen=True, slots=True)

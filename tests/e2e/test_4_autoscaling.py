@@ -36,7 +36,7 @@ RATE: Final = 330.0
 def busy(model: str) -> Iterator[Api]:
     """An API with as many replicas as its load wants."""
     # Of one more, one unseen is too many to remove any; of six, which a busy machine asks for, not.
-    scaling = {"minReplicas": 1, "maxReplicas": REPLICAS + 1, "initReplicas": REPLICAS}
+    scaling = {"minReplicas": REPLICAS, "maxReplicas": REPLICAS + 1}
     cluster.apply(manifest("busy", autoscaling=scaling), model)
     wait_until_ready(model, "busy", REPLICAS)
     url = cluster.service_url("busy", model)

@@ -16,9 +16,7 @@ from batchedapi_core.manifest.batching import (
     MethodBatching,
     Queue,
     Redis,
-    SecretKey,
     ServerSideBatching,
-    Tuning,
     Web,
 )
 from batchedapi_core.manifest.document import (
@@ -91,11 +89,9 @@ __all__ = [
     "ScalingMode",
     "ScalingRules",
     "ScalingStep",
-    "SecretKey",
     "ServerSideBatching",
     "Slo",
     "Source",
-    "Tuning",
     "UnitError",
     "UnknownFields",
     "UpdateStrategy",

@@ -106,12 +106,6 @@ class Autoscaling(ManifestModel):
         " there are no rows for idleTimeout.",
     )
     max_replicas: Whole = Field(100, ge=1, le=10000, description="Most replicas in mode Native.")
-    init_replicas: Whole | None = Field(
-        None,
-        ge=1,
-        le=10000,
-        description="Replicas to begin with in mode Native. Absent: minReplicas.",
-    )
     idle_timeout: Duration = duration_field(
         "5m",
         at_least="1s",
@@ -154,15 +148,6 @@ class Autoscaling(ManifestModel):
             check=lambda a: a.min_replicas <= a.max_replicas,
             message=f"{_PATH}.minReplicas must be <= {_PATH}.maxReplicas",
             field_path=".minReplicas",
-        ),
-        Rule(
-            cel="!has(self.initReplicas) || (self.initReplicas >= self.minReplicas"
-            " && self.initReplicas <= self.maxReplicas)",
-            check=lambda a: (
-                a.init_replicas is None or a.min_replicas <= a.init_replicas <= a.max_replicas
-            ),
-            message=f"{_PATH}.initReplicas must be within minReplicas and maxReplicas",
-            field_path=".initReplicas",
         ),
         Rule(
             # % 1000 whether getMilliseconds is all of the duration or what is left over seconds:

@@ -1,8 +1,5 @@
 """`serverSideBatching`: of all methods, its queue, and what one method has differently."""
 
-import enum
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final
 
 from pydantic import AfterValidator, Field, StringConstraints
@@ -17,7 +14,7 @@ from batchedapi_core.batching import (
     SizeUnit,
     Strategy,
 )
-from batchedapi_core.manifest.pod import DnsName
+from batchedapi_core.manifest.kubernetes import SecretKeySelector
 from batchedapi_core.manifest.rules import (
     Flag,
     ManifestModel,
@@ -37,17 +34,7 @@ _HOST: Final = worded(
     r"^[A-Za-z0-9_.:-]+$", "expected a host name or an address, without scheme and port"
 )
 _PREFIX: Final = worded(r"^[A-Za-z0-9_.:/-]*$", "expected letters, digits and '_.:/-'")
-_SECRET_KEY: Final = worded(r"^[-._A-Za-z0-9]+$", "expected letters, digits and '-._'")
 _ONE_KEY: Final = "A Secret of the API's namespace and the key in it that has"
-
-
-class SecretKey(ManifestModel):
-    """One value of a Secret in the API's namespace."""
-
-    name: DnsName = Field(description="Name of the Secret.")
-    key: Annotated[str, StringConstraints(pattern=_SECRET_KEY, max_length=253)] = Field(
-        description="Key in it."
-    )
 
 
 class Redis(ManifestModel):
@@ -73,12 +60,12 @@ class Redis(ManifestModel):
         " else 0.",
     )
     tls: Flag = Field(False, description="Connect by TLS, and check Redis' certificate.")
-    username_secret: SecretKey | None = Field(
+    username_secret: SecretKeySelector | None = Field(
         None,
         description=f"{_ONE_KEY} the user's name. Absent: the environment's"
         f" {contract.ENV_REDIS_USERNAME}, else Redis' default user.",
     )
-    password_secret: SecretKey | None = Field(
+    password_secret: SecretKeySelector | None = Field(
         None,
         description=f"{_ONE_KEY} the password. Absent: the environment's"
         f" {contract.ENV_REDIS_PASSWORD}, else none.",
@@ -146,6 +133,7 @@ class Queue(ManifestModel):
 
 
 PATH: Final = "spec.serverSideBatching"
+SHORT_INTERVAL: Final = f"must be below {PATH}.maxLatency: waiting would use up the whole target"
 
 Size = Annotated[Whole, Field(ge=1, le=contract.MAX_BATCH_SIZE_LIMIT)]
 Sizes = Annotated[
@@ -155,85 +143,9 @@ Sizes = Annotated[
 ]
 
 
-class Tuning(enum.StrEnum):
-    """Whether the operator says what to write into `serverSideBatching`."""
-
-    OFF = "Off"
-    RECOMMEND = "Recommend"
-
-
-@dataclass(frozen=True, slots=True)
-class Members:
-    """How the fields of a batching object are reached in CEL."""
-
-    has: Callable[[str], str]
-    of: Callable[[str], str]
-
-
-@dataclass(frozen=True, slots=True)
-class BatchingLaw:
-    """A condition on the batching in effect for a method, in CEL and in Python."""
-
-    member: str
-    """Field that a violation is reported on."""
-    cel: Callable[[Members], str]
-    check: Callable[["ServerSideBatching"], bool]
-    says: str
-    """Behind the field's path."""
-
-    def rule(self) -> Rule:
-        """The law as a rule of `serverSideBatching` itself."""
-        return Rule(
-            cel=self.cel(Members(lambda name: f"has(self.{name})", lambda name: f"self.{name}")),
-            check=self.check,
-            message=f"{PATH}.{self.member} {self.says}",
-            field_path=f".{self.member}",
-        )
-
-
-LAWS: Final = (
-    BatchingLaw(
-        "batchInterval",
-        lambda m: f"!{m.has('maxLatency')} || {m.of('batchInterval')} < {m.of('maxLatency')}",
-        lambda b: b.max_latency is None or b.batch_interval < b.max_latency,
-        f"must be below {PATH}.maxLatency: waiting would use up the whole target",
-    ),
-    BatchingLaw(
-        "strategy",
-        lambda m: f"{m.of('strategy')} != 'Adaptive' || {m.has('maxLatency')}",
-        lambda b: b.strategy is not Strategy.ADAPTIVE or b.max_latency is not None,
-        f"Adaptive needs {PATH}.maxLatency: it is what sizes and intervals are adapted to",
-    ),
-    BatchingLaw(
-        "preferredBatchSizes",
-        lambda m: (
-            f"!{m.has('preferredBatchSizes')} || !{m.has('maxBatchSize')}"
-            f" || {m.of('preferredBatchSizes')}.all(size, size <= {m.of('maxBatchSize')})"
-        ),
-        lambda b: b.max_batch_size is None or max(b.preferred_batch_sizes, default=1)
-        <= b.max_batch_size,
-        f"must not be above {PATH}.maxBatchSize: such a batch can never form",
-    ),
-)  # fmt: skip
-
-
-BY_DEADLINE: Final = (
-    f"Deadline cannot be beside {PATH}.queue: one queue for all replicas is in order of arrival;"
-    " leave one of them out"
-)
-
-
-def by_deadline_in_one_queue(batching: "ServerSideBatching") -> bool:
-    """Whether rows that wait in Redis would have to be sorted."""
-    return batching.queue is not None and batching.queue_order is QueueOrder.DEADLINE
-
-
 class ServerSideBatching(ManifestModel):
     """How requests of different clients are put into one call of the model."""
 
-    enabled: Flag = Field(
-        True, description="false: no batching at all, as if every maxBatchSize were 1."
-    )
     max_batch_size: Size | None = Field(
         None,
         description="Rows (or requests, see sizeUnit) of one batch at most; 1 turns batching off."
@@ -256,12 +168,6 @@ class ServerSideBatching(ManifestModel):
         f" Absent, on a laptop: Fixed where {contract.ENV_BATCH_SIZE} or {contract.ENV_BATCH_TIME}"
         " is in effect.",
     )
-    tuning: Tuning = Field(
-        Tuning.RECOMMEND,
-        description="Recommend: status.recommendation says which maxBatchSize and batchInterval"
-        " would serve more within the latency target, by what batches took; nothing is changed."
-        " strategy Adaptive follows it by itself.",
-    )
     size_unit: SizeUnit = Field(
         SizeUnit.ROWS, description="What maxBatchSize counts: Rows or Requests."
     )
@@ -275,7 +181,7 @@ class ServerSideBatching(ManifestModel):
     preferred_batch_sizes: Sizes = Field(
         default_factory=list,
         description="Sizes that a batch which is not full should have, such as those a model was"
-        " compiled for.",
+        " compiled for. A method with a smaller maxBatchSize skips those above it.",
     )
     shape_policy: ShapePolicy = Field(
         ShapePolicy.BUCKET,
@@ -306,36 +212,64 @@ class ServerSideBatching(ManifestModel):
     )
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        *(law.rule() for law in LAWS),
+        Rule(
+            cel="!has(self.maxLatency) || self.batchInterval < self.maxLatency",
+            check=lambda b: b.interval_fits,
+            message=f"{PATH}.batchInterval {SHORT_INTERVAL}",
+            field_path=".batchInterval",
+        ),
+        Rule(
+            cel="self.strategy != 'Adaptive' || has(self.maxLatency)",
+            check=lambda b: b.strategy is not Strategy.ADAPTIVE or b.max_latency is not None,
+            message=f"{PATH}.strategy Adaptive needs {PATH}.maxLatency: it is what sizes and"
+            " intervals are adapted to",
+            field_path=".strategy",
+        ),
+        Rule(
+            cel="!has(self.preferredBatchSizes) || !has(self.maxBatchSize)"
+            " || self.preferredBatchSizes.all(size, size <= self.maxBatchSize)",
+            check=lambda b: (
+                b.max_batch_size is None
+                or max(b.preferred_batch_sizes, default=1) <= b.max_batch_size
+            ),
+            message=f"{PATH}.preferredBatchSizes must not be above {PATH}.maxBatchSize: such a"
+            " batch can never form",
+            field_path=".preferredBatchSizes",
+        ),
         Rule(
             cel="!has(self.queue) || self.queueOrder != 'Deadline'",
-            check=lambda b: not by_deadline_in_one_queue(b),
-            message=f"{PATH}.queueOrder {BY_DEADLINE}",
+            check=lambda b: b.queue is None or b.queue_order is not QueueOrder.DEADLINE,
+            message=f"{PATH}.queueOrder Deadline cannot be beside {PATH}.queue: one queue for all"
+            " replicas is in order of arrival; leave one of them out",
             field_path=".queueOrder",
         ),
     )
 
+    @property
+    def interval_fits(self) -> bool:
+        """Whether waiting for a batch leaves some of the latency target."""
+        return self.max_latency is None or self.batch_interval < self.max_latency
+
 
 class MethodBatching(ManifestModel):
-    """What one method has differently from `spec.serverSideBatching`."""
+    """Settings of one method that differ from `spec.serverSideBatching`."""
 
     max_batch_size: Size | None = Field(None, description="As spec.serverSideBatching's.")
     batch_interval: Duration | None = duration_field(
         None, at_least="0s", at_most="60s", description="As spec.serverSideBatching's."
     )
-    strategy: Strategy | None = Field(None, description="As spec.serverSideBatching's.")
-    size_unit: SizeUnit | None = Field(None, description="As spec.serverSideBatching's.")
     max_latency: Duration | None = duration_field(
         None,
         at_least="1ms",
         at_most="1h",
         description="As spec.serverSideBatching's, but replicas are sized for that one alone.",
     )
-    preferred_batch_sizes: Sizes | None = Field(None, description="As spec.serverSideBatching's.")
     shape_policy: ShapePolicy | None = Field(None, description="As spec.serverSideBatching's.")
-    queue_order: QueueOrder | None = Field(None, description="As spec.serverSideBatching's.")
 
     def over(self, common: ServerSideBatching) -> ServerSideBatching:
-        """The batching in effect: `common`, and of it what is written here differently."""
+        """The batching in effect: these settings over `common`."""
         written = {name: value for name, value in self if value is not None}
+        if self.max_batch_size is not None:
+            sizes = common.preferred_batch_sizes
+            written["preferred_batch_sizes"] = [n for n in sizes if n <= self.max_batch_size]
         return common.model_copy(update=written)

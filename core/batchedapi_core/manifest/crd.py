@@ -8,6 +8,7 @@ from pydantic import BaseModel
 from batchedapi_core import contract
 from batchedapi_core.manifest import kubernetes
 from batchedapi_core.manifest.problems import fields_of, model_of
+from batchedapi_core.manifest.removed import REMOVED
 from batchedapi_core.manifest.spec import BatchedAPI, BatchedAPISpec, JsonObject
 from batchedapi_core.manifest.status import BatchedAPIStatus, ConditionType
 
@@ -102,13 +103,28 @@ def _version() -> JsonObject:
                     "kind": {"type": "string"},
                     # the name, so that the paths of rules on it exist
                     "metadata": {"type": "object", "properties": {"name": {"type": "string"}}},
-                    "spec": structural_schema(BatchedAPISpec),
+                    "spec": _with_removed(structural_schema(BatchedAPISpec)),
                     "status": structural_schema(BatchedAPIStatus),
                 },
                 "x-kubernetes-validations": [rule.as_validation() for rule in BatchedAPI.rules],
             }
         },
     }
+
+
+def _with_removed(schema: JsonObject) -> JsonObject:
+    """The schema of `spec` that lets removed fields pass, whatever their value."""
+    for field in REMOVED:
+        *above, name = field.path.split(".")
+        parent = schema
+        for part in above:
+            parent = parent["properties"][part.removesuffix("[]")]
+            parent = parent["items"] if part.endswith("[]") else parent
+        parent["properties"][name] = {
+            "description": f"Removed; {field.instead}.",
+            **field.schema,
+        }
+    return schema
 
 
 def structural_schema(model: type[BaseModel]) -> JsonObject:

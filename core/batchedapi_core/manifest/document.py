@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, JsonValue, ValidationError
 
 from batchedapi_core import contract
 from batchedapi_core.manifest.problems import fields_of, model_of, problem
+from batchedapi_core.manifest.removed import put_back, without_removed
 from batchedapi_core.manifest.rules import STORED, ManifestModel, Whole
 from batchedapi_core.manifest.spec import BatchedAPI, BatchedAPISpec, JsonObject, Metadata
 from batchedapi_core.manifest.status import BatchedAPIStatus
@@ -43,7 +44,7 @@ def parse_api(
     Args:
         document: A decoded YAML or JSON object with apiVersion, kind, metadata and spec.
         unknown: Whether unknown fields are refused, or those of `spec` ignored.
-        warn: Called once for each ignored field, with its path.
+        warn: Called once for each field that is ignored or was removed, with its path.
         stored: Whether the apiserver keeps it already, so that rules for new ones do not bind it.
 
     Raises:
@@ -59,13 +60,18 @@ def parse_api(
     around = _around(document) if unknown is UnknownFields.REFUSE else []
     if isinstance(metadata, Mapping):
         metadata = {key: value for key, value in metadata.items() if key in _NAMED}
+    mapped = without_removed(spec)
+    spec = mapped.spec
+    for text in mapped.warnings:
+        warn(text)
     if unknown is UnknownFields.IGNORE and isinstance(spec, Mapping):
 
         def ignored(path: str) -> None:
             warn(f"{path}: unknown field ignored; this version does not have it")
 
         spec = _known_part(BatchedAPISpec, spec, "spec", ignored)
-    return _validated({"metadata": metadata, "spec": spec}, around, stored=stored)
+    body = {"metadata": metadata, "spec": spec}
+    return _validated(body, around, stored=stored).mapped(mapped)
 
 
 def _validated(
@@ -168,28 +174,28 @@ def serving_slice(api: BatchedAPI) -> JsonObject:
         predictor.pop(name, None)
     if spec.predictor.model is not None:
         predictor["model"]["uri"] = spec.predictor.model.served_uri
+    told = {
+        "predictor": predictor,
+        "serverSideBatching": _batching(api),
+        "overload": _told(spec.overload),
+        "networking": {**_told(spec.networking), "endpoint": api.endpoint},
+    }
+    put_back(told, tuple(one for one in api.before if not _NOT_FOR_REPLICAS & {*one[0]}))
     return {
         "apiVersion": contract.API_VERSION,
         "kind": contract.KIND,
         "metadata": {"name": api.metadata.name},
-        "spec": {
-            "predictor": predictor,
-            "serverSideBatching": _batching(api),
-            "overload": _told(spec.overload),
-            "networking": {**_told(spec.networking), "endpoint": api.endpoint},
-        },
+        "spec": told,
     }
 
 
 def _batching(api: BatchedAPI) -> JsonObject:
     """`serverSideBatching` of the slice; of a queue only what processes connect by.
 
-    Secrets come by the environment, and the web pods' number and resources change no process. What
-    the operator recommends is no replica's business.
+    Secrets come by the environment, and the web pods' number and resources change no process.
     """
     batching = api.spec.server_side_batching
     told = _told(batching)
-    told.pop("tuning", None)
     if batching.queue is not None:
         redis = told["queue"]["redis"]
         told["queue"] = {
@@ -199,7 +205,9 @@ def _batching(api: BatchedAPI) -> JsonObject:
     return told
 
 
-_NOT_FOR_REPLICAS: Final = ("source", "image", "imagePullPolicy", "env", "envFrom")
+_NOT_FOR_REPLICAS: Final = frozenset(
+    {"source", "image", "imagePullPolicy", "env", "envFrom", "tuning", "autoscaling"}
+)
 _ALWAYS_TOLD: Final = frozenset(
     {
         "path", "config", "processesPerReplica", "threadsPerProcess", "logLevel",

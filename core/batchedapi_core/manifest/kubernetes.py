@@ -182,6 +182,14 @@ class EnvVarSource(ManifestModel):
     secret_key_ref: SecretKeySelector | None = None
 
 
+class EnvVar(ManifestModel):
+    """`EnvVar` of Kubernetes."""
+
+    name: Name
+    value: Text | None = None
+    value_from: EnvVarSource | None = None
+
+
 class ConfigMapEnvSource(ManifestModel):
     """`ConfigMapEnvSource` of Kubernetes."""
 

@@ -64,25 +64,19 @@ class ImagePullPolicy(enum.StrEnum):
     NEVER = "Never"
 
 
-class InImage(ManifestModel):
-    """The predictor's code is in the image: in its working directory or importable."""
-
-
 class Source(ManifestModel):
-    """Where the predictor's code comes from; exactly one member."""
+    """Where the predictor's code comes from. Absent: it is in the image."""
 
     config_map: Name | None = Field(
         None, description="ConfigMap in the same namespace whose keys are the source files."
     )
-    in_image: InImage | None = Field(
-        None, description="The code is in the image (FROM batchedapi-serving)."
-    )
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            cel="has(self.configMap) != has(self.inImage)",
-            check=lambda s: (s.config_map is None) != (s.in_image is None),
-            message="spec.predictor.source needs exactly one of configMap and inImage",
+            cel="has(self.configMap) || has(self.inImage)",
+            check=lambda s: s.config_map is not None,
+            message="spec.predictor.source needs configMap; leave source out where the code is in"
+            " the image",
             field_path=".configMap",
         ),
     )
@@ -107,7 +101,7 @@ class EnvFromSource(kubernetes.EnvFromSource):
     )
 
 
-class EnvVar(ManifestModel):
+class EnvVar(kubernetes.EnvVar):
     """One environment variable of the model processes."""
 
     name: Annotated[
@@ -121,9 +115,7 @@ class EnvVar(ManifestModel):
         ),
     ]
     value: Annotated[str, StringConstraints(max_length=32768)] = ""
-    value_from: EnvVarSource | None = Field(
-        None, description="Where the value comes from instead, in a cluster."
-    )
+    value_from: EnvVarSource | None = None
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -356,9 +348,6 @@ class Predictor(ManifestModel):
         le=1024,
         description="Batches that one model process runs at once (lanes); 1 for CPU-bound models.",
     )
-    thread_safe: Flag = Field(
-        True, description="false: the class must never be called twice at once in a process."
-    )
     gpu_assignment: GpuAssignment = Field(
         GpuAssignment.AUTO,
         description="GPUs that each process sees: Exclusive ones, one in turn (RoundRobin), All or"
@@ -396,13 +385,6 @@ class Predictor(ManifestModel):
         return {one.name: one.value for one in self.env if one.value_from is None}
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            cel="self.threadSafe || self.threadsPerProcess == 1",
-            check=lambda p: p.thread_safe or p.threads_per_process == 1,
-            message="spec.predictor.threadSafe false needs spec.predictor.threadsPerProcess 1:"
-            " use more processes instead",
-            field_path=".threadsPerProcess",
-        ),
         Rule(
             cel=f"!has(self.image) || self.image.matches('{_IMAGE}')",
             check=lambda p: p.image is None or re.fullmatch(_IMAGE, p.image) is not None,

@@ -332,6 +332,10 @@ SPEC_ADVICE: Final = {
     "IntervalExceedsLatency": Reason("a full batch alone takes longer than the target"),
     "TooManyProcesses": Reason("more than three processes for each CPU"),
     "BatchedOneByOne": Reason("maxBatchSize is above 1 for a method that takes one request"),
+    "RemovedFields": Reason(
+        "the manifest has fields that the next release refuses",
+        "write what the message says in their place",
+    ),
 }
 REASONS: Final[Mapping[ConditionType, Mapping[str, Reason]]] = {
     ConditionType.READY: READY,

@@ -39,8 +39,7 @@ def scaling_policy_of(api: BatchedAPI, said: InEffect = NOTHING_SAID) -> Scaling
     lanes = said.lanes if said.lanes is not None and _are_calls(api, said.lanes) else threads
     size = said.max_batch_size
     if size is None:
-        written = batching.max_batch_size or contract.DEFAULT_BATCHED_MAX_BATCH_SIZE
-        size = written if batching.enabled else 1
+        size = batching.max_batch_size or contract.DEFAULT_BATCHED_MAX_BATCH_SIZE
     up, down = behaviors_of(scaling)
     return ScalingPolicy(
         kind=scaling.policy,

@@ -3,21 +3,15 @@
 import re
 from typing import Annotated, Any, ClassVar, Final, Self
 
-from pydantic import Field, JsonValue, StringConstraints
+from pydantic import Field, JsonValue, PrivateAttr, StringConstraints
 
 from batchedapi_core.batching import SizeUnit
 from batchedapi_core.manifest.autoscaling import Autoscaling, ScalingMode
-from batchedapi_core.manifest.batching import (
-    BY_DEADLINE,
-    LAWS,
-    PATH,
-    Members,
-    ServerSideBatching,
-    by_deadline_in_one_queue,
-)
+from batchedapi_core.manifest.batching import PATH, SHORT_INTERVAL, ServerSideBatching
 from batchedapi_core.manifest.parts import Compute, Networking, Overload, UpdateStrategy
 from batchedapi_core.manifest.pod import Pod
 from batchedapi_core.manifest.predictor import Predictor
+from batchedapi_core.manifest.removed import Mapped, Place
 from batchedapi_core.manifest.rules import Flag, ManifestModel, Rule, Whole, worded
 from batchedapi_core.placement import GpuAssignment
 
@@ -25,16 +19,21 @@ from batchedapi_core.placement import GpuAssignment
 
 _METHODS: Final = "spec.predictor.methods[].serverSideBatching"
 _OVERRIDES: Final = "m.serverSideBatching"
-_IN_EFFECT: Final = Members(
-    has=lambda name: (
+
+
+def _has(name: str) -> str:
+    """Whether the method `m` of the spec `self` has that field of the batching in effect."""
+    return (
         f"((has({_OVERRIDES}) && has({_OVERRIDES}.{name})) || has(self.serverSideBatching.{name}))"
-    ),
-    of=lambda name: (
+    )
+
+
+def _of(name: str) -> str:
+    """Its value."""
+    return (
         f"(has({_OVERRIDES}) && has({_OVERRIDES}.{name})"
         f" ? {_OVERRIDES}.{name} : self.serverSideBatching.{name})"
-    ),
-)
-"""Fields of the batching in effect for the method `m` of the spec `self`."""
+    )
 
 
 def _batches_fit(spec: Any, batching: ServerSideBatching) -> bool:
@@ -114,32 +113,24 @@ def _for_methods(cel: str, check: Any, message: str) -> Rule:
 
 
 ACROSS_METHODS: Final = (
-    *(
-        _for_methods(
-            law.cel(_IN_EFFECT),
-            lambda _, batching, law=law: law.check(batching),
-            f"{_METHODS}.{law.member} {law.says.replace(PATH + '.', 'its ')}",
-        )
-        for law in LAWS
+    _for_methods(
+        f"!{_has('maxLatency')} || {_of('batchInterval')} < {_of('maxLatency')}",
+        lambda _, batching: batching.interval_fits,
+        f"{_METHODS}.batchInterval {SHORT_INTERVAL.replace(PATH + '.', 'its ')}",
     ),
     _for_methods(
-        f"{_IN_EFFECT.of('sizeUnit')} != 'Requests' || !{_IN_EFFECT.has('maxBatchSize')}"
-        f" || self.overload.maxReplicaConcurrency >= {_IN_EFFECT.of('maxBatchSize')}",
+        f"self.serverSideBatching.sizeUnit != 'Requests' || !{_has('maxBatchSize')}"
+        f" || self.overload.maxReplicaConcurrency >= {_of('maxBatchSize')}",
         _batches_fit,
         f"{_METHODS}.maxBatchSize is above spec.overload.maxReplicaConcurrency: a batch of that"
         " size can never form",
     ),
     _for_methods(
         "self.overload.timeout == duration('0s')"
-        f" || self.overload.timeout > {_IN_EFFECT.of('batchInterval')}",
+        f" || self.overload.timeout > {_of('batchInterval')}",
         _outlasts,
         f"{_METHODS}.batchInterval must be below spec.overload.timeout: requests would expire"
         " while a batch forms",
-    ),
-    _for_methods(
-        f"!has(self.serverSideBatching.queue) || {_IN_EFFECT.of('queueOrder')} != 'Deadline'",
-        lambda _, batching: not by_deadline_in_one_queue(batching),
-        f"{_METHODS}.queueOrder {BY_DEADLINE}",
     ),
 )
 """Where a method has no batching of its own, the rules of the sections say it."""
@@ -241,6 +232,8 @@ class BatchedAPI(ManifestModel):
 
     metadata: Metadata
     spec: BatchedAPISpec
+    _warnings: tuple[str, ...] = PrivateAttr(())
+    _before: tuple[tuple[Place, Any], ...] = PrivateAttr(())
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -263,6 +256,21 @@ class BatchedAPI(ManifestModel):
         """The same with `defaults` under its settings of the pods."""
         pod = self.spec.pod.over(defaults)
         return self.model_copy(update={"spec": self.spec.model_copy(update={"pod": pod})})
+
+    def mapped(self, mapped: Mapped) -> Self:
+        """The same, read from a manifest that had removed fields."""
+        self._warnings, self._before = mapped.warnings, mapped.before
+        return self
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """One for each removed field that the manifest has."""
+        return self._warnings
+
+    @property
+    def before(self) -> tuple[tuple[Place, Any], ...]:
+        """The values that a removed field changed, by their places below `spec`."""
+        return self._before
 
     @property
     def endpoint(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from batchedapi_core.batching import Strategy
 from batchedapi_core.contract import MAX_BATCH_SIZE_LIMIT
-from batchedapi_core.manifest import BatchedAPI, ConditionType, Tuning, parse_quantity
+from batchedapi_core.manifest import BatchedAPI, ConditionType, parse_quantity
 from batchedapi_core.placement import Advice, AdviceReason, Situation, advise
 from batchedapi_core.scaling.learned import LearnedModel
 from batchedapi_core.scaling.observe import LoadWindow
@@ -28,7 +28,7 @@ from batchedapi_operator.reconcile.conditions import Condition, told
 
 def advice_unseen(api: BatchedAPI, processes: int) -> tuple[Advice, ...]:
     """What can be said without having seen a replica."""
-    return advise(_situation(api, processes))
+    return (*advise(_situation(api, processes)), *_of_removed(api))
 
 
 def advice_seen(
@@ -51,13 +51,19 @@ def advice_seen(
         full_batch_seconds=seconds,
         one_by_one=any(page.one_by_one for page in pages),
     )
-    return advise(seen, standing)
+    return (*advise(seen, standing), *_of_removed(api))
+
+
+def _of_removed(api: BatchedAPI) -> tuple[Advice, ...]:
+    """One piece for all removed fields that the manifest has."""
+    if not api.warnings:
+        return ()
+    return (Advice(AdviceReason.REMOVED, "; ".join(api.warnings)),)
 
 
 def is_tuned(api: BatchedAPI) -> bool:
     """Whether the operator is to recommend a batching; under Adaptive replicas find it."""
-    batching = api.spec.server_side_batching
-    return batching.tuning is Tuning.RECOMMEND and batching.strategy is not Strategy.ADAPTIVE
+    return api.spec.server_side_batching.strategy is not Strategy.ADAPTIVE
 
 
 def batching_seen(

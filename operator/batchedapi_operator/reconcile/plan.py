@@ -304,7 +304,7 @@ def first_or_copied_count(api: BatchedAPI, observed: Observed) -> int | None:
     deployment, scaling = observed.deployment, api.spec.autoscaling
     owned_already = deployment is not None and deployment.replicas_owned
     if scaling.mode is ScalingMode.NATIVE:
-        first = scaling.min_replicas if scaling.init_replicas is None else scaling.init_replicas
+        first = scaling.min_replicas
         had = int(observed.status.get("desiredReplicas", 0))
         if had > 0:
             first = min(max(had, scaling.min_replicas), scaling.max_replicas)

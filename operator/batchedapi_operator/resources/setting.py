@@ -117,8 +117,7 @@ def setting_of(api: BatchedAPI) -> JsonObject:
     )
     for name, secret in secrets.items():
         if secret is not None:  # what the manifest says beats a variable of that name
-            reference = {"name": secret.name, "key": secret.key}
-            told[name] = {"valueFrom": {"secretKeyRef": reference}}
+            told[name] = {"valueFrom": {"secretKeyRef": as_written(secret)}}
     if predictor.processes_per_replica == CPU_COUNT:
         told[contract.ENV_CPU_REQUEST] = {"value": compute.cpu}
     sources, called = _sources(api)

@@ -288,14 +288,12 @@ def _tracing(documents: Documents) -> TracingSettings | None:
 
 def _batching(written: ServerSideBatching) -> BatchingSettings:
     return BatchingSettings(
-        max_batch_size=written.max_batch_size if written.enabled else 1,
+        max_batch_size=written.max_batch_size,
         batch_interval=written.batch_interval,
         strategy=written.strategy,
         size_unit=written.size_unit,
         max_latency=written.max_latency,
-        preferred_batch_sizes=(
-            tuple(sorted(written.preferred_batch_sizes)) if written.enabled else ()
-        ),
+        preferred_batch_sizes=tuple(sorted(written.preferred_batch_sizes)),
         shape_policy=written.shape_policy,
         queue_order=written.queue_order,
     )

@@ -110,7 +110,7 @@ _RULES: Final[Rules] = {
     "autoscaling": {
         "min_replicas": To("autoscaling.minReplicas", whole),
         "max_replicas": To("autoscaling.maxReplicas", whole),
-        "init_replicas": To("autoscaling.initReplicas", whole),
+        "init_replicas": "an API begins with autoscaling.minReplicas",
         "target_replica_concurrency": _concurrency,
         "target_in_flight": _concurrency,
         "max_replica_concurrency": To("overload.maxReplicaConcurrency", whole),

@@ -247,7 +247,7 @@ def set_up(api: BatchedAPI, options: Options) -> Setup:
     return Setup(
         service=service,
         policy=policy if native else None,
-        replicas=replicas if replicas is not None else scaling.init_replicas,
+        replicas=replicas,
         min_replicas=scaling.min_replicas,
         max_replicas=scaling.max_replicas,
         startup=options.startup or STARTUP,

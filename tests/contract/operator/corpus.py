@@ -46,7 +46,6 @@ ACCEPTED: Final[dict[str, Document]] = {
     "smallest": spec(),
     "file path": {"predictor": {"path": "pkg.model:Iris"}},
     "source config map": predictor(source={"configMap": "iris"}),
-    "source in image": predictor(source={"inImage": {}}),
     "env": predictor(env=[{"name": "A", "value": "1"}, {"name": "B"}]),
     "env near what is refused": predictor(
         env=[{"name": "PATHS"}, {"name": "LDFLAGS"}, {"name": "OMP_NUM_THREADS", "value": "12"}]
@@ -60,9 +59,6 @@ ACCEPTED: Final[dict[str, Document]] = {
     ),
     "compound duration": spec(overload={"timeout": "1m30s"}),
     "bounds equal": spec(autoscaling={"minReplicas": 3, "maxReplicas": 3}),
-    "begins with replicas within the bounds": spec(
-        autoscaling={"minReplicas": 1, "maxReplicas": 5, "initReplicas": 5}
-    ),
     "a window of minutes": spec(autoscaling={"window": "1m30s"}),
     "a share of a request in flight": spec(
         autoscaling={"policy": "Concurrency", "targetReplicaConcurrency": "500m"}
@@ -98,7 +94,7 @@ ACCEPTED: Final[dict[str, Document]] = {
     ),
     "a process for each cpu": predictor(processesPerReplica="cpu_count", cpuThreads="Auto"),
     "most processes": predictor(processesPerReplica=64, cpuThreads=256, webProcesses=16),
-    "not thread-safe": predictor(threadSafe=False),
+    "removed fields of the predictor": predictor(threadSafe=False, source={"inImage": {}}),
     "exclusive gpus": predictor(gpuAssignment="Exclusive", processesPerReplica=2)
     | {"compute": {"gpu": 4}},
     "exclusive gpus for each cpu": predictor(
@@ -111,7 +107,10 @@ ACCEPTED: Final[dict[str, Document]] = {
     "model of a file": predictor(model={"uri": "file:///models/a..b/x"}),
     "no warm-up": predictor(warmup={"enabled": False}),
     "warm-up sizes": predictor(warmup={"batchSizes": [1, 8]}),
-    "batching off": spec(**{BATCHING: {"enabled": False, "maxBatchSize": 8}}),
+    "removed fields": spec(
+        **{BATCHING: {"enabled": False, "maxBatchSize": 8, "tuning": "Off"}},
+        autoscaling={"initReplicas": 3},
+    ),
     "adaptive": spec(**{BATCHING: {"strategy": "Adaptive", "maxLatency": "50ms"}}),
     "immediate": spec(**{BATCHING: {"strategy": "Immediate"}}),
     "preferred sizes": spec(**{BATCHING: {"maxBatchSize": 8, "preferredBatchSizes": [4, 8]}}),
@@ -124,7 +123,6 @@ ACCEPTED: Final[dict[str, Document]] = {
                 "queueOrder": "Deadline",
                 "onItemError": "FailBatch",
                 "receipt": "All",
-                "tuning": "Off",
             }
         }
     ),
@@ -149,12 +147,8 @@ ACCEPTED: Final[dict[str, Document]] = {
         serverSideBatching={
             "maxBatchSize": 64,
             "batchInterval": "30ms",
-            "strategy": "Adaptive",
             "maxLatency": "90ms",
-            "sizeUnit": "Requests",
-            "preferredBatchSizes": [32],
             "shapePolicy": "Reject",
-            "queueOrder": "Deadline",
         },
     ),
     "a queue": spec(**{BATCHING: {"queue": {"redis": {}}}}),
@@ -187,8 +181,11 @@ ACCEPTED: Final[dict[str, Document]] = {
             }
         }
     ),
-    "a method with the common latency": method(
-        {"maxLatency": "90ms"}, serverSideBatching={"strategy": "Adaptive"}
+    "removed fields of a method": method(
+        serverSideBatching={"strategy": "Adaptive", "sizeUnit": "Requests", "queueOrder": "FIFO"}
+    ),
+    "preferred above the method's largest": method(
+        {"preferredBatchSizes": [9]}, serverSideBatching={"maxBatchSize": 8}
     ),
 }
 """Name of the case -> spec."""
@@ -198,10 +195,6 @@ REFUSED: Final[dict[str, tuple[Document, str]]] = {
     "no predictor": ({}, "spec.predictor"),
     "no path": ({"predictor": {}}, "spec.predictor.path"),
     "path without a class": ({"predictor": {"path": "model"}}, "spec.predictor.path"),
-    "two sources": (
-        predictor(source={"configMap": "iris", "inImage": {}}),
-        "spec.predictor.source",
-    ),
     "no source in source": (predictor(source={}), "spec.predictor.source"),
     "a config map elsewhere": (
         predictor(source={"configMap": "../../other/configmaps/iris"}),
@@ -336,21 +329,9 @@ REFUSED: Final[dict[str, tuple[Document, str]]] = {
         spec(**{BATCHING: {"queue": {"redis": {}}, "queueOrder": "Deadline"}}),
         f"spec.{BATCHING}.queueOrder",
     ),
-    "a method by deadline in one queue": (
-        method({"queue": {"redis": {}}}, serverSideBatching={"queueOrder": "Deadline"}),
-        "spec.predictor.methods",
-    ),
     "over-used": (
         spec(autoscaling={"targetUtilizationPercent": 101}),
         "spec.autoscaling.targetUtilizationPercent",
-    ),
-    "begins above the bounds": (
-        spec(autoscaling={"maxReplicas": 5, "initReplicas": 6}),
-        "spec.autoscaling.initReplicas",
-    ),
-    "begins below the bounds": (
-        spec(autoscaling={"minReplicas": 2, "initReplicas": 1}),
-        "spec.autoscaling.initReplicas",
     ),
     "a window of 15s": (spec(autoscaling={"window": "15s"}), "spec.autoscaling.window"),
     "a window of 10.5s": (spec(autoscaling={"window": "10500ms"}), "spec.autoscaling.window"),
@@ -429,10 +410,6 @@ REFUSED: Final[dict[str, tuple[Document, str]]] = {
     "no cpu threads": (predictor(cpuThreads=0), "spec.predictor.cpuThreads"),
     "cpu threads in lower case": (predictor(cpuThreads="auto"), "spec.predictor.cpuThreads"),
     "no web process": (predictor(webProcesses=0), "spec.predictor.webProcesses"),
-    "threads in what is not thread-safe": (
-        predictor(threadSafe=False, threadsPerProcess=2),
-        "spec.predictor.threadSafe",
-    ),
     "gpus that cannot be shared out": (
         predictor(gpuAssignment="Exclusive", processesPerReplica=2) | {"compute": {"gpu": 3}},
         "spec.predictor.gpuAssignment",
@@ -516,18 +493,6 @@ REFUSED: Final[dict[str, tuple[Document, str]]] = {
     "common interval above the method's latency": (
         method(serverSideBatching={"maxLatency": "10ms"}),
         "spec.predictor.methods[].serverSideBatching.batchInterval",
-    ),
-    "method adaptive to nothing": (
-        method(serverSideBatching={"strategy": "Adaptive"}),
-        "spec.predictor.methods[].serverSideBatching.strategy",
-    ),
-    "method's preferred above the common largest": (
-        method({"maxBatchSize": 8}, serverSideBatching={"preferredBatchSizes": [9]}),
-        "spec.predictor.methods[].serverSideBatching.preferredBatchSizes",
-    ),
-    "common preferred above the method's largest": (
-        method({"preferredBatchSizes": [9]}, serverSideBatching={"maxBatchSize": 8}),
-        "spec.predictor.methods[].serverSideBatching.preferredBatchSizes",
     ),
     "method's requests do not fit": (
         method({"sizeUnit": "Requests"}, serverSideBatching={"maxBatchSize": 33})

@@ -58,17 +58,6 @@ async def test_nothing_of_a_paused_api_is_changed_until_it_is_resumed(world: Wor
     await until(said, "the phase to follow, at the pace of statuses")
 
 
-async def test_a_new_api_begins_with_init_replicas(world: World) -> None:
-    """Through /scale, and the minimum is left to the autoscaler."""
-    scaling = {"minReplicas": 1, "initReplicas": 3, "maxReplicas": 5}
-    await world.create_api("begun", {"predictor": IN_IMAGE, "autoscaling": scaling})
-
-    async def begun() -> bool:
-        return await replicas(world, "begun") == 3
-
-    await until(begun, "initReplicas")
-
-
 async def test_every_field_that_the_autoscaler_writes_is_kept_by_the_apiserver(
     world: World,
 ) -> None:

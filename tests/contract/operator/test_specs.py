@@ -38,7 +38,7 @@ pytestmark = pytest.mark.cluster
 
 SAMPLE: Final = 160
 LANES: Final = 8
-REPLICAS: Final = ("replicas", "minReplicas", "initReplicas")
+REPLICAS: Final = ("replicas", "minReplicas")
 """Not here: values of these are thousands of pods."""
 
 

@@ -83,7 +83,7 @@ TEXTS: Final[dict[str, str]] = {
     "null in a list of numbers": _batching("preferredBatchSizes: [null]"),
     "null for a value": _predictor("env: [{name: A, value: null}]"),
     "null for a name": _predictor("env: [{name: null}]"),
-    "null for the only source": _predictor("source: {inImage: null}"),
+    "null for the only source": _predictor("source: {configMap: null}"),
     "a field beside spec": f"sepc: {{}}\n{_GOOD}",
     "a status": f"{_GOOD}status: {{phase: Live}}\n",
     "a status of another type": f"{_GOOD}status: {{phase: 1}}\n",

@@ -79,7 +79,7 @@ async def test_a_class_is_served_without_a_manifest(tmp_path: Path) -> None:
 
 async def test_code_may_lie_beside_the_manifest(tmp_path: Path) -> None:
     """A folder with a manifest and a module is a project."""
-    manifest = write_manifest(tmp_path, "", {"predictor": {"source": {"inImage": {}}}})
+    manifest = write_manifest(tmp_path, "", {"predictor": {}})
     (tmp_path / "model.py").write_text(textwrap.dedent(GOOD))
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

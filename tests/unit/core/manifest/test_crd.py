@@ -57,6 +57,8 @@ def test_every_node_is_structural(path: str) -> None:
         schema
     )
     assert schema.get("type") != "null"
+    if schema.get("x-kubernetes-preserve-unknown-fields"):
+        return
     if schema.get("x-kubernetes-int-or-string"):
         assert "type" not in schema
         assert [{"type": "integer"}, {"type": "string"}] == schema["anyOf"]
@@ -66,8 +68,7 @@ def test_every_node_is_structural(path: str) -> None:
     if schema.get("type") == "array":
         assert "items" in schema
     if schema.get("type") == "object" and "properties" not in schema and path != ".metadata":
-        free = {"x-kubernetes-preserve-unknown-fields", "additionalProperties"}
-        assert free & {*schema} or "inImage" in path
+        assert "additionalProperties" in schema or "inImage" in path
 
 
 @pytest.mark.parametrize("path", [path for path, node in NODES.items() if "default" in node])

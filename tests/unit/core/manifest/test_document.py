@@ -173,7 +173,7 @@ def test_unknown_fields_are_ignored_with_their_paths_when_asked() -> None:
             "path": "m:C",
             "new": 1,
             "config": {"anything": {"nested": 1}},
-            "source": {"inImage": {"newer": True}},
+            "source": {"configMap": "a", "newer": True},
             "env": [{"name": "A"}],
         },
         "later": {"a": 1},
@@ -182,7 +182,7 @@ def test_unknown_fields_are_ignored_with_their_paths_when_asked() -> None:
 
     api = parse_api(document(spec), UnknownFields.IGNORE, warnings.append)
 
-    paths = ["spec.predictor.new", "spec.predictor.source.inImage.newer", "spec.later"]
+    paths = ["spec.predictor.new", "spec.predictor.source.newer", "spec.later"]
     assert [
         f"{path}: unknown field ignored; this version does not have it"
         for path in [*paths, "spec.serverSideBatching.future"]
@@ -342,18 +342,13 @@ EVERYTHING: dict[str, Any] = {
                 "serverSideBatching": {
                     "maxBatchSize": 8,
                     "batchInterval": "4ms",
-                    "strategy": "Adaptive",
                     "maxLatency": "50ms",
-                    "preferredBatchSizes": [4],
                     "shapePolicy": "Pad",
-                    "queueOrder": "Deadline",
-                    "sizeUnit": "Requests",
                 },
             }
         ],
     },
     "serverSideBatching": {
-        "enabled": False,
         "preferredBatchSizes": [2, 4],
         "shapePolicy": "Reject",
         "dispatch": "LeastLoaded",
@@ -378,13 +373,6 @@ def test_every_field_that_a_replica_acts_on_survives_its_slice() -> None:
         served.spec.networking.max_connection_age,
         served.spec.networking.keep_alive,
     )
-
-
-def test_what_the_operator_recommends_is_no_business_of_replicas() -> None:
-    """One more line would be another revision: to ask for no recommendation would roll them."""
-    silent = document({"serverSideBatching": {"tuning": "Off"}})
-
-    assert serving_slice(parse_api(document())) == serving_slice(parse_api(silent))
 
 
 def test_defaults_of_later_fields_are_not_in_the_slice() -> None:

@@ -143,7 +143,7 @@ def test_what_is_kubernetes_own_is_known_by_its_kind() -> None:
     found = kubernetes_parts()
 
     assert "list of Toleration" == found["spec.pod.tolerations"]
-    assert "EnvVarSource" == found["spec.predictor.env[].valueFrom"]
+    assert "list of EnvVar" == found["spec.predictor.env"]
     assert not any(path.startswith("spec.pod.affinity.") for path in found)
 
 

@@ -60,8 +60,6 @@ def predictor(**fields: Any) -> dict[str, Any]:
             "spec.predictor.methods[1].bachable: unknown field; did you mean batchable?",
         ),
         ({"replica": 3}, "spec.replica: unknown field; did you mean replicas?"),
-        (predictor(source={"inImage": {"a": 1}}), ("spec.predictor.source.inImage.a: unknown field;"
-         " see the reference of BatchedAPI for the known ones")),
         (predictor(name="x"), "spec.predictor.name: unknown field; did you mean metadata.name?"),
         ({"gpuType": "t4"}, "spec.gpuType: unknown field; see the reference"),
     ],

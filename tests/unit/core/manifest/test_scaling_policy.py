@@ -61,11 +61,7 @@ def test_what_is_not_written_is_decided_by_capacity_over_a_minute() -> None:
         autoscaling.slo.percentile,
         autoscaling.slo.latency,
     )
-    assert (None, None, None) == (
-        autoscaling.init_replicas,
-        autoscaling.target_replica_concurrency,
-        autoscaling.behavior,
-    )
+    assert (None, None) == (autoscaling.target_replica_concurrency, autoscaling.behavior)
 
 
 def test_everything_can_be_written() -> None:
@@ -75,7 +71,6 @@ def test_everything_can_be_written() -> None:
             "paused": True,
             "autoscaling": {
                 "policy": "Concurrency",
-                "initReplicas": 2,
                 "targetReplicaConcurrency": "1500m",
                 "window": "2m",
                 "slo": {"percentile": 95, "latency": "80ms"},
@@ -85,9 +80,8 @@ def test_everything_can_be_written() -> None:
     autoscaling = spec.autoscaling
 
     assert spec.paused
-    assert (PolicyKind.CONCURRENCY, 2, "1500m", 120.0, 95, 0.08) == (
+    assert (PolicyKind.CONCURRENCY, "1500m", 120.0, 95, 0.08) == (
         autoscaling.policy,
-        autoscaling.init_replicas,
         autoscaling.target_replica_concurrency,
         autoscaling.window,
         autoscaling.slo.percentile,
@@ -213,10 +207,10 @@ def test_the_latency_target_is_max_latency_unless_there_is_an_slo() -> None:
 
 
 def test_batching_that_is_off_has_batches_of_one() -> None:
-    """`enabled: false`, whatever size stands beside it."""
+    """Then lanes are the concurrency."""
     written = api(
         predictor={"processesPerReplica": 3},
-        serverSideBatching={"enabled": False, "maxBatchSize": 8},
+        serverSideBatching={"maxBatchSize": 1},
     )
 
     policy = scaling_policy_of(written)

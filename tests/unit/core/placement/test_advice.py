@@ -77,10 +77,10 @@ def test_what_is_not_known_is_not_advised_about(unknown: dict[str, Any]) -> None
 
 
 def test_the_most_urgent_comes_first() -> None:
-    """It is the reason of the condition."""
+    """It is the reason of the condition; removed fields, which the operator adds, come last."""
     all_wrong = replace(FINE, processes=9, full_batch_seconds=1.0, one_by_one=True)
 
-    assert list(AdviceReason) == [one.reason for one in advise(all_wrong)]
+    assert [*AdviceReason][:-1] == [one.reason for one in advise(all_wrong)]
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ async def test_the_status_recommends_what_would_serve_more_and_stops_once_it_is_
 
 async def test_it_costs_no_write_of_its_own_and_says_the_same_for_a_day() -> None:
     """A status is written for figures and states; a recommendation goes along."""
-    told, silent = await learned(), await learned({"tuning": "Off"})
+    told, silent = await learned(), await learned({"strategy": "Adaptive"})
     first = told.told()
 
     for api in (told, silent):
@@ -100,12 +100,11 @@ async def test_an_operator_that_restarts_goes_on_with_what_the_status_says() -> 
 @pytest.mark.parametrize(
     "spec",
     [
-        {"serverSideBatching": {**TARGET, "tuning": "Off"}},
         {"serverSideBatching": {**TARGET, "strategy": "Adaptive"}},
         {"autoscaling": {"mode": "External"}, "replicas": 1},
-        {"paused": True, "serverSideBatching": {**TARGET, "tuning": "Off"}},
+        {"paused": True, "autoscaling": {"mode": "External"}, "replicas": 1},
     ],
-    ids=["off", "adaptive", "external", "paused"],
+    ids=["adaptive", "external", "paused"],
 )
 async def test_what_is_not_asked_for_or_not_looked_at_is_taken_away(spec: dict[str, Any]) -> None:
     """Even though nothing else of the API changes: what stands there would be followed."""

@@ -52,14 +52,6 @@ def test_a_new_api_gets_its_children_in_the_order_they_need_each_other() -> None
     assert ("Accepted", "") == valid(made)
 
 
-def test_a_new_api_begins_with_init_replicas() -> None:
-    """W05: a service whose load is known starts with what it needs."""
-    scaling = {"minReplicas": 1, "initReplicas": 4, "maxReplicas": 9}
-
-    assert 4 == planned(autoscaling=scaling).replicas
-    assert planned(existing(replicas=2), autoscaling=scaling).replicas is None
-
-
 @pytest.mark.parametrize(
     "spec",
     [{}, {"autoscaling": {"mode": "External"}, "replicas": 5}],
@@ -300,7 +292,7 @@ def test_a_deployment_that_was_deleted_comes_back_with_its_revision() -> None:
 @pytest.mark.parametrize(
     ("had", "scaling", "expected"),
     [
-        (7, {"minReplicas": 2, "initReplicas": 3}, 7),
+        (7, {"minReplicas": 2}, 7),
         (9, {"maxReplicas": 4}, 4),
         (1, {"minReplicas": 2}, 2),
         (0, {"minReplicas": 2}, 2),

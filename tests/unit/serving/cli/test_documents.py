@@ -161,7 +161,7 @@ def test_a_manifest_alone_needs_no_code(tmp_path: Path) -> None:
 
 def test_code_in_the_image_is_not_taken_from_a_config_map(tmp_path: Path) -> None:
     """Only what the source names counts."""
-    documents = load(tmp_path, config_map("source", data={"a": "b"}), api(source={"inImage": {}}))
+    documents = load(tmp_path, config_map("source", data={"a": "b"}), api())
 
     assert {} == documents.source
 

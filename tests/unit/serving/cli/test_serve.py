@@ -195,7 +195,7 @@ def test_a_method_has_its_own_batching_over_the_common(tmp_path: Path) -> None:
             "name": "c",
             "batchDim": 1,
             "outputBatchDim": 0,
-            "serverSideBatching": {"maxBatchSize": 4, "strategy": "Immediate"},
+            "serverSideBatching": {"maxBatchSize": 4, "batchInterval": "0s"},
         },
     ]
     common = BatchingSettings(max_batch_size=9)
@@ -211,27 +211,8 @@ def test_a_method_has_its_own_batching_over_the_common(tmp_path: Path) -> None:
     assert settings.methods == (
         MethodSettings("a", None, None, common),
         MethodSettings("b", True, (1, 1), common),
-        MethodSettings(
-            "c", None, (1, 0), replace(common, max_batch_size=4, strategy=Strategy.IMMEDIATE)
-        ),
+        MethodSettings("c", None, (1, 0), replace(common, max_batch_size=4, batch_interval=0.0)),
     )
-
-
-def test_batching_that_is_off_is_off_for_every_method(tmp_path: Path) -> None:
-    """B13: whatever sizes are written, there and at methods."""
-    settings = settings_of(
-        tmp_path,
-        {
-            "predictor": {
-                "path": "model:Iris",
-                "methods": [{"name": "a", "serverSideBatching": {"maxBatchSize": 4}}],
-            },
-            "serverSideBatching": {"enabled": False, "preferredBatchSizes": [2]},
-        },
-    )
-
-    for batching in (settings.batching, settings.of_method("a").batching):
-        assert (1, ()) == (batching.max_batch_size, batching.preferred_batch_sizes)
 
 
 @pytest.mark.parametrize(

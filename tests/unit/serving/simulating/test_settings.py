@@ -58,7 +58,6 @@ def test_a_manifest_is_simulated_as_it_is_served() -> None:
             "minReplicas": 2,
             "maxReplicas": 9,
             "targetUtilizationPercent": 60,
-            "initReplicas": 3,
             "window": "120s",
             "slo": {"percentile": 95, "latency": "70ms"},
         },
@@ -90,7 +89,6 @@ def test_a_manifest_is_simulated_as_it_is_served() -> None:
         policy.latency_target,
     )
     assert 0.95 == setup.quantile
-    assert 3 == setup.replicas
     said = origins(setup)
     assert ("7ms", "manifest") == said["serverSideBatching.batchInterval"]
     assert ("70ms for 95 % of the requests", "manifest") == said["latency target"]
@@ -157,13 +155,6 @@ def test_what_nobody_says_is_the_default_of_the_product() -> None:
     assert setup.replicas is None
     assert ("none: only what is refused is a miss", "default") == origins(setup)["latency target"]
     assert ("32", "default") == origins(setup)["serverSideBatching.maxBatchSize"]
-
-
-def test_batching_that_is_off_has_batches_of_one() -> None:
-    """`enabled: false`, whatever else is written."""
-    setup = set_up(api(serverSideBatching={"enabled": False, "maxBatchSize": 8}), Options(TIME))
-
-    assert 1 == setup.service.max_batch_size
 
 
 def test_with_cpu_count_the_request_says_how_many_lanes() -> None:
