@@ -14,6 +14,7 @@ in a process that was forked from it, and on another loop.
 """
 
 import asyncio
+import functools
 import logging
 import math
 import os
@@ -26,7 +27,7 @@ import orjson
 from batchedapi_core import contract
 from batchedapi_core.batching import Client, ItemErrorPolicy, LaneChoice, Receipts
 from batchedapi_core.redaction import without_secrets
-from batchedapi_serving.codecs import Answer, Receipt, Results
+from batchedapi_serving.dispatch.outcomes import Awaited, Outcome
 from batchedapi_serving.errors import NotReadyError, ServingError
 from batchedapi_serving.metrics.recorder import Recorder, WebRecorder
 from batchedapi_serving.metrics.slots import BYTES
@@ -173,11 +174,12 @@ class QueueClient:
             await line.known(name, self._timeout)
             served = line.engine.served(method)
             plain = [row.tolist() if hasattr(row, "tolist") else row for row in rows]
-            asked = _Asked()
+            answered: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+            asked = Awaited(functools.partial(_settle, answered))
             decoded = served.codec.from_rows(plain, "rows").decoded(asked)
             handle = line.engine.submit(served, decoded, line.client, asked)
             try:
-                return await asked.answered
+                return await answered
             finally:
                 line.engine.cancel(handle)
 
@@ -323,41 +325,17 @@ class _Line:
         await self.engine.close()
 
 
-class _Asked:
-    """Both Caller and Reply, of one request of this process."""
-
-    span = None
-
-    def __init__(self) -> None:
-        self.answered: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
-        self._rows: list[Any] = []
-        self._error: ServingError | None = None
-
-    def request_id(self) -> str | None:
-        """See Caller."""
-        return None
-
-    def answer(self, results: Results, start: int, stop: int, receipt: Receipt | None) -> Answer:  # noqa: ARG002 - receipts are for responses
-        """See Reply."""
-        items = results.items(start, stop)
-        failed = next((item for item in items if item.status != _OK), None)
-        if failed is None:
-            self._error, self._rows = None, [item.value() for item in items]
-        else:
-            message = str(orjson.loads(failed.body)["message"])
-            self._error = RowFailedError(failed.status, message)
-        return Answer(_OK, b"", b"")
-
-    def problem(self, error: ServingError, request_id: str | None) -> Answer:  # noqa: ARG002 - there is none
-        """See Reply."""
-        self._error = error
-        return Answer(error.status, b"", b"")
-
-    def deliver(self, answer: Answer) -> None:  # noqa: ARG002 - its parts are here
-        """See Caller."""
-        if self.answered.done():  # whoever asked was cancelled
-            return
-        if self._error is None:
-            self.answered.set_result(self._rows)
-        else:
-            self.answered.set_exception(self._error)
+def _settle(answered: "asyncio.Future[list[Any]]", outcome: Outcome) -> None:
+    """Take what the rows of one request were answered."""
+    if answered.done():  # whoever asked was cancelled
+        return
+    if isinstance(outcome, ServingError):
+        answered.set_exception(outcome)
+        return
+    items = outcome.results.items(outcome.start, outcome.stop)
+    failed = next((item for item in items if item.status != _OK), None)
+    if failed is None:
+        answered.set_result([item.value() for item in items])
+    else:
+        message = str(orjson.loads(failed.body)["message"])
+        answered.set_exception(RowFailedError(failed.status, message))

@@ -15,7 +15,7 @@ lane:
 where "shared": length stands for a payload that is in shared memory, and "memory": 1 for a batch
 that has the second one; its result has the same. A frame may come while a batch runs. On the
 channel such frames go both ways and have numbers (see channel); so they have between web processes
-(see remote_frames).
+(see dispatch.messages).
 
 Large payloads between the dispatcher and a lane go by shared memory, and the frame says only how
 many bytes. A socket copies a payload twice and hands it over in pieces; through memory that both

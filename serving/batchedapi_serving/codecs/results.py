@@ -224,6 +224,15 @@ class TensorResults:
         return {"kind": "tensors", "outputs": outputs, "not_finite": not_finite}, buffers
 
 
+def status_of(results: Results, start: int, stop: int) -> int:
+    """The HTTP status that rows [start, stop) are answered with, in most languages."""
+    if isinstance(results, TensorResults):
+        failed = not results.all_finite and results.not_finite_row(start, stop) is not None
+        return PredictorError.status if failed else OK
+    items = results.items(start, stop)
+    return next((item.status for item in items if item.status != OK), OK)
+
+
 def read_results(method: MethodSpec, meta: Meta, payload: bytes) -> ItemResults | TensorResults:
     """Read a frame of either kind; see the module's docstring. Nothing is copied of tensors.
 

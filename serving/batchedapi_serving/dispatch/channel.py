@@ -17,21 +17,21 @@ is known from the calls, so that a circle is refused before it can wait for itse
 """
 
 import asyncio
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from batchedapi_core.batching import Batch, Client, Request
-from batchedapi_serving.codecs import Answer, Receipt, Results
 from batchedapi_serving.codecs.submits import submitted_rows
 from batchedapi_serving.dispatch.engine import Caller, Engine, Reader, RequestHandle
 from batchedapi_serving.dispatch.lane_connection import Done
+from batchedapi_serving.dispatch.outcomes import Awaited, Outcome
 from batchedapi_serving.errors import InvalidInputError, ServingError
 from batchedapi_serving.ipc import BrokenFrameError, Meta, encode_frame
 from batchedapi_serving.tracing.spans import Span, Tracer, context_in, method_form
 
-_OK: Final = 200
 _SWEEP_SECONDS: Final = 0.25
 """Between looks at calls whose clients have all left or had their 504. A batch has many clients:
 to look at it whenever one leaves would cost more than what runs on for so long."""
@@ -112,7 +112,7 @@ class ModelChannel:
         chain: dict[str, None] = {}  # methods that wait for some row of the batch
         for request in batch.requests:
             caller = self._owner.caller_of(request)
-            if isinstance(caller, Submitted):
+            if isinstance(caller, Awaited):
                 chain |= dict.fromkeys(caller.chain)
         self._calls[self._next] = _Call(batch, done, tuple(chain), meta.get("trace"))
         self._say({**meta, "call": self._next}, payload)
@@ -207,7 +207,7 @@ class ModelChannel:
             parent = context_in(caller.trace)
             form = method_form("submit", method)
             span = None if parent is None else self._owner.tracer.child(form, parent)
-        submitted = Submitted(self, number, chain, span)
+        submitted = Awaited(functools.partial(self._answer, number, span), span, chain=chain)
         try:
             if method in chain:
                 circle = " -> ".join((*chain, method))
@@ -220,58 +220,24 @@ class ModelChannel:
                 timeout = max(0.0, caller.deadline - self._now())
             handle = self._owner.submit(served, decoded, client, submitted, timeout)
         except ServingError as error:
-            submitted.deliver(submitted.problem(error, None))
+            self._answer(number, span, error)
         else:
             if not handle.done:
                 self._handles[number] = handle
 
-    def deliver(self, number: int, answer: Answer, span: Span | None) -> None:
-        """Send the answer to submit `number`."""
+    def _answer(self, number: int, span: Span | None, outcome: Outcome) -> None:
         self._handles.pop(number, None)
+        failed = str(outcome.status) if isinstance(outcome, ServingError) else None
         if span is not None and self._owner.tracer is not None:
-            failed = answer.status != _OK
-            self._owner.tracer.ends(span, str(answer.status) if failed else None)
-        if not self._transport.is_closing():
-            self._transport.write(answer.body)
+            self._owner.tracer.ends(span, failed)
+        meta: Meta
+        buffers: Sequence[bytes] = ()
+        if isinstance(outcome, ServingError):
+            meta = {"kind": "error", "status": outcome.status, "error": str(outcome)}
+        else:
+            meta, buffers = outcome.results.to_frame(outcome.start, outcome.stop)
+        self._say({**meta, "submitted": number}, buffers)
 
     def _say(self, meta: Meta, payload: Sequence[bytes] = ()) -> None:
         if not self._transport.is_closing():
             self._transport.write(encode_frame(meta, payload))
-
-
-class Submitted:
-    """Rows that a predictor submitted: who asked, and how it is answered (Caller and Reply).
-
-    The bodies of its answers are frames.
-    """
-
-    __slots__ = ("_channel", "_number", "chain", "span")
-
-    def __init__(
-        self, channel: ModelChannel, number: int, chain: tuple[str, ...], span: Span | None
-    ) -> None:
-        self.span = span
-        """See Caller."""
-        self._channel = channel
-        self._number = number
-        self.chain = chain
-        """Methods that wait for these rows, the outermost first."""
-
-    def request_id(self) -> str | None:
-        """See Caller."""
-        return None
-
-    def deliver(self, answer: Answer) -> None:
-        """See Caller."""
-        self._channel.deliver(self._number, answer, self.span)
-
-    def answer(self, results: Results, start: int, stop: int, receipt: Receipt | None) -> Answer:  # noqa: ARG002 - as Reply has it
-        """See Reply."""
-        meta, buffers = results.to_frame(start, stop)
-        return Answer(_OK, b"", encode_frame({**meta, "submitted": self._number}, buffers))
-
-    def problem(self, error: ServingError, request_id: str | None) -> Answer:  # noqa: ARG002 - as Reply has it
-        """See Reply."""
-        meta = {"submitted": self._number, "kind": "error"}
-        frame = encode_frame({**meta, "status": error.status, "error": str(error)})
-        return Answer(error.status, b"", frame)

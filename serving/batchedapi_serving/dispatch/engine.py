@@ -23,11 +23,7 @@ class Caller(Protocol):
     """Who asked: told the answer exactly once, unless it left before."""
 
     def deliver(self, answer: Answer) -> None:
-        """Take the answer to the current request.
-
-        Whoever wants results instead of a response gives its request a `Reply` that keeps what
-        `answer` is given, and returns an Answer that it knows again here.
-        """
+        """Take the answer to the current request; see `outcomes` for results in its place."""
 
     def request_id(self) -> str | None:
         """What the client calls the current request, if it says."""

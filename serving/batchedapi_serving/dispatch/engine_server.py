@@ -1,22 +1,15 @@
 """The first web process's side of `remote`: requests of further web processes join the queue."""
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable
 from typing import Any
 
 from batchedapi_core.batching import Client
-from batchedapi_serving.codecs import Answer, DecodedRequest, Receipt, Results
 from batchedapi_serving.dispatch.engine import Engine, RequestHandle
-from batchedapi_serving.dispatch.remote_frames import (
-    error_meta,
-    hashable,
-    receipt_meta,
-    stand_in,
-    status_of,
-    told_of,
-    unpack_payload,
-)
+from batchedapi_serving.dispatch.messages import pack_outcome, stand_in, told_of, unpack_rows
+from batchedapi_serving.dispatch.outcomes import Outcome, Relayed
 from batchedapi_serving.errors import ServingError
 from batchedapi_serving.ipc import BrokenFrameError, FrameReader, Meta, encode_frame
 from batchedapi_serving.tracing.spans import Span
@@ -58,44 +51,6 @@ class EngineServer:
     async def drained(self) -> None:
         """Wait until every further web process is gone, and so has all its answers."""
         await self._gone.wait()
-
-
-class _RemoteCaller:
-    """One request: who asked, and how it is answered (both Reader and Reply).
-
-    Its answers' bodies are frames, encoded when the results are there.
-    """
-
-    __slots__ = ("_web", "number", "span")
-
-    def __init__(self, web: "RemoteWeb", number: int, span: Span | None) -> None:
-        self._web = web
-        self.number = number
-        self.span = span
-        """See Caller; a stand-in for the one over there, which is told what this one learns."""
-
-    def request_id(self) -> str | None:
-        """See Caller; the other side has it."""
-        return None
-
-    def item(self, kind: str, body: bytes) -> None:
-        """See Reader."""
-        self._web.item(self.number, kind, body)
-
-    def deliver(self, answer: Answer) -> None:
-        """See Caller."""
-        self._web.deliver(self.number, answer.body)
-
-    def answer(self, results: Results, start: int, stop: int, receipt: Receipt | None) -> Answer:
-        """See Reply."""
-        meta, buffers = results.to_frame(start, stop)
-        frame = {**meta, "answer": self.number, "receipt": receipt_meta(receipt)}
-        return Answer(status_of(meta), b"", encode_frame(frame | told_of(self.span), buffers))
-
-    def problem(self, error: ServingError, request_id: str | None) -> Answer:  # noqa: ARG002 - the other side has it
-        """See Reply."""
-        meta = {"answer": self.number, "error": error_meta(error), **told_of(self.span)}
-        return Answer(error.status, b"", encode_frame(meta))
 
 
 class RemoteWeb(asyncio.Protocol):
@@ -155,37 +110,36 @@ class RemoteWeb(asyncio.Protocol):
                 raise BrokenFrameError(f"frame with {', '.join(meta)}")
 
     def _submit(self, number: int, meta: Meta, payload: bytes) -> None:
-        forwarded = _RemoteCaller(self, number, stand_in(meta))
-        shapes, client = meta["shapes"], self._clients.get(meta["client"])
+        span = stand_in(meta)  # for the one over there, which is told what this one learns
+        client = self._clients.get(meta["client"])
         if client is None:
             client = self._clients[meta["client"]] = Client()
-        decoded = DecodedRequest(
-            meta["rows"],
-            unpack_payload(meta["payload"], payload),
-            forwarded,
-            meta["sizes"],
-            None if shapes is None else [hashable(shape) for shape in shapes],
+        asked = Relayed(
+            functools.partial(self._answer, number, span),
+            span,
+            on_item=functools.partial(self._item, number),
         )
+        decoded = unpack_rows(meta, payload, asked)
         try:
             served = self._engine.served(meta["method"])
-            handle = self._engine.submit(served, decoded, client, forwarded, meta["timeout"])
+            handle = self._engine.submit(served, decoded, client, asked, meta["timeout"])
         except ServingError as error:
             self._server.answered(error.status)
-            forwarded.deliver(forwarded.problem(error, None))
+            self._answer(number, span, error)
         else:
             if not handle.done:
                 self._handles[number] = handle
 
-    def item(self, number: int, kind: str, body: bytes) -> None:
-        """Send one item of the stream that answers request `number`."""
+    def _item(self, number: int, kind: str, body: bytes) -> None:
         if self._transport is not None:
             self._transport.write(encode_frame({"item": number, "kind": kind}, (body,)))
 
-    def deliver(self, number: int, frame: bytes) -> None:
-        """Send the answer to request `number`."""
+    def _answer(self, number: int, span: Span | None, outcome: Outcome) -> None:
         self._handles.pop(number, None)
         if self._transport is not None:
-            self._transport.write(frame)
+            meta, buffers = pack_outcome(outcome)
+            frame = {**meta, "answer": number, **told_of(span)}
+            self._transport.write(encode_frame(frame, buffers))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why makes no difference
         """The web process is gone, and with it all its clients."""

@@ -30,13 +30,7 @@ from batchedapi_serving.dispatch.engine import (
     RequestHandle,
     ServedMethod,
 )
-from batchedapi_serving.dispatch.remote_frames import (
-    error_of,
-    learn,
-    pack_payload,
-    receipt_of,
-    trace_of,
-)
+from batchedapi_serving.dispatch.messages import answer_of, learn, pack_rows, trace_of
 from batchedapi_serving.errors import NotReadyError, QueueFullError, ServingError
 from batchedapi_serving.ipc import BrokenFrameError, FrameReader, Meta, encode_frame
 from batchedapi_serving.predictor import MethodSpec
@@ -138,17 +132,13 @@ class RemoteEngine(MethodTable[RemoteMethod]):
         if self._transport is None:
             return
         request.times_sent += 1
-        decoded = request.decoded
-        form, buffers = pack_payload(decoded.payload)
+        rows, buffers = pack_rows(request.decoded)
         meta = {
             "request": request.number,
             "client": self._clients.setdefault(request.client, request.number),
             "method": request.served.spec.name,
-            "rows": decoded.rows,
-            "sizes": decoded.sizes,
-            "shapes": decoded.shapes,
             "timeout": timeout,
-            "payload": form,
+            **rows,
         }
         if self._settings.tracing is not None:
             meta |= trace_of(request.caller.span)
@@ -249,13 +239,9 @@ class RemoteEngine(MethodTable[RemoteMethod]):
         if request is None:
             return
         learn(request.caller.span, meta)
-        if "error" in meta:
-            self._fail(request, error_of(meta["error"]))
-            return
-        reply, rows = request.decoded.reply, request.decoded.rows
+        codec, decoded = request.served.codec, request.decoded
         try:
-            results = request.served.codec.results(meta, payload)
-            answer = reply.answer(results, 0, rows, receipt_of(meta["receipt"]))
+            answer = answer_of(meta, payload, codec, decoded.reply, decoded.rows)
         except ServingError as error:
             self._fail(request, error)
         else:

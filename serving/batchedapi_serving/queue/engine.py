@@ -38,7 +38,7 @@ from batchedapi_serving.dispatch.engine import (
     RequestHandle,
     ServedMethod,
 )
-from batchedapi_serving.dispatch.remote_frames import learn
+from batchedapi_serving.dispatch.messages import learn
 from batchedapi_serving.dispatch.requests import Clock, Deadlines, InFlightRequest, InFlightRequests
 from batchedapi_serving.errors import (
     DeadlineExceededError,

@@ -5,7 +5,7 @@ other. Their meta:
     {"web", "request", "client", "rows", "sizes", "shapes", "timeout", "payload"}
     {"answer": request, "receipt": [...] | null, "kind": ...}   with results as Results.to_frame
     {"answer": request, "error": {"code", "message", "retry_after"}}
-and "trace" in each, of a request that has a span, as in dispatch's `remote_frames`.
+and "trace" in each, of a request that has a span, as in dispatch's `messages`.
 
 All of it was written by another process, perhaps of another release, or by somebody else who may
 write to Redis. So whatever is read is read here, field by field: a field that is not known is
@@ -31,17 +31,16 @@ from batchedapi_serving.codecs import (
     Results,
     codec_of_shapes,
 )
-from batchedapi_serving.dispatch.remote_frames import (
-    error_meta,
+from batchedapi_serving.dispatch.messages import (
     error_of,
-    hashable,
-    pack_payload,
-    receipt_meta,
+    pack_outcome,
+    pack_rows,
     receipt_of,
     told_of,
     trace_of,
-    unpack_payload,
+    unpack_rows,
 )
+from batchedapi_serving.dispatch.outcomes import Outcome
 from batchedapi_serving.errors import ServingError, TooLargeError
 from batchedapi_serving.ipc import Meta, encode_frame, whole_frames
 from batchedapi_serving.predictor import MethodSpec, Tensor
@@ -101,25 +100,18 @@ class Entry(NamedTuple):
         Raises:
             UnreadableError: it is not what the method takes.
         """
-        meta, rows = self.meta, self.rows
         lacks = [name for name in self.unread if name != "trace"]
         if lacks:
             raise UnreadableError(f"a request whose {', '.join(lacks)} cannot be read")
-        shapes, sizes = meta["shapes"], meta["sizes"]
         try:
-            payload = unpack_payload(meta["payload"], self.payload)
+            decoded = unpack_rows(self.meta, self.payload, reply)
+            rows, payload, _, sizes, shapes = decoded
             fits = codec.fits(rows, payload)
         except UNREADABLE as error:
             raise UnreadableError("a request whose payload cannot be read") from error
         if not fits or any(len(each) != rows for each in (sizes, shapes) if each is not None):
             raise UnreadableError("a request whose rows, sizes, shapes and payload do not agree")
-        return DecodedRequest(
-            rows,
-            payload,
-            reply,
-            sizes,
-            None if shapes is None else [hashable(shape) for shape in shapes],
-        )
+        return decoded
 
 
 def write_entry(
@@ -136,7 +128,7 @@ def write_entry(
     Raises:
         TooLargeError: it has more bytes than may be in one.
     """
-    form, buffers = pack_payload(decoded.payload)
+    rows, buffers = pack_rows(decoded)
     length = sum(map(len, buffers))
     if length > MOST_BYTES:
         raise TooLargeError(
@@ -147,11 +139,8 @@ def write_entry(
         "web": web,
         "request": number,
         "client": client,
-        "rows": decoded.rows,
-        "sizes": decoded.sizes,
-        "shapes": decoded.shapes,
         "timeout": timeout,
-        "payload": form,
+        **rows,
         **trace_of(span),
     }
     return encode_frame(meta, buffers, length)
@@ -181,37 +170,21 @@ def read_entry(data: bytes) -> Entry:
     )  # fmt: skip
 
 
-def write_answer(
-    number: int,
-    results: Results,
-    start: int,
-    stop: int,
-    receipt: Receipt | None,
-    *,
-    span: Span | None = None,
-) -> bytes:
+def write_answer(number: int, outcome: Outcome, *, span: Span | None = None) -> bytes:
     """The answer to a request; an error in its place if it has too many bytes.
 
     `span` stands in for the request's own, which is told what it has learned.
     """
-    meta, buffers = results.to_frame(start, stop)
+    meta, buffers = pack_outcome(outcome)
     length = sum(map(len, buffers))
     if length > MOST_BYTES:
-        return write_problem(
-            number,
+        meta, buffers = pack_outcome(
             ServingError(
                 f"the answer is {length} bytes; expected at most {MOST_BYTES}, which is what goes"
                 " through serverSideBatching.queue; send fewer rows at once"
-            ),
-            span=span,
+            )
         )
-    frame = {**meta, "answer": number, "receipt": receipt_meta(receipt), **told_of(span)}
-    return encode_frame(frame, buffers, length)
-
-
-def write_problem(number: int, error: ServingError, *, span: Span | None = None) -> bytes:
-    """The answer to a request that failed; `span` as in `write_answer`."""
-    return encode_frame({"answer": number, "error": error_meta(error), **told_of(span)})
+    return encode_frame({**meta, "answer": number, **told_of(span)}, buffers)
 
 
 def joined_answers(answers: Sequence[bytes]) -> Iterable[bytes]:

@@ -5,6 +5,7 @@ other requests; so little is taken that it is what the lanes run next (core's `r
 """
 
 import asyncio
+import functools
 import logging
 import time
 import uuid
@@ -24,11 +25,11 @@ from batchedapi_core.shared_queue import (
     fate,
     rows_to_take,
 )
-from batchedapi_serving.codecs import Answer, Receipt, Results
 from batchedapi_serving.dispatch.dispatcher import Dispatcher
 from batchedapi_serving.dispatch.engine import RequestHandle
 from batchedapi_serving.dispatch.executor import DIED, Executor, MethodQueue
-from batchedapi_serving.dispatch.remote_frames import stand_in
+from batchedapi_serving.dispatch.messages import stand_in
+from batchedapi_serving.dispatch.outcomes import Awaited, Outcome
 from batchedapi_serving.errors import NotReadyError, PredictorError, ServingError
 from batchedapi_serving.processes import Backoff, came, first_of
 from batchedapi_serving.queue.broker import (
@@ -49,7 +50,6 @@ from batchedapi_serving.queue.entries import (
     together,
     write_answer,
     write_methods,
-    write_problem,
     write_worker,
 )
 from batchedapi_serving.queue.fields import UnreadableError
@@ -87,35 +87,17 @@ _RESTORED: Final = (
 
 
 class TakenRequest:
-    """A request of a web process while it is here: both Caller and Reply."""
+    """A request of a web process while it is here."""
 
-    __slots__ = ("entry", "handle", "places", "puller", "span")
+    __slots__ = ("entry", "handle", "places", "span")
 
-    def __init__(self, puller: "Puller", entry: Entry, place: tuple[str, str]) -> None:
-        self.puller = puller
+    def __init__(self, entry: Entry, place: tuple[str, str]) -> None:
         self.entry = entry
         self.places = [place]
         """(stream, place) in the queue; several if it was handed in again meanwhile."""
         self.handle: RequestHandle | None = None
         self.span = stand_in(entry.trace)
-        """See Caller; for the one that the web process has."""
-
-    def request_id(self) -> str | None:
-        """See Caller; the web process has it."""
-        return None
-
-    def deliver(self, answer: Answer) -> None:
-        """See Caller."""
-        self.puller.over(self, answer.body)
-
-    def answer(self, results: Results, start: int, stop: int, receipt: Receipt | None) -> Answer:
-        """See Reply."""
-        body = write_answer(self.entry.number, results, start, stop, receipt, span=self.span)
-        return Answer(200, b"", body)
-
-    def problem(self, error: ServingError, request_id: str | None) -> Answer:  # noqa: ARG002 - the web process has it
-        """See Reply."""
-        return Answer(error.status, b"", write_problem(self.entry.number, error, span=self.span))
+        """For the one that the web process has; None: the request is not traced."""
 
 
 class Puller:
@@ -360,8 +342,7 @@ class Puller:
         method = taken.stream.split(":", 1)[1]
         self._rows[method].learn(max(1, entry.rows))
         if taken.restored and not self._runs_again:  # perhaps it ran, and Redis has forgotten that
-            lost = NotReadyError(_RESTORED)
-            self.over(TakenRequest(self, entry, place), write_problem(entry.number, lost))
+            self._over(TakenRequest(entry, place), NotReadyError(_RESTORED))
         elif taken.deaths:
             self._queue(method).recorder.retaken(entry.rows)
             self._retake(entry, place, taken.deaths)
@@ -377,25 +358,24 @@ class Puller:
                 self._run(entry, place)
                 self._alone = bool(self._hand)
             case Fate.FAILED:
-                error = PredictorError.logged(DIED)
-                self.over(TakenRequest(self, entry, place), write_problem(entry.number, error))
+                self._over(TakenRequest(entry, place), PredictorError.logged(DIED))
             case Fate.REFUSED:
-                lost = NotReadyError(_REFUSED)
-                self.over(TakenRequest(self, entry, place), write_problem(entry.number, lost))
+                self._over(TakenRequest(entry, place), NotReadyError(_REFUSED))
 
     def _run(self, entry: Entry, place: tuple[str, str]) -> None:
         """Queue it here; `decide` is to follow."""
         stream, name = place
         waited = max(0.0, self._now() + self._offset - int(name.split("-")[0]) / 1000)
         left = None if entry.timeout is None else entry.timeout - waited
-        request = TakenRequest(self, entry, place)
+        request = TakenRequest(entry, place)
+        asked = Awaited(functools.partial(self._over, request), request.span)
         if left is not None and left <= 0.0:  # its client was told so
             self._forget([place])
             return
         self._hand[entry.web, entry.number] = request
         try:
             queue = self._queue(stream.split(":", 1)[1])
-            decoded = entry.decoded(request, queue.codec)
+            decoded = entry.decoded(asked, queue.codec)
             client = Client()  # a stranger, for whom nobody waits, if others may answer it next
             if not self._others:
                 key = (entry.web, entry.client)
@@ -403,16 +383,17 @@ class Puller:
                 self._clients[key] = client
                 if len(self._clients) > _CLIENTS:
                     self._clients.popitem(last=False)
-            request.handle = self._dispatcher.take(queue, decoded, client, request, waited, left)
+            request.handle = self._dispatcher.take(queue, decoded, client, asked, waited, left)
         except UnreadableError as error:
             if not entry.unread:
                 self._unreadable.came(str(error))
-            self.over(request, write_problem(entry.number, ServingError(_NOT_UNDERSTOOD)))
+            self._over(request, ServingError(_NOT_UNDERSTOOD))
 
     # ------------------------------------------------------------ answering
 
-    def over(self, request: TakenRequest, answer: bytes) -> None:
+    def _over(self, request: TakenRequest, outcome: Outcome) -> None:
         """It is answered, and leaves the queue."""
+        answer = write_answer(request.entry.number, outcome, span=request.span)
         self._packs.setdefault(request.entry.web, []).append(answer)
         self._leaves(request)
 

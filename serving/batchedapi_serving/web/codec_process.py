@@ -4,11 +4,10 @@ Started by a web process with its first large body (see large_bodies), with the 
 the descriptor of a socket. To it:
     {"decode": number, "method": spec, "wire", "content_type", "query", "headers", "packed"}
                                                     and the body, gzip if it is packed
-    {"answer": number, "receipt", "kind": ...}      results, as Results.to_frame gives
-    {"problem": number, "error", "request_id"}      what the request is answered with instead
+    {"answer": number, "request_id", ...}           results or an error, as pack_outcome gives
     {"forget": number}                              nobody waits for an answer any more
 From it, to all but the last:
-    {"rows", "sizes", "shapes", "payload"}          rows, as pack_payload gives
+    {"rows", "sizes", "shapes", "payload"}          rows, as pack_rows gives
     {"error"}                                       the body is refused
     {"status", "content_type", "retry_after", "headers"} and the body of the response
 """
@@ -22,12 +21,7 @@ from collections.abc import Sequence
 import orjson
 
 from batchedapi_serving.codecs import Answer, Codec, DecodedRequest, RequestHead, Wire, codec_for
-from batchedapi_serving.dispatch.remote_frames import (
-    error_meta,
-    error_of,
-    pack_payload,
-    receipt_of,
-)
+from batchedapi_serving.dispatch.messages import answer_of, error_meta, pack_rows
 from batchedapi_serving.errors import ServingError
 from batchedapi_serving.ipc import Meta, encode_frame, read_frames
 from batchedapi_serving.logs import configure_logging
@@ -53,17 +47,12 @@ class CodecProcess:
         match meta:
             case {"decode": int(number)}:
                 return self._decode(number, meta, payload)
-            case {"answer": int(number), "receipt": receipt}:
-                codec, decoded = self._asked.pop(number)
+            case {"answer": int(number), "request_id": request_id}:
+                codec, (rows, _, reply, _, _) = self._asked.pop(number)
                 try:
-                    results = codec.results(meta, payload)
-                    said = receipt_of(receipt)
-                    return _response(decoded.reply.answer(results, 0, decoded.rows, said))
+                    return _response(answer_of(meta, payload, codec, reply, rows))
                 except ServingError as error:
-                    return _response(decoded.reply.problem(error, None))
-            case {"problem": int(number), "error": error, "request_id": request_id}:
-                _, decoded = self._asked.pop(number)
-                return _response(decoded.reply.problem(error_of(error), request_id))
+                    return _response(reply.problem(error, request_id))
             case {"forget": int(number)}:
                 self._asked.pop(number, None)
                 return None
@@ -87,11 +76,9 @@ class CodecProcess:
             decoded = codec.decode(Wire(meta["wire"]), head, body)
         except ServingError as error:
             return {"error": error_meta(error)}, ()
-        form, buffers = pack_payload(decoded.payload)
         # The rows are the web process's from here on.
         self._asked[number] = codec, decoded._replace(payload=None, sizes=None, shapes=None)
-        rows, sizes, shapes = decoded.rows, decoded.sizes, decoded.shapes
-        return {"rows": rows, "sizes": sizes, "shapes": shapes, "payload": form}, buffers
+        return pack_rows(decoded)
 
 
 def _response(answer: Answer) -> _Said:

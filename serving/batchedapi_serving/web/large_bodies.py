@@ -18,12 +18,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from batchedapi_core.batching import Client
-from batchedapi_serving.codecs import Answer, DecodedRequest, Head, Wire
+from batchedapi_serving.codecs import Answer, Head, Wire
 from batchedapi_serving.codecs.json_values import is_json, media_type
 from batchedapi_serving.codecs.open_inference import raw_bytes
 from batchedapi_serving.codecs.replies import NPY_TYPE
 from batchedapi_serving.dispatch.engine import CLIENT_LEFT, STOPPED, Caller, Engine, ServedMethod
-from batchedapi_serving.dispatch.remote_frames import error_of, hashable, unpack_payload
+from batchedapi_serving.dispatch.messages import error_of, unpack_rows
+from batchedapi_serving.dispatch.outcomes import Relayed
 from batchedapi_serving.errors import (
     DrainingError,
     NotReadyError,
@@ -405,14 +406,8 @@ class CodecQueue:
             self._forget(request)
             return
         left = request.deadline - asyncio.get_running_loop().time()
-        shapes = meta["shapes"]
-        decoded = DecodedRequest(
-            meta["rows"],
-            unpack_payload(meta["payload"], payload),
-            request,
-            meta["sizes"],
-            None if shapes is None else [hashable(shape) for shape in shapes],
-        )
+        asked = Relayed(request.over, request.caller.span, on_item=request.item)
+        decoded = unpack_rows(meta, payload, asked)
         try:
             if left <= 0:
                 raise request.late()
@@ -422,11 +417,11 @@ class CodecQueue:
             served = self._engine.served(
                 request.served.spec.name
             )  # the engine may have been replaced
-            handle = self._engine.submit(served, decoded, request.client, request, timeout)
+            handle = self._engine.submit(served, decoded, request.client, asked, timeout)
         except ServingError as error:
             self._answered(error.status)
             request.counted = True
-            request.deliver(request.problem(error, request.request_id()))
+            request.over(error)
         else:
             request.counted = True
             request.handle = None if handle.done else handle

@@ -6,22 +6,19 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from batchedapi_core.batching import Client
-from batchedapi_serving.codecs import Answer, Head, Receipt, Results, Wire
+from batchedapi_serving.codecs import Answer, Head, Wire
 from batchedapi_serving.dispatch.engine import Caller, Reader, RequestHandle, ServedMethod
-from batchedapi_serving.dispatch.remote_frames import error_meta, receipt_meta, status_of
+from batchedapi_serving.dispatch.messages import pack_outcome
+from batchedapi_serving.dispatch.outcomes import Outcome
 from batchedapi_serving.errors import DeadlineExceededError, ServingError
 from batchedapi_serving.ipc import Meta, encode_frame
-from batchedapi_serving.tracing.spans import Span
 from batchedapi_serving.web.limits import HeldBodies
 
 _PASSED_OVER_SECONDS: Final = 1.0
 
 
 class LargeRequest:
-    """One request: a RequestHandle to who asked, and to the engine both Reader and Reply.
-
-    Its answers' bodies, as the engine sees them, are frames for the codec process.
-    """
+    """One request; to who asked it is a RequestHandle."""
 
     __slots__ = (
         "_hurried",
@@ -93,38 +90,24 @@ class LargeRequest:
         """What it is answered with at its deadline."""
         return DeadlineExceededError.after(self.timeout, hurried=self._hurried)
 
-    def request_id(self) -> str | None:
-        """See Caller."""
-        return self.caller.request_id()
-
-    @property
-    def span(self) -> Span | None:
-        """See Caller."""
-        return self.caller.span
-
     def item(self, kind: str, body: bytes) -> None:
-        """See Reader; an item is in no language yet, and needs no other process to be written."""
+        """Hand on an item of a stream, which is in no language yet."""
         if not self.done and isinstance(self.caller, Reader):
             self.caller.item(kind, body)
 
-    def deliver(self, answer: Answer) -> None:
-        """See Caller: have the response written."""
+    def over(self, outcome: Outcome) -> None:
+        """The engine has answered: have the response written."""
         self.handle = None
-        if not self.done:
-            self._write(self, answer.body)
-
-    def answer(self, results: Results, start: int, stop: int, receipt: Receipt | None) -> Answer:
-        """See Reply."""
-        meta, buffers = results.to_frame(start, stop)
-        frame = {**meta, "answer": self.number, "receipt": receipt_meta(receipt)}
-        return Answer(status_of(meta), b"", encode_frame(frame, buffers))
-
-    def problem(self, error: ServingError, request_id: str | None) -> Answer:
-        """See Reply. Of its time the engine knows only what was left."""
-        if isinstance(error, DeadlineExceededError):
-            error = self.late()
-        meta = {"problem": self.number, "error": error_meta(error), "request_id": request_id}
-        return Answer(error.status, b"", encode_frame(meta))
+        if self.done:
+            return
+        request_id = None
+        if isinstance(outcome, ServingError):
+            request_id = self.caller.request_id()
+            if isinstance(outcome, DeadlineExceededError):
+                outcome = self.late()  # of its time the engine knows only what was left
+        meta, buffers = pack_outcome(outcome)
+        frame = {**meta, "answer": self.number, "request_id": request_id}
+        self._write(self, encode_frame(frame, buffers))
 
 
 def length_of(body: bytes, most: int, *, packed: bool) -> int:

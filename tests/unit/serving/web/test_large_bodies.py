@@ -215,6 +215,8 @@ class Engine:
 class Caller:
     """Who asks for one thing."""
 
+    span = None
+
     def __init__(
         self,
         world: "World",

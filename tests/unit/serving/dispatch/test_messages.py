@@ -10,17 +10,18 @@ from hypothesis import strategies as st
 from batchedapi_serving import errors
 from batchedapi_serving.codecs import Receipt
 from batchedapi_serving.codecs.named_codec import Row
-from batchedapi_serving.dispatch.remote_frames import (
+from batchedapi_serving.codecs.results import read_results, status_of
+from batchedapi_serving.dispatch.messages import (
     error_meta,
     error_of,
     hashable,
     pack_payload,
     receipt_meta,
     receipt_of,
-    status_of,
     unpack_payload,
 )
 from batchedapi_serving.ipc import BrokenFrameError, FrameReader, encode_frame
+from batchedapi_serving.predictor import MethodSpec
 
 SETTINGS = settings(derandomize=True, database=None, deadline=None, max_examples=200)
 BYTES = st.binary(max_size=30)
@@ -130,13 +131,15 @@ def test_a_receipt_is_the_same_on_the_other_side() -> None:
     [
         (200, {"kind": "tensors", "outputs": [], "not_finite": []}),
         (500, {"kind": "tensors", "outputs": [], "not_finite": [1]}),
-        (200, {"kind": "items", "items": [[200, "json", 3], [200, "json", 3]]}),
-        (422, {"kind": "items", "items": [[200, "json", 3], [422, "json", 3], [500, "json", 1]]}),
+        (200, {"kind": "items", "items": [[200, "json", 0], [200, "json", 0]]}),
+        (422, {"kind": "items", "items": [[200, "json", 0], [422, "json", 0], [500, "json", 0]]}),
     ],
     ids=["tensors", "not finite", "items", "failed item"],
 )
 def test_a_forwarded_answer_counts_with_the_status_its_client_sees(
     status: int, meta: dict[str, object]
 ) -> None:
-    """The metrics are written where the queue is, the answer where the client is."""
-    assert status == status_of(meta)
+    """The process with the queue counts it, before it is written."""
+    results = read_results(MethodSpec("predict", batched=True), meta, b"")
+
+    assert status == status_of(results, 0, 3)

@@ -19,16 +19,15 @@ import itertools
 from collections.abc import Hashable, Sequence
 from typing import Any, Final
 
-from batchedapi_serving.codecs import Receipt
+from batchedapi_serving.codecs import Answer, Codec, DecodedRequest, Receipt, Reply
 from batchedapi_serving.codecs.named_codec import Row
+from batchedapi_serving.dispatch.outcomes import Outcome
 from batchedapi_serving.errors import LoadError, OverloadedError, ServingError
 from batchedapi_serving.ipc import BrokenFrameError, Meta
 from batchedapi_serving.tracing.spans import Form, Span, context_in
 
 _ELSEWHERE: Final = Form("", server=False, constant=())
 """Of spans that begin and end in another process."""
-_OK: Final = 200
-_FAILED: Final = 500
 
 
 def trace_of(span: Span | None) -> Meta:
@@ -54,6 +53,45 @@ def learn(span: Span | None, meta: Meta) -> None:
     """The reverse of `told_of`."""
     if span is not None and "trace" in meta:
         span.learn(meta["trace"])
+
+
+def pack_rows(decoded: DecodedRequest) -> tuple[Meta, list[bytes]]:
+    """Rows as meta and payload of a frame, without the reply to them."""
+    rows, payload, _, sizes, shapes = decoded
+    form, buffers = pack_payload(payload)
+    return {"rows": rows, "sizes": sizes, "shapes": shapes, "payload": form}, buffers
+
+
+def unpack_rows(meta: Meta, payload: bytes, reply: Reply) -> DecodedRequest:
+    """The reverse of `pack_rows`."""
+    shapes = meta["shapes"]
+    return DecodedRequest(
+        meta["rows"],
+        unpack_payload(meta["payload"], payload),
+        reply,
+        meta["sizes"],
+        None if shapes is None else [hashable(shape) for shape in shapes],
+    )
+
+
+def pack_outcome(outcome: Outcome) -> tuple[Meta, Sequence[bytes]]:
+    """Results or an error as meta and payload of a frame."""
+    if isinstance(outcome, ServingError):
+        return {"error": error_meta(outcome)}, ()
+    results, start, stop, receipt = outcome
+    meta, buffers = results.to_frame(start, stop)
+    return {**meta, "receipt": receipt_meta(receipt)}, buffers
+
+
+def answer_of(meta: Meta, payload: bytes, codec: Codec, reply: Reply, rows: int) -> Answer:
+    """The response to so many rows, with an outcome that `pack_outcome` gave.
+
+    Raises:
+        ServingError: it is an error, or the language of the response cannot say it.
+    """
+    if "error" in meta:
+        raise error_of(meta["error"])
+    return reply.answer(codec.results(meta, payload), 0, rows, receipt_of(meta["receipt"]))
 
 
 def pack_payload(payload: Any) -> tuple[Any, list[bytes]]:
@@ -179,10 +217,3 @@ def receipt_meta(receipt: Receipt | None) -> list[Any] | None:
 def receipt_of(meta: list[Any] | None) -> Receipt | None:
     """The reverse of `receipt_meta`."""
     return None if meta is None else Receipt(*meta)
-
-
-def status_of(meta: Meta) -> int:
-    """The HTTP status that results in a frame are answered with, in any language."""
-    if meta["kind"] == "items":
-        return next((status for status, *_ in meta["items"] if status != _OK), _OK)
-    return _FAILED if meta["not_finite"] else _OK
