@@ -27,6 +27,8 @@ LONGEST_AHEAD: Final = 0.1
 and where batches take longer, another worker may be free before."""
 ADMISSION_MARGIN: Final = 1.05
 """On the expected time to an answer, as inside a replica."""
+_QUIET_LOOKS: Final = 2
+"""Without anything in the queue, after which the last worker of its methods may leave."""
 _IN_COMPANY: Final = 1
 _ALONE: Final = 2
 
@@ -92,6 +94,55 @@ def fate(deaths: int, *, runs_again: bool) -> Fate:
     if deaths <= _IN_COMPANY:
         return Fate.IN_COMPANY
     return Fate.ALONE if deaths == _ALONE else Fate.FAILED
+
+
+class Claim(NamedTuple):
+    """Which rows of dead workers a worker takes over."""
+
+    places: Sequence[int]
+    """Of the rows, among those that were left."""
+    alone: int
+    """How many of the rows that were left are to be run alone."""
+
+
+class Hand(NamedTuple):
+    """A worker, as far as it decides whether to take rows, to take some over, or to leave."""
+
+    busy: bool = False
+    """It has rows, or a question for some is under way."""
+    alone: bool = False
+    """A row that it has is run alone."""
+    suspect: bool = False
+    """Rows that are to be run alone were with no worker at the last look. Nothing else is taken,
+    so that soon nothing is in hand and one of them can be claimed."""
+    draining: bool = False
+    """It is to stop."""
+    others: int = 0
+    """Workers beside it that have the same methods and are to stay."""
+    quiet_looks: int = 0
+    """Looks in a row at which nothing was in the queue or in hand."""
+
+    @property
+    def leaves(self) -> bool:
+        """Whether it may stop: others run what is queued, or nothing is."""
+        return self.draining and (self.others > 0 or self.quiet_looks >= _QUIET_LOOKS)
+
+    @property
+    def takes(self) -> bool:
+        """Whether it asks for rows."""
+        return not (self.alone or self.suspect or self.leaves)
+
+    def claim(self, deaths: Sequence[int], *, runs_again: bool) -> Claim:
+        """Choose among rows that dead workers left, whose workers died `deaths` times each.
+
+        Rows that are to be run alone come first and one at a time, with nothing else in hand: a row
+        that only waited for its turn must not be taken for what killed the worker.
+        """
+        fates = [fate(times, runs_again=runs_again) for times in deaths]
+        alone = [place for place, one in enumerate(fates) if one is Fate.ALONE]
+        if alone:
+            return Claim([] if self.busy else alone[:1], len(alone))
+        return Claim([] if self.alone else range(len(deaths)), 0)
 
 
 class Living:

@@ -148,6 +148,30 @@ class Recalls:
             self._kick()
 
 
+class HandInClock:
+    """Counts when requests were handed in to each stream: a look that began before is older."""
+
+    def __init__(self) -> None:
+        self._begun: Counter[str] = Counter()
+        self._ended: Counter[str] = Counter()
+
+    def begun(self, streams: Iterable[str]) -> None:
+        """Requests are on their way to these streams."""
+        self._begun.update(streams)
+
+    def ended(self, streams: Iterable[str]) -> None:
+        """The requests are there, or lost."""
+        self._ended.update(streams)
+
+    def mark(self) -> Mapping[str, int]:
+        """The present, for `none_since`."""
+        return self._ended.copy()
+
+    def none_since(self, mark: Mapping[str, int], stream: str) -> bool:
+        """Whether nothing was on its way to a stream at `mark`, or since then."""
+        return self._begun[stream] == mark.get(stream, 0)
+
+
 class QueueEngine(MethodTable[QueueMethod]):
     """See Engine. Runs on one event loop."""
 
@@ -202,8 +226,7 @@ class QueueEngine(MethodTable[QueueMethod]):
         self._workers: Sequence[Worker] = ()
         self._lengths: dict[str, int] = {}
         """Requests in each stream, as far as is known, with those that are to be handed in."""
-        self._handings: Counter[str] = Counter()
-        """Of each stream: times that handing in began or ended. Odd: it is under way."""
+        self._hand_ins = HandInClock()
         self._rows = RowsARequest()
         self._homeless = 0
 
@@ -399,11 +422,11 @@ class QueueEngine(MethodTable[QueueMethod]):
         if not rows:
             return
         streams = {stream for stream, _ in rows}
-        self._handings.update(streams)
+        self._hand_ins.begun(streams)
         try:
             told = await self._broker.hand_in(rows)
         finally:
-            self._handings.update(streams)
+            self._hand_ins.ended(streams)
         self._lengths |= self._with_outbox(told.lengths)
         for one, place in zip(held, told.places, strict=True):
             one.place = place
@@ -483,13 +506,13 @@ class QueueEngine(MethodTable[QueueMethod]):
                 for one in self._recalls.held.values()
                 if isinstance(one.queue, QueueMethod)
             }
-            handings = self._handings.copy()
+            mark = self._hand_ins.mark()
             look = await self._broker.look(streams)
             # Of streams to which something was handed in since then, the look may be older than
             # what Redis said as it took it.
             told = self._with_outbox({name: depth.length for name, depth in look.depths.items()})
             for stream in look.depths:
-                if handings[stream] % 2 or handings[stream] != self._handings[stream]:
+                if not self._hand_ins.none_since(mark, stream):
                     told[stream] = self._lengths.get(stream, 0)
             self._lengths = told
             self._workers = list(self._unreadable.workers(look.workers).values())

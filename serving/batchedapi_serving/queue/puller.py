@@ -18,6 +18,7 @@ from batchedapi_core.batching import Client, ItemErrorPolicy
 from batchedapi_core.shared_queue import (
     LOOK_SECONDS,
     Fate,
+    Hand,
     Lanes,
     Living,
     RowsARequest,
@@ -36,7 +37,6 @@ from batchedapi_serving.queue.broker import (
     Broker,
     BrokerDownError,
     BrokerUnfitError,
-    Left,
     Look,
     QueueGoneError,
     QueueSpoiltError,
@@ -73,8 +73,6 @@ _REVISIONS: Final = 8
 """Whose methods stay published, the newest."""
 _SAID_AGAIN_SECONDS: Final = 10.0
 """After which a worker says again what it serves: whoever may write to Redis may delete it."""
-_QUIET_LOOKS: Final = 2
-"""Without anything in the queue, after which the last worker of its methods may go."""
 _REFUSED: Final = (
     "the worker that ran this died, and nothing is run twice (onItemError: FailBatch); try again"
 )
@@ -129,11 +127,7 @@ class Puller:
         """Of each method, those that clients can name."""
         self._hand: dict[tuple[str, int], TakenRequest] = {}
         """By web process and number."""
-        self._alone = False
-        """What is in hand is to be run alone: nothing else is taken."""
-        self._suspect = False
-        """Something is to be run alone that no worker had at the last look: nothing else is taken,
-        so that this one has nothing in hand soon."""
+        self._state = Hand()
         self._free = asyncio.Event()
         """Ends the rest between two looks. What is to be run alone is claimed at a look, and only
         with nothing in hand: set when the last request left the hand while one waits for that."""
@@ -151,16 +145,11 @@ class Puller:
         self._web: dict[str, float] = {}
         """Web processes that live, and when something of them was last taken."""
         self._dead_web: frozenset[str] = frozenset()
-        self._others = 0
-        """Workers beside this one that have the same methods and are to stay."""
-        self._waiting = 0
-        """Requests in the queue, at the last look."""
         self._asks = False
         """A question for requests is under way, which may bring some, or it was as the connection
         broke, and Redis has not said since what it gave."""
         self._given_until: float | None = None
         """Until when such an end of it is waited for; None: it broke under no question."""
-        self._draining, self._quiet = False, 0
         self._backoff = Backoff()
         self._reached = False
         """The queue: whether all that is asked again and again was answered."""
@@ -199,7 +188,7 @@ class Puller:
 
     def drain(self) -> None:
         """Take no more, unless nobody else could; run what is here."""
-        self._draining = True
+        self._state = self._state._replace(draining=True)
         self._dispatcher.drain()
         self._stop_if_idle()
 
@@ -207,7 +196,7 @@ class Puller:
         """While the queue is not reached nobody knows whether something waits in it."""
         if self._given_until is not None and self._now() >= self._given_until:
             self._asks = False
-        if self._draining and not self._reached and self._idle:
+        if self._state.draining and not self._reached and self._idle:
             self._stopped.set()
 
     @property
@@ -252,7 +241,11 @@ class Puller:
             size = queue.batcher.effective.max_batch_size
             capacity[name] = queue.executor.at_once, size, _full_seconds(queue)
         worker = Worker(
-            methods.signature, self._settings.revision, self._started, self._draining, capacity
+            methods.signature,
+            self._settings.revision,
+            self._started,
+            self._state.draining,
+            capacity,
         )
         await self._broker.sign(self.worker, write_worker(worker))
 
@@ -273,12 +266,12 @@ class Puller:
             if taken:
                 await self._accept(taken)
             self._asks = False
-            if self._suspect and not self._hand:
+            if self._state.suspect and not self._hand:
                 self._free.set()
 
     def _wanted(self) -> dict[str, int]:
         """Requests that there is room for, by stream."""
-        if self._alone or self._suspect or self._goes():
+        if not self._state.takes:
             return {}
         wanted = {}
         for executor in self._dispatcher.executors:
@@ -302,10 +295,6 @@ class Puller:
             if request.places[0][0] == self._streams[method]
         )
         return (lanes.total + 1) * lanes.max_batch_size - in_hand
-
-    def _goes(self) -> bool:
-        """Whether others run what is queued, or nothing is."""
-        return self._draining and (self._others > 0 or self._quiet >= _QUIET_LOOKS)
 
     async def _accept(self, taken: Sequence[Taken]) -> None:
         entries = []
@@ -356,7 +345,7 @@ class Puller:
                 self._run(entry, place)
             case Fate.ALONE:
                 self._run(entry, place)
-                self._alone = bool(self._hand)
+                self._state = self._state._replace(alone=bool(self._hand))
             case Fate.FAILED:
                 self._over(TakenRequest(entry, place), PredictorError.logged(DIED))
             case Fate.REFUSED:
@@ -377,7 +366,7 @@ class Puller:
             queue = self._queue(stream.split(":", 1)[1])
             decoded = entry.decoded(asked, queue.codec)
             client = Client()  # a stranger, for whom nobody waits, if others may answer it next
-            if not self._others:
+            if not self._state.others:
                 key = (entry.web, entry.client)
                 client = self._clients.pop(key, client)
                 self._clients[key] = client
@@ -401,8 +390,8 @@ class Puller:
         self._hand.pop((request.entry.web, request.entry.number), None)
         self._forget(request.places)
         self._room.set()
-        if not self._hand and (self._alone or self._suspect):
-            self._alone = False
+        if not self._hand and (self._state.alone or self._state.suspect):
+            self._state = self._state._replace(alone=False)
             self._free.set()
 
     def _forget(self, places: Iterable[tuple[str, str]]) -> None:
@@ -483,16 +472,17 @@ class Puller:
             if not all(depth.exists for depth in look.depths.values()):
                 raise QueueGoneError("the queue was emptied")
             self._offset = look.time - self._now()
-            self._others = sum(
+            others = sum(
                 one.signature == methods.signature and not one.draining
                 for name, one in self._unreadable.workers(look.workers).items()
                 if name != self.worker
             )
-            self._waiting = sum(depth.requests for depth in look.depths.values())
-            self._quiet = 0 if self._waiting or self._hand else self._quiet + 1
+            quiet = not self._hand and not any(depth.requests for depth in look.depths.values())
+            looks = self._state.quiet_looks + 1 if quiet else 0
+            self._state = self._state._replace(others=others, quiet_looks=looks)
             await self._take_over(look)
             self._forget_dead_web(look)
-            if self._goes() and self._idle:
+            if self._state.leaves and self._idle:
                 self._stopped.set()
             await came(self._free, within=LOOK_SECONDS)
             # After a whole look, and not as it is connected to, this worker is ready: every command
@@ -514,21 +504,17 @@ class Puller:
             for name in sorted(dead & owners)
             for row in await self._broker.left(name, self._streams.values())
         ]
-        company: list[Left] = []
-        alone: list[Left] = []
-        for row in left:
-            to_be_alone = fate(row.deaths, runs_again=self._runs_again) is Fate.ALONE
-            (alone if to_be_alone else company).append(row)
-        self._suspect = bool(alone)
         busy = bool(self._hand) or self._asks
-        # One at a time: who only waited for its turn must not be taken for what killed a worker.
-        claimed = ([] if busy else alone[:1]) if alone else ([] if self._alone else company)
+        self._state = self._state._replace(busy=busy)
+        claim = self._state.claim([row.deaths for row in left], runs_again=self._runs_again)
+        self._state = self._state._replace(suspect=claim.alone > 0)
+        claimed = [left[place] for place in claim.places]
         taken = await self._broker.claim(self.worker, claimed) if claimed else ()
         if taken:
             log.warning("taken from dead workers", extra={"requests": len(taken)})
             await self._accept(taken)
-        if alone and not busy:  # it is here, or another worker has it: that holds nobody up
-            self._suspect = bool(taken) and len(alone) > 1
+        if claim.alone and not busy:  # it is here, or another worker has it: that holds nobody up
+            self._state = self._state._replace(suspect=bool(taken) and claim.alone > 1)
             self._room.set()
 
     def _forget_dead_web(self, look: Look) -> None:

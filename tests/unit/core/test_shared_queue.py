@@ -6,7 +6,9 @@ import pytest
 
 from batchedapi_core.shared_queue import (
     Again,
+    Claim,
     Fate,
+    Hand,
     Kept,
     Lanes,
     Living,
@@ -89,6 +91,40 @@ def test_a_row_of_dead_workers_runs_in_company_then_alone_then_fails(
 ) -> None:
     """One poisoned row must not take every worker along, and its neighbours are answered."""
     assert expected is fate(deaths, runs_again=runs_again)
+
+
+@pytest.mark.parametrize(
+    ("hand", "deaths", "expected"),
+    [
+        (Hand(), [1, 1], Claim(range(2), 0)),
+        (Hand(busy=True), [1], Claim(range(1), 0)),
+        (Hand(busy=True, alone=True), [1, 3], Claim([], 0)),
+        (Hand(), [1, 2, 2], Claim([1], 2)),
+        (Hand(busy=True), [1, 2], Claim([], 1)),
+    ],
+    ids=["any", "busy", "runs one alone", "one alone first", "busy, one alone"],
+)
+def test_rows_to_be_run_alone_are_claimed_first_and_with_an_empty_hand(
+    hand: Hand, deaths: list[int], expected: Claim
+) -> None:
+    """A row that only waited beside another must not be taken for what killed the worker."""
+    assert expected == hand.claim(deaths, runs_again=True)
+
+
+def test_a_worker_takes_nothing_beside_a_row_that_is_run_alone_or_is_to_be() -> None:
+    """Nor when it leaves: others run the queue, or it was empty for two looks."""
+    idle = Hand()
+    drains = Hand(draining=True)
+
+    assert idle.takes
+    assert not any(hand.takes for hand in (Hand(alone=True), Hand(suspect=True)))
+    assert drains.takes
+    assert not drains.leaves
+    assert not Hand(others=1, quiet_looks=2).leaves
+    assert all(
+        hand.leaves and not hand.takes
+        for hand in (drains._replace(others=1), drains._replace(quiet_looks=2))
+    )
 
 
 def test_who_is_missed_twice_in_a_row_is_dead() -> None:
