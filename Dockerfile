@@ -17,7 +17,7 @@ ARG BUILD_IMAGE=docker.io/library/python:3.12
 ARG PART=serving
 
 # What to install, told apart from the rest of pyproject.toml: the slow layers below are made again
-# only when this changes. The extra `otel` is 2.5 MB, so that a manifest can ask for traces.
+# only when this changes. The extra `otel` is 8 MB, so that a manifest can ask for traces.
 FROM ${BASE_IMAGE} AS requirements
 ARG PART
 WORKDIR /src

@@ -103,34 +103,23 @@ class QueueSettings:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TracingSettings:
-    """Which requests have spans, and where these go; times in seconds."""
+    """Which requests have spans, and where these go."""
 
     endpoint: str
-    """The whole URL."""
-    headers: tuple[tuple[str, str], ...]
-    timeout: float
-    gzip: bool
-    certificate: str | None
-    """File of those that are trusted; None: the system's."""
-    client_certificate: str | None
-    client_key: str | None
+    """As it was written."""
     ratio: float
     """Share of requests that begin a trace here, 0 to 1."""
     follows_parent: bool
     """A request whose caller has decided has a span or none as that says."""
-    resource: tuple[tuple[str, str], ...]
-    """Attributes of whoever sends them: `service.name` and what else is known."""
-    delay: float
-    """That a span waits for others at most."""
     most_queued: int
-    most_sent: int
-    """Spans in one request to the collector."""
+    """Spans that wait to be sent."""
+    variables: tuple[tuple[str, str], ...]
+    """Name and value of all that OpenTelemetry's SDK reads."""
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "TracingSettings":
         """From the object that dataclasses.asdict made."""
-        pairs = {name: tuple(map(tuple, value[name])) for name in ("headers", "resource")}
-        return cls(**{**value, **pairs})
+        return cls(**{**value, "variables": tuple(map(tuple, value["variables"]))})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

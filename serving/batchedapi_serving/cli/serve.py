@@ -48,7 +48,7 @@ from batchedapi_serving.settings import (
 )
 from batchedapi_serving.supervisor.lifecycle import CrashLoopError
 from batchedapi_serving.supervisor.supervisor import Supervisor
-from batchedapi_serving.tracing.environment import check_installed, tls_of, tracing_settings
+from batchedapi_serving.tracing.environment import check_installed, tracing_settings
 from batchedapi_serving.web.access import expect_keys
 
 log = logging.getLogger(__name__)
@@ -282,7 +282,6 @@ def _tracing(documents: Documents) -> TracingSettings | None:
     tracing = tracing_settings({**os.environ, **api.spec.predictor.variables}, api.metadata.name)
     if tracing is not None:
         check_installed()
-        tls_of(tracing)  # web processes make their own: here it is for what is wrong with it
     return tracing
 
 

@@ -30,7 +30,7 @@ from batchedapi_serving.dispatch.lane_connection import Done
 from batchedapi_serving.dispatch.outcomes import Awaited, Outcome
 from batchedapi_serving.errors import InvalidInputError, ServingError
 from batchedapi_serving.ipc import BrokenFrameError, Meta, encode_frame
-from batchedapi_serving.tracing.spans import Span, Tracer, context_in, method_form
+from batchedapi_serving.tracing.spans import Span, Tracer, context_in
 
 _SWEEP_SECONDS: Final = 0.25
 """Between looks at calls whose clients have all left or had their 504. A batch has many clients:
@@ -205,8 +205,8 @@ class ModelChannel:
         span = None
         if caller is not None and caller.trace is not None and self._owner.tracer is not None:
             parent = context_in(caller.trace)
-            form = method_form("submit", method)
-            span = None if parent is None else self._owner.tracer.child(form, parent)
+            if parent is not None:
+                span = self._owner.tracer.of_method("submit", method, parent)
         submitted = Awaited(functools.partial(self._answer, number, span), span, chain=chain)
         try:
             if method in chain:

@@ -24,15 +24,12 @@ from batchedapi_serving.codecs.named_codec import Row
 from batchedapi_serving.dispatch.outcomes import Outcome
 from batchedapi_serving.errors import LoadError, OverloadedError, ServingError
 from batchedapi_serving.ipc import BrokenFrameError, Meta
-from batchedapi_serving.tracing.spans import Form, Span, context_in
-
-_ELSEWHERE: Final = Form("", server=False, constant=())
-"""Of spans that begin and end in another process."""
+from batchedapi_serving.tracing.spans import Span, context_in
 
 
 def trace_of(span: Span | None) -> Meta:
     """What a request says of its span."""
-    return {} if span is None else {"trace": span.headers()}
+    return {} if span is None else {"trace": span.context.headers()}
 
 
 def stand_in(meta: Meta) -> Span | None:
@@ -41,7 +38,7 @@ def stand_in(meta: Meta) -> Span | None:
     None: the request is not traced.
     """
     context = context_in(meta["trace"]) if "trace" in meta else None
-    return None if context is None else Span(_ELSEWHERE, context)
+    return None if context is None else Span(context)
 
 
 def told_of(span: Span | None) -> Meta:

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 from batchedapi_core.batching import Batch
 from batchedapi_serving.dispatch.requests import InFlightRequest
 from batchedapi_serving.ipc import Meta
-from batchedapi_serving.tracing.spans import Span, Tracer, method_form
+from batchedapi_serving.tracing.spans import QUEUE_WAIT, Span, Tracer, Value
 
 _MOST_LINKS: Final = 128
 """Of one span, as SDKs have it (OTEL_SPAN_LINK_COUNT_LIMIT)."""
@@ -30,9 +30,9 @@ class TracedBatches:
     def sent(self, batch: Batch, riders: Riders, meta: Meta) -> None:
         """Put into the frame's meta the trace for the predictor."""
         first = next(iter(riders.values()))
-        span = self._tracer.batch(method_form("batch", batch.method), first)
+        span = self._tracer.of_method("batch", batch.method, first.context)
         self._sent[batch] = span, riders
-        meta["trace"] = span.headers()
+        meta["trace"] = span.context.headers()
 
     def over(self, batch: Batch, now: float, error: str | None, worker: int | None = None) -> None:
         """It ran until `now`, in seconds of the dispatcher's clock.
@@ -43,17 +43,23 @@ class TracedBatches:
         if found is None:
             return
         span, riders = found
-        span.batch_facts = batch.rows, len(batch.requests), batch.reason
+        facts: dict[str, Value] = {
+            "batchedapi.batch.rows": batch.rows,
+            "batchedapi.batch.requests": len(batch.requests),
+            "batchedapi.batch.reason": batch.reason,
+        }
+        span.attributes.update(facts)
         if worker is not None:
-            span.add_attribute("batchedapi.model_process", worker)
+            span.attributes["batchedapi.model_process"] = worker
         for rider, of_request in riders.items():
             if len(span.links) < _MOST_LINKS:
                 span.links.append(of_request.context)
             if rider.done:  # its span is over, and not ours any more
                 continue
             if not of_request.links:  # else it is a rerun or a later part, and waited before
-                of_request.queue_wait = max(0.0, batch.started - rider.request.arrived)
-            of_request.batch_facts = span.batch_facts
+                waited = max(0.0, batch.started - rider.request.arrived)
+                of_request.attributes[QUEUE_WAIT] = waited
+            of_request.attributes.update(facts)
             of_request.links.append(span.context)
         self._tracer.ends(span, error, now - batch.started)
 

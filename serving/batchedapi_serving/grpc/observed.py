@@ -9,18 +9,13 @@ from grpc.aio import AbortError, ServicerContext
 
 from batchedapi_serving.errors import ServingError
 from batchedapi_serving.grpc.service import SERVICE, SPAN, metadata_of, status_code
-from batchedapi_serving.tracing.spans import CLIENT_LEFT_ERROR, Form, Tracer
+from batchedapi_serving.tracing.spans import CLIENT_LEFT_ERROR, Tracer
 from batchedapi_serving.web.access import AccessLog
 from batchedapi_serving.web.parser import options_of
 
 Behavior = Callable[[Any, ServicerContext], Awaitable[Any]]
 """What answers a call, given its message, or messages, and its context."""
-_FORM: Final = Form(
-    f"{SERVICE}/ModelInfer",
-    server=True,
-    constant=(("rpc.system.name", "grpc"), ("rpc.method", f"{SERVICE}/ModelInfer")),
-)
-"""Names as OpenTelemetry's conventions for RPC have them."""
+_METHOD: Final = f"{SERVICE}/ModelInfer"
 _OUR_FAULTS: Final = frozenset(
     code.name
     for code in (
@@ -65,17 +60,17 @@ def traced(tracer: Tracer, behavior: Behavior) -> Behavior:
 
     async def call(message: Any, context: ServicerContext) -> Any:
         options = options_of(metadata_of(context))
-        tracer.undrawn -= 1
-        if tracer.undrawn >= 0 and not options.traceparent:
-            return await behavior(message, context)
-        span = tracer.begins(_FORM, options.traceparent, options.tracestate)
+        span = tracer.begins(options.traceparent, options.tracestate)
         if span is None:
             return await behavior(message, context)
+        # Names as OpenTelemetry's conventions for RPC have them.
+        span.name = _METHOD
+        span.attributes.update({"rpc.system.name": "grpc", "rpc.method": _METHOD})
         SPAN.set(span)  # of the call's own task
         error: str | None = CLIENT_LEFT_ERROR
         code = StatusCode.CANCELLED.name
         try:
-            await context.send_initial_metadata((("traceparent", span.traceparent),))
+            await context.send_initial_metadata((("traceparent", span.context.header()),))
             response = await behavior(message, context)
             error, code = None, StatusCode.OK.name
         except AbortError:
@@ -87,9 +82,9 @@ def traced(tracer: Tracer, behavior: Behavior) -> Behavior:
             error = code if code in _OUR_FAULTS else None
             raise
         finally:
-            span.add_attribute("rpc.response.status_code", code)
+            span.attributes["rpc.response.status_code"] = code
             if options.request_id is not None:
-                span.add_attribute("batchedapi.request_id", options.request_id)
+                span.attributes["batchedapi.request_id"] = options.request_id
             tracer.ends(span, error)
         return response
 

@@ -28,7 +28,7 @@ from batchedapi_serving.errors import (
     TooSlowError,
     UnauthenticatedError,
 )
-from batchedapi_serving.tracing.spans import CLIENT_LEFT_ERROR, Form, Span, keep
+from batchedapi_serving.tracing.spans import CLIENT_LEFT_ERROR, Span
 from batchedapi_serving.web.access import address_of, asks_for_key, owner_of
 from batchedapi_serving.web.asgi import start_cycle
 from batchedapi_serving.web.frontend import Frontend, Route, wire_of_path
@@ -352,11 +352,10 @@ class Connection(asyncio.Protocol):
         if route is None:
             self._run_app(request)
             return
-        tracer = frontend.tracer
-        if tracer is not None:
-            tracer.undrawn -= 1
-            if tracer.undrawn < 0 or options.traceparent:
-                self.span = tracer.begins(_form(path), options.traceparent, options.tracestate)
+        if frontend.tracer is not None:
+            self.span = frontend.tracer.begins(options.traceparent, options.tracestate)
+            if self.span is not None:
+                _name_span(self.span, path)
         if options.gzip and options.refusal is None:
             self._predict_packed(request, route)
         else:
@@ -399,9 +398,9 @@ class Connection(asyncio.Protocol):
         if status == CLIENT_LEFT:
             tracer.ends(span, CLIENT_LEFT_ERROR)
             return
-        span.add_attribute("http.response.status_code", status)
+        span.attributes["http.response.status_code"] = status
         if self._asked.named is not None:
-            span.add_attribute("batchedapi.request_id", self._asked.named)
+            span.attributes["batchedapi.request_id"] = self._asked.named
         tracer.ends(span, str(status) if status >= _SERVER_ERROR else None)
 
     def _predict_packed(self, request: Request, route: Route) -> None:
@@ -502,7 +501,7 @@ class Connection(asyncio.Protocol):
             frontend.renew_date(self._state)
         lines = asked.kept if stays_open else CLOSES
         if self.span is not None:
-            lines += b"traceparent: %b\r\n" % self.span.traceparent.encode()
+            lines += b"traceparent: %b\r\n" % self.span.context.header().encode()
             self._end_span(answer.status)
         if asked.cors:
             answer = answer._replace(headers=(*answer.headers, *asked.cors))
@@ -537,7 +536,7 @@ class Connection(asyncio.Protocol):
         connection = self._asked.kept if stream.stays_open else CLOSES
         headers = self._asked.cors
         if self.span is not None:
-            headers = (*headers, (b"traceparent", self.span.traceparent.encode()))
+            headers = (*headers, (b"traceparent", self.span.context.header().encode()))
         stream.begin(frontend.date, connection, self._asked.named, headers)
 
     def _end_stream(self, stream: StreamedAnswer, answer: Answer) -> None:
@@ -660,20 +659,12 @@ class Connection(asyncio.Protocol):
         self._transport.write_eof()
 
 
-_forms: Final[dict[bytes, Form]] = {}
-
-
-def _form(path: bytes) -> Form:
-    """What spans of predictions at `path` have in common; names as OpenTelemetry's conventions."""
-    form = _forms.get(path)
-    if form is not None:
-        return form
+def _name_span(span: Span, path: bytes) -> None:
+    """Say that it is of a prediction at `path`, in the names of OpenTelemetry's conventions."""
     text = path.decode("latin-1")
     route = urllib.parse.unquote(text)
-    constant = (
-        ("http.request.method", "POST"),
-        ("http.route", route),
-        ("url.path", text),
-        ("url.scheme", "http"),
-    )
-    return keep(_forms, path, Form(f"POST {route}", server=True, constant=constant))
+    span.name = f"POST {route}"
+    span.attributes["http.request.method"] = "POST"
+    span.attributes["http.route"] = route
+    span.attributes["url.path"] = text
+    span.attributes["url.scheme"] = "http"

@@ -69,15 +69,7 @@ SETTINGS = st.builds(
     host=TEXT,
     runtime=st.just(""),
     recording=st.none() | st.builds(RecordingSettings, path=TEXT, started=DURATION),
-    tracing=st.none()
-    | st.builds(
-        TracingSettings,
-        headers=PAIRS,
-        resource=PAIRS,
-        timeout=DURATION,
-        ratio=st.floats(0, 1),
-        delay=DURATION,
-    ),
+    tracing=st.none() | st.builds(TracingSettings, ratio=st.floats(0, 1), variables=PAIRS),
 )
 
 

@@ -9,12 +9,11 @@ import pytest
 
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.predictor.api import TRACE_HEADERS
-from batchedapi_serving.tracing.spans import QUEUE_WAIT, Form, Span, Tracer
+from batchedapi_serving.tracing.spans import QUEUE_WAIT, Span, Tracer
 from dispatching import DiedError, World, echo
 
 pytestmark = pytest.mark.looptime
 
-FORM = Form("POST /api", server=True, constant=())
 CALL = MethodSpec("predict", batched=False, is_async=True)
 STREAM = MethodSpec("predict", batched=False, is_async=True, streams=True)
 SYNC = MethodSpec("embed", batched=True, max_batch_size=4)
@@ -37,7 +36,7 @@ class Traced:
 
     def request(self) -> Span:
         """One that came just now."""
-        span = self.tracer.begins(FORM)
+        span = self.tracer.begins(b"", b"")
         assert span is not None
         return span
 
@@ -60,7 +59,7 @@ async def test_a_batch_is_a_child_of_the_first_traced_request_and_linked_with_al
     await asyncio.sleep(2)
 
     ((batch, error),) = traced.over
-    assert ("batch predict", None) == (batch.form.name, error)
+    assert ("batch predict", None) == (batch.name, error)
     assert (first.context.trace_id, first.context.span_id) == (
         batch.context.trace_id, batch.parent_id,
     )  # fmt: skip
@@ -70,9 +69,11 @@ async def test_a_batch_is_a_child_of_the_first_traced_request_and_linked_with_al
         "batchedapi.batch.rows": 4, "batchedapi.batch.requests": 4,
         "batchedapi.batch.reason": "full",
     }  # fmt: skip
-    assert facts | {"batchedapi.model_process": 0} == batch.attributes()
+    assert (
+        facts | {"batchedapi.method": "predict", "batchedapi.model_process": 0} == batch.attributes
+    )
     for span in (first, second):
-        learned = span.attributes()
+        learned = dict(span.attributes)
         assert pytest.approx(0.4, abs=0.1) == learned.pop(QUEUE_WAIT)
         assert facts == learned
     assert pytest.approx(0.5e9, abs=1e8) == batch.started
@@ -103,7 +104,7 @@ async def test_the_predictor_is_told_the_trace_of_its_batch() -> None:
     await asyncio.sleep(1)
 
     (batch,) = traced.batches
-    assert [batch.headers(), None] == seen
+    assert [batch.context.headers(), None] == seen
     assert None is TRACE_HEADERS.get()
 
 
@@ -140,7 +141,7 @@ async def test_an_oversize_request_is_linked_to_every_batch_it_rode_in() -> None
 
     assert 3 == len(traced.batches)
     assert {batch.context for batch in traced.batches} == set(span.links)
-    assert pytest.approx(0.0, abs=1e-3) == span.queue_wait
+    assert pytest.approx(0.0, abs=1e-3) == span.attributes[QUEUE_WAIT]
 
 
 async def test_two_parts_in_one_batch_are_linked_with_it_once() -> None:
@@ -152,7 +153,9 @@ async def test_two_parts_in_one_batch_are_linked_with_it_once() -> None:
     world.ask_rows([1, 2, 3], shapes=[(3,), (5,), (3,)], span=span)
     await asyncio.sleep(1)
 
-    assert [2, 1] == sorted((batch.batch_facts[0] for batch in traced.batches), reverse=True)
+    assert [2, 1] == sorted(
+        (batch.attributes["batchedapi.batch.rows"] for batch in traced.batches), reverse=True
+    )
     assert [[span.context]] * 2 == [batch.links for batch in traced.batches]
     assert {batch.context for batch in traced.batches} == set(span.links)
     assert 2 == len(span.links)
@@ -178,7 +181,8 @@ async def test_a_failed_batch_says_why_and_what_ran_again_has_spans_of_its_own()
     assert len(errors) == len(culprit.links) > 1
     assert {"raised ValueError"} == set(errors)
     for span in (traced.batches[-1], culprit):
-        assert ("retry", 1) == (span.batch_facts[2], span.batch_facts[0])
+        assert "retry" == span.attributes["batchedapi.batch.reason"]
+        assert 1 == span.attributes["batchedapi.batch.rows"]
 
 
 async def test_nothing_is_kept_of_traced_requests_that_are_over() -> None:
@@ -265,7 +269,7 @@ async def test_submitted_rows_have_a_span_under_the_call_that_waits_for_them() -
     world.ask(1, span=request)
     await asyncio.sleep(1)
 
-    by_name = {span.form.name: span for span in traced.batches}
+    by_name = {span.name: span for span in traced.batches}
     assert {"batch predict", "submit embed", "batch embed"} == set(by_name)
     call, rows, batch = (by_name[name] for name in ("batch predict", "submit embed", "batch embed"))
     assert request.context.span_id == call.parent_id
