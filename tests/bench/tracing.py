@@ -1,6 +1,6 @@
-"""What tracing costs: off, on at 1 %, and the commit before there was any; rounds A B C C B A ...
+"""What tracing costs: off, on with nobody drawn, and on at 1 %; rounds A B C C B A ...
 
-    python tests/bench/tracing.py --parent COMMIT --starts 12 --rounds 8 --seconds 1
+    python tests/bench/tracing.py --starts 12 --rounds 8 --seconds 1
 
 One wrk asks each server in turn with the body of W1. After some rounds all are started anew: one
 process is some percent faster than another of the same code, as its memory lies better. So a start
@@ -28,7 +28,8 @@ from harness.wrk import WrkResult
 from otlp import Collector, collector
 
 WORKLOAD: Final = "W1"
-SHARE: Final = 0.01
+SHARES: Final = (None, 0.0, 0.01)
+"""Of the requests, that have spans; None: tracing is off."""
 _WARM_UP_SECONDS: Final = 1
 _STEP: Final = 10
 """Between the ports of two servers."""
@@ -38,12 +39,17 @@ _STEP: Final = 10
 class Measured:
     """One server, started some times, and its rounds."""
 
-    name: str
+    share: float | None
     rounds: list[WrkResult] = field(default_factory=list)
     web: list[float] = field(default_factory=list)
     """CPU seconds of the web process, of each round."""
     replica: list[float] = field(default_factory=list)
     """CPU seconds of all processes of the replica, of each round."""
+
+    @property
+    def name(self) -> str:
+        """As the table has it."""
+        return "off" if self.share is None else f"on, {self.share:.0%}"
 
     @property
     def rates(self) -> list[float]:
@@ -56,7 +62,7 @@ class Measured:
 
 
 def cpu_seconds(pids: Sequence[int]) -> float:
-    """That these processes have used so far; a tick of 10 ms would be 3 % of a slice in turn."""
+    """That these processes have used so far; a tick of 10 ms would be 1 % of a round."""
     nanoseconds = 0
     for pid in pids:
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -100,36 +106,29 @@ def measure(
             click.echo(f"round {len(one.rounds)} {one.name}: {one.rounds[-1].rate:,.0f}/s")
 
 
-def variables_of(port: int) -> dict[str, str]:
-    """That have SHARE of the requests traced, for a collector on that port."""
+def variables_of(share: float | None, port: int) -> dict[str, str]:
+    """That have a share of the requests traced, for a collector on that port."""
+    if share is None:
+        return {}
     return {
         "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{servers.HOST}:{port}",
         "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
-        "OTEL_TRACES_SAMPLER_ARG": str(SHARE),
+        "OTEL_TRACES_SAMPLER_ARG": str(share),
     }
 
 
 @contextlib.contextmanager
-def serving_all(parent: str | None, port: int) -> Iterator[tuple[list[Server], Collector]]:
-    """Off, on, and the commit before, as `names_of` has them; each a replica of its own."""
+def serving_all(port: int) -> Iterator[tuple[list[Server], Collector]]:
+    """A replica for each of SHARES."""
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(servers.manifest_file(servers.manifest(WORKLOAD)))
         found = stack.enter_context(collector(port + 3 * _STEP))
+        variables = [variables_of(share, port + 3 * _STEP) for share in SHARES]
         started = [
-            stack.enter_context(servers.serving(file, port)),
-            stack.enter_context(
-                servers.serving(file, port + _STEP, variables_of(port + 3 * _STEP))
-            ),
+            stack.enter_context(servers.serving(file, port + number * _STEP, own))
+            for number, own in enumerate(variables)
         ]
-        if parent is not None:
-            before = servers.serving_commit(WORKLOAD, parent, port + 2 * _STEP)
-            started.append(stack.enter_context(before))
         yield started, found
-
-
-def names_of(parent: str | None) -> list[str]:
-    """The servers, as the table calls them."""
-    return ["off", f"on, {SHARE:.0%}", *([] if parent is None else [f"commit {parent}"])]
 
 
 def beside(ours: Sequence[float], theirs: Sequence[float], rounds: int) -> str:
@@ -152,7 +151,7 @@ def table_of(found: Sequence[Measured], spans: int, rounds: int) -> Table:
             Spread.of(one.each(one.replica)).text(2),
             beside(one.each(one.replica), off.each(off.replica), rounds),
             str(sum(result.errors for result in one.rounds)),
-            str(spans if one is found[1] else 0),
+            str(spans if one.share else 0),
         ]
         for one in found
     ]
@@ -170,24 +169,17 @@ def table_of(found: Sequence[Measured], spans: int, rounds: int) -> Table:
     "--rounds", type=click.IntRange(1, 50), default=8, show_default=True, help="Of each start."
 )
 @click.option("--seconds", type=click.IntRange(1, 60), default=1, show_default=True)
-@click.option("--parent", metavar="COMMIT", help="Measure the server as it was there, too.")
 @click.option("--port", type=int, default=PORT, show_default=True, help="First of some ports.")
 @out_option
 def main(  # noqa: PLR0917 - click passes its options
-    connections: int,
-    starts: int,
-    rounds: int,
-    seconds: int,
-    parent: str | None,
-    port: int,
-    out: Path | None,
+    connections: int, starts: int, rounds: int, seconds: int, port: int, out: Path | None
 ) -> None:
     """See the module's docstring."""
     began = environment()
     wrk.require_wrk()
-    found, received = [Measured(name) for name in names_of(parent)], 0
+    found, received = [Measured(share) for share in SHARES], 0
     for _ in range(starts):
-        with serving_all(parent, port) as (started, spans):
+        with serving_all(port) as (started, spans):
             measure(found, started, connections, rounds, seconds)
         received += len(spans.spans)  # what was held is sent when a replica stops
     note = (
