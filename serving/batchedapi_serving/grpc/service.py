@@ -32,6 +32,7 @@ from batchedapi_serving.errors import NotReadyError, ServingError
 from batchedapi_serving.tracing.spans import Span
 from batchedapi_serving.web.frontend import Frontend
 from batchedapi_serving.web.large_bodies import INLINE_BYTES, is_large_beside
+from batchedapi_serving.web.large_request import LargeBody
 from batchedapi_serving.web.parser import options_of
 
 SERVICE: Final = "inference.GRPCInferenceService"
@@ -209,9 +210,10 @@ class Service:
             served = engine.served(method_of_model(api, asked.model, asked.version))
             if is_large_beside(served.spec, len(body), asked.raw):
                 head = RequestHead(MESSAGE, b"", metadata)
-                return self._frontend.large.submit(
+                large = LargeBody(
                     served, Wire.GRPC, head, body, client, caller, timeout, grpc_problem
                 )
+                return self._frontend.large.submit(large)
         request = read_message(body)
         served = engine.served(method_of_model(api, request.model_name, request.model_version))
         decoded = served.codec.decode(Wire.GRPC, GrpcHead(request, metadata), body)

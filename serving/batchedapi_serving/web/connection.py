@@ -33,6 +33,7 @@ from batchedapi_serving.web.access import address_of, asks_for_key, owner_of
 from batchedapi_serving.web.asgi import start_cycle
 from batchedapi_serving.web.frontend import Frontend, Route, wire_of_path
 from batchedapi_serving.web.large_bodies import is_large, unpacked_here
+from batchedapi_serving.web.large_request import LargeBody
 from batchedapi_serving.web.lifecycle import Action, Intake, Lifecycle
 from batchedapi_serving.web.limits import (
     NOBODY,
@@ -470,10 +471,12 @@ class Connection(asyncio.Protocol):
             return problem_on(route.wire, error, self.request_id())
 
         head = RequestHead(request.content_type, request.query, request.headers)
-        self._asked.handle = self._frontend.large.submit(
-            served, route.wire, head, request.body, self._client, self, request.options.timeout,
-            problem_of, self._held, packed=request.options.gzip,
+        options = request.options
+        body = LargeBody(
+            served, route.wire, head, request.body, self._client, self, options.timeout, problem_of,
+            self._held, options.gzip,
         )  # fmt: skip
+        self._asked.handle = self._frontend.large.submit(body)
 
     def request_id(self) -> str:
         """See Caller; asked for an error, which has an id whether the client gave one or not."""

@@ -17,12 +17,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from batchedapi_core.batching import Client
-from batchedapi_serving.codecs import Answer, Head, Wire
+from batchedapi_serving.codecs import Answer, Head
 from batchedapi_serving.codecs.json_values import is_json, media_type
 from batchedapi_serving.codecs.open_inference import raw_bytes
 from batchedapi_serving.codecs.replies import NPY_TYPE
-from batchedapi_serving.dispatch.engine import CLIENT_LEFT, STOPPED, Caller, Engine, ServedMethod
+from batchedapi_serving.dispatch.engine import CLIENT_LEFT, STOPPED, Engine
 from batchedapi_serving.dispatch.messages import error_of, unpack_rows
 from batchedapi_serving.dispatch.outcomes import Relayed
 from batchedapi_serving.errors import (
@@ -35,8 +34,8 @@ from batchedapi_serving.ipc import BrokenFrameError, FrameReader, Meta, encode_f
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.processes import Backoff, Child, essential
 from batchedapi_serving.settings import ReplicaSettings
-from batchedapi_serving.web.large_request import LargeRequest, length_of, next_of, question
-from batchedapi_serving.web.limits import PIECE_BYTES, BodyBudget, HeldBodies, Inflater
+from batchedapi_serving.web.large_request import LargeBody, LargeRequest, next_of, question
+from batchedapi_serving.web.limits import PIECE_BYTES, BodyBudget, Inflater
 
 log = logging.getLogger(__name__)
 
@@ -208,24 +207,8 @@ class CodecQueue:
 
     # ------------------------------------------------------------ requests
 
-    def submit(  # noqa: PLR0917 - what a request is, in the order of the engine's
-        self, served: ServedMethod, wire: Wire, head: Head, body: bytes, client: Client,
-        caller: Caller, timeout: float | None, problem_of: Callable[[ServingError], Answer],
-        held: HeldBodies | None = None, *, packed: bool = False,
-    ) -> LargeRequest:  # fmt: skip
-        """Have a body taken apart and its rows queued; `caller` is told the answer in any case.
-
-        Args:
-            served: One of the engine's.
-            wire: Of the route.
-            head: Beside the body.
-            body: The whole of it.
-            client: As the engine wants it.
-            caller: As the engine wants it.
-            timeout: Seconds that the client waits at most; the replica's own hold as well.
-            problem_of: The answer to an error before the request is understood.
-            held: Counts the bytes of the body, then of its rows; None: the caller counts the body.
-            packed: The body is gzip.
+    def submit(self, asked: LargeBody) -> LargeRequest:
+        """Have a body taken apart and its rows queued; the caller is told the answer in any case.
 
         Raises:
             QueueFullError: as many as may be in the replica are here.
@@ -234,11 +217,7 @@ class CodecQueue:
         if len(self._undecoded()) + len(self._inside) >= limit:
             raise QueueFullError.of_replica(limit)
         self.asked += 1
-        request = LargeRequest(
-            self.write, self.asked, served, wire, head, body, client, caller, timeout,
-            self._settings.timeout, problem_of, held,
-            packed=packed, most=self._settings.max_body_bytes,
-        )  # fmt: skip
+        request = LargeRequest(asked, self.asked, self.write, self._settings)
         self._bodies.append(request)
         self._look_at(request.deadline)
         self._go_on()
@@ -249,7 +228,7 @@ class CodecQueue:
         if request.done:
             return
         if request.handle is None:
-            self._engine.disconnected(request.client)
+            self._engine.disconnected(request.asked.client)
         self._end(request, status)
         if request is not self._active:
             self._forget(request)
@@ -298,7 +277,7 @@ class CodecQueue:
     def _fail(self, request: LargeRequest, error: ServingError) -> None:
         if not request.done:
             self._end(request, error.status)
-            request.caller.deliver(request.problem_of(error))
+            request.asked.caller.deliver(request.asked.problem_of(error))
 
     def _end(self, request: LargeRequest, status: int) -> None:
         """Nothing more is done for it; counted once."""
@@ -309,7 +288,7 @@ class CodecQueue:
             self._answered(status)
         with contextlib.suppress(ValueError):
             self._bodies.remove(request)
-        request.body, request.head = b"", None
+        request.give_up_body()
 
     # ------------------------------------------------------------ the process
 
@@ -331,12 +310,14 @@ class CodecQueue:
             lengths = [body.length for body in ready]
             request = ready[next_of(lengths, now - since, ready[0].timeout)]
             if not request.reserves():
-                ready = [body for body in ready if not body.packed]
+                ready = [body for body in ready if not body.asked.packed]
                 continue
             self._passed_since = None if request is ready[0] else since
             self._bodies.remove(request)
-            body, request.body = request.body, b""
-            self._begin(request, (encode_frame(question(request), (), len(body)), body))
+            body = request.asked.body
+            frame = encode_frame(question(request), (), len(body))
+            request.give_up_body()
+            self._begin(request, (frame, body))
             return
         if self._bodies and self._room is None:
             self._room = asyncio.get_running_loop().call_later(_ROOM_SECONDS, self._look_for_room)
@@ -347,12 +328,12 @@ class CodecQueue:
 
     def _fits(self, request: LargeRequest) -> bool:
         """Whether rows of a packed body fit beside those that are not answered yet."""
-        if not request.packed:
+        if not request.asked.packed:
             return True
         unpacked = sum(
-            one.held.bytes
+            one.asked.held.bytes
             for one in self._inside
-            if one.packed and not one.done and one.held is not None
+            if one.asked.packed and not one.done and one.asked.held is not None
         )
         return not unpacked or unpacked + request.length <= self._most_unpacked
 
@@ -389,7 +370,7 @@ class CodecQueue:
             self._inside.discard(request)
             if not request.done:
                 request.done = True
-                request.caller.deliver(answer)
+                request.asked.caller.deliver(answer)
         elif "error" in meta:
             self._fail(request, error_of(meta["error"]))
         else:
@@ -406,18 +387,19 @@ class CodecQueue:
             self._forget(request)
             return
         left = request.deadline - asyncio.get_running_loop().time()
-        asked = Relayed(request.over, request.caller.span, on_item=request.item)
-        decoded = unpack_rows(meta, payload, asked)
+        asked = request.asked
+        caller = Relayed(request.over, asked.caller.span, on_item=request.item)
+        decoded = unpack_rows(meta, payload, caller)
         try:
             if left <= 0:
                 raise request.late()
-            if request.held is not None and not request.held.answering(len(payload)):
-                raise request.held.error()
+            if asked.held is not None and not asked.held.answering(len(payload)):
+                raise asked.held.error()
             timeout = None if left == math.inf else left
             served = self._engine.served(
-                request.served.spec.name
+                asked.served.spec.name
             )  # the engine may have been replaced
-            handle = self._engine.submit(served, decoded, request.client, asked, timeout)
+            handle = self._engine.submit(served, decoded, asked.client, caller, timeout)
         except ServingError as error:
             self._answered(error.status)
             request.counted = True
@@ -473,16 +455,9 @@ class LargeBodies:
         self._large = CodecQueue(settings, engine, answered)
         self._huge = CodecQueue(settings, engine, answered)
 
-    def submit(  # noqa: PLR0917 - as CodecQueue's
-        self, served: ServedMethod, wire: Wire, head: Head, body: bytes, client: Client,
-        caller: Caller, timeout: float | None, problem_of: Callable[[ServingError], Answer],
-        held: HeldBodies | None = None, *, packed: bool = False,
-    ) -> LargeRequest:  # fmt: skip
+    def submit(self, asked: LargeBody) -> LargeRequest:
         """See CodecQueue."""
-        length = length_of(body, self._most, packed=packed)
-        return self._queue(length).submit(
-            served, wire, head, body, client, caller, timeout, problem_of, held, packed=packed
-        )
+        return self._queue(asked.length(self._most)).submit(asked)
 
     def cancel(self, request: LargeRequest, status: int = CLIENT_LEFT) -> None:
         """See CodecQueue."""

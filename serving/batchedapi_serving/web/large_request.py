@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import Answer, Head, Wire
@@ -12,67 +12,67 @@ from batchedapi_serving.dispatch.messages import pack_outcome
 from batchedapi_serving.dispatch.outcomes import Outcome
 from batchedapi_serving.errors import DeadlineExceededError, ServingError
 from batchedapi_serving.ipc import Meta, encode_frame
+from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.web.limits import HeldBodies
 
 _PASSED_OVER_SECONDS: Final = 1.0
+
+
+class LargeBody(NamedTuple):
+    """A body that is too large for the event loop, and who asked."""
+
+    served: ServedMethod
+    """One of the engine's."""
+    wire: Wire
+    """Of the route."""
+    head: Head | None
+    """Beside the body; None once the codec process has both."""
+    body: bytes
+    client: Client
+    """As the engine wants it."""
+    caller: Caller
+    """As the engine wants it."""
+    timeout: float | None
+    """Seconds that the client waits at most; the replica's own hold as well."""
+    problem_of: Callable[[ServingError], Answer]
+    """The answer to an error before the request is understood."""
+    held: HeldBodies | None = None
+    """Counts the bytes of the body, then of its rows; None: the caller counts the body."""
+    packed: bool = False
+    """The body is gzip, and is inflated in the codec process."""
+
+    def length(self, most: int) -> int:
+        """Bytes of the body; of gzip, at most `most`, as its last four say, which may be wrong."""
+        size = len(self.body)
+        return min(int.from_bytes(self.body[-4:], "little"), most) if self.packed else size
 
 
 class LargeRequest:
     """One request; to who asked it is a RequestHandle."""
 
     __slots__ = (
-        "_hurried",
-        "_write",
-        "body",
-        "caller",
-        "client",
-        "counted",
-        "deadline",
-        "done",
-        "handle",
-        "head",
-        "held",
-        "length",
-        "number",
-        "packed",
-        "problem_of",
-        "served",
+        "_hurried", "_write", "asked", "counted", "deadline", "done", "handle", "length", "number",
         "timeout",
-        "wire",
     )  # fmt: skip
 
-    def __init__(  # noqa: PLR0917 - one for each request, made in one place
-        self, write: Callable[["LargeRequest", bytes], None], number: int, served: ServedMethod,
-        wire: Wire, head: Head, body: bytes, client: Client, caller: Caller,
-        timeout: float | None, longest: float | None,
-        problem_of: Callable[[ServingError], Answer], held: HeldBodies | None,
-        *, packed: bool, most: int,
-    ) -> None:  # fmt: skip
-        """`write` has the response written that a frame tells of.
-
-        `timeout` is the client's own, `longest` the replica's, in seconds; None: none. `most` is
-        the limit of a body in bytes.
-        """
-        longest = math.inf if longest is None else longest
-        self._hurried = timeout is not None and timeout < longest
-        self.timeout = longest if timeout is None else min(timeout, longest)
+    def __init__(
+        self,
+        asked: LargeBody,
+        number: int,
+        write: Callable[["LargeRequest", bytes], None],
+        settings: ReplicaSettings,
+    ) -> None:
+        """`write` has the response written that a frame tells of."""
+        longest = math.inf if settings.timeout is None else settings.timeout
+        self._hurried = asked.timeout is not None and asked.timeout < longest
+        self.timeout = longest if asked.timeout is None else min(asked.timeout, longest)
         """Seconds from its arrival to its deadline; inf: none."""
         self.deadline = asyncio.get_running_loop().time() + self.timeout
         """Seconds on the loop's clock; inf: none."""
         self._write = write
         self.number = number
-        self.served = served
-        self.wire = wire
-        self.head: Head | None = head
-        self.body = body
-        self.packed = packed
-        """The body is gzip, and is inflated in the codec process."""
-        self.length: Final = length_of(body, most, packed=packed)
-        self.held = held
-        """Counts the bytes of the body, then of its rows; None: the caller counts the body."""
-        self.client = client
-        self.caller = caller
-        self.problem_of = problem_of
+        self.asked = asked
+        self.length: Final = asked.length(settings.max_body_bytes)
         self.handle: RequestHandle | None = None
         """The engine's, once it has the rows."""
         self.counted = False
@@ -82,9 +82,14 @@ class LargeRequest:
 
     def reserves(self) -> bool:
         """Count the bytes that a packed body is going to have; False: there is no room."""
-        if not self.packed or self.held is None:
+        asked = self.asked
+        if not asked.packed or asked.held is None:
             return True
-        return self.held.answering(max(self.length, len(self.body)))
+        return asked.held.answering(max(self.length, len(asked.body)))
+
+    def give_up_body(self) -> None:
+        """Nothing of it is needed here any more."""
+        self.asked = self.asked._replace(head=None, body=b"")
 
     def late(self) -> DeadlineExceededError:
         """What it is answered with at its deadline."""
@@ -92,8 +97,8 @@ class LargeRequest:
 
     def item(self, kind: str, body: bytes) -> None:
         """Hand on an item of a stream, which is in no language yet."""
-        if not self.done and isinstance(self.caller, Reader):
-            self.caller.item(kind, body)
+        if not self.done and isinstance(self.asked.caller, Reader):
+            self.asked.caller.item(kind, body)
 
     def over(self, outcome: Outcome) -> None:
         """The engine has answered: have the response written."""
@@ -102,17 +107,12 @@ class LargeRequest:
             return
         request_id = None
         if isinstance(outcome, ServingError):
-            request_id = self.caller.request_id()
+            request_id = self.asked.caller.request_id()
             if isinstance(outcome, DeadlineExceededError):
                 outcome = self.late()  # of its time the engine knows only what was left
         meta, buffers = pack_outcome(outcome)
         frame = {**meta, "answer": self.number, "request_id": request_id}
         self._write(self, encode_frame(frame, buffers))
-
-
-def length_of(body: bytes, most: int, *, packed: bool) -> int:
-    """Bytes of a body; of gzip, at most `most`, as its last four bytes say, which may be wrong."""
-    return min(int.from_bytes(body[-4:], "little"), most) if packed else len(body)
 
 
 def next_of(lengths: Sequence[int], passed_over: float, timeout: float) -> int:
@@ -134,15 +134,15 @@ def next_of(lengths: Sequence[int], passed_over: float, timeout: float) -> int:
 
 def question(request: LargeRequest) -> Meta:
     """The frame that asks for its rows; the body follows."""
-    head, request.head = request.head, None
+    served, wire, head, *_ = asked = request.asked
     if head is None:
         raise AssertionError("a body is asked for once")
     return {
         "decode": request.number,
-        "method": request.served.spec.to_json(),
-        "wire": request.wire.value,
+        "method": served.spec.to_json(),
+        "wire": wire.value,
         "content_type": head.content_type.decode("latin-1"),
         "query": head.query.decode("latin-1"),
         "headers": [[k.decode("latin-1"), v.decode("latin-1")] for k, v in head.headers],
-        "packed": request.packed,
+        "packed": asked.packed,
     }

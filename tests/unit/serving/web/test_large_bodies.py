@@ -25,7 +25,7 @@ from batchedapi_serving.ipc import FrameReader, Meta
 from batchedapi_serving.predictor import MethodSpec, Tensor
 from batchedapi_serving.web import large_bodies
 from batchedapi_serving.web.large_bodies import CodecQueue, is_large, is_large_beside
-from batchedapi_serving.web.large_request import next_of
+from batchedapi_serving.web.large_request import LargeBody, next_of
 from batchedapi_serving.web.limits import BodyBudget, HeldBodies
 
 KIB = 1024
@@ -229,10 +229,11 @@ class Caller:
         self.answers: list[tuple[float, int, str]] = []
         """When, and status and text."""
         self.client = Client()
-        self.handle = world.large.submit(
+        asked = LargeBody(
             world.engine.served(None), Wire.PLAIN, head("application/json"), body,
-            self.client, self, timeout, self.problem_of, held, packed=packed,
+            self.client, self, timeout, self.problem_of, held, packed,
         )  # fmt: skip
+        self.handle = world.large.submit(asked)
 
     @staticmethod
     def problem_of(error: ServingError) -> Answer:
