@@ -85,8 +85,8 @@ ALERTS: Final = (
           f"{_SHARE} of the requests to {_API_TEXT} fail in the predictor.",
           "More than 5 % of requests ended with 500 or 501 in the last five minutes: user code"
           " raised, returned something else than it declares, or its process died.",
-          (("`kubectl batchedapi logs NAME` has one line with the traceback for each kind of"
-           " failure, and the request's id."),
+          (("`kubectl logs -l batchedapi.dev/api=NAME --prefix --tail=-1` has one line with the"
+           " traceback for each kind of failure, and the request's id."),
            ("Did it begin with a rollout? `kubectl batchedapi status NAME` has the revisions;"
            " apply the manifest before."),
            "`batchedapi check -f FILE` runs the predictor alone and in batches, on a laptop.")),
@@ -106,7 +106,7 @@ ALERTS: Final = (
           (("`kubectl batchedapi status NAME` has a line for each pod that is not ready, and the"
            " conditions Scheduled and ModelLoaded say why."),
            ("`Unschedulable`: nodes, quota or `compute`. `CrashLooping`: the log of the last start"
-           " (`kubectl batchedapi logs NAME --previous`)."),
+           " (`kubectl logs POD --previous`)."),
            "A model that takes longer: `predictor.startupTimeout`.")),
     Alert("BatchedAPIAtMaxReplicas",
           f'sum by ({_OBJECT}) (rate({c.OPERATOR_DECISIONS}{{reason="MaxReplicas"}}[{_WINDOW}]))'
@@ -122,8 +122,8 @@ ALERTS: Final = (
           "{{ $value | humanize }} processes of " + f"{_API_TEXT} died in 15 minutes.",
           "More than three web or model processes died and were replaced within 15 minutes. Clients"
           " of a model process seldom notice; its batch is run again.",
-          (("`kubectl batchedapi logs NAME` says how each ended: signal 9 is mostly memory"
-           " (`compute.mem`), 11 a native library."),
+          (("`kubectl logs -l batchedapi.dev/api=NAME --prefix --tail=-1` says how each ended:"
+           " signal 9 is mostly memory (`compute.mem`), 11 a native library."),
            ("Memory of model processes is in the dashboard Autoscaling: a line that only rises is a"
            " leak."))),
     Alert("BatchedAPIWebProcessBusy",

@@ -114,20 +114,6 @@ def test_the_page_about_all_apis_reads_the_replicas(deployed_sleepy: Api, scaled
     assert "replicas (" in line["why"]
 
 
-def test_logs_come_from_every_replica(deployed_sleepy: Api, scaled_up: int) -> None:
-    """Of real containers, in the order of their times."""
-    namespace, name = deployed_sleepy
-    pods = cluster.get_all("pod", namespace, f"batchedapi.dev/api={name}")
-    ready = {pod["metadata"]["name"] for pod in pods if cluster.is_ready(pod)}
-    (revision,) = {pod["metadata"]["labels"]["batchedapi.dev/revision"] for pod in pods}
-
-    text = cluster.kubectl("batchedapi", "logs", name, "-n", namespace, "--revision", revision)
-
-    lines = text.splitlines()
-    assert scaled_up
-    assert ready <= {line.split(" | ")[0] for line in lines}
-
-
 def test_a_rolling_update_under_load_loses_nothing(
     deployed_sleepy: Api, load: cluster.Load, scaled_up: int
 ) -> None:

@@ -4,7 +4,6 @@
 """
 
 import json
-import math
 import os
 import shutil
 import sys
@@ -18,9 +17,7 @@ from kubernetes import client, config
 from urllib3.exceptions import HTTPError
 
 from batchedapi_core import contract
-from batchedapi_core.manifest import UnitError, parse_duration
 from batchedapi_operator.plugin.cluster import connect, read_api, read_decisions
-from batchedapi_operator.plugin.logs import Wanted, follow_logs, print_logs, revisions
 from batchedapi_operator.plugin.replicas import see
 from batchedapi_operator.plugin.screen import Terminal, as_json, screen
 from batchedapi_operator.plugin.ui import HOST, operator_in, page_server
@@ -33,7 +30,6 @@ from batchedapi_operator.plugin.why import (
     recommendation,
     standing_aside,
 )
-from batchedapi_operator.resources.deployment import CONTAINER
 
 # What may come next on a command line: kubectl asks on Tab, and click knows the commands.
 
@@ -105,12 +101,6 @@ def complete_namespace(context: click.Context) -> Sequence[str]:
     """Names of all."""
     found: Any = client.CoreV1Api(_client(context)).list_namespace(_request_timeout=_TAB_SECONDS)
     return [str(one.metadata.name) for one in found.items]
-
-
-@_quietly
-def complete_revision(context: click.Context) -> Sequence[str]:
-    """Those that pods of the API run."""
-    return sorted(revisions(_namespace(context), context.params["name"]))
 
 
 @_quietly
@@ -271,72 +261,6 @@ def ui(*, context: str | None, port: int, operator_namespace: str) -> None:
 
 _NARROWEST: Final = 40
 """Columns: narrower terminals break the lines themselves."""
-_INTERRUPTED: Final = 130
-"""Exit code, as of a shell's command that Ctrl-C ended."""
-
-
-class _Seconds(click.ParamType[int]):
-    name = "duration"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        """Whole seconds, at least one, of a text such as 5m."""
-        try:
-            return max(1, math.ceil(parse_duration(str(value))))
-        except UnitError as error:
-            self.fail(str(error), param, ctx)
-
-
-@main.command()
-@_of_an_api
-@click.option(
-    "-f", "--follow", is_flag=True, help="Go on until Ctrl-C, also with pods that appear later."
-)
-@click.option(
-    "--revision",
-    default=None,
-    shell_complete=complete_revision,
-    help="Of this one alone, as `status` names it.",
-)
-@click.option("--since", type=_Seconds(), metavar="DURATION", help="Lines of the last e.g. 5m.")
-@click.option("--tail", type=click.IntRange(0), help="The last lines of each pod. [default: all]")
-@click.option("--previous", is_flag=True, help="Of the containers before their last restart.")
-@click.option(
-    "-c", "--container", default=CONTAINER, show_default=True, help="Another one of the pods."
-)
-def logs(
-    name: str,
-    *,
-    namespace: str | None,
-    context: str | None,
-    follow: bool,
-    since: int | None,
-    **which: Any,
-) -> None:
-    """Print the logs of all replicas of the BatchedAPI NAME.
-
-    Each line has its pod before it. Which pod is of which revision, which one ends and which one
-    cannot be read is said on stderr.
-
-    \b
-    Examples:
-      kubectl batchedapi logs sleepy -f --since 5m
-      kubectl batchedapi logs sleepy --previous --tail 50
-    """
-    if follow and which["previous"]:
-        raise click.UsageError("--previous: that container writes nothing more; leave out --follow")
-    current = connect(context)
-    place = namespace or current
-    read_api(place, name)  # a typing error is no API without pods
-    wanted = Wanted(place, name, since_seconds=since, **which)
-    try:
-        if follow:
-            follow_logs(wanted)
-        else:
-            print_logs(wanted)
-    except KeyboardInterrupt:
-        sys.exit(_INTERRUPTED)
 
 
 def _json(what: Any) -> str:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 import pytest
 from aiohttp import web
 from tests.unit.operator.plugin.test_command_line import Cluster, apiserver
-from tests.unit.operator.plugin.test_logs import running
 
 from batchedapi_operator import plugin
 from batchedapi_operator.plugin.__main__ import main, print_completions
@@ -44,7 +43,6 @@ def cluster() -> Names:
             "/api/v1/namespaces": named("demo", "default"),
             APIS.format("demo"): named("iris", "sleepy"),
             APIS.format("default"): named("other"),
-            "/api/v1/namespaces/demo/pods": [running("a", "r1"), running("b", "r2")],
         },
     )
 
@@ -56,15 +54,13 @@ def cluster() -> Names:
         (["st"], ["status\tShow the BatchedAPI NAME on one screen."]),
         (["status", ""], ["iris", "sleepy"]),
         (["status", "-n", "default", ""], ["other"]),
-        (["logs", "-f", "sl"], ["sleepy"]),
-        (["logs", "-n", "de"], ["demo", "default"]),
-        (["logs", "iris", "--revision", ""], ["r1", "r2"]),
+        (["why", "sl"], ["sleepy"]),
+        (["status", "-n", "de"], ["demo", "default"]),
         (["why", "iris", "--context", "o"], ["other"]),
         (["why", "--context", "other", "-n", ""], ["demo", "default"]),
         (["why", "--context", "other", ""], []),
         (["why", "-n", "forbidden", ""], []),
         (["why", "--context", "none", ""], []),
-        (["logs", "-n", "forbidden", "iris", "--revision", ""], []),
         (["status", "-o", ""], ["text", "json"]),
     ],
     ids=" ".join,
@@ -83,7 +79,7 @@ def test_nothing_written_offers_the_commands(capsys: pytest.CaptureFixture[str])
     print_completions(main, [])
 
     told = [line.partition("\t")[0] for line in capsys.readouterr().out.splitlines()]
-    assert ["logs", "status", "ui", "why", ":4"] == told
+    assert ["status", "ui", "why", ":4"] == told
 
 
 @pytest.mark.parametrize("run", [plugin.main, plugin.complete], ids=["command", "completion"])
