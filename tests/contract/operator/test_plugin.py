@@ -139,7 +139,5 @@ async def test_kubectl_completes_what_comes_next(world: World) -> None:
     commands = admin.run("__complete", "batchedapi", "")
     names = admin.run("__complete", "batchedapi", "status", "-n", world.namespace, "compl")
 
-    assert {"status", "why"} <= {
-        line.split("\t")[0] for line in commands.stdout.split("\n")
-    }
+    assert {"status", "why"} <= {line.split("\t")[0] for line in commands.stdout.split("\n")}
     assert ["completed", ":4"] == names.stdout.splitlines()
