@@ -2,16 +2,19 @@
 
     python tests/bench/keyless.py --seconds 60
 
-Those without a key send bodies, half of bodies, gzip that becomes much, and forms, over connections
-of their own, in a process of their own. Those with a key ask for small rows, and for one of 20 KB
-every tenth time, first alone and then beside them.
+Half of those without a key use HTTP: bodies, half of bodies, gzip that becomes much, and forms. The
+other half use gRPC: `tests/support/hostile_calls.py`. They run in two processes of the lowest
+priority, because clients take no CPU of a server elsewhere. Those with a key ask for small rows,
+and for one of 20 KB every tenth time, first alone and then beside them.
 """
 
 import asyncio
 import contextlib
 import gzip
 import itertools
+import logging
 import multiprocessing
+import os
 import sys
 import tempfile
 import time
@@ -27,6 +30,7 @@ from harness.rounds import percentile
 
 from batchedapi_core import contract
 from batchedapi_serving.web.limits import BODIES_BYTES
+from hostile_calls import hostile
 
 _MIB: Final = 1024 * 1024
 _BUDGET: Final = BODIES_BYTES + 64 * _MIB
@@ -67,7 +71,9 @@ async def without_key(port: int, head: bytes, body: bytes, until: float) -> None
 
 
 def crowd(port: int, number: int, seconds: float) -> None:
-    """So many clients without a key, for so long."""
+    """So many clients without a key over HTTP, for so long."""
+    os.nice(19)
+    logging.disable()
 
     async def all_of_them() -> None:
         until = time.monotonic() + seconds
@@ -75,6 +81,13 @@ def crowd(port: int, number: int, seconds: float) -> None:
         await asyncio.gather(*(without_key(port, head, body, until) for head, body in kinds))
 
     asyncio.run(all_of_them())
+
+
+def grpc_crowd(port: int, number: int, seconds: float) -> None:
+    """The same over gRPC."""
+    os.nice(19)
+    logging.disable()
+    asyncio.run(hostile(port, seconds, number))
 
 
 async def with_key(port: int, until: float, found: list[tuple[int, float]]) -> None:
@@ -127,16 +140,22 @@ def main(*, seconds: float, number: int, port: int, out: Path | None) -> None:
         keys = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-keys-")))
         (keys / "mine").write_bytes(_KEY)
         file = stack.enter_context(servers.manifest_file(servers.manifest("Echo")))
-        command = servers.serve_command(file, port, "--api-keys", str(keys))
+        grpc = ("--grpc-port", str(port + 2))
+        command = servers.serve_command(file, port, "--api-keys", str(keys), *grpc)
         process, log = stack.enter_context(servers.running(command, {}))
         servers.wait_until(lambda: servers.is_ready(port + 1), process, log)
         (web,) = children(process.pid, "batchedapi_serving.web_process")
         alone = asyncio.run(asked(port, max(seconds / 6, 2)))
         spawn = multiprocessing.get_context("spawn")
-        others = spawn.Process(target=crowd, args=(port, number, seconds + 1), daemon=True)
-        others.start()
+        crowds = [
+            spawn.Process(target=target, args=(to, number // 2, seconds + 1), daemon=True)
+            for target, to in ((crowd, port), (grpc_crowd, port + 2))
+        ]
+        for one in crowds:
+            one.start()
         beside = asyncio.run(asked(port, seconds))
-        others.join()
+        for one in crowds:
+            one.join()
         peak = peak_bytes(web)
     refused = sum(status != _OK for status, _ in (*alone, *beside))
     p99 = [percentile([took for _, took in found], 99) for found in (alone, beside)]
