@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from batchedapi_core import contract
 from ports import HOST
 from raw_http import ask
 from serving import (
@@ -79,7 +80,14 @@ async def test_a_class_is_served_without_a_manifest(tmp_path: Path) -> None:
 
 async def test_code_may_lie_beside_the_manifest(tmp_path: Path) -> None:
     """A folder with a manifest and a module is a project."""
-    manifest = write_manifest(tmp_path, "", {"predictor": {}})
+    document = {
+        "apiVersion": contract.API_VERSION,
+        "kind": contract.KIND,
+        "metadata": {"name": "api"},
+        "spec": {"predictor": {"path": "model:Model"}},
+    }
+    manifest = tmp_path / "batchedapi.yaml"
+    manifest.write_text(json.dumps(document))
     (tmp_path / "model.py").write_text(textwrap.dedent(GOOD))
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
