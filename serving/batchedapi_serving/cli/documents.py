@@ -281,8 +281,10 @@ def _objects(file: Path, unknown: UnknownFields) -> list[Any]:
 
 
 def _no_object(document: Any) -> str:
+    from batchedapi_serving.migrating.cortex import KINDS  # noqa: PLC0415 - for this error alone
+
     entries = document if isinstance(document, list) else [document]
-    if any(isinstance(one, dict) and one.get("kind") in _OF_CORTEX for one in entries):
+    if any(isinstance(one, dict) and one.get("kind") in KINDS for one in entries):
         return (
             f"expected a {contract.KIND} document, got one of Cortex;"
             " `batchedapi migrate FILE` writes the manifest"
@@ -296,7 +298,6 @@ def _no_object(document: Any) -> str:
     return f"expected a {contract.KIND} document, got {_NAMES.get(type(document), 'a value')}"
 
 
-_OF_CORTEX: Final = ("RealtimeAPI", "SyncAPI")
 _NAMES: Final[dict[type, str]] = {list: "a list", str: "a text", int: "a number"}
 
 

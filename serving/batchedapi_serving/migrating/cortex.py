@@ -22,7 +22,7 @@ from batchedapi_serving.migrating.migration import (
     whole,
 )
 
-_KINDS: Final = ("RealtimeAPI", "SyncAPI")
+KINDS: Final = ("RealtimeAPI", "SyncAPI")
 """APIs that answer at once; the second is the older word. Before 0.20 there was no kind."""
 _OTHER_KINDS: Final = {
     "AsyncAPI": "serverSideBatching.queue holds requests for all replicas, but clients wait for"
@@ -139,7 +139,7 @@ def is_cortex(document: object) -> bool:
     return any(
         isinstance(one, Mapping)
         and "apiVersion" not in one
-        and (one.get("kind") in (*_KINDS, *_OTHER_KINDS) or ("name" in one and "predictor" in one))
+        and (one.get("kind") in (*KINDS, *_OTHER_KINDS) or ("name" in one and "predictor" in one))
         for one in entries
     )
 
@@ -155,17 +155,17 @@ def migrate(project: Project) -> Migration:
         entries += document if isinstance(document, list) else [document]
     apis, others = [], []
     for one in entries:
-        kind = one.get("kind", _KINDS[0]) if isinstance(one, Mapping) else f"{one!r:.60}"
-        if kind in _KINDS:
+        kind = one.get("kind", KINDS[0]) if isinstance(one, Mapping) else f"{one!r:.60}"
+        if kind in KINDS:
             apis.append(one)
         else:
             name = one.get("name") if isinstance(one, Mapping) else "an entry"
-            remedy = _OTHER_KINDS.get(str(kind), f"expected kind {' or '.join(_KINDS)}")
+            remedy = _OTHER_KINDS.get(str(kind), f"expected kind {' or '.join(KINDS)}")
             others.append(Note(f"{name}: {kind}", "there is no such kind", remedy))
     if not apis:
         raise MigrateError(
             "; ".join(f"{one.place}: {one.remedy}" for one in others)
-            or f"expected kind {' or '.join(_KINDS)}, got no object"
+            or f"expected kind {' or '.join(KINDS)}, got no object"
         )
     names = [str(one.get("name") or project.folder) for one in apis]
     drafts = [

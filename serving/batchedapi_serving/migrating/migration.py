@@ -9,7 +9,7 @@ import fnmatch
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import yaml
 
@@ -353,19 +353,16 @@ def class_names(names: Sequence[str]) -> list[str]:
 # ------------------------------------------------------------ values
 
 
-Number = TypeVar("Number", int, float)
-
-
-def _number(value: Any, kind: type[Number], wanted: str) -> Number:
+def _number(value: Any, wanted: str) -> float:
     try:
-        return kind("a boolean" if isinstance(value, bool) else value)
+        return float("a boolean" if isinstance(value, bool) else value)
     except (ValueError, TypeError, OverflowError) as error:
         raise ValueError(f"expected {wanted}, got {value!r:.60}") from error
 
 
 def whole(value: Any) -> int:
     """A whole number, also as a text."""
-    number = _number(value, float, "a whole number")
+    number = _number(value, "a whole number")
     if not number.is_integer():
         raise ValueError(f"expected a whole number, got {value!r:.60}")
     return int(number)
@@ -389,7 +386,7 @@ def quantity(value: Any) -> str:
 
 def seconds(value: Any, unit: float = 1) -> str:
     """A duration from a number of units of so many seconds."""
-    number = _number(value, float, "a number")
+    number = _number(value, "a number")
     if not 0 <= number * unit <= 1e9:  # noqa: PLR2004 - what is longer is no time
         raise ValueError(f"expected a number from 0 on, got {value!r:.60}")
     return format_duration(round(number * unit, 9))

@@ -216,10 +216,10 @@ class Connection(asyncio.Protocol):
             self._begin(requests[0])
         elif requests:
             self._pending.extend(requests)
-            self._life.sends_ahead = True
+            life.sends_ahead = True
             self._ahead += len(data) + REQUEST_BYTES * len(requests)
             self._held.waiting(self._unread + self._ahead)
-            if not self._life.busy:
+            if not life.busy:
                 self._go_on()
         if self._pending:
             self._flow.pause_reading()

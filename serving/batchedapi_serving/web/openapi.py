@@ -320,12 +320,11 @@ def _paths(frontend: Frontend) -> dict[str, Any]:
             get = {name: value for name, value in post.items() if name != "requestBody"}
             get["summary"] = f"{post['summary']}: without a body, for EventSource"
             paths[path]["get"] = get
-    _add_metadata(paths, frontend)
+    _add_metadata(paths, frontend, _READING | guarded)
     return paths
 
 
-def _add_metadata(paths: dict[str, Any], frontend: Frontend) -> None:
-    descriptions = _READING if frontend.keys is None else _READING | _NO_KEY
+def _add_metadata(paths: dict[str, Any], frontend: Frontend, descriptions: dict[int, str]) -> None:
     served = [model.name for model in models(frontend.settings.name, frontend.engine.methods)]
     content = {contract.JSON: {"schema": {"type": "object"}}}
     for template in METADATA_PATHS:
