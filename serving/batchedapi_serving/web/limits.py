@@ -38,7 +38,7 @@ it they are dropped."""
 _AT_ONCE: Final = 64
 """One of so many leaves when one more comes, so that not each that comes looks at all."""
 _LOOK_SECONDS: Final = 0.1
-"""After everybody was found busy, for so long nobody looks again."""
+"""After everybody was found busy, for so long nobody looks again for the same owner."""
 BODIES_BYTES: Final = 192 * 1024 * 1024
 """Held for all clients together, which with a process of 64 MiB makes 256; at least two bodies of
 `overload.maxBodySize` whatever that is."""
@@ -87,6 +87,8 @@ def _wanted(max_concurrency: int) -> int:
 
 
 T = TypeVar("T")
+ANYBODY: Final = ""
+"""An owner without connections was turned away: others may have no more than it."""
 
 
 class ConnectionLimit:
@@ -96,7 +98,8 @@ class ConnectionLimit:
         self.most = most
         self.most_open = most + max(1, min(MOST_REFUSED, most // 4))
         """With those who are being told that there is no room."""
-        self._all_busy_until = 0.0
+        self._turned_away: set[str] = set()  # owners for whom nobody left
+        self._looks_again = 0.0  # when they are forgotten
 
     def is_full(self, connections: int) -> bool:
         """Whether somebody has to leave before another one may stay."""
@@ -116,7 +119,9 @@ class ConnectionLimit:
             owner: Of the connection that comes.
             now: Seconds.
         """
-        if now < self._all_busy_until:
+        if now >= self._looks_again:
+            self._turned_away.clear()
+        elif owner in self._turned_away or ANYBODY in self._turned_away:
             return []
         owned: dict[str, list[tuple[float, int, T]]] = {}
         for number, (since, whose, connection) in enumerate(connections):
@@ -129,7 +134,9 @@ class ConnectionLimit:
             if leaving:
                 chosen = heapq.nsmallest(max(1, self.most // _AT_ONCE), leaving)
                 return [connection for _, _, connection in chosen]
-        self._all_busy_until = now + _LOOK_SECONDS
+        if not self._turned_away:
+            self._looks_again = now + _LOOK_SECONDS
+        self._turned_away.add(owner if own else ANYBODY)
         return []
 
 

@@ -72,6 +72,16 @@ def test_when_all_were_busy_nobody_looks_for_a_moment() -> None:
     assert [[], [], ["one"]] == found
 
 
+def test_an_address_that_was_turned_away_does_not_turn_away_another() -> None:
+    """One client that opens all connections at once is refused just before another one comes."""
+    limit = ConnectionLimit(3)
+    young = [(100.0, "greedy", number) for number in range(3)]
+
+    assert [] == limit.who_leaves(young, "greedy", 100.0)
+    assert [0] == limit.who_leaves(young, "new", 100.01)
+    assert [] == limit.who_leaves(young, "greedy", 100.02)
+
+
 def test_the_address_with_most_connections_makes_room_for_another() -> None:
     """However young they are: one client that opens all of them would lock others out."""
     many = [(100.0, "greedy", f"greedy {number}") for number in range(3)]
