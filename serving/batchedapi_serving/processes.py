@@ -34,7 +34,7 @@ _AGAIN_SECONDS: Final = 1.0
 """Until a signal is sent again that could not be sent, or an end is looked at that was missed."""
 
 _PR_SET_PDEATHSIG = 1
-_GC_THRESHOLD = 50_000
+_GC_THRESHOLD = 10_000
 """Allocations between collections of the youngest generation: requests leave no cycles behind."""
 
 _OOM_SCORE: Final = Path("/proc/self/oom_score_adj")

@@ -21,8 +21,8 @@ SWEEP_SECONDS: Final = 1.0
 """How often connections are looked over; a limit in time is met this late at most."""
 EXPIRY_GRACE: Final = 5.0
 """How long a connection that was refused may take to read its answer."""
-LINGER_BYTES: Final = 1024 * 1024
-"""What a client may still send after the answer that ends its connection; more resets it."""
+LINGER_BYTES: Final = 256 * 1024
+"""A client may still send so much after the answer that ends its connection, as in Go; more resets it."""
 ACTIVE: Final = 1.0
 """A client that was answered less than this ago is likely to ask again soon."""
 LAST_CALL: Final = 1.0
