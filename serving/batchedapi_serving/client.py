@@ -32,7 +32,7 @@ from batchedapi_serving.errors import NotReadyError, ServingError
 from batchedapi_serving.metrics.recorder import Recorder, WebRecorder
 from batchedapi_serving.metrics.slots import BYTES
 from batchedapi_serving.processes import first_of
-from batchedapi_serving.queue.broker import Keys, RedisBroker
+from batchedapi_serving.queue.broker import Broker, Keys
 from batchedapi_serving.queue.engine import QueueEngine
 from batchedapi_serving.settings import BatchingSettings, QueueSettings, ReplicaSettings, Role
 
@@ -254,7 +254,7 @@ class _Line:
         memory = memoryview(bytearray(BYTES)).cast("d")
         self.engine = QueueEngine(
             settings,
-            RedisBroker(queue, settings.name),
+            Broker(queue, settings.name),
             Recorder(memory, WebRecorder),
             asyncio.get_running_loop(),
             lambda _methods, _default: self._known.set(),

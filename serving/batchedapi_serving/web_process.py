@@ -182,14 +182,12 @@ async def _shared_queue(
     settings: ReplicaSettings, memory: Memory, line: ControlLine, shared: QueueSettings
 ) -> AsyncIterator[Backend]:
     """The queue of all replicas, with the socket on which further web processes connect."""
-    from batchedapi_serving.queue.broker import RedisBroker  # noqa: PLC0415 - where there is one
+    from batchedapi_serving.queue.broker import Broker  # noqa: PLC0415 - where there is one
     from batchedapi_serving.queue.engine import QueueEngine  # noqa: PLC0415
 
     loop = asyncio.get_running_loop()
     recorder = Recorder(memory, WebRecorder)
-    shared_engine = QueueEngine(
-        settings, RedisBroker(shared, settings.name), recorder, loop, line.ready
-    )
+    shared_engine = QueueEngine(settings, Broker(shared, settings.name), recorder, loop, line.ready)
     engine, close_engine = recorded(shared_engine, settings)
     further = EngineServer(engine, recorder.answered)
     line.on_ready = further.ready

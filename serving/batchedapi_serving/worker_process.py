@@ -25,7 +25,7 @@ from batchedapi_serving.metrics.recorder import Recorder, WorkerRecorder
 from batchedapi_serving.metrics.slots import Memory, map_memory
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.processes import end_with_parent, essential, first_of, freeze_heap
-from batchedapi_serving.queue.broker import RedisBroker
+from batchedapi_serving.queue.broker import Broker
 from batchedapi_serving.queue.puller import Puller
 from batchedapi_serving.settings import QueueSettings, ReplicaSettings
 from batchedapi_serving.tracing import started_tracer
@@ -73,7 +73,7 @@ async def work(settings: ReplicaSettings, shared: QueueSettings, control: socket
         memory[slots.CONNECTED] = float(now)
 
     connected(False)
-    broker = RedisBroker(shared, settings.name)
+    broker = Broker(shared, settings.name)
     puller = Puller(settings, broker, dispatcher, connected, unreadable=recorder.unreadable)
     settings.lanes_path.unlink(missing_ok=True)
     server = await loop.create_unix_server(

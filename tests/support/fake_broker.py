@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from batchedapi_core.shared_queue import ALIVE_SECONDS
 from batchedapi_serving.queue.broker import (
+    Broker,
     BrokerDownError,
     BrokerFullError,
     Depth,
@@ -99,8 +100,8 @@ class FakeRedis:
         self.news = asyncio.Event()
 
 
-class FakeBroker:
-    """See Broker."""
+class FakeBroker(Broker):
+    """A broker whose Redis is in memory."""
 
     def __init__(self, redis: FakeRedis) -> None:
         self._redis = redis

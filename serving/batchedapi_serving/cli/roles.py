@@ -77,16 +77,16 @@ def check_queue(settings: ReplicaSettings) -> None:
         return
     try:
         from batchedapi_serving.queue.broker import (  # noqa: PLC0415 - where there is a queue
+            Broker,
             BrokerDownError,
             BrokerUnfitError,
-            RedisBroker,
         )
     except ImportError as error:
         raise LoadError(
             "InitFailed",
             f"spec.serverSideBatching.queue: {error}; pip install 'batchedapi[redis]'",
         ) from error
-    broker = RedisBroker(settings.queue, settings.name)
+    broker = Broker(settings.queue, settings.name)
 
     async def connect() -> None:
         try:

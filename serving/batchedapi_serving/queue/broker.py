@@ -19,7 +19,7 @@ import math
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import redis.asyncio as redis
 from redis.asyncio.retry import Retry
@@ -143,82 +143,6 @@ class Look(NamedTuple):
     depths: Mapping[str, Depth]
 
 
-class Broker(Protocol):
-    """The queue, as both sides use it; tests have one without Redis.
-
-    Every method raises BrokerDownError when it cannot be reached, and connect is to be called then.
-    """
-
-    async def connect(self) -> None:
-        """Connect anew; data may be lost, and what Redis gave to the connection before.
-
-        Raises:
-            BrokerUnfitError: it must not be used.
-        """
-
-    async def close(self) -> None:
-        """Give the connections up."""
-
-    async def sign(self, process: str, says: bytes) -> bool:
-        """A sign of life; whether the one before still counted."""
-
-    async def gone(self, process: str) -> None:
-        """It ends in order: it is not waited for, and nothing is kept for it."""
-
-    async def look(self, streams: Iterable[str], web: Iterable[str] = ()) -> Look:
-        """Who lives, and what waits."""
-
-    async def published(self) -> Mapping[str, bytes]:
-        """By revision, what it serves."""
-
-    async def publish(self, revision: str, says: bytes, forget: Sequence[str] = ()) -> None:
-        """Tell what a revision serves, and forget others."""
-
-    async def hand_in(self, rows: Sequence[tuple[str, bytes]]) -> HandedIn:
-        """Put requests into their streams, in order."""
-
-    async def withdraw(self, rows: Iterable[tuple[str, str]]) -> None:
-        """Nobody waits for them: (stream, place) each."""
-
-    async def there(self, rows: Sequence[tuple[str, str]]) -> frozenset[str]:
-        """The places among (stream, place) that are taken still."""
-
-    async def answers(self, web: str, seconds: float) -> Sequence[bytes]:
-        """What has come for a web process; waits so long for the first."""
-
-    async def open(self, streams: Iterable[str]) -> None:
-        """Make streams that workers are to take from."""
-
-    async def register(self, worker: str, streams: Iterable[str]) -> None:
-        """A worker of these streams, whose signs of life are to be looked for; to be said again.
-
-        Streams of which nobody says it for a week are gone.
-        """
-
-    async def forget(self, workers: Iterable[str]) -> None:
-        """The dead, whose signs of life are not looked for any more."""
-
-    async def take(self, worker: str, wanted: Mapping[str, int], seconds: float) -> Sequence[Taken]:
-        """At most so many requests of each stream; waits so long for the first."""
-
-    async def mine(self, worker: str, streams: Iterable[str]) -> Sequence[Taken]:
-        """What a worker took, or claimed, and has not answered."""
-
-    async def answer(
-        self, packs: Sequence[tuple[str, bytes]], done: Mapping[str, Sequence[str]]
-    ) -> bool:
-        """Answers for web processes, and requests that are over; False: no memory for answers."""
-
-    async def left(self, dead: str, streams: Iterable[str]) -> Sequence[Left]:
-        """What a dead worker has; the name of one that has had nothing for long is forgotten."""
-
-    async def claim(self, worker: str, rows: Sequence[Left]) -> Sequence[Taken]:
-        """Requests of dead workers are this one's, but for those that another has claimed."""
-
-    async def owners(self, streams: Iterable[str]) -> frozenset[str]:
-        """Workers that ever took something, by name."""
-
-
 _PREFIX: Final = re.compile(r"[^\s{}]*")
 _API: Final = re.compile(r"[^\s{}]+")
 
@@ -255,8 +179,11 @@ class Keys:
         return f"{self._base}rows:{stream}"
 
 
-class RedisBroker:
-    """See Broker."""
+class Broker:
+    """The queue, as both sides use it; tests have one without Redis.
+
+    Every method raises BrokerDownError when it cannot be reached, and connect is to be called then.
+    """
 
     def __init__(self, settings: QueueSettings, api: str) -> None:
         self._settings = settings
@@ -287,7 +214,11 @@ class RedisBroker:
     # ------------------------------------------------------------ connecting
 
     async def connect(self) -> None:
-        """See Broker."""
+        """Connect anew; data may be lost, and what Redis gave to the connection before.
+
+        Raises:
+            BrokerUnfitError: it must not be used.
+        """
         await self.close()
         self._carries, self._waits, self._looks = (self._client() for _ in range(3))
         async with self._asking():
@@ -300,7 +231,7 @@ class RedisBroker:
         self._run = str(info.get("run_id", "")).encode()
 
     async def close(self) -> None:
-        """See Broker."""
+        """Give the connections up."""
         for client in (self._carries, self._waits, self._looks):
             try:
                 await client.aclose()
@@ -352,7 +283,7 @@ class RedisBroker:
     # ------------------------------------------------------------ who lives
 
     async def sign(self, process: str, says: bytes) -> bool:
-        """See Broker."""
+        """A sign of life; whether the one before still counted."""
         key, milliseconds = self._keys.alive(process), int(1000 * ALIVE_SECONDS)
         async with self._asking(key):
             try:
@@ -364,7 +295,7 @@ class RedisBroker:
         return before is not None
 
     async def gone(self, process: str) -> None:
-        """See Broker."""
+        """It ends in order: it is not waited for, and nothing is kept for it."""
         async with self._asking():
             pipe = self._looks.pipeline(transaction=False)
             pipe.delete(self._keys.alive(process), self._keys.answers(process))
@@ -372,7 +303,7 @@ class RedisBroker:
             await self._execute(pipe)
 
     async def look(self, streams: Iterable[str], web: Iterable[str] = ()) -> Look:
-        """See Broker."""
+        """Who lives, and what waits."""
         streams, keys, web = list(streams), self._keys, list(web)
         async with self._asking():
             pipe = self._looks.pipeline(transaction=False)
@@ -416,13 +347,13 @@ class RedisBroker:
         )
 
     async def published(self) -> Mapping[str, bytes]:
-        """See Broker."""
+        """By revision, what it serves."""
         async with self._asking(self._keys.methods):
             found: Any = await self._looks.hgetall(self._keys.methods)
         return {_name(revision): says for revision, says in found.items()}
 
     async def publish(self, revision: str, says: bytes, forget: Sequence[str] = ()) -> None:
-        """See Broker."""
+        """Tell what a revision serves, and forget others."""
         async with self._asking(self._keys.methods):
             try:
                 await self._looks.hset(self._keys.methods, revision, says)
@@ -435,7 +366,7 @@ class RedisBroker:
     # ------------------------------------------------------------ web processes
 
     async def hand_in(self, rows: Sequence[tuple[str, bytes]]) -> HandedIn:
-        """See Broker."""
+        """Put requests into their streams, in order."""
         streams = list(dict.fromkeys(stream for stream, _ in rows))
         async with self._asking():
             pipe = self._carries.pipeline(transaction=False)
@@ -449,7 +380,7 @@ class RedisBroker:
         return HandedIn(places, dict(zip(streams, said[len(rows) :], strict=True)))
 
     async def withdraw(self, rows: Iterable[tuple[str, str]]) -> None:
-        """See Broker."""
+        """Nobody waits for them: (stream, place) each."""
         async with self._asking():
             pipe = self._carries.pipeline(transaction=False)
             for stream, places in _grouped(rows).items():
@@ -457,7 +388,7 @@ class RedisBroker:
             await self._execute(pipe)
 
     async def there(self, rows: Sequence[tuple[str, str]]) -> frozenset[str]:
-        """See Broker."""
+        """The places among (stream, place) that are taken still."""
         if not rows:
             return frozenset()
         async with self._asking():
@@ -468,7 +399,7 @@ class RedisBroker:
         return frozenset(place for (_, place), entry in zip(rows, found, strict=True) if entry)
 
     async def answers(self, web: str, seconds: float) -> Sequence[bytes]:
-        """See Broker."""
+        """What has come for a web process; waits so long for the first."""
         key = self._keys.answers(web)
         async with self._asking(key, waits=seconds):
             if seconds > 0:
@@ -482,7 +413,7 @@ class RedisBroker:
     # ------------------------------------------------------------ workers
 
     async def open(self, streams: Iterable[str]) -> None:
-        """See Broker."""
+        """Make streams that workers are to take from."""
         for key in map(self._keys.rows, streams):
             async with self._asking(key):
                 try:
@@ -504,7 +435,10 @@ class RedisBroker:
         return True
 
     async def register(self, worker: str, streams: Iterable[str]) -> None:
-        """See Broker."""
+        """A worker of these streams, whose signs of life are to be looked for; to be said again.
+
+        Streams of which nobody says it for a week are gone.
+        """
         async with self._asking(self._keys.workers):
             try:
                 await self._looks.sadd(self._keys.workers, worker)
@@ -517,12 +451,12 @@ class RedisBroker:
             await self._execute(pipe)
 
     async def forget(self, workers: Iterable[str]) -> None:
-        """See Broker."""
+        """The dead, whose signs of life are not looked for any more."""
         async with self._asking(self._keys.workers):
             await self._looks.srem(self._keys.workers, *workers)
 
     async def take(self, worker: str, wanted: Mapping[str, int], seconds: float) -> Sequence[Taken]:
-        """See Broker."""
+        """At most so many requests of each stream; waits so long for the first."""
         names = {self._keys.rows(stream): stream for stream in wanted}
         count = max(1, min(wanted.values()))
         async with self._asking(*names, waits=seconds):
@@ -543,7 +477,10 @@ class RedisBroker:
         return Taken(stream, place.decode(), fields.get(_FIELD, b""), deaths, restored)
 
     async def mine(self, worker: str, streams: Iterable[str]) -> Sequence[Taken]:
-        """See Broker. Reading them by XREADGROUP again would count as a delivery more: a death."""
+        """What a worker took, or claimed, and has not answered.
+
+        Reading them by XREADGROUP again would count as a delivery more: a death.
+        """
         mine: list[Taken] = []
         for stream in streams:
             after = "-"
@@ -564,7 +501,7 @@ class RedisBroker:
     async def answer(
         self, packs: Sequence[tuple[str, bytes]], done: Mapping[str, Sequence[str]]
     ) -> bool:
-        """See Broker."""
+        """Answers for web processes, and requests that are over; False: no memory for answers."""
         async with self._asking():
             pipe = self._carries.pipeline(transaction=True)
             for web, pack in packs:
@@ -590,7 +527,7 @@ class RedisBroker:
             pipe.xdel(self._keys.rows(stream), *places)
 
     async def owners(self, streams: Iterable[str]) -> frozenset[str]:
-        """See Broker."""
+        """Workers that ever took something, by name."""
         async with self._asking():
             pipe = self._looks.pipeline(transaction=False)
             for stream in streams:
@@ -599,7 +536,7 @@ class RedisBroker:
         return frozenset(_name(one["name"]) for consumers in found for one in consumers)
 
     async def left(self, dead: str, streams: Iterable[str]) -> Sequence[Left]:
-        """See Broker."""
+        """What a dead worker has; the name of one that has had nothing for long is forgotten."""
         streams = list(streams)
         left = [one for stream in streams for one in await self._pending(dead, stream)]
         if left:
@@ -622,7 +559,7 @@ class RedisBroker:
         return [Left(stream, one["message_id"].decode(), one["times_delivered"]) for one in pending]
 
     async def claim(self, worker: str, rows: Sequence[Left]) -> Sequence[Taken]:
-        """See Broker."""
+        """Requests of dead workers are this one's, but for those that another has claimed."""
         claimed = []
         deaths = {(row.stream, row.place): row.deaths for row in rows}
         for stream, places in _grouped(deaths).items():

@@ -20,7 +20,6 @@ from batchedapi_serving.queue.broker import (
     Left,
     QueueGoneError,
     QueueSpoiltError,
-    RedisBroker,
     Taken,
     unfit,
 )
@@ -40,20 +39,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
         yield redis
 
 
-def broker_of(redis: RedisServer, api: str, **settings: object) -> RedisBroker:
+def broker_of(redis: RedisServer, api: str, **settings: object) -> Broker:
     """By the user of the guide."""
     values = {"host": HOST, "port": redis.port, "username": USER, "password": PASSWORD}
-    return RedisBroker(QueueSettings(**{**values, **settings}), api)  # type: ignore[arg-type]  # names as above
+    return Broker(QueueSettings(**{**values, **settings}), api)  # type: ignore[arg-type]  # names as above
 
 
 @pytest.fixture(params=["memory", "redis"])
 async def broker(request: pytest.FixtureRequest, server: RedisServer) -> AsyncIterator[Broker]:
     """An empty one, connected, with one stream."""
-    found: Broker
-    if request.param == "memory":
-        found = FakeBroker(FakeRedis(time.time))
-    else:
-        found = broker_of(server, request.node.name)
+    memory = request.param == "memory"
+    found = FakeBroker(FakeRedis(time.time)) if memory else broker_of(server, request.node.name)
     await found.connect()
     await found.open([STREAM])
     yield found

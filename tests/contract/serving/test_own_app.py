@@ -16,7 +16,7 @@ import pytest
 from batchedapi_serving import client as client_module
 from batchedapi_serving.client import QueueClient, RowFailedError
 from batchedapi_serving.errors import NotReadyError, OverloadedError
-from batchedapi_serving.queue.broker import RedisBroker
+from batchedapi_serving.queue.broker import Broker
 from ports import HOST, free_port
 from raw_http import Response, ask
 from redis_server import PASSWORD, USER, RedisServer, running_redis
@@ -340,7 +340,7 @@ async def test_a_line_that_ends_tells_who_waits_and_is_made_again(
             waiting = asyncio.create_task(client.predict("items", ITEM))
             await asyncio.sleep(0.1)
             with monkeypatch.context() as broken:
-                broken.setattr(RedisBroker, "look", lambda *_: 1 / 0)
+                broken.setattr(Broker, "look", lambda *_: 1 / 0)
                 with pytest.raises(OverloadedError):
                     await waiting
             for pid in (worker.pid, *worker.children()):
