@@ -105,7 +105,7 @@ class FakeBroker(Broker):
 
     def __init__(self, redis: FakeRedis) -> None:
         self._redis = redis
-        self._run = 0
+        self._run_of_redis = 0
         self.connected = False
 
     def _up(self, method: str = "") -> FakeRedis:
@@ -120,7 +120,7 @@ class FakeBroker(Broker):
         if self._redis.down:
             raise BrokerDownError("stopped")
         self.connected = True
-        self._run = self._redis.run
+        self._run_of_redis = self._redis.run
 
     async def close(self) -> None:
         """See Broker."""
@@ -184,7 +184,7 @@ class FakeBroker(Broker):
                 continue
             place = redis.place()
             stream = redis.streams.setdefault(name, Stream())
-            stream.entries[place], stream.runs[place] = entry, self._run
+            stream.entries[place], stream.runs[place] = entry, self._run_of_redis
             places.append(place)
         redis.tell()
         names = {name for name, _ in rows}
@@ -244,15 +244,17 @@ class FakeBroker(Broker):
                 stream.delivered.add(place)
                 stream.owners.add(worker)
                 stream.pending[place] = Pending(worker, 1)
-                taken.append(self._taken(name, place))
+                taken.append(self._found(name, place))
         if taken and self._redis.taking_losses:
             self._redis.taking_losses -= 1
             raise BrokerDownError("broken")
         return taken
 
-    def _taken(self, name: str, place: str, deaths: int = 0) -> Taken:
+    def _found(self, name: str, place: str, deaths: int = 0) -> Taken:
         stream = self._stream(name)
-        return Taken(name, place, stream.entries[place], deaths, stream.runs[place] != self._run)
+        return Taken(
+            name, place, stream.entries[place], deaths, stream.runs[place] != self._run_of_redis
+        )
 
     def _new(self, wanted: Iterable[str]) -> list[str]:
         return [
@@ -270,7 +272,7 @@ class FakeBroker(Broker):
     async def mine(self, worker: str, streams: Iterable[str]) -> Sequence[Taken]:
         """See Broker."""
         return [
-            self._taken(name, place, pending.deliveries - 1)
+            self._found(name, place, pending.deliveries - 1)
             for name in streams
             for place, pending in self._stream(name).pending.items()
             if pending.worker == worker and place in self._stream(name).entries
@@ -319,7 +321,7 @@ class FakeBroker(Broker):
                 continue
             stream.owners.add(worker)
             stream.pending[row.place] = Pending(worker, pending.deliveries + 1)
-            claimed.append(self._taken(row.stream, row.place, row.deaths))
+            claimed.append(self._found(row.stream, row.place, row.deaths))
         return claimed
 
     async def _wait(self, condition: Callable[[], bool], seconds: float) -> None:
