@@ -11,7 +11,7 @@ full, one more takes its share of a further batch, t(n) / n. With z = ln(1 / (1 
 `together` is how many rows arrive at once, those of one request: a queue of clumps has a tail
 longer by that factor.
 
-tests/bench/capacity.py compares the rule with simulated truth for random services: half of them
+Compared with simulated truth for random services (tests/bench/results/capacity.md), half of them
 are within 6 % below and nothing above, 95 % at most a fifth above; docs/decisions/0003 has the
 context. With per_row as the price throughout, batches of few rows would be taken for twice what
 they are.

@@ -4,9 +4,7 @@ Each workload is a batchedapi predictor; `mosec_app.py` calls the same objects. 
 FP32 (multiples of 1/64), so an answer has one right value whatever batch it was computed in.
 """
 
-import ctypes
 import itertools
-import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +14,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 import orjson
 
-from batchedapi_serving import ItemError, Tensor, batched
+from batchedapi_serving import Tensor, batched
 
 MAX_BATCH: Final = 64
 BATCH_INTERVAL_MS: Final = 5
@@ -120,64 +118,6 @@ class Sleepy:
         self._too_late += sum(item.get("until", now) < now for item in items)
         time.sleep(FIXED_SECONDS + ROW_SECONDS * len(items))
         return [{"too_late": self._too_late} if "report" in item else item for item in items]
-
-
-class Faulty:
-    """Answers each id with itself, but for those that are multiples of a configured number.
-
-    `poison`: raises; `deadly`: ends the process; `hang`: sleeps for an hour, holding the GIL or
-    not. 0: never. `load_seconds` is how long the model takes to load.
-    """
-
-    def __init__(self, config: Mapping[str, Any], *_: object) -> None:
-        """Takes poison, deadly, hang, gil, milliseconds, load_seconds."""
-        self._config = config
-        time.sleep(float(config.get("load_seconds", 0)))
-
-    @batched(inputs=Tensor("INT64", []), outputs=Tensor("INT64", []), max_batch_size=MAX_BATCH)
-    def predict(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """int64 (n,) -> int64 (n,)."""
-        if self._hits("hang", ids):
-            if self._config.get("gil"):
-                ctypes.PyDLL(None).sleep(3600)  # PyDLL keeps the GIL
-            time.sleep(3600)
-        if self._hits("deadly", ids):
-            os._exit(7)
-        if self._hits("poison", ids):
-            raise ValueError("poison")
-        time.sleep(float(self._config.get("milliseconds", 0)) / 1000)
-        return ids
-
-    def _hits(self, fault: str, ids: np.ndarray[Any, Any]) -> bool:
-        every = int(self._config.get(fault, 0))
-        return bool(every and ((ids % every == 0) & (ids > 0)).any())
-
-
-class Pair:
-    """Two methods that share the lanes, each as dear as W3; `first` may fail after its work.
-
-    `fails`: "refuses", "raises" or "memory" (every batch), else it answers ids with themselves.
-    """
-
-    def __init__(self, config: Mapping[str, Any], *_: object) -> None:
-        """Takes fails."""
-        self._fails = config.get("fails")
-
-    @batched(inputs=Tensor("INT64", []), outputs=Tensor("INT64", []), max_batch_size=MAX_BATCH)
-    def first(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """int64 (n,) -> int64 (n,)."""
-        time.sleep(FIXED_SECONDS + ROW_SECONDS * len(ids))
-        if self._fails and ids.any():  # the warm-up's are zeros
-            if self._fails == "memory":
-                raise MemoryError
-            raise ItemError(410, "gone") if self._fails == "refuses" else ValueError("always")
-        return ids
-
-    @batched(inputs=Tensor("INT64", []), outputs=Tensor("INT64", []), max_batch_size=MAX_BATCH)
-    def second(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """int64 (n,) -> int64 (n,)."""
-        time.sleep(FIXED_SECONDS + ROW_SECONDS * len(ids))
-        return ids
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ PROGRAMS = sorted(
 
 
 def test_programs_are_found() -> None:
-    """Of which there are dozens."""
-    assert len(PROGRAMS) > 20
+    """An empty list would pass the test below."""
+    assert len(PROGRAMS) > 10
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)

@@ -149,7 +149,7 @@ def test_files_that_are_wrong_are_named(tmp_path: Path) -> None:
 
 
 def test_a_million_arrivals_are_no_trouble(tmp_path: Path) -> None:
-    """F11: for every pull request. How long it takes, tests/bench/simulation_speed.py tells."""
+    """F11: short enough for every pull request (tests/bench/results/simulation_speed.md)."""
     trace = trace_of(tmp_path, "0,1000\n1000,0\n")
 
     done = simulate(tmp_path, "--trace", trace, *OPTIONS, "--json")

@@ -39,7 +39,7 @@ def sums_of(replica: Replica) -> BatchSums:
 
 @pytest.mark.alone
 def test_the_mean_batch_of_a_recorded_load_is_the_one_that_ran(tmp_path: Path) -> None:
-    """F11: within a quarter on a machine that has other work; tests/bench/simulated.py has more."""
+    """F11: within a quarter on a machine that has other work; tests/bench/results/simulated.md."""
     record = tmp_path / "record.jsonl"
     with running_replica(tmp_path, ["-f", str(SLEEPY), "--record", str(record)]) as replica:
         answered = load(replica)
