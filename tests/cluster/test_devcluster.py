@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.cluster.devcluster import local, network, node
 from tests.cluster.devcluster.choice import Flavour, choose
-from tests.cluster.devcluster.inputs import Image, pip_settings
+from tests.cluster.devcluster.inputs import pip_settings
 from tests.cluster.devcluster.steps import ClusterError
 
 
@@ -67,15 +67,6 @@ def test_a_folder_of_wheels_that_does_not_exist_is_left_out(tmp_path: Path) -> N
 def test_no_settings_make_no_configuration() -> None:
     """Pip's defaults hold where the environment says nothing."""
     assert pip_settings({}).config == ""
-
-
-def test_images_of_a_commit_take_the_place_of_none_of_here() -> None:
-    """An upgrade is tried with both in one cluster."""
-    here, before = Image("operator"), Image("operator", "a3715b8")
-
-    assert "batchedapi-operator:a3715b8" == before.tag
-    assert here.sources == before.sources
-    assert {here.tag, here.key, here.root}.isdisjoint({before.tag, before.key, before.root})
 
 
 @pytest.mark.parametrize("runs", [True, False])

@@ -58,7 +58,7 @@ class Docker:
         """Build an image of the product and give it its tag."""
         with secrets(inputs.pip_settings_here()) as words:
             build = ("docker", "build", "-t", recipe.image.tag, *recipe.arguments(), *words)
-            run(*build, recipe.image.root, env={"DOCKER_BUILDKIT": "1"})
+            run(*build, paths.ROOT, env={"DOCKER_BUILDKIT": "1"})
 
 
 class Buildah:
@@ -83,7 +83,7 @@ class Buildah:
         folder = ("-v", f"{settings.folder}:{settings.folder}:ro") if settings.folder else ()
         tag = f"{REGISTRY}{recipe.image.tag}"
         with secrets(settings) as words:
-            self.bud("-t", tag, *recipe.arguments(), *words, *folder, recipe.image.root)
+            self.bud("-t", tag, *recipe.arguments(), *words, *folder, paths.ROOT)
 
     def build_from_text(self, tag: str, dockerfile: str, *, context: Path) -> None:
         """Build by the text of a Dockerfile."""

@@ -28,36 +28,18 @@ CMD ["{command}"]
 LEFT_OUT: Final = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
 
 
-def labels(image: Image, fingerprint: str) -> dict[str, str]:
+def labels(fingerprint: str) -> dict[str, str]:
     """Give the labels that change from build to build; the others stand in the Dockerfile."""
-    project = tomllib.loads((image.root / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["project"]
     found = {
         "org.opencontainers.image.version": project["version"],
         "dev.batchedapi.inputs": fingerprint,
     }
     try:
-        revision = run("git", "rev-parse", image.commit or "HEAD", cwd=paths.ROOT).strip()
+        revision = run("git", "rev-parse", "HEAD", cwd=paths.ROOT).strip()
     except ClusterError:  # sources without their history: an archive, or nothing committed yet
         return found
     return found | {"org.opencontainers.image.revision": revision}
-
-
-def check_out(commit: str) -> None:
-    """Put the sources of a commit of this repository where its images are built from.
-
-    Raises:
-        ClusterError: There is no such commit here: a shallow clone has the last one alone.
-    """
-    folder = Image("serving", commit).root
-    if folder.exists():
-        return
-    partial = folder.with_name(f"{commit}.partial")
-    partial.mkdir(parents=True, exist_ok=True)
-    archive = partial / "sources.tar"
-    run("git", "archive", f"--output={archive}", commit, cwd=paths.ROOT)
-    run("tar", "-xf", archive, "-C", partial)
-    archive.unlink()
-    partial.rename(folder)
 
 
 def build_and_load(flavour: Flavour, image: Image, *, force: bool) -> None:
@@ -75,9 +57,7 @@ def build_and_load(flavour: Flavour, image: Image, *, force: bool) -> None:
             for_kind(image, force=force)
         case Flavour.CURRENT:
             with step(f"{image.tag}: docker build"), kind.remedied():
-                Docker().build(
-                    Recipe(image, base="", labels=labels(image, inputs.fingerprint(image, "")))
-                )
+                Docker().build(Recipe(image, base="", labels=labels(inputs.fingerprint(image, ""))))
             print(f"{image.tag} is in this machine's Docker engine only: push it for the cluster")
         case _:
             assert_never(flavour)
@@ -88,28 +68,28 @@ def for_local(image: Image, *, force: bool) -> None:
     if not local.ready():
         raise ClusterError("no local cluster answers; run tests/cluster/up first")
     fingerprint = inputs.fingerprint(image, BASE)
-    if state.loaded(image.key) == fingerprint and not force:
+    if state.loaded(image.name) == fingerprint and not force:
         print(f"{image.tag} is up to date ({fingerprint})")
         return
     archive = archive_of(image, fingerprint, force=force)
     with step(f"{image.tag}: load ({archive.stat().st_size / 1e6:.0f} MB)"):
         local.load(archive)
-    state.note_loaded(image.key, fingerprint)
+    state.note_loaded(image.name, fingerprint)
 
 
 def archive_of(image: Image, fingerprint: str, *, force: bool = False) -> Path:
     """Build an image with buildah, unless these inputs were built; the archive to load."""
-    archive = paths.CACHE / "images" / f"{image.key}-{fingerprint}.tar"
+    archive = paths.CACHE / "images" / f"{image.name}-{fingerprint}.tar"
     with state.one_at_a_time("images"):
         if archive.exists() and not force:
             return archive
         buildah = Buildah()
         make_bases(buildah)
         with step(f"{image.tag}: build"):
-            buildah.build(Recipe(image, BASE, BUILD, labels(image, fingerprint)))
+            buildah.build(Recipe(image, BASE, BUILD, labels(fingerprint)))
         with step(f"{image.tag}: write archive"):
             archive.parent.mkdir(parents=True, exist_ok=True)
-            for old in archive.parent.glob(f"{image.key}-*"):
+            for old in archive.parent.glob(f"{image.name}-*"):
                 old.unlink()
             buildah.archive(image.tag, archive)
     return archive
@@ -120,14 +100,14 @@ def for_kind(image: Image, *, force: bool) -> None:
     if not kind.healthy():
         raise ClusterError("no kind cluster answers; run tests/cluster/up first")
     fingerprint = inputs.fingerprint(image, "")
-    if state.loaded(image.key) == fingerprint and not force:
+    if state.loaded(image.name) == fingerprint and not force:
         print(f"{image.tag} is up to date ({fingerprint})")
         return
     with step(f"{image.tag}: docker build"), kind.remedied():
-        Docker().build(Recipe(image, base="", labels=labels(image, fingerprint)))
+        Docker().build(Recipe(image, base="", labels=labels(fingerprint)))
     with step(f"{image.tag}: kind load"):
         kind.load(image.tag)
-    state.note_loaded(image.key, fingerprint)
+    state.note_loaded(image.name, fingerprint)
 
 
 def make_bases(buildah: Buildah) -> None:

@@ -31,8 +31,6 @@ class Image:
 
     part: str
     """Folder of its sources; the Dockerfile's PART."""
-    commit: str = ""
-    """Whose sources; empty: those that are here."""
 
     @property
     def name(self) -> str:
@@ -47,17 +45,7 @@ class Image:
     @property
     def tag(self) -> str:
         """Name with tag, as manifests write it."""
-        return f"{self.name}:{self.commit or TAG}"
-
-    @property
-    def key(self) -> str:
-        """What it is remembered by."""
-        return f"{self.commit}-{self.name}" if self.commit else self.name
-
-    @property
-    def root(self) -> Path:
-        """Folder that its sources are in."""
-        return paths.CACHE / "commits" / self.commit if self.commit else paths.ROOT
+        return f"{self.name}:{TAG}"
 
 
 COMMON: Final = (
@@ -76,7 +64,7 @@ def source_files(image: Image) -> list[Path]:
     """List the files an image is made of, sorted; what Python writes beside sources is left out."""
     found = []
     for source in image.sources:
-        path = image.root / source
+        path = paths.ROOT / source
         candidates = sorted(path.rglob("*")) if path.is_dir() else [path]
         found += [file for file in candidates if file.is_file() and "__pycache__" not in file.parts]
     return found
@@ -87,7 +75,7 @@ def fingerprint(image: Image, base: str) -> str:
     digest = hashlib.sha256(base.encode())
     for file in source_files(image):
         content = file.read_bytes()
-        digest.update(f"\n{file.relative_to(image.root)} {len(content)}\n".encode() + content)
+        digest.update(f"\n{file.relative_to(paths.ROOT)} {len(content)}\n".encode() + content)
     return digest.hexdigest()[:12]
 
 
