@@ -43,7 +43,7 @@ from batchedapi_serving.web.limits import (
     UNCOUNTED_PART_BYTES,
     HeldBodies,
 )
-from batchedapi_serving.web.parser import ENCODING, Request, RequestParser
+from batchedapi_serving.web.parser import ENCODING, Request, RequestParser, options_of
 from batchedapi_serving.web.responses import (
     CLOSES,
     CONTINUE,
@@ -237,11 +237,11 @@ class Connection(asyncio.Protocol):
             if not self._held.coming(size):
                 self._refuse(self._frontend.bodies.error())
                 return
-        if self._parser.wants_continue:
+        if self._parser.incoming.wants_continue:
             if self._life.busy:  # the client waits for us: it hears after the answers before it
                 self._life.part_over()
                 return
-            self._parser.wants_continue = False
+            self._parser.incoming.wants_continue = False
             self._transport.write(CONTINUE)
         self._life.part_awaited(part, self._loop.time())
 
@@ -298,7 +298,7 @@ class Connection(asyncio.Protocol):
     def check_time(self, now: float) -> None:
         """Act if a limit in time is over; called about every second."""
         unsent = functools.partial(unsent_bytes, self._transport)
-        match self._life.look(now, self._parser.body_bytes, unsent):
+        match self._life.look(now, self._parser.incoming.body_bytes, unsent):
             case Action.REFUSE:
                 self._refuse(self._life.too_slow())
             case Action.CLOSE:
@@ -633,7 +633,7 @@ class Connection(asyncio.Protocol):
         """Nothing more is read; answers that are due come first, then the error, then the end."""
         self._life.refuses(error)
         self._held.coming(0)
-        self._parser.drop_body()
+        self._parser.incoming.take_body()
         self._frontend.answered(error.status)
         if not self._life.busy and not self._pending:
             self._tell_refusal(error)
@@ -642,18 +642,20 @@ class Connection(asyncio.Protocol):
         # Of a body that nobody asked for not all is read.
         asks_key = isinstance(error, UnauthenticatedError)
         self._life.refused(self._loop.time(), lingers=asks_key)
-        request_id = self._parser.request_id() or new_request_id()
-        wire = wire_of_path(self._parser.target.decode("latin-1").partition("?")[0])
+        asked = self._parser.incoming
+        headers = [] if self._parser.awaiting is None else asked.headers
+        request_id = options_of(headers).request_id or new_request_id()
+        wire = wire_of_path(asked.target.decode("latin-1").partition("?")[0])
         answer = problem_on(wire, error, request_id)
         method = b"-"
         if asks_key:
-            answer, method = asks_for_key(answer), self._parser.method
+            answer, method = asks_for_key(answer), asked.method
         if self._frontend.cors is not None:
-            added = self._frontend.cors.headers(self._parser.headers())
+            added = self._frontend.cors.headers(headers)
             answer = answer._replace(headers=(*answer.headers, *added))
         if self._frontend.access_log is not None:
             self._asked.logged = method.decode("latin-1"), self._loop.time()
-            self._asked.path, _, _ = self._parser.target.partition(b"?")
+            self._asked.path, _, _ = asked.target.partition(b"?")
             self._asked.request_id = request_id
             self._log_access(error.status)
         self._frontend.renew_date(self._state)

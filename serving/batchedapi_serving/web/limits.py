@@ -22,7 +22,8 @@ SWEEP_SECONDS: Final = 1.0
 EXPIRY_GRACE: Final = 5.0
 """How long a connection that was refused may take to read its answer."""
 LINGER_BYTES: Final = 256 * 1024
-"""A client may still send so much after the answer that ends its connection, as in Go; more resets it."""
+"""Bytes that a client may send after the answer that ends its connection, as in Go; more of them
+reset it."""
 ACTIVE: Final = 1.0
 """A client that was answered less than this ago is likely to ask again soon."""
 LAST_CALL: Final = 1.0

@@ -30,17 +30,20 @@ _UNPRINTABLE: Final = bytes(byte for byte in range(256) if not 0x20 <= byte <= 0
 _HOST_BYTES: Final = b"!$%&'()*+,-.:;=[]_~" + bytes(
     byte for byte in range(128) if chr(byte).isalnum()
 )
-"""Of a Host header: a name or an address, and a port."""
+"""Bytes of a Host header: a name or an address, and a port."""
 _GZIP: Final = (b"gzip", b"x-gzip")
 """Two names of one coding: RFC 9110, 8.4.1.3."""
 _SPACE: Final = 0x20
 _HEADER_BYTES: Final = 128
-"""Of a header beside its bytes: two objects, and the pair of them."""
+"""Memory that a header takes beside its bytes: two objects, and the pair of them."""
 _OLD: Final = "1.0"
 _SELDOM: Final = OPTIONS | {b"transfer-encoding", b"expect", b"connection"}
 """Headers that mean something here and that few requests have."""
 _SELDOM_TRACED: Final = _SELDOM | {TRACEPARENT}
 """The same where requests are traced; elsewhere one that has a trace is read no slower."""
+_READ: Final = OPTIONS | {TRACEPARENT, TRACESTATE}
+_ABSENT: Final = [b""]
+_AS_IT_IS: Final = (b"", b"identity")
 _LENGTH: Final = b"content-length"
 _LONGEST_LENGTH: Final = 10
 """Digits of a body's length."""
@@ -60,14 +63,14 @@ BODY: Final = "body"
 
 
 class Options(NamedTuple):
-    """What few requests say in their headers."""
+    """Headers that few requests have, read."""
 
     request_id: str | None = None
-    """What the client calls the request: printable ASCII, at most 200 characters."""
+    """The client's name of the request: printable ASCII, at most 200 characters."""
     timeout: float | None = None
     """Seconds that the client waits at most."""
     refusal: ClientError | None = None
-    """What is wrong with these headers; told as the answer of a prediction."""
+    """An error in these headers; told as the answer of a prediction."""
     gzip: bool = False
     """The body has to be inflated."""
     traceparent: bytes = b""
@@ -76,41 +79,37 @@ class Options(NamedTuple):
 
 
 def options_of(headers: Iterable[tuple[bytes, bytes]]) -> Options:
-    """What the headers OPTIONS among these say, of each the last one; and those of a trace."""
-    traceparent = tracestate = b""
-    request_id: str | None = None
+    """Read OPTIONS and the trace among these headers; the last one of a name counts."""
+    said: dict[bytes, list[bytes]] = {}
+    for name, value in headers:
+        if name in _READ:
+            said.setdefault(name, []).append(value)
+    text = said.get(REQUEST_ID, _ABSENT)[-1].translate(None, _UNPRINTABLE)[:_LONGEST_ID].strip()
     timeout: float | None = None
     refusal: ClientError | None = None
-    gzip = False
-    for name, value in headers:
-        if name == REQUEST_ID:
-            text = value.translate(None, _UNPRINTABLE)[:_LONGEST_ID].strip()
-            request_id = text.decode("ascii") or None
-        elif name == TIMEOUT:
-            if value.isdigit() and len(value) <= _LONGEST_TIMEOUT and int(value) > 0:
-                timeout = int(value) / 1000
-            else:
-                refusal = MalformedError(
-                    "header X-Request-Timeout-Ms: expected whole milliseconds, 1 or more and at"
-                    f" most {_LONGEST_TIMEOUT} digits, got {value[:20].decode('latin-1')!r}"
-                )
-        elif name == ENCODING and value.lower() not in (b"", b"identity"):
-            if gzip or value.lower() not in _GZIP:
-                refusal = UnsupportedTypeError(
-                    "header Content-Encoding: expected gzip, once, got"
-                    f" {value[:20].decode('latin-1')!r}; send the body so, or as it is"
-                )
-            gzip = True
-        elif name == TRACEPARENT:
-            traceparent = b"%b,%b" % (traceparent, value) if traceparent else value.strip()
-        elif name == TRACESTATE:
-            tracestate = b"%b,%b" % (tracestate, value) if tracestate else value.strip()
-    return Options(request_id, timeout, refusal, gzip, traceparent, tracestate)
+    if TIMEOUT in said:
+        value = said[TIMEOUT][-1]
+        if value.isdigit() and len(value) <= _LONGEST_TIMEOUT and int(value) > 0:
+            timeout = int(value) / 1000
+        else:
+            refusal = MalformedError(
+                "header X-Request-Timeout-Ms: expected whole milliseconds, 1 or more and at"
+                f" most {_LONGEST_TIMEOUT} digits, got {value[:20].decode('latin-1')!r}"
+            )
+    codings: list[bytes] = []
+    if ENCODING in said:
+        codings = [value for value in said[ENCODING] if value.lower() not in _AS_IT_IS]
+    if codings and (len(codings) > 1 or codings[0].lower() not in _GZIP):
+        refusal = UnsupportedTypeError(
+            "header Content-Encoding: expected gzip, once, got"
+            f" {codings[-1][:20].decode('latin-1')!r}; send the body so, or as it is"
+        )
+    parent = b",".join(filter(None, said[TRACEPARENT])).strip() if TRACEPARENT in said else b""
+    state = b",".join(filter(None, said[TRACESTATE])).strip() if TRACESTATE in said else b""
+    return Options(text.decode("ascii") or None, timeout, refusal, bool(codings), parent, state)
 
 
 NO_OPTIONS: Final = Options()
-
-
 Headers = list[tuple[bytes, bytes]]
 
 
@@ -120,7 +119,7 @@ class Request(NamedTuple):
     method: bytes
     path: bytes
     query: bytes
-    headers: list[tuple[bytes, bytes]]
+    headers: Headers
     content_type: bytes
     body: bytes
     keep_alive: bool
@@ -242,23 +241,14 @@ class KnownHeads:
             self._unknown += 1
             if self._unknown % _MOST_FORMS:
                 return
-        names = [name for name, _ in request.headers]
-        lines = data[: len(data) - len(request.body)].split(b"\r\n")
-        plain = len(lines) == len(names) + 3 == len(set(names)) + 3 and lines[-2:] == [b"", b""]
-        if not plain or not lines[0].endswith(b" HTTP/1.1") or _LENGTH not in names:
+        prefixes = prefixes_of(data, request)
+        if not prefixes:
             return
-        prefixes = [lines[0]]
-        for line, (name, value) in zip(lines[1:-2], request.headers, strict=True):
-            size = len(line) - len(value)
-            prefix = line[:size]
-            if name in _UNKNOWABLE or prefix.lower() != name + b": " or line[size:] != value:
-                return
-            prefixes.append(prefix)
         for form in self.forms:
             if form.prefixes == prefixes:
                 pairs = enumerate(zip(form.values, request.headers, strict=True))
                 more = [place for place, (value, header) in pairs if value != header[1]]
-                if not any(names[place] in _MEANT for place in more):
+                if not any(form.names[place] in _MEANT for place in more):
                     form.vary(more)
                     return
         del self.forms[_MOST_FORMS - 1 :]
@@ -267,18 +257,98 @@ class KnownHeads:
         self.forms.insert(0, form)
 
 
+def prefixes_of(data: bytes, request: Request) -> list[bytes]:
+    """The request line, then the name of each header with its separator, as `data` has them.
+
+    Empty: the head is written in another way than most, or has to be parsed each time.
+    """
+    names = [name for name, _ in request.headers]
+    lines = data[: len(data) - len(request.body)].split(b"\r\n")
+    plain = len(lines) == len(names) + 3 == len(set(names)) + 3 and lines[-2:] == [b"", b""]
+    if not plain or not lines[0].endswith(b" HTTP/1.1") or _LENGTH not in names:
+        return []
+    prefixes = [lines[0]]
+    for line, (name, value) in zip(lines[1:-2], request.headers, strict=True):
+        size = len(line) - len(value)
+        prefix = line[:size]
+        if name in _UNKNOWABLE or prefix.lower() != name + b": " or line[size:] != value:
+            return []
+        prefixes.append(prefix)
+    return prefixes
+
+
+class Incoming:
+    """The request that is being read, as far as it has come.
+
+    Attributes:
+        method: Known once a key was asked for.
+        target: Path and query.
+        headers: Those that are complete.
+        options: Read from the headers once all of them are here.
+        wants_continue: The client waits for `100 Continue` before it sends the body.
+        body_bytes: Bytes of the body that have come.
+        content_type: Of the body.
+        head_bytes: Bytes of the head in earlier pieces; -1: it began in this one.
+        trailer_bytes: Bytes of headers behind the body.
+        old: It says HTTP/1.0.
+        upgrades: Its head asks for another protocol.
+    """
+
+    __slots__ = (
+        "_body", "_pieces", "body_bytes", "content_type", "head_bytes", "headers", "method", "old",
+        "options", "target", "trailer_bytes", "upgrades", "wants_continue",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.method = b"-"
+        self.target = self.content_type = b""
+        self.headers: Headers = []
+        self.options: Options = NO_OPTIONS
+        self.wants_continue = self.old = self.upgrades = False
+        self.body_bytes = self.trailer_bytes = 0
+        self.head_bytes = -1
+        self._body = b""  # if it came in one piece
+        self._pieces: io.BytesIO | None = None  # of a body in several
+
+    def parsed_bytes(self) -> int:
+        """Bytes of target and headers."""
+        return len(self.target) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+
+    def add(self, piece: bytes) -> None:
+        """Keep a piece of the body."""
+        self.body_bytes += len(piece)
+        if self.body_bytes == len(piece):
+            self._body = piece
+            return
+        if self._pieces is None:  # one buffer that grows: an object for each piece is 40 bytes more
+            self._pieces = io.BytesIO()
+            self._pieces.write(self._body)
+            self._body = b""
+        self._pieces.write(piece)
+
+    def take_body(self) -> bytes:
+        """The body, which is not kept any longer."""
+        body = self._body if self._pieces is None else self._pieces.getvalue()
+        self._body, self._pieces = b"", None
+        return body
+
+    def name_path_alone(self) -> None:
+        """Cut a target that names the server too, as a request to a proxy does."""
+        scheme, separator, rest = self.target.partition(b"://")
+        if separator and scheme.lower() in (b"http", b"https"):
+            end = len(rest) if b"?" not in rest else rest.index(b"?")
+            slash = rest.find(b"/", 0, end)
+            self.target = rest[slash:] if slash >= 0 else b"/" + rest[end:]
+
+
 class RequestParser:
     """httptools with our limits, one for each connection.
 
     Attributes:
-        awaiting: What of a request that has begun is still to come: HEADERS, BODY or None.
+        awaiting: The part of a request that is still to come: HEADERS, BODY or None.
+        incoming: The request that has begun, or that was parsed last.
         error: Why nothing more can be read, once it is so; requests before it are good.
-        wants_continue: The client waits for `100 Continue` before it sends the body.
-        options: What its headers ask for, of the request that has begun.
-        target: Its path and query.
-        body_bytes: How much of its body has come.
-        owner: Whose key its head brings; of the last head that was admitted.
-        method: Of the last head that `admit` was asked about.
+        owner: Owner of the key that the last admitted head brings.
     """
 
     __deletable__ = ("_parser",)  # mypyc asks which attributes may be deleted
@@ -291,7 +361,7 @@ class RequestParser:
         traced: bool = False,
         admit: Callable[[bytes, bytes, Headers], str] | None = None,
     ) -> None:
-        """What to look at.
+        """Read requests of one connection.
 
         Args:
             limits: Of sizes.
@@ -302,30 +372,16 @@ class RequestParser:
         """
         self._admit = admit
         self.owner = ""
-        self.method = b""
         self._seldom = _SELDOM_TRACED if traced else _SELDOM
         self.awaiting: str | None = None
+        self.incoming = Incoming()
         self.error: ServingError | None = None
-        self.wants_continue = False
-        self.options: Options = NO_OPTIONS
-        self.target = b""
-        self.body_bytes = 0
-        self._headers: list[tuple[bytes, bytes]] = []
         self._limits = limits
         self._known = known
         self._parser = httptools.HttpRequestParser(self)
-        self._upgrades = False  # the head asks for another protocol
-        self._old = False  # it says HTTP/1.0
         self._complete: list[Request] = []
         self._ended = False  # by a request that says `connection: close`
-        self._began_here = False  # the message began in the piece that is being parsed
-        self._piece = 0  # bytes of it
-        self._head_bytes = 0  # of the head in earlier pieces
-        self._body = b""  # if it came in one piece
-        self._pieces: io.BytesIO | None = None  # of a body in several
-        self._trailer_bytes = 0
-        self._content_type = b""
-        self._length = -1  # as the content-length says; -1: there is none
+        self._piece = 0  # bytes of the piece that is being parsed
 
     def close(self) -> None:
         """Nothing more will be fed.
@@ -334,11 +390,7 @@ class RequestParser:
         waits for the garbage collector, which comes here rarely.
         """
         del self._parser
-        self.drop_body()
-
-    def drop_body(self) -> None:
-        """What has come of a body is of no use any more."""
-        self._body, self._pieces = b"", None
+        self.incoming.take_body()
 
     def feed(self, data: bytes) -> Sequence[Request]:
         """The requests that are complete now that `data` has come; look at `error` after them."""
@@ -355,7 +407,6 @@ class RequestParser:
                         return (request,)
                     break
         self._complete = []
-        self._began_here = False
         self._piece = len(data)
         all_is_well = self._parse(data)
         if all_is_well and self.awaiting == HEADERS:
@@ -367,21 +418,15 @@ class RequestParser:
 
     def _admitted(self, request: Request) -> bool:
         """Whether a key lets a known head in; if not, it is parsed as others, and refused."""
-        self.target, self._headers = request.path, request.headers
         try:
-            self._ask(request.method)
+            self._ask(request.method, request.path, request.headers)
         except ServingError:
             return False
         return True
 
-    def _fail(self, error: ServingError) -> None:
-        # Its traceback knows the frames that know the bytes that were read, and this parser.
-        self.error = error.with_traceback(None)
-
-    def _ask(self, method: bytes) -> None:
+    def _ask(self, method: bytes, target: bytes, headers: Headers) -> None:
         if self._admit is not None:
-            self.method = method
-            self.owner = self._admit(method, self.target, self._headers)
+            self.owner = self._admit(method, target, headers)
 
     def _parse(self, data: bytes) -> bool:
         """Whether all is well; if not, `error` says why."""
@@ -392,10 +437,10 @@ class RequestParser:
                 # 9110 lets a server ignore it. The old parser cannot: it takes what follows for the
                 # other protocol, and a body for a second request.
                 method, version = self._parser.get_method(), self._parser.get_http_version()
-                headers = (b"%b: %b\r\n" % pair for pair in self._headers if pair[0] != b"upgrade")
-                target = (method, self.target, version.encode())
+                asked = self.incoming
+                headers = (b"%b: %b\r\n" % pair for pair in asked.headers if pair[0] != b"upgrade")
+                target = (method, asked.target, version.encode())
                 head = b"%b %b HTTP/%b\r\n%b\r\n" % (*target, b"".join(headers))
-                self._upgrades = False
                 self._parser = httptools.HttpRequestParser(self)
                 self._fed(head)
                 rest = self._fed(rest)
@@ -403,106 +448,83 @@ class RequestParser:
             cause = error.__context__
             if not isinstance(cause, ServingError):
                 raise
-            self._fail(cause)
+            # Its traceback knows the frames that know the bytes that were read, and this parser.
+            self.error = cause.with_traceback(None)
         except httptools.HttpParserError as error:
             if not self._ended:  # what follows a request that closes is nobody's
                 self.error = MalformedError(f"expected an HTTP/1.1 request, got {error}")
         return self.error is None
 
     def _fed(self, data: bytes | memoryview) -> memoryview | None:
-        """What comes after a head that asks for another protocol; None: there was none."""
+        """Parse; the bytes after a head that asks for another protocol, None: there was none."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             return memoryview(data)[upgrade.args[0] :]
         return None
 
-    def request_id(self) -> str | None:
-        """What the client calls the request that has begun, as far as it has come."""
-        return None if self.awaiting is None else options_of(self._headers).request_id
-
-    def headers(self) -> Sequence[tuple[bytes, bytes]]:
-        """Of the request that has begun, as far as they have come."""
-        return () if self.awaiting is None else self._headers
-
     def held_bytes(self) -> int:
-        """What the request that has begun takes of memory, about."""
-        if self.awaiting == BODY and self._began_here:
-            self._head_bytes = self._parsed_head_bytes()
-        return self._head_bytes + _HEADER_BYTES * len(self._headers) + self.body_bytes
+        """Memory that the request that has begun takes, about."""
+        asked = self.incoming
+        head = asked.parsed_bytes() if self.awaiting == BODY else max(0, asked.head_bytes)
+        return head + _HEADER_BYTES * len(asked.headers) + asked.body_bytes
 
     def _count_head(self) -> None:
         """The head goes on in the next piece."""
-        self._head_bytes = (
-            self._parsed_head_bytes() if self._began_here else self._head_bytes + self._piece
-        )
-        if self._head_bytes > self._limits.headers:
+        asked, before = self.incoming, self.incoming.head_bytes
+        asked.head_bytes = asked.parsed_bytes() if before < 0 else before + self._piece
+        if asked.head_bytes > self._limits.headers:
             self.error = self._headers_too_large()
-
-    def _parsed_head_bytes(self) -> int:
-        return len(self.target) + sum(len(name) + len(value) + 4 for name, value in self._headers)
 
     # ------------------------------------------------------------ httptools' callbacks
 
     def on_message_begin(self) -> None:
         """First byte of a request."""
-        self.target, self._headers, self._body = b"", [], b""
-        self._pieces = None
-        self.body_bytes = self._trailer_bytes = self._head_bytes = 0
-        self._content_type = b""
-        self.options = NO_OPTIONS
-        self._length = -1
-        self.wants_continue = self._old = False
-        self._began_here = True
+        self.incoming = Incoming()
         self.awaiting = HEADERS
 
     def on_url(self, url: bytes) -> None:
         """The target, maybe in pieces."""
-        self.target += url
+        self.incoming.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header; a trailer is counted and dropped: it could fake what a proxy strips."""
+        asked = self.incoming
         if self.awaiting == HEADERS:
             if value and value[-1] <= _SPACE:  # httptools takes away what is in front
                 value = value.rstrip(b" \t")
-            self._headers.append((name.lower(), value))
+            asked.headers.append((name.lower(), value))
             return
-        self._trailer_bytes += len(name) + len(value) + 4
-        if self._trailer_bytes > self._limits.headers:
+        asked.trailer_bytes += len(name) + len(value) + 4
+        if asked.trailer_bytes > self._limits.headers:
             raise self._headers_too_large()
 
     def on_headers_complete(self) -> None:
         """Everything but the body: what can be refused is refused now."""
         self.awaiting = BODY
-        limits = self._limits
-        may_be_large = self._head_bytes > 0 or self._piece > limits.headers
-        if may_be_large and self._parsed_head_bytes() > limits.headers:
+        asked, limits = self.incoming, self._limits
+        may_be_large = asked.head_bytes >= 0 or self._piece > limits.headers
+        if may_be_large and asked.parsed_bytes() > limits.headers:
             raise self._headers_too_large()
         if self._parser.should_upgrade():
-            self._upgrades = True
+            asked.upgrades = True
             if self._parser.get_method() == b"CONNECT":
                 raise MalformedError("CONNECT: this server is no proxy")
             return
-        self._read_head()
-        if not self.target.startswith(b"/"):
-            # Path and query of a target that names the server too, as a request to a proxy does.
-            scheme, separator, rest = self.target.partition(b"://")
-            if separator and scheme.lower() in (b"http", b"https"):
-                end = len(rest) if b"?" not in rest else rest.index(b"?")
-                slash = rest.find(b"/", 0, end)
-                self.target = rest[slash:] if slash >= 0 else b"/" + rest[end:]
+        self._read_head(asked)
+        if not asked.target.startswith(b"/"):
+            asked.name_path_alone()
         if self._admit is not None:
-            self._ask(self._parser.get_method())
+            asked.method = self._parser.get_method()
+            self._ask(asked.method, asked.target, asked.headers)
 
-    def _read_head(self) -> None:
-        limits = self._limits
+    def _read_head(self, asked: Incoming) -> None:
         hosts, more = 0, False
-        for name, value in self._headers:
+        for name, value in asked.headers:
             if name == b"content-type":
-                self._content_type = value
-            elif name == b"content-length":
-                self._length = int(value)
-                if self._length > limits.body:
+                asked.content_type = value
+            elif name == _LENGTH:
+                if int(value) > self._limits.body:
                     raise self._too_large()
             elif name == b"host":
                 hosts += 1
@@ -511,71 +533,35 @@ class RequestParser:
             elif name in self._seldom:
                 more = True
         if hosts != 1 or more:
-            self._read_version()
-            if hosts > 1 or (hosts == 0 and not self._old):
+            # Only when it matters: asking costs as much as the rest of a head.
+            asked.old = self._parser.get_http_version() == _OLD
+            if hosts > 1 or (hosts == 0 and not asked.old):
                 raise MalformedError(f"header Host: expected one, got {hosts or 'none'}")
-            self._read_more()
-
-    def _read_version(self) -> None:
-        """Only when it matters: asking costs as much as the rest of a head."""
-        self._old = self._parser.get_http_version() == _OLD
-
-    def _read_more(self) -> None:
-        for name, value in self._headers:
-            if name == b"transfer-encoding":
-                coding = value.lower()
-                if set(coding.replace(b" ", b"").split(b",")) != {b"chunked"}:
-                    raise UnsupportedCodingError(
-                        "header Transfer-Encoding: nothing is decompressed here, got"
-                        f" {value[:20].decode('latin-1')!r}; send the body as it is, or chunked"
-                    )
-                if coding != b"chunked":
-                    raise MalformedError("header Transfer-Encoding: expected chunked once")
-                if self._old:
-                    raise MalformedError("header Transfer-Encoding: expected none in HTTP/1.0")
-            elif name == b"expect" and value.lower() == b"100-continue":
-                self.wants_continue = not self._old
-        self.options = options_of(self._headers)
+            _read_seldom(asked)
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
-        self.body_bytes += len(body)
-        if self.body_bytes > self._limits.body:
+        if self.incoming.body_bytes + len(body) > self._limits.body:
             raise self._too_large()
-        if self.body_bytes == len(body):
-            self._body = body
-            return
-        if self._pieces is None:  # one buffer that grows: an object for each piece is 40 bytes more
-            self._pieces = io.BytesIO()
-            self._pieces.write(self._body)
-            self._body = b""
-        self._pieces.write(body)
+        self.incoming.add(body)
 
     def on_message_complete(self) -> None:
         """Last byte of a request."""
-        if self._upgrades:  # it is read once more
+        asked, parser = self.incoming, self._parser
+        if asked.upgrades:  # it is read once more
             return
         self.awaiting = None
-        body = self._body if self._pieces is None else self._pieces.getvalue()
-        self.drop_body()
-        path, _, query = self.target.partition(b"?")
-        keep_alive = self._parser.should_keep_alive()
+        path, _, query = asked.target.partition(b"?")
+        keep_alive = parser.should_keep_alive()
         if not keep_alive:
-            self._read_version()
+            asked.old = parser.get_http_version() == _OLD
         self._ended = not keep_alive
         self._complete.append(
             Request(
-                self._parser.get_method(),
-                path,
-                query,
-                self._headers,
-                self._content_type,
-                body,
-                keep_alive,
-                self.options,
-                self._old,
+                parser.get_method(), path, query, asked.headers, asked.content_type,
+                asked.take_body(), keep_alive, asked.options, asked.old,
             )
-        )
+        )  # fmt: skip
 
     def _headers_too_large(self) -> HeadersTooLargeError:
         return HeadersTooLargeError(
@@ -586,3 +572,21 @@ class RequestParser:
         return TooLargeError(
             f"body: expected at most {self._limits.body} bytes (overload.maxBodySize), got more"
         )
+
+
+def _read_seldom(asked: Incoming) -> None:
+    for name, value in asked.headers:
+        if name == b"transfer-encoding":
+            coding = value.lower()
+            if set(coding.replace(b" ", b"").split(b",")) != {b"chunked"}:
+                raise UnsupportedCodingError(
+                    "header Transfer-Encoding: nothing is decompressed here, got"
+                    f" {value[:20].decode('latin-1')!r}; send the body as it is, or chunked"
+                )
+            if coding != b"chunked":
+                raise MalformedError("header Transfer-Encoding: expected chunked once")
+            if asked.old:
+                raise MalformedError("header Transfer-Encoding: expected none in HTTP/1.0")
+        elif name == b"expect" and value.lower() == b"100-continue":
+            asked.wants_continue = not asked.old
+    asked.options = options_of(asked.headers)
