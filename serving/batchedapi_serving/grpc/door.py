@@ -98,7 +98,7 @@ class Door(grpc.GenericRpcHandler):  # type: ignore[misc]  # the package is unty
             request_id = options_of(metadata_of(context)).request_id
             return await fail(context, problem, request_id)
 
-        log = self._frontend.access_log
+        log = self._frontend.guard.log
         return of_kind(behavior if log is None else logged(log, path, behavior))
 
     def _owner(self, path: str, call: Call) -> str:
@@ -107,7 +107,7 @@ class Door(grpc.GenericRpcHandler):  # type: ignore[misc]  # the package is unty
         Raises:
             UnauthenticatedError: it needs a key, and brings none.
         """
-        keys = self._frontend.keys
+        keys = self._frontend.guard.keys
         if keys is None:
             return _owner_of(call.connection.peer.address)
         return NOBODY if path in OPEN else keys.check(metadata_of(call.context))

@@ -19,6 +19,7 @@ from uvicorn.protocols.utils import get_remote_addr
 
 from batchedapi_serving.codecs import Answer
 from batchedapi_serving.errors import LoadError, UnauthenticatedError
+from batchedapi_serving.settings import ReplicaSettings
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -308,3 +309,20 @@ class AccessLog:
             "client": client, "request_id": request_id,
         }  # fmt: skip
         self._log.info("request", extra=facts)
+
+
+class Guard:
+    """Keys, CORS and the access log of one web process; None: nobody asked for it.
+
+    Attributes:
+        keys: Asked for in each request.
+        cors: Rules for browsers.
+        log: Of requests.
+        sees_requests: Whether there is any of them, so that nobody asks each where there is none.
+    """
+
+    def __init__(self, settings: ReplicaSettings) -> None:
+        self.keys = None if settings.api_keys is None else ApiKeys(Path(settings.api_keys))
+        self.cors = Cors(settings.cors_origins) if settings.cors_origins else None
+        self.log = AccessLog() if settings.access_log else None
+        self.sees_requests = bool(self.keys or self.cors or self.log)

@@ -143,7 +143,7 @@ def create_app(frontend: Frontend) -> Any:
     serve_docs(app)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _http_error)
-    inner = app if frontend.cors is None else frontend.cors.around(app)
+    inner = app if frontend.guard.cors is None else frontend.guard.cors.around(app)
     return _Outermost(inner, frontend)
 
 
@@ -159,7 +159,7 @@ def _add_routes(app: FastAPI, frontend: Frontend) -> None:
         path = request.scope["path"]
         # /v1/models/NAME:predict looks like a model; a GET of / asks whether the server lives,
         # also where predictions are POSTed to it.
-        if path != "/" and frontend.route_of(path.encode()) is not None:
+        if path != "/" and frontend.routes.of(path.encode()) is not None:
             raise HTTPException(MethodNotAllowedError.status, headers={"allow": "POST"})
         try:
             answer = metadata_answer(frontend, path)
@@ -237,7 +237,7 @@ class _Outermost:
     def __init__(self, app: ASGIApp, frontend: Frontend) -> None:
         self._app = app
         self._answered = frontend.answered
-        self._access_log = frontend.access_log
+        self._access_log = frontend.guard.log
 
     async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
         named = scope["state"]["request_id"] is not None

@@ -43,7 +43,7 @@ from batchedapi_serving.web.limits import (
     UNCOUNTED_PART_BYTES,
     HeldBodies,
 )
-from batchedapi_serving.web.parser import ENCODING, Request, RequestParser, options_of
+from batchedapi_serving.web.parser import ENCODING, Request, options_of
 from batchedapi_serving.web.responses import (
     CLOSES,
     CONTINUE,
@@ -120,10 +120,7 @@ class Connection(asyncio.Protocol):
         self._config = config
         self._state = state
         self._loop = asyncio.get_running_loop()
-        traced = frontend.tracer is not None
-        self._parser = RequestParser(
-            frontend.limits, frontend.known, traced=traced, admit=frontend.admit
-        )
+        self._parser = frontend.parser()
         frontend.accepted_at = now = self._loop.time()
         self._life = Lifecycle(frontend.limits, now, random.random())  # noqa: S311 - no secret
         self._asked = Exchange()
@@ -148,7 +145,7 @@ class Connection(asyncio.Protocol):
         self._flow = FlowControl(transport)
         transport.set_write_buffer_limits(UNCOUNTED_BYTES)
         self.address = owner_of(address_of(transport))
-        if self._frontend.keys is None:
+        if self._frontend.guard.keys is None:
             self._held.owner = self.address
         self._held.leaves = self._leave
         limit, connections = self._frontend.connection_limit, self._state.connections
@@ -342,14 +339,14 @@ class Connection(asyncio.Protocol):
         asked.path = path
         asked.named = asked.request_id = options.request_id
         frontend = self._frontend
-        if frontend.guarded:
+        if frontend.guard.sees_requests:
             self._look_at(request)
         if len(body) > UNCOUNTED_BYTES and not self._held.answering(len(body)):
             self._answer_error(frontend.bodies.error())
             return
         route: Route | None = None
         if method == b"POST":
-            route = frontend.routes.get(path) or frontend.route_of(path)
+            route = frontend.routes.by_path.get(path) or frontend.routes.of(path)
         if route is None:
             self._run_app(request)
             return
@@ -363,18 +360,18 @@ class Connection(asyncio.Protocol):
             self._predict(request, route)
 
     def _look_at(self, request: Request) -> None:
-        """What keys, the access log and CORS have to do with a request that may go on."""
-        frontend = self._frontend
+        """Do for keys, the access log and CORS what a request needs that may go on."""
+        guard = self._frontend.guard
         if self._parser.owner:
             self._held.owned_by(self._parser.owner)
-        if frontend.access_log is not None and self._asked.logged is None:
+        if guard.log is not None and self._asked.logged is None:
             self._asked.logged = request.method.decode("latin-1"), self._loop.time()
-        if frontend.cors is not None:
-            self._asked.cors = frontend.cors.headers(request.headers)
+        if guard.cors is not None:
+            self._asked.cors = guard.cors.headers(request.headers)
 
     def _run_app(self, request: Request) -> None:
         """What is no POST of a prediction; a GET may ask for a stream."""
-        route = self._frontend.stream_of(request.path) if request.method == b"GET" else None
+        route = self._frontend.routes.of_stream(request.path) if request.method == b"GET" else None
         if route is not None:
             body, options = request.body or _NO_PAYLOAD, request.options._replace(gzip=False)
             self._predict(request._replace(body=body, content_type=b"", options=options), route)
@@ -428,7 +425,7 @@ class Connection(asyncio.Protocol):
 
     def _log_access(self, status: int) -> None:
         """Of a request that is answered here; FastAPI's are logged around it."""
-        log, asked = self._frontend.access_log, self._asked.logged
+        log, asked = self._frontend.guard.log, self._asked.logged
         if log is not None and asked is not None:
             self._asked.logged = None
             log.write(
@@ -650,10 +647,11 @@ class Connection(asyncio.Protocol):
         method = b"-"
         if asks_key:
             answer, method = asks_for_key(answer), asked.method
-        if self._frontend.cors is not None:
-            added = self._frontend.cors.headers(headers)
+        guard = self._frontend.guard
+        if guard.cors is not None:
+            added = guard.cors.headers(headers)
             answer = answer._replace(headers=(*answer.headers, *added))
-        if self._frontend.access_log is not None:
+        if guard.log is not None:
             self._asked.logged = method.decode("latin-1"), self._loop.time()
             self._asked.path, _, _ = asked.target.partition(b"?")
             self._asked.request_id = request_id

@@ -1,10 +1,9 @@
-"""What every connection of a web process shares, and which paths there are."""
+"""Everything that the connections of a web process share, and the paths there are."""
 
 import asyncio
 import math
 import urllib.parse
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from uvicorn.server import ServerState
@@ -21,13 +20,7 @@ from batchedapi_serving.metrics.slots import BYTES, Memory, method_block
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.settings import ReplicaSettings
 from batchedapi_serving.tracing.spans import Tracer
-from batchedapi_serving.web.access import (
-    AccessLog,
-    ApiKeys,
-    Cors,
-    is_preflight,
-    needs_no_key,
-)
+from batchedapi_serving.web.access import Guard, is_preflight, needs_no_key
 from batchedapi_serving.web.large_bodies import LargeBodies
 from batchedapi_serving.web.large_request import LargeRequest
 from batchedapi_serving.web.limits import (
@@ -38,7 +31,7 @@ from batchedapi_serving.web.limits import (
     ConnectionLimit,
     Limits,
 )
-from batchedapi_serving.web.parser import KnownHeads
+from batchedapi_serving.web.parser import KnownHeads, RequestParser
 
 METADATA_PATHS: Final = (
     "/",
@@ -61,7 +54,7 @@ METADATA_PATHS: Final = (
 
 
 class Route(NamedTuple):
-    """What a POST to a path asks for."""
+    """The method and the language of a path that takes predictions."""
 
     method: str | None
     """None: the default method."""
@@ -115,11 +108,61 @@ def wire_of_path(path: str) -> Wire:
     return Wire.V1 if path.startswith("/v1/") else Wire.PLAIN
 
 
+class Routes:
+    """The routes of predictions; those of named methods once the methods are known.
+
+    Attributes:
+        by_path: By path without escapes.
+        known: Heads of predictions that were parsed before.
+    """
+
+    def __init__(self, settings: ReplicaSettings, engine: Engine, *, traced: bool) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._methods: tuple[str, ...] | None = None
+        self.by_path: dict[bytes, Route] = {}
+        self.known = KnownHeads(self.by_path, traced=traced)
+        self._learn()
+
+    def of(self, path: bytes) -> Route | None:
+        """The route of a path that may have escapes, or a method that was not known before."""
+        self._learn()
+        return self.by_path.get(urllib.parse.unquote_to_bytes(path))
+
+    def of_stream(self, path: bytes) -> Route | None:
+        """The route of a path that is asked with GET: a browser's EventSource knows nothing else.
+
+        Only of methods that stream; a GET of / asks whether the server lives.
+        """
+        route = None if path == b"/" else self.of(path)
+        if route is None or route.wire is not Wire.PLAIN:
+            return None
+        name = self._engine.default if route.method is None else route.method
+        spec = self._engine.methods.get(name or "")
+        return route if spec is not None and spec.streams else None
+
+    def _learn(self) -> None:
+        """Build the table anew if the methods are not those it was built from."""
+        methods = tuple(self._engine.methods)
+        if methods != self._methods:
+            self._methods = methods
+            table = prediction_routes(self._settings, methods)
+            self.by_path.clear()  # known heads have it
+            self.by_path.update((path.encode(), route) for path, route in table.items())
+
+
 _UNCOUNTED: Final = memoryview(bytes(BYTES)).cast("d")
 
 
 class Frontend:
-    """Routes, limits and state of one web process; one owner for all its connections."""
+    """Routes, limits and state of one web process; one owner for all its connections.
+
+    Attributes:
+        draining: The replica stops.
+        closing: Nobody is let in any more.
+        accepted_at: Time of the last connection, over HTTP or gRPC, on the loop's clock.
+        date: The `date` header line, made of `date_source`.
+    """
 
     def __init__(
         self,
@@ -149,41 +192,33 @@ class Frontend:
         )
         self.large = LargeBodies(settings, engine, answered)
         self.bodies = BodyBudget(settings.max_body_bytes)
-        self.keys = None if settings.api_keys is None else ApiKeys(Path(settings.api_keys))
-        self.cors = Cors(settings.cors_origins) if settings.cors_origins else None
-        self.access_log = AccessLog() if settings.access_log else None
-        self.guarded = bool(self.keys or self.cors or self.access_log)
-        """Whether any of these is to see requests; where none is, asking each would be slower."""
-        self.admit = None if self.keys is None else self._owner_of
-        """Whose key a method, target and headers bring; None: none is asked for."""
-        self.draining = False
-        self.closing = False
-        """Nobody is let in any more."""
+        self.guard = Guard(settings)
+        self.routes = Routes(settings, engine, traced=tracer is not None)
+        self.draining = self.closing = False
         self.accepted_at = -math.inf
-        """When the last client connected, over HTTP or gRPC, on the loop's clock."""
-        self.routes: dict[bytes, Route] = {}
-        """By path without escapes; those of named methods once the methods are known."""
-        self.known = KnownHeads(self.routes, traced=tracer is not None)
-        """Heads of predictions that were parsed before."""
-        self._methods: tuple[str, ...] | None = None
         self.date = b""
-        """The `date` header, made of `date_source`."""
         self.date_source: list[tuple[bytes, bytes]] | None = None
-        self._learn_methods()
 
     @property
     def leaving(self) -> bool:
         """Whether it says that it is not ready; in a pod it does as long as anybody is let in."""
         return self.closing or (self.draining and not self.settings.in_pod)
 
+    def parser(self) -> RequestParser:
+        """The parser of one connection."""
+        admit = None if self.guard.keys is None else self._owner_of
+        traced = self.tracer is not None
+        return RequestParser(self.limits, self.routes.known, traced=traced, admit=admit)
+
     def _owner_of(self, method: bytes, target: bytes, headers: list[tuple[bytes, bytes]]) -> str:
-        if self.keys is None or (self.cors is not None and is_preflight(method, headers)):
+        keys, cors = self.guard.keys, self.guard.cors
+        if keys is None or (cors is not None and is_preflight(method, headers)):
             return NOBODY
         path = target.partition(b"?")[0]
         # A stream may be read with GET, and an endpoint be called like one of the open pages.
-        if needs_no_key(method, path, headers) and self.stream_of(path) is None:
+        if needs_no_key(method, path, headers) and self.routes.of_stream(path) is None:
             return NOBODY
-        return self.keys.check(headers)
+        return keys.check(headers)
 
     def cancel(self, handle: RequestHandle, status: int = CLIENT_LEFT) -> None:
         """The client of a request left: what is not done is not begun, and nobody is told."""
@@ -197,23 +232,6 @@ class Frontend:
         inner = handle.handle if isinstance(handle, LargeRequest) else handle
         if inner is not None:
             self.engine.taken(inner, items)
-
-    def stream_of(self, path: bytes) -> Route | None:
-        """The route of a path that is asked with GET: a browser's EventSource knows nothing else.
-
-        Only of methods that stream; a GET of / asks whether the server lives.
-        """
-        route = None if path == b"/" else self.route_of(path)
-        if route is None or route.wire is not Wire.PLAIN:
-            return None
-        name = self.engine.default if route.method is None else route.method
-        spec = self.engine.methods.get(name or "")
-        return route if spec is not None and spec.streams else None
-
-    def route_of(self, path: bytes) -> Route | None:
-        """The route of a path that may have escapes, or a method that was not known before."""
-        self._learn_methods()
-        return self.routes.get(urllib.parse.unquote_to_bytes(path))
 
     def model_config(self, model: str, method: MethodSpec) -> dict[str, Any]:
         """Triton's document of a model's configuration."""
@@ -231,15 +249,6 @@ class Frontend:
             ]
         }
 
-    def _learn_methods(self) -> None:
-        """Build the table of routes anew if the methods are not those it was built from."""
-        methods = tuple(self.engine.methods)
-        if methods != self._methods:
-            self._methods = methods
-            table = prediction_routes(self.settings, methods)
-            self.routes.clear()  # known heads have it
-            self.routes.update((path.encode(), route) for path, route in table.items())
-
     def renew_date(self, state: ServerState) -> None:
         """Take over the headers that uvicorn makes anew once a second."""
         self.date_source = state.default_headers
@@ -256,6 +265,6 @@ class Frontend:
             for connection in list(state.connections):
                 connection.check_time(now)  # type: ignore[union-attr]  # all are ours
             self.bodies.sweep()
-            if self.keys is not None:
-                self.keys.renew(now)
+            if self.guard.keys is not None:
+                self.guard.keys.renew(now)
             on_sweep()

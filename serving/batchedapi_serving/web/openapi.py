@@ -284,7 +284,7 @@ def document_routes(app: FastAPI, frontend: Frontend) -> None:
         if known not in cache:
             app.openapi_schema = None
             cache[known] = {**plain(), "paths": _paths(frontend)}
-            if frontend.keys is not None:
+            if frontend.guard.keys is not None:
                 cache[known] |= {"components": {"securitySchemes": _KEYS}, "security": _EITHER}
         return cache[known]
 
@@ -294,7 +294,7 @@ def document_routes(app: FastAPI, frontend: Frontend) -> None:
 def _paths(frontend: Frontend) -> dict[str, Any]:
     engine = frontend.engine
     paths: dict[str, Any] = {}
-    guarded = {} if frontend.keys is None else _NO_KEY
+    guarded = {} if frontend.guard.keys is None else _NO_KEY
     for path, route in prediction_routes(frontend.settings, engine.methods).items():
         name = engine.default if route.method is None else route.method
         if name is None and engine.methods:

@@ -147,7 +147,7 @@ METHODS: Final = (b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"OPTIONS", b"PAT
 def routes(server: Server, app: Any) -> set[str]:
     """All that are served, of predictions and of the application; names stand for parameters."""
     served = {route.path for route in app._app.routes} | {
-        path.decode() for path in server.frontend.routes
+        path.decode() for path in server.frontend.routes.by_path
     }
     named = {"{model}": "api", "{version}": "1", "{method}": "predict"}
     for parameter, value in named.items():
