@@ -118,7 +118,7 @@ $(COMPILED)/.made: $(INSTALLED) hatch_build.py $(shell find core serving operato
 
 # The packages that have compiled modules: all else is the same Python in both.
 COMPILED_TESTS := $(addprefix tests/unit/core/,batching service_model) \
-  $(addprefix tests/unit/serving/,codecs dispatch metrics model tracing tuning web) $(wildcard tests/unit/serving/test_*.py)
+  $(addprefix tests/unit/serving/,codecs dispatch laptop/tuning metrics model tracing web) $(wildcard tests/unit/serving/test_*.py)
 
 unit-compiled: $(COMPILED)/.made ## The tests of compiled modules, as wheels and images have them
 	PYTHONPATH=$(COMPILED) $(BIN)/python -m pytest -n auto --dist worksteal $(COMPILED_TESTS)

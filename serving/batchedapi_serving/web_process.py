@@ -212,7 +212,7 @@ async def _shared_queue(
 def recorded(engine: Engine, settings: ReplicaSettings) -> tuple[Engine, Callable[[], None]]:
     """The engine behind which arrivals are recorded, if they are to be, and how that ends."""
     if settings.recording is not None:
-        from batchedapi_serving.recording import recording_engine  # noqa: PLC0415 - seldom asked for
+        from batchedapi_serving.dispatch.recording import recording_engine  # noqa: PLC0415 - seldom asked for
 
         recording = recording_engine(engine, settings.recording)
         if recording is not None:

@@ -15,7 +15,7 @@ from batchedapi_core.scaling.state import ScalingState
 from batchedapi_core.service_model import ServiceTime
 from batchedapi_operator.autoscaling.in_effect import policy_of
 from batchedapi_operator.autoscaling.metrics_page import parse_page
-from batchedapi_serving.simulating.settings import Options, set_up
+from batchedapi_serving.laptop.simulating.settings import Options, set_up
 
 EXAMPLES: Final = Path(__file__).resolve().parents[2] / "examples"
 OPTIONS: Final = Options(ServiceTime(0.008, 0.00015))

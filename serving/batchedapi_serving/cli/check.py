@@ -17,16 +17,6 @@ from typing import Any, Final, NoReturn
 import click
 
 from batchedapi_core.manifest import ManifestError, UnknownFields, parse_quantity
-from batchedapi_serving.checking.report import (
-    REPORT_FILE,
-    Advice,
-    MethodReport,
-    Report,
-    Wanted,
-    advise_memory,
-    advise_method,
-    render_method,
-)
 from batchedapi_serving.cli.documents import (
     MANIFEST_PATH,
     DocumentError,
@@ -37,6 +27,16 @@ from batchedapi_serving.cli.documents import (
 from batchedapi_serving.cli.serve import ServeOptions, replica_settings
 from batchedapi_serving.errors import LoadError
 from batchedapi_serving.hardware import usable_cpus
+from batchedapi_serving.laptop.checking.report import (
+    REPORT_FILE,
+    Advice,
+    MethodReport,
+    Report,
+    Wanted,
+    advise_memory,
+    advise_method,
+    render_method,
+)
 from batchedapi_serving.model_source import FETCH
 from batchedapi_serving.orphans import ended_after
 from batchedapi_serving.settings import ReplicaSettings

@@ -281,7 +281,7 @@ def _objects(file: Path, unknown: UnknownFields) -> list[Any]:
 
 
 def _no_object(document: Any) -> str:
-    from batchedapi_serving.migrating.cortex import KINDS  # noqa: PLC0415 - for this error alone
+    from batchedapi_serving.laptop.migrating.cortex import KINDS  # noqa: PLC0415 - for this error alone
 
     entries = document if isinstance(document, list) else [document]
     if any(isinstance(one, dict) and one.get("kind") in KINDS for one in entries):

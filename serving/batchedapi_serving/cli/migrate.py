@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from batchedapi_serving.migrating.migration import (
+from batchedapi_serving.laptop.migrating.migration import (
     MANIFEST,
     MigrateError,
     Migration,
@@ -72,7 +72,7 @@ def translation_of(project: Project) -> Migration:
     Raises:
         MigrateError: it is not, or cannot be taken over.
     """
-    from batchedapi_serving.migrating import (  # noqa: PLC0415 - every replica runs this program
+    from batchedapi_serving.laptop.migrating import (  # noqa: PLC0415 - every replica runs this program
         bentoml,
         cortex,
         kserve,

@@ -12,8 +12,8 @@ from batchedapi_core.manifest import (
     parse_duration,
 )
 from batchedapi_serving.cli.documents import DocumentError, load_api, manifest_of
-from batchedapi_serving.simulating.report import BLOCKS, PLAIN, render
-from batchedapi_serving.simulating.run import (
+from batchedapi_serving.laptop.simulating.report import BLOCKS, PLAIN, render
+from batchedapi_serving.laptop.simulating.run import (
     AssertionFormError,
     Simulated,
     TraceError,
@@ -21,7 +21,7 @@ from batchedapi_serving.simulating.run import (
     parse_trace,
     run,
 )
-from batchedapi_serving.simulating.settings import (
+from batchedapi_serving.laptop.simulating.settings import (
     OptionError,
     Options,
     parse_service,

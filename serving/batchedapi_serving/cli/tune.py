@@ -19,7 +19,7 @@ from batchedapi_serving.errors import LoadError
 from batchedapi_serving.overrides import Flags, in_effect
 
 if TYPE_CHECKING:  # numpy comes with it
-    from batchedapi_serving.tuning.run import Known
+    from batchedapi_serving.laptop.tuning.run import Known
 
 BETTER = 1
 """Exit code: another setting serves more, or none meets the target."""
@@ -133,10 +133,10 @@ def tune_command(
     """
     # Here: numpy comes with it, and a replica's supervisor, which runs this program too, has no
     # memory to give away.
-    from batchedapi_serving.tuning import report  # noqa: PLC0415
-    from batchedapi_serving.tuning.measuring import MeasuringError, NoRowsError  # noqa: PLC0415
-    from batchedapi_serving.tuning.replica import Subject, cpus_of  # noqa: PLC0415
-    from batchedapi_serving.tuning.run import Tuner, Wanted  # noqa: PLC0415
+    from batchedapi_serving.laptop.tuning import report  # noqa: PLC0415
+    from batchedapi_serving.laptop.tuning.measuring import MeasuringError, NoRowsError  # noqa: PLC0415
+    from batchedapi_serving.laptop.tuning.replica import Subject, cpus_of  # noqa: PLC0415
+    from batchedapi_serving.laptop.tuning.run import Tuner, Wanted  # noqa: PLC0415
 
     if picture is not None and importlib.util.find_spec("matplotlib") is None:
         _give_up([report.REMEDY])

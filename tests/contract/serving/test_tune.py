@@ -13,7 +13,7 @@ import yaml
 
 from batchedapi_core.manifest import UnknownFields
 from batchedapi_serving.cli.documents import load_documents
-from batchedapi_serving.tuning.replica import Subject, apart_from, running
+from batchedapi_serving.laptop.tuning.replica import Subject, apart_from, running
 from ports import HOST
 from serving import PROGRAM, write_manifest
 

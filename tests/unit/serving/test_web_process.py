@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from batchedapi_serving.dispatch.dispatcher import Dispatcher
+from batchedapi_serving.dispatch.recording import RecordingEngine
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.predictor import MethodSpec, Tensor
-from batchedapi_serving.recording import RecordingEngine
 from batchedapi_serving.settings import RecordingSettings
 from batchedapi_serving.web_process import ControlLine, queue_here
 from dispatching import replica_settings

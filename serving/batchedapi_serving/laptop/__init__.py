@@ -1,0 +1,1 @@
+"""Commands that run on a laptop and that a replica never imports."""
