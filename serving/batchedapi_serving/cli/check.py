@@ -123,7 +123,7 @@ def run_check(documents: Documents, wanted: Wanted) -> tuple[ReplicaSettings, Re
             _run("model_source", [runtime], user, settings.failure_path(FETCH))
         wanted.write(Path(runtime))
         environment = model_environments(settings, os.environ, user, usable_cpus())[0]
-        _run("checking", [runtime], environment, settings.failure_path(0))
+        _run("laptop.checking", [runtime], environment, settings.failure_path(0))
         return settings, Report.from_json((Path(runtime) / REPORT_FILE).read_text())
 
 
