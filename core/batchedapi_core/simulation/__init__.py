@@ -3,8 +3,7 @@
     Service + Trace + Controller -> simulate -> Outcome
     Service -> max_rate;  Trace + max_rate -> clairvoyant
 
-One of two classes simulates each replica: `BatchingReplica` drives the serving image's own
-Scheduler and Admission; `FixedReplica` knows only the rule `Fixed` and is many times faster.
+Each replica drives the serving image's own Scheduler and Admission.
 """
 
 from batchedapi_core.simulation.controllers import (

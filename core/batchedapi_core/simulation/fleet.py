@@ -13,8 +13,7 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from batchedapi_core.simulation.engines import BatchingReplica, FixedReplica, is_fixed
-from batchedapi_core.simulation.replica import Durations, Replica, Service
+from batchedapi_core.simulation.replica import Durations, Service, SimulatedReplica
 from batchedapi_core.simulation.trace import Arrivals, Trace
 
 # What came of a simulation.
@@ -39,7 +38,7 @@ class Second(NamedTuple):
     rate: float  # rows/s that the trace says
     ready: int
     live: int  # ready or starting
-    batches: int  # ended in it, or begun in it with an end that is known already
+    batches: int  # ended in it
     batch_rows: int  # rows in them
     answered: int  # requests; their latencies follow those of the second before
     missed: int  # requests answered too late, or rejected
@@ -207,7 +206,7 @@ class _Collector:
         """They found no replica that is ready."""
         self._rejected += requests
 
-    def collect(self, replicas: Sequence[Replica]) -> None:
+    def collect(self, replicas: Sequence[SimulatedReplica]) -> None:
         """Take over what was answered and refused since the last time."""
         ends: list[float] = []
         requests: list[int] = []
@@ -271,7 +270,7 @@ class _Member:
     number: int
     created: float
     ready_at: float
-    replica: Replica
+    replica: SimulatedReplica
     stopping: bool = False
     removed: bool = False
 
@@ -279,13 +278,10 @@ class _Member:
 class _Members:
     """The replicas of a fleet; owner of their births and ends."""
 
-    def __init__(
-        self, service: Service, startup: tuple[float, float], seed: int, *, fast: bool
-    ) -> None:
+    def __init__(self, service: Service, startup: tuple[float, float], seed: int) -> None:
         self._service = service
         self._startup = startup
         self._seed = seed
-        self._fast = fast
         self._born = 0
         self.rng = np.random.default_rng(seed)
         self.all: list[_Member] = []
@@ -317,8 +313,8 @@ class _Members:
     def _add(self, now: float, ready_at: float, *, cold: int) -> None:
         number = self._born
         durations = Durations(self._service, (self._seed, number), cold=cold, number=number)
-        kind = FixedReplica if self._fast else BatchingReplica
-        self.all.append(_Member(number, now, ready_at, kind(self._service, durations, ready_at)))
+        replica = SimulatedReplica(self._service, durations, ready_at)
+        self.all.append(_Member(number, now, ready_at, replica))
         self._born += 1
 
 
@@ -354,8 +350,7 @@ def simulate(
     Returns:
         Every request until the end is in it; what waits then is served before the books close.
     """
-    fast = is_fixed(service) and trace.one_row
-    members = _Members(service, startup, seed, fast=fast)
+    members = _Members(service, startup, seed)
     for _ in range(replicas):
         members.add_ready(0.0)
     collector = _Collector(service.latency_target)
@@ -370,7 +365,7 @@ def simulate(
         members.all = [
             member
             for member in members.all
-            if not (member.removed or (member.stopping and member.replica.drained(now)))
+            if not (member.removed or (member.stopping and member.replica.drained))
         ]
         live = members.live()
         collector.second(

@@ -1,14 +1,17 @@
-"""One replica in virtual time: what it is, what the fleet asks of it, what both engines share."""
+"""A replica of a simulated fleet: its service, its counters, and the batches that it runs."""
 
-import math
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from math import inf
+from typing import Final
 
 import numpy as np
 
-from batchedapi_core.batching import BatchPolicy, QueueOrder, SizeUnit, Strategy
+from batchedapi_core import contract
+from batchedapi_core.batching import Batch, BatchPolicy, QueueOrder, Request, SizeUnit, Strategy
 from batchedapi_core.service_model import ServiceTime
+from batchedapi_core.simulation.virtual_replica import End, Plan, Run, VirtualReplica
 
 QUEUED_TARGETS: Final = 4.0
 """Latency targets' worth of work that a queue holds, where nothing else bounds it."""
@@ -42,8 +45,8 @@ class Service:
     a target as many as `max_in_flight` allows."""
     strategy: Strategy = Strategy.FIXED
     max_latency: float | None = None  # seconds; requests expected to take longer are refused
-    max_in_flight: float = math.inf  # requests in the replica, queued or running
-    timeout: float = math.inf  # seconds after which nobody wants the answer
+    max_in_flight: float = inf  # requests in the replica, queued or running
+    timeout: float = inf  # seconds after which nobody wants the answer
     lanes: int = 1  # batches at once
     size_unit: SizeUnit = SizeUnit.ROWS
     preferred_sizes: tuple[int, ...] = ()
@@ -54,13 +57,13 @@ class Service:
 
     def __post_init__(self) -> None:
         for accepted, expected in (
-            (0.0 <= self.fixed < math.inf, "fixed: finite seconds >= 0"),
-            (0.0 <= self.per_row < math.inf, "per_row: finite seconds >= 0"),
+            (0.0 <= self.fixed < inf, "fixed: finite seconds >= 0"),
+            (0.0 <= self.per_row < inf, "per_row: finite seconds >= 0"),
             (self.fixed + self.per_row > 0.0, "fixed + per_row > 0 seconds"),
             (self.max_batch_size >= 1, "max_batch_size >= 1"),
-            (0.0 <= self.batch_interval < math.inf, "batch_interval: finite seconds >= 0"),
+            (0.0 <= self.batch_interval < inf, "batch_interval: finite seconds >= 0"),
             (
-                self.latency_target is None or 0.0 < self.latency_target < math.inf,
+                self.latency_target is None or 0.0 < self.latency_target < inf,
                 "latency_target: finite seconds > 0, or none",
             ),
             (
@@ -84,8 +87,8 @@ class Service:
         """Rows that may wait; inf: only `max_in_flight` bounds them."""
         if self.queue_limit is not None:
             return self.queue_limit
-        if self.latency_target is None or self.max_in_flight < math.inf:
-            return math.inf
+        if self.latency_target is None or self.max_in_flight < inf:
+            return inf
         work = QUEUED_TARGETS * self.latency_target * self.capacity
         return int(max(2 * self.max_batch_size, work))
 
@@ -136,10 +139,7 @@ class Counters:
 
 @dataclass(slots=True)
 class Answers:
-    """Batches since the owner last emptied it, and the requests that ended with each.
-
-    A batch may be in it as soon as its end is known, which can be before that end.
-    """
+    """Batches since the owner last emptied it, and the requests that ended with each."""
 
     ends: list[float] = field(default_factory=list)  # seconds, of each batch
     rows: list[int] = field(default_factory=list)  # of each batch
@@ -154,36 +154,6 @@ class Answers:
         self.rows.clear()
         self.requests.clear()
         self.arrived.clear()
-
-
-class Replica(Protocol):
-    """A replica that is ready."""
-
-    counters: Counters
-    answers: Answers
-
-    @property
-    def queue_rows(self) -> int:
-        """Rows that wait."""
-
-    @property
-    def in_flight(self) -> int:
-        """Requests that wait or run."""
-
-    def serve(self, times: Sequence[float], rows: Sequence[int] | None, until: float) -> None:
-        """Take arrivals in and run what starts or ends before `until`, in seconds.
-
-        Args:
-            times: Ascending, from where the last call ended up to before `until`.
-            rows: Of each arrival; None: one row each.
-            until: inf runs everything that waits to its end.
-        """
-
-    def drain(self, now: float) -> None:
-        """No arrivals follow, and nothing waits for a fuller batch any more."""
-
-    def drained(self, now: float) -> bool:
-        """Whether nothing waits or runs at `now`, up to which it was served."""
 
 
 class Durations:
@@ -219,3 +189,129 @@ class Durations:
             self._cold -= 1
             seconds *= COLD_FACTOR
         return seconds
+
+
+_METHOD: Final = "predict"
+
+
+class SimulatedReplica:
+    """A `VirtualReplica` of one method, with its books.
+
+    Its clients are strangers: nobody is known to come back after an answer.
+    """
+
+    __slots__ = (
+        "_answered",
+        "_durations",
+        "_most_queued",
+        "_replica",
+        "_service",
+        "answers",
+        "counters",
+    )
+
+    def __init__(self, service: Service, durations: Durations, ready_at: float) -> None:
+        self.counters = Counters()
+        self.answers = Answers()
+        self._answered = 0  # requests, with the batch that is being booked
+        self._durations = durations
+        self._service = service
+        self._most_queued = service.most_queued
+        plan = Plan(
+            {_METHOD: service.batch_policy},
+            counts_rows=service.size_unit is SizeUnit.ROWS,
+            processes=service.lanes,
+            timeout=service.timeout,
+            max_in_flight=service.max_in_flight,
+            restart=RESTART,
+        )
+        which_lane = random.Random(0)  # noqa: S311 - no cryptography, and all are alike
+        self._replica = VirtualReplica(plan, self, self, which_lane, ready_at)
+        if service.max_latency is not None:  # as a model process that is to meet one times its own
+            for size in contract.batch_size_buckets(service.max_batch_size):
+                self._replica.scheduler.methods[_METHOD].batcher.warmed_up(
+                    size, service.time.seconds(size)
+                )
+
+    @property
+    def queue_rows(self) -> int:
+        """Rows that wait."""
+        return self._replica.queue_rows
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that wait or run."""
+        return self._replica.in_flight
+
+    def drain(self, now: float) -> None:
+        """Wait for no fuller batch any more: no arrivals follow."""
+        self._replica.drain(now)
+
+    @property
+    def drained(self) -> bool:
+        """Whether nothing waits or runs."""
+        return not self._replica.in_flight and not self._replica.running
+
+    def serve(self, times: Sequence[float], rows: Sequence[int] | None, until: float) -> None:
+        """Take arrivals in and run what starts or ends before `until`, in seconds.
+
+        Args:
+            times: Ascending, from where the last call ended up to before `until`.
+            rows: Of each arrival; None: one row each.
+            until: inf runs everything that waits to its end.
+        """
+        replica, counters, most = self._replica, self.counters, self._most_queued
+        i, count = 0, len(times)
+        while True:
+            at = times[i] if i < count else inf
+            event = replica.next_event
+            if at <= event and at < until:
+                size = 1 if rows is None else rows[i]
+                i += 1
+                counters.received += size
+                full = most < inf and size > most - replica.queue_rows
+                if full or not isinstance(replica.arrive(_METHOD, size, at), Request):
+                    counters.rejected += size
+                    self._refuse()
+            elif event >= until:
+                return
+            else:
+                replica.step(event)
+
+    def _refuse(self) -> None:
+        self.answers.refused += 1
+        self.counters.answered += 1
+
+    # ------------------------------------------------------------ Model and Books
+
+    def run(self, batch: Batch) -> Run:
+        """See Model."""
+        return Run(self._durations.next(batch.rows, batch.size, batch.started))
+
+    def started(self, batch: Batch, now: float) -> None:
+        """See Books."""
+        self.counters.wait_seconds += sum([now - request.arrived for request in batch.requests])
+
+    def ended(self, request: Request, how: End, now: float) -> None:  # noqa: ARG002 - `ran` says when
+        """See Books."""
+        if how is End.ANSWERED:
+            self.answers.arrived.append(request.arrived)
+            self._answered += 1
+        else:
+            self._refuse()
+
+    def expired(self, rows: int) -> None:
+        """See Books."""
+        self.counters.rejected += rows
+
+    def ran(self, batch: Batch, now: float) -> None:
+        """See Books."""
+        answers, counters = self.answers, self.counters
+        answered, self._answered = self._answered, 0
+        counters.answered += answered
+        answers.ends.append(now)
+        answers.rows.append(batch.rows)
+        answers.requests.append(answered)
+        full = batch.size >= self._service.max_batch_size
+        seconds = now - batch.started
+        counters.executed(batch.rows, batch.size, len(batch.requests), seconds, full=full)

@@ -24,10 +24,6 @@ class Trace(Protocol):
     def seconds(self) -> float:
         """How long it lasts."""
 
-    @property
-    def one_row(self) -> bool:
-        """Whether every request has one row: the fast simulation knows no others."""
-
     def rate(self, t: float) -> float:
         """Rows per second at `t`; of a recording, the mean over that second."""
 
@@ -44,11 +40,6 @@ class PoissonTrace:
 
     rate_at: Callable[[float], float]  # rows/s at a time in seconds
     seconds: float
-
-    @property
-    def one_row(self) -> bool:
-        """See Trace."""
-        return True
 
     def rate(self, t: float) -> float:
         """See Trace."""
@@ -70,11 +61,6 @@ class StepTrace:
     starts: tuple[float, ...]  # seconds, ascending from 0
     rates: tuple[float, ...]  # rows/s, as many
     seconds: float  # the end of the last step
-
-    @property
-    def one_row(self) -> bool:
-        """See Trace."""
-        return True
 
     def rate(self, t: float) -> float:
         """See Trace."""
@@ -100,14 +86,13 @@ class StepTrace:
 class RecordedTrace:
     """Requests as they came."""
 
-    __slots__ = ("_cuts", "_rows", "_rows_before", "_times", "one_row", "seconds")
+    __slots__ = ("_cuts", "_rows", "_rows_before", "_times", "seconds")
 
     def __init__(self, times: Sequence[float], rows: Sequence[int]) -> None:
         """`times` in seconds from the beginning, >= 0 in any order, with the rows of each."""
         order = np.argsort(np.asarray(times, dtype=np.float64), kind="stable")
         self._times = np.asarray(times, dtype=np.float64)[order]
         self._rows = np.asarray(rows, dtype=np.int64)[order]
-        self.one_row = bool((self._rows == 1).all())
         self.seconds = float(int(self._times[-1]) + 1) if len(order) else 0.0
         edges = np.arange(self.seconds + 1.0)
         self._cuts: list[int] = np.searchsorted(self._times, edges).tolist()
@@ -132,7 +117,7 @@ class RecordedTrace:
         """See Trace."""
         last = len(self._cuts) - 1
         begin, end = self._cuts[min(int(start), last)], self._cuts[min(int(start) + 1, last)]
-        return Arrivals(self._times[begin:end], None if self.one_row else self._rows[begin:end])
+        return Arrivals(self._times[begin:end], self._rows[begin:end])
 
 
 def _poisson(

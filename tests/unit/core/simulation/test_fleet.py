@@ -187,24 +187,6 @@ def test_without_a_target_only_what_is_refused_is_missed() -> None:
     assert outcome.p50 <= outcome.p90 <= outcome.p99
 
 
-def test_a_recording_of_one_row_requests_is_the_same_on_both_engines() -> None:
-    """Which of them runs it is a matter of speed alone."""
-    trace = RecordedTrace([i / 150 for i in range(3000)], [1] * 3000)
-    bounded = replace(EMB, queue_limit=200)
-
-    fast, exact = (
-        simulate(service, trace, None, replicas=2, seed=4)
-        for service in (bounded, replace(bounded, timeout=1e9))  # a timeout needs the exact one
-    )
-
-    assert sorted(fast.latencies.tolist()) == sorted(exact.latencies.tolist())
-    assert (fast.missed, fast.cost, fast.batch_rows) == (
-        exact.missed,
-        exact.cost,
-        exact.batch_rows,
-    )
-
-
 def test_a_pinned_connection_stays_with_its_replica_until_that_has_gone() -> None:
     """As clients with pools stay behind kube-proxy: a few connections are not spread evenly."""
     rng = np.random.default_rng(1)

@@ -5,9 +5,7 @@ from typing import Any
 
 import pytest
 
-from batchedapi_core.batching import Strategy
 from batchedapi_core.simulation import Service
-from batchedapi_core.simulation.engines import is_fixed
 
 GOOD: dict[str, Any] = {
     "fixed": 0.025,
@@ -56,13 +54,3 @@ def test_capacity_is_of_full_batches_on_every_lane() -> None:
 def test_a_queue_is_bounded_by_the_work_in_it(changes: dict[str, Any], rows: float) -> None:
     """Unless requests in the replica are counted, as the serving image does."""
     assert rows == Service(**{**GOOD, **changes}).most_queued
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"strategy": Strategy.WINDOW}, {"lanes": 2}, {"max_latency": 0.5}, {"max_in_flight": 9}],
-)
-def test_only_the_plain_rule_runs_on_the_fast_engine(changes: dict[str, Any]) -> None:
-    """Everything else needs the product's own batcher."""
-    assert is_fixed(Service(**GOOD))
-    assert not is_fixed(Service(**{**GOOD, **changes}))

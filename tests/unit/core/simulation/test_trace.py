@@ -67,15 +67,6 @@ def test_recorded_requests_come_when_they_came_with_their_rows() -> None:
     assert 10 / 3 == trace.peak(0.0, 3.0)
 
 
-def test_recorded_requests_of_one_row_need_no_rows() -> None:
-    """They may run on the fast engine."""
-    trace = RecordedTrace([0.0, 1.0], [1, 1])
-
-    assert trace.one_row
-    assert trace.arrivals(0.0, np.random.default_rng(0)).rows is None
-    assert not RecordedTrace([0.0, 1.0], [1, 2]).one_row
-
-
 def test_a_recording_of_nothing_lasts_no_time() -> None:
     """No requests, no seconds."""
     assert 0.0 == RecordedTrace([], []).seconds

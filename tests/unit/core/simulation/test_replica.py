@@ -1,20 +1,23 @@
-"""The exact engine: what only the product's own batcher and admission can do."""
+"""A simulated replica: batches, refusals and drains of the product's own batcher and admission."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
+import numpy as np
 import pytest
 
 from batchedapi_core.batching import SizeUnit, Strategy
-from batchedapi_core.simulation.engines import BatchingReplica
-from batchedapi_core.simulation.replica import RESTART, Durations, Service
+from batchedapi_core.simulation import RecordedTrace, simulate
+from batchedapi_core.simulation.fleet import Integers
+from batchedapi_core.simulation.replica import RESTART, Durations, Service, SimulatedReplica
 
 IMMEDIATE = Service(0.010, 0.001, 8, 0.005, strategy=Strategy.IMMEDIATE, noise=0.0)
 
 
-def run(service: Service, times: list[float], rows: list[int] | None = None) -> BatchingReplica:
+def run(service: Service, times: list[float], rows: list[int] | None = None) -> SimulatedReplica:
     """To the end of everything."""
-    replica = BatchingReplica(service, Durations(service, (0,), cold=0), 0.0)
+    replica = SimulatedReplica(service, Durations(service, (0,), cold=0), 0.0)
     replica.serve(times, rows, inf)
     return replica
 
@@ -150,3 +153,75 @@ def test_a_window_ends_at_the_next_arrival_that_makes_it_worth_it() -> None:
     replica = run(service, [0.0, 0.25, 0.5])
 
     assert pytest.approx([0.262, 1.511]) == replica.answers.ends
+
+
+def test_a_replica_that_drains_waits_for_nobody() -> None:
+    """It was removed: nobody comes any more, and the batch would never be full."""
+    service = Service(0.01, 0.0, 8, 60.0, noise=0.0)
+    replica = SimulatedReplica(service, Durations(service, (0,), cold=0), 0.0)
+    replica.serve([0.5, 0.6], None, 1.0)
+    assert not replica.drained
+
+    replica.drain(1.0)
+    replica.serve([], None, 2.0)
+
+    assert [1.01] == replica.answers.ends
+    assert replica.drained
+
+
+def test_a_replica_with_a_batch_still_running_is_not_drained() -> None:
+    """Its answers are still owed, and it is still paid for."""
+    service = Service(5.0, 0.0, 1, 0.0, noise=0.0)
+    replica = SimulatedReplica(service, Durations(service, (0,), cold=0), 0.0)
+    replica.serve([0.5], None, 1.0)
+    replica.drain(1.0)
+
+    assert not replica.drained
+    assert 1 == replica.in_flight
+
+    replica.serve([], None, 6.0)
+    assert replica.drained
+    assert 0 == replica.in_flight
+
+
+def test_the_first_batches_of_a_new_replica_are_slow() -> None:
+    """As measured of caches and allocators; the autoscaler must not take them for the model."""
+    service = Service(0.01, 0.001, 4, 0.0, noise=0.0)
+
+    durations = Durations(service, (0,), cold=2)
+
+    assert pytest.approx([0.028, 0.028, 0.014]) == [durations.next(4, 4, 0.0) for _ in range(3)]
+
+
+def test_a_pace_is_told_whose_batch_it_is_when_it_starts_and_how_full_it_is() -> None:
+    """Slow nodes, inputs that grow and lines that bend differ in these three alone."""
+    told = []
+
+    def pace(replica: int, start: float, size: float) -> float:
+        told.append((replica, start, size))
+        return 2.0
+
+    service = Service(0.01, 0.0, 4, 0.25, noise=0.0, pace=pace)
+    trace = RecordedTrace([1.0, 1.0, 2.5], [1, 1, 1])
+
+    outcome = simulate(service, trace, None, replicas=2, balancer=to_the_last)
+
+    assert [(1, 1.25, 0.5), (1, 2.75, 0.25)] == told
+    assert pytest.approx([0.27] * 3) == outcome.latencies.tolist()
+
+
+def to_the_last(ready: Sequence[int], requests: int, rng: np.random.Generator) -> Integers:  # noqa: ARG001 - see Balancer
+    """All requests to one replica."""
+    return np.full(requests, len(ready) - 1)
+
+
+def test_noise_is_of_mean_one_and_the_same_for_the_same_seed() -> None:
+    """It must change the tail, not the capacity."""
+    service = Service(0.01, 0.0, 4, 0.0, noise=0.2)
+    first, second, other = (Durations(service, seed, cold=0) for seed in ((1,), (1,), (2,)))
+
+    drawn = [first.next(1, 1, 0.0) for _ in range(4000)]
+
+    assert pytest.approx(0.01, rel=0.02) == sum(drawn) / len(drawn)
+    assert drawn == [second.next(1, 1, 0.0) for _ in range(4000)]
+    assert drawn[0] != other.next(1, 1, 0.0)
