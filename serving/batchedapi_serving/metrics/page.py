@@ -4,7 +4,7 @@ import functools
 import itertools
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, TypeAlias
 
 from prometheus_client import generate_latest
 from prometheus_client.core import (
@@ -21,6 +21,8 @@ from batchedapi_serving.settings import Role
 
 log = logging.getLogger(__name__)
 
+_Named: TypeAlias = tuple[tuple[str, int, str], ...]
+"""Name, slot and help text of families with one number for each method."""
 _GAUGES: Final = (
     (contract.METRIC_QUEUE_ROWS, slots.QUEUE_ROWS, "Rows waiting in the queue."),
     (contract.METRIC_IN_FLIGHT_REQUESTS, slots.IN_FLIGHT, "Requests not yet answered."),
@@ -36,7 +38,7 @@ _QUEUE_GAUGES: Final = (
         "Seconds that the oldest row waits.",
     ),
 )
-"""Of a web process whose queue is that of all replicas."""
+"""Gauges of a web process whose queue is that of all replicas."""
 _WORKER_COUNTERS: Final = (
     (contract.METRIC_ROWS_RETAKEN, slots.ROWS_RETAKEN, "Rows that a worker had which died."),
 )
@@ -67,7 +69,7 @@ _LABELED: Final = (
 
 
 class Part(NamedTuple):
-    """Which part of a replica a page is of."""
+    """The part of a replica that a page is of."""
 
     role: str = Role.REPLICA.value
     shared_queue: bool = False
@@ -90,17 +92,22 @@ def whole_page(
     in the order of their blocks. Before they are known there are none, and little to say. `dropped`
     are updates of the predictor's metrics for which there was no room.
     """
-    ours = [*_MemoryCollector.of(memory, methods, part).collect(), _dropped(dropped)]
+    updates = CounterMetricFamily(
+        contract.METRIC_PREDICTOR_UPDATES_DROPPED,
+        "Updates of the predictor's own metrics beyond the limit on series.",
+        dropped,
+    )
+    ours = [*_families(memory, methods, part), updates]
     try:
-        return generate_latest(_Families([*ours, *predictors]))
+        return generate_latest(_Page([*ours, *predictors]))
     except Exception:  # noqa: BLE001 - names and texts are the predictor's, and may be anything
-        return generate_latest(_Families(ours)) + b"".join(map(_text_of, predictors))
+        return generate_latest(_Page(ours)) + b"".join(map(_text_of, predictors))
 
 
 def _text_of(family: Metric) -> bytes:
-    """Of one family; nothing if it cannot be written, which the log says once."""
+    """One family's text; nothing if it cannot be written, which the log says once."""
     try:
-        return generate_latest(_Families([family]))
+        return generate_latest(_Page([family]))
     except Exception as error:  # noqa: BLE001 - see whole_page
         _tell(repr(family.name), type(error).__name__)
         return b""
@@ -119,7 +126,7 @@ def scaling_page(
     At most `contract.SCALING_PAGE_BYTES` and so many a method.
     """
     values: dict[tuple[str, str], float] = {}
-    for family in _MemoryCollector.of(memory, methods, part).collect():
+    for family in _families(memory, methods, part):
         for sample in family.samples:
             if sample.name not in contract.SCALING_SERIES:
                 continue
@@ -136,146 +143,113 @@ def scaling_page(
     ).encode()
 
 
-class _MethodFigures(NamedTuple):
+class _Method(NamedTuple):
+    """A method's figures, copied."""
+
     name: str
     max_batch_size: int
     values: Sequence[float]
 
 
-class _MemoryCollector(Collector):
-    def __init__(
-        self, replica: Sequence[float], methods: Sequence[_MethodFigures], part: Part
-    ) -> None:
-        self._replica = replica
-        self._methods = methods
-        self._part = part
+def _families(
+    memory: slots.Memory, methods: Sequence[tuple[str, int]], part: Part
+) -> Iterator[Metric]:
+    """Everything in `memory`, one family after the other, in a fixed order."""
+    yield from _of_replica(memory[: slots.REPLICA_SLOTS].tolist(), part)
+    figures = [
+        _Method(name, size, slots.method_block(memory, index).tolist())
+        for index, (name, size) in enumerate(methods)
+    ]
+    if figures:  # before that, the sizes of the histograms are not known
+        yield from _gauges_and_counters(figures, shared=part.shared_queue)
+        yield from _histograms(figures)
 
-    @classmethod
-    def of(cls, memory: slots.Memory, methods: Sequence[tuple[str, int]], part: Part) -> Self:
-        """A copy of what `memory` says now."""
-        figures = [
-            _MethodFigures(name, size, slots.method_block(memory, index).tolist())
-            for index, (name, size) in enumerate(methods)
-        ]
-        return cls(memory[: slots.REPLICA_SLOTS].tolist(), figures, part)
 
-    def collect(self) -> Iterable[Metric]:
-        """One family after the other, in a fixed order."""
-        values = self._replica
-        start = GaugeMetricFamily(
-            contract.METRIC_PROCESS_START_TIME, "Unix time at which the replica started."
+def _of_replica(values: Sequence[float], part: Part) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        contract.METRIC_PROCESS_START_TIME,
+        "Unix time at which the replica started.",
+        values[slots.START_TIME],
+    )
+    role = GaugeMetricFamily(
+        contract.METRIC_ROLE, "Which part of a replica this is.", labels=("role",)
+    )
+    role.add_metric((part.role,), 1.0)
+    yield role
+    restarts = CounterMetricFamily(
+        contract.METRIC_PROCESS_RESTARTS, "Processes replaced.", labels=("role",)
+    )
+    restarts.add_metric(("web",), values[slots.WEB_RESTARTS])
+    restarts.add_metric(("model",), values[slots.MODEL_RESTARTS])
+    yield restarts
+    cpu = CounterMetricFamily(
+        contract.METRIC_WEB_CPU_SECONDS, "CPU seconds of a web process.", labels=("process",)
+    )
+    for index in range(contract.MAX_WEB_PROCESSES):
+        value = values[slots.WEB_CPU + index]
+        if index == 0 or value > 0.0:  # those that ever ran, and so that the family is there
+            cpu.add_metric((str(index),), value)
+    yield cpu
+    yield GaugeMetricFamily(
+        contract.METRIC_MODEL_PROCESS_MEMORY_BYTES,
+        "Resident memory of the largest model process.",
+        values[slots.MODEL_MEMORY],
+    )
+    yield CounterMetricFamily(
+        contract.METRIC_SPANS_DROPPED,
+        "Spans that were not sent to the collector of traces.",
+        sum(values[slots.SPANS_DROPPED :][: contract.MAX_WEB_PROCESSES + 1]),
+    )
+    yield CounterMetricFamily(
+        contract.METRIC_PROCESS_CPU_SECONDS,
+        "CPU seconds of all processes of the pod.",
+        values[slots.PROCESS_CPU],
+    )
+    if part.shared_queue:
+        yield CounterMetricFamily(
+            contract.METRIC_QUEUE_UNREADABLE,
+            "What others wrote to the queue, and could not be read.",
+            sum(values[slots.QUEUE_UNREADABLE :][:2]),
         )
-        start.add_metric((), values[slots.START_TIME])
-        yield start
-        role = GaugeMetricFamily(
-            contract.METRIC_ROLE, "Which part of a replica this is.", labels=("role",)
-        )
-        role.add_metric((self._part.role,), 1.0)
-        yield role
-        restarts = CounterMetricFamily(
-            contract.METRIC_PROCESS_RESTARTS, "Processes replaced.", labels=("role",)
-        )
-        restarts.add_metric(("web",), values[slots.WEB_RESTARTS])
-        restarts.add_metric(("model",), values[slots.MODEL_RESTARTS])
-        yield restarts
-        cpu = CounterMetricFamily(
-            contract.METRIC_WEB_CPU_SECONDS, "CPU seconds of a web process.", labels=("process",)
-        )
-        seconds = values[slots.WEB_CPU : slots.WEB_CPU + contract.MAX_WEB_PROCESSES]
-        for index, value in enumerate(seconds):
-            if index == 0 or value > 0.0:  # those that ever ran, and so that the family is there
-                cpu.add_metric((str(index),), value)
-        yield cpu
-        largest = GaugeMetricFamily(
-            contract.METRIC_MODEL_PROCESS_MEMORY_BYTES,
-            "Resident memory of the largest model process.",
-        )
-        largest.add_metric((), values[slots.MODEL_MEMORY])
-        yield largest
-        spans = CounterMetricFamily(
-            contract.METRIC_SPANS_DROPPED, "Spans that were not sent to the collector of traces."
-        )
-        first = slots.SPANS_DROPPED
-        spans.add_metric((), sum(values[first : first + contract.MAX_WEB_PROCESSES + 1]))
-        yield spans
-        spent = CounterMetricFamily(
-            contract.METRIC_PROCESS_CPU_SECONDS.removesuffix("_total"),
-            "CPU seconds of all processes of the pod.",
-        )
-        spent.add_metric((), values[slots.PROCESS_CPU])
-        yield spent
-        if self._part.shared_queue:
-            unreadable = CounterMetricFamily(
-                contract.METRIC_QUEUE_UNREADABLE,
-                "What others wrote to the queue, and could not be read.",
-            )
-            first = slots.QUEUE_UNREADABLE
-            unreadable.add_metric((), sum(values[first : first + 2]))
-            yield unreadable
-        if self._methods:  # before that, the sizes of the histograms are not known
-            yield from self._gauges_and_counters()
-            yield from self._histograms()
 
-    def _gauges_and_counters(self) -> Iterator[Metric]:
-        shared = self._part.shared_queue
-        for name, slot, text in (*_GAUGES, *(_QUEUE_GAUGES if shared else ())):
-            gauge = GaugeMetricFamily(name, text, labels=("method",))
-            for method, _, values in self._methods:
-                gauge.add_metric((method,), values[slot])
-            yield gauge
-        for name, slot, text in (*_COUNTERS, *(_WORKER_COUNTERS if shared else ())):
-            counter = CounterMetricFamily(name, text, labels=("method",))
-            for method, _, values in self._methods:
-                counter.add_metric((method,), values[slot])
-            yield counter
-        for name, label, members, first, text in _LABELED:
-            counter = CounterMetricFamily(name, text, labels=("method", label))
-            for method, _, values in self._methods:
-                for i, member in enumerate(members):
-                    counter.add_metric((method, str(member)), values[first + i])
-            yield counter
 
-    def _histograms(self) -> Iterator[Metric]:
-        for name, first, text in _SIZES:
-            family = HistogramMetricFamily(name, text, labels=("method",))
-            for method, size, values in self._methods:
-                size_edges = contract.batch_size_buckets(size)
-                _observe(family, method, values[first:], size_edges, slots.SIZE_SUM)
+def _gauges_and_counters(methods: Sequence[_Method], *, shared: bool) -> Iterator[Metric]:
+    kinds: tuple[tuple[type[GaugeMetricFamily | CounterMetricFamily], _Named], ...] = (
+        (GaugeMetricFamily, (*_GAUGES, *(_QUEUE_GAUGES if shared else ()))),
+        (CounterMetricFamily, (*_COUNTERS, *(_WORKER_COUNTERS if shared else ()))),
+    )
+    for kind, named in kinds:
+        for name, slot, text in named:
+            family = kind(name, text, labels=("method",))
+            for method in methods:
+                family.add_metric((method.name,), method.values[slot])
             yield family
-        for name, first, text in _LATENCIES:
+    for name, label, members, first, text in _LABELED:
+        counter = CounterMetricFamily(name, text, labels=("method", label))
+        for method in methods:
+            for i, member in enumerate(members):
+                counter.add_metric((method.name, str(member)), method.values[first + i])
+        yield counter
+
+
+def _histograms(methods: Sequence[_Method]) -> Iterator[Metric]:
+    for table, sum_slot in ((_SIZES, slots.SIZE_SUM), (_LATENCIES, slots.LATENCY_SUM)):
+        for name, first, text in table:
             family = HistogramMetricFamily(name, text, labels=("method",))
-            for method, _, values in self._methods:
-                edges = contract.LATENCY_BUCKETS
-                _observe(family, method, values[first:], edges, slots.LATENCY_SUM)
+            for method, size, values in methods:
+                edges: Sequence[float] = contract.LATENCY_BUCKETS
+                if table is _SIZES:
+                    edges = contract.batch_size_buckets(size)
+                labels = [*(f"{edge:g}" for edge in edges), "+Inf"]
+                counts = itertools.accumulate(values[first:][: len(labels)])
+                buckets = list(zip(labels, counts, strict=True))
+                family.add_metric((method,), buckets=buckets, sum_value=values[first + sum_slot])
             yield family
 
 
-class _Families(Collector):
-    def __init__(self, families: Sequence[Metric]) -> None:
+class _Page(Collector):
+    def __init__(self, families: Iterable[Metric]) -> None:
         self._families = families
 
     def collect(self) -> Iterable[Metric]:
         return self._families
-
-
-def _dropped(updates: float) -> Metric:
-    family = CounterMetricFamily(
-        contract.METRIC_PREDICTOR_UPDATES_DROPPED,
-        "Updates of the predictor's own metrics beyond the limit on series.",
-    )
-    family.add_metric((), updates)
-    return family
-
-
-def _observe(
-    family: HistogramMetricFamily,
-    method: str,
-    values: Sequence[float],
-    edges: Sequence[float],
-    sum_slot: int,
-) -> None:
-    labels = [*(f"{edge:g}" for edge in edges), "+Inf"]
-    counts = itertools.accumulate(values[: len(labels)])
-    family.add_metric(
-        (method,), buckets=list(zip(labels, counts, strict=True)), sum_value=values[sum_slot]
-    )

@@ -12,7 +12,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 _TRACEPARENT: Final = re.compile(
     rb"(?P<version>[0-9a-f]{2})-(?P<trace>[0-9a-f]{32})-(?P<span>[0-9a-f]{16})"
@@ -110,26 +110,22 @@ class Span:
                 self.links.append(link)
 
 
-class Finished(Protocol):
-    """Who is given spans that are over."""
-
-    def __call__(self, span: Span) -> None:
-        """It has everything that there is to know of it."""
-
-
 class Tracer:
     """Draws requests, and begins and ends spans."""
 
     def __init__(
         self,
         ratio: float,
-        finished: Finished,
+        finished: Callable[[Span], None],
         *,
         follows_parent: bool = True,
         source: random.Random | None = None,
         now: Callable[[], int] = time.time_ns,
     ) -> None:
-        """`ratio` of the requests are drawn; `follows_parent`: a caller's decision counts."""
+        """`ratio` of the requests are drawn; `follows_parent`: a caller's decision counts.
+
+        `finished` is given each span that is over, with everything there is to know of it.
+        """
         source = random.Random() if source is None else source  # noqa: S311 - ids, not secrets
         self._bits = source.getrandbits
         self._random = source.random

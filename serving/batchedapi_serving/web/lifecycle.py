@@ -21,7 +21,7 @@ from batchedapi_serving.web.parser import BODY, HEADERS
 
 
 class Action(enum.Enum):
-    """What to do with a connection now."""
+    """The next step with a connection."""
 
     WAIT = "wait"
     REFUSE = "refuse"
@@ -33,7 +33,7 @@ class Action(enum.Enum):
     """It does not read what it was sent: drop it."""
 
 
-class Turn(enum.Enum):
+class Turn(enum.StrEnum):
     """The one that a connection waits for; each has its own limit in time."""
 
     IDLE = "idle"
@@ -48,8 +48,8 @@ class Turn(enum.Enum):
     """A connection that was closed, and whose last bytes are on their way."""
 
 
-class Event(enum.Enum):
-    """What can happen to a connection."""
+class Event(enum.StrEnum):
+    """A thing that happens to a connection."""
 
     PART = "part"
     """A request has begun to come."""
@@ -90,22 +90,21 @@ TABLE: Final[Mapping[Event, Mapping[Turn, Turn]]] = {
 """By event the turn that follows each turn; one that is not named stays."""
 
 
-class Intake(enum.Enum):
-    """What is still taken of a client. A connection goes through these in order, never back."""
+class Intake(enum.IntEnum):
+    """How much is still taken of a client. A connection goes through these in order, never back."""
 
-    OPEN = "open"
-    LEAVING = "leaving"
+    OPEN = 0
+    LEAVING = 1
     """Everything, and the next answer ends the connection."""
-    HALF_CLOSED = "half closed"
+    HALF_CLOSED = 2
     """Nothing, for the client sends no more; it waits for its answers."""
-    REFUSING = "refusing"
+    REFUSING = 3
     """Nothing; an error follows the answers that are due, then the end."""
-    LINGERING = "lingering"
-    """What comes is dropped, until the client closes."""
-    CLOSED = "closed"
+    LINGERING = 4
+    """All that comes is dropped, until the client closes."""
+    CLOSED = 5
 
 
-_ORDER: Final = {intake: place for place, intake in enumerate(Intake)}
 _OPEN: Final = Intake.OPEN
 _ANSWERING: Final = Turn.ANSWERING
 _READING: Final = Turn.READING
@@ -113,7 +112,7 @@ _READING: Final = Turn.READING
 
 
 class Lifecycle:
-    """Of one connection; all times are seconds on the loop's clock.
+    """The state of one connection; all times are seconds on the loop's clock.
 
     Attributes:
         turn: See Turn.
@@ -154,9 +153,9 @@ class Lifecycle:
 
     def becomes(self, intake: Intake) -> None:
         """Take as much as that from now on; nothing if less is taken already."""
-        if _ORDER[intake] > _ORDER[self.intake]:
+        if intake > self.intake:
             self.intake = intake
-            self.deaf = _ORDER[intake] >= _ORDER[Intake.HALF_CLOSED]
+            self.deaf = intake >= Intake.HALF_CLOSED
 
     def half_closed(self) -> None:
         """The client sends no more, and waits for its answers."""
@@ -303,7 +302,7 @@ class Lifecycle:
         return True
 
     def look(self, now: float, arrived: int, unsent: Callable[[], int]) -> Action:
-        """What to do; called about every second.
+        """The step to take; called about every second.
 
         Args:
             now: Seconds.
@@ -346,7 +345,7 @@ class Lifecycle:
         return Action.CLOSE if now >= self._expires else Action.WAIT
 
     def _of_rest(self, now: float, unsent: int) -> Action:
-        """Of answers that are on their way, and have to move."""
+        """The step for answers that are on their way, and have to move."""
         half = self._limits.grace_period / 2
         if self._unread is not None and unsent > self._unread - self._limits.least_rate * half:
             return Action.ABORT
