@@ -215,7 +215,7 @@ class PredictorError(ServingError):
 
     @classmethod
     def logged(cls, what: str) -> Self:
-        """Of a request whose own row made the predictor fail, which `what` says in two words."""
+        """The error of a request whose own row failed; `what` says how, in two words."""
         return cls(f"the predictor {what}; the server's log has the details")
 
 

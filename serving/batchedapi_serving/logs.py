@@ -162,7 +162,7 @@ def traceback_of(error: BaseException) -> str:
 
 
 class _OwnHandler(logging.StreamHandler[TextIO]):
-    """What cannot be written is lost, and standard error is told nothing of it."""
+    """A line that cannot be written is lost, and standard error is told nothing of it."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - as logging has it
         """See logging.Handler."""

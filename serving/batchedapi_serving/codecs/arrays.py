@@ -19,8 +19,8 @@ from batchedapi_serving.errors import InvalidInputError, MalformedError, TooLarg
 from batchedapi_serving.predictor import MethodSpec, Tensor
 
 MAX_WIDENED_BYTES: Final = 64 * 1024 * 1024
-"""Of one input after its values were converted to a wider type; what is sent in the declared type
-is bounded by the body alone."""
+"""Most for one input after its values were converted to a wider type; what is sent in the declared
+type is bounded by the body alone."""
 _PLACE: Final = "array"
 _MAX_HEADER: Final = 10_000  # bytes; numpy's own limit
 _LENGTH_BYTES: Final = {b"\x93NUMPY\x01\x00": 2, b"\x93NUMPY\x02\x00": 4}

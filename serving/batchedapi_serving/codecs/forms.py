@@ -20,7 +20,7 @@ FormValue = str | Upload | list[str | Upload]
 FORM: Final = b"multipart/form-data"
 MOST_PARTS: Final = 1000
 MOST_HEADERS: Final = 8
-"""Of one part; browsers and curl send two."""
+"""Most in one part; browsers and curl send two."""
 MOST_HEADER_BYTES: Final = 4096
 _CHARSET: Final = "_charset_"
 _LONGEST_BOUNDARY: Final = 70
@@ -77,12 +77,12 @@ def parse_form(content_type: bytes, body: bytes) -> dict[str, FormValue]:
 
 
 class _Reader:
-    """What the parser calls back, put together."""
+    """Puts together the parts that the parser calls back with."""
 
     def __init__(self) -> None:
         self.ended = False
         self._headers: list[dict[bytes, bytes]] = []
-        """Of each part, names in lower case."""
+        """One for each part, names in lower case."""
         self._bodies: list[bytearray] = []
         self._name = bytearray()
         self._value = bytearray()

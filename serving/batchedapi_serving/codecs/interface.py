@@ -1,4 +1,4 @@
-"""What a codec offers, and the values that pass between codecs, web and dispatch.
+"""The interface of codecs, and the values that pass between codecs, web and dispatch.
 
     codec_for ── tensor_codec, named_codec, item_codec      one for each kind of method
                  │  from_row, from_rows, from_arrays -> Encoded
@@ -38,7 +38,7 @@ class Wire(enum.Enum):
 
 
 class Head(Protocol):
-    """What a decoder may look at beside the body; header names in lower case."""
+    """Everything beside the body that a decoder may look at; header names in lower case."""
 
     @property
     def content_type(self) -> bytes:
@@ -46,7 +46,7 @@ class Head(Protocol):
 
     @property
     def query(self) -> bytes:
-        """What follows `?` in the target."""
+        """The part of the target after `?`."""
 
     @property
     def headers(self) -> Sequence[tuple[bytes, bytes]]:
@@ -62,7 +62,7 @@ class RequestHead(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """Which batch a request rode in; of an oversize request, the batch of its last part."""
+    """The batch that a request rode in; of an oversize request, the batch of its last part."""
 
     batch: str
     rows: int
@@ -94,20 +94,20 @@ class Item(NamedTuple):
     kind: str
     """json, text or bytes."""
     body: bytes
-    """Of a failed row the error object as JSON."""
+    """The error object as JSON if the row failed."""
     said: tuple[int, Mapping[str, str]] | None = None
     """Status and headers of the predictor's own, of a row that did not fail; names in lower
     case."""
 
     def value(self) -> Any:
-        """What the predictor answered, of a row that did not fail."""
+        """The predictor's answer, of a row that did not fail."""
         if self.kind == "json":
             return orjson.loads(self.body)
         return self.body.decode() if self.kind == "text" else self.body
 
 
 class Results(Protocol):
-    """What one batch answered, in no language yet; a request's rows are a slice of it."""
+    """The answer of one batch, in no language yet; a request's rows are a slice of it."""
 
     def joined(
         self, start: int, stop: int, others: "Sequence[tuple[Results, int, int]]"
@@ -149,7 +149,7 @@ class DecodedRequest(NamedTuple):
     sizes: Sequence[int] | None = None
     """Cost of each row in the method's own unit (`size_of`), each >= 1; None: one each."""
     shapes: Sequence[Hashable] | None = None
-    """Of each row; rows of different shapes never share a batch. None: all have the one shape."""
+    """One for each row; rows of different shapes share no batch. None: all have the one shape."""
 
 
 class Collated(NamedTuple):
@@ -175,7 +175,7 @@ class Encoded(NamedTuple):
 
 
 class Codec(Protocol):
-    """Of one method: of its requests, its batches, and what came of them."""
+    """The codec of one method: reads its requests, makes its batches, reads their results."""
 
     method: MethodSpec
     api_name: str

@@ -21,7 +21,7 @@ from batchedapi_serving.errors import (
 NON_FINITE: Final = {
     None: math.nan, "NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf,
 }  # fmt: skip
-"""What a JSON value means where a tensor allows NaN and Infinity, for which JSON has no numbers."""
+"""Meaning of a JSON value where a tensor allows NaN and Infinity: JSON has no such numbers."""
 _INSTANCES: Final = "instances"
 _POINT: Final = ord(".")
 _DIGITS: Final = bytes(
@@ -33,7 +33,7 @@ _LONG: Final = 19
 """Digits of 2^63."""
 _LONG_DIGITS: Final = b"0" * _LONG
 _SAMPLED: Final = 6
-"""Of so many digits one is looked at first: of a long number at least three."""
+"""One of so many digits is looked at first: of a long number at least three."""
 _SHORT: Final = 2048
 """Bytes up to which that costs more than it saves."""
 _TEXT: Final = re.compile(rb'"[^"]*+"')
@@ -66,7 +66,7 @@ def parse_items(body: bytes) -> Any:
 
 
 def check_integers(body: bytes) -> None:
-    """That the integers in a JSON text have 64 bits.
+    """Check that the integers in a JSON text have 64 bits.
 
     Raises:
         InvalidInputError: one has more.

@@ -127,7 +127,7 @@ def _fits(value: Any) -> bool:
 
 
 def _culprit(value: Any, place: str) -> InvalidInputError:
-    """What is wrong with a value that does not fit; `place` is its path."""
+    """The error of a value that does not fit; `place` is its path."""
     if type(value) is dict:
         for name in value:
             if type(name) is not str:

@@ -32,16 +32,16 @@ from batchedapi_serving.errors import InvalidInputError, brief
 from batchedapi_serving.predictor import MethodSpec, Tensor
 
 FREE_BYTES: Final = 128 * 1024 * 1024
-"""Of all inputs of a batch, when every row is padded to the length up to which all may share it."""
+"""For all inputs of a batch, every row padded to the length up to which all may share it."""
 
 
 class Row(NamedTuple):
     """One row, checked and packed."""
 
     lengths: tuple[int, ...]
-    """Of the method's variable dimensions, in the order of MethodSpec.variable."""
+    """One for each variable dimension, in the order of MethodSpec.variable."""
     parts: tuple[bytes, ...]
-    """Of each input, in the order of MethodSpec.inputs; little endian, C order."""
+    """One for each input, in the order of MethodSpec.inputs; little endian, C order."""
 
 
 class NamedCodec:

@@ -294,7 +294,7 @@ def check_fields(body: bytes) -> None:
 
 
 class Asked(NamedTuple):
-    """What a ModelInferRequest says of itself on its first level."""
+    """The first level of a ModelInferRequest, short of its tensors."""
 
     model: str
     version: str
@@ -303,7 +303,7 @@ class Asked(NamedTuple):
 
 
 def asked_of(body: bytes) -> Asked:
-    """Which model a ModelInferRequest asks for, and with how much; nothing else is read.
+    """Read the model that a ModelInferRequest asks for, and with how much; nothing else is read.
 
     Raises:
         MalformedError: the bytes are no message.

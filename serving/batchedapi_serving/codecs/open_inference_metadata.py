@@ -1,4 +1,4 @@
-"""What the Open Inference Protocol and KServe's v1 say about the server and its methods.
+"""The server and its methods, as the Open Inference Protocol and KServe's v1 describe them.
 
 A method is a model to them: `iris` is the default method of the API iris, `iris.embed` its method
 embed. There is one version of each.
@@ -28,7 +28,7 @@ _ANY: Final = -1
 
 
 def model_name(api_name: str, method: str) -> str:
-    """What `method` of an API is called as a model."""
+    """The name of a method of an API as a model."""
     return api_name if method == _DEFAULT else f"{api_name}.{method}"
 
 

@@ -68,7 +68,7 @@ class Input(NamedTuple):
     listed: Sequence[Any] | None = None
     """The same as JSON had them: 0.1 is no float32."""
     as_json: bool = False
-    """Of BYTES: each element is a JSON text."""
+    """Whether each element of BYTES is a JSON text."""
 
 
 def checked_shape(value: Any, place: str) -> tuple[int, ...]:
@@ -378,7 +378,7 @@ def output_names(method: MethodSpec) -> tuple[str, ...] | None:
 
 
 def requested(outputs: Sequence[Output], names: Sequence[str]) -> list[Output]:
-    """Those of `outputs` that were asked for, as `checked_outputs` gives them.
+    """Select the outputs that were asked for, as `checked_outputs` gives them.
 
     Raises:
         InvalidInputError: an output that the method did not declare and does not answer.

@@ -1,4 +1,4 @@
-"""What user code hands over, as JSON: each type in one form, or refused; no value becomes another.
+"""Values of user code as JSON: each type in one form, or refused; no value becomes another.
 
 orjson writes nearly everything at once. What it refuses, and what it may have written as null
 though it is none, is walked: there is one place that says what a value becomes.
@@ -37,7 +37,7 @@ _WIDEST: Final = 8
 _DEEPEST: Final = 250
 """Levels; orjson's own limit is 254."""
 _Walk = Callable[[float], Any]
-"""What a float that is not finite becomes."""
+"""Replaces a float that is not finite."""
 
 
 class NotJsonError(ValueError):
@@ -176,7 +176,7 @@ def _fewer_texts(names: Iterable[Any]) -> bool:
 
 
 def _attributes(value: Any) -> Mapping[str, Any]:
-    """Those of a dataclass that orjson writes."""
+    """The attributes of a dataclass that orjson writes."""
     known: Mapping[str, Any] = getattr(value, "__dict__", None) or {
         field.name: getattr(value, field.name) for field in dataclasses.fields(value)
     }

@@ -1,4 +1,4 @@
-"""What a batch, or one whole request, answered: named columns of rows, or JSON items.
+"""Answers of a batch, or of one whole request: named columns of rows, or JSON items.
 
 The frame of tensors, from a model process and between web processes: meta
 {"kind": "tensors", "outputs": [[name, numpy type string, shape], ...], "not_finite": [row, ...]},
@@ -106,7 +106,7 @@ class TensorResults:
 
     @property
     def method(self) -> MethodSpec:
-        """Whose answer it is."""
+        """The method that answered."""
         return self._method
 
     def not_finite_row(self, start: int, stop: int) -> int | None:

@@ -21,7 +21,7 @@ from batchedapi_serving.ipc import Meta
 from batchedapi_serving.predictor import SINGLE_INPUT, ItemError, MethodSpec, SubmitError
 
 PLACE = "rows"
-"""What messages call them."""
+"""Their name in messages."""
 
 
 def rows_frame(spec: MethodSpec, rows: Any) -> tuple[Meta, Sequence[bytes]]:
@@ -78,7 +78,7 @@ def submitted_rows(codec: Codec, meta: Meta, payload: bytes) -> Encoded:
 
 
 def answered_rows(spec: MethodSpec, meta: Meta, payload: bytes) -> Any:
-    """What `spec` answered, in its own kind: a list of items, an array, a dict of arrays.
+    """The answer of `spec`, in its own kind: a list of items, an array, a dict of arrays.
 
     Raises:
         SubmitError: it could not be answered.

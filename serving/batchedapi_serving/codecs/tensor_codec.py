@@ -43,7 +43,7 @@ _STRUCT_CODES: Final = {
     "FP16": "e", "FP32": "f", "FP64": "d",
 }  # fmt: skip
 _REFUSED: Final = (struct.error, OverflowError, TypeError)
-"""What `struct` raises of a number that is none, or out of range."""
+"""Raised by `struct` for a number that is none, or out of range."""
 
 
 class TensorCodec:

@@ -50,7 +50,7 @@ class MethodRecorder:
         memory[slots.BATCH_INTERVAL] = batch_interval
 
     def queued(self, requests: int, rows: int, oldest: float, in_flight: int) -> None:
-        """What waits in a queue elsewhere, for how many seconds, and who is not answered here."""
+        """The state of a queue elsewhere, `oldest` in seconds, and requests not answered here."""
         memory = self._slots
         memory[slots.QUEUE_REQUESTS] = requests
         memory[slots.QUEUE_ROWS] = rows
@@ -62,7 +62,7 @@ class MethodRecorder:
         self._slots[slots.ROWS_RETAKEN] += rows
 
     def forget_state(self) -> None:
-        """What was queued and running in a web process that this one replaces is no more."""
+        """Clear the gauges of a web process that this one replaces."""
         for gauge in (slots.LANES, slots.QUEUE_ROWS, slots.IN_FLIGHT):
             self._slots[gauge] = 0.0
 
@@ -128,7 +128,7 @@ class MethodRecorder:
 
 
 class WebRecorder(MethodRecorder):
-    """Of a web process whose queue is elsewhere: requests alone, no lanes and no batches."""
+    """Counts for a web process whose queue is elsewhere: requests alone, no batches."""
 
     __slots__ = ()
 
@@ -138,7 +138,7 @@ class WebRecorder(MethodRecorder):
 
 
 class WorkerRecorder(MethodRecorder):
-    """Of a worker: lanes and batches alone; web processes count the requests."""
+    """Counts for a worker: lanes and batches alone; web processes count the requests."""
 
     __slots__ = ()
 
@@ -172,7 +172,7 @@ class WorkerRecorder(MethodRecorder):
 
 
 class Recorder:
-    """Of the whole replica; requests that came to no method count under the first."""
+    """Counts for the whole replica; requests that came to no method count under the first."""
 
     __slots__ = ("_memory", "_methods", "_unreadable")
 
@@ -189,7 +189,7 @@ class Recorder:
             method.forget_state()
 
     def method(self, index: int) -> MethodRecorder:
-        """Of the method with that place in the order of declaration.
+        """The counters of the method with that place in the order of declaration.
 
         Raises:
             IndexError: there are more methods than can be counted apart.

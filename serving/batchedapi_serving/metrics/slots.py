@@ -45,11 +45,11 @@ PROCESS_CPU: Final = _replica.take()
 """CPU seconds of all processes, as of the last page."""
 
 BEAT: Final = _replica.take(contract.MAX_WEB_PROCESSES)
-"""Of each web process: its loop ran then, in seconds on its monotonic clock."""
+"""When the loop of each web process last ran, in seconds on its monotonic clock."""
 WEB_CPU: Final = _replica.take(contract.MAX_WEB_PROCESSES)
-"""Of each web process: CPU seconds, those of the processes that it replaces too."""
+"""CPU seconds of each web process, those of the processes that it replaces too."""
 SPANS_DROPPED: Final = _replica.take(contract.MAX_WEB_PROCESSES + 1)
-"""Of each web process: spans that it has not sent. The last is a worker's."""
+"""Spans that each web process has not sent. The last is a worker's."""
 
 # Of a worker, which has lanes and takes from a queue elsewhere
 WORKER_BEAT: Final = _replica.take()
@@ -57,7 +57,7 @@ CONNECTED: Final = _replica.take()
 """1 while the worker reaches the queue."""
 
 QUEUE_UNREADABLE: Final = _replica.take(2)
-"""What could not be read in a queue elsewhere: by the worker, and by the first web process."""
+"""Entries of a queue elsewhere that could not be read: by the worker, by the first web process."""
 
 # The first web process's
 READY: Final = _replica.take()
@@ -80,7 +80,7 @@ ONE_BY_ONE: Final = _block.take()
 QUEUE_OLDEST: Final = _block.take()
 """Seconds since the first of those came who wait in a queue elsewhere."""
 QUEUE_REQUESTS: Final = _block.take()
-"""That wait in a queue elsewhere."""
+"""Requests that wait in a queue elsewhere."""
 
 # Counters
 ROWS_RECEIVED: Final = _block.take()

@@ -1,4 +1,4 @@
-"""What users write, and what the server knows of it: declarations, tensors, methods.
+"""Declarations, tensors and methods: as users write them, and as the server knows them.
 
     api ── spec      decorators and the errors of a predictor; the methods that they declare
 

@@ -1,4 +1,4 @@
-"""What users write: `@batched` methods over `Tensor` inputs or JSON items, and `@endpoint`s.
+"""The interface for users: `@batched` methods over `Tensor` inputs or JSON items, and `@endpoint`s.
 
 Imported by the supervisor too, which is why numpy is not.
 """
@@ -25,7 +25,7 @@ BatchDim = int | tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What a decorator says."""
+    """The arguments of a decorator."""
 
     batched: bool
     inputs: Tensors | None = None
@@ -374,7 +374,7 @@ class SubmitError(ItemError):
 
 
 class Submitter(Protocol):
-    """What carries rows to the queue of another method."""
+    """Carries rows to the queue of another method."""
 
     async def submit(self, method: str, rows: Any) -> Any:
         """See Context.submit."""
@@ -409,7 +409,7 @@ class Context:
 
     @property
     def trace_headers(self) -> Mapping[str, str]:
-        """What to call other services with, so that they continue the trace of this batch.
+        """Headers for calls of other services, so that they continue the trace of this batch.
 
         `traceparent`, and `tracestate` if the caller sent one; empty where the batch is not traced.
         Known in the thread or task that the method was called in, and in tasks that it begins.

@@ -1,4 +1,4 @@
-"""What predictors measure themselves, in files that outlive the processes that write them.
+"""Predictors' own metrics, in files that outlive the processes that write them.
 
 They are prometheus-client's own files for programs of several processes. Each model process writes
 those with its number, and one that replaces it goes on where it ended, so that counters never fall;
@@ -57,7 +57,7 @@ def _allocate(descriptor: int, size: int) -> None:
 
 
 class PredictorFiles:
-    """Of one model process; see predictor.metrics.Values."""
+    """The files of one model process; see predictor.metrics.Values."""
 
     def __init__(self, folder: Path, worker_index: int) -> None:
         folder.mkdir(exist_ok=True)
@@ -111,7 +111,7 @@ class PredictorFiles:
 
 
 def _check_entries(path: Path) -> None:
-    """That the lengths in a file lead from its head to its end; the library would follow any.
+    """Check that the lengths in a file lead from its head to its end; the library would follow any.
 
     Raises:
         ValueError: they do not.
@@ -138,7 +138,7 @@ def _series(kind: str, file: MmapedDict) -> list[Series]:
 
 
 class Measured(NamedTuple):
-    """What the predictors of a replica have measured."""
+    """The metrics that the predictors of a replica keep."""
 
     families: Sequence[Metric] = ()
     dropped: float = 0.0
@@ -153,7 +153,7 @@ class MeasuredFiles:
         self._failing: set[str] = set()
 
     def read(self) -> Measured:
-        """What they say now; a file that cannot be read costs what is in it."""
+        """Merge them; a file that cannot be read costs what is in it."""
         files = sorted(self._folder.glob("*.db"))
         for alone in (False, True):
             with contextlib.suppress(Exception):  # whatever others have written there
@@ -161,7 +161,7 @@ class MeasuredFiles:
         return Measured()
 
     def _readable(self, files: Sequence[Path], *, alone: bool) -> list[str]:
-        """Those that lead from head to end; `alone`: and that make metrics, one by one."""
+        """The files that lead from head to end; `alone`: and that make metrics, one by one."""
         readable = []
         for path in files:
             try:
@@ -191,6 +191,6 @@ def _measured(merged: Iterable[Metric]) -> Measured:
 
 
 def forget_gauges(folder: Path, worker_index: int) -> None:
-    """Of a process that has ended: what it had is no more."""
+    """Remove the gauges of a process that has ended."""
     with contextlib.suppress(OSError):
         mark_process_dead(worker_index, str(folder))

@@ -1,4 +1,4 @@
-"""What a predictor counts and measures of its own: `context.metrics`.
+"""A predictor's own metrics: `context.metrics`.
 
     self.words = context.metrics.counter("words", "Words that were read.", ["language"])
     self.words.labels("en").inc(12)
@@ -24,12 +24,12 @@ log = logging.getLogger(__name__)
 MOST_METRICS: Final = 100
 """Names of one predictor."""
 MOST_SERIES: Final = 1000
-"""Of one model process: a counter or gauge is one for each combination of labels, a histogram as
-many as it has buckets, and its sum."""
+"""Most in one model process: a counter or gauge is one for each combination of labels, a
+histogram as many as it has buckets, and its sum."""
 LONGEST_LABEL: Final = 128
 """Characters of a label's value; what is longer is cut."""
 MERGES: Final = ("sum", "max", "min", "mostrecent")
-"""What the page says of a gauge that several processes set."""
+"""Ways to merge a gauge that several processes set."""
 LONGEST_TEXT: Final = 1000
 """Characters of what documents a metric; each of its series keeps them."""
 _NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,199}")
@@ -154,7 +154,7 @@ class Book:
 
 
 def _text(value: object, most: int) -> str:
-    """What a page can have: it is UTF-8, in which there is no half of a surrogate."""
+    """Text for the page: it is UTF-8, in which there is no half of a surrogate."""
     return str(value)[:most].encode("utf-8", "replace").decode()
 
 

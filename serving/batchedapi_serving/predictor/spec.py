@@ -1,4 +1,4 @@
-"""What the server knows of one method: its tensors, what a row costs, and how it is called.
+"""One method as the server knows it: its tensors, the cost of a row, and how it is called.
 
 All of it crosses processes as JSON. The supervisor imports this too, which is why numpy is not.
 """
@@ -138,7 +138,7 @@ class Tensor:
 
 
 class Measure(enum.StrEnum):
-    """What is measured of a row."""
+    """A measure of a row."""
 
     BYTES = "bytes"
     LENGTH = "length"
@@ -215,7 +215,7 @@ SINGLE_OUTPUT: Final = "output"
 PREDICT: Final = "predict"
 """Served whether it is marked or not, and the default of several."""
 CALL: Final = "__call__"
-"""What makes an object callable; served where it is marked, or named by the manifest."""
+"""Makes an object callable; served where it is marked, or named by the manifest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ class _Counted(SpanExporter):
         self.taken = 0
         """Spans from the queue so far."""
         self.over = 0
-        """Those of them that were sent or dropped."""
+        """Spans of them that were sent or dropped."""
         logging.getLogger(OTLPSpanExporter.__module__).addFilter(self._said)
         # Each of its lines at level DEBUG has the endpoint's query.
         logging.getLogger("urllib3").setLevel(logging.WARNING)

@@ -28,7 +28,7 @@ Value = str | int | float
 
 
 class SpanContext:
-    """What crosses to others, so that they continue a trace: https://www.w3.org/TR/trace-context/."""
+    """The part of a span that others continue its trace by: https://www.w3.org/TR/trace-context/."""
 
     __slots__ = ("sampled", "span_id", "state", "trace_id")
 
@@ -75,7 +75,7 @@ def context_in(headers: Mapping[str, str]) -> SpanContext | None:
 
 
 class Span:
-    """Of a request, of a batch, or of submitted rows."""
+    """The span of a request, of a batch, or of submitted rows."""
 
     __slots__ = (
         "attributes", "context", "ended", "error", "links", "name", "parent_id", "server", "started"
@@ -84,7 +84,7 @@ class Span:
     def __init__(self, context: SpanContext, parent_id: int = 0, started: int = 0) -> None:
         self.name = ""
         self.server = False
-        """Of a request that came from outside; else the span is internal."""
+        """Whether its request came from outside; else the span is internal."""
         self.context = context
         self.parent_id = parent_id
         """0: the trace begins here."""
@@ -97,7 +97,7 @@ class Span:
         self.links: list[SpanContext] = []
 
     def told(self) -> dict[str, Any]:
-        """What was learned of it elsewhere, for `learn`, as JSON."""
+        """Facts and links from elsewhere, for `learn`, as JSON."""
         return {"facts": self.attributes, "links": [link.headers() for link in self.links]}
 
     def learn(self, told: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Who may ask, from which pages of browsers, and the log of who did. All of it is off by default.
+"""API keys, CORS and the access log. All of it is off by default.
 
 The same holds on every path: on that of predictions beside FastAPI, in FastAPI, and over gRPC.
 """
@@ -164,7 +164,7 @@ class ApiKeys:
         self._told = error
 
     def check(self, headers: Headers) -> str:
-        """Whose key these headers bring, `Authorization: Bearer KEY` or `X-API-Key: KEY`.
+        """The owner of the key in these headers, `Authorization: Bearer KEY` or `X-API-Key: KEY`.
 
         All keys are compared, and all of their bytes, so that the time tells nothing of them.
 
@@ -232,7 +232,7 @@ class Cors:
         return CORSMiddleware(app, **self._options)
 
     def headers(self, request: Headers) -> tuple[tuple[bytes, bytes], ...]:
-        """What is added to an answer; nothing where no browser asks."""
+        """Headers to add to an answer; none where no browser asks."""
         origin = next((value for name, value in request if name == ORIGIN), None)
         if origin is None:
             return ()
@@ -256,13 +256,13 @@ def client_of(transport: Any) -> tuple[str, int] | None:
 
 
 def address_of(transport: Any) -> str:
-    """Of the other end."""
+    """The address of the other end."""
     client = client_of(transport)
     return "" if client is None else client[0]
 
 
 def owner_of(address: str) -> str:
-    """Whose budget the client at an address takes from.
+    """The owner of the budget that the client at an address takes from.
 
     Of IPv6 everybody is given a whole /64, and could come from another address each time.
     """
@@ -294,7 +294,7 @@ class AccessLog:
         client: str,
         request_id: str | None,
     ) -> None:
-        """Of one request that ended.
+        """Write one line for a request that ended.
 
         Args:
             method: Of HTTP; GRPC for a call.

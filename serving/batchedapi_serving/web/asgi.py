@@ -311,7 +311,7 @@ def _v1_models(frontend: Frontend, *asked: str) -> dict[str, Any]:
 def _of_model(
     frontend: Frontend, model: str, what: list[str], version: str = MODEL_VERSION
 ) -> Answer:
-    """What v2 says of one model."""
+    """The answer of v2 about one model."""
     method = _known(frontend, model, version)
     match what:
         case []:

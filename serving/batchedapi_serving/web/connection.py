@@ -66,7 +66,7 @@ _FIRST_LOOK_SECONDS: Final = 0.002
 
 
 def protocol_of(frontend: Frontend) -> Callable[..., asyncio.Protocol]:
-    """What makes a connection's protocol, for uvicorn's `http` setting."""
+    """The factory of connections' protocols, for uvicorn's `http` setting."""
 
     def protocol(
         config: Config,
@@ -127,7 +127,7 @@ class Connection(asyncio.Protocol):
         self._client = Client()
         self._held = HeldBodies(frontend.bodies, NOBODY)
         self.address = ""
-        """Of the client, as far as budgets know it."""
+        """The client's address, as budgets know it."""
         self._unread = 0  # bytes of an answer that does not fit on its way
         self._ahead = 0  # bytes of requests that wait for the one before
         self._transport: Any = None
@@ -370,7 +370,7 @@ class Connection(asyncio.Protocol):
             self._asked.cors = guard.cors.headers(request.headers)
 
     def _run_app(self, request: Request) -> None:
-        """What is no POST of a prediction; a GET may ask for a stream."""
+        """Answer a request that is no POST of a prediction; a GET may ask for a stream."""
         route = self._frontend.routes.of_stream(request.path) if request.method == b"GET" else None
         if route is not None:
             body, options = request.body or _NO_PAYLOAD, request.options._replace(gzip=False)
@@ -388,7 +388,7 @@ class Connection(asyncio.Protocol):
         )
 
     def _end_span(self, status: int) -> None:
-        """Of a request that is answered with `status`, or was left by its client."""
+        """End the span of a request that is answered with `status`, or was left by its client."""
         span, tracer = self.span, self._frontend.tracer
         self.span = None
         if span is None or tracer is None:
@@ -418,13 +418,13 @@ class Connection(asyncio.Protocol):
         self._predict(request, route)
 
     def _answer_error(self, error: ServingError) -> None:
-        """What is wrong before anybody knows the request's language but from its path."""
+        """Answer an error from before the request's language is known but from its path."""
         self._frontend.answered(error.status)
         wire = wire_of_path(self._asked.path.decode("latin-1"))
         self.deliver(problem_on(wire, error, self.request_id()))
 
     def _log_access(self, status: int) -> None:
-        """Of a request that is answered here; FastAPI's are logged around it."""
+        """Log a request that is answered here; FastAPI's are logged around it."""
         log, asked = self._frontend.guard.log, self._asked.logged
         if log is not None and asked is not None:
             self._asked.logged = None
@@ -571,7 +571,7 @@ class Connection(asyncio.Protocol):
         self._end_stream(stream, problem_on(Wire.PLAIN, error, self.request_id()))
 
     def _stays_open(self) -> bool:
-        """What ends a connection does so not before everything that was read of it is answered."""
+        """Whether it goes on: everything that was read of it is answered before it ends."""
         goes_on = self._life.intake is Intake.OPEN and not self._frontend.draining
         return self._asked.keep_alive and (goes_on or self._more_to_come())
 

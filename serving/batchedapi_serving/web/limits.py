@@ -1,4 +1,4 @@
-"""What clients may take of a web process: sizes, times, connections, bytes of bodies.
+"""Limits of one web process on its clients: sizes, times, connections, bytes of bodies.
 
 A few bytes of a body that came as gzip may stand for gigabytes. So no more than one piece is
 inflated before its size is compared with the limit.
@@ -48,12 +48,12 @@ UNCOUNTED_BYTES: Final = 16 * 1024
 UNCOUNTED_PART_BYTES: Final = 4096
 """The same of a request that has not come whole, of which each connection may have one."""
 REQUEST_BYTES: Final = 1024
-"""What a request takes that waits for the one before, beside its own bytes."""
+"""Memory of a request that waits for the one before, beside its own bytes."""
 _WORTH_GIVING_BACK: Final = 4 * 1024 * 1024
 
 
 class Limits(NamedTuple):
-    """Of every connection; sizes in bytes, times in seconds."""
+    """Limits of every connection; sizes in bytes, times in seconds."""
 
     body: int
     headers: int = contract.MAX_HEADER_BYTES
@@ -93,7 +93,7 @@ ANYBODY: Final = ""
 
 
 class ConnectionLimit:
-    """Of one web process. Times are seconds on the loop's clock."""
+    """The limit of one web process. Times are seconds on the loop's clock."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -109,7 +109,7 @@ class ConnectionLimit:
     def who_leaves(
         self, connections: Iterable[tuple[float | None, str, T]], owner: str, now: float
     ) -> list[T]:
-        """Those of the owner with most who has asked nothing, or not all of it, for longest.
+        """Choose, of the owner with most, connections that wait for a request for longest.
 
         Where the one who comes has as many, a request of those who were new, or answered, a moment
         ago is likely to be on its way, and they stay.
@@ -146,7 +146,7 @@ NOBODY: Final = ""
 
 
 class _Owned:
-    """What one owner holds: of how many bytes, and which of its holdings, the oldest first."""
+    """The bytes of one owner, and its holdings, the oldest first."""
 
     __slots__ = ("bytes", "holdings")
 
@@ -197,7 +197,7 @@ class BodyBudget:
         return True
 
     def _who_leaves(self, holding: "HeldBodies", more: int) -> "HeldBodies | None":
-        """Of the fullest owner, the oldest of the holdings that are worth least.
+        """The oldest of the holdings worth least, of the fullest owner.
 
         Among one's own only those leave whose client does not read, or has shown no key.
         """
@@ -226,7 +226,7 @@ class BodyBudget:
             give_memory_back()
 
     def error(self) -> BodiesFullError:
-        """What is said to whoever would take it beyond."""
+        """The error for a client that would take it beyond."""
         return BodiesFullError(
             f"body: this process holds {self.held} bytes of bodies, of at most {self.most}; send it"
             " again in a moment"
@@ -234,7 +234,7 @@ class BodyBudget:
 
 
 class HeldBodies:
-    """What one connection, or one call, has of the budget.
+    """The share of one connection, or one call, in the budget.
 
     Attributes:
         bytes: Of the bodies that are coming and being answered, and of what waits.
@@ -255,7 +255,7 @@ class HeldBodies:
         self._coming = self._answering = self._waiting = self.bytes = 0
 
     def owned_by(self, owner: str) -> None:
-        """What it has, and will have, is this one's."""
+        """From now on all of it is this owner's."""
         if owner != self.owner:
             self._budget.changed(self, 0)
             self.owner = owner
@@ -314,7 +314,7 @@ class HeldBodies:
 
     @property
     def worth(self) -> int:
-        """What was done for it: of what waits for its client nothing more is to be done."""
+        """Rank of the work done for it; of what waits for its client nothing more is to be done."""
         return 0 if self._waiting else 2 if self._answering else 1
 
     def _count(self) -> None:

@@ -201,7 +201,7 @@ def _zeros(tensor: Tensor) -> Any:
 
 
 def infer_schema(method: MethodSpec) -> Schema:
-    """Of the JSON request; that data and shape fit together is beyond a schema."""
+    """The JSON request; that data and shape fit together is beyond a schema."""
     inputs = model_metadata(method.name, method)["inputs"]
     return {
         "type": "object",

@@ -125,11 +125,11 @@ _HEADERS: Final = b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
 """Nobody keeps it, and nginx does not hold it back."""
 _CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 UNSENT_BYTES: Final = 16 * 1024
-"""Of a stream in the kernel that it has not sent yet. Unbounded it takes megabytes for a client
+"""Bytes of a stream that the kernel has not sent yet. Unbounded it takes megabytes for a client
 that does not read: 100 of those had a model work for seconds, for nobody."""
 ENOUGH_ITEMS: Final = 16
 ENOUGH_BYTES: Final = 64 * 1024
-"""Of what was taken to say so; a small part of what may be untaken, see model.streams."""
+"""Taken before it is told; a small part of what may be untaken, see model.streams."""
 
 
 def form_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -156,7 +156,7 @@ def form_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 class StreamedAnswer:
-    """Of one request: writes what there is as fast as its client reads, and holds the rest."""
+    """The answer to one request, written as fast as its client reads; the rest is held."""
 
     __slots__ = (
         "_flow", "_form", "_held", "_taken_bytes", "_taken_items", "_transport",
@@ -173,7 +173,7 @@ class StreamedAnswer:
         self.begun = False
         """The head was written."""
         self.stays_open = True
-        """What the head says of the connection."""
+        """Whether the head says that the connection stays."""
         self._held: deque[bytes] = deque()
         self._taken_items = 0
         self._taken_bytes = 0
@@ -253,7 +253,7 @@ class StreamedAnswer:
         self._held.clear()
 
     def probe(self) -> bytes:
-        """What makes a client that has left say so; nothing where it would be seen."""
+        """Bytes that make a client that has left say so; none where they would be seen."""
         return self._piece(PROBE) if self._form == EVENTS else b""
 
     def _piece(self, data: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""What the kernel knows of the other end of a connection; how a listener ends and resets nobody.
+"""The kernel's view of the other end of a connection, and a listener that ends and resets nobody.
 
 The kernel connects clients by itself, and whoever is in its backlog when the listener closes is
 reset, with the request it may have sent already. So a filter keeps new ones out first, then
@@ -36,7 +36,7 @@ _BACKLOG_AT: Final = 24
 """Where TCP_INFO of a listener has the length of its backlog (tcpi_unacked)."""
 _LONGEST_SECONDS: Final = 1.0
 _HANDSHAKE_SECONDS: Final = 0.05
-"""That the rest of a handshake may take, and the loop from accepting to telling the protocol."""
+"""For the rest of a handshake, and for the loop from accepting to telling the protocol."""
 
 
 def unsent_bytes(transport: Any) -> int:
