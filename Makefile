@@ -70,8 +70,7 @@ checks:
 	$(STEP) unit $(MAKE) --no-print-directory unit
 	$(STEP) compiled $(MAKE) --no-print-directory unit-compiled
 	$(STEP) contract $(MAKE) --no-print-directory contract
-	$(STEP) site $(MAKE) --no-print-directory site-test
-	$(STEP) torch $(MAKE) --no-print-directory .venv/.torch
+	$(STEP) 'site, torch' $(MAKE) --no-print-directory -j 2 -O site-test .venv/.torch
 	@tests/support/with-cluster $(MAKE) --no-print-directory checks-on-cluster
 
 # The operator's tests wait more than they compute, those of the examples the other way round.
@@ -128,9 +127,13 @@ contract: $(COMPILED)/.made ## The serving half, compiled: real processes and so
 	PYTHONPATH=$(COMPILED) $(BIN)/python -m pytest -n 3 --dist loadfile -m "not alone" tests/contract/serving tests/contract/test_bench_programs.py --durations 15
 	PYTHONPATH=$(COMPILED) $(BIN)/python -m pytest -m alone tests/contract/serving
 
-# Torch is large: only the examples that need it wait for it.
+# Torch is large: only the examples that need it wait for it. The project itself is not installed
+# again, as other tests may run meanwhile.
 .venv/.torch: $(INSTALLED)
-	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[torch-examples,loadtest]'
+	$(BIN)/python -c 'import tomllib; extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
+	  wanted = extras["torch"] + extras["torch-examples"] + extras["loadtest"]; \
+	  print(*(name for name in wanted if not name.startswith("batchedapi[")), sep="\n")' >$@.txt
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -r $@.txt
 	@touch $@
 
 examples: .venv/.torch $(COMPILED)/.made ## The examples with a real model, trained and served; installs torch
@@ -167,7 +170,7 @@ picture: $(INSTALLED) ## The README's picture of the page, as it is now
 	PICTURE=1 $(BIN)/python -m pytest tests/contract/serving/test_page.py -k readme
 
 ##@ Measuring
-.PHONY: bench bench-peers fuzz
+.PHONY: bench bench-peers fuzz laws
 bench: bench-peers $(COMPILED)/.made ## Interleaved ratios against mosec, LitServe and BentoML; wants a quiet machine
 	PYTHONPATH=$(COMPILED) $(BIN)/python tests/bench/run_all.py
 
@@ -176,6 +179,9 @@ bench-peers: $(INSTALLED)
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@test -x .venv/bentoml/bin/pip || $(PYTHON) -m venv .venv/bentoml
 	.venv/bentoml/bin/pip install -q --disable-pip-version-check -e '.[serving,bench-bentoml]'
+
+laws: $(INSTALLED) ## The long laws with ten times the examples of `make unit`, and others each time
+	THOROUGH=10 $(BIN)/python -m pytest -n auto $(shell grep -rl '^from thorough' tests/unit)
 
 fuzz: $(INSTALLED) ## A million inputs for the decoders, guided by coverage
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[fuzz]'

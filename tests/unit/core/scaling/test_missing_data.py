@@ -13,6 +13,7 @@ from batchedapi_core.scaling.record import record, replay
 from batchedapi_core.scaling.samples import Observation, PodSample
 from batchedapi_core.scaling.state import ScalingState
 from batchedapi_core.service_model import ServiceTime
+from thorough import examples
 
 POLICY = ScalingPolicy(min_replicas=1, max_replicas=20, max_batch_size=8, batch_interval=0.010)
 SLEEPY = ServiceTime(fixed=0.010, per_row=0.0002)
@@ -61,7 +62,7 @@ def decide_with(
     return decisions[WATCHED:]
 
 
-@settings(derandomize=True, max_examples=40, deadline=None)
+@settings(derandomize=True, max_examples=examples(15), deadline=None)
 @given(
     pods=st.integers(1, 10),
     seed=st.integers(0, 2**16),

@@ -21,6 +21,7 @@ from batchedapi_operator.autoscaling.metrics_page import (
 from batchedapi_operator.errors import MetricsUnavailableError
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.metrics.page import scaling_page, whole_page
+from thorough import examples
 
 
 def parsed(text: str, layout: Layout | None = None) -> MetricsPage:
@@ -283,7 +284,7 @@ LINES = st.lists(
 )
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(lines=LINES, first=st.booleans())
 def test_any_page_is_either_possible_or_refused(lines: list[str], *, first: bool) -> None:
     """Whatever a pod answers, the loop sees a sample that could be true, or an error of ours."""

@@ -18,13 +18,14 @@ from batchedapi_serving.errors import OverloadedError
 from batchedapi_serving.metrics import slots
 from batchedapi_serving.predictor import MethodSpec
 from dispatching import Asked, DiedError, HangsError, KilledForMemoryError, World, run_virtually
+from thorough import examples
 
 # Not shrunk: an example takes long enough.
 SETTINGS = settings(
     derandomize=True,
     database=None,
     deadline=None,
-    max_examples=500,
+    max_examples=examples(150),
     phases=[Phase.explicit, Phase.generate],
 )
 METHODS = ("predict", "embed", "fetch")

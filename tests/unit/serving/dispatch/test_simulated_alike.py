@@ -14,6 +14,7 @@ from batchedapi_core.simulation.virtual_replica import End
 from batchedapi_serving.dispatch import dispatcher
 from batchedapi_serving.predictor import MethodSpec
 from dispatching import replica_settings
+from thorough import examples
 from twice import (
     Arrival,
     Drain,
@@ -33,7 +34,7 @@ SETTINGS = settings(
     derandomize=True,
     database=None,
     deadline=None,
-    max_examples=200,
+    max_examples=examples(60),
     phases=[Phase.explicit, Phase.generate],
 )
 METHODS = [

@@ -74,25 +74,25 @@ def test_a_failure_says_what_it_is_instead() -> None:
 
 
 def setup_of(options: Options, **batching: Any) -> Setup:
-    """Four replicas of 10 ms + 0.2 ms a row, 16 rows a batch, 100 ms."""
+    """Four replicas of 50 ms + 5 ms a row, 16 rows a batch, 500 ms."""
     manifest = {
         "apiVersion": API_VERSION,
         "kind": KIND,
         "metadata": {"name": "api"},
         "spec": {
             "predictor": {"path": "model:Model"},
-            "serverSideBatching": {"maxBatchSize": 16, "maxLatency": "100ms", **batching},
+            "serverSideBatching": {"maxBatchSize": 16, "maxLatency": "500ms", **batching},
             "autoscaling": {"mode": "Off"},
             "replicas": 4,
         },
     }
-    time = ServiceTime(0.010, 0.0002)
+    time = ServiceTime(0.050, 0.005)
     return set_up(parse_api(manifest), dataclasses.replace(options, service=time))
 
 
 def test_one_queue_is_compared_with_connections_that_stay_where_they_are() -> None:
     """Near the capacity some replicas refuse what others would have had room for."""
-    trace = StepTrace((0.0,), (4000.0,), 2.0)
+    trace = StepTrace((0.0,), (410.0,), 10.0)
     simulated = run(setup_of(Options(connections=16)), trace)
     ways = simulated.ways
     assert ways is not None
