@@ -280,7 +280,7 @@ class _Line:
         """It is closed a while after the last one has gone; at once if there are no workers."""
         self._users -= 1
         if not self._users and not self.ended:
-            known = self._known.is_set() or self.engine.unusable or not self.engine.reached
+            known = self._known.is_set() or self.engine.line.why or not self.engine.line.connected
             loop = asyncio.get_running_loop()
             self._idle = loop.call_later(_IDLE_SECONDS if known else 0.0, self._unused, self)
 
@@ -306,12 +306,12 @@ class _Line:
             return
         engine = self.engine
         limit = None if within == math.inf else within
-        await first_of(self._known.wait(), engine.given_up.wait(), within=limit)
+        await first_of(self._known.wait(), engine.hold.given_up.wait(), within=limit)
         if self._known.is_set():
             return
-        if engine.unusable:  # also where the time was over before it was given up
+        if engine.line.why:  # also where the time was over before it was given up
             raise engine.refusal()
-        if not engine.reached:
+        if not engine.line.connected:
             raise NotReadyError(without_secrets(_SILENT.format(*self._redis)))
         raise NotReadyError(_NOBODY.format(name))
 

@@ -83,7 +83,7 @@ class Dispatcher(MethodTable[MethodQueue]):
             self._clock,
             self._in_flight,
             lambda: [executor.scheduler for executor in self._executors],
-            supervision,
+            supervision.replace,
         )
         self._receipts = receipt_book(settings.receipts)
         self._trial = Trial()

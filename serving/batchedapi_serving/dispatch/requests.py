@@ -246,13 +246,6 @@ class Clock:
         return self._loop.call_later(max(0.0, at - now) + _TIMER_ROUNDING, call)
 
 
-class HangWatch(Protocol):
-    """Who replaces a process that hangs."""
-
-    def replace(self, pid: int) -> None:
-        """The model process with that pid hangs: kill it."""
-
-
 class Deadlines:
     """Answers 504 to whoever is over the timeout, and has processes replaced that hang."""
 
@@ -261,12 +254,13 @@ class Deadlines:
         clock: Clock,
         in_flight: InFlightRequests,
         schedulers: Callable[[], Iterable[Scheduler]],
-        watch: HangWatch,
+        replace: Callable[[int], None],
     ) -> None:
+        """`replace` is told the pid of a process that hangs."""
         self._clock = clock
         self._in_flight = in_flight
         self._schedulers = schedulers
-        self._watch = watch
+        self._replace = replace
         self._timer: asyncio.TimerHandle | None = None
         self.at = math.inf
         """Seconds: when it looks next; tell it of every deadline that is earlier."""
@@ -292,6 +286,6 @@ class Deadlines:
             following = min(following, scheduler.next_hang(now, timeout))
         for pid in hanging:
             log.warning("model process hangs", extra={"pid": pid, "timeout": timeout})
-            self._watch.replace(pid)
+            self._replace(pid)
         if following < self.at:  # a client that was just answered may have asked again
             self.look_at(following, now)

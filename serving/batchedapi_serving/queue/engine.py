@@ -20,7 +20,6 @@ from batchedapi_core.batching import Client, ItemErrorPolicy, Request
 from batchedapi_core.contract import MAX_METHODS
 from batchedapi_core.shared_queue import (
     LOOK_SECONDS,
-    Again,
     Kept,
     RowsARequest,
     Worker,
@@ -50,14 +49,11 @@ from batchedapi_serving.errors import (
 )
 from batchedapi_serving.metrics.recorder import MethodRecorder, Recorder
 from batchedapi_serving.predictor import MethodSpec
-from batchedapi_serving.processes import Backoff, first_of
 from batchedapi_serving.queue.broker import (
     Broker,
     BrokerDownError,
     BrokerFullError,
-    BrokerUnfitError,
-    Depth,
-    QueueSpoiltError,
+    Look,
 )
 from batchedapi_serving.queue.entries import (
     Methods,
@@ -67,6 +63,7 @@ from batchedapi_serving.queue.entries import (
     write_entry,
 )
 from batchedapi_serving.queue.fields import UNREADABLE, UnreadableError
+from batchedapi_serving.queue.line import Line
 from batchedapi_serving.queue.unreadable import Unreadable
 from batchedapi_serving.settings import ReplicaSettings, Role
 
@@ -101,7 +98,7 @@ class QueueMethod:
         recorder: MethodRecorder,
         stream: str,
         target: float | None,
-        recalls: "Recalls",
+        held: "HeldRequests",
     ) -> None:
         self.spec = spec
         self.codec: Codec = codec
@@ -109,67 +106,211 @@ class QueueMethod:
         self.stream: Final = stream
         self.target: Final = target
         """Seconds; None: nobody is refused for being late."""
-        self.scheduler = recalls
+        self.scheduler = held
 
 
 class HeldRequest(InFlightRequest):
     """A request with its entry, until it is answered."""
 
-    __slots__ = ("entry", "place", "sent")
+    __slots__ = ("entry", "place", "sent", "stream")
 
     entry: bytes
+    stream: str
     place: str | None
     """In the queue, once Redis has said it."""
     sent: bool
     """It was handed in, or perhaps was."""
 
 
-class Recalls:
-    """Requests that are held, and those of them that nobody waits for any more."""
-
-    def __init__(self, kick: Callable[[], None]) -> None:
-        self.held: dict[int, HeldRequest] = {}
-        self.over: list[tuple[str, str]] = []
-        """(stream, place) of requests to be taken out of the queue."""
-        self._kick = kick
-
-    def cancel(self, request: Request) -> int:
-        """See requests.Cancels. What a worker has taken is run all the same."""
-        held = self.held.pop(request.id)
-        if held.place is not None:
-            self.withdraw(held, held.place)
-        return request.rows
-
-    def withdraw(self, held: HeldRequest, place: str) -> None:
-        """Take it out of the queue."""
-        queue = held.queue
-        if isinstance(queue, QueueMethod):
-            self.over.append((queue.stream, place))
-            self._kick()
-
-
-class HandInClock:
-    """Counts when requests were handed in to each stream: a look that began before is older."""
+class HeldRequests:
+    """Requests that are not answered, and which of them are to go into the queue or out of it."""
 
     def __init__(self) -> None:
+        self.numbers: Final = itertools.count(1)
+        self.by_number: dict[int, HeldRequest] = {}
+        self.outbox: list[HeldRequest] = []
+        """To be handed in, the oldest first."""
+        self.over: list[tuple[str, str]] = []
+        """(stream, place) of requests to be taken out of the queue."""
+        self.kick: Final = asyncio.Event()
+        """There is something to be told to Redis."""
+
+    def add(self, held: HeldRequest) -> None:
+        """It was admitted."""
+        self.by_number[held.request.id] = held
+        self.outbox.append(held)
+        self.kick.set()
+
+    def again(self, numbers: Iterable[int]) -> None:
+        """These alone are to be handed in, as if they never had been."""
+        self.outbox = [self.by_number[number] for number in numbers]
+        for held in self.outbox:
+            held.place, held.sent = None, False
+        self.kick.set()
+
+    def next_together(self) -> list[HeldRequest]:
+        """The requests that are handed in next with one command; empty: there are none."""
+        first = self.outbox[:_AT_ONCE]
+        first = first[: together(len(one.entry) for one in first)]
+        del self.outbox[: len(first)]
+        return first
+
+    def outbox_by_stream(self) -> Counter[str]:
+        """How many are to be handed in to each stream."""
+        return Counter(one.stream for one in self.outbox)
+
+    def cancel(self, request: Request) -> int:
+        """See requests.Cancels. A request that a worker has taken is run all the same."""
+        held = self.by_number.pop(request.id)
+        if held.place is not None:
+            self.withdraw(held.stream, held.place)
+        return request.rows
+
+    def withdraw(self, stream: str, place: str) -> None:
+        """Take a request out of the queue."""
+        self.over.append((stream, place))
+        self.kick.set()
+
+
+class Hold:
+    """Requests wait for a queue that is away, but not for too long."""
+
+    def __init__(self, give_up: Callable[[], None]) -> None:
+        """`give_up` is called once it has been away for too long."""
+        self.given_up: Final = asyncio.Event()
+        """Requests are refused."""
+        self.facts: Mapping[str, int] = {}
+        """How many were handed in again as it came back, for the log."""
+        self._give_up = give_up
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        """It is away, perhaps since before."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_HELD_SECONDS, self._over)
+
+    def _over(self) -> None:
+        self.given_up.set()
+        self._give_up()
+
+    def end(self) -> Mapping[str, int] | None:
+        """It is there again; the facts, if it was away."""
+        self.given_up.clear()
+        if self._timer is None:
+            return None
+        self._timer.cancel()
+        self._timer = None
+        return self.facts
+
+
+class Lengths:
+    """Requests in each stream, as far as is known, with those that are to be handed in.
+
+    A look that began while something was handed in may be older than the lengths that Redis told
+    as it took it, and is not believed.
+    """
+
+    def __init__(self) -> None:
+        self.rows: Final = RowsARequest()
+        self._lengths: dict[str, int] = {}
         self._begun: Counter[str] = Counter()
         self._ended: Counter[str] = Counter()
 
-    def begun(self, streams: Iterable[str]) -> None:
+    def of(self, stream: str) -> int:
+        """The requests in a stream."""
+        return self._lengths.get(stream, 0)
+
+    def waiting_rows(self, requests: int) -> int:
+        """About as many rows as so many requests have."""
+        return round(requests * self.rows.mean)
+
+    def came(self, stream: str, rows: int) -> None:
+        """One more, of so many rows."""
+        self.rows.learn(rows)
+        self._lengths[stream] = self.of(stream) + 1
+
+    def left(self, stream: str) -> None:
+        """One less."""
+        self._lengths[stream] = max(0, self.of(stream) - 1)
+
+    def handing_in(self, streams: Iterable[str]) -> None:
         """Requests are on their way to these streams."""
         self._begun.update(streams)
 
-    def ended(self, streams: Iterable[str]) -> None:
-        """The requests are there, or lost."""
+    def handed_in(self, streams: Iterable[str]) -> None:
+        """They are there, or lost."""
         self._ended.update(streams)
 
+    def told(self, lengths: Mapping[str, int], outbox: Counter[str]) -> None:
+        """What Redis said as it took requests; what is in the outbox came since."""
+        self._lengths |= {stream: length + outbox[stream] for stream, length in lengths.items()}
+
     def mark(self) -> Mapping[str, int]:
-        """The present, for `none_since`."""
+        """The present, for `looked`."""
         return self._ended.copy()
 
-    def none_since(self, mark: Mapping[str, int], stream: str) -> bool:
-        """Whether nothing was on its way to a stream at `mark`, or since then."""
-        return self._begun[stream] == mark.get(stream, 0)
+    def looked(
+        self, mark: Mapping[str, int], lengths: Mapping[str, int], outbox: Counter[str]
+    ) -> None:
+        """What a look found that began at `mark`."""
+        self._lengths = {
+            stream: length + outbox[stream]
+            if self._begun[stream] == mark.get(stream, 0)
+            else self.of(stream)
+            for stream, length in lengths.items()
+        }
+
+
+class Offered:
+    """The methods that workers offer, and which of them are served."""
+
+    def __init__(self, settings: ReplicaSettings, unreadable: Unreadable) -> None:
+        self._settings = settings
+        self._unreadable = unreadable
+        self.workers: Sequence[Worker] = ()
+        """Those that live."""
+        self.counted: Final[dict[str, MethodSpec]] = {}
+        """Every method that was ever served, in the order of their blocks in the metrics."""
+        self._known: dict[str, Methods] = {}
+        self._signature: str | None = None
+        self._homeless_looks = 0
+
+    async def choose(self, look: Look, broker: Broker) -> Methods | None:
+        """The methods that are served from now on; None: the same as before."""
+        self.workers = list(self._unreadable.workers(look.workers).values())
+        published: dict[str, tuple[str, float]] = {}
+        alive = {worker.signature for worker in self.workers}
+        if not alive or alive - self._known.keys():
+            found = self._unreadable.methods(await broker.published())
+            for revision, (methods, at) in found.items():
+                self._known[methods.signature] = methods
+                published[revision] = (methods.signature, at)
+        if self._settings.role is Role.REPLICA:  # its own worker starts beside it, and will say
+            published = {}
+        revision = self._settings.revision
+        chosen = signature_in_use(self.workers, revision, published, self._signature)
+        if chosen is None or chosen == self._signature or chosen not in self._known:
+            return None
+        self._signature = chosen
+        for spec in self._known[chosen].specs:
+            if spec.name in self.counted or len(self.counted) < MAX_METHODS:
+                self.counted[spec.name] = spec
+        return self._known[chosen]
+
+    def homeless(self, held: Iterable[HeldRequest]) -> list[HeldRequest]:
+        """Requests of methods that no worker has any more, while there are workers.
+
+        They will never run, unless a worker lives of which nobody can read what it has.
+        """
+        alive = {worker.signature for worker in self.workers}
+        homeless = [one for one in held if _signature_of(one.stream) not in alive]
+        never = bool(alive and homeless and not self._unreadable.workers_unread)
+        self._homeless_looks = self._homeless_looks + 1 if never else 0
+        return homeless if self._homeless_looks >= _REPLACED_LOOKS else []
+
+
+def _signature_of(stream: str) -> str:
+    return stream.split(":", 1)[0]
 
 
 class QueueEngine(MethodTable[QueueMethod]):
@@ -192,43 +333,20 @@ class QueueEngine(MethodTable[QueueMethod]):
         """
         super().__init__()
         self.web: Final = uuid.uuid4().hex
+        unreadable = Unreadable(recorder.unreadable)
+        self.line: Final = Line(self.web, broker, unreadable, self._begin_hold)
         self._settings = settings
-        self._broker = broker
         self._recorder = recorder
-        self._unreadable = Unreadable(recorder.unreadable)
-        self._loop = loop
         self._ready = ready
         self._now = now
-        self._runs_again = settings.item_errors is ItemErrorPolicy.ISOLATE
-        self._kick = asyncio.Event()
-        self._recalls = Recalls(self._kick.set)
+        self._held = HeldRequests()
         self._in_flight = InFlightRequests(settings.timeout or math.inf)
-        clock = Clock(loop, now)
-        self._deadlines = Deadlines(clock, self._in_flight, list, _Nobody())
-        self._ids = itertools.count(1)
+        self._deadlines = Deadlines(Clock(loop, now), self._in_flight, list, lambda _: None)
         self._clients: dict[Client, int] = {}
-        self._outbox: list[HeldRequest] = []
         self._unreachable = unreachable
-        self.given_up: Final = asyncio.Event()
-        """Requests are refused: the queue was not reached for too long."""
-        self._hold: asyncio.TimerHandle | None = None
-        self._why: Exception | None = None
-        """That the queue cannot be used, while it cannot."""
-        self.reached = False
-        """Redis is connected to, whatever it allows."""
-        self._backoff = Backoff()
-        self._verdict = Again((), ())
-        """On what was held as it was last connected to."""
-        self._known: dict[str, Methods] = {}
-        self._signature: str | None = None
-        self._counted: dict[str, MethodSpec] = {}
-        """Every method that was ever served, in the order of their blocks in the metrics."""
-        self._workers: Sequence[Worker] = ()
-        self._lengths: dict[str, int] = {}
-        """Requests in each stream, as far as is known, with those that are to be handed in."""
-        self._hand_ins = HandInClock()
-        self._rows = RowsARequest()
-        self._homeless = 0
+        self.hold: Final = Hold(self._give_up)
+        self._lengths = Lengths()
+        self._offered = Offered(settings, unreadable)
 
     # ------------------------------------------------------------ the engine
 
@@ -254,21 +372,18 @@ class QueueEngine(MethodTable[QueueMethod]):
         self._check_admission(served, rows)
         hurried = timeout is not None and timeout < in_flight.timeout
         seconds = timeout if timeout is not None and hurried else in_flight.timeout
-        number = next(self._ids)
+        number = next(self._held.numbers)
         known = self._clients.setdefault(client, number)
         left = None if seconds == math.inf else seconds
         entry = write_entry(self.web, number, known, left, decoded, span=caller.span)
         request = Request(number, served.spec.name, rows, rows, client, now, now + seconds)
         held = HeldRequest(served, request, decoded._replace(payload=None), caller, hurried=hurried)
-        held.entry, held.place, held.sent = entry, None, False
+        held.entry, held.stream, held.place, held.sent = entry, served.stream, None, False
         in_flight.add(held)
         if request.deadline < self._deadlines.at:
             self._deadlines.look_at(request.deadline, now)
-        self._recalls.held[number] = held
-        self._rows.learn(rows)
-        self._lengths[served.stream] = self._lengths.get(served.stream, 0) + 1
-        self._outbox.append(held)
-        self._kick.set()
+        self._lengths.came(served.stream, rows)
+        self._held.add(held)
         return held
 
     def _check_admission(self, served: QueueMethod, rows: int) -> None:
@@ -288,10 +403,10 @@ class QueueEngine(MethodTable[QueueMethod]):
         limit, queue = self._settings.max_concurrency, self._settings.queue
         if len(self._in_flight.by_id) >= limit:
             raise QueueFullError.of_replica(limit)
-        if self.given_up.is_set():
+        if self.hold.given_up.is_set():
             raise self.refusal()
-        length = self._lengths.get(served.stream, 0)
-        waiting = round(length * self._rows.mean)
+        length = self._lengths.of(served.stream)
+        waiting = self._lengths.waiting_rows(length)
         if queue is not None and length >= queue.max_length:
             raise QueueFullError(
                 f"{length} requests are in the queue (serverSideBatching.queue.redis.maxLength)",
@@ -303,8 +418,8 @@ class QueueEngine(MethodTable[QueueMethod]):
                 raise LateError.expected(expected)
 
     def _expected(self, served: QueueMethod, rows: int) -> float:
-        signature = served.stream.split(":", 1)[0]
-        return expected_seconds(self._workers, served.spec.name, signature, rows)
+        signature = _signature_of(served.stream)
+        return expected_seconds(self._offered.workers, served.spec.name, signature, rows)
 
     def cancel(self, handle: RequestHandle, status: int = CLIENT_LEFT) -> None:
         """See Engine."""
@@ -325,291 +440,190 @@ class QueueEngine(MethodTable[QueueMethod]):
         self._fail_all(DrainingError(STOPPED), "draining")
 
     def _fail_all(self, error: ServingError, rejected: str) -> None:
-        for held in list(self._recalls.held.values()):
+        for held in list(self._held.by_number.values()):
             self._in_flight.fail(held, error, self._now(), rejected)
 
     # ------------------------------------------------------------ the connection
 
     async def run(self) -> None:
         """Hand in, and take answers, until cancelled."""
-        while True:
-            try:
-                await self._connect()
-                await first_of(self._push(), self._receive(), self._look())
-            except (BrokerDownError, BrokerUnfitError) as error:
-                if isinstance(error, QueueSpoiltError):
-                    self._unreadable.came(str(error))
-                if str(error) != str(self._why):
-                    log.warning("the queue cannot be reached", extra={"error": str(error)})
-                self._why, self.reached = error, False
-                if self._hold is None:
-                    self._hold = self._loop.call_later(_HELD_SECONDS, self._give_up)
-            await asyncio.sleep(min(1.0, self._backoff.take()))
+        await self.line.keep(self._connect, self._push, self._receive, self._look)
 
     async def close(self) -> None:
         """Whoever waits has been answered: nothing is kept for this process."""
-        if self._hold is not None:
-            self._hold.cancel()
-        if self.reached:  # else nothing is kept, or it ends by itself
-            try:
-                await self._broker.gone(self.web)
-            except BrokerDownError as error:
-                log.debug("left without a word", extra={"error": str(error)})
-        await self._broker.close()
+        self.hold.end()
+        await self.line.leave()
+
+    def _begin_hold(self) -> None:
+        self.hold.begin()
 
     def _give_up(self) -> None:
-        self.given_up.set()
-        log.error("requests are refused", extra={"error": str(self._why)})
+        log.error("requests are refused", extra={"error": str(self.line.why)})
         self._fail_all(self.refusal(), "queue_full")
 
-    @property
-    def unusable(self) -> bool:
-        """It failed when it was last tried; `refusal` says why."""
-        return self._why is not None
-
     def refusal(self) -> ServingError:
-        """What is told to who asks, once it is unusable."""
-        if isinstance(self._why, BrokerFullError):
+        """The error for who asks while the queue cannot be used."""
+        if isinstance(self.line.why, BrokerFullError):
             return QueueFullError(_NO_MEMORY)
-        return NotReadyError(self._unreachable.format(why=self._why))
+        return NotReadyError(self._unreachable.format(why=self.line.why))
 
     async def _connect(self) -> None:
-        """Connect, and put right what happened meanwhile."""
-        await self._broker.connect()
-        self.reached = True
-        await self._broker.sign(self.web, _SAYS)
-        held = self._recalls.held
-        placed = [
-            (one.queue.stream, one.place)
-            for one in held.values()
-            if one.place is not None and isinstance(one.queue, QueueMethod)
-        ]
+        """Put right what happened while there was no connection."""
+        broker, held = self.line.broker, self._held.by_number
+        await broker.sign(self.web, _SAYS)
+        placed = [(one.stream, one.place) for one in held.values() if one.place is not None]
         # Also where Redis lived on: answers that it gave to the connection before may be lost.
         # Asked before the answers are fetched: a row leaves the queue as its answer is written.
-        there = await self._broker.there(placed)
-        while packs := await self._broker.answers(self.web, 0.0):
+        there = await broker.there(placed)
+        while packs := await broker.answers(self.web, 0.0):
             self._take_packs(packs)
         kept = [Kept(number, one.sent, one.place) for number, one in held.items()]
-        self._verdict = again(kept, there, runs_again=self._runs_again)
-        for number in self._verdict.refuse:
+        runs_again = self._settings.item_errors is ItemErrorPolicy.ISOLATE
+        verdict = again(kept, there, runs_again=runs_again)
+        for number in verdict.refuse:
             self._in_flight.fail(held[number], NotReadyError(_LOST), self._now(), "queue_full")
-        self._outbox = [held[number] for number in self._verdict.hand_in]
-        for one in self._outbox:
-            one.place, one.sent = None, False
-        self._kick.set()
+        self._held.again(verdict.hand_in)
+        self.hold.facts = {
+            "handed_in_again": len(verdict.hand_in),
+            "refused": len(verdict.refuse),
+        }
 
     async def _push(self) -> None:
         """Hand in what came while the last was under way."""
+        held = self._held
         while True:
-            await self._kick.wait()
-            self._kick.clear()
-            while self._outbox:
-                first = self._outbox[:_AT_ONCE]
-                first = first[: together(len(one.entry) for one in first)]
-                del self._outbox[: len(first)]
-                held = [one for one in first if not one.done]
-                await self._hand_in(held)
-            if self._recalls.over:
-                over, self._recalls.over = self._recalls.over, []
-                await self._broker.withdraw(over)
+            await held.kick.wait()
+            held.kick.clear()
+            while first := held.next_together():
+                await self._hand_in([one for one in first if not one.done])
+            if held.over:
+                over, held.over = held.over, []
+                await self.line.broker.withdraw(over)
 
     async def _hand_in(self, held: Sequence[HeldRequest]) -> None:
-        rows = []
+        if not held:
+            return
         for one in held:
             one.sent = True
-            if isinstance(one.queue, QueueMethod):
-                rows.append((one.queue.stream, one.entry))
-        if not rows:
-            return
-        streams = {stream for stream, _ in rows}
-        self._hand_ins.begun(streams)
+        streams = {one.stream for one in held}
+        self._lengths.handing_in(streams)
         try:
-            told = await self._broker.hand_in(rows)
+            told = await self.line.broker.hand_in([(one.stream, one.entry) for one in held])
         finally:
-            self._hand_ins.ended(streams)
-        self._lengths |= self._with_outbox(told.lengths)
+            self._lengths.handed_in(streams)
+        self._lengths.told(told.lengths, self._held.outbox_by_stream())
         for one, place in zip(held, told.places, strict=True):
             one.place = place
             if place is None:
                 self._in_flight.fail(one, QueueFullError(_NO_MEMORY), self._now(), "queue_full")
             elif one.done:
-                self._recalls.withdraw(one, place)
-        if not self._workers:
-            self._update_gauges(
-                {stream: Depth(length, None, length, exists=True)
-                 for stream, length in self._lengths.items()},
-                0.0,
-            )  # fmt: skip
-
-    def _with_outbox(self, lengths: Mapping[str, int]) -> dict[str, int]:
-        """What Redis says, and what came since."""
-        waiting = Counter(
-            one.queue.stream for one in self._outbox if isinstance(one.queue, QueueMethod)
-        )
-        return {stream: length + waiting[stream] for stream, length in lengths.items()}
+                self._held.withdraw(one.stream, place)
+        if not self._offered.workers:
+            streams = {served.stream for served in self._served.values()}
+            self._update_gauges({stream: (self._lengths.of(stream), 0.0) for stream in streams})
 
     async def _receive(self) -> None:
         while True:
-            self._take_packs(await self._broker.answers(self.web, _WAIT_SECONDS))
+            self._take_packs(await self.line.broker.answers(self.web, _WAIT_SECONDS))
 
     def _take_packs(self, packs: Iterable[bytes]) -> None:
         for pack in packs:
             answers, broken = read_answers(pack)
             if broken:
-                self._unreadable.came("an answer that does not say of what", broken)
+                self.line.unreadable.came("an answer that does not say of what", broken)
             for answer in answers:
                 self._take_answer(answer)
 
     def _take_answer(self, given: WrittenAnswer) -> None:
-        held = self._recalls.held.get(given.number)
+        held = self._held.by_number.get(given.number)
         if held is None:  # its client left, it was answered, or somebody ran it twice
             return
-        queue, now, answer = held.queue, self._now(), None
-        if isinstance(queue, QueueMethod):
-            self._lengths[queue.stream] = max(0, self._lengths.get(queue.stream, 0) - 1)
+        now = self._now()
+        self._lengths.left(held.stream)
         if given.unread:
-            self._unreadable.came(f"an answer whose {', '.join(given.unread)} cannot be read")
+            self.line.unreadable.came(f"an answer whose {', '.join(given.unread)} cannot be read")
+        held.place = None  # its worker has taken it out of the queue
         learn(held.caller.span, given.trace)
         try:
             rows = held.request.rows
             results = given.results(held.queue.codec, rows)
             answer = held.reply.answer(results, 0, rows, given.receipt)
         except DeadlineExceededError:
-            self._recalls_nothing(held)
             self._in_flight.expire(held, now)
         except ServingError as error:
-            self._recalls_nothing(held)
             self._in_flight.fail(held, error, now)
         except UNREADABLE as error:
             known = isinstance(error, UnreadableError)
-            self._unreadable.came(str(error) if known else "an answer with another text than JSON")
-            self._recalls_nothing(held)
+            self.line.unreadable.came(
+                str(error) if known else "an answer with another text than JSON"
+            )
             self._in_flight.fail(held, ServingError(_NOT_UNDERSTOOD), now)
         else:
-            del self._recalls.held[held.request.id]
+            del self._held.by_number[held.request.id]
             self._in_flight.answer([(held, answer)], now)
-
-    @staticmethod
-    def _recalls_nothing(held: HeldRequest) -> None:
-        """Its worker has taken it out of the queue."""
-        held.place = None
 
     # ------------------------------------------------------------ who lives, and what waits
 
     async def _look(self) -> None:
         while True:
-            if not await self._broker.sign(self.web, _SAYS):
-                raise BrokerDownError("this process was taken for dead")
-            streams = {served.stream for served in self._served.values()}
-            streams |= {
-                one.queue.stream
-                for one in self._recalls.held.values()
-                if isinstance(one.queue, QueueMethod)
-            }
-            mark = self._hand_ins.mark()
-            look = await self._broker.look(streams)
-            # Of streams to which something was handed in since then, the look may be older than
-            # what Redis said as it took it.
-            told = self._with_outbox({name: depth.length for name, depth in look.depths.items()})
-            for stream in look.depths:
-                if not self._hand_ins.none_since(mark, stream):
-                    told[stream] = self._lengths.get(stream, 0)
-            self._lengths = told
-            self._workers = list(self._unreadable.workers(look.workers).values())
-            await self._choose()
-            self._update_gauges(look.depths, look.time)
-            depths = look.depths.items()
-            gone = {name for name, depth in depths if not depth.exists and not depth.length}
-            if gone and any(
-                one.place is not None
-                and isinstance(one.queue, QueueMethod)
-                and one.queue.stream in gone
-                for one in self._recalls.held.values()
-            ):
-                raise BrokerDownError("the queue was emptied")
-            self._refuse_homeless()
+            await self._look_once()
             await asyncio.sleep(LOOK_SECONDS)
-            # It is reached, and not only connected to: each right has been used.
-            if self._hold is not None:
-                self._hold.cancel()
-                self._hold = None
-                handed_in, refused = len(self._verdict.hand_in), len(self._verdict.refuse)
-                facts = {"handed_in_again": handed_in, "refused": refused}
-                log.warning("the queue is reached again", extra=facts)
-                self._backoff.reset()
-            self._why = None
-            self.given_up.clear()
+            self.line.is_reached()
+            handed_in_again = self.hold.end()
+            if handed_in_again is not None:
+                log.warning("the queue is reached again", extra=handed_in_again)
 
-    async def _choose(self) -> None:
-        """Serve the methods that are to be served now."""
-        published: dict[str, tuple[str, float]] = {}
-        alive = {worker.signature for worker in self._workers}
-        if not alive or alive - self._known.keys():
-            found = self._unreadable.methods(await self._broker.published())
-            for revision, (methods, at) in found.items():
-                self._known[methods.signature] = methods
-                published[revision] = (methods.signature, at)
-        if self._settings.role is Role.REPLICA:  # its own worker starts beside it, and will say
-            published = {}
-        revision = self._settings.revision
-        chosen = signature_in_use(self._workers, revision, published, self._signature)
-        if chosen is not None and chosen != self._signature and chosen in self._known:
-            self._signature = chosen
-            methods, settings = self._known[chosen], self._settings
-            for spec in methods.specs:
-                if spec.name in self._counted or len(self._counted) < MAX_METHODS:
-                    self._counted[spec.name] = spec
-            places = {name: place for place, name in enumerate(self._counted)}
-            self._served = {}
-            for spec in methods.specs:
-                own = settings.of_method(spec.name)
-                self._served[spec.name] = QueueMethod(
-                    spec,
-                    codec_for(spec, own, settings.name, settings.receipts),
-                    self._recorder.method(places.get(spec.name, 0)),
-                    methods.stream(spec.name),
-                    own.batching.max_latency,
-                    self._recalls,
-                )
-            self._default = methods.default
-            facts = {"signature": methods.signature, "methods": list(self._served)}
-            log.info("methods", extra=facts)
-            self._recorder.ready()
-            self._ready(list(self._counted.values()), methods.default)
+    async def _look_once(self) -> None:
+        broker, held = self.line.broker, self._held.by_number
+        if not await broker.sign(self.web, _SAYS):
+            raise BrokerDownError("this process was taken for dead")
+        streams = {served.stream for served in self._served.values()}
+        streams |= {one.stream for one in held.values()}
+        mark = self._lengths.mark()
+        look = await broker.look(streams)
+        lengths = {stream: depth.length for stream, depth in look.depths.items()}
+        self._lengths.looked(mark, lengths, self._held.outbox_by_stream())
+        methods = await self._offered.choose(look, broker)
+        if methods is not None:
+            self._serve(methods)
+        self._update_gauges(
+            {
+                stream: (depth.requests, 0.0 if depth.oldest is None else look.time - depth.oldest)
+                for stream, depth in look.depths.items()
+            }
+        )
+        gone = {
+            name for name, depth in look.depths.items() if not depth.exists and not depth.length
+        }
+        if any(one.place is not None and one.stream in gone for one in held.values()):
+            raise BrokerDownError("the queue was emptied")
+        for one in self._offered.homeless(held.values()):
+            self._in_flight.fail(one, NotReadyError(_REPLACED), self._now(), "queue_full")
 
-    def _refuse_homeless(self) -> None:
-        """Rows of methods that no worker has any more, while there are workers, will never run.
+    def _serve(self, methods: Methods) -> None:
+        counted, settings = self._offered.counted, self._settings
+        places = {name: place for place, name in enumerate(counted)}
+        self._served = {}
+        for spec in methods.specs:
+            own = settings.of_method(spec.name)
+            self._served[spec.name] = QueueMethod(
+                spec,
+                codec_for(spec, own, settings.name, settings.receipts),
+                self._recorder.method(places.get(spec.name, 0)),
+                methods.stream(spec.name),
+                own.batching.max_latency,
+                self._held,
+            )
+        self._default = methods.default
+        facts = {"signature": methods.signature, "methods": list(self._served)}
+        log.info("methods", extra=facts)
+        self._recorder.ready()
+        self._ready(list(counted.values()), methods.default)
 
-        Unless a worker lives of which nobody can read what it has.
-        """
-        alive = {worker.signature for worker in self._workers}
-        homeless = [
-            one
-            for one in self._recalls.held.values()
-            if isinstance(one.queue, QueueMethod) and one.queue.stream.split(":", 1)[0] not in alive
-        ]
-        never = bool(alive and homeless and not self._unreadable.workers_unread)
-        self._homeless = self._homeless + 1 if never else 0
-        if self._homeless >= _REPLACED_LOOKS:
-            for one in homeless:
-                self._in_flight.fail(one, NotReadyError(_REPLACED), self._now(), "queue_full")
-
-    def _update_gauges(self, depths: Mapping[str, Depth], time_there: float) -> None:
+    def _update_gauges(self, waiting: Mapping[str, tuple[int, float]]) -> None:
+        """`waiting`: by stream, requests that no worker has taken, and seconds of the first."""
         in_flight = self._in_flight.by_queue()
         for served in self._served.values():
-            depth = depths.get(served.stream)
-            requests = 0 if depth is None else depth.requests
-            oldest = None if depth is None else depth.oldest
-            served.recorder.queued(
-                requests,
-                round(requests * self._rows.mean),
-                0.0 if oldest is None else max(0.0, time_there - oldest),
-                in_flight[served],
-            )
-
-
-class _Nobody:
-    """See requests.HangWatch: whoever hangs is a worker's to replace."""
-
-    def replace(self, pid: int) -> None:
-        """Nothing runs here."""
+            requests, seconds = waiting.get(served.stream, (0, 0.0))
+            rows = self._lengths.waiting_rows(requests)
+            served.recorder.queued(requests, rows, max(0.0, seconds), in_flight[served])

@@ -319,7 +319,7 @@ async def test_a_request_of_which_only_the_asker_is_known_is_answered() -> None:
         worker = await here.worker(seconds=5.0)
         web = await here.web()
         asked = web.ask({"id": 1})
-        (number,) = web.engine._recalls.held
+        (number,) = web.engine._held.by_number
         (stream,) = here.redis.streams.values()
         await asyncio.sleep(0.1)
         worker.die()
@@ -346,7 +346,7 @@ async def test_answers_that_cannot_be_read_are_told_to_those_who_wait() -> None:
         asked = [web.ask({"id": n}, timeout=900.0) for n in range(len(changes))]
         await asyncio.sleep(1.0)
         packs = []
-        for number, changed in zip(list(web.engine._recalls.held), changes, strict=True):
+        for number, changed in zip(list(web.engine._held.by_number), changes, strict=True):
             told = changed
             if changed.get("answer") == meta["answer"] and changed.get("answer") is not True:
                 told = {**changed, "answer": number}

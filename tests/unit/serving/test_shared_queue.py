@@ -201,14 +201,18 @@ async def test_a_web_process_that_ended_refuses_nobody_later() -> None:
     async with room() as here:
         here.redis.down = True
         web = await here.web()
-        known = web.engine.unusable, web.engine.reached, str(web.engine.refusal())
+        known = (
+            web.engine.line.why is not None,
+            web.engine.line.connected,
+            str(web.engine.refusal()),
+        )
         here.tasks[-1].cancel()
         await web.engine.close()
         await asyncio.sleep(10.0)
 
     assert (True, False) == known[:2]
     assert "cannot be reached" in known[2]
-    assert not web.engine.given_up.is_set()
+    assert not web.engine.hold.given_up.is_set()
 
 
 async def test_a_web_process_that_ends_leaves_nothing_behind() -> None:
