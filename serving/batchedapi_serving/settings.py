@@ -242,6 +242,11 @@ class ReplicaSettings:
         return cls.from_json((Path(runtime) / SETTINGS_FILE).read_text())
 
     @property
+    def runs_again(self) -> bool:
+        """Rows may be run twice, as after the death of what ran them."""
+        return self.item_errors is ItemErrorPolicy.ISOLATE
+
+    @property
     def metrics_path(self) -> Path:
         """File of the shared metrics memory."""
         return self._file(METRICS_FILE)

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from batchedapi_core.batching import Client, ItemErrorPolicy, Request
+from batchedapi_core.batching import Client, Request
 from batchedapi_core.contract import MAX_METHODS
 from batchedapi_core.shared_queue import (
     LOOK_SECONDS,
@@ -332,9 +332,8 @@ class QueueEngine(MethodTable[QueueMethod]):
         `unreachable` is what who asks is told where Redis cannot be used; {why} is the reason.
         """
         super().__init__()
-        self.web: Final = uuid.uuid4().hex
         unreadable = Unreadable(recorder.unreadable)
-        self.line: Final = Line(self.web, broker, unreadable, self._begin_hold)
+        self.line: Final = Line(uuid.uuid4().hex, broker, unreadable, self._begin_hold)
         self._settings = settings
         self._recorder = recorder
         self._ready = ready
@@ -375,7 +374,7 @@ class QueueEngine(MethodTable[QueueMethod]):
         number = next(self._held.numbers)
         known = self._clients.setdefault(client, number)
         left = None if seconds == math.inf else seconds
-        entry = write_entry(self.web, number, known, left, decoded, span=caller.span)
+        entry = write_entry(self.line.name, number, known, left, decoded, span=caller.span)
         request = Request(number, served.spec.name, rows, rows, client, now, now + seconds)
         held = HeldRequest(served, request, decoded._replace(payload=None), caller, hurried=hurried)
         held.entry, held.stream, held.place, held.sent = entry, served.stream, None, False
@@ -470,16 +469,15 @@ class QueueEngine(MethodTable[QueueMethod]):
     async def _connect(self) -> None:
         """Put right what happened while there was no connection."""
         broker, held = self.line.broker, self._held.by_number
-        await broker.sign(self.web, _SAYS)
+        await broker.sign(self.line.name, _SAYS)
         placed = [(one.stream, one.place) for one in held.values() if one.place is not None]
         # Also where Redis lived on: answers that it gave to the connection before may be lost.
         # Asked before the answers are fetched: a row leaves the queue as its answer is written.
         there = await broker.there(placed)
-        while packs := await broker.answers(self.web, 0.0):
+        while packs := await broker.answers(self.line.name, 0.0):
             self._take_packs(packs)
         kept = [Kept(number, one.sent, one.place) for number, one in held.items()]
-        runs_again = self._settings.item_errors is ItemErrorPolicy.ISOLATE
-        verdict = again(kept, there, runs_again=runs_again)
+        verdict = again(kept, there, runs_again=self._settings.runs_again)
         for number in verdict.refuse:
             self._in_flight.fail(held[number], NotReadyError(_LOST), self._now(), "queue_full")
         self._held.again(verdict.hand_in)
@@ -524,7 +522,7 @@ class QueueEngine(MethodTable[QueueMethod]):
 
     async def _receive(self) -> None:
         while True:
-            self._take_packs(await self.line.broker.answers(self.web, _WAIT_SECONDS))
+            self._take_packs(await self.line.broker.answers(self.line.name, _WAIT_SECONDS))
 
     def _take_packs(self, packs: Iterable[bytes]) -> None:
         for pack in packs:
@@ -575,7 +573,7 @@ class QueueEngine(MethodTable[QueueMethod]):
 
     async def _look_once(self) -> None:
         broker, held = self.line.broker, self._held.by_number
-        if not await broker.sign(self.web, _SAYS):
+        if not await broker.sign(self.line.name, _SAYS):
             raise BrokerDownError("this process was taken for dead")
         streams = {served.stream for served in self._served.values()}
         streams |= {one.stream for one in held.values()}

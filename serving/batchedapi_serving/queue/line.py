@@ -33,6 +33,8 @@ class Line:
         """Redis is connected to, whatever it allows."""
         self.reached = False
         """All that is asked again and again was answered."""
+        self.offset = 0.0
+        """Redis' clock less ours, in seconds, for who sets it."""
         self._lost = lost
         self._backoff = Backoff()
 

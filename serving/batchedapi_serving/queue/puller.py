@@ -5,16 +5,16 @@ other requests; so little is taken that it is what the lanes run next (core's `r
 """
 
 import asyncio
-import functools
 import logging
 import time
 import uuid
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from batchedapi_core import contract
-from batchedapi_core.batching import Client, ItemErrorPolicy
+from batchedapi_core.batching import Client
 from batchedapi_core.shared_queue import (
     LOOK_SECONDS,
     Fate,
@@ -32,27 +32,24 @@ from batchedapi_serving.dispatch.executor import DIED, Executor, MethodQueue
 from batchedapi_serving.dispatch.messages import stand_in
 from batchedapi_serving.dispatch.outcomes import Awaited, Outcome
 from batchedapi_serving.errors import NotReadyError, PredictorError, ServingError
-from batchedapi_serving.processes import Backoff, came, first_of
+from batchedapi_serving.processes import came
+from batchedapi_serving.queue.answers import Answers
 from batchedapi_serving.queue.broker import (
     Broker,
-    BrokerDownError,
-    BrokerUnfitError,
     Look,
     QueueGoneError,
-    QueueSpoiltError,
     Taken,
 )
 from batchedapi_serving.queue.entries import (
     Entry,
     Methods,
-    joined_answers,
     read_entry,
-    together,
     write_answer,
     write_methods,
     write_worker,
 )
 from batchedapi_serving.queue.fields import UnreadableError
+from batchedapi_serving.queue.line import Line
 from batchedapi_serving.queue.unreadable import Unreadable
 from batchedapi_serving.settings import ReplicaSettings
 
@@ -65,8 +62,6 @@ _ROOM_SECONDS: Final = 0.25
 _GIVEN_SECONDS: Final = 5.0
 """That a worker which is to stop waits to be told what Redis gave it as the connection broke. Web
 processes hold requests for as long, and have refused them after it."""
-_NO_MEMORY_SECONDS: Final = 0.1
-"""Until answers are written again for which Redis had no memory."""
 _CLIENTS: Final = 8192
 """Connections of web processes that are remembered, the newest."""
 _REVISIONS: Final = 8
@@ -98,6 +93,82 @@ class TakenRequest:
         """For the one that the web process has; None: the request is not traced."""
 
 
+class Others:
+    """The other processes on the queue: workers, and web processes with the clients behind them."""
+
+    def __init__(self, broker: Broker, now: Callable[[], float]) -> None:
+        self._broker = broker
+        self._now = now
+        self._taken: dict[str, float] = {}
+        """When something was last taken of each that lives."""
+        self.dead: frozenset[str] = frozenset()
+        """Web processes that are dead."""
+        self.workers: Final = Living()
+        self._web = Living()
+        self._clients: OrderedDict[tuple[str, int], Client] = OrderedDict()
+
+    @property
+    def alive(self) -> Collection[str]:
+        """Those that live, as far as is known."""
+        return self._taken.keys()
+
+    def took(self, web: str) -> None:
+        """Something of it was taken."""
+        self._taken[web] = self._now()
+
+    async def meet(self, webs: Iterable[str]) -> None:
+        """Find out whether those that are not known live."""
+        strangers = set(webs) - self._taken.keys()
+        if strangers:
+            look = await self._broker.look((), strangers)
+            self.dead = (self.dead - look.alive) | (strangers - look.alive)
+            self._taken |= dict.fromkeys(look.alive, self._now())
+
+    def look(self, alive: frozenset[str]) -> frozenset[str]:
+        """Those that are dead, as a look found others alive; who sent nothing for long goes."""
+        dead = self._web.look(self._taken, alive)
+        oldest = self._now() - 60.0
+        self._taken = {
+            web: last for web, last in self._taken.items() if web not in dead and last > oldest
+        }
+        self.dead |= dead
+        return dead
+
+    def client(self, web: str, number: int) -> Client:
+        """The client that a web process gave that number."""
+        client = self._clients.pop((web, number), None) or Client()
+        self._clients[web, number] = client
+        if len(self._clients) > _CLIENTS:
+            self._clients.popitem(last=False)
+        return client
+
+
+class Question:
+    """A question for requests, which may bring some.
+
+    It counts as open also if the connection broke under it, until Redis has said what it gave or
+    that has been waited for long enough.
+    """
+
+    def __init__(self) -> None:
+        self.open = False
+        self._until: float | None = None
+
+    def broke(self, now: float) -> None:
+        """The connection is gone; this is said again as long as it is."""
+        if self.open and self._until is None:
+            self._until = now + _GIVEN_SECONDS
+
+    def time_is(self, now: float) -> None:
+        """It is not waited for any more once that took long enough."""
+        if self._until is not None and now >= self._until:
+            self.open = False
+
+    def answered(self) -> None:
+        """Whatever it brought is in hand."""
+        self.open, self._until = False, None
+
+
 class Puller:
     """Owner of what this worker has taken and not answered."""
 
@@ -113,78 +184,48 @@ class Puller:
         unreadable: Callable[[int], None] = lambda _: None,
     ) -> None:
         """`connected` is told whether the queue is reached, `unreadable` of what cannot be read."""
-        self.worker: Final = uuid.uuid4().hex
+        self.line: Final = Line(uuid.uuid4().hex, broker, Unreadable(unreadable), self._lost)
         self._settings = settings
-        self._broker = broker
         self._dispatcher = dispatcher
         self._connected = connected
-        self._unreadable = Unreadable(unreadable)
         self._now = now
         self._started = unix_time()
-        self._runs_again = settings.item_errors is ItemErrorPolicy.ISOLATE
-        self._methods: Methods | None = None
         self._streams: dict[str, str] = {}
         """Of each method, those that clients can name."""
+        self._rows: defaultdict[str, RowsARequest] = defaultdict(RowsARequest)
+        """By stream."""
         self._hand: dict[tuple[str, int], TakenRequest] = {}
         """By web process and number."""
         self._state = Hand()
         self._free = asyncio.Event()
         """Ends the rest between two looks. What is to be run alone is claimed at a look, and only
         with nothing in hand: set when the last request left the hand while one waits for that."""
-        self._packs: dict[str, list[bytes]] = {}
-        self._done: dict[str, list[str]] = {}
-        self._writes = False
-        """Answers are on their way to Redis."""
-        self._kick = asyncio.Event()
+        self._answers = Answers(broker)
         self._room, self._stopped = asyncio.Event(), asyncio.Event()
-        self._rows: dict[str, RowsARequest] = {}
-        self._clients: OrderedDict[tuple[str, int], Client] = OrderedDict()
-        self._offset = 0.0
-        """Redis' clock less ours, in seconds."""
-        self._living, self._web_living = Living(), Living()
-        self._web: dict[str, float] = {}
-        """Web processes that live, and when something of them was last taken."""
-        self._dead_web: frozenset[str] = frozenset()
-        self._asks = False
-        """A question for requests is under way, which may bring some, or it was as the connection
-        broke, and Redis has not said since what it gave."""
-        self._given_until: float | None = None
-        """Until when such an end of it is waited for; None: it broke under no question."""
-        self._backoff = Backoff()
-        self._reached = False
-        """The queue: whether all that is asked again and again was answered."""
-        self._told = ""
-        """Why it is not reached, as was last logged."""
+        self._others = Others(broker, now)
+        self._question = Question()
 
     # ------------------------------------------------------------ the life of a worker
 
     async def run(self) -> None:
         """Take, and answer, until cancelled; once the dispatcher's methods are known."""
-        methods = self._methods = Methods.of(
-            list(self._dispatcher.methods.values()), self._dispatcher.default
-        )
+        methods = Methods.of(list(self._dispatcher.methods.values()), self._dispatcher.default)
         self._streams = {
             spec.name: methods.stream(spec.name)
             for spec in methods.specs
             if not spec.name.endswith(contract.METHOD_BATCH)
         }
-        self._rows = {name: RowsARequest() for name in self._streams}
-        while True:
-            try:
-                await self._connect(methods)
-                await first_of(self._take(), self._answer(), self._watch(methods))
-            except (BrokerDownError, BrokerUnfitError) as error:
-                if isinstance(error, QueueSpoiltError):
-                    self._unreadable.came(str(error))
-                if self._asks and self._given_until is None:
-                    self._given_until = self._now() + _GIVEN_SECONDS
-                self._reached = False
-                self._connected(False)
-                if str(error) != self._told:
-                    log.warning("the queue cannot be reached", extra={"error": str(error)})
-                self._told = str(error)
-            await asyncio.sleep(min(1.0, self._backoff.take()))
-            self._stop_if_idle()
+        await self.line.keep(
+            partial(self._connect, methods),
+            self._take,
+            partial(self._answers.write, lambda: self._others.dead),
+            partial(self._watch, methods),
+        )
+
+    def _lost(self) -> None:
+        self._question.broke(self._now())
+        self._connected(False)
+        self._stop_if_idle()
 
     def drain(self) -> None:
         """Take no more, unless nobody else could; run what is here."""
@@ -194,45 +235,39 @@ class Puller:
 
     def _stop_if_idle(self) -> None:
         """While the queue is not reached nobody knows whether something waits in it."""
-        if self._given_until is not None and self._now() >= self._given_until:
-            self._asks = False
-        if self._state.draining and not self._reached and self._idle:
+        self._question.time_is(self._now())
+        if self._state.draining and not self.line.reached and self._idle:
             self._stopped.set()
 
     @property
     def _idle(self) -> bool:
         """Nothing is here, nor on its way from Redis or to it."""
-        return not (self._asks or self._hand or self._packs or self._writes)
+        return not (self._question.open or self._hand or self._answers.waiting)
 
     async def drained(self) -> None:
         """Wait until nothing is in hand and all answers are written, then leave in order."""
         await self._stopped.wait()
-        if self._reached:
-            try:
-                await self._broker.gone(self.worker)
-            except BrokerDownError as error:
-                log.debug("left without a word", extra={"error": str(error)})
-        await self._broker.close()
+        await self.line.leave()
 
     async def _connect(self, methods: Methods) -> None:
-        await self._broker.connect()
-        await self._broker.open(self._streams.values())
+        broker, streams = self.line.broker, self._streams.values()
+        await broker.open(streams)
         await self._publish(methods)
-        await self._broker.register(self.worker, self._streams.values())
+        await broker.register(self.line.name, streams)
         await self._sign(methods)
         # What was given to this worker while the connection broke; nobody else will ever take it.
-        await self._accept(await self._broker.mine(self.worker, self._streams.values()))
-        self._asks, self._given_until = False, None
+        await self._accept(await broker.mine(self.line.name, streams))
+        self._question.answered()
 
     async def _publish(self, methods: Methods) -> None:
         """Say what is served here; the oldest of others, and what cannot be read, go first."""
-        published = await self._broker.published()
-        known = self._unreadable.methods(published)
+        published = await self.line.broker.published()
+        known = self.line.unreadable.methods(published)
         others = published.keys() - {self._settings.revision}
         ages = sorted((known[one][1] if one in known else 0.0, one) for one in others)
         forget = [one for _, one in ages[: max(0, len(ages) + 1 - _REVISIONS)]]
         says = write_methods(methods, self._started)
-        await self._broker.publish(self._settings.revision, says, forget)
+        await self.line.broker.publish(self._settings.revision, says, forget)
 
     async def _sign(self, methods: Methods) -> None:
         capacity = {}
@@ -247,7 +282,7 @@ class Puller:
             self._state.draining,
             capacity,
         )
-        await self._broker.sign(self.worker, write_worker(worker))
+        await self.line.broker.sign(self.line.name, write_worker(worker))
 
     def _queue(self, method: str) -> MethodQueue:
         return self._dispatcher.served(method)
@@ -261,11 +296,11 @@ class Puller:
                 self._room.clear()
                 await came(self._room, within=_ROOM_SECONDS)
                 continue
-            self._asks = True  # until what came is in hand
-            taken = await self._broker.take(self.worker, wanted, _WAIT_SECONDS)
+            self._question.open = True  # until what came is in hand
+            taken = await self.line.broker.take(self.line.name, wanted, _WAIT_SECONDS)
             if taken:
                 await self._accept(taken)
-            self._asks = False
+            self._question.answered()
             if self._state.suspect and not self._hand:
                 self._free.set()
 
@@ -278,7 +313,9 @@ class Puller:
             named = [name for name in executor.queues if name in self._streams]
             rows = rows_to_take(_lanes(executor)) if named else 0
             for name in named:
-                requests = self._rows[name].requests(min(rows, self._room_behind(name)))
+                requests = self._rows[self._streams[name]].requests(
+                    min(rows, self._room_behind(name))
+                )
                 if requests > 0:
                     wanted[self._streams[name]] = requests
         return wanted
@@ -302,13 +339,9 @@ class Puller:
             try:
                 entries.append((one, read_entry(one.entry)))
             except UnreadableError as error:  # nobody could be told
-                self._unreadable.came(str(error))
-                self._forget([(one.stream, one.place)])
-        strangers = {entry.web for _, entry in entries} - self._web.keys()
-        if strangers:
-            look = await self._broker.look((), strangers)
-            self._dead_web = (self._dead_web - look.alive) | (strangers - look.alive)
-            self._web |= dict.fromkeys(look.alive, self._now())
+                self.line.unreadable.came(str(error))
+                self._answers.over([(one.stream, one.place)])
+        await self._others.meet(entry.web for _, entry in entries)
         for one, entry in entries:
             self._accept_one(one, entry)
         self._dispatcher.decide()
@@ -320,17 +353,19 @@ class Puller:
             if place not in same.places:
                 same.places.append(place)
             return
-        if taken.place in self._done.get(taken.stream, ()):  # its answer is to be written
+        if self._answers.is_over(*place):  # its answer is to be written
             return
-        if entry.web in self._dead_web:
-            self._forget([place])
+        if entry.web in self._others.dead:
+            self._answers.over([place])
             return
-        self._web[entry.web] = self._now()
+        self._others.took(entry.web)
         if entry.unread:
-            self._unreadable.came(f"a request whose {', '.join(entry.unread)} cannot be read")
+            self.line.unreadable.came(f"a request whose {', '.join(entry.unread)} cannot be read")
         method = taken.stream.split(":", 1)[1]
-        self._rows[method].learn(max(1, entry.rows))
-        if taken.restored and not self._runs_again:  # perhaps it ran, and Redis has forgotten that
+        self._rows[taken.stream].learn(max(1, entry.rows))
+        if (
+            taken.restored and not self._settings.runs_again
+        ):  # perhaps it ran, and Redis has forgotten that
             self._over(TakenRequest(entry, place), NotReadyError(_RESTORED))
         elif taken.deaths:
             self._queue(method).recorder.retaken(entry.rows)
@@ -340,7 +375,7 @@ class Puller:
 
     def _retake(self, entry: Entry, place: tuple[str, str], deaths: int) -> None:
         """It killed so many workers, or was beside what did."""
-        match fate(deaths, runs_again=self._runs_again):
+        match fate(deaths, runs_again=self._settings.runs_again):
             case Fate.IN_COMPANY:
                 self._run(entry, place)
             case Fate.ALONE:
@@ -354,28 +389,24 @@ class Puller:
     def _run(self, entry: Entry, place: tuple[str, str]) -> None:
         """Queue it here; `decide` is to follow."""
         stream, name = place
-        waited = max(0.0, self._now() + self._offset - int(name.split("-")[0]) / 1000)
+        waited = max(0.0, self._now() + self.line.offset - int(name.split("-")[0]) / 1000)
         left = None if entry.timeout is None else entry.timeout - waited
         request = TakenRequest(entry, place)
-        asked = Awaited(functools.partial(self._over, request), request.span)
+        asked = Awaited(partial(self._over, request), request.span)
         if left is not None and left <= 0.0:  # its client was told so
-            self._forget([place])
+            self._answers.over([place])
             return
         self._hand[entry.web, entry.number] = request
         try:
             queue = self._queue(stream.split(":", 1)[1])
             decoded = entry.decoded(asked, queue.codec)
-            client = Client()  # a stranger, for whom nobody waits, if others may answer it next
-            if not self._state.others:
-                key = (entry.web, entry.client)
-                client = self._clients.pop(key, client)
-                self._clients[key] = client
-                if len(self._clients) > _CLIENTS:
-                    self._clients.popitem(last=False)
+            # A stranger, for whom nobody waits, if others may answer it next.
+            known = not self._state.others
+            client = self._others.client(entry.web, entry.client) if known else Client()
             request.handle = self._dispatcher.take(queue, decoded, client, asked, waited, left)
         except UnreadableError as error:
             if not entry.unread:
-                self._unreadable.came(str(error))
+                self.line.unreadable.came(str(error))
             self._over(request, ServingError(_NOT_UNDERSTOOD))
 
     # ------------------------------------------------------------ answering
@@ -383,79 +414,16 @@ class Puller:
     def _over(self, request: TakenRequest, outcome: Outcome) -> None:
         """It is answered, and leaves the queue."""
         answer = write_answer(request.entry.number, outcome, span=request.span)
-        self._packs.setdefault(request.entry.web, []).append(answer)
+        self._answers.add(request.entry.web, answer)
         self._leaves(request)
 
     def _leaves(self, request: TakenRequest) -> None:
         self._hand.pop((request.entry.web, request.entry.number), None)
-        self._forget(request.places)
+        self._answers.over(request.places)
         self._room.set()
         if not self._hand and (self._state.alone or self._state.suspect):
             self._state = self._state._replace(alone=False)
             self._free.set()
-
-    def _forget(self, places: Iterable[tuple[str, str]]) -> None:
-        for stream, place in places:
-            self._done.setdefault(stream, []).append(place)
-        self._kick.set()
-
-    async def _answer(self) -> None:
-        """Write the answers that came while the last were under way."""
-        written = True
-        while True:
-            await self._kick.wait()
-            self._kick.clear()
-            packs, self._packs = self._packs, {}
-            done, self._done = self._done, {}
-            unwritten = [
-                (web, pack)
-                for web, answers in packs.items()
-                if web not in self._dead_web
-                for pack in joined_answers(answers)
-            ]
-            lacked = not written
-            self._writes = True
-            try:
-                written = await self._write(unwritten, done)
-            except BaseException:
-                self._put_back(unwritten, done)
-                raise
-            finally:
-                self._writes = False
-            if not written:
-                if not lacked:
-                    log.warning("no memory in Redis for answers")
-                self._put_back(unwritten, {})
-                await asyncio.sleep(_NO_MEMORY_SECONDS)
-
-    async def _write(
-        self, unwritten: list[tuple[str, bytes]], done: Mapping[str, Sequence[str]]
-    ) -> bool:
-        """Write answers, no more bytes in one command than a slow link takes in its time.
-
-        What is written leaves `unwritten`. Requests leave the queue with the last answers, so that
-        each is in the queue or its answer is on its way. False: no memory for some answers.
-        """
-        while True:
-            first = unwritten[: together(len(pack) for _, pack in unwritten)]
-            last = len(first) == len(unwritten)
-            written = await self._broker.answer(first, done if last else {})
-            if written:
-                del unwritten[: len(first)]
-            elif not last:  # what is over frees memory
-                await self._broker.answer((), done)
-            if last or not written:
-                return written
-
-    def _put_back(
-        self, packs: Sequence[tuple[str, bytes]], done: Mapping[str, Sequence[str]]
-    ) -> None:
-        """What could not be written goes first the next time."""
-        for web, pack in reversed(packs):
-            self._packs[web] = [pack, *self._packs.get(web, ())]
-        for stream, places in done.items():
-            self._done[stream] = [*places, *self._done.get(stream, ())]
-        self._kick.set()
 
     # ------------------------------------------------------------ who lives
 
@@ -467,15 +435,15 @@ class Puller:
             if self._now() - said > _SAID_AGAIN_SECONDS:
                 await self._publish(methods)
                 said = self._now()
-            await self._broker.register(self.worker, self._streams.values())
-            look = await self._broker.look(self._streams.values(), self._web)
+            await self.line.broker.register(self.line.name, self._streams.values())
+            look = await self.line.broker.look(self._streams.values(), self._others.alive)
             if not all(depth.exists for depth in look.depths.values()):
                 raise QueueGoneError("the queue was emptied")
-            self._offset = look.time - self._now()
+            self.line.offset = look.time - self._now()
             others = sum(
                 one.signature == methods.signature and not one.draining
-                for name, one in self._unreadable.workers(look.workers).items()
-                if name != self.worker
+                for name, one in self.line.unreadable.workers(look.workers).items()
+                if name != self.line.name
             )
             quiet = not self._hand and not any(depth.requests for depth in look.depths.values())
             looks = self._state.quiet_looks + 1 if quiet else 0
@@ -485,31 +453,30 @@ class Puller:
             if self._state.leaves and self._idle:
                 self._stopped.set()
             await came(self._free, within=LOOK_SECONDS)
-            # After a whole look, and not as it is connected to, this worker is ready: every command
-            # that is sent again and again was answered by then, so no right is missing.
-            if not self._reached:
-                self._reached, self._told = True, ""
-                self._backoff.reset()
+            if not self.line.reached:  # after a whole look this worker is ready, and not before
+                self.line.is_reached()
                 self._connected(True)
 
     async def _take_over(self, look: Look) -> None:
         """What workers had that are dead."""
         alive = {name for name, says in look.workers.items() if says is not None}
-        owners = await self._broker.owners(self._streams.values())
-        dead = self._living.look(owners | look.workers.keys(), alive | {self.worker})
+        owners = await self.line.broker.owners(self._streams.values())
+        dead = self._others.workers.look(owners | look.workers.keys(), alive | {self.line.name})
         if dead:
-            await self._broker.forget(dead)
+            await self.line.broker.forget(dead)
         left = [
             row
             for name in sorted(dead & owners)
-            for row in await self._broker.left(name, self._streams.values())
+            for row in await self.line.broker.left(name, self._streams.values())
         ]
-        busy = bool(self._hand) or self._asks
+        busy = bool(self._hand) or self._question.open
         self._state = self._state._replace(busy=busy)
-        claim = self._state.claim([row.deaths for row in left], runs_again=self._runs_again)
+        claim = self._state.claim(
+            [row.deaths for row in left], runs_again=self._settings.runs_again
+        )
         self._state = self._state._replace(suspect=claim.alone > 0)
         claimed = [left[place] for place in claim.places]
-        taken = await self._broker.claim(self.worker, claimed) if claimed else ()
+        taken = await self.line.broker.claim(self.line.name, claimed) if claimed else ()
         if taken:
             log.warning("taken from dead workers", extra={"requests": len(taken)})
             await self._accept(taken)
@@ -519,14 +486,7 @@ class Puller:
 
     def _forget_dead_web(self, look: Look) -> None:
         """Requests of web processes that are dead are not run."""
-        dead = self._web_living.look(self._web, look.alive)
-        oldest = self._now() - 60.0
-        self._web = {
-            web: last for web, last in self._web.items() if web not in dead and last > oldest
-        }
-        if not dead:
-            return
-        self._dead_web |= dead
+        dead = self._others.look(look.alive)
         for request in [one for one in self._hand.values() if one.entry.web in dead]:
             if request.handle is not None:
                 self._dispatcher.cancel(request.handle)

@@ -269,7 +269,7 @@ def test_no_array_is_made_of_a_type_that_a_model_cannot_answer(dtype: str) -> No
 
 def request_of(web: Web, number: int, changes: dict[str, Any], payload: bytes) -> bytes:
     """A recorded request, as if that web process had handed it in."""
-    return encode_frame({**changes, "web": web.engine.web, "request": number}, [payload])
+    return encode_frame({**changes, "web": web.engine.line.name, "request": number}, [payload])
 
 
 async def answered(here: Room, web: Web) -> None:
@@ -351,7 +351,11 @@ async def test_answers_that_cannot_be_read_are_told_to_those_who_wait() -> None:
             if changed.get("answer") == meta["answer"] and changed.get("answer") is not True:
                 told = {**changed, "answer": number}
             packs.append(encode_frame(told, [payload]))
-        here.redis.lists[web.engine.web] = [b"".join(packs), b"torn", encode_frame({"hello": 1})]
+        here.redis.lists[web.engine.line.name] = [
+            b"".join(packs),
+            b"torn",
+            encode_frame({"hello": 1}),
+        ]
         here.redis.tell()
         await asyncio.sleep(1.0)
         statuses = [answer.status for one in asked for answer in one.answers]
@@ -384,7 +388,7 @@ async def test_what_others_say_of_themselves_ends_nobody(kind: str) -> None:
             for process in (worker, late, web, young):
                 assert process.unread > 10, process
             await asyncio.sleep(10.0)  # nobody hears of them any more
-            assert {worker.puller.worker, late.puller.worker} == here.redis.workers
+            assert {worker.puller.line.name, late.puller.line.name} == here.redis.workers
         else:
             assert late.unread > 10
             assert len(here.redis.methods) <= 8
@@ -401,7 +405,7 @@ async def test_a_worker_that_cannot_be_read_is_alive_and_counted_once() -> None:
         asked = web.ask({"id": 1})
         await asyncio.sleep(0.5)
         worker.die()
-        name = worker.puller.worker
+        name = worker.puller.line.name
         here.redis.alive[name] = (here.loop.time() + 10.0, b'{"of": "another release"}')
         other = await here.worker()
         await asyncio.sleep(8.0)

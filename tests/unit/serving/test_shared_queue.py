@@ -220,11 +220,11 @@ async def test_a_web_process_that_ends_leaves_nothing_behind() -> None:
     async with room() as here:
         await here.worker()
         web = await here.web()
-        signed = web.engine.web in here.redis.alive
+        signed = web.engine.line.name in here.redis.alive
         here.tasks[-1].cancel()
         await web.engine.close()
 
-    assert (True, False) == (signed, web.engine.web in here.redis.alive)
+    assert (True, False) == (signed, web.engine.line.name in here.redis.alive)
 
 
 async def test_rows_of_a_dead_web_process_are_not_run() -> None:
@@ -499,7 +499,7 @@ async def test_a_suspect_has_no_company_of_what_was_being_asked_for() -> None:
             await asyncio.sleep(0.1)
             if [{"id": 0}] == worker.world.batches[-1]:
                 mine = [
-                    one for one in stream.pending.values() if one.worker == worker.puller.worker
+                    one for one in stream.pending.values() if one.worker == worker.puller.line.name
                 ]
                 beside.append(len(mine))
 
