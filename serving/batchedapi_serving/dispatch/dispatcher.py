@@ -6,11 +6,11 @@ at its deadline; a client that left is only counted.
 """
 
 import asyncio
-import itertools
 import logging
 import math
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from batchedapi_core.batching import Client, Lane, Request, Trial, process_lost
@@ -75,19 +75,25 @@ class Dispatcher(MethodTable[MethodQueue]):
         self._recorder = recorder
         self._supervision = supervision
         self._clock = Clock(loop, now)
-        self._now = now
         self._oom = OomKills() if oom_kills is None else oom_kills
         self._in_flight = InFlightRequests(settings.timeout or math.inf, traces=tracer is not None)
-        self._ids = itertools.count(1)
         self._deadlines = Deadlines(
             self._clock,
             self._in_flight,
             lambda: [executor.scheduler for executor in self._executors],
             supervision.replace,
         )
-        self._receipts = receipt_book(settings.receipts)
-        self._trial = Trial()
-        self._sync = self._new_executor()
+        self._new_executor = partial(
+            Executor,
+            self._clock,
+            self._in_flight,
+            settings,
+            receipt_book(settings.receipts),
+            Trial(),
+            trial_over=self._decide,
+            tracer=tracer,
+        )
+        self._sync = self._new_executor(sends_ahead=True)
         self._lanes: dict[int, list[Runner]] = {}
         """By the process that opened them."""
         self._channels: dict[int, Channel] = {}
@@ -108,7 +114,7 @@ class Dispatcher(MethodTable[MethodQueue]):
         """See Engine."""
         if not isinstance(served, MethodQueue):
             raise TypeError(f"expected a method of this engine, got {type(served).__name__}")
-        now, in_flight, method = self._now(), self._in_flight, served.method
+        now, in_flight, method = self._clock.now(), self._in_flight, served.method
         rows, _, _, sizes, shapes = decoded
         served.recorder.received(rows)
         size = rows if sizes is None and method.counts_rows else method.size_of(rows, sizes)
@@ -118,7 +124,7 @@ class Dispatcher(MethodTable[MethodQueue]):
             served.check_latency(served.admission, rows, size, now)
         hurried = timeout is not None and timeout < in_flight.timeout
         deadline = now + (timeout if timeout is not None and hurried else in_flight.timeout)
-        request = Request(next(self._ids), served.name, rows, size, client, now, deadline)
+        request = Request(next(in_flight.ids), served.name, rows, size, client, now, deadline)
         pending = InFlightRequest(served, request, decoded, caller, hurried=hurried)
         in_flight.add(pending)
         if deadline < self._deadlines.at:
@@ -140,11 +146,13 @@ class Dispatcher(MethodTable[MethodQueue]):
 
         `timeout`: seconds that are left of its own; None: it has none.
         """
-        now, rows, method = self._now(), decoded.rows, served.method
+        now, rows, method = self._clock.now(), decoded.rows, served.method
         deadline = math.inf if timeout is None else now + timeout
         size = method.size_of(rows, decoded.sizes)
         arrived = now - waited
-        request = Request(next(self._ids), served.name, rows, size, client, arrived, deadline)
+        request = Request(
+            next(self._in_flight.ids), served.name, rows, size, client, arrived, deadline
+        )
         # Its deadline is not the latest of all, as that of a request which just came.
         pending = InFlightRequest(served, request, decoded, caller, hurried=True)
         self._in_flight.add(pending)
@@ -193,7 +201,7 @@ class Dispatcher(MethodTable[MethodQueue]):
         """The time to stop is over: answer 503 to whoever is still waiting."""
         error = DrainingError(STOPPED)
         for pending in list(self._in_flight.by_id.values()):
-            self._in_flight.fail(pending, error, self._now(), "draining")
+            self._in_flight.fail(pending, error, self._clock.now(), "draining")
 
     def update_gauges(self) -> None:
         """Write the state into the metrics memory; called a few times a second."""
@@ -209,7 +217,7 @@ class Dispatcher(MethodTable[MethodQueue]):
 
     def lane_ready(self, lane: Runner, hello: Meta) -> None:
         """See RunnerOwner."""
-        now = self._now()
+        now = self._clock.now()
         self._process_ready(hello)
         self._lanes.setdefault(lane.pid, []).append(lane)
         self._sync.lane_added(Lane(lane.pid), lane, now)
@@ -222,9 +230,9 @@ class Dispatcher(MethodTable[MethodQueue]):
 
     def channel_ready(self, transport: asyncio.Transport, hello: Meta) -> Channel:
         """See RunnerOwner."""
-        now = self._now()
+        now = self._clock.now()
         self._process_ready(hello)
-        channel = ModelChannel(self, transport, hello, self._now)
+        channel = ModelChannel(self, transport, hello, self._clock.now)
         self._channels[channel.pid] = channel
         for executor, at_once, grace in self._calls:
             executor.lane_added(Lane(channel.pid, at_once, grace), channel, now)
@@ -239,7 +247,7 @@ class Dispatcher(MethodTable[MethodQueue]):
     def _decide(self) -> None:
         """Every executor: the next batch on trial may be any one's."""
         for executor in self._executors:
-            executor.decide(self._now())
+            executor.decide(self._clock.now())
 
     def caller_of(self, request: Request) -> Caller | None:
         """See CallOwner."""
@@ -255,7 +263,7 @@ class Dispatcher(MethodTable[MethodQueue]):
         channel = self._channels.pop(pid, None)
         if not lanes and channel is None:
             return
-        now, killed = self._now(), self._oom.ended(pid)
+        now, killed = self._clock.now(), self._oom.ended(pid)
         for request in () if channel is None else channel.begun():
             # What a client has of a stream is not sent to it again, as the whole would be.
             pending = self._in_flight.by_id.get(request.id)
@@ -328,15 +336,3 @@ class Dispatcher(MethodTable[MethodQueue]):
                 },
             )
         return queue
-
-    def _new_executor(self, *, sends_ahead: bool = True) -> Executor:
-        return Executor(
-            self._clock,
-            self._in_flight,
-            self._settings,
-            self._receipts,
-            self._trial,
-            trial_over=self._decide,
-            sends_ahead=sends_ahead,
-            tracer=self.tracer,
-        )

@@ -4,6 +4,7 @@ Each is answered exactly once.
 """
 
 import asyncio
+import itertools
 import logging
 import math
 from collections import Counter
@@ -120,15 +121,16 @@ class InFlightRequests:
         """`timeout` is the replica's, in seconds; inf: none. `traces`: requests may have spans."""
         self.timeout: Final = timeout
         self._traces = traces
+        self.ids: Final = itertools.count(1)
+        """For requests that are yet to come."""
         self.by_id: dict[int, InFlightRequest] = {}
         """All of them, by the ids of their requests; to be changed only here."""
-        self._steady: dict[
-            int, InFlightRequest
-        ] = {}  # in order of arrival, which is that of deadlines
-        self._hurried = 0  # requests with deadlines of their own
-        self._by_deadline: list[
-            tuple[float, int, InFlightRequest]
-        ] = []  # heap; answered ones leave late
+        self._steady: dict[int, InFlightRequest] = {}
+        """In order of arrival, which is that of deadlines."""
+        self._hurried = 0
+        """Requests with deadlines of their own."""
+        self._by_deadline: list[tuple[float, int, InFlightRequest]] = []
+        """Heap; answered ones leave late."""
 
     def add(self, pending: InFlightRequest) -> None:
         """It was admitted."""

@@ -7,7 +7,6 @@ is dropped: it was run twice.
 """
 
 import asyncio
-import itertools
 import logging
 import math
 import time
@@ -126,7 +125,6 @@ class HeldRequests:
     """Requests that are not answered, and which of them are to go into the queue or out of it."""
 
     def __init__(self) -> None:
-        self.numbers: Final = itertools.count(1)
         self.by_number: dict[int, HeldRequest] = {}
         self.outbox: list[HeldRequest] = []
         """To be handed in, the oldest first."""
@@ -371,7 +369,7 @@ class QueueEngine(MethodTable[QueueMethod]):
         self._check_admission(served, rows)
         hurried = timeout is not None and timeout < in_flight.timeout
         seconds = timeout if timeout is not None and hurried else in_flight.timeout
-        number = next(self._held.numbers)
+        number = next(in_flight.ids)
         known = self._clients.setdefault(client, number)
         left = None if seconds == math.inf else seconds
         entry = write_entry(self.line.name, number, known, left, decoded, span=caller.span)

@@ -54,13 +54,9 @@ HUGE_BYTES: Final = 1024 * 1024
 """Longer bodies have a codec process of their own; one of this length takes 0.1 s or less."""
 STEP_SECONDS: Final = 30.0
 """After which one body or answer is given up, and the process with it; the slowest takes 3."""
-_TICK: Final = 0.001
-"""Seconds: uvloop's clock and timers count whole milliseconds."""
 _UNPACKED_SHARE: Final = 3
 """One part in so many of the budget is for the rows of bodies that came packed. Further ones stay
 packed until rows of these are answered, so that none is refused for bytes that nobody sent."""
-_ROOM_SECONDS: Final = 0.1
-"""Between looks for room that others give back."""
 _LOST: Final = "the process that reads large bodies was restarted; try again in a moment"
 _NOT_STARTED: Final = "the process that reads large bodies could not be started; try again later"
 
@@ -194,13 +190,12 @@ class CodecQueue:
         self._bodies: list[LargeRequest] = []  # in order of arrival
         self._passed_since: float | None = None  # others were taken before the oldest
         self._most_unpacked = BodyBudget(settings.max_body_bytes).most // _UNPACKED_SHARE
-        self._room: asyncio.TimerHandle | None = None  # looks whether a packed body fits
+        self._wants_room = False
+        """It is called once others give bytes back: a packed body does not fit."""
         self._answers: deque[tuple[LargeRequest, bytes]] = deque()
         self._inside: set[LargeRequest] = set()  # whose replies the process has
         self._active: LargeRequest | None = None  # what it works on
         self._late: asyncio.TimerHandle | None = None  # ends it if that takes too long
-        self._looks_at = math.inf  # for whom it is too late
-        self._look: asyncio.TimerHandle | None = None
         self._backoff = Backoff()
         self._transport: Any = None
         self._running: asyncio.Task[None] | None = None
@@ -219,7 +214,9 @@ class CodecQueue:
         self.asked += 1
         request = LargeRequest(asked, self.asked, self.write, self._settings)
         self._bodies.append(request)
-        self._look_at(request.deadline)
+        if request.deadline < math.inf:
+            loop = asyncio.get_running_loop()
+            request.timer = loop.call_at(request.deadline, self._expire, request)
         self._go_on()
         return request
 
@@ -248,21 +245,10 @@ class CodecQueue:
             return list(self._bodies)
         return [active, *self._bodies]
 
-    def _look_at(self, deadline: float) -> None:
-        if deadline < self._looks_at:
-            if self._look is not None:
-                self._look.cancel()
-            self._looks_at = deadline
-            self._look = asyncio.get_running_loop().call_at(deadline, self._expire)
-
-    def _expire(self) -> None:
-        """Whoever is still not taken apart at its deadline is told so."""
-        now, self._looks_at = asyncio.get_running_loop().time() + _TICK, math.inf
-        for request in self._undecoded():
-            if request.deadline <= now:
-                self._fail(request, request.late())
-            else:
-                self._look_at(request.deadline)
+    def _expire(self, request: LargeRequest) -> None:
+        """Tell a request that is still not taken apart at its deadline."""
+        if request in self._undecoded():
+            self._fail(request, request.late())
 
     def write(self, request: LargeRequest, frame: bytes) -> None:
         """Have the response written that `frame` tells of."""
@@ -273,6 +259,7 @@ class CodecQueue:
         if request in self._inside:
             self._inside.remove(request)
             self._transport.write(encode_frame({"forget": request.number}))
+            self._go_on()  # there may be room for another
 
     def _fail(self, request: LargeRequest, error: ServingError) -> None:
         if not request.done:
@@ -282,6 +269,8 @@ class CodecQueue:
     def _end(self, request: LargeRequest, status: int) -> None:
         """Nothing more is done for it; counted once."""
         request.done = True
+        if request.timer is not None:
+            request.timer.cancel()
         if request.handle is not None:
             self._engine.cancel(request.handle, status)
         elif not request.counted:
@@ -319,11 +308,13 @@ class CodecQueue:
             request.give_up_body()
             self._begin(request, (frame, body))
             return
-        if self._bodies and self._room is None:
-            self._room = asyncio.get_running_loop().call_later(_ROOM_SECONDS, self._look_for_room)
+        held = next((one.asked.held for one in self._bodies if one.asked.packed), None)
+        if held is not None and not self._wants_room:
+            self._wants_room = True
+            held.when_freed(self._look_for_room)
 
     def _look_for_room(self) -> None:
-        self._room = None
+        self._wants_room = False
         self._go_on()
 
     def _fits(self, request: LargeRequest) -> bool:
@@ -375,6 +366,8 @@ class CodecQueue:
             self._fail(request, error_of(meta["error"]))
         else:
             self._inside.add(request)
+            if request.timer is not None:
+                request.timer.cancel()
             self._queue(request, meta, payload)
         self._active = None
         self._late.cancel()
@@ -437,8 +430,6 @@ class CodecQueue:
 
     async def close(self) -> None:
         """The web process ends: so does it."""
-        if self._room is not None:
-            self._room.cancel()
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait((self._running,))

@@ -52,7 +52,7 @@ class LargeRequest:
 
     __slots__ = (
         "_hurried", "_write", "asked", "counted", "deadline", "done", "handle", "length", "number",
-        "timeout",
+        "timeout", "timer",
     )  # fmt: skip
 
     def __init__(
@@ -69,6 +69,8 @@ class LargeRequest:
         """Seconds from its arrival to its deadline; inf: none."""
         self.deadline = asyncio.get_running_loop().time() + self.timeout
         """Seconds on the loop's clock; inf: none."""
+        self.timer: asyncio.TimerHandle | None = None
+        """Looks at its deadline whether it is taken apart; None: it has none."""
         self._write = write
         self.number = number
         self.asked = asked

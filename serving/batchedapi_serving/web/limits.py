@@ -4,6 +4,7 @@ A few bytes of a body that came as gzip may stand for gigabytes. So no more than
 inflated before its size is compared with the limit.
 """
 
+import asyncio
 import heapq
 import io
 import math
@@ -167,6 +168,11 @@ class BodyBudget:
         self.held = 0
         self._owners: dict[str, _Owned] = {}
         self._freed = 0  # bytes since memory was given back
+        self._wanted: list[Callable[[], None]] = []
+
+    def when_freed(self, call: Callable[[], None]) -> None:
+        """Call soon after anybody has given bytes back; once."""
+        self._wanted.append(call)
 
     def changed(self, holding: "HeldBodies", size: int) -> None:
         """`holding` is to have `size` bytes."""
@@ -178,6 +184,10 @@ class BodyBudget:
             owned = self._owners[holding.owner] = _Owned()
         self.held += more
         self._freed -= min(0, more)
+        if more < 0 and self._wanted:
+            wanted, self._wanted = self._wanted, []
+            for call in wanted:
+                asyncio.get_running_loop().call_soon(call)
         owned.bytes += more
         if size == 0:
             del owned.holdings[holding]
@@ -302,6 +312,10 @@ class HeldBodies:
         """Its client is gone."""
         self.leaves = None  # which knows the connection, as that knows this
         self.leave()
+
+    def when_freed(self, call: Callable[[], None]) -> None:
+        """See BodyBudget.when_freed."""
+        self._budget.when_freed(call)
 
     def error(self) -> BodiesFullError:
         """See BodyBudget.error."""
