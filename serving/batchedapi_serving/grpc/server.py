@@ -84,8 +84,25 @@ class GrpcServer:
         port = self._settings.grpc_port
         if port is None:
             raise ValueError("grpc_port: expected a port, got None; nothing is to be served there")
+        server = grpc.aio.server(handlers=(self.door,), options=self._options())
+        host = self._settings.host
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            self.port = self._sockets.port = server.add_insecure_port(address)
+        except RuntimeError as error:
+            await server.stop(None)
+            raise OSError(f"cannot listen on {address} for gRPC: {error}") from error
+        await server.start()
+        self._server = server
+        self._tasks = [
+            essential("health for those who watch", self._health.look()),
+            essential("room for connections", self._make_room()),
+        ]
+        log.info("gRPC listening", extra={"host": host, "port": self.port})
+
+    def _options(self) -> list[tuple[str, int]]:
         settings = self._settings
-        options = [
+        options: list[tuple[str, int]] = [
             ("grpc.max_connection_idle_ms", int(settings.keep_alive * 1000)),
             ("grpc.max_receive_message_length", settings.max_body_bytes),
             # A few bytes stand for gigabytes, which gRPC inflates before it looks at their limit.
@@ -112,21 +129,7 @@ class GrpcServer:
             if settings.timeout is not None:
                 grace = settings.timeout + contract.TERMINATION_MARGIN_SECONDS
                 options.append(("grpc.max_connection_age_grace_ms", int(grace * 1000)))
-        server = grpc.aio.server(handlers=(self.door,), options=options)
-        host = self._settings.host
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        try:
-            self.port = self._sockets.port = server.add_insecure_port(address)
-        except RuntimeError as error:
-            await server.stop(None)
-            raise OSError(f"cannot listen on {address} for gRPC: {error}") from error
-        await server.start()
-        self._server = server
-        self._tasks = [
-            essential("health for those who watch", self._health.look()),
-            essential("room for connections", self._make_room()),
-        ]
-        log.info("gRPC listening", extra={"host": host, "port": self.port})
+        return options
 
     def _register(self, tracer: Tracer | None) -> None:
         handlers = self._service.handlers()

@@ -118,44 +118,14 @@ def load(
     sys.argv = [program_of(settings.predictor_path, search)]  # ours are nothing to user code
     predictor_class = load_class(settings.predictor_path, search)
     open_standard_descriptors()  # which user code may have closed, here and below
-    methods = with_calls(predictor_class, served_methods(predictor_class, settings))
-    if len(methods) > MAX_METHODS:
-        raise LoadError(
-            "ImportFailed",
-            f"{predictor_class.__name__}: expected at most {MAX_METHODS} methods, of which one with"
-            f" decode or encode counts twice, got {len(methods)}",
-        )
-    streams = [method.name for method in methods if method.streams]
-    if settings.queue is not None and streams:
-        raise LoadError(
-            "ImportFailed",
-            f"{', '.join(streams)}: expected no method that streams beside"
-            " spec.serverSideBatching.queue, through which answers come whole; leave the queue out,"
-            " or serve what streams by an API of its own",
-        )
+    methods = _methods_of(predictor_class, settings)
     submitter = ChannelSubmitter(channel, methods)
-    devices = tuple(f"cuda:{i}" for i in range(len(visible_gpus())))
-
-    def files() -> Values:
-        from batchedapi_serving.predictor.files import PredictorFiles  # noqa: PLC0415 - few measure
-
-        return PredictorFiles(settings.predictor_metrics_path, worker_index)
-
-    context = Context(
-        name=settings.name,
-        worker_index=worker_index,
-        processes=settings.processes,
-        threads=settings.threads,
-        device=devices[0] if devices else "cpu",
-        devices=devices,
-        model_path=settings.model_path,
-        submitter=submitter,
-        metrics=Metrics(files),
-    )
+    context = _context(settings, worker_index, submitter)
     predictor = start_predictor(predictor_class, settings.config, context)
     open_standard_descriptors()
     runner = BatchRunner(Beside(predictor, methods, context.submit), methods)
-    if any(method.is_async for method in methods):
+    any_async = any(method.is_async for method in methods)
+    if any_async:
         channel.start()
     lanes = Lanes(settings.threads)
     submitter.local = LocalAnswers(runner, methods, settings, lanes)
@@ -173,9 +143,49 @@ def load(
             runner.probes[method.name] = found.smallest
         if found.timings:
             timings[method.name] = found.timings
-    if any(method.is_async for method in methods):
+    if any_async:
         lanes.wait(channel.call(submitter.begin()))
     return runner, methods, timings, lanes
+
+
+def _methods_of(predictor_class: type, settings: ReplicaSettings) -> list[MethodSpec]:
+    methods = with_calls(predictor_class, served_methods(predictor_class, settings))
+    if len(methods) > MAX_METHODS:
+        raise LoadError(
+            "ImportFailed",
+            f"{predictor_class.__name__}: expected at most {MAX_METHODS} methods, of which one with"
+            f" decode or encode counts twice, got {len(methods)}",
+        )
+    streams = [method.name for method in methods if method.streams]
+    if settings.queue is not None and streams:
+        raise LoadError(
+            "ImportFailed",
+            f"{', '.join(streams)}: expected no method that streams beside"
+            " spec.serverSideBatching.queue, through which answers come whole; leave the queue out,"
+            " or serve what streams by an API of its own",
+        )
+    return methods
+
+
+def _context(settings: ReplicaSettings, worker_index: int, submitter: ChannelSubmitter) -> Context:
+    devices = tuple(f"cuda:{i}" for i in range(len(visible_gpus())))
+
+    def files() -> Values:
+        from batchedapi_serving.predictor.files import PredictorFiles  # noqa: PLC0415 - few measure
+
+        return PredictorFiles(settings.predictor_metrics_path, worker_index)
+
+    return Context(
+        name=settings.name,
+        worker_index=worker_index,
+        processes=settings.processes,
+        threads=settings.threads,
+        device=devices[0] if devices else "cpu",
+        devices=devices,
+        model_path=settings.model_path,
+        submitter=submitter,
+        metrics=Metrics(files),
+    )
 
 
 if __name__ == "__main__":

@@ -61,12 +61,7 @@ def load_class(path: str, search: Sequence[Path]) -> type:
         module = importlib.import_module(module_name)
     except BaseException as error:
         log.error("predictor import failed", extra={"traceback": traceback_of(error)})  # noqa: TRY400 - one event with facts
-        remedy = _remedy(error, search)
-        if not remedy and isinstance(error, ModuleNotFoundError) and error.name is not None:
-            remedy = "; install it where the predictor runs"
-            if module_name == error.name or module_name.startswith(f"{error.name}."):
-                places = dict.fromkeys(str(folder) for folder in search)
-                remedy = f" (looked in {', '.join(places)})"
+        remedy = _remedy(error, search) or _remedy_of_absent(error, module_name, search)
         raise LoadError(
             "ImportFailed",
             f"spec.predictor.path {path!r}: importing {module_name!r} raised"
@@ -161,6 +156,15 @@ def _remedy(error: BaseException, search: Sequence[Path]) -> str:
     return ""
 
 
+def _remedy_of_absent(error: BaseException, module_name: str, search: Sequence[Path]) -> str:
+    """The same where the module itself is not found, or another that it imports."""
+    if not isinstance(error, ModuleNotFoundError) or error.name is None:
+        return ""
+    if module_name != error.name and not module_name.startswith(f"{error.name}."):
+        return "; install it where the predictor runs"
+    return f" (looked in {', '.join(dict.fromkeys(map(str, search)))})"
+
+
 def _hidden(module_name: str, search: Sequence[Path]) -> str:
     """Which file of the user's is not what that name means, in words."""
     name = module_name.partition(".")[0]
@@ -221,26 +225,36 @@ def served_methods(predictor_class: type, settings: ReplicaSettings) -> list[Met
     specs = []
     for name in names:
         spec = method_spec(predictor_class, name)
-        if spec is None and name in named:
+        if spec is not None:
+            spec = _effective(predictor_class, spec, settings.of_method(name))
+            problem = _problem(predictor_class, spec)
+            if problem is not None:
+                raise _failed(predictor_class, name, problem)
+            specs.append(spec)
+        elif name in named:
             raise _failed(
                 predictor_class,
                 name,
                 "the manifest names this method, which the class does not have; write"
                 f" def {name}(self, ...), or take it out of methods",
             )
-        if spec is not None:
-            effective = _effective(predictor_class, spec, settings.of_method(name))
-            problem = (
-                "yields its answer, which a batch cannot do; return it whole, or leave out @batched"
-                " (batched: true in the manifest) to stream it to one request at a time"
-                if effective.batched and effective.streams
-                else call_problem(predictor_class, name, batched=effective.batched)
-            )
-            problem = problem or _problem_beside(predictor_class, name)
-            if problem is not None:
-                raise _failed(predictor_class, name, problem)
-            specs.append(effective)
     _check_all(predictor_class, specs)
+    return _sized(specs, settings)
+
+
+def _problem(predictor_class: type, spec: MethodSpec) -> str | None:
+    """Why the method cannot be served; None: it can."""
+    if spec.batched and spec.streams:
+        return (
+            "yields its answer, which a batch cannot do; return it whole, or leave out @batched"
+            " (batched: true in the manifest) to stream it to one request at a time"
+        )
+    problem = call_problem(predictor_class, spec.name, batched=spec.batched)
+    return problem or _problem_beside(predictor_class, spec.name)
+
+
+def _sized(specs: Sequence[MethodSpec], settings: ReplicaSettings) -> list[MethodSpec]:
+    """The methods, with sizes above one also where requests are run one by one."""
     # A size that is said of all methods is meant for those that take many rows, if there are any;
     # one that takes one request at a time is run in batches of its own.
     said = {method.name: method for method in settings.methods}

@@ -159,42 +159,41 @@ def split_tensors(
         PredictorError: a missing output, wrong number of rows, shape, type or range.
     """
     known = {name: max(of_rows) for name, of_rows in (lengths or {}).items()}
-    arrays, batch_dim = {}, method.batch_dim[1]
-    refused: dict[str, Array] = {}
+    arrays = {}
+    wrong: set[int] = set()
     for name, value in _named(method, answer).items():
-        place = "" if method.single_output else f"output {name!r}: "
         tensor = method.outputs.get(name)
-        array = _as_array(value, tensor, place)
-        if array.ndim <= batch_dim or array.shape[batch_dim] != rows:
-            place_of_rows = (
-                f"dimension {batch_dim} (batch_dim)" if batch_dim else "the first dimension"
-            )
-            raise PredictorError(
-                f"{place}expected {rows} rows, got an answer of shape {list(array.shape)};"
-                f" {place_of_rows} must have one for each row of the input"
-            )
-        array = np.moveaxis(array, batch_dim, 0) if batch_dim else array
+        place = "" if method.single_output else f"output {name!r}: "
+        array = _rows_first(_as_array(value, tensor, place), method.batch_dim[1], rows, place)
         if tensor is not None:
             _check_shape(array, tensor, known, place)
         arrays[name] = _converted(array, tensor, place)
         if not _all_finite(arrays[name]):
-            # where a value is not finite and must be; where it may be, what overflowed must not
-            refused[name] = ~np.isfinite(arrays[name])
+            # Where a value is not finite and must be; where it may be, what overflowed must not.
+            refused = ~np.isfinite(arrays[name])
             if tensor is not None and tensor.allow_non_finite:
-                refused[name] &= np.isfinite(array)
-    not_finite: set[int] = set()
-    for name, where in refused.items():
-        # cut back, as what a model computes for padding does not count
-        column = cut_back(method, name, where, lengths or {})
-        not_finite.update(i for i, row in enumerate(column) if row.any())
-    if not_finite:
-        facts = {"method": method.name, "error": NOT_FINITE, "wrong": len(not_finite), "rows": rows}
+                refused &= np.isfinite(array)
+            # Cut back, as what a model computes for padding does not count.
+            column = cut_back(method, name, refused, lengths or {})
+            wrong.update(i for i, row in enumerate(column) if row.any())
+    if wrong:
+        facts = {"method": method.name, "error": NOT_FINITE, "wrong": len(wrong), "rows": rows}
         log.error("wrong answer", extra=facts)
     outputs = [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()]
-    meta: Meta = {"kind": "tensors", "outputs": outputs, "not_finite": sorted(not_finite)}
+    meta: Meta = {"kind": "tensors", "outputs": outputs, "not_finite": sorted(wrong)}
     if lengths:
         meta["lengths"] = lengths
     return meta, [_contents(array) for array in arrays.values()]
+
+
+def _rows_first(array: Array, batch_dim: int, rows: int, place: str) -> Array:
+    if array.ndim <= batch_dim or array.shape[batch_dim] != rows:
+        dimension = f"dimension {batch_dim} (batch_dim)" if batch_dim else "the first dimension"
+        raise PredictorError(
+            f"{place}expected {rows} rows, got an answer of shape {list(array.shape)};"
+            f" {dimension} must have one for each row of the input"
+        )
+    return np.moveaxis(array, batch_dim, 0) if batch_dim else array
 
 
 def _contents(array: Array) -> Payload:
@@ -240,8 +239,12 @@ def _as_array(value: Any, tensor: Tensor | None, place: str) -> Array:
         raise PredictorError(
             f"{place}expected an array with rows, got {type(value).__name__} of shape []"
         )
-    if tensor is not None and array.dtype.str == tensor.numpy_dtype:
-        return array
+    if tensor is None or array.dtype.str != tensor.numpy_dtype:
+        _check_type(array, tensor, place)
+    return array
+
+
+def _check_type(array: Array, tensor: Tensor | None, place: str) -> None:
     if tensor is not None:
         declared = np.dtype(tensor.numpy_dtype)
         # Integers of any kind are taken for integers: their range is checked.
@@ -252,7 +255,6 @@ def _as_array(value: Any, tensor: Tensor | None, place: str) -> Array:
             )
     if array.dtype.kind not in "biuf" or (tensor is None and array.dtype.itemsize > _WIDEST):
         raise PredictorError(f"{place}expected numbers, got an array of {array.dtype}")
-    return array
 
 
 def _check_shape(array: Array, tensor: Tensor, known: dict[str, int], place: str) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from batchedapi_core import contract
 from batchedapi_core.batching import ShapePolicy
-from batchedapi_serving.codecs import codec_of_shapes
+from batchedapi_serving.codecs import Codec, Encoded, codec_of_shapes
 from batchedapi_serving.errors import ClientError, LoadError
 from batchedapi_serving.ipc import Meta
 from batchedapi_serving.model.batch import BatchRunner
@@ -103,29 +103,10 @@ def _batches(
     if not method.batched or sizes == ():
         return
     codec = codec_of_shapes(method, ShapePolicy.PAD)
-    if method.example is not None:
-        try:
-            row = codec.from_row(method.example, "example")
-        except ClientError as error:
-            raise LoadError(
-                "WarmUpFailed", f"{method.name}: @batched(example=...) is no row of it: {error}"
-            ) from error
-    elif method.inputs:
-        zeros = {
-            name: np.zeros(
-                [1, *(1 if isinstance(n, str) else n for n in tensor.shape)], tensor.numpy_dtype
-            )
-            for name, tensor in method.inputs.items()
-        }
-        row = codec.from_arrays(zeros, "warm-up")
-    else:
-        log.info(
-            "no warm-up",
-            extra={
-                "method": method.name,
-                "remedy": "@batched(example=...) gives an item to warm up with",
-            },
-        )
+    row = _row(method, codec)
+    if row is None:
+        remedy = "@batched(example=...) gives an item to warm up with"
+        log.info("no warm-up", extra={"method": method.name, "remedy": remedy})
         return
     cost = 1 if row.sizes is None else row.sizes[0]
     most = max(1, max_batch_size // cost)
@@ -133,6 +114,26 @@ def _batches(
         collated = codec.collate([row.payload] * rows)
         meta = {"method": method.name, "rows": rows, **collated.meta}
         yield meta, b"".join(collated.buffers), rows * cost
+
+
+def _row(method: MethodSpec, codec: Codec) -> Encoded | None:
+    """The row to warm up with: the example, else zeros; None: neither is possible."""
+    if method.example is not None:
+        try:
+            return codec.from_row(method.example, "example")
+        except ClientError as error:
+            raise LoadError(
+                "WarmUpFailed", f"{method.name}: @batched(example=...) is no row of it: {error}"
+            ) from error
+    if not method.inputs:
+        return None
+    zeros = {
+        name: np.zeros(
+            [1, *(1 if isinstance(n, str) else n for n in tensor.shape)], tensor.numpy_dtype
+        )
+        for name, tensor in method.inputs.items()
+    }
+    return codec.from_arrays(zeros, "warm-up")
 
 
 def _check(method: MethodSpec, meta: Meta, answer: Meta, raised: str) -> None:
@@ -150,12 +151,16 @@ def _check(method: MethodSpec, meta: Meta, answer: Meta, raised: str) -> None:
     if answer.get("oom"):
         reason = "OutOfMemory"
         what += "; a smaller maxBatchSize may fit"
-    shown = []
-    for name, tensor in method.inputs.items():
-        shape = [max(meta["lengths"][n]) if isinstance(n, str) else n for n in tensor.shape]
-        shape.insert(method.batch_dim[0], meta["rows"])
-        shown.append(f"{'' if method.single_input else name + ' '}{tensor.dtype} of shape {shape}")
+    shown = [_shown(method, name, meta) for name in method.inputs]
     given = f" ({', '.join(shown)})" if shown else ""
     raise LoadError(
         reason, f"{method.name} with a warm-up batch of {meta['rows']} rows{given} {what}"
     )
+
+
+def _shown(method: MethodSpec, name: str, meta: Meta) -> str:
+    """Type and shape of one input of a batch, for messages."""
+    tensor = method.inputs[name]
+    shape = [max(meta["lengths"][n]) if isinstance(n, str) else n for n in tensor.shape]
+    shape.insert(method.batch_dim[0], meta["rows"])
+    return f"{'' if method.single_input else name + ' '}{tensor.dtype} of shape {shape}"

@@ -319,7 +319,6 @@ class Broker:
                 _waiting(groups, length)
                 for groups, length in zip(found[::2], found[1::2], strict=True)
             ]
-            lengths = dict(zip(streams, found[1::2], strict=True))
             pipe = self._looks.pipeline(transaction=False)
             asked = [keys.alive(one) for one in (*workers, *web)]
             if asked:
@@ -330,19 +329,15 @@ class Broker:
             said = await self._execute(pipe)
         lives = said.pop(0) if asked else []
         depths = {}
-        for stream, (requests, after) in zip(streams, waiting, strict=True):
+        for stream, (requests, after), length in zip(streams, waiting, found[1::2], strict=True):
             first = said.pop(0) if requests > 0 else []
             oldest = int(first[0][0].split(b"-")[0]) / 1000 if first else None
-            length = lengths[stream]
             depths[stream] = Depth(requests if first else 0, oldest, length, after is not None)
+        web_lives = zip(web, lives[len(workers) :], strict=True)
         return Look(
             seconds + micros / 1e6,
             dict(zip(workers, lives, strict=False)),
-            frozenset(
-                one
-                for one, says in zip(web, lives[len(workers) :], strict=True)
-                if says is not None
-            ),
+            frozenset(one for one, says in web_lives if says is not None),
             depths,
         )
 
