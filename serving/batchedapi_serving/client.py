@@ -225,7 +225,7 @@ class QueueClient:
         await self.close()
 
     def _settings(self, name: str) -> ReplicaSettings:
-        """Of a web process of that API: what only others need is empty."""
+        """Settings of a web process of that API: fields that only others need are empty."""
         policy = ItemErrorPolicy.ISOLATE if self._runs_again else ItemErrorPolicy.FAIL_BATCH
         return ReplicaSettings(
             name=name, endpoint="", revision="", predictor_path="", search=(), config={},

@@ -171,7 +171,7 @@ Median round trip with a payload of this length each way, inline and shared, on 
 LARGEST: Final = 1 << 28
 """Bytes of one region; what is longer goes inline: a region never shrinks again."""
 MEMORIES: Final = 2
-"""Of a lane: of the batch that runs, and of the one that is on its way."""
+"""A lane has one for the batch that runs, and one for the next on its way."""
 _STEP: Final = 1 << 20
 _SEALS: Final = getattr(fcntl, "F_SEAL_SHRINK", 0) | getattr(fcntl, "F_SEAL_SEAL", 0)
 
@@ -288,7 +288,7 @@ class SharedMemory:
                 return cls(None, None)
 
     def hello(self) -> list[int]:
-        """What the model process's hello says of it: descriptors of its incoming and outgoing."""
+        """Its descriptors, incoming and outgoing, for the hello of the model process."""
         if self._incoming is None or self._outgoing is None:
             return []
         return [self._incoming.descriptor, self._outgoing.descriptor]

@@ -77,7 +77,7 @@ async def _at_once() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Backend:
-    """What is behind a web process: the queue itself in number 0, a line to it elsewhere.
+    """The queue behind a web process: itself in number 0, a line to it elsewhere.
 
     By default what the queue alone has to do, which process 0 does for all.
     """

@@ -45,7 +45,7 @@ class CallOwner(Engine, Protocol):
         """Begins spans of submitted rows; None: nothing is traced."""
 
     def caller_of(self, request: Request) -> Caller | None:
-        """Who waits for it; None: nobody any more."""
+        """The caller that waits for it; None: nobody does any more."""
 
 
 class _Call:
@@ -70,7 +70,7 @@ class _Call:
         """When nobody waits for it any more."""
         self.cancelled = False
         self.reader: Reader | None = None
-        """Who has begun to get a stream."""
+        """The caller that has begun to get a stream."""
 
     @property
     def wanted(self) -> bool:

@@ -37,7 +37,7 @@ from batchedapi_serving.tracing.spans import Tracer
 
 log = logging.getLogger(__name__)
 _CANCEL_SECONDS: Final = 1.0
-"""That a call gets to end after its clients have had their 504; see dispatch.channel."""
+"""Given to a call to end after its clients have had their 504; see dispatch.channel."""
 _CLOSE_SECONDS: Final = 10.0
 """The same of a stream: a generator that is no coroutine is closed at its next item. Others stream
 from its process, so one that is slow should not be taken for one that hangs."""
@@ -45,7 +45,7 @@ _BROKEN: Final = "died while it streamed"
 
 
 class Supervision(Protocol):
-    """What the dispatcher tells the supervisor."""
+    """The supervisor, as the dispatcher sees it."""
 
     def replace(self, pid: int) -> None:
         """The model process with that pid hangs: kill it."""
@@ -98,7 +98,7 @@ class Dispatcher(MethodTable[MethodQueue]):
         """By the process that opened them."""
         self._channels: dict[int, Channel] = {}
         self._calls: list[tuple[Executor, int, float]] = []
-        """Of each async method: calls that one process runs at once, and a lane's grace."""
+        """For each async method: calls that one process runs at once, and a lane's grace."""
         self._draining = False
 
     # ------------------------------------------------------------ the engine
@@ -167,7 +167,7 @@ class Dispatcher(MethodTable[MethodQueue]):
 
     @property
     def executors(self) -> "Sequence[Executor]":
-        """Of the sync methods, and of each async one."""
+        """One for the sync methods, and one for each async one."""
         return self._executors
 
     def cancel(self, handle: RequestHandle, status: int = CLIENT_LEFT) -> None:

@@ -13,24 +13,24 @@ from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.tracing.spans import Span
 
 CLIENT_LEFT: Final = 499
-"""What is counted for a request whose client did not wait for its answer."""
+"""Status that counts for a request whose client did not wait for its answer."""
 STOPPED: Final = "the replica stopped before an answer was there"
-"""What is told to those who still wait when the time to stop is over."""
+"""Message for those who still wait when the time to stop is over."""
 _NOT_READY: Final = "the model is still being loaded; try again in a moment"
 
 
 class Caller(Protocol):
-    """Who asked: told the answer exactly once, unless it left before."""
+    """The sender of a request: told the answer exactly once, unless it left before."""
 
     def deliver(self, answer: Answer) -> None:
         """Take the answer to the current request; see `outcomes` for results in its place."""
 
     def request_id(self) -> str | None:
-        """What the client calls the current request, if it says."""
+        """The client's own name for the current request, if it has one."""
 
     @property
     def span(self) -> Span | None:
-        """Of the current request; None: it is not traced."""
+        """The current request's; None: it is not traced."""
 
 
 @runtime_checkable
@@ -52,7 +52,7 @@ class ServedMethod(Protocol):
 
     @property
     def spec(self) -> MethodSpec:
-        """What is served."""
+        """The method."""
 
     @property
     def codec(self) -> Codec:
@@ -82,7 +82,7 @@ class Engine(Protocol):
         """The method that is meant when none is named: `predict`, else the only one."""
 
     def served(self, method: str | None) -> ServedMethod:
-        """What serves `method`; None: of the default.
+        """The served method of that name; None: the default.
 
         Raises:
             NotReadyError: no model process has been ready yet.
@@ -108,7 +108,7 @@ class Engine(Protocol):
         """
 
     def cancel(self, handle: RequestHandle, status: int = CLIENT_LEFT) -> None:
-        """What is queued is not run, and nobody is told. Twice is harmless.
+        """Run nothing of it that is queued, and tell nobody. Twice is harmless.
 
         The client left, or was answered elsewhere: `status` is what is counted.
         """

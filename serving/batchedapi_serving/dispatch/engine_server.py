@@ -29,7 +29,7 @@ class EngineServer:
         self._gone.set()
 
     def protocol(self) -> asyncio.Protocol:
-        """Of a new connection, for `loop.create_unix_server`."""
+        """Make the protocol of a new connection, for `loop.create_unix_server`."""
         return RemoteWeb(self)
 
     def ready(self) -> None:

@@ -76,7 +76,7 @@ class ReceiptBook:
         return f"{self._start}-{base36(next(self._numbers))}"
 
     def receipt(self, batch: Batch, request: Request, worker_index: int, now: float) -> Receipt:
-        """Of one request of a batch that ran until `now`, in seconds."""
+        """The receipt of one request of a batch that ran until `now`, in seconds."""
         return Receipt(
             batch=batch.number,
             rows=batch.rows,
@@ -137,7 +137,7 @@ class MethodQueue:
         self.method = self.scheduler.add_method(spec.name, policy, counts_rows=rows)
         self.batcher = self.method.batcher
         self.admission = Admission(target) if target and not spec.streams else None
-        """Who is refused for `maxLatency`; None: nobody. A stream takes as long as its reader."""
+        """Refuses for `maxLatency`; None: none are. A stream takes as long as its reader."""
 
     def full(self, limit: int, rows: int) -> QueueFullError:
         """The error for a request of so many rows, as `limit` requests are in the replica."""
@@ -264,7 +264,7 @@ class Executor:
         self._runners[batch.lane].run(batch, frame, buffers, self._finished)
 
     def _begun(self, batch: Batch, now: float) -> None:
-        """What only counts is done while the model runs already."""
+        """Count the batch, while the model runs already."""
         if self._receipts is not None:
             batch.number = self._receipts.number()
         if self._logs_batches:

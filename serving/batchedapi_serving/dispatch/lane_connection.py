@@ -52,7 +52,7 @@ class Channel(Runner, Protocol):
         """The client of a stream took so many more items, if it runs here and has begun."""
 
     def begun(self) -> Sequence[Request]:
-        """Those to whom part of a stream was given, and no end of it."""
+        """Requests that were given part of a stream, and no end of it."""
 
     def closed(self) -> None:
         """The connection is gone. The dispatcher knows: the calls are its own to run again."""
@@ -83,12 +83,12 @@ class LaneConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._memories = [SharedMemory.open(0, None)] * MEMORIES
         self._memory = 0
-        """Which of them the batch that runs has."""
+        """Index of the one that the batch that runs has."""
         self._channel: Channel | None = None
         self._batch: Batch | None = None
-        """What it runs now."""
+        """Runs now."""
         self._ahead: Batch | None = None
-        """What it runs next."""
+        """Runs next."""
         self._done: Done | None = None
         self._unwatch: Callable[[], None] = nothing
         self.worker_index = 0

@@ -1,4 +1,4 @@
-"""What crosses between the web process that has the queue and those that forward to it.
+"""Messages between the web process that has the queue and those that forward to it.
 
 From a further web process (`remote`):
     {"request", "client", "method", "rows", "sizes", "shapes", "timeout", "payload"}
@@ -28,7 +28,7 @@ from batchedapi_serving.tracing.spans import Span, context_in
 
 
 def trace_of(span: Span | None) -> Meta:
-    """What a request says of its span."""
+    """Fields of a request about its span."""
     return {} if span is None else {"trace": span.context.headers()}
 
 
@@ -42,7 +42,7 @@ def stand_in(meta: Meta) -> Span | None:
 
 
 def told_of(span: Span | None) -> Meta:
-    """What an answer says of what a stand-in has learned."""
+    """Fields of an answer about the facts that a stand-in has learned."""
     return {} if span is None else {"trace": span.told()}
 
 
@@ -181,7 +181,7 @@ def hashable(shape: Any) -> Hashable:
 
 
 def error_meta(error: ServingError) -> Meta:
-    """What `error_of` makes the same error of."""
+    """JSON form of an error, for `error_of`."""
     retry_after = error.retry_after if isinstance(error, OverloadedError) else 0
     return {"code": error.code, "message": str(error), "retry_after": retry_after}
 
@@ -207,7 +207,7 @@ _CLASSES: Final = _classes(ServingError)
 
 
 def receipt_meta(receipt: Receipt | None) -> list[Any] | None:
-    """What `receipt_of` makes the same receipt of."""
+    """JSON form of a receipt, for `receipt_of`."""
     return None if receipt is None else list(receipt)
 
 

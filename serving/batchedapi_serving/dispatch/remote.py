@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 _FIRST_WAIT: Final = 0.05  # seconds between attempts to connect, doubled each time
 _LAST_WAIT: Final = 1.0
 _HELD_SECONDS: Final = 5.0
-"""That requests wait for the first web process to be replaced, which takes about two."""
+"""Requests wait so long for the first web process to be replaced, which takes about two."""
 _LOST: Final = "the process with the queue was restarted; try again in a moment"
 
 
@@ -81,7 +81,7 @@ class ForwardedRequest:
         """Seconds on the monotonic clock; inf: none."""
         self.times_sent = 0
         self.reader: Reader | None = None
-        """Who has begun to get a stream."""
+        """The caller that has begun to get a stream."""
         self.done = False
 
 
@@ -223,7 +223,7 @@ class RemoteEngine(MethodTable[RemoteMethod]):
         self._ready()
 
     def take_item(self, meta: Meta, payload: bytes) -> None:
-        """Of a stream that one of the requests is answered with."""
+        """Hand on an item of a stream to the request it answers."""
         request = self._forwarded.get(meta["item"])
         if request is None:
             return
@@ -234,7 +234,7 @@ class RemoteEngine(MethodTable[RemoteMethod]):
         request.reader.item(meta["kind"], payload)
 
     def take_answer(self, meta: Meta, payload: bytes) -> None:
-        """Of one of the requests; one whose client left meanwhile is not looked for."""
+        """Answer a request, unless its client left meanwhile."""
         request = self._forwarded.pop(meta["answer"], None)
         if request is None:
             return

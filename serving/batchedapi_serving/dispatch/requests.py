@@ -29,14 +29,14 @@ _FEW_ANSWERED: Final = 64
 
 
 class Cancels(Protocol):
-    """Who knows where a request waits."""
+    """The owner of waiting requests, as far as one is cancelled."""
 
     def cancel(self, request: Request) -> int:
         """Nobody waits for it any more; the rows of it that were still queued."""
 
 
 class Queue(Protocol):
-    """What a request needs of the queue it stands in."""
+    """The queue of a method, as a request that stands in it sees it."""
 
     @property
     def scheduler(self) -> Cancels:
@@ -65,7 +65,7 @@ class InFlightRequest:
         self.queue = queue
         self.request = request
         self.payload: Any
-        """Of all its rows; None once it is answered."""
+        """All its rows; None once it is answered."""
         _, self.payload, self.reply, _, _ = decoded
         self.caller = caller
         self.hurried = hurried
@@ -74,7 +74,7 @@ class InFlightRequest:
         self.span: Span | None = None
         """Its own, from admission on; None: it is not traced."""
         self.pieces: Pieces | None = None
-        """What was answered of a request in parts; None until anything was."""
+        """The answered parts of a request in parts; None until there is one."""
 
     def part_answered(
         self, part: Request, results: Results, start: int, stop: int, receipt: Receipt | None
@@ -165,7 +165,7 @@ class InFlightRequests:
         return late, min(following, heap[0][0]) if heap else following
 
     def answer(self, answers: Sequence[tuple[InFlightRequest, Answer]], now: float) -> None:
-        """What one batch answers. All is counted before any client hears of it."""
+        """Deliver the answers of one batch. All is counted before any client hears of it."""
         seconds, by_id, steady = [], self.by_id, self._steady
         for pending, answer in answers:
             if answer.status == OK:

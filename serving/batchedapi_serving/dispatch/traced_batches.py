@@ -13,19 +13,19 @@ from batchedapi_serving.ipc import Meta
 from batchedapi_serving.tracing.spans import QUEUE_WAIT, Span, Tracer, Value
 
 _MOST_LINKS: Final = 128
-"""Of one span, as SDKs have it (OTEL_SPAN_LINK_COUNT_LIMIT)."""
+"""Links of one span, as SDKs have it (OTEL_SPAN_LINK_COUNT_LIMIT)."""
 
 Riders: TypeAlias = dict[InFlightRequest, Span]
 """The traced requests of a batch, or of which parts are in it, and their spans."""
 
 
 class TracedBatches:
-    """Of one executor. Asked for each batch in which a traced request rides, and at its end."""
+    """Spans of one executor's batches; asked as one with a traced request begins and ends."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
         self._sent: dict[Batch, tuple[Span, Riders]] = {}
-        """Those that are not over, and their spans."""
+        """Batches that are not over, and their spans."""
 
     def sent(self, batch: Batch, riders: Riders, meta: Meta) -> None:
         """Put into the frame's meta the trace for the predictor."""
@@ -64,7 +64,7 @@ class TracedBatches:
         self._tracer.ends(span, error, now - batch.started)
 
     def lost_ahead(self, pid: int) -> None:
-        """What a process had not begun is gone with it: those requests are queued again."""
+        """Forget the batches that a process had not begun: their requests are queued again."""
         gone = [
             batch for batch in self._sent if batch.started == math.inf and batch.lane.process == pid
         ]

@@ -1,4 +1,4 @@
-"""What a call passes before it is answered: the key, the budget, the time for its message.
+"""Checks before a call is answered: the key, the budget, the time for its message.
 
 gRPC hands a call over with its metadata, before anything of its message is read, if the handler
 reads the messages itself. So each handler here does, whatever its kind, and a call without a key is
@@ -102,7 +102,7 @@ class Door(grpc.GenericRpcHandler):  # type: ignore[misc]  # the package is unty
         return of_kind(behavior if log is None else logged(log, path, behavior))
 
     def _owner(self, path: str, call: Call) -> str:
-        """Whose budget the call takes from.
+        """The owner of the budget that the call takes from.
 
         Raises:
             UnauthenticatedError: it needs a key, and brings none.

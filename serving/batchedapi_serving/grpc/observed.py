@@ -14,7 +14,7 @@ from batchedapi_serving.web.access import AccessLog
 from batchedapi_serving.web.parser import options_of
 
 Behavior = Callable[[Any, ServicerContext], Awaitable[Any]]
-"""What answers a call, given its message, or messages, and its context."""
+"""Answers a call, given its message, or messages, and its context."""
 _METHOD: Final = f"{SERVICE}/ModelInfer"
 _OUR_FAULTS: Final = frozenset(
     code.name
@@ -92,6 +92,6 @@ def traced(tracer: Tracer, behavior: Behavior) -> Behavior:
 
 
 def _name(code: Any) -> str:
-    """Of a code as a servicer's context has it: the number, or the member."""
+    """The name of a code as a servicer's context has it: the number, or the member."""
     found = (member.name for member in StatusCode if code in (member, member.value[0]))
     return next(found, str(code))

@@ -55,7 +55,7 @@ class GrpcServer:
         frontend: Frontend,
         connected: Callable[[], None],
     ) -> None:
-        """What is told to whom.
+        """Prepare to serve; `start` listens.
 
         Args:
             settings: Of the replica.
@@ -258,7 +258,7 @@ class Reflection(reflection_aio.ReflectionServicer):  # type: ignore[misc]  # as
 
 
 async def _until(event: asyncio.Event, source: AsyncIterable[Any]) -> AsyncIterator[Any]:
-    """What comes from `source` before the event."""
+    """Items from `source` that come before the event."""
     iterator = aiter(source)
     tasks: set[asyncio.Future[Any]] = {asyncio.create_task(event.wait())}
     try:

@@ -69,7 +69,7 @@ _CODES: Final = {
 
 Metadata = Sequence[tuple[bytes, bytes]]
 SPAN: Final = contextvars.ContextVar[Span | None]("span", default=None)
-"""Of the call that is being answered; None: it is not traced."""
+"""Span of the call that is being answered; None: it is not traced."""
 
 
 class Service:
@@ -161,7 +161,7 @@ class Service:
         return messages.ModelStatisticsResponse(**self._frontend.model_statistics(asked))
 
     async def _served(self, model: str, version: str, context: ServicerContext) -> ServedMethod:
-        """What serves a model; a name or version that there is not ends the call."""
+        """The method of a model; a name or version that there is not ends the call."""
         try:
             return self._engine.served(method_of_model(self._api_name, model, version))
         except ServingError as error:
@@ -220,7 +220,7 @@ class Service:
         return engine.submit(served, decoded, client, caller, timeout)
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler]:
-        """What answers each call, by its name."""
+        """The handlers of calls, by name."""
         return {
             "ServerLive": grpc.unary_unary_rpc_method_handler(
                 self.server_live,
@@ -349,7 +349,7 @@ def message(answer: Answer) -> str:
 
 
 def trailing_metadata(answer: Answer, request_id: str | None) -> Sequence[tuple[str, str]]:
-    """What HTTP says in response headers: receipt, Retry-After in seconds, the request's id."""
+    """The response headers of HTTP: receipt, Retry-After in seconds, the request's id."""
     # gRPC refuses what is not ASCII, and the call with it.
     pairs = [
         (name.decode(), value.decode("latin-1").encode("ascii", "replace").decode())

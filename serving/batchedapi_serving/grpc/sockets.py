@@ -39,7 +39,7 @@ class Moved(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def peer_of(text: str) -> Peer:
-    """Of what gRPC writes: `ipv4:10.0.0.1:5000`, `ipv6:%5B::1%5D:5000`."""
+    """Read an address as gRPC writes it: `ipv4:10.0.0.1:5000`, `ipv6:%5B::1%5D:5000`."""
     address, _, port = urllib.parse.unquote(text).partition(":")[2].rpartition(":")
     return Peer(address.strip("[]"), int(port))
 
@@ -52,7 +52,7 @@ def lowest_free_descriptor() -> int:
 
 
 class Sockets:
-    """Of the connections to one port.
+    """The sockets of the connections to one port.
 
     Attributes:
         port: Theirs, once it is known.
@@ -64,7 +64,7 @@ class Sockets:
         self._rests_until = 0.0
 
     def peers(self) -> tuple[Peer, ...]:
-        """Of all connections that there are."""
+        """The peers of all connections that there are."""
         self._look()
         return tuple(self._descriptors)
 
@@ -107,7 +107,7 @@ class Sockets:
         self._rests_until = ended + _SHARE * (ended - began)
 
     def _peer(self, descriptor: int) -> Peer | None:
-        """Of a descriptor; None: it is none of these."""
+        """The peer of a descriptor; None: it is none of these."""
         # It may be closed by now, no socket, or one that listens.
         with contextlib.suppress(OSError), _borrowed(descriptor) as found:
             if found.getsockname()[1:2] == (self.port,):
@@ -120,7 +120,7 @@ _TCP: Final = socket.IPPROTO_TCP
 
 
 def _socket(descriptor: int) -> socket.socket:
-    """Of either family: addresses of IPv6 are the longer ones."""
+    """Open a descriptor of either family: addresses of IPv6 are the longer ones."""
     return socket.socket(socket.AF_INET6, socket.SOCK_STREAM, _TCP, descriptor)
 
 

@@ -32,7 +32,7 @@ from batchedapi_serving.web.limits import (
 )
 
 WINDOW_BYTES: Final = 64 * 1024
-"""What gRPC takes from a stream unasked."""
+"""Bytes that gRPC takes from a stream unasked."""
 MOST_CONNECTIONS: Final = 4096
 """Remembered; of one that was forgotten too much seems to be on its way."""
 _LOOK_SECONDS: Final = 0.01
@@ -78,7 +78,7 @@ class Call:
     def __init__(
         self, context: ServicerContext, connection: Connection, budget: BodyBudget, sockets: Sockets
     ) -> None:
-        """Of the running task."""
+        """Make the call of the running task."""
         self.context = context
         self.connection = connection
         self.held = HeldBodies(budget, NOBODY, self._leaves)
@@ -104,13 +104,13 @@ class Call:
             self._task.cancel()
 
     def reason(self) -> ServingError | None:
-        """Of the cancellation that the task has just seen; None: it did not come from here."""
+        """Why the task was just cancelled; None: that did not come from here."""
         if self._error is None or self._task is None or self._task.uncancel() > 0:
             return None
         return self._error
 
     def drop(self) -> None:
-        """What gRPC was given to send it gives back with the connection only."""
+        """End the connection: without it gRPC gives back nothing that it was given to send."""
         self._sockets.close(self.connection.peer)
 
     def _leaves(self) -> None:
@@ -136,7 +136,7 @@ class Transfers:
         self._look_at_sent: asyncio.TimerHandle | None = None
 
     def call(self, context: ServicerContext) -> Call:
-        """That of the running task."""
+        """The call of the running task."""
         name = context.peer()
         connection = self._connections.get(name)
         if connection is not None:

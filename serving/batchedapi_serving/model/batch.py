@@ -42,7 +42,7 @@ _NO_MEMORY: Final = (
     "HIP error: out of memory",
     "DefaultCPUAllocator: can't allocate memory",
 )
-"""Of a RuntimeError: what torch says without a type of its own, on a GPU and on a CPU."""
+"""Texts of a RuntimeError for which torch has no type of its own, on a GPU and on a CPU."""
 _FRAMEWORKS: Final = frozenset({
     "cupy", "cupy_backends", "jax", "jaxlib", "numba", "onnxruntime", "paddle", "pycuda",
     "tensorflow", "tensorrt", "torch", "triton",
@@ -116,9 +116,9 @@ class BatchRunner:
     def __init__(self, predictor: Any, methods: Sequence[MethodSpec]) -> None:
         self._methods = {method.name: _Served(predictor, method) for method in methods}
         self.probes: dict[str, tuple[Meta, bytes]] = {}
-        """Of methods that were warmed up: a batch that is known to succeed. Set by the owner."""
+        """By method that was warmed up: a batch that is known to succeed. Set by the owner."""
         self.raised = ""
-        """What the last one raised that failed: its type and text, which no client is told."""
+        """The last failure: its type and text, which no client is told."""
         self._streams = Streams()
         self._failed: dict[str, int] = {}
         """Batches that failed in a row, of methods whose last one did. All lanes change it, without
@@ -167,7 +167,7 @@ class BatchRunner:
             return self._failure(meta, error)
 
     def _probe_after(self, method: str, result: Meta) -> tuple[Meta, bytes] | None:
-        """What to run to see whether rows are at fault, or the process; mostly nothing."""
+        """A batch that shows whether rows are at fault, or the process; mostly none is needed."""
         if result["kind"] != "error" and "raised" not in result:
             self._failed.pop(method, None)
             return None
@@ -310,7 +310,7 @@ def _error(text: str, *, oom: bool = False) -> Result:
 
 
 def _check_whole(method: MethodSpec, answer: Any) -> None:
-    """That an answer is here, and not only promised.
+    """Check that an answer is here, and not only promised.
 
     Raises:
         PredictorError: it is still to be awaited, or to be iterated over.
@@ -337,7 +337,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def device_lost(error: BaseException) -> BaseException | None:
-    """What says that no later batch of this process can succeed: `error`, or what it came from.
+    """The error after which no later batch can succeed here: `error`, or its cause; None: none is.
 
     Other errors of a device, such as a launch with arguments that a row asked for, pass.
     """

@@ -29,13 +29,13 @@ _OWN: Final = Path(__file__).resolve().parents[1]
 _LIBRARY: Final = (str(Path(os.__file__).parent), str(Path(os.__file__).parent / "lib-dynload"))
 """Folders of the standard library."""
 CONSTRUCTOR: Final = ("config", "context")
-"""What a predictor's class is called with."""
+"""Arguments of a predictor's class."""
 REQUEST: Final = ("payload", "query_params", "headers")
-"""What a method that takes one request at a time is called with."""
+"""Arguments of a method that takes one request at a time."""
 
 
 def program_of(path: str, search: Sequence[Path]) -> str:
-    """What a script would find as its sys.argv[0]: the file with the class, else the module."""
+    """The sys.argv[0] of a script: the file with the class, else the module."""
     name = path.partition(":")[0].removesuffix(".py")
     files = (folder / f"{name.replace('.', '/')}.py" for folder in search)
     return next((str(file) for file in files if file.exists()), name)
@@ -143,7 +143,7 @@ def taking(function: Callable[..., Any], given: Sequence[str]) -> Callable[..., 
 
 
 def _remedy(error: BaseException, search: Sequence[Path]) -> str:
-    """What to do about an error of loading, if that can be told from it."""
+    """The remedy for an error of loading, if that can be told from it."""
     if isinstance(error, SystemExit) and not isinstance(error.code, str):
         return (
             "; the lines above in the log say why, and what is for a command line alone belongs"
@@ -166,7 +166,7 @@ def _remedy_of_absent(error: BaseException, module_name: str, search: Sequence[P
 
 
 def _hidden(module_name: str, search: Sequence[Path]) -> str:
-    """Which file of the user's is not what that name means, in words."""
+    """A hint at a file of the user's that is not imported under that name."""
     name = module_name.partition(".")[0]
     if name in sys.stdlib_module_names:
         for path in (path for folder in search for path in (folder / f"{name}.py", folder / name)):
@@ -327,7 +327,7 @@ def _failed(predictor_class: type, name: str, message: str) -> LoadError:
 
 
 def method_spec(predictor_class: type, name: str) -> MethodSpec | None:
-    """What `predictor_class.name` declares; None if there is no such method."""
+    """The method that `predictor_class.name` declares; None if there is none."""
     function = _attribute(predictor_class, name)
     if function is None or not callable(getattr(predictor_class, name, None)):
         return None
@@ -355,7 +355,7 @@ def declared_methods(predictor_class: type) -> list[str]:
 
 
 def declared_of(predictor_class: type, name: str) -> Declared:
-    """What the decorator of that method says; nothing but that it takes one request without it."""
+    """The decorator's words about that method; without one, it takes one request."""
     return _mark_of(_attribute(predictor_class, name)) or Declared(batched=False)
 
 

@@ -46,12 +46,12 @@ Lengths = Mapping[str, Sequence[int]]
 _LARGE: Final = 1 << 15  # bytes from which a copy less is worth a view
 _WIDEST: Final = 8  # bytes of a number on the wire; longdouble has more
 Arguments: TypeAlias = Callable[[Meta, Payload], tuple[Any, ...]]
-"""What a method is called with for one batch frame: its own to keep and to write into, while the
+"""The arguments of a method for one batch frame: its own to keep and to write into, while the
 payload may be memory in which the next batch will be."""
 
 
 def arguments_of(method: MethodSpec) -> Arguments:
-    """What can be decided of the arguments before a batch is there, once for all batches."""
+    """Decide once how the arguments of every batch are made."""
     if not method.batched:
         return lambda _, payload: _call(payload)
     if not method.inputs:

@@ -25,15 +25,15 @@ from batchedapi_serving.processes import nothing
 T = TypeVar("T")
 MOST_ITEMS: Final = 64
 MOST_BYTES: Final = 256 * 1024
-"""What a stream may have sent of which its reader has not taken anything; one item at least."""
+"""Bytes that a stream may send before its reader takes any; one item at least."""
 THREADS: Final = 1024
-"""Of generators that are not async, each in one; further streams wait for one of them."""
+"""Threads for generators that are not async; further streams wait for one of them."""
 _ENDED: Final = Item(OK, "text", b"")
 """How a stream ends that was yielded to its last item."""
 
 
 class Outlet:
-    """Of one stream: takes what is yielded, and holds up whoever yields once that is too much.
+    """The outlet of one stream: takes items, and holds up the generator once they are too many.
 
     `put` belongs to the event loop, `put_from_thread` to the generator's thread.
     """
@@ -123,7 +123,7 @@ class Streams:
 async def in_thread(
     pool: ThreadPoolExecutor, function: Callable[[], T], give_up: Callable[[], None] = nothing
 ) -> T:
-    """What it answers, or raises, in a thread that knows what the call knows, such as its trace.
+    """Call it in a thread that has the context of the call, such as its trace.
 
     A thread cannot be cancelled: `give_up` tells it. The call ends with it, so that one that hangs
     is seen to hang, and its process replaced like one whose batch does.

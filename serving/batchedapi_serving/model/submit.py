@@ -31,7 +31,7 @@ from batchedapi_serving.predictor import ItemError, MethodSpec, SubmitError
 from batchedapi_serving.settings import ReplicaSettings
 
 THREADS: Final = 32
-"""That run `decode` and `encode` which are not async; further ones wait for one of them."""
+"""Threads for `decode` and `encode` that are not async; further calls wait for one of them."""
 Submit = Callable[[str, Any], Awaitable[Any]]
 
 
@@ -123,7 +123,7 @@ def _array_of(value: Any) -> Any:
 def _step(
     pool: ThreadPoolExecutor, predictor: Any, name: str | None, given: Sequence[str]
 ) -> Callable[..., Awaitable[Any]] | None:
-    """That method as something to await; one that is not async runs in a thread."""
+    """The method as an awaitable; one that is not async runs in a thread."""
     if name is None:
         return None
     function = getattr(predictor, name)

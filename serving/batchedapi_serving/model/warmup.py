@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Timing(NamedTuple):
-    """What a batch took that had run before."""
+    """The time of a batch of a size that had run before."""
 
     rows: int
     size: int
@@ -28,7 +28,7 @@ class Timing(NamedTuple):
 
 
 class WarmUp(NamedTuple):
-    """What a method did before anybody waited for it."""
+    """The batches of a method before anybody waited for it."""
 
     smallest: tuple[Meta, bytes] | None
     """Batch of the fewest rows; all succeeded. None: it cannot be, or was not to be, warmed up."""

@@ -73,7 +73,7 @@ class Lanes:
         self._asked: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
 
     def call(self, function: Callable[[], T]) -> T:
-        """What it answers in the first lane; from the main thread."""
+        """Call it in the first lane; from the main thread."""
         return self._submit(0, function).result() if self._threads else function()
 
     def each(self, function: Callable[[], T]) -> T:
@@ -88,14 +88,14 @@ class Lanes:
         return pool.submit(context.run, function)
 
     def wait(self, future: "concurrent.futures.Future[T]") -> T:
-        """What an event loop makes of it, which may `want` a lane meanwhile."""
+        """The result from an event loop, which may `want` a lane meanwhile."""
         future.add_done_callback(lambda _: self._asked.put(None))
         while (asked := self._asked.get()) is not None:
             asked()
         return future.result()
 
     async def want(self, function: Callable[[], T]) -> T:
-        """What it answers in the first lane, from an event loop for which the main thread waits."""
+        """Call it in the first lane, from an event loop for which the main thread waits."""
         if self._threads:
             return await asyncio.wrap_future(self._submit(0, function))
         answered: concurrent.futures.Future[T] = concurrent.futures.Future()

@@ -1,4 +1,4 @@
-"""What is asked of Redis, or Valkey, and nothing about why.
+"""The commands to Redis, or Valkey, and nothing about why.
 
 Keys, all with the prefix and the name of the API:
 
@@ -46,7 +46,7 @@ _GROUP: Final = "workers"
 _FIELD: Final = b"r"
 _RUN: Final = b"s"
 _COMMAND_SECONDS: Final = 5.0
-"""That Redis may take to answer; after it the connection is made anew."""
+"""Redis may take so long to answer; after it the connection is made anew."""
 _ANSWERS_KEPT: Final = 120
 """Seconds that answers stay which nobody fetches: their web process is dead."""
 _ROWS_KEPT: Final = 7 * 24 * 3600
@@ -89,10 +89,10 @@ class BrokerUnfitError(Exception):
 
 
 class HandedIn(NamedTuple):
-    """What became of rows."""
+    """The fate of requests that were handed in."""
 
     places: Sequence[str | None]
-    """Of each; None: Redis has no memory for it."""
+    """One for each; None: Redis has no memory for it."""
     lengths: Mapping[str, int]
     """Requests in each of the streams, those that run too."""
 
@@ -105,7 +105,7 @@ class Taken(NamedTuple):
     entry: bytes
     """Empty: there is none in it."""
     deaths: int = 0
-    """Of workers that had it before."""
+    """Deaths of workers that had it before."""
     restored: bool = False
     """It was handed in to another run of Redis, which may have seen more of it than this one."""
 
@@ -116,11 +116,11 @@ class Left(NamedTuple):
     stream: str
     place: str
     deaths: int
-    """Of workers that had it, this one's too."""
+    """Deaths of workers that had it, this one's too."""
 
 
 class Depth(NamedTuple):
-    """Of one stream."""
+    """The state of one stream."""
 
     requests: int
     """Not yet taken by any worker."""
@@ -137,9 +137,9 @@ class Look(NamedTuple):
     time: float
     """Seconds since 1970 on Redis' clock."""
     workers: Mapping[str, bytes | None]
-    """What each says; None: no sign of life."""
+    """The words of each; None: no sign of life."""
     alive: frozenset[str]
-    """Of the web processes that were asked for."""
+    """Web processes that live, among those that were asked for."""
     depths: Mapping[str, Depth]
 
 
@@ -167,15 +167,15 @@ class Keys:
         self.methods = f"{self._base}methods"
 
     def alive(self, process: str) -> str:
-        """Of a process's sign of life."""
+        """The key of a process's sign of life."""
         return f"{self._base}alive:{process}"
 
     def answers(self, web: str) -> str:
-        """Of a web process's answers."""
+        """The key of a web process's answers."""
         return f"{self._base}answers:{web}"
 
     def rows(self, stream: str) -> str:
-        """Of requests of one signature and method."""
+        """The key of requests of one signature and method."""
         return f"{self._base}rows:{stream}"
 
 
@@ -263,7 +263,7 @@ class Broker:
     async def _execute(
         self, pipe: Any, expected: Callable[[Any], bool] = lambda _: False
     ) -> list[Any]:
-        """What several commands are answered, each with its key as the first argument.
+        """Send several commands, each with its key as the first argument, and return the answers.
 
         Raises:
             RedisError: one failed in another way than is `expected`.
@@ -303,7 +303,7 @@ class Broker:
             await self._execute(pipe)
 
     async def look(self, streams: Iterable[str], web: Iterable[str] = ()) -> Look:
-        """Who lives, and what waits."""
+        """Look who lives, and how much waits."""
         streams, keys, web = list(streams), self._keys, list(web)
         async with self._asking():
             pipe = self._looks.pipeline(transaction=False)
@@ -394,7 +394,7 @@ class Broker:
         return frozenset(place for (_, place), entry in zip(rows, found, strict=True) if entry)
 
     async def answers(self, web: str, seconds: float) -> Sequence[bytes]:
-        """What has come for a web process; waits so long for the first."""
+        """Fetch the answers for a web process; waits so long for the first."""
         key = self._keys.answers(web)
         async with self._asking(key, waits=seconds):
             if seconds > 0:
@@ -472,7 +472,7 @@ class Broker:
         return Taken(stream, place.decode(), fields.get(_FIELD, b""), deaths, restored)
 
     async def mine(self, worker: str, streams: Iterable[str]) -> Sequence[Taken]:
-        """What a worker took, or claimed, and has not answered.
+        """Requests that a worker took, or claimed, and has not answered.
 
         Reading them by XREADGROUP again would count as a delivery more: a death.
         """
@@ -531,7 +531,7 @@ class Broker:
         return frozenset(_name(one["name"]) for consumers in found for one in consumers)
 
     async def left(self, dead: str, streams: Iterable[str]) -> Sequence[Left]:
-        """What a dead worker has; the name of one that has had nothing for long is forgotten."""
+        """Requests that a dead worker has; one that has had nothing for long is forgotten."""
         streams = list(streams)
         left = [one for stream in streams for one in await self._pending(dead, stream)]
         if left:
@@ -615,7 +615,7 @@ def _not_there(said: Any) -> bool:
 
 
 def _unless(said: Sequence[Any], expected: Callable[[Any], bool]) -> list[Any]:
-    """What several commands were answered.
+    """The answers to several commands.
 
     Raises:
         RedisError: one failed in another way than is `expected`.

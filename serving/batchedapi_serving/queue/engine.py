@@ -69,9 +69,9 @@ from batchedapi_serving.settings import ReplicaSettings, Role
 log = logging.getLogger(__name__)
 
 _HELD_SECONDS: Final = 5.0
-"""That requests wait for a queue that cannot be reached, as for a web process that is replaced."""
+"""Requests wait so long for a queue that is away, as for a web process that is replaced."""
 _WAIT_SECONDS: Final = 2.0
-"""That one question for answers waits."""
+"""One question for answers waits so long."""
 _AT_ONCE: Final = 256
 """Requests handed in with one command line to Redis, which does nothing else meanwhile."""
 _REPLACED_LOOKS: Final = 6
@@ -240,7 +240,7 @@ class Lengths:
         self._ended.update(streams)
 
     def told(self, lengths: Mapping[str, int], outbox: Counter[str]) -> None:
-        """What Redis said as it took requests; what is in the outbox came since."""
+        """Take the lengths that Redis said as it took requests; the outbox came since."""
         self._lengths |= {stream: length + outbox[stream] for stream, length in lengths.items()}
 
     def mark(self) -> Mapping[str, int]:
@@ -250,7 +250,7 @@ class Lengths:
     def looked(
         self, mark: Mapping[str, int], lengths: Mapping[str, int], outbox: Counter[str]
     ) -> None:
-        """What a look found that began at `mark`."""
+        """Take the lengths that a look found which began at `mark`."""
         self._lengths = {
             stream: length + outbox[stream]
             if self._begun[stream] == mark.get(stream, 0)
@@ -266,7 +266,7 @@ class Offered:
         self._settings = settings
         self._unreadable = unreadable
         self.workers: Sequence[Worker] = ()
-        """Those that live."""
+        """The workers that live."""
         self.counted: Final[dict[str, MethodSpec]] = {}
         """Every method that was ever served, in the order of their blocks in the metrics."""
         self._known: dict[str, Methods] = {}

@@ -1,4 +1,4 @@
-"""What lies in the queue: requests, answers, and what processes say of themselves. No pickle.
+"""Entries of the queue: requests, answers, and processes' words about themselves. No pickle.
 
 A request is one frame (see ipc), an answer another; several answers are one behind the
 other. Their meta:
@@ -65,7 +65,7 @@ from batchedapi_serving.queue.fields import (
 from batchedapi_serving.tracing.spans import Span
 
 MOST_BYTES: Final = 16 * 1024 * 1024
-"""Of one request, and of its answer. Redis does nothing else while it reads or writes one."""
+"""Limit of a request, and of its answer. Redis does nothing else while it reads or writes one."""
 _SIGNATURE_DIGITS: Final = 12
 _RECEIPT_FIELDS: Final = len(Receipt._fields)
 
@@ -76,7 +76,7 @@ class Entry(NamedTuple):
     web: str
     """The process that waits for its answer."""
     number: int
-    """That process's, unique within it."""
+    """Unique within that process."""
     client: int
     """The same for requests of one connection."""
     timeout: float | None
@@ -91,11 +91,11 @@ class Entry(NamedTuple):
 
     @property
     def trace(self) -> Meta:
-        """What `stand_in` takes."""
+        """The meta with its trace, for `stand_in`."""
         return {} if "trace" in self.unread else self.meta
 
     def decoded(self, reply: Reply, codec: Codec) -> DecodedRequest:
-        """What the web process decoded, for a method with that codec.
+        """The request as the web process decoded it, for a method with that codec.
 
         Raises:
             UnreadableError: it is not what the method takes.
@@ -204,7 +204,7 @@ class WrittenAnswer(NamedTuple):
     """An answer out of the list of a web process."""
 
     number: int
-    """Of the request."""
+    """The request's."""
     unread: tuple[str, ...]
     """Fields beside the answer that cannot be read, and count as not there."""
     meta: Meta
@@ -212,17 +212,17 @@ class WrittenAnswer(NamedTuple):
 
     @property
     def receipt(self) -> Receipt | None:
-        """Which batch it rode in."""
+        """The receipt, if it can be read."""
         told = None if "receipt" in self.unread else self.meta.get("receipt")
         return None if told is None else receipt_of(told[:_RECEIPT_FIELDS])
 
     @property
     def trace(self) -> Meta:
-        """What `learn` takes."""
+        """The meta with its trace, for `learn`."""
         return {} if "trace" in self.unread else self.meta
 
     def results(self, codec: Codec, rows: int) -> Results:
-        """What so many rows of a method were answered.
+        """The results for so many rows of a method.
 
         Raises:
             UnreadableError: it is nothing that the method answers.
@@ -317,7 +317,7 @@ def _output_bytes(output: Sequence[Any]) -> int:
 
 
 class Methods(NamedTuple):
-    """What workers of one revision serve."""
+    """The methods that workers of one revision serve."""
 
     specs: Sequence[MethodSpec]
     default: str | None
@@ -373,7 +373,7 @@ def _method(value: Any) -> MethodSpec:
 
 
 def write_worker(worker: Worker) -> bytes:
-    """What a worker says with each sign of life."""
+    """The text that a worker sends with each sign of life."""
     return orjson.dumps(worker._asdict())
 
 

@@ -1,4 +1,4 @@
-"""What may be in the fields of JSON objects in the queue, which perhaps another release wrote.
+"""Checks of the fields of JSON objects in the queue, which perhaps another release wrote.
 
 A table has the fields that a kind of object must have. Lists may have more members than are known,
 and objects more fields: a later release put them there.
@@ -22,7 +22,7 @@ UNREADABLE: Final = (
     ArithmeticError, AttributeError, BrokenFrameError, LookupError, MemoryError, RecursionError,
     TypeError, ValueError, struct.error,
 )  # fmt: skip
-"""What is raised where a value is not of the type, shape or size that it has to have."""
+"""Errors from a value that is not of the type, shape or size that it has to have."""
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _DTYPE: Final = re.compile(r"[<>|][biuf][0-9]{1,2}")
 """Never of objects, which numpy would take for addresses."""
@@ -31,7 +31,7 @@ _STATUSES: Final = range(200, 600)
 
 
 class UnreadableError(ValueError):
-    """What another process wrote cannot be read here.
+    """Something that another process wrote cannot be read here.
 
     The message says what it is, in words of ours alone: there are not many different ones.
     """
@@ -118,7 +118,7 @@ def _each(fits: Fits) -> Fits:
 
 
 def _list(*fits: Fits) -> Fits:
-    """Of these, and perhaps more behind them."""
+    """A list of these, and perhaps more behind them."""
     places = tuple(enumerate(fits))
 
     def begins_so(value: Any) -> bool:
@@ -137,7 +137,7 @@ def _is_fact(value: object) -> bool:
 
 
 def is_trace_of_answer(value: Any) -> bool:
-    """What an answer says of what a span has learned; it may be missing."""
+    """Whether an answer may say so of what a span has learned; it may be missing."""
     if value is MISSING:
         return True
     if not isinstance(value, dict) or not isinstance(value.get("facts"), dict):

@@ -56,16 +56,16 @@ from batchedapi_serving.settings import ReplicaSettings
 log = logging.getLogger(__name__)
 
 _WAIT_SECONDS: Final = 1.0
-"""That one question for requests waits; what there is room for is thought over after it."""
+"""One question for requests waits so long; what there is room for is thought over after it."""
 _ROOM_SECONDS: Final = 0.25
 """Between looks for room that nobody told of: a lane more, or one less."""
 _GIVEN_SECONDS: Final = 5.0
-"""That a worker which is to stop waits to be told what Redis gave it as the connection broke. Web
+"""A worker that is to stop waits so long to be told what Redis gave it as the connection broke. Web
 processes hold requests for as long, and have refused them after it."""
 _CLIENTS: Final = 8192
 """Connections of web processes that are remembered, the newest."""
 _REVISIONS: Final = 8
-"""Whose methods stay published, the newest."""
+"""So many revisions stay published, the newest."""
 _SAID_AGAIN_SECONDS: Final = 10.0
 """After which a worker says again what it serves: whoever may write to Redis may delete it."""
 _REFUSED: Final = (
@@ -109,7 +109,7 @@ class Others:
 
     @property
     def alive(self) -> Collection[str]:
-        """Those that live, as far as is known."""
+        """Web processes that live, as far as is known."""
         return self._taken.keys()
 
     def took(self, web: str) -> None:
@@ -125,7 +125,7 @@ class Others:
             self._taken |= dict.fromkeys(look.alive, self._now())
 
     def look(self, alive: frozenset[str]) -> frozenset[str]:
-        """Those that are dead, as a look found others alive; who sent nothing for long goes."""
+        """The newly dead, by a look that found `alive`; who sent nothing for long is forgotten."""
         dead = self._web.look(self._taken, alive)
         oldest = self._now() - 60.0
         self._taken = {
@@ -191,7 +191,7 @@ class Puller:
         self._now = now
         self._started = unix_time()
         self._streams: dict[str, str] = {}
-        """Of each method, those that clients can name."""
+        """By method, those that clients can name."""
         self._rows: defaultdict[str, RowsARequest] = defaultdict(RowsARequest)
         """By stream."""
         self._hand: dict[tuple[str, int], TakenRequest] = {}
@@ -458,7 +458,7 @@ class Puller:
                 self._connected(True)
 
     async def _take_over(self, look: Look) -> None:
-        """What workers had that are dead."""
+        """Claim requests of workers that are dead."""
         alive = {name for name, says in look.workers.items() if says is not None}
         owners = await self.line.broker.owners(self._streams.values())
         dead = self._others.workers.look(owners | look.workers.keys(), alive | {self.line.name})

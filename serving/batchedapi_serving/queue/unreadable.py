@@ -1,4 +1,4 @@
-"""What this process cannot read of what others wrote to the queue: counted, and told once."""
+"""Counts entries of the queue that this process cannot read, and tells of them once."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -36,7 +36,7 @@ class Unreadable:
             )
 
     def workers(self, says: Mapping[str, bytes | None]) -> dict[str, Worker]:
-        """Of whom that can be read, among those that give signs of life."""
+        """Workers that give signs of life which can be read."""
         found, unread = {}, set()
         for name, text in says.items():
             if text is None and is_name(name):
@@ -51,7 +51,7 @@ class Unreadable:
         return found
 
     def methods(self, published: Mapping[str, bytes]) -> dict[str, tuple[Methods, float]]:
-        """Of which revision that can be read, and when that was written, in Unix time."""
+        """Methods by revision, where they can be read, and when they were written, in Unix time."""
         self._published = {
             revision: (
                 self._published[revision]

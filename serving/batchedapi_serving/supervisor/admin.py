@@ -54,7 +54,7 @@ _NOT_FOUND: Final = (404, _TEXT, b"served here: / /metrics /livez /readyz /start
 
 
 class AdminApp:
-    """What is answered on the admin port."""
+    """The admin port."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class AdminApp:
                 await asyncio.sleep(_POLL_SECONDS)
 
     def _queued(self) -> dict[str, float]:
-        """What waits in the queue of all replicas, as far as is known here."""
+        """The length of the queue of all replicas, as far as is known here."""
         blocks = [slots.method_block(self._memory, i) for i in range(len(self._methods()))]
         return {
             "rows": sum(int(block[slots.QUEUE_ROWS]) for block in blocks),

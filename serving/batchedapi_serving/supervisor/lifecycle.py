@@ -25,7 +25,7 @@ that dies is mostly replaced in less, and requests wait for it."""
 
 
 class Pulse:
-    """Of one process; look at it every BEAT_CHECK_SECONDS."""
+    """The pulse of one process; look at it every BEAT_CHECK_SECONDS."""
 
     def __init__(self) -> None:
         self._last = 0.0
@@ -97,7 +97,7 @@ def exit_code(error: LoadError) -> int:
 
 
 class Life:
-    """Of a replica: events that its keepers wait for, and why it ends early."""
+    """The life of a replica: events that its keepers wait for, and why it ends early."""
 
     def __init__(self) -> None:
         self.draining = asyncio.Event()

@@ -106,7 +106,7 @@ class ModelProcesses:
 
     @property
     def pids(self) -> list[int]:
-        """Of those that run."""
+        """The pids of those that run."""
         return [child.pid for child in self.children if child.pid is not None]
 
     def kill(self, pid: int) -> None:
@@ -230,7 +230,7 @@ class ModelProcesses:
 
 
 def _end_of_loaded(index: int, code: int, failure: LoadError) -> tuple[_End, LoadError]:
-    """Of one that had its model, and in which no batch succeeded."""
+    """The end of a process that had its model, and in which no batch succeeded."""
     if code != EXIT_UNFIT:
         return _End.DIED, failure
     return _End.UNFIT, LoadError(
@@ -274,7 +274,7 @@ def model_environment(
     threads: int,
     threads_written: bool,
 ) -> dict[str, str]:
-    """What is added to the supervisor's environment for the model process `index`.
+    """Variables that the model process `index` has beside the supervisor's.
 
     Args:
         index: 0-based.
@@ -301,7 +301,7 @@ def model_environments(
     user: Mapping[str, str],
     cpus: float,
 ) -> list[dict[str, str]]:
-    """What is added to the environment of each model process.
+    """Variables that each model process has beside the supervisor's.
 
     Raises:
         LoadError: the GPUs cannot be shared out as asked.

@@ -156,7 +156,7 @@ class Supervisor:
 
     @property
     def _takers(self) -> "list[ServingProcesses]":
-        """Who takes requests: from clients, and out of the queue of all replicas."""
+        """Processes that take requests: from clients, and out of the queue of all replicas."""
         return [one for one in (self._web, self._worker) if one is not None]
 
     @property

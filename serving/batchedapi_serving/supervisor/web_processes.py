@@ -43,7 +43,7 @@ class ServingProcesses:
         first_beat: int,
         listener: socket.socket | None = None,
     ) -> None:
-        """What is common to all of a kind.
+        """Prepare the processes of a kind; see the class.
 
         Args:
             settings: Of the replica.
@@ -70,7 +70,7 @@ class ServingProcesses:
 
     @property
     def pids(self) -> list[int]:
-        """Of those that run."""
+        """The pids of those that run."""
         return [child.pid for child in self.children if child.pid is not None]
 
     def signal(self, number: int) -> None:
@@ -186,7 +186,7 @@ class WebProcesses(ServingProcesses):
 
 
 class WorkerProcess(ServingProcesses):
-    """What takes from the queue of all replicas for the model processes of this one."""
+    """The process that takes from the queue of all replicas for this one's model processes."""
 
     _kind = "worker"
 

@@ -43,7 +43,7 @@ class CodecProcess:
         """By the method's spec as JSON."""
 
     def take(self, meta: Meta, payload: bytes) -> _Said | None:
-        """What is said to a frame; None: nothing."""
+        """Answer a frame; None: it needs no answer."""
         match meta:
             case {"decode": int(number)}:
                 return self._decode(number, meta, payload)

@@ -48,7 +48,7 @@ rows back takes 0.5 ms, and a second process.
 _INLINE_JSON_BYTES: Final = 64 * 1024
 """JSON says less with as many bytes: the worst take about 10 ms as well."""
 _INLINE_RAW_BYTES: Final = 1024 * 1024
-"""Of tensors that come as they lie in memory (.npy, v2 binary, gRPC raw) only what describes them
+"""Only the description of tensors that come as they lie in memory (.npy, v2 binary, gRPC raw)
 is parsed; their values are looked over at a GiB a second."""
 HUGE_BYTES: Final = 1024 * 1024
 """Longer bodies have a codec process of their own; one of this length takes 0.1 s or less."""
@@ -239,7 +239,7 @@ class CodecQueue:
             self._fail(request, DrainingError(STOPPED))
 
     def _undecoded(self) -> list[LargeRequest]:
-        """Those whose bodies are not taken apart yet, and who wait for that."""
+        """Requests that wait for their bodies to be taken apart."""
         active = self._active
         if active is None or active.done or active in self._inside:
             return list(self._bodies)
@@ -346,7 +346,7 @@ class CodecQueue:
         self._go_on()
 
     def take(self, meta: Meta, payload: bytes) -> None:
-        """What the codec process says.
+        """Take a frame from the codec process.
 
         Whatever this raises ends the process, and `lost` answers the request.
         """

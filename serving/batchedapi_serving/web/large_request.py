@@ -24,7 +24,7 @@ class LargeBody(NamedTuple):
     served: ServedMethod
     """One of the engine's."""
     wire: Wire
-    """Of the route."""
+    """The route's."""
     head: Head | None
     """Beside the body; None once the codec process has both."""
     body: bytes
@@ -94,7 +94,7 @@ class LargeRequest:
         self.asked = self.asked._replace(head=None, body=b"")
 
     def late(self) -> DeadlineExceededError:
-        """What it is answered with at its deadline."""
+        """The error that it is answered with at its deadline."""
         return DeadlineExceededError.after(self.timeout, hurried=self._hurried)
 
     def item(self, kind: str, body: bytes) -> None:
@@ -118,7 +118,7 @@ class LargeRequest:
 
 
 def next_of(lengths: Sequence[int], passed_over: float, timeout: float) -> int:
-    """Which of the bodies that wait is taken apart next: the smallest.
+    """The index of the body that is taken apart next: the smallest.
 
     So nobody's small body waits behind many large ones. The oldest has its turn all the same once
     it was passed over for a second, or a quarter of its time if that is less; then the next oldest
