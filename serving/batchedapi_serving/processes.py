@@ -58,13 +58,13 @@ def end_with_parent(control: socket.socket, loop: asyncio.AbstractEventLoop) -> 
     kill_with_parent()
 
 
-def kill_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies; where the kernel cannot, do nothing.
+def kill_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel signal this process when its parent dies; where it cannot, do nothing.
 
     Needed beside the socket: a process that hangs in user code never looks at a socket.
     """
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 def essential(what: str, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":

@@ -15,7 +15,7 @@ from batchedapi_core.manifest import UnknownFields
 from batchedapi_serving.cli.documents import load_documents
 from batchedapi_serving.laptop.tuning.replica import Subject, apart_from, running
 from ports import HOST
-from serving import PROGRAM, write_manifest
+from serving import PROGRAM, is_alive, write_manifest
 
 SLEEPY = """
     import time
@@ -49,6 +49,34 @@ def test_ctrl_c_keeps_what_is_known_and_leaves_no_process(tmp_path: Path) -> Non
     assert "interrupted: this is what was known by then" in out
     assert "Traceback" not in err
     assert not any(Path(f"/proc/{pid}").exists() for pid in children)
+
+
+def test_a_killed_tune_leaves_no_helper_of_the_predictor(tmp_path: Path) -> None:
+    """Helpers of user code are known to the replica alone, which must not die before them."""
+    code = SLEEPY.replace(
+        "@batched",
+        """def __init__(self):
+            import subprocess
+            with open(PLACE, "w") as file:
+                file.write(str(subprocess.Popen(["sleep", "600"]).pid))
+
+        @batched""".replace("PLACE", repr(str(tmp_path / "helper"))),
+    )
+    manifest, helper = write_manifest(tmp_path, code, {}), tmp_path / "helper"
+    with subprocess.Popen(
+        [str(PROGRAM), "tune", "-f", str(manifest), *SHORT],
+        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        end = time.monotonic() + 120
+        while time.monotonic() < end and not (helper.exists() and helper.read_text()):
+            time.sleep(0.05)
+        pids = [*_replicas(process.pid), int(helper.read_text())]
+        process.kill()
+
+    end = time.monotonic() + 60
+    while (left := [pid for pid in pids if is_alive(pid)]) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert [] == left
 
 
 def _replicas(pid: int) -> list[int]:

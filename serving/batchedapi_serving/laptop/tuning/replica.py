@@ -29,9 +29,11 @@ from batchedapi_serving.orphans import ended_after
 _CONFIG_MAP: Final = "tuned"
 _STOP_SECONDS: Final = 15.0
 _PROGRAM: Final = (
-    "from batchedapi_serving.processes import kill_with_parent; kill_with_parent();"
+    "import signal; from batchedapi_serving.processes import kill_with_parent;"
+    " kill_with_parent(signal.SIGTERM);"
     " from batchedapi_serving.cli import main; main()"
 )
+"""Stops in order where this command is killed, too: only it ends what user code has started."""
 _ON_CPUS: Final = "import os; os.sched_setaffinity(0, {}); "
 Changes = Mapping[str, Mapping[str, Any]]
 """Section of `spec` -> field -> value as in a manifest."""
