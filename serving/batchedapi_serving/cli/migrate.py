@@ -82,13 +82,8 @@ def translation_of(project: Project) -> Migration:
 
     name = project.file
     if name.endswith(".pbtxt"):
-        try:
-            return triton.migrate(project)
-        except ValueError as error:
-            raise MigrateError(str(error)) from error
-    if name.endswith(".properties"):
-        return torchserve.migrate(project)
-    if name in torchserve.MODEL_CONFIG:
+        return triton.migrate(project)
+    if name.endswith(".properties") or name in torchserve.MODEL_CONFIG:
         return torchserve.migrate(project)
     if name.endswith((".yaml", ".yml", ".json")):
         for document in project.documents():

@@ -11,7 +11,8 @@ from batchedapi_serving.laptop.migrating.migration import (
     Project,
     Rules,
     To,
-    class_names,
+    concurrency,
+    drafts_of,
     finished,
     milliseconds,
     quantity,
@@ -52,11 +53,6 @@ def _workers(draft: Draft, place: str, value: Any) -> None:
     draft.take(value, field, place)
 
 
-def _concurrency(draft: Draft, place: str, value: Any) -> None:
-    draft.take(value, To("autoscaling.targetReplicaConcurrency", text), place)
-    draft.set("autoscaling.policy", "Concurrency", place)
-
-
 _RESOURCES: Final[Rules] = {
     "cpu": To("compute.cpu", text),
     "memory": To("compute.mem", quantity),
@@ -87,7 +83,7 @@ _SERVICE: Final[Rules] = {
     "traffic": {
         "timeout": To("overload.timeout", seconds),
         "max_concurrency": To("overload.maxReplicaConcurrency", whole),
-        "concurrency": _concurrency,
+        "concurrency": concurrency,
         "external_queue": "serverSideBatching.queue holds requests for all replicas",
     },
     "batching": _BATCHING,
@@ -157,13 +153,13 @@ def migrate(project: Project) -> Migration:
     services = _named(first, values, "services", _SERVICE)
     runners = _named(first, values, "runners", _RUNNER)
     names = [name for name in {**services, **runners} if name] or [project.folder]
-    drafts = []
-    for name, class_name in zip(names, class_names(names), strict=True):
-        draft = Draft(name, class_name)
+    drafts = drafts_of(names)
+    for draft in drafts:
+        name = draft.name
         draft.take(values, _SERVER, "")
         draft.take(runners.get(name, runners.get("")), _RUNNER, f"runners.{name}")
         draft.take(services.get(name, services.get("")), _SERVICE, f"services.{name}")
-        drafts.append(_told(draft))
+        _told(draft)
     if len(runners) > 1:
         remedy = "methods of one class share a replica, and ask each other with context.submit"
         first.tell("runners", "each is an API of its own, which its service asked", remedy)

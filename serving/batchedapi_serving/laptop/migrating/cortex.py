@@ -13,7 +13,8 @@ from batchedapi_serving.laptop.migrating.migration import (
     Project,
     Rules,
     To,
-    class_names,
+    concurrency,
+    drafts_of,
     finished,
     quantity,
     skeleton,
@@ -57,11 +58,6 @@ def _policies(factor: Any) -> list[dict[str, Any]]:
         raise ValueError(f"expected a factor, got {factor!r:.60}")
     percent = max(1, round(100 * abs(factor - 1)))
     return [{"type": "Percent", "value": percent, "periodSeconds": _STEP_SECONDS}]
-
-
-def _concurrency(draft: Draft, place: str, value: Any) -> None:
-    draft.take(value, To("autoscaling.targetReplicaConcurrency", text), place)
-    draft.set("autoscaling.policy", "Concurrency", place)
 
 
 def _image(draft: Draft, place: str, value: Any) -> None:
@@ -111,8 +107,8 @@ _RULES: Final[Rules] = {
         "min_replicas": To("autoscaling.minReplicas", whole),
         "max_replicas": To("autoscaling.maxReplicas", whole),
         "init_replicas": "an API begins with autoscaling.minReplicas",
-        "target_replica_concurrency": _concurrency,
-        "target_in_flight": _concurrency,
+        "target_replica_concurrency": concurrency,
+        "target_in_flight": concurrency,
         "max_replica_concurrency": To("overload.maxReplicaConcurrency", whole),
         "window": To("autoscaling.window", _duration),
         "upscale_stabilization_period": To(f"{_UP}.stabilizationWindowSeconds", _seconds),
@@ -169,8 +165,8 @@ def migrate(project: Project) -> Migration:
         )
     names = [str(one.get("name") or project.folder) for one in apis]
     drafts = [
-        _draft(Draft(name, class_name), entry, f"{name}: " if len(apis) > 1 else "")
-        for name, class_name, entry in zip(names, class_names(names), apis, strict=True)
+        _draft(draft, entry, f"{draft.name}: " if len(apis) > 1 else "")
+        for draft, entry in zip(drafts_of(names), apis, strict=True)
     ]
     drafts[0].notes += others
     return finished(project, drafts, [str(_code(one).get("path")) for one in apis])

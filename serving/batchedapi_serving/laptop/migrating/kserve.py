@@ -1,10 +1,12 @@
 """KServe: every InferenceService of a file, with a class that loads its format."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from batchedapi_serving.laptop.migrating.formats import ROWS, rows_class
 from batchedapi_serving.laptop.migrating.migration import (
+    NO_FIELD,
+    UNKNOWN,
     Draft,
     MigrateError,
     Migration,
@@ -12,7 +14,8 @@ from batchedapi_serving.laptop.migrating.migration import (
     Project,
     Rules,
     To,
-    class_names,
+    concurrency,
+    drafts_of,
     finished,
     milliseconds,
     seconds,
@@ -132,6 +135,7 @@ _PREDICTOR: Final[Rules] = {
 _OF_CLUSTER: Final = (
     "uid", "generation", "resourceVersion", "creationTimestamp", "managedFields", "selfLink",
 )  # fmt: skip
+_OF_LIST: Final = frozenset(("apiVersion", "kind", "metadata", "items"))
 _RULES: Final[Rules] = {
     "apiVersion": None,
     "kind": None,
@@ -161,12 +165,20 @@ def is_kserve(document: object) -> bool:
     )
 
 
-def objects(document: object) -> list[Any]:
-    """Kubernetes objects of a document, those of a List one by one."""
-    if isinstance(document, Mapping) and str(document.get("kind")).endswith("List"):
-        items = document.get("items")
-        return [one for item in items for one in objects(item)] if isinstance(items, list) else []
-    return [document]
+def objects(document: object) -> Iterator[Any]:
+    """Kubernetes objects of a document; those of a List one by one, its other keys as a note."""
+    if not (isinstance(document, Mapping) and str(document.get("kind")).endswith("List")):
+        yield document
+        return
+    rest = {key: one for key, one in document.items() if key not in _OF_LIST}
+    items = document.get("items")
+    if isinstance(items, list):
+        for item in items:
+            yield from objects(item)
+    elif items is not None:
+        rest["items"] = items
+    if rest:
+        yield Note(f"{document['kind']}: {', '.join(map(str, rest))}", NO_FIELD, UNKNOWN)
 
 
 def migrate(project: Project) -> Migration:
@@ -179,17 +191,20 @@ def migrate(project: Project) -> Migration:
     for one in (found for document in project.documents() for found in objects(document)):
         if isinstance(one, Mapping) and one.get("kind") == "InferenceService":
             apis.append(one)
+        elif isinstance(one, Note):
+            others.append(one)
         else:
-            name = f"{one.get('kind')} {_metadata(one).get('name')}" if isinstance(one, Mapping) \
-                else f"{one!r:.60}"  # fmt: skip
+            name = f"{one!r:.60}"
+            if isinstance(one, Mapping):
+                name = f"{one.get('kind')} {_metadata(one).get('name')}"
             remedy = "apply it with kubectl, if the API needs it"
             others.append(Note(name, "is no InferenceService", remedy))
     if not apis:
         raise MigrateError("expected kind InferenceService, found none")
     names = [str(_metadata(one).get("name") or project.folder) for one in apis]
     drafts = [
-        _draft(Draft(name, class_name), one, f"{name}: " if len(apis) > 1 else "")
-        for name, class_name, one in zip(names, class_names(names), apis, strict=True)
+        _draft(draft, one, f"{draft.name}: " if len(apis) > 1 else "")
+        for draft, one in zip(drafts_of(names), apis, strict=True)
     ]
     drafts[0].notes += others
     return finished(project, drafts)
@@ -235,7 +250,6 @@ def _batching(draft: Draft, predictor: Mapping[str, Any], place: str) -> None:
         }  # fmt: skip
     target = predictor.get("scaleTarget")
     if target is not None and predictor.get("scaleMetric", "concurrency") == "concurrency":
-        draft.take(target, To("autoscaling.targetReplicaConcurrency", text), f"{place}.scaleTarget")
-        draft.set("autoscaling.policy", "Concurrency", f"{place}.scaleTarget")
+        concurrency(draft, f"{place}.scaleTarget", target)
     else:
         draft.take(target, _SCALE, f"{place}.scaleTarget")

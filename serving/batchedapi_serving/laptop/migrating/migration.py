@@ -171,6 +171,14 @@ class Draft:
             self.tell(place, f"expected a mapping, got {value!r:.60}", "write its fields by hand")
         return {}
 
+    def whole(self, value: Any, default: int, place: str) -> int:
+        """The value, if it is a whole number; anything else is noted, and the default taken."""
+        try:
+            return whole(value)
+        except ValueError as error:
+            self.tell(place, f"{error}; {default} is taken", "see what is right, and write it")
+            return default
+
     def set(self, path: str, value: Any, place: str) -> None:
         """Write one field below `spec`."""
         if value is None:
@@ -339,15 +347,21 @@ def api_name(text: str) -> str:
     return name if name[:1].isalpha() else f"api-{name}".strip("-")[:_NAME_LENGTH]
 
 
-def class_names(names: Sequence[str]) -> list[str]:
-    """`Model` for one API; a class with the name of its API for each of several."""
+def drafts_of(names: Sequence[str]) -> list[Draft]:
+    """A draft for each API; its class is `Model`, or of several one with the API's name."""
     if len(names) == 1:
-        return ["Model"]
-    found: list[str] = []
+        return [Draft(names[0])]
+    classes: list[str] = []
     for name in names:
         words = "".join(part.capitalize() for part in re.findall("[A-Za-z0-9]+", name))
-        found.append(f"Model{words}{len(found) if f'Model{words}' in found else ''}")
-    return found
+        classes.append(f"Model{words}{len(classes) if f'Model{words}' in classes else ''}")
+    return [Draft(name, class_name) for name, class_name in zip(names, classes, strict=True)]
+
+
+def concurrency(draft: Draft, place: str, value: Any) -> None:
+    """Requests at once of a replica that replicas are scaled by."""
+    draft.take(value, To("autoscaling.targetReplicaConcurrency", text), place)
+    draft.set("autoscaling.policy", "Concurrency", place)
 
 
 # ------------------------------------------------------------ values

@@ -1,5 +1,6 @@
 """TorchServe: every model of config.properties, and model-config.yaml."""
 
+import difflib
 import json
 import re
 from collections.abc import Mapping
@@ -12,8 +13,8 @@ from batchedapi_serving.laptop.migrating.migration import (
     Project,
     Rules,
     To,
-    class_names,
     documents,
+    drafts_of,
     finished,
     milliseconds,
     seconds,
@@ -32,9 +33,13 @@ _REPLICAS: Final = "processes of a replica are fixed: autoscaling.maxReplicas is
 
 
 def _configured(draft: Draft, place: str, value: Any) -> None:
-    """The handler's own settings."""
+    """A setting of the handler's own, unless it is a misspelled one of TorchServe."""
+    key = place.rpartition(".")[2]
+    if meant := difflib.get_close_matches(key.lower(), _LOWER, n=1):
+        reason = f"is no setting of TorchServe, so that the class gets it: predictor.config.{key}"
+        draft.tell(place, reason, f"if {_LOWER[meant[0]]} was meant, rename it")
     config = draft.spec.setdefault("predictor", {}).setdefault("config", {})
-    config[place.rpartition(".")[2]] = value
+    config[key] = value
 
 
 def _processor(draft: Draft, place: str, value: Any) -> None:
@@ -61,6 +66,7 @@ _MODEL: Final[Rules] = {
     "deviceType": _processor,
     "deviceIds": _devices,
 }
+_LOWER: Final = {key.lower(): key for key in _MODEL}
 _SERVER: Final[Rules] = {
     "models": None,
     "default_workers_per_model": To("predictor.processesPerReplica", whole),
@@ -97,7 +103,8 @@ def migrate(project: Project) -> Migration:
         draft = Draft(project.folder)
         for document in project.documents():
             _modelled(draft, document, "")
-        return finished(project, [_finish(draft)])
+        _finish(draft)
+        return finished(project, [draft])
     values: dict[str, str] = {}
     first = Draft("")
     # A backslash goes on in the next line.
@@ -112,17 +119,16 @@ def migrate(project: Project) -> Migration:
     models = _models(values.get("models"), first, project.folder)
     names = list(models)
     beside = next((name for name in MODEL_CONFIG if name in project.beside), "")
-    drafts = []
-    for name, class_name in zip(names, class_names(names), strict=True):
-        draft = Draft(name, class_name)
-        place, model = models[name]
+    drafts = drafts_of(names)
+    for draft in drafts:
+        place, model = models[draft.name]
         if len(names) == 1 and beside:
             for document in documents(project.beside[beside]):
                 model = {**model, **draft.mapping(document, beside)}
         own = {theirs for ours, theirs in _OWN if model.get(ours) is not None}
         draft.take({k: v for k, v in values.items() if k not in own}, _SERVER, "")
         _modelled(draft, model, place)
-        drafts.append(_finish(draft))
+        _finish(draft)
     drafts[0].notes[:0] = first.notes
     return finished(project, drafts, [beside] if len(names) == 1 else [])
 
@@ -174,11 +180,10 @@ def _modelled(draft: Draft, model: Any, place: str) -> None:
             draft.tell(f"{place}.maxWorkers".strip("."), "there is no field for it", _REPLICAS)
 
 
-def _finish(draft: Draft) -> Draft:
+def _finish(draft: Draft) -> None:
     batching = draft.spec.setdefault("serverSideBatching", {})
     if batching.setdefault("maxBatchSize", 1) != 1:
         batching.setdefault("batchInterval", "100ms")
         batching["strategy"] = "Fixed"
     draft.code = skeleton(draft.class_name)
     draft.tell("the handler", "its code is not read", _CODE)
-    return draft

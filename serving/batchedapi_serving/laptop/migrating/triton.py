@@ -168,12 +168,11 @@ def migrate(project: Project) -> Migration:
 
     Raises:
         MigrateError: it is no text of protobuf.
-        ValueError: a size, a count or a dimension is no whole number.
     """
     config = parse_text_format(project.text)
     draft = Draft(str(config.get("name") or project.folder))
     draft.take(config, _RULES, "")
-    size = whole(config.get("max_batch_size", 0))
+    size = draft.whole(config.get("max_batch_size", 0), 1, "max_batch_size")
     inputs, takes_rows = _tensors(draft, "input", config.get("input"), rows_first=size > 0)
     outputs, gives_rows = _tensors(draft, "output", config.get("output"), rows_first=size > 0)
     _batching(draft, config, size)
@@ -226,7 +225,7 @@ def _instances(draft: Draft, groups: list[Mapping[str, Any]]) -> None:
         draft.tell("instance_group", "all processes of a replica are alike", remedy)
     group = groups[0] if groups else {}
     gpus = _list(group.get("gpus"))
-    count = whole(group.get("count", 1)) * max(1, len(gpus))
+    count = draft.whole(group.get("count", 1), 1, "instance_group.count") * max(1, len(gpus))
     if count > 1:
         draft.set("predictor.processesPerReplica", count, "instance_group.count")
     if group.get("kind") == "KIND_GPU" or gpus:
@@ -243,7 +242,7 @@ def _tensors(
         name = str(_below(one, "name"))
         dtype = str(_below(one, "data_type")).removeprefix("TYPE_")
         place = f"{field} {name!r}"
-        dims = [whole(n) for n in _list(_below(one, "dims"))]
+        dims = [draft.whole(n, -1, f"{place}.dims") for n in _list(_below(one, "dims"))]
         if dtype not in DTYPES:
             draft.tell(place, f"expected numbers, got TYPE_{dtype}", "rows are JSON items instead")
             return {}, False

@@ -318,7 +318,7 @@ def test_a_key_that_nobody_knows_is_told_wherever_it_is(file: str) -> None:
     """It is in the manifest, in a note, or below something that is in a note."""
     source = {"": SOURCES[file]}
     for number, (holder, key, path) in enumerate(places_of(source)):
-        if not isinstance(holder[key], dict) or holder[key].get("kind") == "List":
+        if not isinstance(holder[key], dict):
             continue
         changed = copy.deepcopy(source)
         there, at, _ = list(places_of(changed))[number]
@@ -345,6 +345,33 @@ def test_odd_values_are_told_or_refused(file: str, shift: int) -> None:
         there[at] = ODD[(number + shift) % len(ODD)]
         with contextlib.suppress(MigrateError):
             migrated(file, changed[""])
+
+
+def test_a_misspelled_setting_of_torchserve_is_told() -> None:
+    """The class gets it, as it may be the handler's own; handler does not look like one of ours."""
+    made = migrated("model-config.yaml", {"batchsize": 8, "handler": {"a": 1}})
+
+    (spec,) = specs(made)
+    assert {"batchsize": 8, "handler": {"a": 1}} == spec["predictor"]["config"]
+    remedies = {note.place: note.remedy for note in made.notes}
+    assert "if batchSize was meant, rename it" == remedies["batchsize"]
+    assert "handler" not in remedies
+
+
+@pytest.mark.parametrize(
+    "number", ["max_batch_size", "instance_group[0].count", "input[0].dims[0]"]
+)
+def test_a_bad_number_of_triton_is_told_and_the_rest_is_taken_over(number: str) -> None:
+    """A file is not lost for one of its fields."""
+    changed = copy.deepcopy(TRITON)
+    for holder, key, path in places_of(changed):
+        if path == f".{number}":
+            holder[key] = "many"
+
+    made = migrated("config.pbtxt", changed)
+
+    assert any("'many'" in note.reason for note in made.notes)
+    assert 2 == specs(made)[0]["compute"]["gpu"]
 
 
 def test_files_beside_are_named() -> None:
