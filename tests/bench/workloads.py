@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import orjson
@@ -26,13 +26,6 @@ WIDTH: Final = 64
 MLP_WIDTH: Final = 256
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
-
-
-class Predictor(Protocol):
-    """What every workload offers."""
-
-    def predict(self, rows: Any) -> Any:
-        """Answer each row of an array, (n, ...)."""
 
 
 class W1:
@@ -98,26 +91,6 @@ class Echo:
         if seconds := self._seconds + self._row_seconds * len(ids):
             time.sleep(seconds)
         return ids
-
-
-class Sleepy:
-    """JSON items, 10 ms a batch and 0.2 ms a row; counts items that nobody waits for any more.
-
-    An item `{"until": seconds}` says until when on the machine's monotonic clock, which all
-    processes share; `{"report": ...}` is answered with the count.
-    """
-
-    def __init__(self, *_: object) -> None:
-        """Takes no config."""
-        self._too_late = 0
-
-    @batched(example={"n": 0})
-    def predict(self, items: list[Any]) -> list[Any]:
-        """Each item, or the report."""
-        now = time.monotonic()
-        self._too_late += sum(item.get("until", now) < now for item in items)
-        time.sleep(FIXED_SECONDS + ROW_SECONDS * len(items))
-        return [{"too_late": self._too_late} if "report" in item else item for item in items]
 
 
 @dataclass(frozen=True, slots=True)
