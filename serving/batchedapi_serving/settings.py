@@ -1,10 +1,12 @@
-"""What the processes of one replica are told, as one frozen value that crosses them as JSON."""
+"""Settings of a replica: one frozen value that crosses its processes as JSON."""
 
 import dataclasses
 import enum
 import json
+import types
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast, get_args, get_origin
 
 from batchedapi_core import contract
 from batchedapi_core.batching import (
@@ -21,11 +23,32 @@ SETTINGS_FILE: Final = "settings.json"
 METRICS_FILE: Final = "metrics"
 LANES_SOCKET: Final = "lanes.sock"
 DESK_SOCKET: Final = "engine.sock"
+Value = TypeVar("Value")
+
+
+def built(kind: type[Value], value: Any) -> Value:
+    """A dataclass of what `dataclasses.asdict` and JSON made of it, with all that is in it."""
+    return cast("Value", _built(kind, value))
+
+
+def _built(kind: Any, value: Any) -> Any:
+    if value is None:
+        return None
+    if isinstance(kind, types.UnionType):  # with None
+        (kind,) = (one for one in get_args(kind) if one is not types.NoneType)
+    if dataclasses.is_dataclass(kind):
+        make = cast("Callable[..., Any]", kind)
+        types_of = {field.name: field.type for field in dataclasses.fields(kind)}
+        return make(**{name: _built(types_of[name], one) for name, one in value.items()})
+    if get_origin(kind) is tuple:
+        of_members = get_args(kind)[:1] * len(value)
+        return tuple(map(_built, of_members, value))
+    return kind(value) if isinstance(kind, type) and issubclass(kind, enum.Enum) else value
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BatchingSettings:
-    """Of one method; durations in seconds."""
+    """Batching of one method; durations in seconds."""
 
     max_batch_size: int | None = None
     """From the manifest; None: what the method declares."""
@@ -37,30 +60,16 @@ class BatchingSettings:
     shape_policy: ShapePolicy = ShapePolicy.BUCKET
     queue_order: QueueOrder = QueueOrder.FIFO
 
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> "BatchingSettings":
-        """From the object that dataclasses.asdict made."""
-        return cls(
-            **{
-                **value,
-                "strategy": Strategy(value["strategy"]),
-                "size_unit": SizeUnit(value["size_unit"]),
-                "preferred_batch_sizes": tuple(value["preferred_batch_sizes"]),
-                "shape_policy": ShapePolicy(value["shape_policy"]),
-                "queue_order": QueueOrder(value["queue_order"]),
-            }
-        )
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MethodSettings:
-    """What the manifest says of one method; it beats what the decorator says."""
+    """The manifest's settings of one method; they beat the decorator's."""
 
     name: str
     batched: bool | None
     """None: whether it has `@batched`."""
     batch_dim: tuple[int, int] | None
-    """Of input and output; None: what the decorator says."""
+    """Dimensions of input and output; None: as the decorator says."""
     batching: BatchingSettings
 
 
@@ -75,7 +84,7 @@ class RecordingSettings:
 
 
 class Role(enum.StrEnum):
-    """Which part of a replica runs here."""
+    """Part of a replica that runs here."""
 
     REPLICA = contract.ROLE_REPLICA
     """All of it; with a queue, both of the others beside each other."""
@@ -103,7 +112,7 @@ class QueueSettings:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TracingSettings:
-    """Which requests have spans, and where these go."""
+    """Choice of the requests that have spans, and the place these go to."""
 
     endpoint: str
     """As it was written."""
@@ -116,11 +125,6 @@ class TracingSettings:
     variables: tuple[tuple[str, str], ...]
     """Name and value of all that OpenTelemetry's SDK reads."""
 
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> "TracingSettings":
-        """From the object that dataclasses.asdict made."""
-        return cls(**{**value, "variables": tuple(map(tuple, value["variables"]))})
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReplicaSettings:
@@ -129,7 +133,7 @@ class ReplicaSettings:
     name: str
     endpoint: str
     revision: str
-    """Of the manifest and the code: the name of the revision in a cluster; empty on a laptop."""
+    """Name of the revision in a cluster, from manifest and code; empty on a laptop."""
     predictor_path: str
     search: tuple[str, ...]
     """Folders in which the predictor's module is looked for, first first."""
@@ -153,7 +157,7 @@ class ReplicaSettings:
     warm_up_sizes: tuple[int, ...] | None
     """Batch sizes of the warm-up; None: 1, 2, 4, ... the maximum; (): no warm-up."""
     batching: BatchingSettings
-    """Of methods that `methods` does not name."""
+    """Batching of methods that `methods` does not name."""
     methods: tuple[MethodSettings, ...]
     lane_choice: LaneChoice
     item_errors: ItemErrorPolicy
@@ -190,7 +194,7 @@ class ReplicaSettings:
     """The cluster knows who ends, and sends new clients elsewhere if anybody else is ready."""
 
     def of_method(self, name: str) -> MethodSettings:
-        """What the manifest says of the method `name`, or of the one whose batches have it."""
+        """Settings of the method `name`, or of the one whose batches have that name."""
         name = name.removesuffix(contract.METHOD_BATCH)
         for method in self.methods:
             if method.name == name:
@@ -204,33 +208,7 @@ class ReplicaSettings:
     @classmethod
     def from_json(cls, text: str) -> "ReplicaSettings":
         """The reverse of `to_json`."""
-        value = json.loads(text)
-        value["search"] = tuple(value["search"])
-        value["gpus"] = tuple(value["gpus"])
-        sizes = value["warm_up_sizes"]
-        value["warm_up_sizes"] = None if sizes is None else tuple(sizes)
-        value["batching"] = BatchingSettings.from_json(value["batching"])
-        value["methods"] = tuple(
-            MethodSettings(
-                m["name"],
-                m["batched"],
-                None if m["batch_dim"] is None else (m["batch_dim"][0], m["batch_dim"][1]),
-                BatchingSettings.from_json(m["batching"]),
-            )
-            for m in value["methods"]
-        )
-        value["lane_choice"] = LaneChoice(value["lane_choice"])
-        value["item_errors"] = ItemErrorPolicy(value["item_errors"])
-        value["receipts"] = Receipts(value["receipts"])
-        value["cors_origins"] = tuple(value["cors_origins"])
-        value["role"] = Role(value["role"])
-        queue = value["queue"]
-        value["queue"] = None if queue is None else QueueSettings(**queue)
-        recording = value["recording"]
-        value["recording"] = None if recording is None else RecordingSettings(**recording)
-        tracing = value["tracing"]
-        value["tracing"] = None if tracing is None else TracingSettings.from_json(tracing)
-        return cls(**value)
+        return built(cls, json.loads(text))
 
     def write(self) -> None:
         """Put the settings where the processes of the replica read them."""
@@ -238,7 +216,7 @@ class ReplicaSettings:
 
     @classmethod
     def read(cls, runtime: str) -> "ReplicaSettings":
-        """What `write` put into the folder `runtime`."""
+        """The settings that `write` put into the folder `runtime`."""
         return cls.from_json((Path(runtime) / SETTINGS_FILE).read_text())
 
     @property

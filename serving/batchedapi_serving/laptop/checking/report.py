@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from batchedapi_core.service_model import ServiceTime
 from batchedapi_serving.predictor import Measure, SizeOf
+from batchedapi_serving.settings import built
 
 ROWS: Final = "rows"
 REPORT_FILE: Final = "check.json"
@@ -102,19 +103,7 @@ class Report:
     @classmethod
     def from_json(cls, text: str) -> "Report":
         """The reverse of `to_json`."""
-        value = json.loads(text)
-        methods = tuple(
-            MethodReport(
-                **{
-                    **method,
-                    "findings": tuple(method["findings"]),
-                    "timings": tuple(Timing(**timing) for timing in method["timings"]),
-                    "line": None if method["line"] is None else ServiceTime(**method["line"]),
-                }
-            )
-            for method in value["methods"]
-        )
-        return cls(value["name"], methods, value["memory"])
+        return built(cls, json.loads(text))
 
 
 LITTLE: Final = 1.2
