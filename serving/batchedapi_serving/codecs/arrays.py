@@ -8,7 +8,8 @@ trusted.
 import io
 import math
 import re
-from collections.abc import Mapping
+import struct
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -33,6 +34,13 @@ _MEMBER: Final = re.compile(
     )\s*(?:,|$)""",
     re.VERBOSE,
 )
+STRUCT_CODES: Final = {
+    "BOOL": "?", "UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q",
+    "INT8": "b", "INT16": "h", "INT32": "i", "INT64": "q",
+    "FP16": "e", "FP32": "f", "FP64": "d",
+}  # fmt: skip
+REFUSED: Final = (struct.error, OverflowError, TypeError)
+"""Raised by `struct` for a number that is none, or out of range."""
 _MEMBERS: Final = {"descr", "fortran_order", "shape"}
 _MALFORMED: Final = "body: expected a file written by numpy.save (.npy 1.0 or 2.0)"
 
@@ -234,3 +242,20 @@ def encode_npy(array: Array) -> bytes:
     stream = io.BytesIO()
     np.save(stream, array, allow_pickle=False)
     return stream.getvalue()
+
+
+def packed_numbers(dtype: str, numbers: Sequence[Any]) -> bytes | None:
+    """Bytes of JSON numbers, little endian; None: one of them is not of the type."""
+    try:
+        return struct.pack(f"<{len(numbers)}{STRUCT_CODES[dtype]}", *numbers)
+    except REFUSED:
+        return None
+
+
+def wrong_number(dtype: str, numbers: Sequence[Any]) -> int:
+    """The place of the first of several JSON numbers that is not of the type."""
+    is_bool = dtype == "BOOL"
+    for i, number in enumerate(numbers):
+        if (type(number) is bool) != is_bool or packed_numbers(dtype, (number,)) is None:
+            return i
+    raise AssertionError(f"{dtype}: every number packs alone, but not together")

@@ -144,24 +144,27 @@ class NamedCodec:
 
     def collate(self, payloads: Sequence[list[Row]]) -> Collated:
         """See Codec.collate."""
-        rows = [row for payload in payloads for row in payload]
+        rows = list(itertools.chain.from_iterable(payloads))
         columns = list(zip(*(row.parts for row in rows), strict=True))
         if not self._variable:
-            return Collated({}, [part for column in columns for part in column])
-        lengths = {name: [row.lengths[i] for row in rows] for i, name in enumerate(self._variable)}
-        if len({row.lengths for row in rows}) == 1:
-            return Collated({"lengths": lengths}, [part for column in columns for part in column])
+            return Collated({}, list(itertools.chain.from_iterable(columns)))
+        each = [dict(zip(self._variable, row.lengths, strict=True)) for row in rows]
+        lengths = {name: [of_row[name] for of_row in each] for name in self._variable}
+        if any(of_row != each[0] for of_row in each):
+            return Collated({"lengths": lengths}, self._padded(columns, each))
+        return Collated({"lengths": lengths}, list(itertools.chain.from_iterable(columns)))
+
+    def _padded(
+        self, columns: Sequence[Sequence[bytes]], each: Sequence[Mapping[str, int]]
+    ) -> list[bytes]:
         buffers: list[bytes] = []
         for tensor, column in zip(self.method.inputs.values(), columns, strict=True):
-            if not tensor.variable:
+            if tensor.variable:
+                shapes = [tensor.shape_with(lengths) for lengths in each]
+                buffers.append(padded(tensor, column, shapes))
+            else:
                 buffers += column
-                continue
-            shapes = [
-                tuple(lengths[n][i] if isinstance(n, str) else n for n in tensor.shape)
-                for i in range(len(rows))
-            ]
-            buffers.append(padded(tensor, column, shapes))
-        return Collated({"lengths": lengths}, buffers)
+        return buffers
 
 
 def pack_row(method: MethodSpec, row: Any, place: str, *, may_hold_bool: bool) -> Row:
@@ -244,8 +247,7 @@ def check_row_finite(method: MethodSpec, row: Row, place: str) -> None:
     """
     lengths = dict(zip(method.variable, row.lengths, strict=True))
     for (name, tensor), part in zip(method.inputs.items(), row.parts, strict=True):
-        shape = [lengths[n] if isinstance(n, str) else n for n in tensor.shape]
-        array = np.ndarray(shape, tensor.numpy_dtype, part)
+        array = np.ndarray(tensor.shape_with(lengths), tensor.numpy_dtype, part)
         check_finite(array, tensor, place if method.single_input else f"{place}.{name}")
 
 
@@ -256,7 +258,7 @@ def row_fits(method: MethodSpec, row: Row) -> bool:
         return False
     lengths = dict(zip(names, row.lengths, strict=True))
     expected = [
-        tensor.item_bytes * math.prod(lengths[n] if isinstance(n, str) else n for n in tensor.shape)
+        tensor.item_bytes * math.prod(tensor.shape_with(lengths))
         for tensor in method.inputs.values()
     ]
     return expected == list(map(len, row.parts))
@@ -271,8 +273,9 @@ def freely_padded(method: MethodSpec, most_rows: int) -> int:
     """
 
     def row_bytes(length: int) -> int:
+        lengths = dict.fromkeys(method.variable, length)
         return sum(
-            tensor.item_bytes * math.prod(length if isinstance(n, str) else n for n in tensor.shape)
+            tensor.item_bytes * math.prod(tensor.shape_with(lengths))
             for tensor in method.inputs.values()
         )
 

@@ -5,6 +5,7 @@ the same either way, and the same as those of any other language. With raw tenso
 JSON text, whose length is in a header, followed by them in the order of `inputs`.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -112,7 +113,7 @@ class OpenInferenceReply:
                 member = output_json(output)
             members.append(member)
         response["outputs"] = members
-        text, headers = dump(response), receipt_headers(receipt)
+        text, headers = orjson.dumps(response), receipt_headers(receipt)
         status = 200 if failed is None else failed.status
         if not raws:
             return Answer(status, JSON_TYPE, text, headers=headers)
@@ -274,10 +275,7 @@ def _flat(data: Any, shape: Sequence[int], place: str) -> list[Any]:
                     f" got {got} for one of {length}"
                 )
         level = [element for part in level for element in part]
-    flat = level if nested else data
-    count = 1
-    for length in shape:
-        count *= length
+    flat, count = level if nested else data, math.prod(shape)
     if len(flat) != count:
         raise InvalidInputError(
             f"{place}: expected {count} elements for shape {list(shape)}, got {len(flat)}"
@@ -341,8 +339,3 @@ def _about(output: Output, parameters: dict[str, Any]) -> dict[str, Any]:
         parameters[CONTENT_TYPE] = JSON_TEXT
     about = {"name": output.name, "datatype": output.datatype, "shape": list(output.shape)}
     return {**about, "parameters": parameters} if parameters else about
-
-
-def dump(value: dict[str, Any]) -> bytes:
-    """JSON text of a response."""
-    return orjson.dumps(value)

@@ -5,6 +5,7 @@ bytes becomes an object of a hundred, so a body may hold only so many. Inside of
 there are numbers and texts alone, which take at most eight times their bytes.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -147,9 +148,7 @@ def _input(
     contents = getattr(tensor.contents, member)
     check_value_count(len(contents), f"{place}.contents.{member}")
     flat = list(contents)
-    count = 1
-    for length in shape:
-        count *= length
+    count = math.prod(shape)
     if len(flat) != count:
         raise InvalidInputError(
             f"{place}.contents.{member}: expected {count} elements for {datatype} of shape"

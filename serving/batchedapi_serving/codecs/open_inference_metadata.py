@@ -8,7 +8,7 @@ batch, how long is waited for it, how long did requests wait and run. The member
 far as there is something here to say; they are those of JSON and of the messages over gRPC.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -90,31 +90,6 @@ def _tensors(declared: Mapping[str, Tensor], items: Mapping[str, str]) -> list[d
     return tensors or [
         {"name": name, "datatype": datatype, "shape": [_ANY]} for name, datatype in items.items()
     ]
-
-
-def v1_live() -> dict[str, Any]:
-    """The document of v1's `GET /`."""
-    return {"status": "alive"}
-
-
-def v1_models(models: Iterable[str]) -> dict[str, Any]:
-    """The document of v1's `GET /v1/models`."""
-    return {"models": list(models)}
-
-
-def server_live(*, live: bool) -> dict[str, Any]:
-    """The document of `GET /v2/health/live`, and with `live` false of one that is not."""
-    return {"live": live}
-
-
-def server_ready(*, ready: bool) -> dict[str, Any]:
-    """The document of `GET /v2/health/ready`."""
-    return {"ready": ready}
-
-
-def model_ready(model: str, *, ready: bool) -> dict[str, Any]:
-    """The document of `GET /v2/models/MODEL/ready`, and of v1's `GET /v1/models/MODEL`."""
-    return {"name": model, "ready": ready}
 
 
 _OK: Final = 200

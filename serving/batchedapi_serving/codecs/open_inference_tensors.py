@@ -10,7 +10,6 @@ Arrays go out as what they are. JSON items go out as BYTES, one JSON text a row,
 that followed the values would differ from request to request, and from what metadata says.
 """
 
-import contextlib
 import math
 import struct
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import orjson
 
+from batchedapi_serving.codecs.arrays import packed_numbers, wrong_number
 from batchedapi_serving.codecs.interface import Array, Codec, Encoded, Head, Item, Results
 from batchedapi_serving.codecs.json_values import (
     check_row_count,
@@ -45,11 +45,6 @@ _DATATYPES: Final = {np.dtype(text).str: name for name, text in DTYPES.items()}
 Elements: TypeAlias = Array | Sequence[Any]
 _MAX_DIMENSIONS: Final = 32
 """numpy's own limit lies above this; nobody has come near it."""
-_CODES: Final = {
-    "UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q",
-    "INT8": "b", "INT16": "h", "INT32": "i", "INT64": "q", "FP16": "e", "FP32": "f", "FP64": "d",
-    "BOOL": "?",
-}  # fmt: skip
 CONTENT_TYPE: Final = "content_type"
 """Parameter of BYTES tensors: `json` says that every element is a JSON text, not a string."""
 JSON_TEXT: Final = "json"
@@ -115,28 +110,17 @@ def elements_of(datatype: str, flat: list[Any], place: str) -> Elements:
             if type(element) is not str and type(element) is not bytes:
                 raise InvalidInputError(f"{place}[{i}]: expected a string, got {brief(element)}")
         return flat
-    code, types = _CODES[datatype], set(map(type, flat))
+    types = set(map(type, flat))
+    packed: bytes | None = None
     if types == {bool} if datatype == "BOOL" else bool not in types:
-        with contextlib.suppress(struct.error, OverflowError, TypeError):
-            return packed_array(datatype, struct.pack(f"<{len(flat)}{code}", *flat))
-        if datatype.startswith("FP"):  # whether they are allowed is for the codec to say
+        packed = packed_numbers(datatype, flat)
+        if packed is None and datatype.startswith("FP"):  # the codec says whether they are allowed
             flat = read_non_finite(flat)
-            with contextlib.suppress(struct.error, OverflowError, TypeError):
-                return packed_array(datatype, struct.pack(f"<{len(flat)}{code}", *flat))
-    raise _culprit(datatype, flat, place)
-
-
-def _culprit(datatype: str, flat: list[Any], place: str) -> InvalidInputError:
-    one = struct.Struct(f"<{_CODES[datatype]}")
-    for i, element in enumerate(flat):
-        try:
-            if (type(element) is bool) == (datatype == "BOOL"):
-                one.pack(element)
-                continue
-        except (struct.error, OverflowError, TypeError):
-            pass
-        return InvalidInputError(f"{place}[{i}]: expected {datatype}, got {brief(element)}")
-    raise AssertionError(f"{place}: every element packs alone, but not together")
+            packed = packed_numbers(datatype, flat)
+    if packed is None:
+        i = wrong_number(datatype, flat)
+        raise InvalidInputError(f"{place}[{i}]: expected {datatype}, got {brief(flat[i])}")
+    return packed_array(datatype, packed)
 
 
 def wants_json(content_type: Any, place: str) -> bool:
@@ -163,31 +147,18 @@ def encode_inputs(codec: Codec, inputs: Sequence[Input], head: Head) -> Encoded:
     """
     if not inputs:
         raise InvalidInputError("inputs: expected at least one tensor, got none")
-    rows = inputs[0].shape[0]
     names: set[str] = set()
     for tensor in inputs:
         if tensor.name in names:
             raise InvalidInputError(f"{tensor.place}.name: {brief(tensor.name)} is there twice")
         names.add(tensor.name)
-        if tensor.shape[0] != rows:
+        if tensor.shape[0] != inputs[0].shape[0]:
             raise InvalidInputError(
-                f"{tensor.place}.shape: expected {rows} rows as in inputs[0], got {tensor.shape[0]}"
+                f"{tensor.place}.shape: expected {inputs[0].shape[0]} rows as in inputs[0], got"
+                f" {tensor.shape[0]}"
             )
     if codec.method.inputs:
-        arrays = {}
-        for tensor in inputs:
-            if not isinstance(tensor.elements, np.ndarray):
-                declared = ", ".join(sorted({t.dtype for t in codec.method.inputs.values()}))
-                raise InvalidInputError(
-                    f"{tensor.place}.datatype: expected {declared} as declared, got {BYTES}"
-                )
-            arrays[tensor.name] = tensor.elements.reshape(tensor.shape)
-            if tensor.name not in codec.method.inputs:
-                named = " or ".join(map(repr, codec.method.inputs))
-                hint = " (a single Tensor is called so)" if codec.method.single_input else ""
-                raise InvalidInputError(
-                    f"{tensor.place}.name: expected {named}{hint}, got {brief(tensor.name)}"
-                )
+        arrays = {tensor.name: _array(codec.method, tensor) for tensor in inputs}
         return codec.from_arrays(arrays, "inputs")
     # JSON items: of one tensor its rows, of several an object of each row's.
     columns = {tensor.name: _rows(tensor) for tensor in inputs}
@@ -195,6 +166,21 @@ def encode_inputs(codec: Codec, inputs: Sequence[Input], head: Head) -> Encoded:
         return codec.from_rows(columns[inputs[0].name], "inputs", head)
     items = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     return codec.from_rows(items, "inputs", head)
+
+
+def _array(method: MethodSpec, tensor: Input) -> Array:
+    if not isinstance(tensor.elements, np.ndarray):
+        declared = ", ".join(sorted({each.dtype for each in method.inputs.values()}))
+        raise InvalidInputError(
+            f"{tensor.place}.datatype: expected {declared} as declared, got {BYTES}"
+        )
+    if tensor.name not in method.inputs:
+        named = " or ".join(map(repr, method.inputs))
+        hint = " (a single Tensor is called so)" if method.single_input else ""
+        raise InvalidInputError(
+            f"{tensor.place}.name: expected {named}{hint}, got {brief(tensor.name)}"
+        )
+    return tensor.elements.reshape(tensor.shape)
 
 
 def _rows(tensor: Input) -> Sequence[Any]:

@@ -188,26 +188,24 @@ class TensorResults:
                 )
             for name, column in results._columns.items():  # noqa: SLF001 - the same class
                 columns[name].append(column[first:last])
-            not_finite += [
-                i - first + offset
-                for i in results._not_finite  # noqa: SLF001 - the same class
-                if first <= i < last
-            ]
+            wrong = (row for row in results._not_finite if first <= row < last)  # noqa: SLF001 - the same class
+            not_finite += [row - first + offset for row in wrong]
             offset += last - first
-        whole: dict[str, Column] = {}
-        for name, pieces in columns.items():
-            arrays = [part for part in pieces if isinstance(part, np.ndarray)]
-            if len(arrays) == len(pieces) and len({array.shape[1:] for array in arrays}) == 1:
-                whole[name] = np.concatenate(arrays)
-                continue
-            declared = self._method.outputs.get(name)
-            if not (self._method.variable if declared is None else declared.variable):
-                raise PredictorError(
-                    "the predictor answered rows of one request with different shapes: "
-                    + ", ".join(str(list(array.shape[1:])) for array in arrays)
-                )
-            whole[name] = [row for part in pieces for row in part]
+        whole = {name: self._column(name, pieces) for name, pieces in columns.items()}
         return TensorResults(self._method, whole, not_finite)
+
+    def _column(self, name: str, pieces: Sequence[Column]) -> Column:
+        """The rows of all pieces; as an array if they have one shape."""
+        arrays = [piece for piece in pieces if isinstance(piece, np.ndarray)]
+        if len(arrays) == len(pieces) and len({array.shape[1:] for array in arrays}) == 1:
+            return np.concatenate(arrays)
+        declared = self._method.outputs.get(name)
+        if not (self._method.variable if declared is None else declared.variable):
+            raise PredictorError(
+                "the predictor answered rows of one request with different shapes: "
+                + ", ".join(str(list(array.shape[1:])) for array in arrays)
+            )
+        return [row for piece in pieces for row in piece]
 
     def to_frame(self, start: int, stop: int) -> tuple[Meta, Sequence[bytes]]:
         """See Results.to_frame."""

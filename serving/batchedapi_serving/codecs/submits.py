@@ -13,7 +13,7 @@ from orjson import loads
 
 from batchedapi_core.contract import METHOD_BATCH
 from batchedapi_serving.codecs.arrays import cast, check_dtype
-from batchedapi_serving.codecs.interface import Array, Codec, Encoded
+from batchedapi_serving.codecs.interface import Array, Codec, Encoded, Item
 from batchedapi_serving.codecs.own_values import json_of
 from batchedapi_serving.codecs.results import OK, ItemResults, read_results
 from batchedapi_serving.errors import InvalidInputError, PredictorError
@@ -87,16 +87,7 @@ def answered_rows(spec: MethodSpec, meta: Meta, payload: bytes) -> Any:
         raise SubmitError(meta.get("status", PredictorError.status), meta["error"])
     results = read_results(spec, meta, payload)
     if isinstance(results, ItemResults):
-        items = results.items(0, len(meta["items"]))
-        failed = next((item for item in items if item.status != OK), None)
-        if spec.inputs and failed is not None:  # an array has no place for the error of one row
-            raise SubmitError(failed.status, str(loads(failed.body)["message"]))
-        return [
-            item.value()
-            if item.status == OK
-            else ItemError(item.status, str(loads(item.body)["message"]))
-            for item in items
-        ]
+        return _items(spec, results.items(0, len(meta["items"])))
     (_, _, shape), *_ = meta["outputs"]
     rows = len(shape) if isinstance(shape[0], list) else int(shape[0])
     try:
@@ -106,6 +97,18 @@ def answered_rows(spec: MethodSpec, meta: Meta, payload: bytes) -> Any:
     # Copies, because these are read-only.
     copies = {name: array.copy() for name, array in arrays.items()}
     return next(iter(copies.values())) if spec.single_output else copies
+
+
+def _items(spec: MethodSpec, items: Sequence[Item]) -> list[Any]:
+    failed = next((item for item in items if item.status != OK), None)
+    if spec.inputs and failed is not None:  # an array has no place for the error of one row
+        raise SubmitError(failed.status, str(loads(failed.body)["message"]))
+    return [
+        item.value()
+        if item.status == OK
+        else ItemError(item.status, str(loads(item.body)["message"]))
+        for item in items
+    ]
 
 
 def _array(spec: MethodSpec, name: str, value: Any) -> Array:

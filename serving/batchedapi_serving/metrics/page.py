@@ -182,14 +182,7 @@ def _of_replica(values: Sequence[float], part: Part) -> Iterator[Metric]:
     restarts.add_metric(("web",), values[slots.WEB_RESTARTS])
     restarts.add_metric(("model",), values[slots.MODEL_RESTARTS])
     yield restarts
-    cpu = CounterMetricFamily(
-        contract.METRIC_WEB_CPU_SECONDS, "CPU seconds of a web process.", labels=("process",)
-    )
-    for index in range(contract.MAX_WEB_PROCESSES):
-        value = values[slots.WEB_CPU + index]
-        if index == 0 or value > 0.0:  # those that ever ran, and so that the family is there
-            cpu.add_metric((str(index),), value)
-    yield cpu
+    yield _cpu_of_web(values)
     yield GaugeMetricFamily(
         contract.METRIC_MODEL_PROCESS_MEMORY_BYTES,
         "Resident memory of the largest model process.",
@@ -211,6 +204,17 @@ def _of_replica(values: Sequence[float], part: Part) -> Iterator[Metric]:
             "What others wrote to the queue, and could not be read.",
             sum(values[slots.QUEUE_UNREADABLE :][:2]),
         )
+
+
+def _cpu_of_web(values: Sequence[float]) -> Metric:
+    cpu = CounterMetricFamily(
+        contract.METRIC_WEB_CPU_SECONDS, "CPU seconds of a web process.", labels=("process",)
+    )
+    for index in range(contract.MAX_WEB_PROCESSES):
+        value = values[slots.WEB_CPU + index]
+        if index == 0 or value > 0.0:  # those that ever ran, and so that the family is there
+            cpu.add_metric((str(index),), value)
+    return cpu
 
 
 def _gauges_and_counters(methods: Sequence[_Method], *, shared: bool) -> Iterator[Metric]:

@@ -149,23 +149,30 @@ def check(declared: Declared) -> None:
     for place, name in (("decode", declared.decode), ("encode", declared.encode)):
         if name is not None and not (isinstance(name, str) and name.isidentifier()):
             raise ValueError(f"batched: expected {place} to be the name of a method, got {name!r}")
-    try:
-        dumps(declared.example, allow_nan=False, ensure_ascii=False).encode()
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"batched: expected example to be a JSON value, got {error}") from error
+    _check_example(declared.example)
     problem = batch_dim_problem(declared.batch_dim, inputs, outputs)
     if problem is not None:
         raise ValueError(f"batched: {problem}")
-    size_of = declared.size_of
-    if size_of is not None and size_of.measure is not Measure.BYTES and inputs:
-        measured = [name for tensor in inputs.values() for name in tensor.names]
-        measured += [name for name, tensor in inputs.items() if tensor.shape]
-        if size_of.of not in measured:
-            raise ValueError(
-                "batched: size_of: expected the name of a variable dimension, or of an input with"
-                f" dimensions ({', '.join(dict.fromkeys(measured)) or 'there is none'}), got"
-                f" {size_of.of!r}"
-            )
+    if declared.size_of is not None and inputs:
+        _check_size_of(declared.size_of, inputs)
+
+
+def _check_example(example: Any) -> None:
+    try:
+        dumps(example, allow_nan=False, ensure_ascii=False).encode()
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"batched: expected example to be a JSON value, got {error}") from error
+
+
+def _check_size_of(size_of: SizeOf, inputs: Mapping[str, Tensor]) -> None:
+    measured = [name for tensor in inputs.values() for name in tensor.names]
+    measured += [name for name, tensor in inputs.items() if tensor.shape]
+    if size_of.measure is not Measure.BYTES and size_of.of not in measured:
+        raise ValueError(
+            "batched: size_of: expected the name of a variable dimension, or of an input with"
+            f" dimensions ({', '.join(dict.fromkeys(measured)) or 'there is none'}), got"
+            f" {size_of.of!r}"
+        )
 
 
 def batch_dim_problem(

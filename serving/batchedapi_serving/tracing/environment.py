@@ -47,13 +47,9 @@ def tracing_settings(
     Raises:
         LoadError: a variable asks for something that is not done here; the message has the remedy.
     """
-    asked = {
-        name: value.strip()
-        for name, value in environment.items()
-        if name.startswith("OTEL_") and value.strip()
-    }
-    base = asked.get(f"{_OTLP}ENDPOINT")
-    endpoint = asked.get(f"{_TRACES}ENDPOINT") or base
+    stripped = ((name, value.strip()) for name, value in environment.items())
+    asked = {name: value for name, value in stripped if name.startswith("OTEL_") and value}
+    endpoint = asked.get(f"{_TRACES}ENDPOINT", asked.get(f"{_OTLP}ENDPOINT"))
     exporters = asked.get("OTEL_TRACES_EXPORTER", "otlp").split(",")
     disabled = asked.get("OTEL_SDK_DISABLED", "").lower() == "true"
     if disabled or exporters == ["none"] or endpoint is None:
@@ -68,23 +64,19 @@ def tracing_settings(
         ratio = _number(asked, "OTEL_TRACES_SAMPLER_ARG", 1.0, least=0.0, most=1.0)
     if not follows and not ratio:
         return None
-    protocol = asked.get(f"{_TRACES}PROTOCOL") or asked.get(f"{_OTLP}PROTOCOL", _PROTOCOL)
-    if protocol != _PROTOCOL:
-        expected = f"{_PROTOCOL}, for which collectors listen on port 4318"
-        raise _refused(f"{_TRACES}PROTOCOL", expected, protocol)
-    if not _is_http(endpoint):
-        # A password may be in it, and without a scheme nobody can tell where.
-        plain = "://" in endpoint or "@" not in endpoint
-        got = endpoint if plain else f"{len(endpoint)} characters without ://"
-        raise _refused(f"{_OTLP}ENDPOINT", "http://HOST:4318 or https://...", got)
-    own = {"service.name": api_name, "service.instance.id": instance or socket.gethostname()}
-    named = [f"{key}={urllib.parse.quote(value)}" for key, value in own.items()]
-    queued = int(_number(asked, _QUEUE, 2048))
-    sent = int(_number(asked, _BATCH, 512))
+    _check_endpoint(endpoint, asked)
+    named = ",".join(
+        (
+            f"service.name={urllib.parse.quote(api_name)}",
+            f"service.instance.id={urllib.parse.quote(instance or socket.gethostname())}",
+            *filter(None, [asked.get(_ATTRIBUTES)]),  # the last wins
+        )
+    )
+    queued, sent = int(_number(asked, _QUEUE, 2048)), int(_number(asked, _BATCH, 512))
     told = {
         _QUEUE: str(queued),
         _BATCH: str(min(queued, sent)),  # the SDK refuses more
-        _ATTRIBUTES: ",".join([*named, *filter(None, [asked.get(_ATTRIBUTES)])]),  # the last wins
+        _ATTRIBUTES: named,
     }
     return TracingSettings(endpoint, ratio, follows, queued, tuple({**asked, **told}.items()))
 
@@ -105,6 +97,18 @@ def check_installed() -> None:
             f"{_OTLP}ENDPOINT asks for traces, and {_EXTRA} is not installed: pip install"
             " 'batchedapi[serving,otel]', or set OTEL_TRACES_EXPORTER=none",
         )
+
+
+def _check_endpoint(endpoint: str, asked: Mapping[str, str]) -> None:
+    protocol = asked.get(f"{_TRACES}PROTOCOL") or asked.get(f"{_OTLP}PROTOCOL", _PROTOCOL)
+    if protocol != _PROTOCOL:
+        expected = f"{_PROTOCOL}, for which collectors listen on port 4318"
+        raise _refused(f"{_TRACES}PROTOCOL", expected, protocol)
+    if not _is_http(endpoint):
+        # A password may be in it, and without a scheme nobody can tell where.
+        plain = "://" in endpoint or "@" not in endpoint
+        got = endpoint if plain else f"{len(endpoint)} characters without ://"
+        raise _refused(f"{_OTLP}ENDPOINT", "http://HOST:4318 or https://...", got)
 
 
 def _is_http(url: str) -> bool:

@@ -26,12 +26,7 @@ from batchedapi_serving.codecs.open_inference_metadata import (
     MODEL_VERSION,
     model_metadata,
     model_name,
-    model_ready,
-    server_live,
     server_metadata,
-    server_ready,
-    v1_live,
-    v1_models,
 )
 from batchedapi_serving.codecs.replies import JSON_TYPE
 from batchedapi_serving.errors import (
@@ -265,9 +260,9 @@ class _Outermost:
 
 _OK: Final = 200
 _FIXED: Final = {
-    "": v1_live(),
+    "": {"status": "alive"},
     "v2": server_metadata(),  # it reads a file, which no request is to do
-    "v2/health/live": server_live(live=True),
+    "v2/health/live": {"live": True},
 }
 """Documents that are the same at any time, by path."""
 
@@ -288,7 +283,7 @@ def metadata_answer(frontend: Frontend, path: str) -> Answer:
         case ["v1", "models", *model]:
             return _json(_v1_models(frontend, *model))
         case ["v2", "health", "ready"]:
-            return _ready(frontend, server_ready(ready=True))
+            return _ready(frontend, {"ready": True})
         case ["v2", "models", "stats"] if "stats" not in _served(frontend):
             api, methods = frontend.settings.name, frontend.engine.methods
             by_model = {model_name(api, name): spec for name, spec in methods.items()}
@@ -302,10 +297,10 @@ def metadata_answer(frontend: Frontend, path: str) -> Answer:
 
 def _v1_models(frontend: Frontend, *asked: str) -> dict[str, Any]:
     if not asked:
-        return v1_models(_served(frontend))
+        return {"models": list(_served(frontend))}
     (model,) = asked
     _known(frontend, model)
-    return model_ready(model, ready=_why_not_ready(frontend) is None)
+    return {"name": model, "ready": _why_not_ready(frontend) is None}
 
 
 def _of_model(
@@ -317,7 +312,7 @@ def _of_model(
         case []:
             return _json(model_metadata(model, method))
         case ["ready"]:
-            return _ready(frontend, model_ready(model, ready=True))
+            return _ready(frontend, {"name": model, "ready": True})
         case ["config"]:
             return _json(frontend.model_config(model, method))
         case ["stats"]:

@@ -107,16 +107,6 @@ _FILES: Final = {
 _CACHED: Final = {"cache-control": "public, max-age=86400"}
 
 
-def row_schema(method: MethodSpec) -> Schema:
-    """One row that the method takes, as JSON; anything, if it declares nothing."""
-    return _row(method.inputs, single=method.single_input)
-
-
-def answer_schema(method: MethodSpec) -> Schema:
-    """One row that the method answers, as JSON; anything, if it declares nothing."""
-    return _row(method.outputs, single=method.single_output)
-
-
 def many_rows_schema(row: Schema, name: str, description: str) -> Schema:
     """`{name: [row, ...]}`."""
     return {
@@ -127,11 +117,6 @@ def many_rows_schema(row: Schema, name: str, description: str) -> Schema:
     }
 
 
-def rows_schema(row: Schema, description: str) -> Schema:
-    """`[row, ...]`."""
-    return _list(row) | {"description": description}
-
-
 def _list(row: Schema) -> Schema:
     return {
         "type": "array", "minItems": 1, "maxItems": contract.MAX_BATCH_SIZE_LIMIT, "items": row,
@@ -139,6 +124,7 @@ def _list(row: Schema) -> Schema:
 
 
 def _row(tensors: Mapping[str, Tensor], *, single: bool) -> Schema:
+    """One row as JSON; anything, if nothing is declared."""
     if not tensors:
         return {}
     if single:
@@ -303,18 +289,8 @@ def _paths(frontend: Frontend) -> dict[str, Any]:
         streams = method is not None and method.streams
         if streams and route.wire is not Wire.PLAIN:
             continue  # it has no word for a stream: 406
-        request, answer = _bodies(method, route.wire)
-        errors = _errors(_PREDICTING | guarded, route.wire)
-        if method is None or not method.inputs:
-            errors["default"] = _error(_ANY_ITEM_STATUS, route.wire)
         asked = "the default method" if route.method is None else f"`{route.method}`"
-        post: Schema = {
-            "summary": f"Predict with {asked}",
-            "parameters": _REQUEST_HEADERS,
-            "requestBody": {"required": True, "content": request},
-            "responses": {"200": {"description": "The answer.", "content": answer}, **errors},
-            "tags": [_TAGS[route.wire]],
-        }
+        post = _prediction(f"Predict with {asked}", method, route.wire, _PREDICTING | guarded)
         paths[path] = {"post": post}
         if streams and path != "/":
             get = {name: value for name, value in post.items() if name != "requestBody"}
@@ -322,6 +298,22 @@ def _paths(frontend: Frontend) -> dict[str, Any]:
             paths[path]["get"] = get
     _add_metadata(paths, frontend, _READING | guarded)
     return paths
+
+
+def _prediction(
+    summary: str, method: MethodSpec | None, wire: Wire, descriptions: dict[int, str]
+) -> Schema:
+    request, answer = _bodies(method, wire)
+    errors = _errors(descriptions, wire)
+    if method is None or not method.inputs:
+        errors["default"] = _error(_ANY_ITEM_STATUS, wire)
+    return {
+        "summary": summary,
+        "parameters": _REQUEST_HEADERS,
+        "requestBody": {"required": True, "content": request},
+        "responses": {"200": {"description": "The answer.", "content": answer}, **errors},
+        "tags": [_TAGS[wire]],
+    }
 
 
 def _add_metadata(paths: dict[str, Any], frontend: Frontend, descriptions: dict[int, str]) -> None:
@@ -357,7 +349,9 @@ def _bodies(method: MethodSpec | None, wire: Wire) -> tuple[Schema, Schema]:
     if wire is Wire.V2:
         schema = {"schema": infer_schema(method), "example": infer_example(method)}
         return {contract.JSON: schema}, {contract.JSON: {"schema": {"type": "object"}}}
-    row, answer, example = row_schema(method), answer_schema(method), example_of(method)
+    row = _row(method.inputs, single=method.single_input)
+    answer = _row(method.outputs, single=method.single_output)
+    example = example_of(method)
     many = many_rows_schema(row, "instances", "Many rows, answered by `predictions`.")
     predictions = many_rows_schema(answer, "predictions", "One for each of `instances`.")
     if wire is Wire.V1:
@@ -373,8 +367,8 @@ def _bodies(method: MethodSpec | None, wire: Wire) -> tuple[Schema, Schema]:
     one = row | {"description": "One row, answered by one JSON value."}
     requests, responses = [many, one], [predictions, answer]
     if method.inputs:
-        requests.append(rows_schema(row, "Many rows, answered by a list of as many."))
-        responses.append(rows_schema(answer, "One for each row of a list."))
+        requests.append(_list(row) | {"description": "Many rows, answered by a list of as many."})
+        responses.append(_list(answer) | {"description": "One for each row of a list."})
     request = {contract.JSON: {"schema": {"anyOf": requests}, "example": example}}
     answers: Schema = {contract.JSON: {"schema": {"anyOf": responses}}}
     if method.inputs and method.single_input:

@@ -84,18 +84,8 @@ def options_of(headers: Iterable[tuple[bytes, bytes]]) -> Options:
     for name, value in headers:
         if name in _READ:
             said.setdefault(name, []).append(value)
+    timeout, refusal = _timeout_of(said[TIMEOUT][-1]) if TIMEOUT in said else (None, None)
     text = said.get(REQUEST_ID, _ABSENT)[-1].translate(None, _UNPRINTABLE)[:_LONGEST_ID].strip()
-    timeout: float | None = None
-    refusal: ClientError | None = None
-    if TIMEOUT in said:
-        value = said[TIMEOUT][-1]
-        if value.isdigit() and len(value) <= _LONGEST_TIMEOUT and int(value) > 0:
-            timeout = int(value) / 1000
-        else:
-            refusal = MalformedError(
-                "header X-Request-Timeout-Ms: expected whole milliseconds, 1 or more and at"
-                f" most {_LONGEST_TIMEOUT} digits, got {value[:20].decode('latin-1')!r}"
-            )
     codings: list[bytes] = []
     if ENCODING in said:
         codings = [value for value in said[ENCODING] if value.lower() not in _AS_IT_IS]
@@ -107,6 +97,15 @@ def options_of(headers: Iterable[tuple[bytes, bytes]]) -> Options:
     parent = b",".join(filter(None, said[TRACEPARENT])).strip() if TRACEPARENT in said else b""
     state = b",".join(filter(None, said[TRACESTATE])).strip() if TRACESTATE in said else b""
     return Options(text.decode("ascii") or None, timeout, refusal, bool(codings), parent, state)
+
+
+def _timeout_of(value: bytes) -> tuple[float | None, ClientError | None]:
+    if value.isdigit() and len(value) <= _LONGEST_TIMEOUT and int(value) > 0:
+        return int(value) / 1000, None
+    return None, MalformedError(
+        "header X-Request-Timeout-Ms: expected whole milliseconds, 1 or more and at"
+        f" most {_LONGEST_TIMEOUT} digits, got {value[:20].decode('latin-1')!r}"
+    )
 
 
 NO_OPTIONS: Final = Options()
@@ -170,6 +169,17 @@ class HeadForm:
         self.id_at = places.get(REQUEST_ID, -1)
         self.trace_at = places.get(TRACEPARENT, -1)
         self.state_at = places.get(TRACESTATE, -1)
+
+    def takes(self, prefixes: list[bytes], request: Request) -> bool:
+        """Whether it differs in values alone that mean nothing to HTTP; from now on they vary."""
+        if prefixes != self.prefixes:
+            return False
+        pairs = enumerate(zip(self.values, request.headers, strict=True))
+        more = [place for place, (value, header) in pairs if value != header[1]]
+        if any(self.names[place] in _MEANT for place in more):
+            return False
+        self.vary(more)
+        return True
 
     def read(self, data: bytes, limits: Limits) -> Request | None:
         """The one request that `data` is; None: it has another head, or has to be parsed."""
@@ -244,13 +254,8 @@ class KnownHeads:
         prefixes = prefixes_of(data, request)
         if not prefixes:
             return
-        for form in self.forms:
-            if form.prefixes == prefixes:
-                pairs = enumerate(zip(form.values, request.headers, strict=True))
-                more = [place for place, (value, header) in pairs if value != header[1]]
-                if not any(form.names[place] in _MEANT for place in more):
-                    form.vary(more)
-                    return
+        if any(form.takes(prefixes, request) for form in self.forms):
+            return
         del self.forms[_MOST_FORMS - 1 :]
         # Nothing of the request but its head is kept.
         form = HeadForm(prefixes, request._replace(body=b""), self._seldom)

@@ -8,10 +8,7 @@ from batchedapi_serving.codecs.open_inference_metadata import (
     method_of_model,
     model_metadata,
     model_name,
-    model_ready,
-    server_live,
     server_metadata,
-    server_ready,
 )
 from batchedapi_serving.errors import NoSuchRouteError
 from batchedapi_serving.predictor import Tensor
@@ -74,13 +71,6 @@ def test_items_are_strings_to_the_protocol() -> None:
 def test_outputs_that_are_not_declared_are_not_made_up() -> None:
     """Nothing is known of them before the first answer."""
     assert [] == model_metadata("iris", single(Tensor("FP32", [4])))["outputs"]
-
-
-def test_health_documents_have_the_members_of_the_protocol() -> None:
-    """v1's `GET /v1/models/iris` is the last of them."""
-    assert {"live": True} == server_live(live=True)
-    assert {"ready": False} == server_ready(ready=False)
-    assert {"name": "iris", "ready": True} == model_ready("iris", ready=True)
 
 
 @pytest.mark.parametrize(
