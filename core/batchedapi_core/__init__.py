@@ -1,4 +1,4 @@
-"""What is decided: pure functions of frozen values. No I/O, no clock, no asyncio, no logging."""
+"""Decisions: pure functions of frozen values. No I/O, no clock, no asyncio, no logging."""
 
 from importlib.util import find_spec
 from typing import Final

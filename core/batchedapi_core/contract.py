@@ -48,7 +48,7 @@ CLAIM_LEASE: Final = "batchedapi-claim"
 HTTP_PORT: Final = 8080
 ADMIN_PORT: Final = 8081
 GRPC_PORT: Final = 9000
-"""Of the container and of the Service; the one that KServe's runtimes answer gRPC on."""
+"""gRPC port of the container and of the Service; KServe's runtimes use the same."""
 SERVICE_PORT: Final = 80
 HTTP_PORT_NAME: Final = "http"
 ADMIN_PORT_NAME: Final = "admin"
@@ -56,11 +56,11 @@ GRPC_PORT_NAME: Final = "grpc"
 
 OPERATOR_ADMIN_PORT: Final = 8081
 OPERATOR_DECISIONS_PORT: Final = 8082
-"""Of the operator, on loopback alone: who may forward to its pod may ask there."""
+"""Port of the operator, on loopback alone: whoever may forward to its pod may ask there."""
 PATH_DECISIONS: Final = "/decisions"
 """On that port, before /NAMESPACE/NAME: the last decisions about that API."""
 DECISIONS_KEPT: Final = 64
-"""Of each API: those that may be asked for."""
+"""Decisions kept of each API: those that may be asked for."""
 PATH_FLEET: Final = "/fleet"
 """On that port too: what the page about all APIs shows; `api=NAMESPACE/NAME` is looked at."""
 SELECTOR_OF_OPERATOR: Final = "app.kubernetes.io/name=batchedapi-operator"
@@ -69,7 +69,7 @@ SELECTOR_OF_OPERATOR: Final = "app.kubernetes.io/name=batchedapi-operator"
 PATH_PREDICT: Final = "/predict"
 PATH_METRICS: Final = "/metrics"
 QUERY_SCALING: Final = "view=scaling"
-"""Of PATH_METRICS: a page of SCALING_SERIES alone, which is all that the operator asks for.
+"""Query of PATH_METRICS: a page of SCALING_SERIES alone, which is all that the operator asks for.
 
 A query rather than a path: replicas that do not know it answer with the whole page.
 """
@@ -110,7 +110,7 @@ DEFAULT_REDIS_PORT: Final = 6379
 ENV_CPU_REQUEST: Final = "BATCHEDAPI_CPU_REQUEST"
 """spec.compute.cpu, for `processesPerReplica: cpu_count`; a container cannot read its request."""
 ENV_SOURCES: Final = "BATCHEDAPI_ENV_SOURCES"
-"""What the replica needs to know of `predictor.envFrom`: a JSON object of `sources`, how each is
+"""`predictor.envFrom` as the replica needs it: a JSON object of `sources`, how each is
 called, and `env`, names that beat theirs."""
 
 
@@ -208,7 +208,7 @@ SCALING_SERIES: Final = frozenset(
         ),
     }
 )
-"""What replicas are scaled by and explained with; the operator reads no other series."""
+"""Series that scaling and its explanations use; the operator reads no others."""
 SCALING_PAGE_BYTES: Final = 16 * 1024
 SCALING_PAGE_BYTES_A_METHOD: Final = 6 * 1024
 """Together the most that a page of SCALING_SERIES has, if names of methods are not very long."""
@@ -289,7 +289,7 @@ def ms(seconds: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Of a share 0..1."""
+    """A share 0..1 in percent."""
     return f"{100 * share:.0f} %"
 
 
@@ -304,5 +304,5 @@ def rate(rows_per_second: float) -> str:
 
 
 def size(number: float) -> str:
-    """Of a batch, on average."""
+    """A mean size of batches, as people read it."""
     return f"{number:.1f}"

@@ -1,4 +1,4 @@
-"""Which CPUs and devices the processes of a replica get, and advice about what was asked for."""
+"""CPUs and devices of the processes of a replica, and advice about what was asked for."""
 
 import enum
 import math
@@ -14,7 +14,7 @@ THREAD_VARIABLES: Final = (
     "OPENBLAS_NUM_THREADS",
     "NUMEXPR_NUM_THREADS",
 )
-"""What numpy, scikit-learn, torch and ONNX Runtime read when they are imported; without a limit
+"""Variables that numpy, scikit-learn, torch and ONNX Runtime read at import; without a limit
 each process would start as many threads as the machine has CPUs."""
 
 
@@ -146,7 +146,7 @@ def visible_devices(cuda: str | None, nvidia: str | None, device_files: int) -> 
 PROCESSES_PER_CPU: Final = 3
 """More compete for the CPU without serving more."""
 CALM: Final = 0.9
-"""What was said stands until its figure is below this share of the limit: a figure that wanders
+"""Advice stands until its figure is below this share of the limit: a figure that wanders
 around the limit must not be news every time."""
 
 
@@ -170,7 +170,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What one replica was asked to be, and what is known of it."""
+    """One replica as it was asked for, and what is known of it."""
 
     processes: int
     cpus: float  # requested
@@ -183,7 +183,7 @@ class Situation:
 
 
 def advise(s: Situation, standing: Collection[AdviceReason] = ()) -> tuple[Advice, ...]:
-    """What should be said of `s`; `standing` is what was said of it last."""
+    """Advice about `s`; `standing` is the last advice about it."""
     found: dict[AdviceReason, str] = {}
     if s.memory is not None and s.process_memory is not None:
         copies = s.processes * s.process_memory

@@ -20,7 +20,7 @@ _URL: Final = re.compile(
     re.VERBOSE,
 )
 _CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-"""What a terminal acts on, and halves of surrogates, which have no bytes; tabs and lines stay."""
+"""Characters on which a terminal acts, and halves of surrogates; tabs and lines stay."""
 
 
 def for_people(text: str) -> str:

@@ -48,7 +48,7 @@ class ServiceTime:
 FEWEST_BATCHES = 3.0
 """Below, two unknowns would be read from two points or fewer."""
 LEAST_ROWS = 0.999
-"""Of a batch: one, less what rounding may take. Sums with fewer are of no batches."""
+"""One batch, less what rounding may take. Sums with fewer are of no batches."""
 LEAST_PER_ROW = 1e-7
 """Seconds. Keeps capacity finite when a clock too coarse saw batches of no duration."""
 DEFAULT_RIDGE = 3.0
@@ -149,7 +149,7 @@ WARM_UP = 0.25  # batches that one of a warm-up counts for: no client's rows, an
 
 
 class ServiceTimeSamples:
-    """What finished batches say about t(n); owned by one batcher.
+    """Samples of t(n) from finished batches; owned by one batcher.
 
     Sizes are in the unit of the batch policy (rows, or requests), times in seconds.
     """
@@ -244,7 +244,7 @@ BEST_EFFORT = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What one lane sustains, and how."""
+    """The rows/s that one lane sustains, and how."""
 
     rows_per_second: float
     batch_size: int  # rows, at which it does
@@ -311,7 +311,7 @@ def _peak(rate: Callable[[int], float], largest: int) -> int:
 # How busy lanes are that are used as planned, and how busy when they are used up.
 
 ALL_BUSY: Final = 0.98
-"""Of the lanes' time: between two batches there is a moment even with a queue."""
+"""Share of the lanes' time: between two batches there is a moment even with a queue."""
 
 
 def as_planned(target: float, *, least: float, most: float) -> float:

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 LOOK_SECONDS: Final = 0.3
 """Between two looks at who lives, and between two signs of life."""
 ALIVE_SECONDS: Final = 1.2
-"""That a sign of life counts: with two looks, rows of the dead are taken within 1.8 s."""
+"""Seconds that a sign of life counts: with two looks, rows of the dead are taken within 1.8 s."""
 LONGEST_AHEAD: Final = 0.1
 """Seconds of a batch behind which a worker holds another: fetching it takes less than one of them,
 and where batches take longer, another worker may be free before."""
@@ -34,14 +34,14 @@ _ALONE: Final = 2
 
 
 class Lanes(NamedTuple):
-    """Of methods that share them, at one worker."""
+    """The lanes that methods share at one worker."""
 
     free: int
     total: int
     max_batch_size: int
     """Rows of the largest batch among the methods."""
     full_seconds: float
-    """That a full batch is expected to take; 0: not known."""
+    """Seconds that a full batch is expected to take; 0: not known."""
     held: int
     """Rows taken and not running."""
 
@@ -75,7 +75,7 @@ class RowsARequest:
 
 
 class Fate(enum.Enum):
-    """What becomes of a row whose worker died."""
+    """The fate of a row whose worker died."""
 
     IN_COMPANY = "in company"
     """It runs again with whatever is queued."""
@@ -88,7 +88,7 @@ class Fate(enum.Enum):
 
 
 def fate(deaths: int, *, runs_again: bool) -> Fate:
-    """Of a row whose workers died `deaths` times, >= 1."""
+    """The fate of a row whose workers died `deaths` times, >= 1."""
     if not runs_again:
         return Fate.REFUSED
     if deaths <= _IN_COMPANY:
@@ -97,10 +97,10 @@ def fate(deaths: int, *, runs_again: bool) -> Fate:
 
 
 class Claim(NamedTuple):
-    """Which rows of dead workers a worker takes over."""
+    """Rows of dead workers that a worker takes over."""
 
     places: Sequence[int]
-    """Of the rows, among those that were left."""
+    """Places of the rows to take, among those that were left."""
     alone: int
     """How many of the rows that were left are to be run alone."""
 
@@ -146,7 +146,7 @@ class Hand(NamedTuple):
 
 
 class Living:
-    """Who lives, as one process sees it."""
+    """Processes that live, as one of them sees it."""
 
     def __init__(self) -> None:
         self._missed: dict[str, int] = {}
@@ -172,14 +172,14 @@ class Kept(NamedTuple):
 
 
 class Again(NamedTuple):
-    """What becomes of rows that a web process holds, when it has reached the queue again."""
+    """The fate of rows that a web process holds, when it has reached the queue again."""
 
     hand_in: Sequence[int]
     refuse: Sequence[int]
 
 
 def again(kept: Iterable[Kept], there: Collection[str], *, runs_again: bool) -> Again:
-    """Who is handed in once more.
+    """Rows to hand in once more.
 
     Args:
         kept: What it holds, in order of arrival.
@@ -200,16 +200,16 @@ def again(kept: Iterable[Kept], there: Collection[str], *, runs_again: bool) -> 
 
 
 class Worker(NamedTuple):
-    """What a worker says of itself with each sign of life."""
+    """A worker's description of itself, sent with each sign of life."""
 
     signature: str
-    """Of its methods: rows of another are not for it."""
+    """Signature of its methods: rows of another are not for it."""
     revision: str
     started: float
     """Unix time at which its model was loaded."""
     draining: bool
     capacity: Mapping[str, tuple[int, int, float]]
-    """Of each method: lanes, size of a full batch, its seconds (0: not known)."""
+    """By method: lanes, size of a full batch, its seconds (0: not known)."""
 
 
 def signature_in_use(

@@ -71,7 +71,7 @@ class Batcher:
     def __init__(self, policy: BatchPolicy, lanes: Lanes | None = None) -> None:
         self.policy = policy  # the user's
         self.effective = Effective(policy.max_batch_size, policy.batch_interval)
-        """Of requests whose shape is None. Adaptive moves it, and so does `limit`."""
+        """Size and interval for requests whose shape is None; Adaptive and `limit` move them."""
         self.service = ServiceTimeSamples()
         self.returning = ReturningClients()
         self.bursts = Bursts()
@@ -180,7 +180,7 @@ class Batcher:
         self.lanes.ahead = 0.0
 
     def put_back(self, requests: Sequence[Request]) -> None:
-        """What was taken did not run: it is first again, but for those who left."""
+        """Queue first again requests that were taken and did not run, but for those who left."""
         live = [request for request in requests if not request.cancelled]
         if not live:
             return

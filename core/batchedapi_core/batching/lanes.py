@@ -163,7 +163,7 @@ class Batch:
         self.size = size
 
     def after_failure(self, isolation: Isolation) -> "list[Batch]":
-        """What to run again, so that in the end only the culprit fails; nothing if it is alone."""
+        """Runs that follow, so that in the end only the culprit fails; none if it is alone."""
         live = self._live()
         if len(live) <= 1:
             return [self._again(live)] if live and len(self.requests) > 1 else []
@@ -174,7 +174,7 @@ class Batch:
         ]
 
     def after_item_error(self, isolation: Isolation) -> "list[Batch]":
-        """What to run again of a batch of which one row was refused; a lone request's row is found.
+        """Runs that follow a batch of which one row was refused; a lone request's row is found.
 
         Nothing if it is one row, or its request was halved as often as is allowed: its rows are one
         client's, and are not run one by one.
@@ -187,7 +187,7 @@ class Batch:
         return self.after_failure(isolation)
 
     def after_memory_error(self, isolation: Isolation) -> "list[Batch]":
-        """What to run again, of a lone request its rows; nothing if it is one row.
+        """Runs that follow, of a lone request its rows; none if it is one row.
 
         What is learned of the size waits for both halves.
         """
@@ -204,7 +204,7 @@ class Batch:
         return again
 
     def after_death(self, *, alone: bool) -> "list[Batch]":
-        """What to run again: all of it once, then each alone and on trial, then nothing.
+        """Runs that follow a death: all of it once, then each alone and on trial, then nothing.
 
         A lone request is not tried a third time if it was `alone` in the process that died.
         """
@@ -216,7 +216,7 @@ class Batch:
         return []
 
     def after_anothers_death(self) -> "list[Batch]":
-        """What to run again if the process died of something else: all of it, unblamed."""
+        """Runs that follow if the process died of something else: all of it, unblamed."""
         live = self._live()
         return [self._again(live, self.search)] if live else []
 
@@ -255,7 +255,7 @@ class LanePool:
     def __init__(self, choice: LaneChoice, random: random.Random) -> None:
         self._lanes: dict[Lane, None] = {}
         self.with_room: list[Lane] = []
-        """Those that a batch can be given to, free for longest first; not to be changed."""
+        """Lanes that can take a batch, free for longest first; not to be changed."""
         self._least_loaded = choice is LaneChoice.LEAST_LOADED
         self._random = random
 

@@ -60,14 +60,14 @@ class Strategy(enum.StrEnum):
 
 
 class SizeUnit(enum.StrEnum):
-    """What `max_batch_size` counts."""
+    """The unit of `max_batch_size`."""
 
     ROWS = "Rows"
     REQUESTS = "Requests"
 
 
 class QueueOrder(enum.StrEnum):
-    """Whose turn it is."""
+    """The order in which requests have their turn."""
 
     FIFO = "FIFO"
     DEADLINE = "Deadline"
@@ -75,7 +75,7 @@ class QueueOrder(enum.StrEnum):
 
 
 class ShapePolicy(enum.StrEnum):
-    """What happens to rows whose variable dimensions differ."""
+    """Treatment of rows whose variable dimensions differ."""
 
     BUCKET = "Bucket"
     """Each shape is batched with its like."""
@@ -86,15 +86,15 @@ class ShapePolicy(enum.StrEnum):
 
 
 class LaneChoice(enum.StrEnum):
-    """Which free lane gets the next batch."""
+    """The rule by which a free lane gets the next batch."""
 
     RANDOM = "Random"
     LEAST_LOADED = "LeastLoaded"
-    """Of the process with the fewest lanes busy."""
+    """A lane of the process with the fewest lanes busy."""
 
 
 class ItemErrorPolicy(enum.StrEnum):
-    """What happens to the neighbours of an input that makes a batch fail."""
+    """Treatment of the neighbours of an input that makes a batch fail."""
 
     ISOLATE = "Isolate"
     """The batch is run again in halves until only the culprit fails."""
@@ -179,7 +179,7 @@ class Effective(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """What `EPOCH` batches were like under a setting."""
+    """A summary of `EPOCH` batches under a setting."""
 
     setting: Effective
     latencies: tuple[float, ...]
@@ -338,7 +338,7 @@ class PolicyInEffect:
         self._limited: dict[Hashable, BatchPolicy] = {}  # made when asked for
 
     def of(self, shape: Hashable) -> BatchPolicy:
-        """What the batches of a shape are formed by."""
+        """The policy by which batches of a shape are formed."""
         limit = self._limits.get(shape)
         if limit is None:
             return self.base

@@ -1,4 +1,4 @@
-"""What waits in one method: whose turn it is, who is too late, and a bucket for each shape."""
+"""Requests that wait in one method: their turns, the late ones, and a bucket for each shape."""
 
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
@@ -12,7 +12,7 @@ from batchedapi_core.batching.request import Request, Taken
 FEW_GONE = 16  # requests that left may stay in the middle up to this many before a sweep
 
 Turn: TypeAlias = tuple[float, float]
-"""Whose is less goes first: (deadline or 0, arrival) in seconds."""
+"""(deadline or 0, arrival) in seconds: the least goes first."""
 NOBODY: Turn = (inf, inf)
 
 
@@ -34,7 +34,7 @@ class RequestQueue:
 
     @property
     def turn(self) -> Turn:
-        """Of the head."""
+        """Turn of the head."""
         return (0.0, self._requests[0].arrived) if self._requests else NOBODY
 
     def append(self, request: Request) -> None:
@@ -136,7 +136,7 @@ class DeadlineQueue:
 
     @property
     def turn(self) -> Turn:
-        """Of the head, whose deadline is the earliest."""
+        """Turn of the head, whose deadline is the earliest."""
         if not self._heap:
             return NOBODY
         deadline, _, request = self._heap[0]

@@ -115,7 +115,7 @@ class Request:
         return part
 
     def splitting(self) -> "Split":
-        """What its parts share; made when it is first asked for."""
+        """State that its parts share; made when it is first asked for."""
         if self.split is None:
             self.split = Split(self)
         return self.split
@@ -132,7 +132,7 @@ class Split:
 
 
 class Taken(NamedTuple):
-    """What left the queue: to be run, and to be answered as too late."""
+    """Requests that left the queue: to be run, and to be answered as too late."""
 
     requests: list[Request]
     expired: list[Request]
@@ -200,7 +200,7 @@ def split_parts(
 
 
 class Search:
-    """What is left to find the culprits of one failed batch with; all its parts share it."""
+    """Runs that are left to find the culprits of one failed batch; all its parts share them."""
 
     __slots__ = ("halvings", "succeeded")
 
@@ -228,7 +228,7 @@ class Isolation:
         """Whether everything fails at present."""
 
     def apart(self, search: Search, units: int) -> Parts:
-        """What to run again of `units` that failed together; nothing of a single one."""
+        """Runs that follow when `units` failed together; none for a single one."""
         if not self.systemic:
             halves = search.halves(units)
             if halves:

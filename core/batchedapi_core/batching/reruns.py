@@ -11,7 +11,7 @@ _SUSPECTED_SHAPES: Final = 256
 
 
 def blamed(batches: Sequence[Batch]) -> Sequence[Batch]:
-    """Those of the batches that ran in a process when it died that may be at fault.
+    """The batches that may be at fault, of those that ran in a process when it died.
 
     A process runs several batches at once, and dies with all of them. If one of them is on trial
     for earlier deaths it is that one's fault, and the others are as innocent as can be.

@@ -1,4 +1,4 @@
-"""Who asks, and what is learned of it: clients that return, and bursts of strangers.
+"""Traffic, and what is learned of it: clients that return, and bursts of strangers.
 
 Closed-loop clients: a connection pool, a worker, a load test each send their next request soon
 after the last answer. Connections with similar gaps (within a factor of four) are learned as one
@@ -110,7 +110,7 @@ class Client:
 
 
 class ReturningClients:
-    """Who is expected back, soonest last return first in `groups`."""
+    """Clients that are expected back, soonest last return first in `groups`."""
 
     __slots__ = ("_think_times", "groups", "horizon")
 

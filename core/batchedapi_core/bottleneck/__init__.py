@@ -1,4 +1,4 @@
-"""What limits an API, in one word, and what to change: the tuning steps of the guide as code.
+"""The limit of an API, in one word, and what to change: the tuning steps of the guide as code.
 
     BottleneckEvidence -> rules, the first that applies -> Finding -> settle -> Verdict
 

@@ -22,7 +22,7 @@ from batchedapi_core.service_model import ALL_BUSY
 # Rules for lanes that cannot keep up: does a larger batch help, or only more compute?
 
 BUSY: Final = 0.85
-"""Of the lanes' time. Alone it says little: lanes that start whatever is queued are busy early."""
+"""Share of the lanes' time. Alone it says little: lanes that take whatever waits are busy early."""
 FULL: Final = 0.5  # of the batches
 FILLED: Final = 0.9  # of the largest batch, on average; of the batches, for all of them
 GAIN: Final = 0.1  # in rows/s from twice the size; a tenth is the knee of the curve
@@ -287,7 +287,7 @@ _RULES: Final[tuple[Rule, ...]] = (
 
 
 def find(evidence: BottleneckEvidence, standing: Kind | None) -> Finding:
-    """What this window says; limits are lower for the kind that stands."""
+    """The verdict of this window; limits are lower for the kind that stands."""
     for rule in _RULES:
         found = rule(evidence, standing)
         if found is not None:

@@ -1,4 +1,4 @@
-"""What a verdict is made from, the verdict, and when another takes its place."""
+"""Evidence of a verdict, the verdict, and when another takes its place."""
 
 import enum
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ FREE_LUNCH = 0.01
 
 @dataclass(frozen=True, slots=True)
 class PodLoad:
-    """What one pod did within the window."""
+    """One pod's work within the window."""
 
     pod: str  # name, for the advice
     rows: float  # received, accepted or not
@@ -61,7 +61,7 @@ class BottleneckEvidence:
 
     @property
     def lanes(self) -> float:
-        """Of all pods, on average over the window."""
+        """Lanes of all pods, on average over the window."""
         return self.lane_seconds / self.seconds
 
     @property
@@ -71,16 +71,16 @@ class BottleneckEvidence:
 
     @property
     def mean_size(self) -> float:
-        """Of a batch, in the unit of `max_batch_size`; 0 without batches."""
+        """Size of a batch, in the unit of `max_batch_size`; 0 without batches."""
         return self.sizes / self.sums.batches if self.sums.batches > 0 else 0.0
 
     def released_share(self, reason: str) -> float:
-        """Of the batches; 0 without batches."""
+        """Share of the batches that were released for it; 0 without batches."""
         total = sum(count for _, count in self.released)
         return dict(self.released).get(reason, 0.0) / total if total > 0 else 0.0
 
     def rejected_share(self, reason: str) -> float:
-        """Of the rows received; 0 without rows."""
+        """Share of the received rows that were rejected for it; 0 without rows."""
         return dict(self.rejected).get(reason, 0.0) / self.received if self.received > 0 else 0.0
 
     def rows_of(self, size: float) -> float:
@@ -137,7 +137,7 @@ REST: Final = 300.0
 
 
 class Kind(enum.StrEnum):
-    """What limits throughput or latency."""
+    """The limit of throughput or latency."""
 
     IDLE = "Idle"  # nothing does
     BATCH_INTERVAL = "BatchInterval"
@@ -151,7 +151,7 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one window of counters says."""
+    """A limit that one window of counters shows."""
 
     kind: Kind
     advice: str  # one sentence with the numbers, and what to change from what to what
@@ -159,7 +159,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is said of an API, and what must be known to change it."""
+    """The verdict on an API, and what must be known to change it."""
 
     kind: Kind
     advice: str  # as in Finding; of the last window that said `kind`
@@ -191,9 +191,9 @@ def settle(found: Finding, before: Verdict | None, now: float) -> Verdict:
 # What a limit is for the kind that stands already.
 
 CALM: Final = 0.9
-"""What was found stands until the figure is a tenth below the limit: less is noise."""
+"""A finding stands until the figure is a tenth below the limit: less is noise."""
 ROOM: Final = 0.9
-"""Of the capacity. A target far below is room for jumps of the load, and used by one as it is
+"""Share of the capacity. A target far below is room for jumps of the load, and used by one as it is
 meant to be."""
 
 

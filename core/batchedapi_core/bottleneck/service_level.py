@@ -44,7 +44,7 @@ class Filling(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What is said, and what must be known to say something else."""
+    """A condition as it is told, and what must be known to tell another."""
 
     word: Level | Filling
     text: str  # what was seen, with figures

@@ -16,7 +16,7 @@ WINDOW_STEP: Final = 10
 
 
 class ScalingMode(enum.StrEnum):
-    """Who decides the number of replicas."""
+    """The owner of the number of replicas."""
 
     NATIVE = "Native"
     EXTERNAL = "External"

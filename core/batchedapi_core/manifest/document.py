@@ -24,7 +24,7 @@ class ManifestError(ValueError):
 
 
 class UnknownFields(enum.Enum):
-    """What to do with fields that this version does not know."""
+    """Treatment of fields that this version does not know."""
 
     REFUSE = "refuse"
     """A typing error on a laptop must not pass silently."""
@@ -93,7 +93,7 @@ def _validated(
 
 
 def _around(document: Mapping[str, Any]) -> list[str]:
-    """What is wrong outside `spec`: of the rest of metadata, and with unknown fields.
+    """Problems outside `spec`: in the rest of metadata, and unknown fields.
 
     What a status says is not judged: whoever writes the object does not write its status.
     """
@@ -116,7 +116,7 @@ def _around(document: Mapping[str, Any]) -> list[str]:
 
 
 _NAMED: Final = frozenset(fields_of(Metadata))
-"""Of metadata, what BatchedAPI has a field for."""
+"""Fields of metadata that BatchedAPI declares."""
 
 
 def _known_part(

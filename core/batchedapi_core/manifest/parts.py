@@ -26,7 +26,7 @@ RESERVED_ENDPOINTS: Final = ("/docs", "/openapi.json")
 
 
 class Overload(ManifestModel):
-    """What a replica refuses, and when."""
+    """Limits of a replica, and when it refuses requests."""
 
     timeout: Duration = duration_field(
         "30s",

@@ -151,7 +151,7 @@ class VolumeMount(kubernetes.VolumeMount):
 
 
 def _owned(path: str, names: tuple[str, ...], heads: tuple[str, ...]) -> Rule:
-    """That no key of the map at `path` is one of `names` or begins as one of `heads`."""
+    """No key of the map at `path` is one of `names` or begins as one of `heads`."""
     member = path.rpartition(".")[2]
     begins = "".join(f" && !k.startsWith('{head}')" for head in heads)
     told = ", ".join((*names, *(f"{head}*" for head in heads)))

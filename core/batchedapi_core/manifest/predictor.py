@@ -33,7 +33,7 @@ MODEL_URI: Final = (
 
 OWN_VARIABLES: Final = ("PATH", "PYTHONPATH", "PYTHONHOME")
 OWN_PREFIXES: Final = ("LD_", "BATCHEDAPI_")
-"""What a replica finds its interpreter, its libraries and its own settings by."""
+"""Variables by which a replica finds its interpreter, its libraries and its own settings."""
 _COUNT: Final = "^[1-9][0-9]{0,4}$"
 _IMAGE: Final = "^[A-Za-z0-9][-A-Za-z0-9._:/@]*$"
 
@@ -44,7 +44,7 @@ Name = Annotated[
         pattern=worded(rf"^{_LABEL}(\.{_LABEL})*$", DNS_WORDS), min_length=1, max_length=253
     ),
 ]
-"""What an object in a cluster may be called: it becomes part of the path of a request."""
+"""The name of an object in a cluster: it becomes part of the path of a request."""
 
 
 class LogLevel(enum.StrEnum):
@@ -210,7 +210,7 @@ class Model(ManifestModel):
 
     @property
     def served_uri(self) -> str:
-        """What a replica is told: a claim is a folder of its own."""
+        """The address that a replica is told: a claim is a folder of its own."""
         if self.claim is None:
             return self.uri
         path = self.uri.removeprefix(f"pvc://{self.claim}").strip("/")
@@ -381,7 +381,7 @@ class Predictor(ManifestModel):
 
     @property
     def variables(self) -> dict[str, str]:
-        """Those whose values the manifest says itself."""
+        """Variables whose values the manifest says itself."""
         return {one.name: one.value for one in self.env if one.value_from is None}
 
     rules: ClassVar[tuple[Rule, ...]] = (

@@ -1,4 +1,4 @@
-"""What is wrong with a manifest, in lines: place, expectation, what came, remedy."""
+"""Problems of a manifest, in lines: place, expectation, what came, remedy."""
 
 import difflib
 import functools
@@ -75,7 +75,7 @@ def place_of(parts: Sequence[str | int]) -> str:
 
 
 def _remedy(root: type[BaseModel], parts: Sequence[str | int]) -> str:
-    """Which field may have been meant."""
+    """The field that may have been meant."""
     written = str(parts[-1])
     model: type[BaseModel] | None = root
     for part in parts[:-1]:

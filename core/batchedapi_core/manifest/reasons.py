@@ -17,7 +17,7 @@ class Reason:
 
     meaning: str
     remedy: str = ""
-    """What its user does about it; empty where there is nothing to do, or where the message itself
+    """The remedy for its user; empty where there is nothing to do, or where the message itself
     says it with figures and names."""
     lasting: bool = False
     """It stays until somebody changes something: `Stalled`, for tools that wait for a rollout."""

@@ -39,7 +39,7 @@ class Removed:
     unset: JsonValue = None
     """Its default, which stored manifests have and nobody wrote: it needs no warning."""
     effect: Callable[[dict[str, Any]], None] | None = None
-    """What any other value does to the spec; None: nothing."""
+    """The change that any other value makes to the spec; None: none."""
     schema: Mapping[str, JsonValue] = field(
         default_factory=lambda: {"x-kubernetes-preserve-unknown-fields": True}
     )

@@ -29,7 +29,7 @@ from batchedapi_core.manifest.units import INT64, parse_quantity
 T = TypeVar("T")
 PERCENT: Final = r"^(0|[1-9][0-9]{0,2})%$"
 WORDS: Final[dict[str, str]] = {}
-"""What is said of a text that a pattern does not match, by the pattern; `worded` fills it."""
+"""Messages about a text that does not match a pattern, by the pattern; `worded` fills them."""
 
 
 def worded(pattern: str, words: str) -> str:
@@ -78,7 +78,7 @@ class Rule:
 
 
 def quantity_rule(path: str, written: Callable[[Any], str | None], least: str) -> Rule:
-    """That the quantity at `path` is absent or at least `least`.
+    """The quantity at `path` is absent or at least `least`.
 
     In CEL a quantity is a text or a number, each compared in its own way.
     """
@@ -99,7 +99,7 @@ def quantity_rule(path: str, written: Callable[[Any], str | None], least: str) -
 
 
 def not_negative_rule(path: str, written: Callable[[Any], int | str]) -> Rule:
-    """That the number or percentage at `path` is not below 0; a percentage cannot be."""
+    """The number or percentage at `path` is not below 0; a percentage cannot be."""
     member = f"self.{path.rpartition('.')[2]}"
 
     def check(model: Any) -> bool:
@@ -115,7 +115,7 @@ def not_negative_rule(path: str, written: Callable[[Any], int | str]) -> Rule:
 
 
 def count_or_word(word: str, most: int) -> PlainValidator:
-    """That a value is 1 to `most` or `word`; `count_or_word_schema` says it to the apiserver."""
+    """A value is 1 to `most` or `word`; `count_or_word_schema` says it to the apiserver."""
 
     def check(value: object) -> object:
         if value == word or (type(value) is int and 1 <= value <= most):
@@ -144,7 +144,7 @@ def count_or_word_schema(word: str, most: int) -> Any:
 
 
 def count_or_percent(value: object) -> object:
-    """That a value is a whole number or a percentage; the schema says it to the apiserver."""
+    """A value is a whole number or a percentage; the schema says it to the apiserver."""
     if (type(value) is int and value in INT64) or (
         isinstance(value, str) and re.fullmatch(PERCENT, value)
     ):
@@ -164,7 +164,7 @@ def no_two_alike(members: list[T]) -> list[T]:
 
 
 def each_key_once(*names: str) -> Callable[[list[T]], list[T]]:
-    """That no two members have the same values of the fields `names`: `map_list` in Python."""
+    """No two members have the same values of the fields `names`: `map_list` in Python."""
 
     def check(members: list[T]) -> list[T]:
         keys = [tuple(getattr(member, name) for name in names) for member in members]
@@ -180,7 +180,7 @@ def map_list(*keys: str) -> JsonDict:
 
 
 def one_of_rule(path: str, names: Sequence[str]) -> Rule:
-    """That exactly one of the fields `names` of the object at `path` is there."""
+    """Exactly one of the fields `names` of the object at `path` is there."""
     there = ", ".join(f"has(self.{name})" for name in names)
     told = f"{', '.join(names[:-1])} and {names[-1]}"
 

@@ -95,7 +95,7 @@ ACROSS_SECTIONS: Final = (
 
 
 def _for_methods(cel: str, check: Any, message: str) -> Rule:
-    """That `check(spec, batching)` holds for the batching in effect of every method."""
+    """`check(spec, batching)` holds for the batching in effect of every method."""
 
     def holds(spec: Any) -> bool:
         return all(
@@ -141,7 +141,7 @@ _EMPTY: Final[dict[str, JsonValue]] = {"default": {}}
 
 
 class BatchedAPISpec(ManifestModel):
-    """What the user asks for."""
+    """The spec that a user writes."""
 
     predictor: Predictor = Field(description=(Predictor.__doc__ or ""))
     server_side_batching: ServerSideBatching = Field(
@@ -204,12 +204,12 @@ class BatchedAPISpec(ManifestModel):
 MAX_NAME_LENGTH: Final = 45
 """Leaves room for `-<revision>` and the suffixes that Kubernetes adds to pod names."""
 _SERVICE_NAME: Final = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
-"""What Kubernetes takes as the name of a Service; other objects may have dots and begin with a
+"""Names that Kubernetes takes for a Service; other objects may have dots and begin with a
 digit."""
 
 
 class Metadata(ManifestModel):
-    """What of an object's metadata we read; the rest belongs to Kubernetes."""
+    """The fields of an object's metadata that we read; the rest belongs to Kubernetes."""
 
     name: Annotated[
         str,

@@ -71,14 +71,14 @@ class QueueStatus(ManifestModel):
 
 
 class RevisionStatus(ManifestModel):
-    """Which source, slice and image the replicas run."""
+    """Source, slice and image that the replicas run."""
 
     current: Text = Field("", description="Name of the revision ConfigMap in use.")
     image: Text = Field("", description="Serving image pinned for this revision.")
 
 
 class EffectiveStatus(ManifestModel):
-    """What is in effect in the pods, wherever it was said: manifest, environment or decorator."""
+    """Values in effect in the pods, wherever they were set: manifest, environment or decorator."""
 
     processes_per_replica: int | None = Field(None, description="Model processes of a replica.")
     lanes: int | None = Field(None, description="Batches that a replica runs at once.")
@@ -89,7 +89,7 @@ class EffectiveStatus(ManifestModel):
 
 
 class BatchingStatus(ManifestModel):
-    """What the batch-size histogram said over the last window."""
+    """The batch-size histogram over the last window."""
 
     mean_rows: Text = Field("", description="Mean rows of a batch.")
     fill_percent: int | None = Field(None, description="Mean batch / largest batch.")
@@ -113,7 +113,7 @@ class BatchingStatus(ManifestModel):
 
 
 class RecommendationStatus(ManifestModel):
-    """What to write into spec.serverSideBatching; with `effect` alone, why nothing."""
+    """Values to write into spec.serverSideBatching; with `effect` alone, why there are none."""
 
     max_batch_size: int | None = Field(None, ge=1, description="In the unit of spec's.")
     batch_interval: Text = Field("", description="Never longer than the one in effect.")
@@ -138,7 +138,7 @@ class DecisionStatus(ManifestModel):
 
 
 class AutoscalingStatus(ManifestModel):
-    """What the autoscaler decided and what it must remember over a restart."""
+    """The autoscaler's last decision, and its memory for a restart."""
 
     policy: Text = Field("", description="What replicas are decided by.")
     last_decision: DecisionStatus | None = None
@@ -153,7 +153,7 @@ class AutoscalingStatus(ManifestModel):
 
 
 class BatchedAPIStatus(ManifestModel):
-    """What the operator sees."""
+    """The state that the operator sees."""
 
     observed_generation: int | None = Field(None, ge=0)
     phase: Phase | None = None

@@ -38,7 +38,7 @@ _DURATION_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|ms|s|m|h)")
 _QUANTITY: Final = re.compile(QUANTITY_PATTERN)
 _MAX_TEXT: Final = 32
 INT64: Final = range(-(2**63), 2**63)
-"""What the apiserver takes for an integer."""
+"""An integer, as the apiserver reads it."""
 _MOST_SECONDS: Final = 86400.0
 _A_DURATION: Final = "expected a duration such as 5ms, 2s or 1m30s"
 _A_QUANTITY: Final = "expected a quantity such as 500m, 2 or 1Gi"

@@ -210,7 +210,7 @@ def conclude(policy: ScalingPolicy, evidence: Evidence) -> ScalingDecision:
 
 
 def _hold(policy: ScalingPolicy, evidence: Evidence, need: Need) -> Clamp | None:
-    """What is not known forbids every move; to go to zero, no more than that no rows come."""
+    """Missing knowledge forbids every move; going to zero needs to know only that no rows come."""
     current = evidence.current
     if evidence.ready <= 0 and evidence.idle_for is None:
         detail = "no pod is ready"

@@ -37,7 +37,7 @@ DOUBT = 2.0
 STILL_SECONDS = 15.0
 """A rise over the window is only as fast as it was lately."""
 STEP_ERROR = 0.7
-"""Of the squared error of a line: two levels that leave less are a step. More would hide the
+"""Share of the squared error of a line: two levels that leave less are a step. More would hide the
 beginning of many a ramp, less would take the noise on a step for one."""
 
 
@@ -126,7 +126,7 @@ def _stepped(intervals: Sequence[Interval]) -> bool:
 MEMORY = 600.0
 """Seconds for which errors and levels are remembered."""
 QUANTILE = 0.85
-"""Of the errors, to be covered. The rest are bursts, or would cost more than they are worth."""
+"""Share of the errors to cover. The rest are bursts, or would cost more than they are worth."""
 MOST = 1.0
 """Share of the demand that a margin adds at most."""
 LEAST_MEMORY = 60.0
@@ -169,12 +169,12 @@ class Series:
         return Series(self.times + array("d", [time]), self.values + array("d", [value]))
 
     def until(self, time: float) -> "Series":
-        """Those at `time` and before."""
+        """Points at `time` and before."""
         end = bisect_right(self.times, time)
         return Series(self.times[:end], self.values[:end])
 
     def after(self, time: float) -> "Series":
-        """Those later than `time`."""
+        """Points later than `time`."""
         begin = bisect_right(self.times, time)
         return Series(self.times[begin:], self.values[begin:])
 
@@ -243,7 +243,7 @@ class Foresight:
 
     @classmethod
     def restored(cls, saved: Mapping[object, object]) -> "Foresight | None":
-        """What `to_saved` returned, times from 0 backwards; None if it is not that."""
+        """The value that `to_saved` described, times from 0 backwards; None if it is not that."""
         margin = number(saved.get("margin"), 0.0, MOST)
         highs = table(saved.get("highs"), (0.0, HIGHEST_RATE), (-MEMORY, 0.0))
         if margin is None or highs is None:
@@ -264,7 +264,7 @@ CHANCE = 0.05
 """Share by which a burst is above all that was there within the hold; less is the same, and noise.
 Asked to be a whole surprise above it, many a true burst on a load that wanders was missed."""
 LEAST_LOAD = 0.5
-"""Of one replica's capacity: what fewer rows do is no burst but chance."""
+"""Share of one replica's capacity: what fewer rows do is no burst but chance."""
 LASTING = 10.0
 """Seconds from one look at a burst to the next, at most: it goes on while demand is as high."""
 BURST_MEMORY = 900.0
@@ -273,13 +273,13 @@ WORTH = 16.0
 """A burst that is missed until replicas have started is worth this many start-ups of all of them:
 of the requests of a service with a target of 99 %, few may be missed."""
 IDLE_LOAD = 0.05
-"""Of one replica's capacity: an API with less has nothing to do but for probes and the odd call."""
+"""Share of one replica's capacity: an API with less does nothing but probes and the odd call."""
 IDLE_SECONDS = 300.0
 """Since the last burst, for which an idle API keeps anything. With some load on, keeping costs what
 the burst needs beyond it; with none all that is kept does nothing. Five minutes is what the
 HorizontalPodAutoscaler keeps by default, and what its users expect of an API that nobody calls."""
 IDLE_SHARE = 0.5
-"""Of a burst's replicas, that an idle API keeps. Half of them serve the next one's beginning while
+"""Share of a burst's replicas that an idle API keeps. Half of them serve the next one's start while
 the others start, and are half the price of a guess."""
 
 
@@ -399,7 +399,7 @@ def bursts_to_saved(bursts: Iterable[Burst], now: float) -> list[list[float]]:
 
 
 def bursts_restored(saved: object) -> tuple[Burst, ...] | None:
-    """What `to_saved` returned, or None if it is not that."""
+    """Bursts from `bursts_to_saved`, or None if `saved` is not that."""
     bursts = table(saved, (-1e6, 0.0), (-1e6, 0.0), (0.0, HIGHEST_RATE))
     if bursts is None or any(begin > end for begin, end, _ in bursts):
         return None

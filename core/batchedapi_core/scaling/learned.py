@@ -1,4 +1,4 @@
-"""What is learned of replicas: service time, start-up, and how far both are believed."""
+"""Lessons about replicas: service time, start-up, and how far both are believed."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -116,7 +116,7 @@ SLACK = 1.2
 """The mean latency may be this much above what is expected before anything is concluded."""
 LEAST_TRUST = 0.6
 FALL, RISE = 0.95, 1.01
-"""Of the trust in ten seconds: lost quickly, regained slowly."""
+"""Shares of the trust in ten seconds: lost quickly, regained slowly."""
 _PER = 10.0
 _TAIL = 4.6
 """ln 100: an exponential tail has its 99 % point at this many means."""

@@ -136,7 +136,7 @@ def up_stabilization(
 
 
 def up_rate(policy: ScalingPolicy, evidence: Evidence, _need: Need, wanted: int) -> Clamp | None:
-    """What may come within one period is bounded, whatever the numbers say."""
+    """Replicas that come within one period are bounded, whatever the numbers say."""
     current = evidence.current
     reached = most(policy.up, evidence.grown_from, current)
     if reached is None or wanted <= max(current, reached):

@@ -20,7 +20,7 @@ from batchedapi_core.service_model import BatchSums, ServiceTime
 _SAME = 0.02
 """A page is read while batches are counted: of two counters that are equal one may be ahead."""
 _NOTHING = 1e-6
-"""Of batches or seconds: less is rounding, or an exporter that counts in fractions."""
+"""Least batches or seconds: less is rounding, or an exporter that counts in fractions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class BatchTotals:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What happened between two looks; in one row, since of every API there are many."""
+    """Events between two looks; in one row, since of every API there are many."""
 
     figures: "array[float]"  # five of `of`, those of totals and of warm, batches by edge
     edges: tuple[float, ...]
@@ -89,24 +89,24 @@ class Interval:
 
     @property
     def rows_per_request(self) -> float:
-        """Of those that came, >= 1."""
+        """Rows of a request, of those that came, >= 1."""
         return self.figures[4]
 
     @property
     def totals(self) -> BatchTotals:
-        """Of the pods that answered."""
+        """Totals of the pods that answered."""
         found: dict[str, Any] = dict(zip(_TOTALS, self.figures[_SCALARS:_PLAIN], strict=True))
         by_edge = zip(self.edges, self.figures[_COUNTS:], strict=True)
         return BatchTotals(**found, batches_by_edge=tuple(by_edge))
 
     @property
     def warm(self) -> BatchSums:
-        """Of pods that are not warming up."""
+        """Sums of pods that are not warming up."""
         return BatchSums(*self.figures[_PLAIN:_COUNTS])
 
     @property
     def requests(self) -> float:
-        """That reached all ready pods."""
+        """Requests that reached all ready pods."""
         return self.arrival * self.seconds / self.rows_per_request
 
 
@@ -255,7 +255,7 @@ def arrival_rate(changes: Sequence[PodChange], interval: float, coverage: float)
 
 
 def rows_per_request(changes: Iterable[PodChange], interval: float) -> float:
-    """Of the requests that came, at least 1; replicas that do not count them have one row in each.
+    """Rows of a request that came, at least 1; of replicas that do not count them it is 1.
 
     Counting those rows like those of the others would let more of them mean fewer requests.
 
@@ -339,7 +339,7 @@ def shares_of(
     *,
     ready: int,
 ) -> tuple[Share, ...]:
-    """Of the pods that had time to get their part of the load; none where there is one pod.
+    """Shares of the pods that had time to get their part of the load; none where there is one pod.
 
     Of a pod that this look says nothing of, what was known stands: while some pods are not seen it
     may be one of them. Once all are seen, the others are gone.

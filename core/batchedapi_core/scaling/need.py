@@ -96,7 +96,7 @@ class Hedge:
 
 
 def hedge_of(policy: ScalingPolicy, evidence: Evidence) -> Hedge:
-    """What is going on first, then what the user wrote, then what is known of the cluster."""
+    """Events first, then the user's words, then what is known of the cluster."""
     against = _against(policy, evidence)
     if against:
         return Hedge(1.0, against)
@@ -202,10 +202,7 @@ def _capacity_need(policy: ScalingPolicy, evidence: Evidence, replica: Capacity)
     # a forecast that comes true needs no margin, and one that does not was covered by it
     need = (base + max(rising, margin) + backlog) / one if one > 0 else 0.0
     hedge = hedge_of(policy, evidence)
-    late = overloaded(policy, base=base, capacity=capacity, ready=evidence.ready)
-    if evidence.ready <= 0 and evidence.idle_for is not None:
-        late = False  # there was none to keep up: rows wait, and the first replica is on its way
-    boost = hedge.factor if late else 1.0
+    boost = hedge.factor if _late(policy, evidence, base=base, capacity=capacity) else 1.0
     raw = whole(boost * need)
     without = {  # each term and those above it
         Reason.OVERLOAD if boost > 1.0 else Reason.TREND: lasting,
@@ -233,6 +230,13 @@ def _capacity_need(policy: ScalingPolicy, evidence: Evidence, replica: Capacity)
         lasting=lasting,
         reason=reason,
     )
+
+
+def _late(policy: ScalingPolicy, evidence: Evidence, *, base: float, capacity: float) -> bool:
+    """Whether the replicas do not keep up with demand."""
+    if evidence.ready <= 0 and evidence.idle_for is not None:
+        return False  # there was none to keep up: rows wait, and the first replica is on its way
+    return overloaded(policy, base=base, capacity=capacity, ready=evidence.ready)
 
 
 def idle(evidence: Evidence) -> bool:

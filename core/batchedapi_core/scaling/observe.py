@@ -6,6 +6,7 @@ Nothing here chooses a replica count; `decide` does, from the `LoadWindow` that 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from batchedapi_core.contract import MAX_BATCH_SIZE_LIMIT
 from batchedapi_core.scaling.forecast import trend
@@ -90,57 +91,95 @@ def observe(
         The load, and the state with the look taken in.
     """
     state = of_revision(state.at(now), observation.revision)
-    ready, current = max(0, observation.ready), max(0, observation.current)
+    ready, queue = max(0, observation.ready), observation.queue
     samples = usable(observation.samples)
+    front = () if queue is None else usable(queue.samples)
+    seen = _compare(policy, state, observation, samples, front, now=now)
+    complete = bool(ready) and len(samples) >= ready
+    over = complete and all(map(state.runs, samples))
+    state = taught(policy, state, seen.changes, now, over=over)
+    intervals = recent(state.intervals, now, policy.window)
+    latest, shares = None, state.shares  # too few pods seen do not say who has more load
+    if seen.came and seen.coverage >= policy.hold_coverage:
+        latest = _interval(policy, state, seen, now)
+        intervals = (*intervals, latest)
+        if queue is None:
+            service = state.in_use.service(policy)
+            shares = shares_of(policy, shares, seen.changes, service, latest.seconds, ready=ready)
+    row_seen = _row_seen(state, queue, latest, seen.changes, now)
+    load = _load(policy, state, observation, seen, intervals, latest=latest, now=now)
+    return replace(load, idle_for=now - row_seen), replace(
+        state,
+        samples=_remembered(state.samples, samples, now),
+        intervals=intervals,
+        looked=None if latest is None else now,
+        complete=complete,
+        shares=shares,
+        start_ups=start_ups_of(state.start_ups, state.samples, samples),
+        node_wait=now if observation.unready.unschedulable else state.node_wait,
+        front=_remembered(state.front, front, now) if queue is not None else (),
+        row_seen=row_seen,
+    )
+
+
+class _Comparison(NamedTuple):
+    """The counters of a look beside those of the last one."""
+
+    changes: list[PodChange]  # of the pods that run batches
+    coverage: float  # 0..1, of the ready pods
+    came: list[PodChange]  # of the pods that count arrivals: of one queue those are others
+    came_coverage: float  # 0..1, of the ready pods of those
+
+
+def _compare(
+    policy: ScalingPolicy,
+    state: ScalingState,
+    look: Observation,
+    samples: Sequence[PodSample],
+    front: Sequence[PodSample],
+    *,
+    now: float,
+) -> _Comparison:
+    ready, queue = max(0, look.ready), look.queue
     full_look = state.looked if state.complete else None
     since = None if full_look is None else max(1e-3, now - full_look)
     changes = _compared(policy, state.samples, samples, since)
     coverage = min(1.0, len(changes) / ready) if ready else 0.0
-    queue, came, of_demand = observation.queue, changes, coverage
-    if queue is not None:  # who counts what arrives are others than those that run it
-        came = _compared(policy, state.front, usable(queue.samples), None)
-        of_demand = min(1.0, len(came) / queue.ready) if queue.ready > 0 else 0.0
-        coverage = min(of_demand, coverage) if ready else of_demand
-    over = bool(ready) and len(samples) >= ready and all(map(state.runs, samples))
-    state = taught(policy, state, changes, now, over=over)
-    intervals = recent(state.intervals, now, policy.window)
-    service = state.in_use.service(policy)
-    latest, shares = None, state.shares  # too few pods seen do not say who has more load
-    if came and coverage >= policy.hold_coverage:
-        latest = _interval(policy, state, changes, of_demand, now, came=came)
-        intervals = (*intervals, latest)
-        if queue is None:
-            shares = shares_of(policy, shares, changes, service, latest.seconds, ready=ready)
-    in_queues = sum(one.queue_rows for one in changes) / coverage if coverage else 0.0
-    row_seen = _row_seen(state, queue, latest, changes, now)
-    load = LoadWindow(
-        ready=ready,
-        current=current,
-        changes=tuple(changes),
-        coverage=coverage,
+    if queue is None:
+        return _Comparison(changes, coverage, changes, coverage)
+    came = _compared(policy, state.front, front, None)
+    of_came = min(1.0, len(came) / queue.ready) if queue.ready > 0 else 0.0
+    return _Comparison(changes, min(of_came, coverage) if ready else of_came, came, of_came)
+
+
+def _load(
+    policy: ScalingPolicy,
+    state: ScalingState,
+    observation: Observation,
+    seen: _Comparison,
+    intervals: Sequence[Interval],
+    *,
+    latest: Interval | None,
+    now: float,
+) -> LoadWindow:
+    """The load, from what was learned before this look and from `intervals` with it."""
+    service, queue = state.in_use.service(policy), observation.queue
+    in_queues = sum(one.queue_rows for one in seen.changes) / seen.coverage if seen.coverage else 0
+    lately = of_model(recent(intervals, now, RATIO_SECONDS), state.in_use)
+    return LoadWindow(
+        ready=max(0, observation.ready),
+        current=max(0, observation.current),
+        changes=tuple(seen.changes),
+        coverage=seen.coverage,
         demand=_demand(intervals, latest),
         queue_rows=in_queues if queue is None else queue.rows,
         service=service,
         batching=batching_window(intervals, policy),
         imbalance=imbalance(policy, state.shares) if queue is None else 1.0,
-        slowdown=slowdown(of_model(recent(intervals, now, RATIO_SECONDS), state.in_use), service),
+        slowdown=slowdown(lately, service),
         latency=_latency(latest, service),
         unready=observation.unready,
         queue=queue,
-        idle_for=now - row_seen,
-    )
-    front = () if queue is None else _remembered(state.front, usable(queue.samples), now)
-    return load, replace(
-        state,
-        samples=_remembered(state.samples, samples, now),
-        intervals=intervals,
-        looked=None if latest is None else now,
-        complete=bool(ready) and len(samples) >= ready,
-        shares=shares,
-        start_ups=start_ups_of(state.start_ups, state.samples, samples),
-        node_wait=now if observation.unready.unschedulable else state.node_wait,
-        front=front,
-        row_seen=row_seen,
     )
 
 
@@ -189,7 +228,7 @@ def _compared(
     samples: Sequence[PodSample],
     since: float | None,
 ) -> list[PodChange]:
-    """What rose; `since`: seconds since a look that saw every pod, if the last one did."""
+    """Counters that rose; `since`: seconds since a look that saw every pod, if the last one did."""
     before = {sample.pod: sample for sample in remembered}
     changes = (
         change(
@@ -205,18 +244,10 @@ def _compared(
 
 
 def _interval(
-    policy: ScalingPolicy,
-    state: ScalingState,
-    changes: Sequence[PodChange],
-    coverage: float,
-    now: float,
-    *,
-    came: Sequence[PodChange],
+    policy: ScalingPolicy, state: ScalingState, seen: _Comparison, now: float
 ) -> Interval:
-    """After a look that saw too little, the longest rise says how far back this one reaches.
-
-    `came`: of the pods that count what arrives; with one queue for all these are others.
-    """
+    """After a look that saw too little, the longest rise says how far back this one reaches."""
+    changes, came, coverage = seen.changes, seen.came, seen.came_coverage
     if state.looked is None:
         seconds = max(one.seconds for one in came)
     else:
@@ -264,7 +295,7 @@ def _latency(latest: Interval | None, service: ServiceTime | None) -> float | No
 def _remembered(
     before: Sequence[PodSample], latest: Sequence[PodSample], now: float
 ) -> tuple[PodSample, ...]:
-    """What the next samples are compared with, for as long as a comparison makes sense.
+    """Samples to compare the next ones with, for as long as a comparison makes sense.
 
     A sample whose counters fell is not: the way back up would look like a demand of everything that
     was ever counted. The one before stands, until it is too old.

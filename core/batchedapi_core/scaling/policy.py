@@ -1,4 +1,4 @@
-"""What a user asks of the autoscaler, with every default of the algorithm in one place."""
+"""A user's wishes of the autoscaler, with every default of the algorithm in one place."""
 
 import math
 from collections.abc import Sequence
@@ -26,14 +26,14 @@ Half of it costs 2 % less, and lets a quarter more requests be late where bursts
 
 
 class StepKind(StrEnum):
-    """What the value of a step policy counts."""
+    """The unit of a step policy's value."""
 
     PODS = "Pods"
     PERCENT = "Percent"
 
 
 class Select(StrEnum):
-    """Which of several step policies counts."""
+    """The choice among several step policies."""
 
     MAX = "Max"
     MIN = "Min"
@@ -57,7 +57,7 @@ class StepPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Behavior:
-    """Of one direction.
+    """Scaling in one direction.
 
     Raises:
         ValueError: A value that no decision could be made with.
@@ -148,7 +148,7 @@ def _reached(policy: StepPolicy, start: int, sign: int) -> int:
 
 
 class PolicyKind(StrEnum):
-    """What replicas are decided by."""
+    """The rule that decides replicas."""
 
     CAPACITY_SLO = "CapacitySLO"
     CONCURRENCY = "Concurrency"

@@ -1,4 +1,4 @@
-"""Which maxBatchSize and batchInterval would serve more within the latency target, and by how much.
+"""A maxBatchSize and batchInterval that would serve more within the latency target, and the gain.
 
     learned t(n), the target, what is in effect -> recommend -> BatchingRecommendation
 
@@ -39,9 +39,9 @@ the price of a row is noise, and at four times their size it would be four times
 PULL: Final = 0.1
 """Share of the fixed cost that `service_model.fit` may hide for want of batches."""
 ROOM: Final = 0.95
-"""Of the target, that two full batches take at the most: batches are not all alike."""
+"""Share of the target that two full batches take at the most: batches are not all alike."""
 ENOUGH: Final = 0.95
-"""Of the most that any size serves: more rows would only make everybody wait."""
+"""Share of the most that any size serves: more rows would only make everybody wait."""
 GAIN: Final = 0.1
 """In rows/s, for which it is worth to roll every replica; half of it keeps what was said."""
 ALIKE: Final = 0.1
@@ -93,7 +93,7 @@ class NoRecommendation(Enum):
 
 
 class Batching(NamedTuple):
-    """What a manifest says of it."""
+    """Size and interval, as a manifest says them."""
 
     max_batch_size: int  # in its unit: rows, requests or cost
     batch_interval: float  # seconds
@@ -110,7 +110,7 @@ class Batching(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchingRecommendation:
-    """What to write into the manifest, or why nothing."""
+    """A change of the manifest, or why there is none."""
 
     effect: str
     """In words; without `batching`, why there is none."""
@@ -134,11 +134,11 @@ class _Replica:
         return 1.0 if size is None else self.policy.max_batch_size / size
 
     def rows(self, size: int) -> int:
-        """Of a batch of `size`."""
+        """Rows of a batch of `size`."""
         return min(max(1, round(size * self.rows_each)), MAX_BATCH_SIZE_LIMIT)
 
     def seconds(self, size: int) -> float:
-        """Of a batch of `size`."""
+        """Seconds of a batch of `size`."""
         return self.service.seconds(self.rows(size))
 
     def serves(self, batching: Batching) -> float:
@@ -220,7 +220,7 @@ def tells_a_row_s_price(sums: BatchSums, ridge: float) -> bool:
 
 
 def _smallest(replica: _Replica, largest: int) -> int:
-    """Of the sizes up to `largest` that serves enough; of those the largest serves the most."""
+    """A size up to `largest` that serves enough; of those the largest serves the most."""
 
     def serves(size: int) -> float:
         return replica.serves(Batching(size, 0.0))

@@ -84,7 +84,7 @@ def essence(policy: ScalingPolicy, decision: ScalingDecision) -> dict[str, Any]:
 
 
 def taken_again(recorded: Mapping[str, Any]) -> tuple[ScalingPolicy, ScalingDecision]:
-    """What an essence, or a whole record, was made of.
+    """The inputs of an essence, or of a whole record.
 
     Raises:
         ValueError: Not a record of these versions.
@@ -192,7 +192,7 @@ def _formula(policy: ScalingPolicy, terms: Terms) -> str:
 
 
 def _demand(policy: ScalingPolicy, terms: Terms) -> str:
-    """What is planned for; where that is nothing, what came before, so that it is not missed."""
+    """Rows/s planned for; where that is nothing, those that came before, so that none is missed."""
     parts = [f"{rate(terms.base)} arrive"]
     if terms.base <= 0.0 and terms.arrival_window:
         mean = f"{rate(terms.arrival_window)} over the last {policy.window:g} s"

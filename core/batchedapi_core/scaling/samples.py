@@ -1,4 +1,4 @@
-"""What a pod's counters did between two looks.
+"""Changes of a pod's counters between two looks.
 
 A counter says nothing by itself: it counts from the start of its process, restarts with it, and
 its pod may be seen for the first time or not at all. `change` answers how much it rose, or None
@@ -82,7 +82,7 @@ class Unready:
 
 @dataclass(frozen=True, slots=True)
 class QueueLook:
-    """What web pods tell of the one queue of all replicas, at one look."""
+    """The one queue of all replicas, as web pods tell of it at one look."""
 
     samples: tuple[PodSample, ...]  # of the ready web pods that answered
     ready: int  # web pods
@@ -150,7 +150,7 @@ def change(
     since_full_look: float | None,
     warm_up_batches: float,
 ) -> PodChange | None:
-    """What happened in a pod since it was last seen, or None if that cannot be known.
+    """Changes in a pod since it was last seen, or None if they cannot be known.
 
     Args:
         before: The pod's previous sample.

@@ -1,4 +1,4 @@
-"""What the autoscaler remembers between looks, and the part of it that survives a restart.
+"""The autoscaler's memory between looks, and the part of it that survives a restart.
 
 An operator that restarts needs what took long to learn (service model, start-up times, bursts, how
 wrong forecasts are) and what still binds (recommendations, recent counts). How long it was away is
@@ -51,19 +51,19 @@ class Size:
 def standing_high(
     before: Iterable[Recommendation], made: Iterable[Recommendation]
 ) -> tuple[Recommendation, ...]:
-    """Those that still matter for the highest: no other is as high and lasts as long."""
+    """Recommendations that still count for the highest: no other is as high and lasts as long."""
     return _standing((*before, *made), lambda replicas: replicas)
 
 
 def standing_low(
     before: Iterable[Recommendation], made: Iterable[Recommendation]
 ) -> tuple[Recommendation, ...]:
-    """Those that still matter for the lowest: no other is as low and lasts as long."""
+    """Recommendations that still count for the lowest: no other is as low and lasts as long."""
     return _standing((*before, *made), lambda replicas: -replicas)
 
 
 def unexpired(recommendations: Iterable[Recommendation], now: float) -> tuple[Recommendation, ...]:
-    """Those that count at `now` (seconds)."""
+    """Recommendations that count at `now` (seconds)."""
     return tuple(one for one in recommendations if one.expires > now)
 
 
@@ -115,7 +115,7 @@ def to_pairs(
 
 
 def from_pairs(saved: object, least: float, most: float) -> list[tuple[int, float]] | None:
-    """What `to_pairs` returned, or None if `saved` is not that.
+    """The pairs that `to_pairs` returned, or None if `saved` is not that.
 
     Args:
         saved: From a status that anybody may have edited.
@@ -164,7 +164,7 @@ class ScalingState:
 
     @property
     def in_use(self) -> LearnedModel:
-        """What to plan with."""
+        """The model to plan with."""
         return self.model if self.former is None or not self.former.known else self.former
 
     def runs(self, pod: PodSample | PodChange) -> bool:
@@ -195,7 +195,7 @@ class ScalingState:
         )
 
     def to_saved(self) -> dict[str, object]:
-        """What is worth a place in the status of the API: JSON, 300 bytes to 2 kB."""
+        """The part that is kept in the status of the API: JSON, 300 bytes to 2 kB."""
         model, sums = self.in_use, self.in_use.sums
         numbers = (sums.batches, sums.rows, sums.rows_squared, sums.seconds, sums.row_seconds)
         now = 0.0 if self.seen is None else self.seen
@@ -249,7 +249,7 @@ class ScalingState:
 
 
 def _lessons(saved: Mapping[object, object]) -> ScalingState | None:
-    """What was learned beside the service model."""
+    """Lessons beside the service model."""
     start_ups = start_ups_restored(saved.get("startUps"))
     peaks, foresight = bursts_restored(saved.get("bursts")), Foresight.restored(saved)
     trust = number(saved.get("trust"), 0.0, 1.0)
@@ -352,7 +352,7 @@ def teaches(state: ScalingState, pod: PodChange, model: LearnedModel) -> bool:
 
 
 def of_model(intervals: Iterable[Interval], model: LearnedModel) -> list[Interval]:
-    """Those whose batches can be compared with it."""
+    """Changes of the pods whose batches can be compared with it."""
     return [one for one in intervals if one.revision == model.revision]
 
 

@@ -16,7 +16,7 @@ from batchedapi_core.scaling.numbers import MOST_REPLICAS, ROUNDING
 from batchedapi_core.scaling.state import Recommendation, standing_high, unexpired
 
 USED_SHARE: Final = 0.8
-"""Of the CPU that a web pod asks for, to be used: more than that may not be there."""
+"""Share of the CPU that a web pod asks for, to be used: more than that may not be there."""
 TOLERANCE: Final = 0.1
 """Share by which the need must differ, as a HorizontalPodAutoscaler has it."""
 DOWN_SECONDS: Final = 300.0
@@ -25,7 +25,7 @@ WINDOW: Final = 30.0
 SETTLED: Final = 10.0
 """Seconds of it that a pod has to tell of: the CPU of its start says nothing."""
 SEEN_SHARE: Final = 0.5
-"""Of the ready pods, to be seen: else nothing moves."""
+"""Share of the ready pods, to be seen: else nothing moves."""
 FEWEST_STEP: Final = 4
 """Pods that may come at once; or as many as there are."""
 
@@ -50,7 +50,7 @@ class CpuSample:
 
 @dataclass(frozen=True, slots=True)
 class WebState:
-    """What is remembered between looks."""
+    """Memory between looks."""
 
     samples: tuple[CpuSample, ...] = ()  # of the last WINDOW, in order of time
     high: tuple[Recommendation, ...] = ()  # that hold a scale-down

@@ -1,4 +1,4 @@
-"""Who chooses replicas of a simulated fleet: our own autoscaler, and one who knows the load.
+"""Controllers of a simulated fleet: our own autoscaler, and one who knows the load.
 
 The first does what the operator's loop does, without the network.
 """

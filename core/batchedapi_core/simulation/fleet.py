@@ -63,27 +63,27 @@ class Outcome:
 
     @property
     def miss_fraction(self) -> float:
-        """Of all requests; 0 of none."""
+        """Share of all requests that missed the target; 0 of none."""
         return self.missed / self.requests if self.requests else 0.0
 
     @property
     def rejected_fraction(self) -> float:
-        """Of all requests; 0 of none."""
+        """Share of all requests that were rejected; 0 of none."""
         return self.rejected / self.requests if self.requests else 0.0
 
     @property
     def p50(self) -> float:
-        """Of the answered requests; nan of none."""
+        """Median latency of the answered requests; nan of none."""
         return self.quantile(0.5)
 
     @property
     def p90(self) -> float:
-        """Of the answered requests; nan of none."""
+        """90th percentile of the latency; nan without answers."""
         return self.quantile(0.9)
 
     @property
     def p99(self) -> float:
-        """Of the answered requests; nan of none."""
+        """99th percentile of the latency; nan without answers."""
         return self.quantile(0.99)
 
     @property
@@ -187,7 +187,7 @@ _NOBODY: Final = Arrivals(np.zeros(0), None)
 
 
 class _Collector:
-    """What was answered when, refused, and paid for; filled second by second, read at the end."""
+    """Requests answered and refused, and costs; filled second by second, read at the end."""
 
     def __init__(self, target: float | None) -> None:
         """`target` in seconds; None: only a refused request is a miss."""
@@ -287,7 +287,7 @@ class _Members:
         self.all: list[_Member] = []
 
     def live(self) -> list[_Member]:
-        """Those that are to stay."""
+        """Members that are to stay."""
         return [member for member in self.all if not member.stopping]
 
     def add_ready(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""Which size, interval and lanes answer most requests within a latency target.
+"""The size, interval and lanes that answer most requests within a latency target.
 
     Task (t(n) as measured, the target, what may vary) -> explore -> Forecast, ... -> choose
 
@@ -25,7 +25,7 @@ COMFORTABLE: Final = 0.8
 ALIKE: Final = 0.02
 """Settings whose goodput differs by less serve alike: another draw of arrivals moves it by 1 %."""
 REQUESTS: Final = 10_000
-"""Of one simulated load: a hundred of them are beyond the 99th percentile."""
+"""Requests of one simulated load: a hundred of them are beyond the 99th percentile."""
 _SHORTEST, _LONGEST = 5.0, 300.0  # seconds of one simulated load
 _PRECISION: Final = 1.006  # of the load that is held
 _LOWEST: Final = 0.02  # of the capacity: a setting that does not hold that holds nothing
@@ -76,7 +76,7 @@ class Curve:
 
 
 class Setting(NamedTuple):
-    """What is searched."""
+    """A setting that is judged."""
 
     max_batch_size: int  # rows
     batch_interval: float  # seconds
@@ -98,7 +98,7 @@ class Lanes(NamedTuple):
 
 
 class Forecast(NamedTuple):
-    """What a setting is expected to do."""
+    """The goodput and latency that a setting is expected to have."""
 
     setting: Setting
     goodput: float  # requests/s in time, at the highest load that is held; 0: none is
@@ -107,7 +107,7 @@ class Forecast(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What to search for, and among what."""
+    """The aim of a search, and the settings among which it searches."""
 
     service: Service
     """With `latency_target`, and all that a manifest says beside the setting: strategy, limits."""
@@ -154,7 +154,7 @@ def service_of(base: Service, curve: Curve, setting: Setting) -> Service:
 
 
 def forecast(task: Task, curve: Curve, setting: Setting) -> Forecast:
-    """What one setting is expected to do, by simulation."""
+    """The forecast of one setting, by simulation."""
     service = service_of(task.service, curve, setting)
     held = min(_held(task, service, setting.lanes * curve.most(setting.max_batch_size)),
                task.ceiling)  # fmt: skip
@@ -164,7 +164,7 @@ def forecast(task: Task, curve: Curve, setting: Setting) -> Forecast:
 
 
 def expected_at(task: Task, curve: Curve, setting: Setting, rate: float) -> Outcome:
-    """What becomes of a load of `rate` requests/s, > 0."""
+    """The outcome of a load of `rate` requests/s, > 0."""
     return _loaded(task, service_of(task.service, curve, setting), rate)
 
 

@@ -46,14 +46,14 @@ class Death(enum.Enum):
 
 
 class Run(NamedTuple):
-    """What becomes of a batch on its lane."""
+    """The fate of a batch on its lane."""
 
     seconds: float  # inf: it hangs
     result: Result | Death = Result.SUCCEEDED
 
 
 class Model(Protocol):
-    """What runs batches."""
+    """A model that runs batches."""
 
     def run(self, batch: Batch) -> Run:
         """One that begins now."""
@@ -68,7 +68,7 @@ class End(enum.Enum):
 
 
 class Books(Protocol):
-    """Who is told what happens."""
+    """The books, which are told of every event."""
 
     def started(self, batch: Batch, now: float) -> None:
         """A batch begins to run."""
@@ -252,7 +252,7 @@ class VirtualReplica:
 
     @property
     def processes(self) -> Sequence[int]:
-        """Those that are alive, the oldest first."""
+        """Processes that are alive, the oldest first."""
         return sorted(self._alive)
 
     def drain(self, now: float) -> None:

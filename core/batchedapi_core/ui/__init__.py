@@ -27,7 +27,7 @@ PATHS: Final = ("/", *_FILES, *_LIBRARY_FILES)
 
 
 class Mode(StrEnum):
-    """Whose page it is."""
+    """The server that shows the page."""
 
     REPLICA = "replica"
     """Its figures are at /metrics."""
