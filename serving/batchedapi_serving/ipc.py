@@ -30,6 +30,7 @@ region is sealed against shrinking, and the dispatcher opens none that is not. W
 not to be had (no memfd, no /proc, no memory) payloads go inline as small ones do.
 """
 
+import asyncio
 import contextlib
 import fcntl
 import logging
@@ -39,7 +40,7 @@ import socket
 import stat
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 from orjson import JSONDecodeError, dumps, loads
 
@@ -107,6 +108,43 @@ class FrameReader:
             payload = bytes(memoryview(buffer)[middle:end])
             del buffer[:end]
             yield Frame(meta, payload)
+
+
+class FrameProtocol(asyncio.Protocol):
+    """One end of a connection of frames, which ends with the first that is broken."""
+
+    PEER: ClassVar = "another process"
+    """The other end, for the log."""
+
+    def __init__(self) -> None:
+        self.transport: Any = None
+        self.closed: Final = asyncio.Event()
+        self._reader = FrameReader()
+
+    def connection_made(self, transport: Any) -> None:
+        """See asyncio.Protocol."""
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        try:
+            for meta, payload in self._reader.feed(data):
+                self.take(meta, payload)
+        except BrokenFrameError as error:
+            log.error("broken frame from %s", self.PEER, extra={"error": str(error)})  # noqa: TRY400 - the connection is the fact, not the stack
+            self.transport.abort()
+
+    def take(self, meta: Meta, payload: bytes) -> None:
+        """Act on one frame.
+
+        Raises:
+            BrokenFrameError: it is none that may come here.
+        """
+        raise NotImplementedError
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why makes no difference
+        """See asyncio.Protocol."""
+        self.closed.set()
 
 
 def whole_frames(data: bytes) -> Iterator[tuple[bytes, bytes] | None]:

@@ -30,7 +30,7 @@ from batchedapi_serving.codecs.results import (
     ItemResults,
 )
 from batchedapi_serving.dispatch.dispatcher import Dispatcher
-from batchedapi_serving.dispatch.lane_connection import Done
+from batchedapi_serving.dispatch.executor import Done
 from batchedapi_serving.dispatch.requests import InFlightRequest
 from batchedapi_serving.errors import LateError, QueueFullError
 from batchedapi_serving.metrics import slots

@@ -21,12 +21,12 @@ import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from batchedapi_core.batching import Batch, Client, Request
 from batchedapi_serving.codecs.submits import submitted_rows
 from batchedapi_serving.dispatch.engine import Caller, Engine, Reader, RequestHandle
-from batchedapi_serving.dispatch.lane_connection import Done
+from batchedapi_serving.dispatch.executor import Done
 from batchedapi_serving.dispatch.outcomes import Awaited, Outcome
 from batchedapi_serving.errors import InvalidInputError, ServingError
 from batchedapi_serving.ipc import BrokenFrameError, Meta, encode_frame
@@ -35,17 +35,6 @@ from batchedapi_serving.tracing.spans import Span, Tracer, context_in
 _SWEEP_SECONDS: Final = 0.25
 """Between looks at calls whose clients have all left or had their 504. A batch has many clients:
 to look at it whenever one leaves would cost more than what runs on for so long."""
-
-
-class CallOwner(Engine, Protocol):
-    """The dispatcher, as a channel sees it."""
-
-    @property
-    def tracer(self) -> Tracer | None:
-        """Begins spans of submitted rows; None: nothing is traced."""
-
-    def caller_of(self, request: Request) -> Caller | None:
-        """The caller that waits for it; None: nobody does any more."""
 
 
 class _Call:
@@ -79,16 +68,22 @@ class _Call:
 
 
 class ModelChannel:
-    """See dispatch.lane_connection.Channel."""
+    """A process's connection for calls of async methods, and for what its predictor submits."""
 
     def __init__(
         self,
-        owner: CallOwner,
+        engine: Engine,
+        caller_of: Callable[[Request], Caller | None],
         transport: asyncio.Transport,
         hello: Meta,
+        *,
         clock: Callable[[], float] = time.monotonic,
+        tracer: Tracer | None = None,
     ) -> None:
-        self._owner = owner
+        """`caller_of` finds who waits for a request, `tracer` begins spans of submitted rows."""
+        self._engine = engine
+        self._caller_of = caller_of
+        self._tracer = tracer
         self._transport = transport
         self._now = clock
         self.worker_index: int = hello["worker_index"]
@@ -111,7 +106,7 @@ class ModelChannel:
         self._next += 1
         chain: dict[str, None] = {}  # methods that wait for some row of the batch
         for request in batch.requests:
-            caller = self._owner.caller_of(request)
+            caller = self._caller_of(request)
             if isinstance(caller, Awaited):
                 chain |= dict.fromkeys(caller.chain)
         self._calls[self._next] = _Call(batch, done, tuple(chain), meta.get("trace"))
@@ -132,7 +127,7 @@ class ModelChannel:
         self._say({"cancel": number})
 
     def received(self, meta: Meta, payload: bytes) -> None:
-        """See Channel."""
+        """A frame came, not the hello."""
         match meta:
             case {"result": int(number)} if number in self._calls:
                 call = self._calls.pop(number)
@@ -146,7 +141,7 @@ class ModelChannel:
             case {"forget": int(number)}:
                 handle = self._handles.pop(number, None)
                 if handle is not None:
-                    self._owner.cancel(handle)
+                    self._engine.cancel(handle)
             case _:
                 raise BrokenFrameError(f"frame with {', '.join(meta)} on a channel")
 
@@ -159,7 +154,7 @@ class ModelChannel:
             return
         if call.reader is None:
             (request,) = call.batch.requests
-            caller = self._owner.caller_of(request)
+            caller = self._caller_of(request)
             if not isinstance(caller, Reader):
                 raise TypeError(f"expected a Reader of {call.batch.method}, got {caller!r}")
             call.reader = caller
@@ -167,13 +162,13 @@ class ModelChannel:
         call.reader.item(kind, body)
 
     def taken(self, request: Request, items: int) -> None:
-        """See Channel."""
+        """The client of a stream took so many more items, if it runs here and has begun."""
         number = self._streams.get(request.id)
         if number is not None:
             self._say({"taken": number, "items": items})
 
     def begun(self) -> Sequence[Request]:
-        """See Channel."""
+        """Requests that were given part of a stream, and no end of it."""
         calls = (self._calls[number] for number in self._streams.values())
         return [request for call in calls for request in call.batch.requests]
 
@@ -182,17 +177,17 @@ class ModelChannel:
         self._transport.abort()
 
     def closed(self) -> None:
-        """See Channel."""
+        """The connection is gone. The dispatcher knows: the calls are its own to run again."""
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
         self._calls.clear()
         self._streams.clear()
         for handle in list(self._handles.values()):
-            self._owner.cancel(handle)
+            self._engine.cancel(handle)
         self._handles.clear()
         for client in self._clients.values():
-            self._owner.disconnected(client)
+            self._engine.disconnected(client)
         self._clients.clear()
 
     # ------------------------------------------------------------ submits
@@ -203,22 +198,22 @@ class ModelChannel:
         """Queue submitted rows; without a caller, a task of the predictor's own asked."""
         chain = () if caller is None else caller.chain
         span = None
-        if caller is not None and caller.trace is not None and self._owner.tracer is not None:
+        if caller is not None and caller.trace is not None and self._tracer is not None:
             parent = context_in(caller.trace)
             if parent is not None:
-                span = self._owner.tracer.of_method("submit", method, parent)
+                span = self._tracer.of_method("submit", method, parent)
         submitted = Awaited(functools.partial(self._answer, number, span), span, chain=chain)
         try:
             if method in chain:
                 circle = " -> ".join((*chain, method))
                 raise InvalidInputError(f"methods would wait for each other in a circle: {circle}")
-            served = self._owner.served(method)
+            served = self._engine.served(method)
             decoded = submitted_rows(served.codec, meta, payload).decoded(submitted)
             client = self._clients.setdefault(method, Client())
             timeout = None
             if caller is not None and caller.deadline < math.inf:
                 timeout = max(0.0, caller.deadline - self._now())
-            handle = self._owner.submit(served, decoded, client, submitted, timeout)
+            handle = self._engine.submit(served, decoded, client, submitted, timeout)
         except ServingError as error:
             self._answer(number, span, error)
         else:
@@ -228,8 +223,8 @@ class ModelChannel:
     def _answer(self, number: int, span: Span | None, outcome: Outcome) -> None:
         self._handles.pop(number, None)
         failed = str(outcome.status) if isinstance(outcome, ServingError) else None
-        if span is not None and self._owner.tracer is not None:
-            self._owner.tracer.ends(span, failed)
+        if span is not None and self._tracer is not None:
+            self._tracer.ends(span, failed)
         meta: Meta
         buffers: Sequence[bytes] = ()
         if isinstance(outcome, ServingError):

@@ -24,8 +24,7 @@ from batchedapi_serving.dispatch.engine import (
     RequestHandle,
     ServedMethod,
 )
-from batchedapi_serving.dispatch.executor import Executor, MethodQueue, receipt_book
-from batchedapi_serving.dispatch.lane_connection import Channel, Runner
+from batchedapi_serving.dispatch.executor import Executor, MethodQueue, Runner, receipt_book
 from batchedapi_serving.dispatch.requests import Clock, Deadlines, InFlightRequest, InFlightRequests
 from batchedapi_serving.errors import DrainingError, PredictorError
 from batchedapi_serving.ipc import Meta
@@ -69,8 +68,7 @@ class Dispatcher(MethodTable[MethodQueue]):
     ) -> None:
         """`tracer`: for batches of traced requests; None: no request is traced."""
         super().__init__()
-        self.tracer: Final = tracer
-        """See CallOwner."""
+        self._tracer = tracer
         self._settings = settings
         self._recorder = recorder
         self._supervision = supervision
@@ -96,7 +94,7 @@ class Dispatcher(MethodTable[MethodQueue]):
         self._sync = self._new_executor(sends_ahead=True)
         self._lanes: dict[int, list[Runner]] = {}
         """By the process that opened them."""
-        self._channels: dict[int, Channel] = {}
+        self._channels: dict[int, ModelChannel] = {}
         self._calls: list[tuple[Executor, int, float]] = []
         """For each async method: calls that one process runs at once, and a lane's grace."""
         self._draining = False
@@ -216,7 +214,7 @@ class Dispatcher(MethodTable[MethodQueue]):
         return [self._sync, *(executor for executor, _, _ in self._calls)]
 
     def lane_ready(self, lane: Runner, hello: Meta) -> None:
-        """See RunnerOwner."""
+        """The model is loaded and warm; the lane can take batches."""
         now = self._clock.now()
         self._process_ready(hello)
         self._lanes.setdefault(lane.pid, []).append(lane)
@@ -225,14 +223,16 @@ class Dispatcher(MethodTable[MethodQueue]):
         self._sync.decide(now)
 
     def lane_lost(self, lane: Runner) -> None:
-        """See RunnerOwner."""
+        """The lane is gone; what it ran is not answered."""
         self._process_lost(lane.pid)
 
-    def channel_ready(self, transport: asyncio.Transport, hello: Meta) -> Channel:
-        """See RunnerOwner."""
+    def channel_ready(self, transport: asyncio.Transport, hello: Meta) -> ModelChannel:
+        """The model is loaded and warm; the channel can take calls."""
         now = self._clock.now()
         self._process_ready(hello)
-        channel = ModelChannel(self, transport, hello, self._clock.now)
+        channel = ModelChannel(
+            self, self._caller_of, transport, hello, clock=self._clock.now, tracer=self._tracer
+        )
         self._channels[channel.pid] = channel
         for executor, at_once, grace in self._calls:
             executor.lane_added(Lane(channel.pid, at_once, grace), channel, now)
@@ -240,8 +240,8 @@ class Dispatcher(MethodTable[MethodQueue]):
         self.update_gauges()
         return channel
 
-    def channel_lost(self, channel: Channel) -> None:
-        """See RunnerOwner."""
+    def channel_lost(self, channel: ModelChannel) -> None:
+        """The channel is gone; none of what ran on it is answered."""
         self._process_lost(channel.pid)
 
     def _decide(self) -> None:
@@ -249,8 +249,7 @@ class Dispatcher(MethodTable[MethodQueue]):
         for executor in self._executors:
             executor.decide(self._clock.now())
 
-    def caller_of(self, request: Request) -> Caller | None:
-        """See CallOwner."""
+    def _caller_of(self, request: Request) -> Caller | None:
         pending = self._in_flight.by_id.get(request.id)
         return None if pending is None else pending.caller
 

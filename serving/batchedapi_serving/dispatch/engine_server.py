@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -11,10 +10,8 @@ from batchedapi_serving.dispatch.engine import Engine, RequestHandle
 from batchedapi_serving.dispatch.messages import pack_outcome, stand_in, told_of, unpack_rows
 from batchedapi_serving.dispatch.outcomes import Outcome, Relayed
 from batchedapi_serving.errors import ServingError
-from batchedapi_serving.ipc import BrokenFrameError, FrameReader, Meta, encode_frame
+from batchedapi_serving.ipc import BrokenFrameError, FrameProtocol, Meta, encode_frame
 from batchedapi_serving.tracing.spans import Span
-
-log = logging.getLogger(__name__)
 
 
 class EngineServer:
@@ -53,20 +50,21 @@ class EngineServer:
         await self._gone.wait()
 
 
-class RemoteWeb(asyncio.Protocol):
+class RemoteWeb(FrameProtocol):
     """The connection of one further web process."""
 
+    PEER = "a web process"
+
     def __init__(self, server: EngineServer) -> None:
+        super().__init__()
         self._server = server
         self._engine = server.engine
-        self._reader = FrameReader()
-        self._transport: Any = None
         self._clients: dict[int, Client] = {}
         self._handles: dict[int, RequestHandle] = {}
 
     def connection_made(self, transport: Any) -> None:
         """It connected; it is told the methods once they are known."""
-        self._transport = transport
+        super().connection_made(transport)
         self._server.opened(self)
         self.say_hello()
 
@@ -76,18 +74,10 @@ class RemoteWeb(asyncio.Protocol):
         if methods:
             specs = [spec.to_json() for spec in methods.values()]
             hello = {"methods": specs, "default": self._engine.default}
-            self._transport.write(encode_frame({"hello": hello}))
+            self.transport.write(encode_frame({"hello": hello}))
 
-    def data_received(self, data: bytes) -> None:
-        """Requests, and what became of clients."""
-        try:
-            for meta, payload in self._reader.feed(data):
-                self._take(meta, payload)
-        except BrokenFrameError as error:
-            log.error("broken frame from a web process", extra={"error": str(error)})  # noqa: TRY400 - the connection is the fact, not the stack
-            self._transport.abort()
-
-    def _take(self, meta: Meta, payload: bytes) -> None:
+    def take(self, meta: Meta, payload: bytes) -> None:
+        """Take a request, or news of clients."""
         match meta:
             case {"request": int(number)}:
                 self._submit(number, meta, payload)
@@ -131,19 +121,20 @@ class RemoteWeb(asyncio.Protocol):
                 self._handles[number] = handle
 
     def _item(self, number: int, kind: str, body: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(encode_frame({"item": number, "kind": kind}, (body,)))
+        if self.transport is not None:
+            self.transport.write(encode_frame({"item": number, "kind": kind}, (body,)))
 
     def _answer(self, number: int, span: Span | None, outcome: Outcome) -> None:
         self._handles.pop(number, None)
-        if self._transport is not None:
+        if self.transport is not None:
             meta, buffers = pack_outcome(outcome)
             frame = {**meta, "answer": number, **told_of(span)}
-            self._transport.write(encode_frame(frame, buffers))
+            self.transport.write(encode_frame(frame, buffers))
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why makes no difference
+    def connection_lost(self, exc: Exception | None) -> None:
         """The web process is gone, and with it all its clients."""
-        self._transport = None
+        super().connection_lost(exc)
+        self.transport = None
         for handle in list(self._handles.values()):
             self._engine.cancel(handle)
         self._handles.clear()

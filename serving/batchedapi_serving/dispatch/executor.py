@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Final, assert_never
+from typing import Final, Protocol, TypeAlias, assert_never
 
 import orjson
 
@@ -40,7 +40,6 @@ from batchedapi_serving.codecs.results import (
     ItemResults,
     error_object,
 )
-from batchedapi_serving.dispatch.lane_connection import Runner
 from batchedapi_serving.dispatch.requests import Clock, InFlightRequest, InFlightRequests
 from batchedapi_serving.dispatch.traced_batches import Riders, TracedBatches
 from batchedapi_serving.errors import LateError, PredictorError, QueueFullError, ServingError
@@ -57,6 +56,23 @@ OUT_OF_MEMORY: Final = (
 )
 DIED: Final = "died on this input"
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+class Runner(Protocol):
+    """A model process's connection that runs batches: a lane one at a time, a channel many."""
+
+    worker_index: int
+    pid: int
+
+    def run(self, batch: Batch, meta: Meta, payload: Sequence[bytes], done: "Done") -> None:
+        """Send a batch; `done` is told its result, never from inside. A lane may have one ahead."""
+
+    def close(self) -> None:
+        """Give the connection up; its process is lost to the owner."""
+
+
+Done: TypeAlias = Callable[[Runner, Batch, Meta, bytes], None]
+"""Told that the model process answered the batch."""
 
 
 class ReceiptBook:

@@ -10,9 +10,12 @@ or the channel of its process, on which calls of async methods run side by side.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
-from batchedapi_core.batching import Batch, Request
+from batchedapi_core.batching import Batch
+from batchedapi_serving.dispatch.channel import ModelChannel
+from batchedapi_serving.dispatch.dispatcher import Dispatcher
+from batchedapi_serving.dispatch.executor import Done
 from batchedapi_serving.ipc import (
     MEMORIES,
     BrokenFrameError,
@@ -25,66 +28,17 @@ from batchedapi_serving.processes import ends_with_peer, nothing
 log = logging.getLogger(__name__)
 
 
-class Runner(Protocol):
-    """A model process's connection that runs batches: a lane one at a time, a channel many."""
-
-    worker_index: int
-    pid: int
-
-    def run(self, batch: Batch, meta: Meta, payload: Sequence[bytes], done: "Done") -> None:
-        """Send a batch; `done` is told its result, never from inside. A lane may have one ahead."""
-
-    def close(self) -> None:
-        """Give the connection up; its process is lost to the owner."""
-
-
-Done: TypeAlias = Callable[[Runner, Batch, Meta, bytes], None]
-"""Told that the model process answered the batch."""
-
-
-class Channel(Runner, Protocol):
-    """A process's connection for calls of async methods, and for what its predictor submits."""
-
-    def received(self, meta: Meta, payload: bytes) -> None:
-        """A frame came, not the hello."""
-
-    def taken(self, request: Request, items: int) -> None:
-        """The client of a stream took so many more items, if it runs here and has begun."""
-
-    def begun(self) -> Sequence[Request]:
-        """Requests that were given part of a stream, and no end of it."""
-
-    def closed(self) -> None:
-        """The connection is gone. The dispatcher knows: the calls are its own to run again."""
-
-
-class RunnerOwner(Protocol):
-    """The dispatcher, as lanes and channels see it."""
-
-    def lane_ready(self, lane: Runner, hello: Meta) -> None:
-        """The model is loaded and warm; the lane can take batches."""
-
-    def lane_lost(self, lane: Runner) -> None:
-        """The lane is gone; what it ran is not answered."""
-
-    def channel_ready(self, transport: asyncio.Transport, hello: Meta) -> Channel:
-        """The model is loaded and warm; the channel can take calls."""
-
-    def channel_lost(self, channel: Channel) -> None:
-        """The channel is gone; none of what ran on it is answered."""
-
-
 class LaneConnection(asyncio.Protocol):
     """The dispatcher's end of a connection; one whose hello says `channel` passes frames on."""
 
-    def __init__(self, owner: RunnerOwner) -> None:
+    def __init__(self, owner: Dispatcher) -> None:
         self._owner = owner
         self._reader = FrameReader()
         self._transport: asyncio.Transport | None = None
         self._memories = [SharedMemory.open(0, None)] * MEMORIES
         self._memory = 0
         """Index of the one that the batch that runs has."""
-        self._channel: Channel | None = None
+        self._channel: ModelChannel | None = None
         self._batch: Batch | None = None
         """Runs now."""
         self._ahead: Batch | None = None

@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from batchedapi_core.batching import Client
 from batchedapi_serving.codecs import Codec, DecodedRequest, codec_for
@@ -32,7 +32,7 @@ from batchedapi_serving.dispatch.engine import (
 )
 from batchedapi_serving.dispatch.messages import answer_of, learn, pack_rows, trace_of
 from batchedapi_serving.errors import NotReadyError, QueueFullError, ServingError
-from batchedapi_serving.ipc import BrokenFrameError, FrameReader, Meta, encode_frame
+from batchedapi_serving.ipc import FrameProtocol, Meta, encode_frame
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.settings import ReplicaSettings
 
@@ -188,7 +188,7 @@ class RemoteEngine(MethodTable[RemoteMethod]):
                 )
                 wait = _FIRST_WAIT
                 try:
-                    await protocol.closed
+                    await protocol.closed.wait()
                 finally:
                     transport.abort()
                 log.warning("connection to the queue lost")
@@ -281,30 +281,21 @@ class RemoteEngine(MethodTable[RemoteMethod]):
         request.caller.deliver(request.decoded.reply.problem(error, request.caller.request_id()))
 
 
-class _Connection(asyncio.Protocol):
+class _Connection(FrameProtocol):
+    PEER = "the queue"
+
     def __init__(self, engine: RemoteEngine) -> None:
+        super().__init__()
         self._engine = engine
-        self._reader = FrameReader()
-        self._transport: Any = None
-        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def connection_made(self, transport: Any) -> None:
-        self._transport = transport
+    def take(self, meta: Meta, payload: bytes) -> None:
+        if "hello" in meta:
+            self._engine.connected(self.transport, meta["hello"])
+        elif "item" in meta:
+            self._engine.take_item(meta, payload)
+        else:
+            self._engine.take_answer(meta, payload)
 
-    def data_received(self, data: bytes) -> None:
-        try:
-            for meta, payload in self._reader.feed(data):
-                if "hello" in meta:
-                    self._engine.connected(self._transport, meta["hello"])
-                elif "item" in meta:
-                    self._engine.take_item(meta, payload)
-                else:
-                    self._engine.take_answer(meta, payload)
-        except BrokenFrameError as error:
-            log.error("broken frame from the queue", extra={"error": str(error)})  # noqa: TRY400 - the connection is the fact, not the stack
-            self._transport.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why makes no difference
+    def connection_lost(self, exc: Exception | None) -> None:
         self._engine.lost()
-        if not self.closed.done():
-            self.closed.set_result(None)
+        super().connection_lost(exc)

@@ -42,7 +42,7 @@ class Adopted:
             if not (reap(pid) if child is None else child.reap()):
                 return
 
-    async def end_of(self, index: int, pid: int, *, alone: bool) -> None:
+    async def end_of(self, index: int, pid: int, alone: bool) -> None:  # noqa: FBT001 - it is called as a value
         """End what model process `index` left behind, which was `pid`.
 
         They are of its session, or were told the same index. Of one that says neither nothing is

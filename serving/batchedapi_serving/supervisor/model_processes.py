@@ -8,7 +8,6 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
 
 from batchedapi_core.placement import (
     THREAD_VARIABLES,
@@ -39,13 +38,6 @@ from batchedapi_serving.supervisor.lifecycle import STARTS, CrashLoop, CrashLoop
 log = logging.getLogger(__name__)
 
 Turn = contextlib.AbstractAsyncContextManager[None]
-
-
-class EndOrphans(Protocol):
-    """Ends what a model process left behind: Adopted.end_of."""
-
-    def __call__(self, index: int, pid: int, *, alone: bool) -> Awaitable[None]:
-        """See there."""
 
 
 class _End(enum.Enum):
@@ -82,12 +74,13 @@ class ModelProcesses:
         loaders: int,
         life: Life,
         *,
-        end_orphans: EndOrphans,
+        end_orphans: Callable[[int, int, bool], Awaitable[None]],
         oom_kills: Callable[[], int] = read_oom_kills,
     ) -> None:
         """`environments` has one for each; `loaders` of them may load at once, >= 1.
 
-        `oom_kills` is how many processes here the kernel has killed for memory.
+        `end_orphans` is Adopted.end_of, `oom_kills` is how many processes here the kernel has
+        killed for memory.
         """
         self._settings = settings
         self._memory = memory
@@ -206,7 +199,7 @@ class ModelProcesses:
         """
         code = await child.ended()
         self._loaded.discard(index)
-        await self._end_orphans(index, child.session, alone=not self.pids)
+        await self._end_orphans(index, child.session, not self.pids)
         return code
 
     async def _load(self, index: int, child: Child, limit: float) -> bool:

@@ -30,7 +30,7 @@ from batchedapi_serving.errors import (
     QueueFullError,
     ServingError,
 )
-from batchedapi_serving.ipc import BrokenFrameError, FrameReader, Meta, encode_frame
+from batchedapi_serving.ipc import BrokenFrameError, FrameProtocol, Meta, encode_frame
 from batchedapi_serving.predictor import MethodSpec
 from batchedapi_serving.processes import Backoff, Child, essential
 from batchedapi_serving.settings import ReplicaSettings
@@ -141,30 +141,25 @@ async def _spoken_with(user: "CodecQueue", ours: socket.socket) -> None:
         await connection.closed.wait()
 
 
-class _Connection(asyncio.Protocol):
+class _Connection(FrameProtocol):
     """With the codec process."""
 
+    PEER = "the codec process"
+
     def __init__(self, user: "CodecQueue") -> None:
+        super().__init__()
         self._user = user
-        self._reader = FrameReader()
-        self._transport: Any = None
-        self.closed = asyncio.Event()
 
     def connection_made(self, transport: Any) -> None:
-        self._transport = transport
+        super().connection_made(transport)
         self._user.connected(transport)
 
-    def data_received(self, data: bytes) -> None:
-        try:
-            for meta, payload in self._reader.feed(data):
-                self._user.take(meta, payload)
-        except BrokenFrameError as error:
-            log.error("broken frame from the codec process", extra={"error": str(error)})  # noqa: TRY400 - the connection is the fact, not the stack
-            self._transport.abort()
+    def take(self, meta: Meta, payload: bytes) -> None:
+        self._user.take(meta, payload)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why makes no difference
+    def connection_lost(self, exc: Exception | None) -> None:
         self._user.lost()
-        self.closed.set()
+        super().connection_lost(exc)
 
 
 class CodecQueue:

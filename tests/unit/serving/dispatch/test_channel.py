@@ -20,7 +20,7 @@ from batchedapi_serving.codecs.results import (
 )
 from batchedapi_serving.dispatch.channel import ModelChannel
 from batchedapi_serving.dispatch.engine import Caller, RequestHandle, ServedMethod
-from batchedapi_serving.dispatch.lane_connection import Runner
+from batchedapi_serving.dispatch.executor import Runner
 from batchedapi_serving.dispatch.remote import RemoteMethod
 from batchedapi_serving.errors import NoSuchRouteError, QueueFullError, ServingError
 from batchedapi_serving.ipc import (
@@ -124,7 +124,7 @@ class Owner:
         self.finished.append((batch, meta, payload))
 
     def caller_of(self, request: Request) -> Caller | None:
-        """See CallOwner."""
+        """The asker of a request of a call."""
         return self.callers[request.id]
 
 
@@ -178,7 +178,9 @@ async def ends() -> AsyncIterator[Ends]:
     ours, theirs = socket.socketpair()
     loop, owner = asyncio.get_running_loop(), Owner()
     transport, _ = await loop.create_connection(asyncio.Protocol, sock=ours)
-    channel = ModelChannel(owner, transport, {"worker_index": 3, "pid": 77}, lambda: NOW)
+    channel = ModelChannel(
+        owner, owner.caller_of, transport, {"worker_index": 3, "pid": 77}, clock=lambda: NOW
+    )
     reader, writer = await asyncio.open_connection(sock=theirs)
     try:
         yield Ends(owner, channel, reader, writer)

@@ -188,7 +188,7 @@ class Replica:
         if self._listening is not None:
             self._listening.close()
             for connection in list(self.server.connections):
-                connection._transport.abort()
+                connection.transport.abort()
         await until(lambda: not self.server.connections)
 
     def ask(self, body: bytes, client: Client | None = None) -> tuple[Waiting, RequestHandle]:
